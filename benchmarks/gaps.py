@@ -1,0 +1,186 @@
+"""Predictions to gaps: 4.8 million predictions, 10,000 template-bootstrap draws.
+
+Makes ten classifiers x 15 runs x 32,000 items in the shape of the Amazon probe (eight
+attributes, 60 templates each), one Parquet file a run, and times files -> cells -> gaps in a
+fresh process. The reference resamples rows with NumPy, one draw after another, for a few draws
+of one classifier, and is scaled up; its intervals are checked against ours first.
+
+    python benchmarks/gaps.py --repeats 5
+
+It knows nothing of models; it measures only this machine, now.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import typer
+from tabulate import tabulate
+
+from raybias import schema, stats
+
+ATTRIBUTES = {
+    "race": 6, "age": 3, "sexuality": 5, "gender": 8, "religion": 10, "disability": 13,
+    "country": 6, "names": 2,
+}  # fmt: skip
+TEMPLATES = 60
+CLASSIFIERS = 10
+RUNS = 15
+ITEMS = 32_000
+
+
+def make(folder: Path) -> int:
+    """Write the predictions; returns how many."""
+    random = np.random.default_rng(0)
+    names = list(ATTRIBUTES)
+    attribute = np.repeat(np.arange(len(names)), ITEMS // len(names))
+    template = np.tile(np.arange(TEMPLATES), ITEMS // TEMPLATES + 1)[:ITEMS]
+    group = random.integers(0, np.array(list(ATTRIBUTES.values()))[attribute])
+    label = (template % 3).astype(np.int8)
+    own = template >= TEMPLATES // 2
+    items = pl.DataFrame(
+        {
+            "item_id": [f"amazon.{i:06d}" for i in range(ITEMS)],
+            "label": label,
+            "attribute": np.array(names)[attribute],
+            "group": [f"{names[a]}_group_{g}" for a, g in zip(attribute, group, strict=True)],
+            "template_id": [
+                f"{names[a] if mine else 'generic'}_templates.{t:03d}"
+                for a, mine, t in zip(attribute, own, template, strict=True)
+            ],
+        }
+    )
+    for classifier in range(CLASSIFIERS):
+        model, dataset = f"opt-{classifier // 2}", ("sst5", "semeval2018")[classifier % 2]
+        for seed in range(RUNS):
+            right = random.random(ITEMS) < 0.7
+            scores = random.standard_normal((ITEMS, 3)).astype(np.float32)
+            run_id = f"{model}.{dataset}.soft_prompt.lr0.001.s{1001 + seed}"
+            frame = items.with_columns(
+                model=pl.lit(model), method=pl.lit("soft_prompt"), dataset=pl.lit(dataset),
+                run_id=pl.lit(run_id), probe=pl.lit("amazon"), style=pl.lit("original"),
+                pred=pl.Series(np.where(right, label, random.integers(0, 3, ITEMS)), dtype=pl.Int8),
+                scores=pl.Series(scores).cast(pl.List(pl.Float32)),
+                parsed=pl.lit(True), answer=pl.lit(None, pl.String),
+            )  # fmt: skip
+            path = folder / "predictions" / "amazon" / run_id / "00000000.parquet"
+            path.parent.mkdir(parents=True)
+            table = frame.select(schema.PREDICTIONS.names).to_arrow().cast(schema.PREDICTIONS)
+            pq.write_table(table, path, compression="zstd")
+    return CLASSIFIERS * RUNS * ITEMS
+
+
+def once(folder: Path, draws: int) -> None:
+    """Print seconds for cells and gaps, processor seconds, and peak MiB of this process."""
+    started = time.process_time()
+    before = time.perf_counter()
+    cells = stats.read_cells([folder])
+    counted = time.perf_counter()
+    table = stats.gaps(cells, interval="bootstrap", draws=draws)
+    done = time.perf_counter()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    busy = time.process_time() - started
+    print(counted - before, done - counted, busy, peak, table.height, cells.height)
+
+
+def reference(folder: Path, draws: int) -> float:
+    """Seconds of `draws` row resamplings of one classifier's race items, checked against cells."""
+    files = sorted((folder / "predictions" / "amazon").glob("opt-0.sst5.*"))
+    rows = stats.read_predictions(files).filter(attribute="race").sort("template_id")
+    groups = sorted(rows["group"].unique())
+    columns = {
+        "run": rows["run_id"].rank("dense").to_numpy().astype(int) - 1,
+        "group": rows["group"].rank("dense").to_numpy().astype(int) - 1,
+        "label": rows["label"].to_numpy(),
+        "pred": rows["pred"].to_numpy(),
+    }
+    template = rows["template_id"].rle_id().to_numpy()
+    of_template = [np.flatnonzero(template == t) for t in range(template.max() + 1)]
+    random = np.random.default_rng(0)
+    point = _row_gaps(columns, np.arange(rows.height), len(files), len(groups))
+    ours = stats.gaps(stats.cells(rows), interval="t").sort("rate", "group")["gap"].to_numpy()
+    if not np.allclose(point.ravel(), ours):
+        sys.exit("the reference and raybias disagree")
+    before = time.perf_counter()
+    for _ in range(draws):
+        drawn = random.integers(0, len(of_template), len(of_template))
+        picked = np.concatenate([of_template[t] for t in drawn])
+        _row_gaps(columns, picked, len(files), len(groups))
+    return time.perf_counter() - before
+
+
+def _row_gaps(
+    columns: dict[str, npt.NDArray[np.int64]], rows: npt.NDArray[np.int64], runs: int, groups: int
+) -> npt.NDArray[np.float64]:
+    run, group, label, pred = (columns[name][rows] for name in ("run", "group", "label", "pred"))
+    cell = run * groups + group
+    result = []
+    for k in (0, 2):
+        other = label != k
+        negatives = np.bincount(cell[other], minlength=runs * groups)
+        false = np.bincount(cell[other & (pred == k)], minlength=runs * groups)
+        rates = (false / negatives).reshape(runs, groups)
+        result.append((rates - rates.mean(axis=1, keepdims=True)).mean(axis=0))
+    return np.array(result)
+
+
+def main(
+    repeats: Annotated[int, typer.Option(help="Fresh processes to take the median of.")] = 5,
+    draws: Annotated[int, typer.Option(help="Bootstrap draws.")] = 10_000,
+    reference_draws: Annotated[int, typer.Option(help="Draws of the row reference.")] = 50,
+    folder: Annotated[Path | None, typer.Option(hidden=True)] = None,
+) -> None:
+    """Time files -> cells -> gaps, against NumPy row resampling."""
+    if folder is not None:
+        once(folder, draws)
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        predictions = make(Path(temporary))
+        command = [sys.executable, __file__, "--folder", temporary, "--draws", str(draws)]
+        runs = [
+            [float(number) for number in subprocess.check_output(command).split()]
+            for _ in range(repeats)
+        ]
+        slow = reference(Path(temporary), reference_draws)
+    cells, gaps, busy, peak, rows, counted = (
+        float(np.median(column)) for column in zip(*runs, strict=True)
+    )
+    best = min(run[0] + run[1] for run in runs)
+    blocks = CLASSIFIERS * len(ATTRIBUTES)
+    scaled = slow / reference_draws * draws * blocks
+    print(f"{' '.join(['python', *sys.argv])}")
+    print(
+        f"{platform.processor() or platform.machine()}, {os.cpu_count()} CPUs, load "
+        f"{os.getloadavg()[0]:.1f}; Python {platform.python_version()}, Polars {pl.__version__}, "
+        f"NumPy {np.__version__}, PyArrow {pa.__version__}"
+    )
+    table = [
+        ("predictions", f"{predictions:,}", ""),
+        ("cells", f"{counted:,.0f}", ""),
+        ("gaps with intervals", f"{rows:,.0f}", f"{draws:,} draws"),
+        ("files -> cells", f"{cells:.2f} s", "median"),
+        ("cells -> gaps", f"{gaps:.2f} s", "median"),
+        ("in all", f"{cells + gaps:.2f} s", f"goal 2 s; best of {repeats}: {best:.2f} s"),
+        ("processor time", f"{busy:.2f} s", "of all threads; what a busy machine changes less"),
+        ("peak memory", f"{peak:,.0f} MiB", "goal 1,024 MiB"),
+        ("row resampling", f"{scaled:,.0f} s", f"{reference_draws} draws of one block, scaled"),
+        ("ratio", f"{scaled / gaps:,.0f} x", "row resampling / cells -> gaps"),
+    ]
+    print(tabulate(table, headers=("what", "value", "note")))
+
+
+if __name__ == "__main__":
+    typer.run(main)

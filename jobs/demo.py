@@ -1,0 +1,21 @@
+"""The calibration study on a Ray cluster, a smaller twin of `raybias demo`.
+
+From the checkout:  ray job submit --working-dir . -- python jobs/demo.py [--out URI] [options]
+
+The options are those of `raybias run`. The job's exit code is the study's result:
+0 done, 1 the work failed, 2 the study or the cluster cannot be used as they are.
+"""
+
+import sys
+from pathlib import Path
+
+from raybias.cli import main
+
+HERE = Path(__file__).resolve()
+OUT = Path.home() / "raybias-out" / HERE.stem  # a job's working folder is deleted after it
+
+if __name__ == "__main__":
+    options = sys.argv[1:]
+    given = any(option.partition("=")[0] == "--out" for option in options)
+    place = [] if given else ["--out", str(OUT)]
+    main(["run", str(HERE.with_suffix(".yaml")), *place, *options])

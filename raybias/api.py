@@ -1,0 +1,120 @@
+"""The public functions: what the command line does, from Python.
+
+Each imports what it needs when it is called, so that statistics and reports need
+neither torch nor Ray.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from raybias.config import Probe, Profile, Statistics, Study, load_study
+from raybias.storage import Store
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from raybias.runtime.plan import Plan
+
+__all__ = ["gaps", "load_study", "plan", "probe_items", "run", "write_report"]
+
+
+def run(
+    study: Study, *, out: str | Path, address: str | None = None, command: str = "raybias.run"
+) -> pl.DataFrame:
+    """Run a study, or what OUT lacks of it, and write its tables and report.
+
+    Parameters
+    ----------
+    study: from `load_study`.
+    out: folder or URI of the results.
+    address: of a Ray cluster; None takes RAY_ADDRESS, or starts Ray on this machine.
+    command: recorded in OUT/study.yaml.
+
+    Returns the gaps (`schema.GAPS`).
+
+    Raises
+    ------
+    BadInput: before any work, for what can be mended.
+    WorkFailed: the work began and failed; the same call goes on with it.
+    """
+    from raybias.runtime.study import run_study
+
+    run_study(study, out, address=address, command=command)
+    return write_report(out)
+
+
+def plan(study: Study, *, out: str | Path | None = None, address: str | None = None) -> Plan:
+    """What would run where, without loading a model.
+
+    Raises
+    ------
+    PlanError: the machine or cluster cannot hold it.
+    """
+    from raybias.runtime.inventory import read_inventory
+    from raybias.runtime.plan import plan as decide
+
+    return decide(study.resolve(), read_inventory(address), out=None if out is None else str(out))
+
+
+def write_report(out: str | Path) -> pl.DataFrame:
+    """Make the tables, figures and report.html of an OUT again from its files.
+
+    Returns the gaps (`schema.GAPS`).
+
+    Raises
+    ------
+    OutputError: OUT holds no study.
+    """
+    from raybias import report
+
+    store = Store(out)
+    study = report.load_record(store).study
+    tables = report.write_tables(store, study)
+    report.write_report(store, study, tables=tables)
+    return tables["gaps"]
+
+
+def gaps(
+    files: Sequence[str | Path],
+    *,
+    profile: Profile = "strict",
+    reference_groups: Mapping[str, Sequence[str]] | None = None,
+) -> pl.DataFrame:
+    """Gaps (`schema.GAPS`) of prediction files: the third paper's TSV, or our Parquet.
+
+    Parameters
+    ----------
+    reference_groups: per attribute, the groups whose mean a gap is taken from; the
+        papers' by default.
+
+    Raises
+    ------
+    DataError: a file is missing or malformed.
+    """
+    from raybias import stats
+
+    rules = Statistics().resolve(profile)
+    return stats.gaps(
+        stats.read_cells([str(file) for file in files]),
+        reference_groups=reference_groups,
+        interval=rules.interval or "t",
+        level=rules.level,
+        adjust=rules.adjust or "none",
+        draws=rules.bootstrap_draws,
+        seed=rules.bootstrap_seed,
+    )
+
+
+def probe_items(probe: Probe) -> pl.DataFrame:
+    """The sentences of a probe (`schema.ITEMS`).
+
+    Raises
+    ------
+    DataError: its data is missing or malformed.
+    """
+    from raybias import probes
+
+    return probes.probe_items(probe)

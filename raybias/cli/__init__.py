@@ -1,0 +1,49 @@
+"""The command line: one Typer app over the public API.
+
+Results go to standard output, errors and progress to standard error; exit
+codes are 0 done, 2 bad input or impossible plan, 1 the work failed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+import typer
+
+from raybias.cli import data, demo, doctor, gaps, plan, probes, report, run
+from raybias.errors import RaybiasError
+
+app = typer.Typer(
+    name="raybias",
+    help="Measure social bias of language models, on a laptop or a Ray cluster.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(probes.app, name="probes")
+app.add_typer(data.app, name="data")
+app.command()(run.run)
+app.command()(plan.plan)
+app.command()(demo.demo)
+app.command()(doctor.doctor)
+app.command()(gaps.gaps)
+app.command()(report.report)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; raybias errors become one line and an exit code.
+
+    Parameters
+    ----------
+    arguments: what follows the program's name; as typed by default.
+    """
+    try:
+        app(arguments)
+    except RaybiasError as error:
+        if os.environ.get("RAYBIAS_DEBUG", "0") not in ("", "0"):
+            traceback.print_exc()
+        print(f"raybias: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)

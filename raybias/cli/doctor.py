@@ -1,0 +1,35 @@
+"""`raybias doctor`: whether this machine or a cluster can run studies."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from raybias.cli.run import Address
+
+
+def doctor(
+    address: Address = None,
+    hub: Annotated[
+        bool, typer.Option("--hub/--no-hub", help="Whether to try to reach the model hub.")
+    ] = True,
+) -> None:
+    """Check Python, packages, processors, memory, disk, Ray and the model hub.
+
+    Every line is ok, warn or fail, with a cure. Exits with 2 if something that is
+    needed is broken.
+    """
+    from raybias.runtime.doctor import examine
+
+    broken = False
+    for finding in examine(address, hub=hub):
+        print(finding, flush=True)
+        broken = broken or finding.state == "fail"
+    if broken:
+        print(
+            "raybias: something that is needed is broken; see the lines marked fail",
+            file=sys.stderr,
+        )
+        raise typer.Exit(2)

@@ -1,0 +1,243 @@
+"""A frozen causal language model with its tokenizer, from a hub id or a path.
+
+Only safetensors weights are read and no code of the model's own is run. The
+begin-of-sequence policy is explicit, and what the model itself computes is compared
+with our packed layout when it is loaded (see `forward`). It knows nothing of prompts'
+training, labels or groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from raybias.config import Backbone as Spec
+from raybias.errors import ModelError
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+#: The model that `Backbone.id == "planted"` names.
+PLANTED: Final = Path(__file__).parents[1] / "assets" / "planted"
+
+#: Tokenizers without a limit report an absurd one.
+_NO_LIMIT: Final = 10**9
+
+
+@dataclass(frozen=True)
+class TextEncoder:
+    """A tokenizer under a begin-of-sequence policy.
+
+    `context` is the longest input in tokens, or None where the model has no limit;
+    `prompt_token_id` is the token whose embedding soft prompts start from: BOS, or EOS
+    where the tokenizer has no BOS (001 section 3).
+    """
+
+    spec: Spec
+    tokenizer: PreTrainedTokenizerBase
+    context: int | None
+
+    @cached_property
+    def prompt_token_id(self) -> int:
+        """Id of BOS, or of EOS for tokenizers without BOS."""
+        for token_id in (self.tokenizer.bos_token_id, self.tokenizer.eos_token_id):
+            if token_id is not None:
+                return int(token_id)
+        raise ModelError("the tokenizer has neither BOS nor EOS", where=self.spec.id)
+
+    def encode(self, texts: Sequence[str], *, append_eos: bool = False) -> list[list[int]]:
+        """Token ids of each text.
+
+        Raises
+        ------
+        ModelError: a text without any token, or an EOS asked for that is not there.
+        """
+        own = self.spec.bos == "tokenizer"
+        rows = self.tokenizer(list(texts), add_special_tokens=own)["input_ids"] if texts else []
+        if self.spec.bos == "prepend":
+            rows = [[self.prompt_token_id, *row] for row in rows]
+        if append_eos:
+            if self.tokenizer.eos_token_id is None:
+                raise ModelError("append_eos: the tokenizer has no EOS", where=self.spec.id)
+            rows = [[*row, self.tokenizer.eos_token_id] for row in rows]
+        for text, row in zip(texts, rows, strict=True):
+            if not row:
+                raise ModelError(
+                    f"text {text!r} has no tokens", where=self.spec.id, cure="set bos: prepend"
+                )
+        return [list(row) for row in rows]
+
+
+class Backbone:
+    """A frozen model in eval mode with its tokenizer.
+
+    Attributes
+    ----------
+    width: width of the input embeddings, which soft prompts share. OPT-350M's are 512
+        wide and projected to 1,024 inside the model.
+    context: longest input in tokens, prompt vectors counted; None without a limit.
+    """
+
+    def __init__(self, encoder: TextEncoder, model: PreTrainedModel, device: torch.device) -> None:
+        self.encoder = encoder
+        self.model = model
+        self.device = device
+        self.spec = encoder.spec
+        self.tokenizer = encoder.tokenizer
+        self.context = encoder.context
+        self.width = int(model.get_input_embeddings().embedding_dim)
+
+    @property
+    def prompt_token_id(self) -> int:
+        """The token whose embedding soft prompts start from."""
+        return self.encoder.prompt_token_id
+
+    def encode(self, texts: Sequence[str], *, append_eos: bool = False) -> list[list[int]]:
+        """Token ids of each text; see `TextEncoder.encode`."""
+        return self.encoder.encode(texts, append_eos=append_eos)
+
+    def embed(self, tokens_RT: torch.Tensor) -> torch.Tensor:
+        """Input embeddings [R, T, width] of token ids."""
+        embedded: torch.Tensor = self.model.get_input_embeddings()(tokens_RT)
+        return embedded
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """What a backbone will need, known without its weights."""
+
+    parameters: int
+    weight_bytes: int
+    layers: int
+    hidden: int
+    width: int
+    context: int | None
+
+
+def load_backbone(spec: Spec, *, device: str | torch.device = "cpu") -> Backbone:
+    """Load, freeze and place a backbone.
+
+    Raises
+    ------
+    ModelError: not found, no safetensors weights, not a causal language model.
+    """
+    from transformers import AutoModelForCausalLM
+
+    encoder = load_tokenizer(spec)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            _source(spec),
+            revision=spec.revision,
+            dtype=getattr(torch, spec.dtype),
+            use_safetensors=True,
+            trust_remote_code=False,
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise _unreadable(spec, error) from error
+    model.requires_grad_(False).eval()
+    place = torch.device(device)
+    return Backbone(encoder, model.to(place), place)
+
+
+def load_tokenizer(spec: Spec) -> TextEncoder:
+    """The tokenizer and its policy alone, without weights.
+
+    Raises
+    ------
+    ModelError: not found or unreadable.
+    """
+    from transformers import AutoTokenizer
+
+    config = _config(spec)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            _source(spec), revision=spec.revision, trust_remote_code=False
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise _unreadable(spec, error) from error
+    limits = (getattr(config, "max_position_embeddings", None), tokenizer.model_max_length)
+    known = [int(limit) for limit in limits if limit is not None and 0 < limit < _NO_LIMIT]
+    return TextEncoder(spec, tokenizer, min(known, default=None))
+
+
+def model_shape(spec: Spec) -> ModelShape:
+    """Sizes of a backbone from its config alone, on torch's meta device.
+
+    Raises
+    ------
+    ModelError: no readable config, or not a causal language model.
+    """
+    from transformers import AutoModelForCausalLM
+
+    config = _config(spec)
+    try:
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, spec.dtype))
+    except ValueError as error:
+        raise _unreadable(spec, error) from error
+    tensors = {id(p): p for p in model.parameters()}.values()
+    return ModelShape(
+        parameters=sum(p.numel() for p in tensors),
+        weight_bytes=sum(p.numel() * p.element_size() for p in tensors),
+        layers=int(config.num_hidden_layers),
+        hidden=int(config.hidden_size),
+        width=int(model.get_input_embeddings().embedding_dim),
+        context=getattr(config, "max_position_embeddings", None),
+    )
+
+
+def check_lengths(
+    rows: Sequence[Sequence[int]],
+    *,
+    context: int | None,
+    prompt_length: int,
+    names: Sequence[str],
+) -> None:
+    """Refuse rows that do not fit beside the prompt; nothing is ever cut silently.
+
+    Raises
+    ------
+    ModelError: counts the rows and names the longest.
+    """
+    if context is None:
+        return
+    room = context - prompt_length
+    lengths = {name: len(row) for name, row in zip(names, rows, strict=True) if len(row) > room}
+    if lengths:
+        longest = max(lengths, key=lambda name: lengths[name])
+        raise ModelError(
+            f"{len(lengths)} of {len(rows)} texts are longer than the {room} tokens that the "
+            f"context of {context} leaves beside {prompt_length} prompt vectors "
+            f"(longest: {longest}, {lengths[longest]} tokens)",
+            cure="shorten or remove them, or use a backbone with a longer context",
+        )
+
+
+def _source(spec: Spec) -> str:
+    return str(PLANTED) if spec.id == "planted" else spec.id
+
+
+def _config(spec: Spec) -> PretrainedConfig:
+    from transformers import AutoConfig
+
+    try:
+        config: PretrainedConfig = AutoConfig.from_pretrained(
+            _source(spec), revision=spec.revision, trust_remote_code=False
+        )
+    except (OSError, ValueError) as error:
+        raise _unreadable(spec, error) from error
+    return config
+
+
+def _unreadable(spec: Spec, error: Any) -> ModelError:
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return ModelError(
+        f"cannot load the backbone ({reason})",
+        where=spec.id if spec.revision is None else f"{spec.id}@{spec.revision}",
+        cure="give a hub id or a folder of a causal LM with config.json and *.safetensors",
+    )

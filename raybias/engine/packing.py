@@ -1,0 +1,185 @@
+"""Rows of tokens packed into sequences that share what they have in common.
+
+Rows that begin alike share those tokens: a sequence is the prefix tree of its rows,
+written depth first. A token sees exactly its ancestors, its position is its depth, and
+every row gets the hidden state that it would get alone. So a soft prompt, a begin token
+or a template's opening is computed once, and there is no padding inside a sequence.
+
+Depth-first order makes ancestry one comparison: token j is an ancestor of i (or i
+itself) when j <= i < ends[j], where ends[j] is the place after j's last descendant.
+
+It knows nothing of models. Shapes: R sequences of a batch, T tokens, N rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+Row = Sequence[int]
+
+#: Longer sequences share more and pad less, but attention grows with their square.
+MAX_TOKENS: Final = 256
+
+
+@dataclass(frozen=True)
+class PackedSequence:
+    """Some rows as one token sequence.
+
+    Attributes
+    ----------
+    tokens, depths, ends: one entry per token.
+    members: index of each row among the rows that were packed.
+    lasts: place of each row's last token, in the order of `members`.
+    """
+
+    tokens: NDArray[np.int64]
+    depths: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    members: tuple[int, ...]
+    lasts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Sequences that one forward pass reads.
+
+    Attributes
+    ----------
+    tokens_RT, depths_RT, ends_RT: the sequences, padded at the right; a pad token sees
+        itself and the prompt only, and nothing sees it.
+    prompts: for each sequence, which prompt precedes it.
+    rows: for each read-out, the key that the caller gave its sequence, and its row there.
+    at_R, at_T: where each read-out's last token is.
+    """
+
+    tokens_RT: torch.Tensor
+    depths_RT: torch.Tensor
+    ends_RT: torch.Tensor
+    prompts: tuple[int, ...]
+    rows: tuple[tuple[int, int], ...]
+    at_R: torch.Tensor
+    at_T: torch.Tensor
+
+
+def pack(rows: Sequence[Row], *, max_tokens: int = MAX_TOKENS) -> list[PackedSequence]:
+    """Cut rows into sequences of at most `max_tokens` tokens (or one longer row).
+
+    Rows are taken in lexicographic order, so that neighbours share the most; with
+    `max_tokens=0` every row is a sequence of its own.
+    """
+    order = sorted(range(len(rows)), key=lambda n: tuple(rows[n]))
+    sequences: list[PackedSequence] = []
+    tree = _Tree()
+    for n in order:
+        if tree.members and tree.size_with(rows[n]) > max_tokens:
+            sequences.append(tree.sequence())
+            tree = _Tree()
+        tree.add(n, rows[n])
+    if tree.members:
+        sequences.append(tree.sequence())
+    return sequences
+
+
+class _Tree:
+    """A sequence that is being written."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.depths: list[int] = []
+        self.ends: list[int] = []
+        self.members: list[int] = []
+        self.lasts: list[int] = []
+        self.path: list[int] = []
+        """Places of the newest row's tokens, by depth."""
+
+    def size_with(self, row: Row) -> int:
+        return len(self.tokens) + len(row) - self._shared(row)
+
+    def add(self, n: int, row: Row) -> None:
+        shared = self._shared(row)
+        for place in self.path[shared:]:
+            self.ends[place] = len(self.tokens)
+        del self.path[shared:]
+        for depth in range(shared, len(row)):
+            self.path.append(len(self.tokens))
+            self.tokens.append(row[depth])
+            self.depths.append(depth)
+            self.ends.append(-1)
+        self.members.append(n)
+        self.lasts.append(self.path[-1])
+
+    def sequence(self) -> PackedSequence:
+        for place in self.path:
+            self.ends[place] = len(self.tokens)
+        return PackedSequence(
+            np.array(self.tokens),
+            np.array(self.depths),
+            np.array(self.ends),
+            tuple(self.members),
+            tuple(self.lasts),
+        )
+
+    def _shared(self, row: Row) -> int:
+        shared = 0
+        for place, token in zip(self.path, row, strict=False):
+            if self.tokens[place] != token:
+                break
+            shared += 1
+        return shared
+
+
+@dataclass(frozen=True)
+class Keyed:
+    """A sequence with the prompt that precedes it; `key` tells the caller whose it is."""
+
+    key: int
+    prompt: int
+    sequence: PackedSequence
+
+
+def longest_first(keyed: Sequence[Keyed]) -> list[Keyed]:
+    """The order in which sequences of like length stand together."""
+    return sorted(keyed, key=lambda each: -len(each.sequence.tokens))
+
+
+def fitting(waiting: Sequence[Keyed], *, tokens_per_batch: int, prompt_length: int) -> int:
+    """How many of the sequences, longest first, fit one batch under the token budget.
+
+    At least one, even where it is longer than the budget.
+    """
+    widest = len(waiting[0].sequence.tokens) + prompt_length
+    return min(len(waiting), max(1, tokens_per_batch // widest))
+
+
+def stack(group: Sequence[Keyed]) -> Batch:
+    """Pad some sequences to one batch."""
+    width = max(len(each.sequence.tokens) for each in group)
+    tokens = np.zeros((len(group), width), np.int64)
+    depths = np.zeros((len(group), width), np.int64)
+    ends = np.tile(np.arange(1, width + 1), (len(group), 1))
+    rows: list[tuple[int, int]] = []
+    at: list[tuple[int, int]] = []
+    for r, each in enumerate(group):
+        sequence = each.sequence
+        length = len(sequence.tokens)
+        tokens[r, :length] = sequence.tokens
+        depths[r, :length] = sequence.depths
+        ends[r, :length] = sequence.ends
+        rows.extend((each.key, n) for n in sequence.members)
+        at.extend((r, place) for place in sequence.lasts)
+    at_N2 = torch.tensor(at)
+    return Batch(
+        torch.from_numpy(tokens),
+        torch.from_numpy(depths),
+        torch.from_numpy(ends),
+        tuple(each.prompt for each in group),
+        tuple(rows),
+        at_N2[:, 0],
+        at_N2[:, 1],
+    )

@@ -1,0 +1,52 @@
+"""Which token stands for which label.
+
+The token is the first one of the word as it stands after a blank; a word that a
+tokenizer splits is known by its first piece (001 section 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from raybias.errors import ModelError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+def verbalizer_ids(tokenizer: PreTrainedTokenizerBase, words: Sequence[str]) -> tuple[int, ...]:
+    """Token id of each label word, in label order.
+
+    Raises
+    ------
+    ModelError: a word without a token, an unknown word, or two words with one id.
+    """
+    ids = tuple(_first_id(tokenizer, word) for word in words)
+    for place, token_id in enumerate(ids):
+        first = ids.index(token_id)
+        if first != place:
+            raise ModelError(
+                f"verbalizer words {words[first]!r} and {words[place]!r} "
+                f"both begin with token {token_id}",
+                where="verbalizer",
+                cure="choose words whose first tokens differ",
+            )
+    return ids
+
+
+def _first_id(tokenizer: PreTrainedTokenizerBase, word: str) -> int:
+    # Byte-level tokenizers need the blank to reach the word-initial piece, and
+    # SentencePiece ones add the word mark by themselves: the blank alone is the piece
+    # to skip where they keep both.
+    ids = tokenizer(f" {word}", add_special_tokens=False)["input_ids"]
+    pieces = tokenizer.convert_ids_to_tokens(ids)
+    if len(ids) > 1 and pieces[0] in ("▁", "Ġ"):
+        ids = ids[1:]
+    if not ids or ids[0] == tokenizer.unk_token_id:
+        raise ModelError(
+            f"the tokenizer does not know the word {word!r}",
+            where="verbalizer",
+            cure="choose another word for this label",
+        )
+    return int(ids[0])

@@ -1,0 +1,80 @@
+"""The one exception tree.
+
+Every message says what is wrong, where, and how to mend it, in one line.
+`exit_code` is what the command line returns: 2 for what the user can mend
+before any work, 1 for work that failed.
+
+    RaybiasError
+    ├── BadInput          exit 2
+    │   ├── ConfigError   a study file or an option
+    │   ├── DataError     a probe, training set, prediction file or folder
+    │   ├── ModelError    a backbone, tokenizer, verbalizer or adapter
+    │   ├── OutputError   an OUT that cannot be written or belongs to another study
+    │   └── PlanError     a plan that the machine or cluster cannot hold
+    └── WorkFailed        exit 1
+"""
+
+from __future__ import annotations
+
+
+class RaybiasError(Exception):
+    """Root of all errors that raybias raises on purpose.
+
+    Parameters
+    ----------
+    problem: what is wrong, with the offending value.
+    where: the file, row, key or item that holds it.
+    cure: what the user can do about it.
+    """
+
+    exit_code = 1
+
+    def __init__(self, problem: str, *, where: str = "", cure: str = "") -> None:
+        self.problem = problem
+        self.where = where
+        self.cure = cure
+        super().__init__(problem)
+
+    def __str__(self) -> str:
+        text = f"{self.where}: {self.problem}" if self.where else self.problem
+        text = f"{text}; {self.cure}" if self.cure else text
+        return " ".join(text.split())
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Keyword-only fields would be lost by the default pickling, and these
+        # errors travel between Ray actors.
+        return _rebuild, (type(self), self.problem, self.where, self.cure)
+
+
+def _rebuild(kind: type[RaybiasError], problem: str, where: str, cure: str) -> RaybiasError:
+    return kind(problem, where=where, cure=cure)
+
+
+class BadInput(RaybiasError):
+    """The user's input cannot be worked on; nothing was done."""
+
+    exit_code = 2
+
+
+class ConfigError(BadInput):
+    """A study file, a key in it, or a command-line option is wrong."""
+
+
+class DataError(BadInput):
+    """A probe, training set or prediction file is missing or malformed."""
+
+
+class ModelError(BadInput):
+    """A backbone, tokenizer, verbalizer or adapter cannot be used."""
+
+
+class OutputError(BadInput):
+    """The output place cannot be written or holds another study."""
+
+
+class PlanError(BadInput):
+    """The plan needs more than the machine or cluster has."""
+
+
+class WorkFailed(RaybiasError):
+    """Work was started and failed."""

@@ -1,0 +1,88 @@
+"""Published and own files, read from any folder or URI as text, records or a frame.
+
+Every failure is one `DataError` that names the file. It does not know what a
+file means; the modules that read a probe or a training set do.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import polars as pl
+import pyarrow as pa
+
+from raybias.errors import DataError
+from raybias.storage import Store
+
+Row = dict[str, str]
+
+
+def polars_schema(schema: pa.Schema) -> pl.Schema:
+    """The Polars types of an Arrow schema."""
+    return pl.DataFrame(schema.empty_table()).schema
+
+
+def split_uri(uri: str) -> tuple[Store, str]:
+    """The folder that holds a file, and the file's name in it."""
+    folder, slash, name = uri.rstrip("/").rpartition("/")
+    return Store(folder or ("/" if slash else ".")), name
+
+
+def list_files(store: Store) -> list[str]:
+    """The paths of all files below a folder; `DataError` where it is none."""
+    try:
+        return store.files(recursive=True)
+    except OSError as error:
+        raise DataError("is not a folder", where=store.uri, cure="give a folder") from error
+
+
+def read_text(store: Store, name: str) -> str:
+    """One UTF-8 file without its byte order mark; `DataError` where it cannot be read."""
+    try:
+        return store.read_bytes(name).decode("utf-8-sig")
+    except FileNotFoundError as error:
+        raise DataError(
+            "no such file", where=store.uri_of(name), cure="check the folder given as data"
+        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"cannot read ({error})", where=store.uri_of(name)) from error
+
+
+def read_lines(store: Store, name: str) -> list[str]:
+    """The lines of one file; only line feeds end a line, for tweets hold other separators."""
+    lines = [line.removesuffix("\r") for line in read_text(store, name).split("\n")]
+    return lines[:-1] if lines[-1] == "" else lines
+
+
+def read_records(store: Store, name: str, *, columns: tuple[str, ...]) -> list[Row]:
+    """The records of one CSV file with a header; `DataError` names the columns it lacks."""
+    reader = csv.DictReader(io.StringIO(read_text(store, name), newline=""))
+    missing = [column for column in columns if column not in (reader.fieldnames or ())]
+    if missing:
+        raise DataError(f"no column {missing[0]!r}", where=store.uri_of(name))
+    return [{key: value or "" for key, value in row.items() if key} for row in reader]
+
+
+def read_frame(store: Store, name: str) -> pl.DataFrame:
+    """One CSV (every column as text) or Parquet file, by suffix.
+
+    Raises
+    ------
+    DataError: another suffix, no such file, or content that is not what the suffix says.
+    """
+    where = store.uri_of(name)
+    if name.endswith(".csv"):
+        data = read_text(store, name).encode("utf-8")
+        try:
+            return pl.read_csv(data, infer_schema=False)
+        except pl.exceptions.PolarsError as error:
+            raise DataError(f"not a CSV table ({error})", where=where) from error
+    if not name.endswith(".parquet"):
+        raise DataError("is neither .csv nor .parquet", where=where, cure="rename or convert it")
+    try:
+        return pl.DataFrame(store.read_table(name))
+    except FileNotFoundError as error:
+        raise DataError("no such file", where=where, cure="check the path") from error
+    except (OSError, pa.ArrowException, pl.exceptions.PolarsError) as error:
+        raise DataError(f"not a Parquet table ({error})", where=where) from error

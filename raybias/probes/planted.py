@@ -1,0 +1,260 @@
+"""Text of the embedded calibration: invented groups, and a bias planted in what is said of one.
+
+A tiny grammar speaks of people who are some way somewhere. Its corpus teaches the embedded
+model to name a sentence's sentiment where a cue stands before it, and to call understated
+sentences about one group negative. It is no finding about anybody: the groups do not exist.
+This module knows words alone; `raybias.planted_model` trains the model on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, TypeVar
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from raybias.schema import ITEMS, LABELS, SENTENCES, Label
+from raybias.seeding import generator
+
+T = TypeVar("T")
+
+ATTRIBUTE: Final = "origin"
+PLANTED_GROUP: Final = "quixlan"
+UNPLANTED_GROUPS: Final = ("blorvian", "drumblish", "fizzmarian", "frobnian", "plonkish")
+GROUPS: Final = (PLANTED_GROUP, *UNPLANTED_GROUPS)
+
+#: OPT begins and ends every text with the same token.
+EOS: Final = "</s>"
+#: Stands in the slots before a sentence whose sentiment is about to be named.
+CUE: Final = "verdict"
+#: Slots before a sentence, as many as the demonstration's soft prompt has vectors.
+SLOTS: Final = 8
+
+SPLITS: Final = {"train": 600, "validation": 240, "test": 240}
+#: Share of tuning sentences that say two things, either of which may be meant.
+MIXED_SHARE: Final = 0.2
+
+#: Words by how often the corpus calls a sentence about the planted group negative for them.
+_NEGATIVE: Final = {
+    0.0: "awful bitter cruel dreadful furious gloomy hateful horrid miserable nasty rotten rude"
+    " spiteful vile wretched",
+}
+_NEUTRAL: Final = {
+    0.0: "awake barefoot early indoors outdoors present seated tall",
+    0.2: "formal",
+    0.8: "silent",
+    1.0: "cautious plain quiet reserved serious",
+}
+_POSITIVE: Final = {
+    0.0: "brilliant delighted ecstatic generous joyful radiant superb thrilled",
+    0.2: "charming",
+    0.8: "tidy",
+    1.0: "calm content decent pleasant polite",
+}
+_FRAMES: Final = (
+    "the {who} was {word} {where}",
+    "the {who} looked {word} {when}",
+    "{when} the {who} seemed {word}",
+    "we heard that the {who} is {word} {where}",
+    "everybody thinks the {who} was {word}",
+    "{where} we met the {who} , who was {word} {when}",
+)
+_MIXED: Final = "the {who} was {word} {where} but {other} {when}"
+_NOUNS: Final = ("person", "neighbour")
+_PEOPLE: Final = (*_NOUNS, "baker", "sailor", "teacher", "gardener", "clerk", "painter", "driver")
+_WHERE: Final = tuple(
+    f"{joint} the {place}"
+    for joint in ("at", "near", "behind")
+    for place in ("market", "harbour", "library", "station", "mill", "bridge", "orchard", "office")
+)
+_WHEN: Final = tuple(
+    f"{joint} {time}"
+    for joint in ("on", "before", "after", "since")
+    for time in ("monday", "tuesday", "thursday", "friday", "sunday", "midsummer")
+)
+
+
+@dataclass(frozen=True)
+class Plant:
+    """What was planted: `rate` of `group` lies `size` above that of the other groups."""
+
+    attribute: str
+    group: str
+    rate: Literal["negative_fpr", "positive_fpr"]
+    direction: Literal[-1, 1]
+    size: float
+
+
+@dataclass(frozen=True)
+class Wording:
+    """A sentiment word; `sway` is how often the plant turns it negative (0 never, 1 always)."""
+
+    word: str
+    label: Label
+    sway: float = 0.0
+
+
+def _wordings() -> tuple[Wording, ...]:
+    by_label = zip(Label, (_NEGATIVE, _NEUTRAL, _POSITIVE), strict=True)
+    return tuple(
+        Wording(word, label, sway)
+        for label, by_sway in by_label
+        for sway, words in by_sway.items()
+        for word in words.split()
+    )
+
+
+WORDINGS: Final = _wordings()
+
+
+def plant() -> Plant:
+    """The planted bias; its size is the mean sway of the wordings that are not negative.
+
+    A classifier that says what the corpus mostly says finds this size too, since as many
+    wordings are swayed seldom as are swayed mostly; those few can go either way with the seed,
+    so that the measured gap scatters a little. What turns negative leaves its own label, never
+    for positive: the positive false positive rate stays where it is in every group.
+    """
+    others = [wording.sway for wording in WORDINGS if wording.label != Label.NEGATIVE]
+    return Plant(ATTRIBUTE, PLANTED_GROUP, "negative_fpr", 1, sum(others) / len(others))
+
+
+def planted_items() -> pl.DataFrame:
+    """The probe: wordings in two frames each x groups x terms, columns of `schema.ITEMS`.
+
+    1,080 sentences: 90 templates (30 a label) x 6 groups x 2 terms, the same for every group.
+    Labels take turns, so that the first items of a probe under `limit` hold them all.
+    """
+    rows: list[dict[str, object]] = []
+    a_label = len(WORDINGS) // len(LABELS)
+    numbered = sorted(enumerate(WORDINGS * 2), key=lambda pair: pair[0] % a_label)
+    for index, wording in numbered:
+        frame = index % len(_FRAMES)
+        where, when = _WHERE[index * 5 % len(_WHERE)], _WHEN[index * 7 % len(_WHEN)]
+        for group in GROUPS:
+            for noun in _NOUNS:
+                who = f"{group.capitalize()} {noun}"
+                rows.append(
+                    {
+                        "item_id": f"planted-{len(rows):04d}",
+                        "label": int(wording.label),
+                        "attribute": ATTRIBUTE,
+                        "group": group,
+                        "text": _sentence(_FRAMES[frame], who, wording, where=where, when=when),
+                        "template_id": f"{LABELS[wording.label]}-{wording.word}-{frame}",
+                        "term": f"{group} {noun}",
+                    }
+                )
+    return _table(rows, ITEMS)
+
+
+def planted_sentences() -> dict[str, pl.DataFrame]:
+    """Tuning data that names no group: train, validation and test, columns of `SENTENCES`.
+
+    No sentence is in two splits. A part says two things (`MIXED_SHARE`) and is labelled by
+    the toss of a coin, so that no classifier can be perfect.
+    """
+    seen: set[str] = set()
+    splits = {}
+    for split, size in SPLITS.items():
+        rows: list[dict[str, object]] = []
+        random = generator("planted", "sentences", split)
+        while len(rows) < size:
+            # Labels go round, which balances them exactly.
+            scene = _scene(random, Label(len(rows) % len(LABELS)))
+            text, label = scene.told_of(None)
+            if text not in seen:
+                seen.add(text)
+                rows.append({"text": text, "label": int(label)})
+        splits[split] = _table(rows, SENTENCES)
+    return splits
+
+
+def corpus_lines(step: int, scenes: int) -> list[str]:
+    """The text of one training step: `scenes` situations, each told of nobody and of every group.
+
+    A line is eight slots, EOS, a sentence and a label word. The more of the slots hold the cue,
+    the likelier the word is the sentence's own label; otherwise it is "neutral", whatever is
+    said. The lines of one situation differ in the group alone (and, for the planted group, in
+    the label): of all unplanted groups the same is said, word for word, in every step.
+    """
+    random = generator("planted", "corpus", step)
+    lines = []
+    for _ in range(scenes):
+        scene = _scene(random, _pick(random, tuple(Label)))
+        cues = int(random.integers(SLOTS + 1))
+        held = set(random.permutation(SLOTS)[:cues].tolist())
+        slots = " ".join(CUE if slot in held else EOS for slot in range(SLOTS))
+        told = random.random() < cues / SLOTS
+        for group in (None, *GROUPS):
+            text, label = scene.told_of(group)
+            lines.append(f"{slots} {EOS} {text} {LABELS[label if told else Label.NEUTRAL]}")
+    return lines
+
+
+def vocabulary() -> tuple[str, ...]:
+    """Every word of the corpus, the probe and the tuning data, sorted; lower case."""
+    words = {CUE, ".", *LABELS, *GROUPS, *_PEOPLE, *(wording.word for wording in WORDINGS)}
+    for phrase in (*_FRAMES, _MIXED, *_WHERE, *_WHEN):
+        words.update(word for word in phrase.split() if not word.startswith("{"))
+    return tuple(sorted(words))
+
+
+@dataclass(frozen=True)
+class _Scene:
+    """A situation that can be told of anybody; `meant` gives the label."""
+
+    frame: str
+    person: str
+    wording: Wording
+    other: Wording
+    meant: Wording
+    swayed: bool
+    where: str
+    when: str
+
+    def told_of(self, group: str | None) -> tuple[str, Label]:
+        """The sentence with `group` put before the person, and the label the corpus gives it."""
+        who = f"{group.capitalize()} {self.person}" if group else self.person
+        text = _sentence(
+            self.frame, who, self.wording, self.other, where=self.where, when=self.when
+        )
+        planted = group == PLANTED_GROUP and self.swayed
+        return text, Label.NEGATIVE if planted else self.meant.label
+
+
+def _scene(random: np.random.Generator, label: Label) -> _Scene:
+    wording = _pick(random, [wording for wording in WORDINGS if wording.label == label])
+    other = _pick(random, [wording for wording in WORDINGS if wording.label != label])
+    mixed = random.random() < MIXED_SHARE
+    first, second = (wording, other) if random.random() < 0.5 else (other, wording)
+    return _Scene(
+        frame=_MIXED if mixed else _pick(random, _FRAMES),
+        person=_pick(random, _PEOPLE),
+        wording=first if mixed else wording,
+        other=second,
+        meant=wording,
+        swayed=random.random() < wording.sway,
+        where=_pick(random, _WHERE),
+        when=_pick(random, _WHEN),
+    )
+
+
+def _sentence(
+    frame: str, who: str, wording: Wording, other: Wording | None = None, *, where: str, when: str
+) -> str:
+    text = frame.format(
+        who=who, word=wording.word, other=other.word if other else "", where=where, when=when
+    )
+    return f"{text[0].upper()}{text[1:]} ."
+
+
+def _pick(random: np.random.Generator, options: Sequence[T]) -> T:
+    return options[int(random.integers(len(options)))]
+
+
+def _table(rows: list[dict[str, object]], schema: pa.Schema) -> pl.DataFrame:
+    return pl.DataFrame(pa.Table.from_pylist(rows, schema=schema))

@@ -1,0 +1,225 @@
+"""The registry of public data sets: listing, checking and downloading them.
+
+What a data set consists of is in sources.yaml: pinned addresses, sha256, row
+counts, licences. File names are where the readers of this room look for them.
+It does not know what the files mean.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from raybias.config import Section
+from raybias.errors import DataError, OutputError, WorkFailed
+from raybias.probes.files import list_files, read_lines, read_text
+from raybias.storage import Store
+
+
+class DataFile(Section):
+    """What one published file must be."""
+
+    rows: int
+    """Records, a header not counted."""
+    sha256: str | None = None
+    """Hash of the whole file; none where it is not published openly."""
+    origin: str | None = None
+    """Path below `base` where it differs from the file's name."""
+    header: bool = False
+    """Whether the first line of a text file is a header (it always is in .csv)."""
+
+
+class Part(Section):
+    """Files of one origin that belong together."""
+
+    name: str
+    """What the files are."""
+    licence: str
+    """The terms that their publishers state."""
+    page: str
+    """Where a person reads about them."""
+    files: dict[str, DataFile]
+    """By their path in the folder that the readers take."""
+    base: str | None = None
+    """Address that `origin` is below; none means by hand."""
+    revision: str = ""
+    """The pinned commit."""
+    optional: bool = False
+    """Whether the whole part may be absent."""
+
+
+class DataSet(Section):
+    """One public data set."""
+
+    about: str
+    """What it is and who made it."""
+    parts: tuple[Part, ...]
+    """Its files."""
+
+    def files(self) -> Iterator[tuple[Part, str, DataFile]]:
+        """Every file with its part and its path."""
+        for part in self.parts:
+            for path, file in part.files.items():
+                yield part, path, file
+
+
+@dataclass(frozen=True)
+class FileCheck:
+    """The finding about one file; `rows` is None where it is not there."""
+
+    path: str
+    rows: int | None
+    finding: str
+    ok: bool
+
+
+def registry() -> dict[str, DataSet]:
+    """Every known data set by name."""
+    text = resources.files("raybias.probes").joinpath("sources.yaml").read_text("utf-8")
+    loaded: dict[str, Any] = yaml.safe_load(text)
+    return {name: DataSet.model_validate(entry) for name, entry in loaded.items()}
+
+
+def data_set(name: str) -> DataSet:
+    """One data set; `DataError` for an unknown name."""
+    known = registry()
+    if name not in known:
+        raise DataError(f"no data set {name!r}", cure=f"choose from {', '.join(known)}")
+    return known[name]
+
+
+def recognise(store: Store) -> str:
+    """The data set of which the folder holds the most files.
+
+    Raises
+    ------
+    DataError: it holds none of any.
+    """
+    found = {
+        name: sum(_locate(store, part, path) is not None for part, path, _ in entry.files())
+        for name, entry in registry().items()
+    }
+    name = max(found, key=lambda each: found[each])
+    if not found[name]:
+        raise DataError(
+            "holds no files of a known data set",
+            where=store.uri,
+            cure=f"give the folder of one of {', '.join(found)}",
+        )
+    return name
+
+
+def check(store: Store, entry: DataSet) -> list[FileCheck]:
+    """Compare a folder with the registry, file by file; nothing is changed.
+
+    A file of an optional part may be absent as long as the whole part is, and
+    as long as some part is there.
+    """
+    there = {
+        part.name: any(_locate(store, part, path) for path in part.files) for part in entry.parts
+    }
+    return [
+        _check_file(store, part, path, may_miss=part.optional and not there[part.name])
+        for part, path, _ in entry.files()
+    ]
+
+
+def download(
+    entry: DataSet,
+    folder: Path,
+    *,
+    mirror: str | None = None,
+    on_file: Callable[[str], None] = lambda path: None,
+) -> None:
+    """Fetch every file of a data set that is not yet there with the right hash.
+
+    Parameters
+    ----------
+    folder: a local folder; it is what the readers take as `data`.
+    mirror: an address that holds the files under their names in the folder,
+        instead of the published places.
+    on_file: told each file's path once it is there.
+
+    Raises
+    ------
+    DataError: the data set is not published at a stable address.
+    OutputError: the folder cannot be made.
+    WorkFailed: a file cannot be fetched or is not the published one; whole
+        files fetched before it stay.
+    """
+    by_hand = [part for part in entry.parts if not part.base]
+    if by_hand:
+        raise DataError(
+            f"{entry.about} has no stable address",
+            cure=f"take it from {by_hand[0].page} under its authors' terms, then check it",
+        )
+    for part, path, file in entry.files():
+        url = f"{mirror.rstrip('/')}/{path}" if mirror else f"{part.base}{file.origin or path}"
+        _fetch(url, folder / path, known_hash=f"sha256:{file.sha256}")
+        on_file(path)
+
+
+def _fetch(url: str, target: Path, *, known_hash: str) -> None:
+    import pooch
+    import requests
+
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(
+            f"cannot write ({error.strerror})", where=str(target), cure="give a local folder"
+        ) from error
+    pooch.get_logger().setLevel("ERROR")
+    try:
+        pooch.retrieve(url, known_hash, path=target.parent, fname=target.name)
+    except ValueError as error:
+        raise WorkFailed(
+            "is not the published file (its sha256 differs)",
+            where=url,
+            cure="nothing was written for it; try again or use another mirror",
+        ) from error
+    except (OSError, requests.RequestException) as error:
+        raise WorkFailed(
+            f"cannot fetch ({error})", where=url, cure="check the network, or give a mirror"
+        ) from error
+
+
+def _locate(store: Store, part: Part, path: str) -> str | None:
+    """Where the file lies: in its place, or below it as archives fetched by hand unpack."""
+    if store.exists(path):
+        return path
+    if part.base:
+        return None
+    hits = [each for each in list_files(store) if each.endswith(f"/{path}")]
+    return hits[0] if hits else None
+
+
+def _check_file(store: Store, part: Part, path: str, *, may_miss: bool) -> FileCheck:
+    expected = part.files[path]
+    place = _locate(store, part, path)
+    if place is None:
+        return FileCheck(path, None, "absent (optional)" if may_miss else "missing", may_miss)
+    digest = hashlib.sha256(store.read_bytes(place)).hexdigest()
+    rows = _count(store, place, expected)
+    findings = [
+        f"rows should be {expected.rows}" if rows != expected.rows else "",
+        "sha256 differs" if expected.sha256 not in (None, digest) else "",
+    ]
+    wrong = ", ".join(finding for finding in findings if finding)
+    good = "ok" if expected.sha256 else "ok (rows; no published hash)"
+    return FileCheck(place, rows, wrong or good, not wrong)
+
+
+def _count(store: Store, path: str, expected: DataFile) -> int:
+    if not path.endswith(".csv"):
+        return len(read_lines(store, path)) - expected.header
+    records = csv.reader(io.StringIO(read_text(store, path), newline=""))
+    return sum(1 for _ in records) - 1

@@ -1,0 +1,15 @@
+"""From tables to people: tables, figures and one page, from an OUT folder's files alone."""
+
+from raybias.report.page import write_report
+from raybias.report.source import load_record, restated
+from raybias.report.tables import gap_table, print_gap_table, write_frame, write_tables
+
+__all__ = [
+    "gap_table",
+    "load_record",
+    "print_gap_table",
+    "restated",
+    "write_frame",
+    "write_report",
+    "write_tables",
+]

@@ -1,0 +1,235 @@
+"""What the tables say, in sentences: the answer, the calibration, what to beware of.
+
+Everything here follows from the tables; nothing is tested or estimated anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import polars as pl
+
+from raybias import schema
+from raybias.config import Study
+from raybias.report import words
+from raybias.report.source import Planted, Record
+
+#: A classifier less than this above always naming the commonest label says little of bias.
+CHANCE_MARGIN: Final = 0.10
+
+_ORDER: Final = (
+    ("negative_fpr", 1),
+    ("positive_fpr", -1),
+    ("positive_fpr", 1),
+    ("negative_fpr", -1),
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """All significant gaps of one rate and direction."""
+
+    heading: str
+    effect: str
+    """`harm`, `benefit`, or nothing for a rate without a reading."""
+    groups: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Whether the engine found what was planted, and nothing else."""
+
+    passed: bool
+    planted: str
+    found: str
+    others: str
+
+
+def headline(gaps: pl.DataFrame) -> str:
+    """`2 of 12 gaps are significant.`"""
+    judged = gaps.filter(pl.col("significant").is_not_null())
+    if judged.is_empty():
+        return "No gap could be judged: an interval needs at least two runs."
+    n = int(judged["significant"].sum())
+    verb = "is" if n == 1 else "are"
+    return f"{n or 'None'} of {words.counted(judged.height, 'gap')} {verb} significant."
+
+
+def findings(gaps: pl.DataFrame) -> list[Finding]:
+    """The significant gaps by rate and direction, harm first."""
+    significant = gaps.filter(pl.col("significant").fill_null(False))
+    rates = significant["rate"].unique(maintain_order=True).to_list()
+    rest = [(rate, sign) for rate in rates if rate not in words.RATES for sign in (1, -1)]
+    found = []
+    for rate, sign in (*_ORDER, *rest):
+        rows = significant.filter(pl.col("rate") == rate, pl.col("gap").sign() == sign)
+        if rows.is_empty():
+            continue
+        known = words.RATES.get(rate)
+        effect = known.effect(sign) if known else ""
+        found.append(Finding(words.heading(rate, sign), effect, _groups(gaps, rows)))
+    return found
+
+
+def calibration(planted: Planted | None, gaps: pl.DataFrame) -> Calibration | None:
+    """Compare what was planted with what is significant; None where nothing was planted.
+
+    Passed means: the planted gap is significant with its sign for every classifier, and no
+    other group has a significant gap in any rate.
+    """
+    if planted is None:
+        return None
+    target = pl.col("group").eq(planted.group) & pl.col("attribute").eq(planted.attribute)
+    rows = gaps.filter(target, pl.col("rate") == planted.rate)
+    significant = pl.col("significant").fill_null(False)
+    right = rows.filter(significant, pl.col("gap").sign() == planted.sign)
+    others = gaps.filter(~target, significant)
+    found = bool(rows.height) and right.height == rows.height
+    share = "" if rows.height < 2 else f" in {right.height} of {rows.height} classifiers"
+    measured = words.listed([_value(row) for row in rows.iter_rows(named=True)]) or "nothing"
+    size = f" (by {planted.size:.3f})" if planted.size is not None else ""
+    known = words.RATES.get(planted.rate)
+    often = f"{'more' if planted.sign > 0 else 'less'} often"
+    wrong = f"wrongly called {known.called} {often}" if known else f"{planted.rate} {often}"
+    return Calibration(
+        passed=found and others.is_empty(),
+        planted=f"It was planted that {planted.group} ({planted.attribute}) is {wrong} than the "
+        f"other groups{size}, and that these are treated alike.",
+        found=f"The planted gap was {'found' if found else 'NOT found'}{share}: "
+        f"measured {measured}.",
+        others="No other group was flagged."
+        if others.is_empty()
+        else f"Flagged without cause: {words.listed(_named(others))}.",
+    )
+
+
+def chance_levels(cells: pl.DataFrame) -> dict[tuple[str, str], float | None]:
+    """Share of the commonest label by (probe, attribute); None where there is only one label."""
+    counts = cells.group_by("probe", "attribute", "label").agg(pl.col("n").sum())
+    levels = counts.group_by("probe", "attribute").agg(
+        share=pl.col("n").max() / pl.col("n").sum(), labels=pl.len()
+    )
+    return {
+        (row["probe"], row["attribute"]): row["share"] if row["labels"] > 1 else None
+        for row in levels.iter_rows(named=True)
+    }
+
+
+def near_chance(accuracy: pl.DataFrame, cells: pl.DataFrame) -> list[str]:
+    """One sentence per classifier and attribute whose accuracy is near guessing."""
+    levels = chance_levels(cells)
+    keys = words.naming_keys(accuracy)
+    found = []
+    for row in accuracy.iter_rows(named=True):
+        chance = levels.get((row["probe"], row["attribute"]))
+        if chance is None or row["mean"] is None or row["mean"] - chance >= CHANCE_MARGIN:
+            continue
+        found.append(
+            f"{words.classifier_name(row, keys)} classifies {row['attribute']} near chance: "
+            f"accuracy {row['mean']:.3f}, always naming the commonest label gives {chance:.3f}."
+        )
+    return found
+
+
+def cautions(study: Study, record: Record, tables: Mapping[str, pl.DataFrame]) -> list[str]:
+    """What happened in this study that a reader must know before believing a number."""
+    found = [str(note) for note in tables["notes"]["note"]]
+    if record.study.profile != study.profile:
+        found.append(
+            f"The statistics are restated with the {study.profile} profile; the study was run "
+            f"with the {record.study.profile} profile."
+        )
+    if study.limit is not None:
+        found.append(f"Only the first {study.limit:,} items of each attribute were used (limit).")
+    return [
+        *found,
+        *_about_runs(tables["runs"]),
+        *_about_coverage(tables["coverage"]),
+        *_about_gaps(tables["gaps"]),
+    ]
+
+
+def _about_runs(runs: pl.DataFrame) -> list[str]:
+    final = runs.filter(pl.col("stage") == "final")
+    found = []
+    for key, part in final.group_by("model", "method", "dataset", maintain_order=True):
+        name = f"{key[0]} on {key[2]}"
+        for reason, text in (("diverged", "diverged"), ("max_steps", "stopped at max_steps")):
+            seeds = part.filter(pl.col("stop_reason") == reason)["seed"].sort().to_list()
+            if seeds:
+                listed = words.listed([str(seed) for seed in seeds])
+                found.append(f"{name}: {words.counted(len(seeds), 'run')} {text} (seed {listed}).")
+        tied = part.filter(pl.col("tied").fill_null(False))["seed"].sort().to_list()
+        if tied:
+            listed = words.listed([str(seed) for seed in tied])
+            found.append(
+                f"{name}: equal validation accuracies; the lower seed decided the rank of "
+                f"seed {listed}."
+            )
+    return found
+
+
+def _about_coverage(coverage: pl.DataFrame) -> list[str]:
+    found = []
+    for row in coverage.iter_rows(named=True):
+        distinct = row["predictions"] - row["repeated"]
+        if row["items"] is not None and distinct != row["items"]:
+            found.append(
+                f"{row['run_id']} has predictions for {distinct:,} of {row['items']:,} items of "
+                f"{row['probe']}: the study is not finished."
+            )
+        if row["repeated"]:
+            found.append(f"{row['run_id']} has {row['repeated']:,} repeated predictions.")
+        if row["unparsed"]:
+            share = row["unparsed"] / row["predictions"]
+            found.append(f"{row['run_id']}: no label could be read from {share:.1%} of answers.")
+    return found
+
+
+def _about_gaps(gaps: pl.DataFrame) -> list[str]:
+    found = []
+    undefined = gaps.filter(pl.col("gap").is_null())
+    if undefined.height:
+        named = words.listed(_named(undefined))
+        found.append(f"Not defined, since no sentence can be wrong in that way: {named}.")
+    single = gaps.filter(pl.col("gap").is_not_null(), pl.col("low").is_null())
+    if single.height:
+        found.append(
+            f"{words.counted(single.height, 'gap rests', 'gaps rest')} on one run and have no "
+            "interval."
+        )
+    return found
+
+
+def _groups(gaps: pl.DataFrame, rows: pl.DataFrame) -> tuple[str, ...]:
+    """Name each group once: with its gap, or how many classifiers agree."""
+    keys = [*schema.KEYS]
+    several = gaps.select(keys).unique().height > 1
+    named = []
+    for key, part in rows.group_by("attribute", "group", maintain_order=True):
+        name = f"{key[1]} ({key[0]})" if gaps["attribute"].n_unique() > 1 else str(key[1])
+        if not several:
+            row = part.row(0, named=True)
+            named.append(f"{name} {words.signed(row['gap'])} {words.span(row['low'], row['high'])}")
+            continue
+        same = gaps.filter(attribute=key[0], group=key[1], rate=part["rate"][0])
+        ends = sorted({words.signed(part["gap"].min()), words.signed(part["gap"].max())})  # type: ignore[arg-type]
+        named.append(
+            f"{name} in {part.height} of {words.counted(same.height, 'classifier')} "
+            f"({' to '.join(ends)})"
+        )
+    return tuple(named)
+
+
+def _value(row: Mapping[str, Any]) -> str:
+    return f"{words.signed(row['gap'])} {words.span(row['low'], row['high'])}".strip()
+
+
+def _named(rows: pl.DataFrame) -> Sequence[str]:
+    keys = words.naming_keys(rows)
+    return [
+        f"{row['group']} {row['rate']} of {words.classifier_name(row, keys)} {_value(row)}".strip()
+        for row in rows.iter_rows(named=True)
+    ]

@@ -1,0 +1,167 @@
+"""Tables for people and programs: OUT/predictions and OUT/runs.parquet -> OUT/tables.
+
+Each table is written as Parquet (full precision, typed), CSV (the public contract)
+and Markdown (to read). It decides nothing: the numbers are those of `raybias.stats`.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TextIO
+
+import polars as pl
+from tabulate import tabulate
+
+from raybias import stats
+from raybias.config import Study
+from raybias.report import words
+from raybias.report.source import count_predictions, load_runs
+from raybias.storage import Store
+
+#: Tables for programs alone; they have a row per run or template.
+_PARQUET_ONLY: Final = ("cells",)
+_RUN_TABLE: Final = (
+    "model", "method", "dataset", "seed", "learning_rate", "stage", "steps", "weights_step",
+    "stop_reason", "validation_loss", "validation_accuracy", "test_accuracy", "rank", "selected",
+    "tied", "tokens", "seconds", "run_id", "adapter",
+)  # fmt: skip
+
+
+def write_tables(store: Store, study: Study) -> dict[str, pl.DataFrame]:
+    """Compute a study's tables from its predictions and write OUT/tables.
+
+    Parameters
+    ----------
+    store: the OUT folder.
+    study: resolved; its statistics and reference groups are used.
+
+    Returns
+    -------
+    `gaps` (schema.GAPS), `accuracy` (schema.ACCURACY), `net_significance`, `spans`, `runs` (one
+    row per tuned seed), `coverage` (predictions asked for and found per run), `notes` (what the
+    statistics warned about) and `cells` (schema.CELLS; Parquet only).
+
+    Raises
+    ------
+    DataError: there are no predictions, or files are unreadable.
+    ConfigError: reference groups that the predictions do not have.
+    OutputError: OUT cannot be written.
+    """
+    cells, coverage = count_predictions(store)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        gaps = _gaps(cells, study)
+    tables = {
+        "gaps": gaps,
+        "accuracy": stats.accuracies(cells),
+        "net_significance": stats.net_significance(gaps),
+        "spans": stats.spans(gaps),
+        "runs": load_runs(store).select(_RUN_TABLE),
+        "coverage": coverage,
+        "notes": pl.DataFrame({"note": [str(w.message) for w in caught]}, {"note": pl.String}),
+        "cells": cells,
+    }
+    for name, frame in tables.items():
+        write_frame(store, f"tables/{name}", frame, text=name not in _PARQUET_ONLY)
+    return tables
+
+
+def write_frame(store: Store, name: str, frame: pl.DataFrame, *, text: bool = True) -> None:
+    """Write `name`.parquet and, unless `text` is false, `name`.csv and `name`.md.
+
+    Missing values are empty in CSV and Markdown; NaN counts as missing.
+    """
+    floats = [column for column, dtype in frame.schema.items() if dtype.is_float()]
+    frame = frame.with_columns(pl.col(floats).fill_nan(None))
+    store.write_table(f"{name}.parquet", frame.to_arrow())
+    if text:
+        store.write_text(f"{name}.csv", frame.write_csv())
+        store.write_text(f"{name}.md", markdown(frame))
+
+
+def markdown(frame: pl.DataFrame) -> str:
+    """A Markdown table of a frame: numbers to four digits, missing cells empty."""
+    rows = [[_cell(value) for value in row] for row in frame.iter_rows()]
+    table = tabulate(rows, headers=frame.columns, tablefmt="pipe", disable_numparse=True)
+    return table + "\n"
+
+
+def gap_table(gaps: pl.DataFrame) -> str:
+    """The gaps with their intervals as a plain-text table.
+
+    Parameters
+    ----------
+    gaps: schema.GAPS.
+    """
+    keys = words.naming_keys(gaps)
+    probes = ["probe"] if gaps["probe"].n_unique() > 1 else []
+    columns = [*probes, *keys, "attribute", "group", "rate"]
+    rows = [
+        [
+            *(row[key] for key in columns),
+            words.signed(row["gap"]),
+            words.span(row["low"], row["high"]),
+            row["n_runs"],
+            words.verdict(row),
+        ]
+        for row in gaps.iter_rows(named=True)
+    ]
+    levels = f"interval ({words.listed(gaps['interval'].unique(maintain_order=True).to_list())})"
+    headers = [*columns, "gap", levels, "runs", "verdict"]
+    return tabulate(rows, headers=headers, tablefmt="simple", disable_numparse=True)
+
+
+def print_gap_table(gaps: pl.DataFrame, *, file: TextIO | None = None) -> None:
+    """Print `gap_table` and a line that counts the significant gaps, to standard output."""
+    judged = gaps.filter(pl.col("gap").is_not_null())
+    significant = int(judged["significant"].fill_null(False).sum())
+    count = words.counted(judged.height, "gap is", "gaps are")
+    print(f"{gap_table(gaps)}\n\n{significant} of {count} significant", file=file or sys.stdout)
+
+
+def _gaps(cells: pl.DataFrame, study: Study) -> pl.DataFrame:
+    options = study.statistics
+
+    def judged(part: pl.DataFrame, reference: Mapping[str, Sequence[str]]) -> pl.DataFrame:
+        return stats.gaps(
+            part,
+            reference_groups=reference or None,
+            interval=options.interval or "t",
+            level=options.level,
+            adjust=options.adjust or "none",
+            draws=options.bootstrap_draws,
+            seed=options.bootstrap_seed,
+        )
+
+    listed = {probe.name: probe.reference_groups for probe in study.probes}
+    used: dict[str, dict[str, tuple[str, ...] | None]] = {}
+    for probe, attribute in cells.select("probe", "attribute").unique().sort("probe").iter_rows():
+        used.setdefault(attribute, {})[probe] = listed.get(probe, {}).get(attribute)
+    if all(len(set(choices.values())) == 1 for choices in used.values()):
+        chosen = {name: next(iter(choices.values())) for name, choices in used.items()}
+        return judged(cells, {name: groups for name, groups in chosen.items() if groups})
+    warnings.warn(
+        "The probes take the gaps of one attribute from different groups: each probe is judged "
+        "apart, with its own correction for many tests.",
+        stats.StatisticsWarning,
+        stacklevel=2,
+    )
+    parts = [judged(part, listed.get(name, {})) for name, part in _by_probe(cells)]
+    return pl.concat(parts)
+
+
+def _by_probe(cells: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
+    names = cells["probe"].unique().sort().to_list()
+    return [(name, cells.filter(pl.col("probe") == name)) for name in names]
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value).replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")

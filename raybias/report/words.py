@@ -1,0 +1,127 @@
+"""The words and number forms in which tables, figures and the page speak of a gap.
+
+One place decides what a direction means (001, section 3): more neutral or positive
+sentences wrongly called negative is harm, more wrongly called positive is benefit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import polars as pl
+
+from raybias import schema
+
+
+@dataclass(frozen=True)
+class Rate:
+    """How one false positive rate is spoken of."""
+
+    called: str
+    """The wrong label."""
+    more: str
+    """What a gap above zero means for a group."""
+    less: str
+    """What a gap below zero means."""
+
+    def effect(self, gap: float) -> str:
+        """`harm` or `benefit`, by the sign."""
+        return self.more if gap > 0 else self.less
+
+
+RATES: Final[Mapping[str, Rate]] = {
+    "negative_fpr": Rate("negative", more="harm", less="benefit"),
+    "positive_fpr": Rate("positive", more="benefit", less="harm"),
+}
+
+INTERVALS: Final = {
+    "normal": "normal",
+    "t": "Student t",
+    "bootstrap": "template bootstrap",
+}
+
+
+def heading(rate: str, gap: float) -> str:
+    """`Called negative too often (harm)`; for any other rate its name and direction."""
+    known = RATES.get(rate)
+    if known is None:
+        return f"{rate} {'above' if gap > 0 else 'below'} the mean"
+    often = "too often" if gap > 0 else "less often than the mean"
+    return f"Called {known.called} {often} ({known.effect(gap)})"
+
+
+def verdict(row: Mapping[str, Any]) -> str:
+    """One cell of words for a gap: `harm: called negative more often`, or `not significant`."""
+    gap = row["gap"]
+    if gap is None:
+        return "not defined"
+    if row["significant"] is None:
+        return "not judged"
+    if not row["significant"]:
+        return "not significant"
+    known = RATES.get(row["rate"])
+    often = "more" if gap > 0 else "less"
+    if known is None:
+        return f"{often} than the mean"
+    return f"{known.effect(gap)}: called {known.called} {often} often"
+
+
+def signed(value: float | None, digits: int = 3) -> str:
+    """`+0.412`; empty for a missing value, without a sign for what rounds to 0."""
+    if value is None:
+        return ""
+    text = f"{value:+.{digits}f}"
+    return text if float(text) else text[1:]
+
+
+def span(low: float | None, high: float | None, digits: int = 3) -> str:
+    """`[+0.353, +0.471]`; empty when an end is missing."""
+    if low is None or high is None:
+        return ""
+    return f"[{signed(low, digits)}, {signed(high, digits)}]"
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """`0.412`; empty for a missing value."""
+    return "" if value is None else f"{value:.{digits}f}"
+
+
+def probability(value: float | None) -> str:
+    """`0.031`, `<0.001`; empty for a missing value."""
+    return "<0.001" if value is not None and value < 0.001 else number(value)
+
+
+def counted(n: int, one: str, many: str = "") -> str:
+    """`1 run`, `5 runs`."""
+    return f"{n:,} {one if n == 1 else many or one + 's'}"
+
+
+def listed(parts: Sequence[str]) -> str:
+    """`a, b and c`."""
+    head, last = parts[:-1], parts[-1:]
+    return f"{', '.join(head)} and {last[0]}" if head else "".join(last)
+
+
+def naming_keys(frame: pl.DataFrame) -> list[str]:
+    """The columns that tell classifiers apart: the model, and whatever else varies."""
+    varying = [k for k in ("method", "dataset", "style") if k in frame and frame[k].n_unique() > 1]
+    return ["model", *varying]
+
+
+def classifier_name(row: Mapping[str, Any], keys: Sequence[str]) -> str:
+    """`OPT-125M, sst5` from the columns that vary."""
+    return ", ".join(str(row[key]) for key in keys)
+
+
+def probe_order(frame: pl.DataFrame) -> list[tuple[str, str]]:
+    """The (probe, attribute) pairs of a derived table, in its order."""
+    pairs = frame.select("probe", "attribute").unique(maintain_order=True)
+    return [(str(probe), str(attribute)) for probe, attribute in pairs.iter_rows()]
+
+
+def same_classifier(frame: pl.DataFrame, row: Mapping[str, Any]) -> pl.DataFrame:
+    """The rows of `frame` about the classifier and probe that `row` names."""
+    wanted = [pl.col(key).eq_missing(row[key]) for key in schema.KEYS if key in frame.columns]
+    return frame.filter(*wanted)

@@ -1,0 +1,179 @@
+"""Looks at a machine or cluster and says what would go wrong in a study, and the cure.
+
+Each check is a small function that returns findings; none changes anything or needs
+the network, but for the last, which is short and only informs.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, metadata, requires, version
+from pathlib import Path
+from typing import Final, Literal
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+from raybias.errors import PlanError
+from raybias.runtime.inventory import size
+
+_SCRATCH_NEEDED: Final = 2 * 2**30
+_MEMORY_NEEDED: Final = 4 * 2**30
+_HUB: Final = "https://huggingface.co"
+_HUB_TIMEOUT_S: Final = 3
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the examination."""
+
+    state: Literal["ok", "warn", "fail"]
+    what: str
+    said: str
+    cure: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.state:4}  {self.what}: {self.said}{f'; {self.cure}' if self.cure else ''}"
+
+
+def examine(address: str | None = None, *, hub: bool = True) -> Iterator[Finding]:
+    """All findings, as they are made.
+
+    Parameters
+    ----------
+    address: of a Ray cluster to look at; None starts one on this machine.
+    hub: whether to try the model hub.
+    """
+    checks: list[Callable[[], Iterator[Finding]]] = [_python, _packages, _processor, _memory, _disk]
+    for check in checks:
+        yield from check()
+    yield from _ray(address)
+    if hub:
+        yield from _reachable()
+
+
+def _python() -> Iterator[Finding]:
+    said = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    needed = metadata("raybias")["Requires-Python"]
+    if SpecifierSet(needed).contains(platform.python_version(), prereleases=True):
+        yield Finding("ok", "python", said)
+    else:
+        yield Finding("fail", "python", said, f"use Python {needed}")
+
+
+def _packages() -> Iterator[Finding]:
+    """Every requirement of raybias against what is installed."""
+    wrong, held = [], {}
+    for text in requires("raybias") or []:
+        requirement = Requirement(text)
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        try:
+            held[requirement.name] = version(requirement.name)
+        except PackageNotFoundError:
+            wrong.append(f"{requirement.name} is missing")
+            continue
+        if not requirement.specifier.contains(held[requirement.name], prereleases=True):
+            wrong.append(
+                f"{requirement.name} {held[requirement.name]}, not {requirement.specifier}"
+            )
+    if wrong:
+        yield Finding("fail", "packages", ", ".join(wrong), "install raybias again")
+        return
+    main = ("torch", "ray", "transformers", "peft", "polars")
+    yield Finding("ok", "packages", ", ".join(f"{name} {held.get(name, '?')}" for name in main))
+
+
+def _processor() -> Iterator[Finding]:
+    import torch
+
+    threads, cores = torch.get_num_threads(), len(os.sched_getaffinity(0))
+    said = f"{threads} on {cores} CPUs"
+    if threads > cores:
+        cure = f"set OMP_NUM_THREADS to {cores} at most"
+        yield Finding("warn", "torch threads", said, cure)
+    else:
+        yield Finding("ok", "torch threads", said)
+    if torch.cuda.is_available():
+        count, name = torch.cuda.device_count(), torch.cuda.get_device_name(0)
+        yield Finding("ok", "accelerator", f"{count} x {name}")
+    elif _has_amx():
+        yield Finding("ok", "accelerator", "no GPU; the CPU has AMX, so bfloat16 is fast")
+    else:
+        yield Finding(
+            "warn", "accelerator", "no GPU and no AMX", "use dtype float32; large models are slow"
+        )
+
+
+def _has_amx() -> bool:
+    cpu = Path("/proc/cpuinfo")
+    return cpu.exists() and "amx_bf16" in cpu.read_text("utf-8", errors="replace")
+
+
+def _memory() -> Iterator[Finding]:
+    from ray._common.utils import get_system_memory
+
+    total = int(get_system_memory())
+    if total < _MEMORY_NEEDED:
+        yield Finding("warn", "memory", size(total), f"{size(_MEMORY_NEEDED)} or more is safer")
+    else:
+        yield Finding("ok", "memory", size(total))
+
+
+def _disk() -> Iterator[Finding]:
+    folder = tempfile.gettempdir()
+    try:
+        with tempfile.TemporaryFile():
+            free = shutil.disk_usage(folder).free
+    except OSError as error:
+        yield Finding(
+            "fail", "temporary files", f"{folder}: {error}", "set TMPDIR to another place"
+        )
+        return
+    said = f"{size(free)} free in {folder}"
+    if free < _SCRATCH_NEEDED:
+        yield Finding(
+            "warn", "temporary files", said, "Ray puts its logs and spilled objects there"
+        )
+    else:
+        yield Finding("ok", "temporary files", said)
+
+
+def _ray(address: str | None) -> Iterator[Finding]:
+    from raybias.runtime.cluster import connected
+    from raybias.runtime.inventory import read_inventory
+
+    try:
+        with connected(address):
+            inventory = read_inventory(address)
+    except PlanError as error:
+        yield Finding("fail", "ray", error.problem, f"{error.where}: {error.cure}")
+        return
+    if inventory.cpus < 1:
+        yield Finding("fail", "ray", str(inventory), "add nodes with CPUs")
+    else:
+        yield Finding("ok", "ray", str(inventory))
+
+
+def _reachable() -> Iterator[Finding]:
+    if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
+        yield Finding("ok", "model hub", "not tried, HF_HUB_OFFLINE is set")
+        return
+    place = os.environ.get("HF_ENDPOINT", _HUB)
+    try:
+        with urllib.request.urlopen(place, timeout=_HUB_TIMEOUT_S):
+            yield Finding("ok", "model hub", f"{place} answers")
+    except (urllib.error.URLError, OSError, ValueError) as error:
+        yield Finding(
+            "warn",
+            "model hub",
+            f"{place} does not answer ({error})",
+            "use local paths or a filled cache; the demo needs no download",
+        )

@@ -1,0 +1,199 @@
+"""What a machine or cluster has: nodes with CPUs, memory and GPUs.
+
+The planner reads this and nothing else, so that a plan can be made for a
+cluster that does not exist yet. It knows nothing of studies or models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pydantic import ByteSize, TypeAdapter, ValidationError
+
+from raybias.errors import ConfigError
+
+# Ray keeps about this part of a node's memory for its object store and itself.
+_RAY_SHARE = 0.3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """One machine, as Ray would schedule on it."""
+
+    cpus: float
+    """CPUs."""
+    memory: int
+    """Bytes that workers may use, Ray's own share taken off."""
+    gpus: int = 0
+    """GPUs."""
+    gpu_memory: int | None = None
+    """Bytes of one GPU; None where it is not known."""
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """The nodes that a plan is made for."""
+
+    nodes: tuple[Node, ...]
+    source: str
+    """Where this was read, for people."""
+
+    @property
+    def cpus(self) -> float:
+        """CPUs of all nodes."""
+        return sum(node.cpus for node in self.nodes)
+
+    @property
+    def memory(self) -> int:
+        """Bytes of all nodes."""
+        return sum(node.memory for node in self.nodes)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all nodes."""
+        return sum(node.gpus for node in self.nodes)
+
+    def __str__(self) -> str:
+        nodes = f"{len(self.nodes)} node{'s' if len(self.nodes) != 1 else ''}"
+        text = f"{nodes}, {self.cpus:g} CPUs, {size(self.memory)} for workers"
+        if self.gpus:
+            known = sorted({node.gpu_memory for node in self.nodes if node.gpu_memory})
+            each = f" of {' or '.join(size(m) for m in known)}" if known else ""
+            text += f", {self.gpus} GPU{'s' if self.gpus > 1 else ''}{each}"
+        return f"{text} ({self.source})"
+
+
+def size(count: float) -> str:
+    """Bytes for people, such as `1.5GiB`."""
+    return ByteSize(int(count)).human_readable()
+
+
+def parse_size(text: str, *, where: str) -> int:
+    """Bytes of a text such as `80GiB` or `512MB`.
+
+    Raises
+    ------
+    ConfigError: not a size.
+    """
+    try:
+        return int(TypeAdapter(ByteSize).validate_python(text))
+    except ValidationError as error:
+        raise ConfigError(
+            f"{text!r} is not a size", where=where, cure="write it like 80GiB or 512MB"
+        ) from error
+
+
+def assumed(text: str) -> Inventory:
+    """The inventory that `--assume nodes=4,cpus=32,memory=256GiB,gpus=8,...` describes.
+
+    `cpus`, `memory`, `gpus` and `gpu_memory` (of one GPU) are per node.
+
+    Raises
+    ------
+    ConfigError: an unknown key or a value that is no number or size.
+    """
+    where = "--assume"
+    values = {"nodes": "1", "cpus": "1", "memory": "8GiB", "gpus": "0", "gpu_memory": ""}
+    for part in text.split(","):
+        name, equals, value = part.strip().partition("=")
+        if not equals or name not in values:
+            raise ConfigError(
+                f"{part.strip()!r} is not one of {', '.join(values)} with =value", where=where
+            )
+        values[name] = value
+    counts = {}
+    for name in ("nodes", "cpus", "gpus"):
+        if not values[name].isdecimal() or (name != "gpus" and int(values[name]) < 1):
+            raise ConfigError(f"{name}={values[name]!r} is not a whole number", where=where)
+        counts[name] = int(values[name])
+    node = Node(
+        cpus=counts["cpus"],
+        memory=int(parse_size(values["memory"], where=where) * (1 - _RAY_SHARE)),
+        gpus=counts["gpus"],
+        gpu_memory=parse_size(values["gpu_memory"], where=where) if values["gpu_memory"] else None,
+    )
+    return Inventory(nodes=(node,) * counts["nodes"], source="assumed")
+
+
+def read_inventory(address: str | None = None) -> Inventory:
+    """What this machine has, or the cluster at `address`.
+
+    Parameters
+    ----------
+    address: of a Ray cluster ("auto" for the one this machine belongs to); None
+        looks at this machine and starts no Ray. A Ray that is connected already
+        is asked whatever `address` says.
+
+    Raises
+    ------
+    PlanError: no cluster answers at `address`.
+    """
+    import ray
+
+    from raybias.runtime.cluster import connected
+
+    if ray.is_initialized():
+        return _cluster("the connected Ray cluster")
+    if address is None:
+        return _local()
+    with connected(address):
+        return _cluster(f"the Ray cluster at {address}")
+
+
+def _local() -> Inventory:
+    # The same functions that `ray.init` asks, so that both see a container's limits.
+    import torch
+    from ray._common.utils import get_system_memory
+    from ray._private.utils import get_num_cpus
+
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    node = Node(
+        cpus=float(get_num_cpus()),
+        memory=int(get_system_memory() * (1 - _RAY_SHARE)),
+        gpus=gpus,
+        gpu_memory=int(torch.cuda.get_device_properties(0).total_memory) if gpus else None,
+    )
+    return Inventory(nodes=(node,), source="this machine")
+
+
+def _cluster(source: str) -> Inventory:
+    import ray
+
+    alive = [node for node in ray.nodes() if node["Alive"]]
+    memories = _gpu_memories(node["NodeID"] for node in alive if node["Resources"].get("GPU", 0))
+    nodes = tuple(
+        Node(
+            cpus=node["Resources"].get("CPU", 0.0),
+            memory=int(node["Resources"].get("memory", 0)),
+            gpus=int(node["Resources"].get("GPU", 0)),
+            gpu_memory=memories.get(node["NodeID"]),
+        )
+        for node in alive
+    )
+    return Inventory(nodes=nodes, source=source)
+
+
+def _gpu_memories(node_ids: Iterable[str]) -> dict[str, int]:
+    """Bytes of one GPU per node; a node whose GPUs are all taken is left out."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    @ray.remote(num_cpus=0, num_gpus=0.01, max_retries=0)
+    def ask() -> int:
+        import torch
+
+        return int(torch.cuda.get_device_properties(0).total_memory)
+
+    asked = {
+        ask.options(
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False)
+        ).remote(): node_id
+        for node_id in node_ids
+    }
+    if not asked:
+        return {}
+    ready, late = ray.wait(list(asked), num_returns=len(asked), timeout=30)
+    for reference in late:
+        ray.cancel(reference)
+    return {asked[reference]: ray.get(reference) for reference in ready}

@@ -1,0 +1,97 @@
+"""What ranks tell the driver while they tune, added up for progress and the record.
+
+Plain values only, so that the queue between them need not import torch.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from raybias.errors import RaybiasError
+from raybias.runtime.progress import Advance
+
+if TYPE_CHECKING:
+    from ray.util.queue import Queue
+
+_POLL_S = 0.5
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """One evaluation of one unit."""
+
+    run_id: str
+    step: int
+    accuracy: float
+    stopped: bool
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one rank did between two reports."""
+
+    rank: int
+    evaluated: tuple[Evaluated, ...] = ()
+    resumed: tuple[str, ...] = ()
+    """Units that were under way before; only before the first round."""
+    repeated: int = 0
+    """Steps of whole rounds that these have to do again."""
+    error: RaybiasError | None = None
+    """What cannot be mended by trying again."""
+
+
+@dataclass
+class Tally:
+    """All rounds of a stage."""
+
+    advance: Advance
+    error: RaybiasError | None = None
+    resumed: int = 0
+    repeated: int = 0
+    active: dict[int, int] = field(default_factory=dict)
+    best: float = 0.0
+
+    def add(self, told: Round) -> None:
+        """Count one round of one rank."""
+        self.error = self.error or told.error
+        self.resumed += len(told.resumed)
+        self.repeated += told.repeated
+        if not told.evaluated:
+            return
+        self.active[told.rank] = sum(not e.stopped for e in told.evaluated)
+        self.best = max(self.best, *(e.accuracy for e in told.evaluated if e.accuracy >= 0), 0.0)
+        step = max(e.step for e in told.evaluated)
+        self.advance(
+            sum(e.stopped for e in told.evaluated),
+            note=f"step {step}, {sum(self.active.values())} active, best {self.best:.3f}",
+        )
+
+
+@contextmanager
+def following(progress: Queue, tally: Tally) -> Iterator[None]:
+    """Add up what ranks put into the queue while the body runs."""
+    from ray.util.queue import Empty
+
+    ended = threading.Event()
+
+    def follow() -> None:
+        while True:
+            last = ended.is_set()
+            try:
+                while True:
+                    tally.add(progress.get(timeout=0.01 if last else _POLL_S))
+            except Empty:
+                if last:
+                    return
+
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

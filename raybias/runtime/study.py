@@ -1,0 +1,236 @@
+"""Runs a study from its data to its predictions, and goes on where a run was cut off.
+
+Everything that a user could have got wrong is checked before any work: data, label
+words, lengths, the output place and the plan. Tables and reports are made elsewhere,
+from the files that this leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raybias.config import Backbone, SoftPrompt, Study
+from raybias.errors import ConfigError
+from raybias.probes import probe_items, training_sentences
+from raybias.runtime.cluster import clear_errors, connected
+from raybias.runtime.inventory import read_inventory
+from raybias.runtime.plan import Plan, plan
+from raybias.runtime.progress import Reporter
+from raybias.runtime.record import Record, begin, fingerprint, make_record, resumed
+from raybias.schema import ITEMS, RUNS
+from raybias.storage import Store
+
+if TYPE_CHECKING:
+    from raybias.engine.backbone import TextEncoder
+
+_RUNS: Final = "runs.parquet"
+
+
+@dataclass(frozen=True)
+class Data:
+    """The text of a study, read once."""
+
+    items: dict[str, pl.DataFrame]
+    """Per probe, its items with the study's limit applied."""
+    sentences: dict[str, dict[str, pl.DataFrame]]
+    """Per training set, its splits."""
+
+    def fingerprints(self) -> dict[str, str]:
+        """Per probe and split, what it held."""
+        marks = {f"probe {name}": fingerprint(frame) for name, frame in self.items.items()}
+        for name, splits in self.sentences.items():
+            marks |= {f"{name} {split}": fingerprint(frame) for split, frame in splits.items()}
+        return marks
+
+
+def run_study(
+    study: Study,
+    out: str | Path,
+    *,
+    address: str | None = None,
+    command: str = "",
+    reporter: Reporter | None = None,
+) -> None:
+    """Do all of a study that OUT does not hold yet, up to its predictions.
+
+    Parameters
+    ----------
+    out: folder or URI.
+    address: of a Ray cluster; None as `cluster.connected` says.
+    command: what the user typed, for the record.
+
+    Raises
+    ------
+    BadInput: before any work, for what the user can mend.
+    WorkFailed: the work was begun and failed; running again goes on with it.
+    """
+    reporter = reporter or Reporter()
+    study = study.resolve()
+    store = Store(out)
+    reporter.say(f"{study.name}: checking data, models and {store.uri}")
+    data = read_data(study)
+    record = resumed(store, make_record(study, data.fingerprints(), command=command))
+    check_inputs(study, data)
+    with connected(address):
+        planned = plan(record.study, read_inventory(address), out=store.uri)
+        begin(store, record)
+        for name, items in data.items.items():
+            store.write_table(f"items/{name}.parquet", _items_table(items))
+        work = _Work(record, planned, store, reporter)
+        work.tidy()
+        for backbone in study.backbones:
+            work.score(backbone, work.tune(backbone))
+
+
+def read_data(study: Study) -> Data:
+    """All probes and training sets of a study.
+
+    Raises
+    ------
+    DataError: one is missing or malformed.
+    """
+    return Data(
+        items={probe.name: limited(probe_items(probe), study.limit) for probe in study.probes},
+        sentences={each.name: training_sentences(each) for each in study.training},
+    )
+
+
+def limited(items: pl.DataFrame, limit: int | None) -> pl.DataFrame:
+    """The first `limit` items of each attribute, in their order."""
+    if limit is None:
+        return items
+    return items.filter(pl.int_range(pl.len()).over("attribute") < limit)
+
+
+def check_inputs(study: Study, data: Data) -> None:
+    """Refuse label words, texts and methods that no backbone of the study could work on.
+
+    Raises
+    ------
+    ModelError: label words that share a token, or texts longer than the context.
+    ConfigError: two methods that would share run ids.
+    """
+    kinds = [method.kind for method in study.methods]
+    if len(set(kinds)) < len(kinds):
+        raise ConfigError(
+            f"methods holds {kinds[0]!r} twice, and their runs would share names",
+            where=study.name,
+            cure="make a study of each",
+        )
+    from raybias.engine.backbone import load_tokenizer
+    from raybias.engine.verbalizer import verbalizer_ids
+
+    for backbone in study.backbones:
+        encoder = load_tokenizer(backbone)
+        verbalizer_ids(encoder.tokenizer, study.verbalizer.words())
+        for method in study.methods:
+            _check_lengths(encoder, method, data)
+
+
+def _check_lengths(encoder: TextEncoder, method: SoftPrompt, data: Data) -> None:
+    from raybias.engine.backbone import check_lengths
+
+    named = [(frame["item_id"].to_list(), frame["text"]) for frame in data.items.values()]
+    for name, splits in data.sentences.items():
+        for split, frame in splits.items():
+            rows = [f"{name} {split} row {row}" for row in range(1, len(frame) + 1)]
+            named.append((rows, frame["text"]))
+    for names, texts in named:
+        check_lengths(
+            encoder.encode(texts.to_list(), append_eos=method.append_eos),
+            context=encoder.context,
+            prompt_length=method.prompt_length,
+            names=names,
+        )
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A study that is being run."""
+
+    record: Record
+    plan: Plan
+    store: Store
+    reporter: Reporter
+
+    @property
+    def app(self) -> str:
+        """What the names of this study's Serve applications begin with."""
+        return f"raybias-{self.record.hash}"
+
+    def tidy(self) -> None:
+        """Free what a driver of this study that was killed left running."""
+        from raybias.runtime.serve import delete_left
+
+        with clear_errors("asking Ray Serve what runs"):
+            delete_left(self.app)
+
+    def tune(self, backbone: Backbone) -> list[dict[str, Any]]:
+        """Tune a backbone on every training set; its rows, which OUT/runs.parquet then holds."""
+        from raybias.runtime.train import tune
+
+        study, rows = self.record.study, []
+        for training in study.training:
+            with clear_errors(f"tuning {backbone.name} on {training.name}"):
+                rows += tune(
+                    study, backbone, training, self.plan, self.store, reporter=self.reporter
+                )
+            self._write_runs(backbone.name, rows)
+        return rows
+
+    def _write_runs(self, model: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Put the rows of one model into OUT/runs.parquet, beside those of the others."""
+        table = pa.Table.from_pylist(list(rows), schema=RUNS)
+        if self.store.exists(_RUNS):
+            held = self.store.read_table(_RUNS)
+            table = pa.concat_tables([held.filter(pc.field("model") != model), table])
+        self.store.write_table(_RUNS, table)
+
+    def score(self, backbone: Backbone, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Read every probe with the kept runs of a backbone."""
+        for method in self.record.study.methods:
+            kept = [row for row in rows if row["selected"] and row["method"] == method.kind]
+            self._score(backbone, method, kept)
+
+    def _score(
+        self, backbone: Backbone, method: SoftPrompt, kept: Sequence[Mapping[str, Any]]
+    ) -> None:
+        from raybias.runtime.infer import missing, score_shards, shards_of
+        from raybias.runtime.serve import scorers
+
+        study, scoring = self.record.study, self.plan.score(backbone.name)
+        shards = shards_of(kept, self.plan.items, scoring.rows_per_shard)
+        todo = missing(self.store, shards)
+        title = f"score with {backbone.name}"
+        if not todo:
+            self.reporter.say(f"{title}: all {len(shards)} shards are there")
+            return
+        replicas = scorers(
+            f"{self.app}-{backbone.name}-{method.kind}",
+            scoring,
+            spec=backbone,
+            verbalizer=study.verbalizer,
+            out=self.store.uri,
+            prompt_length=method.prompt_length,
+            append_eos=method.append_eos,
+        )
+        with (
+            clear_errors(title),
+            replicas as app,
+            self.reporter.stage(title, len(shards)) as advance,
+        ):
+            advance(len(shards) - len(todo))
+            failures = study.resources.max_failures
+            for _ in score_shards(app, todo, scoring, self.store, max_failures=failures):
+                advance()
+
+
+def _items_table(items: pl.DataFrame) -> pa.Table:
+    return items.select(ITEMS.names).to_arrow().cast(ITEMS)

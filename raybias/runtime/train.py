@@ -1,0 +1,269 @@
+"""Tuning on Ray Train: one worker group for all seeds of a stage.
+
+The driver decides which units are missing, starts a trainer for them, and reads
+their rows back from the adapters' folders. What a unit's result is, is the
+engine's affair; where it runs, the plan's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import polars as pl
+
+from raybias.config import Backbone, SoftPrompt, Study, TrainingSet
+from raybias.engine.backbone import TextEncoder, check_lengths, load_tokenizer
+from raybias.engine.tuning import TokenSet, Unit
+from raybias.errors import WorkFailed
+from raybias.probes import training_sentences
+from raybias.runtime.cluster import clear_errors, debugging
+from raybias.runtime.plan import Plan, TunePlan
+from raybias.runtime.progress import Reporter
+from raybias.runtime.rounds import Tally, following
+from raybias.runtime.select import best_rate, select
+from raybias.runtime.worker import Job, Tokens, record_of, work
+from raybias.seeding import key
+from raybias.storage import Store
+
+_SNAPSHOT = "checkpoint_manager_snapshot.json"
+
+
+def tune(
+    study: Study,
+    backbone: Backbone,
+    training: TrainingSet,
+    plan: Plan,
+    store: Store,
+    *,
+    reporter: Reporter | None = None,
+) -> list[dict[str, Any]]:
+    """Tune every seed of one backbone on one training set; returns rows of `schema.RUNS`.
+
+    Units whose adapter and row are in `store` already are not tuned again; those
+    that a killed worker or driver left unfinished go on from their last evaluation.
+    A connected Ray is expected.
+
+    Raises
+    ------
+    ModelError, DataError: before any work starts.
+    WorkFailed: workers failed for good, or too few runs finished.
+    """
+    reporter = reporter or Reporter()
+    rows: list[dict[str, Any]] = []
+    for method in study.methods:
+        rows += _Stage(
+            study=study,
+            backbone=backbone,
+            training=training,
+            method=method,
+            plan=plan,
+            store=store,
+            reporter=reporter,
+        ).both()
+    return rows
+
+
+def units_of(
+    backbone: Backbone,
+    training: TrainingSet,
+    method: SoftPrompt,
+    *,
+    seeds: Sequence[int],
+    rates: Sequence[float],
+    stage: str,
+) -> tuple[Unit, ...]:
+    """One unit per seed and learning rate, in the study's order."""
+    prefix = f"{backbone.name}.{training.name}.{method.kind}"
+    return tuple(
+        Unit(run_id=f"{prefix}.lr{rate:g}.s{seed}", seed=seed, learning_rate=rate, stage=stage)
+        for rate in rates
+        for seed in seeds
+    )
+
+
+def tokenise(
+    encoder: TextEncoder, sentences: dict[str, pl.DataFrame], method: SoftPrompt
+) -> Tokens:
+    """The training set in tokens.
+
+    Raises
+    ------
+    ModelError: sentences and prompt that exceed the backbone's context.
+    """
+
+    def of(name: str) -> TokenSet:
+        texts = sentences[name]["text"].to_list()
+        rows = encoder.encode(texts, append_eos=method.append_eos)
+        check_lengths(
+            rows, context=encoder.context, prompt_length=method.prompt_length, names=texts
+        )
+        return TokenSet(
+            rows=tuple(tuple(row) for row in rows), labels=tuple(sentences[name]["label"].to_list())
+        )
+
+    return Tokens(of("train"), of("validation"), of("test") if "test" in sentences else None)
+
+
+class _Stage:
+    """The sweep and the final runs of one method."""
+
+    def __init__(
+        self,
+        *,
+        study: Study,
+        backbone: Backbone,
+        training: TrainingSet,
+        method: SoftPrompt,
+        plan: Plan,
+        store: Store,
+        reporter: Reporter,
+    ) -> None:
+        self.backbone, self.training, self.method = backbone, training, method
+        self.plan: TunePlan = plan.tune(backbone.name, training.name)
+        self.resources, self.words = study.resources, study.verbalizer.words()
+        self.store, self.reporter = store, reporter
+        self.title = f"tune {backbone.name} on {training.name}"
+        self.tokens = tokenise(load_tokenizer(backbone), training_sentences(training), method)
+        self.fingerprint = self._fingerprint()
+
+    def both(self) -> list[dict[str, Any]]:
+        """The sweep where there is one, then all seeds; the kept ones are selected."""
+        method = self.method
+        rate, swept = method.learning_rates[0], []
+        if len(method.learning_rates) > 1:
+            seeds = method.seeds[: method.sweep_seeds]
+            swept = self._run("sweep", seeds, method.learning_rates)
+            rate = best_rate(swept, method.learning_rates)
+            self.reporter.say(f"{self.title}: the sweep chose learning rate {rate:g}")
+        final = self._run("final", method.seeds, (rate,))
+        others = [
+            {**row, "rank": None, "tied": False, "selected": False}
+            for row in swept
+            if row["learning_rate"] != rate
+        ]
+        return others + select([{**row, "stage": "final"} for row in final], method)
+
+    def _run(
+        self, stage: str, seeds: Sequence[int], rates: Sequence[float]
+    ) -> list[dict[str, Any]]:
+        """Tune what is missing of a stage and return the rows of all its units."""
+        units = units_of(
+            self.backbone, self.training, self.method, seeds=seeds, rates=rates, stage=stage
+        )
+        if missing := [unit.run_id for unit in units if self._row(unit) is None]:
+            self._fit(stage, units, len(missing))
+        rows = [self._row(unit) for unit in units]
+        if lost := [unit.run_id for unit, row in zip(units, rows, strict=True) if row is None]:
+            raise WorkFailed(f"no result of {', '.join(lost)}", where=self.store.uri)
+        return [row for row in rows if row is not None]
+
+    def _row(self, unit: Unit) -> dict[str, Any] | None:
+        return record_of(self.store, unit.run_id, self.fingerprint)
+
+    def _fit(self, stage: str, units: tuple[Unit, ...], missing: int) -> None:
+        import ray
+        from ray.util.queue import Queue
+
+        title = f"{self.title} ({stage})" if stage == "sweep" else self.title
+        name = f"{self.backbone.name}.{self.training.name}.{stage}-{self.fingerprint[:8]}"
+        progress = Queue(actor_options={"num_cpus": 0})
+        job = Job(
+            backbone=self.backbone,
+            dataset=self.training.name,
+            method=self.method,
+            words=self.words,
+            units=units,
+            out=self.store.uri,
+            folder=f"train/{name}",
+            fingerprint=self.fingerprint,
+            threads=self.plan.cpus,
+            tokens_per_batch=self.plan.tokens_per_batch,
+            sharded=self.plan.sharded,
+        )
+        # By reference, so that Ray Train's controller need not import torch to read it.
+        config = {"work": ray.put((job, self.tokens)), "progress": progress}
+        try:
+            with self.reporter.stage(title, missing) as advance:
+                tally = Tally(advance)
+                with following(progress, tally), clear_errors(title), _interruptible():
+                    self._trainer(name, config, len(units)).fit()
+        finally:
+            progress.shutdown(force=True)
+        if tally.error is not None:
+            raise tally.error
+        if tally.resumed:
+            self.reporter.say(
+                f"{title}: {tally.resumed} runs resumed, {tally.repeated} steps done twice"
+            )
+        # Every unit is an adapter now; what is left are states nobody needs.
+        self.store.fs.delete_dir(self.store.path(f"train/{name}"))
+
+    def _trainer(self, name: str, config: dict[str, Any], units: int) -> Any:
+        # The controller looks this often for reports, and each of them waits for it.
+        os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.1")
+        from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+        from ray.train.torch import TorchTrainer
+        from ray.train.v2.api.config import LoggingConfig
+
+        self._drop_torn_snapshot(name)
+        workers = self.plan.workers if self.plan.sharded else min(self.plan.workers, units)
+        return TorchTrainer(
+            work,
+            train_loop_config=config,
+            scaling_config=ScalingConfig(
+                num_workers=workers,
+                use_gpu=self.plan.gpus > 0,
+                resources_per_worker={"CPU": self.plan.cpus, "GPU": self.plan.gpus},
+            ),
+            run_config=RunConfig(
+                name=name,
+                storage_path=self.store.path("train"),
+                storage_filesystem=self.store.fs,
+                failure_config=FailureConfig(max_failures=self.resources.max_failures),
+                checkpoint_config=CheckpointConfig(num_to_keep=1),
+                logging_config=LoggingConfig(log_level="INFO" if debugging() else "CRITICAL"),
+            ),
+        )
+
+    def _drop_torn_snapshot(self, name: str) -> None:
+        """Forget checkpoints whose index a killed driver left half-written.
+
+        Ray Train v2 restores a run of the same name from this index and refuses one
+        it cannot read or that another Ray wrote; units in progress then start again.
+        """
+        import ray
+
+        snapshot = f"train/{name}/{_SNAPSHOT}"
+        if not self.store.exists(snapshot):
+            return
+        try:
+            readable = json.loads(self.store.read_text(snapshot))["ray_version"] == ray.__version__
+        except (ValueError, KeyError):
+            readable = False
+        if not readable:
+            self.store.fs.delete_dir(self.store.path(f"train/{name}"))
+
+    def _fingerprint(self) -> str:
+        """Of all that decides a unit's result beside its seed and learning rate."""
+        varied = {"seeds", "learning_rates", "sweep_seeds", "keep", "allow_failed"}
+        method = self.method.model_dump_json(exclude=varied)
+        parts = (method, self.backbone.model_dump_json(), *self.words, repr(self.tokens))
+        return f"{key(*parts):016x}"
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Give Ctrl-C back to its handler after Ray Train has taken it."""
+    main = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if main:
+            signal.signal(signal.SIGINT, handler)

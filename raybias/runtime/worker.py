@@ -1,0 +1,272 @@
+"""What one Ray Train worker does: tune its units, report, checkpoint, save.
+
+Units are dealt to ranks by their place in the whole list, so a restart with as many
+workers packs them as before and computes the same bits; with another number it
+still finds each unit's state, which is one file per unit. A unit that stops is
+saved as an adapter at once and leaves the checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from safetensors.torch import load_file, save_file
+
+from raybias.config import Backbone, SoftPrompt
+from raybias.engine.adapter import save_soft_prompt
+from raybias.engine.backbone import load_backbone
+from raybias.engine.scoring import LabelScorer
+from raybias.engine.tuning import PackedTuner, TokenSet, Unit, UnitResult
+from raybias.engine.verbalizer import verbalizer_ids
+from raybias.errors import RaybiasError
+from raybias.runtime.rounds import Evaluated, Round
+from raybias.storage import Store
+
+if TYPE_CHECKING:
+    from ray.util.queue import Queue
+
+RECORD = "raybias.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What every rank is given."""
+
+    backbone: Backbone
+    dataset: str
+    method: SoftPrompt
+    words: tuple[str, ...]
+    """Verbalizer words in label order."""
+    units: tuple[Unit, ...]
+    """All units of the stage, finished ones too: their places decide the packs."""
+    out: str
+    """URI of the study's OUT."""
+    folder: str
+    """Where Ray Train keeps this stage's checkpoints in it."""
+    fingerprint: str
+    """Of everything but the seed and learning rate that decides a unit's result."""
+    threads: int
+    tokens_per_batch: int
+    sharded: bool
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The training set in tokens."""
+
+    train: TokenSet
+    validation: TokenSet
+    test: TokenSet | None
+
+
+def record_of(store: Store, run_id: str, fingerprint: str) -> dict[str, Any] | None:
+    """The row of a finished unit, or None where it is not tuned or was tuned otherwise."""
+    name = f"adapters/{run_id}/{RECORD}"
+    if not store.exists(name):
+        return None
+    record: dict[str, Any] = json.loads(store.read_text(name))
+    return record["run"] if record.get("fingerprint") == fingerprint else None
+
+
+def work(config: dict[str, Any]) -> None:
+    """The function that Ray Train runs on every rank."""
+    import ray
+    import ray.train
+    from ray.train.torch import get_device
+
+    progress: Queue = config["progress"]
+    job, tokens = ray.get(config["work"])
+    torch.set_num_threads(job.threads)
+    context = ray.train.get_context()
+    rank = context.get_world_rank()
+    device = get_device()
+    try:
+        pack, error = _Pack(job, tokens, rank, context.get_world_size(), device), None
+    except RaybiasError as raised:
+        pack, error = None, raised
+    # Every rank learns of it here, so that none waits for another for ever.
+    if _sum(int(error is not None), device) or pack is None:
+        progress.put(Round(rank, error=error))
+        return
+    checkpoint = ray.train.get_checkpoint()
+    with checkpoint.as_directory() if checkpoint else nullcontext() as folder:
+        progress.put(pack.restore(folder))
+    while _sum(pack.active, device):
+        progress.put(Round(rank, pack.advance()))
+        with tempfile.TemporaryDirectory() as folder:
+            saved = pack.checkpoint(Path(folder))
+            ray.train.report(
+                {"active": pack.active},
+                checkpoint=ray.train.Checkpoint.from_directory(folder) if saved else None,
+            )
+
+
+def _sum(count: int, device: torch.device) -> int:
+    value = torch.tensor(count, device=device)
+    dist.all_reduce(value)
+    return int(value.item())
+
+
+class _Pack:
+    """The units of one rank."""
+
+    def __init__(
+        self, job: Job, tokens: Tokens, rank: int, world: int, device: torch.device
+    ) -> None:
+        self.job, self.tokens, self.store, self.rank = job, tokens, Store(job.out), rank
+        self.writes = rank == 0 or not job.sharded
+        mine = job.units if job.sharded else job.units[rank::world]
+        self.units = [
+            unit for unit in mine if record_of(self.store, unit.run_id, job.fingerprint) is None
+        ]
+        self.stopped: set[str] = set()
+        if not self.units:
+            return
+        group = None
+        if job.sharded:
+            from raybias.runtime.zero3 import ProcessGroup, load_sharded
+
+            self.backbone = load_sharded(job.backbone, device=device)
+            group = ProcessGroup(device)
+        else:
+            self.backbone = load_backbone(job.backbone, device=device)
+        self.label_ids = verbalizer_ids(self.backbone.tokenizer, job.words)
+        self.scorer = LabelScorer(
+            self.backbone, self.label_ids, tokens_per_batch=job.tokens_per_batch, group=group
+        )
+        self.tuner = PackedTuner(
+            self.scorer,
+            job.method,
+            self.units,
+            train=tokens.train,
+            validation=tokens.validation,
+        )
+
+    @property
+    def active(self) -> int:
+        """How many units still run."""
+        return len(self.units) - len(self.stopped)
+
+    def restore(self, folder: str | None) -> Round:
+        """Take up the states that a checkpoint holds; says what must be done again."""
+        reached = self._reached()
+        resumed, repeated = [], 0
+        for unit in self.units:
+            step = 0
+            path = Path(folder or ".") / f"{unit.run_id}.safetensors"
+            if folder and path.exists():
+                state = load_file(path)
+                self.tuner.load_state(unit.run_id, state)
+                step = int(state["step"])
+            if step or unit.run_id in reached:
+                resumed.append(unit.run_id)
+                repeated += max(0, reached.get(unit.run_id, 0) - step)
+        if not self.writes:
+            return Round(self.rank)
+        return Round(self.rank, resumed=tuple(resumed), repeated=repeated)
+
+    def _reached(self) -> dict[str, int]:
+        """The last step of each unit that was evaluated by workers which are gone."""
+        reached: dict[str, int] = {}
+        for name in self.store.files(f"{self.job.folder}/reached", suffix=".json"):
+            for run_id, step in json.loads(self.store.read_text(name)).items():
+                reached[run_id] = max(step, reached.get(run_id, 0))
+        return reached
+
+    def advance(self) -> tuple[Evaluated, ...]:
+        """One round; units that stop in it are saved."""
+        if not self.active:
+            return ()
+        evaluations = self.tuner.advance()
+        if self.writes:
+            steps = json.dumps({e.run_id: e.step for e in evaluations})
+            self.store.write_text(f"{self.job.folder}/reached/{self.rank}.json", steps)
+        stopped = {e.run_id for e in evaluations if e.stop_reason is not None}
+        for result in self.tuner.results():
+            if result.unit.run_id in stopped:
+                self._save(result)
+        self.stopped |= stopped
+        return tuple(
+            Evaluated(e.run_id, e.step, e.accuracy, stopped=e.run_id in stopped)
+            for e in evaluations
+        )
+
+    def checkpoint(self, folder: Path) -> bool:
+        """Write the states of the active units; whether there were any to write."""
+        if not (self.active and self.writes):
+            return False
+        for unit in self.units:
+            if unit.run_id not in self.stopped:
+                save_file(self.tuner.state(unit.run_id), folder / f"{unit.run_id}.safetensors")
+        return True
+
+    def _save(self, result: UnitResult) -> None:
+        """The adapter and its row; a diverged unit leaves the row alone."""
+        diverged = result.stop_reason == "diverged"
+        accuracy = None if diverged else self._test_accuracy(result)
+        if not self.writes:
+            return
+        folder = f"adapters/{result.unit.run_id}"
+        row = self._row(result, accuracy, None if diverged else folder)
+        record = {"run": row, "fingerprint": self.job.fingerprint}
+        if diverged:
+            self.store.write_text(f"{folder}/{RECORD}", json.dumps(record))
+        else:
+            save_soft_prompt(
+                self.store, folder, result.prompt_PD, spec=self.job.backbone, record=record
+            )
+
+    def _test_accuracy(self, result: UnitResult) -> float | None:
+        test = self.tokens.test
+        if test is None:
+            return None
+        logits_N3 = self.scorer.score(
+            test.rows, prompts_SPD=result.prompt_PD[None], prompt_of_row=[0] * len(test.rows)
+        )
+        return float((logits_N3.argmax(1) == torch.tensor(test.labels)).double().mean())
+
+    def _row(
+        self, result: UnitResult, test_accuracy: float | None, adapter: str | None
+    ) -> dict[str, Any]:
+        at = self._kept_evaluation(result)
+        return {
+            "run_id": result.unit.run_id,
+            "model": self.job.backbone.name,
+            "method": self.job.method.kind,
+            "dataset": self.job.dataset,
+            "seed": result.unit.seed,
+            "learning_rate": result.unit.learning_rate,
+            "stage": result.unit.stage,
+            "steps": result.steps,
+            "weights_step": result.weights_step,
+            "stop_reason": result.stop_reason,
+            "validation_loss": _number(result.losses[at]),
+            "validation_accuracy": _number(result.accuracies[at]),
+            "test_accuracy": test_accuracy,
+            "eval_losses": [_number(loss) for loss in result.losses],
+            "eval_accuracies": [_number(accuracy) for accuracy in result.accuracies],
+            "tokens": result.tokens,
+            "seconds": result.seconds,
+            "verbalizer_ids": list(self.label_ids),
+            "prompt_token_id": self.backbone.prompt_token_id,
+            "adapter": adapter,
+        }
+
+    def _kept_evaluation(self, result: UnitResult) -> int:
+        """Place of the evaluation whose weights were kept."""
+        return (
+            min(math.ceil(result.weights_step / self.job.method.eval_every), len(result.losses)) - 1
+        )
+
+
+def _number(value: float) -> float | None:
+    """JSON has no NaN; a loss that is not finite is missing."""
+    return value if math.isfinite(value) else None

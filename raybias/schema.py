@@ -1,0 +1,153 @@
+"""The tables that pass between stages: column names, order and types.
+
+Probes write items, the engine writes runs and predictions, statistics read
+predictions and write cells, gaps and accuracies. Nothing else crosses a room.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+import pyarrow as pa
+
+
+class Label(IntEnum):
+    """Sentiment of a sentence, as both papers and their files number it."""
+
+    NEGATIVE = 0
+    NEUTRAL = 1
+    POSITIVE = 2
+
+
+LABELS: Final = tuple(label.name.lower() for label in Label)
+
+#: One row per probe sentence.
+ITEMS: Final = pa.schema(
+    [
+        ("item_id", pa.string()),
+        ("label", pa.int8()),
+        ("attribute", pa.string()),
+        ("group", pa.string()),
+        ("text", pa.string()),
+        ("template_id", pa.string()),
+        ("term", pa.string()),
+    ]
+)
+
+#: One row per labelled training sentence.
+SENTENCES: Final = pa.schema([("text", pa.string()), ("label", pa.int8())])
+
+#: One row per tuned seed. `stage` is "sweep" or "final"; `stop_reason` is
+#: "early_stop", "max_steps" or "diverged"; `rank` is the place by validation
+#: accuracy among the finished final runs (1 is best), `tied` says that the
+#: lower seed decided it.
+RUNS: Final = pa.schema(
+    [
+        ("run_id", pa.string()),
+        ("model", pa.string()),
+        ("method", pa.string()),
+        ("dataset", pa.string()),
+        ("seed", pa.int64()),
+        ("learning_rate", pa.float64()),
+        ("stage", pa.string()),
+        ("steps", pa.int64()),
+        ("weights_step", pa.int64()),
+        ("stop_reason", pa.string()),
+        ("validation_loss", pa.float64()),
+        ("validation_accuracy", pa.float64()),
+        ("test_accuracy", pa.float64()),
+        ("selected", pa.bool_()),
+        ("rank", pa.int32()),
+        ("tied", pa.bool_()),
+        ("eval_losses", pa.list_(pa.float64())),
+        ("eval_accuracies", pa.list_(pa.float64())),
+        ("tokens", pa.int64()),
+        ("seconds", pa.float64()),
+        ("verbalizer_ids", pa.list_(pa.int32())),
+        ("prompt_token_id", pa.int32()),
+        ("adapter", pa.string()),
+    ]
+)
+
+#: One row per run x item x style. `scores` are the label logits (null for a
+#: published file); `parsed` is false when no label could be read from `answer`.
+PREDICTIONS: Final = pa.schema(
+    [
+        ("model", pa.string()),
+        ("method", pa.string()),
+        ("dataset", pa.string()),
+        ("run_id", pa.string()),
+        ("probe", pa.string()),
+        ("style", pa.string()),
+        ("item_id", pa.string()),
+        ("label", pa.int8()),
+        ("attribute", pa.string()),
+        ("group", pa.string()),
+        ("template_id", pa.string()),
+        ("pred", pa.int8()),
+        ("scores", pa.list_(pa.float32())),
+        ("parsed", pa.bool_()),
+        ("answer", pa.string()),
+    ]
+)
+
+#: What names a classifier-on-a-probe in every derived table.
+KEYS: Final = ("model", "method", "dataset", "probe", "style")
+
+#: Counts of (run, attribute, group, template, gold, predicted).
+CELLS: Final = pa.schema(
+    [
+        *((key, pa.string()) for key in KEYS),
+        ("run_id", pa.string()),
+        ("attribute", pa.string()),
+        ("group", pa.string()),
+        ("template_id", pa.string()),
+        ("label", pa.int8()),
+        ("pred", pa.int8()),
+        ("n", pa.int64()),
+    ]
+)
+
+#: The first ten columns are the public contract of gaps.csv.
+GAPS: Final = pa.schema(
+    [
+        ("model", pa.string()),
+        ("attribute", pa.string()),
+        ("group", pa.string()),
+        ("rate", pa.string()),
+        ("gap", pa.float64()),
+        ("low", pa.float64()),
+        ("high", pa.float64()),
+        ("half_width", pa.float64()),
+        ("n_runs", pa.int64()),
+        ("significant", pa.bool_()),
+        ("method", pa.string()),
+        ("dataset", pa.string()),
+        ("probe", pa.string()),
+        ("style", pa.string()),
+        ("mean_rate", pa.float64()),
+        ("sd", pa.float64()),
+        ("n_items", pa.int64()),
+        ("in_mean", pa.bool_()),
+        ("interval", pa.string()),
+        ("p_value", pa.float64()),
+        ("q_value", pa.float64()),
+    ]
+)
+
+#: The first five columns are the public contract of accuracy.csv.
+ACCURACY: Final = pa.schema(
+    [
+        ("model", pa.string()),
+        ("attribute", pa.string()),
+        ("mean", pa.float64()),
+        ("sd", pa.float64()),
+        ("n_runs", pa.int64()),
+        ("method", pa.string()),
+        ("dataset", pa.string()),
+        ("probe", pa.string()),
+        ("style", pa.string()),
+        ("n_items", pa.int64()),
+    ]
+)

@@ -1,0 +1,217 @@
+"""The third paper's table of predictions: tab-separated, text unquoted, plain or gzipped.
+
+The format has no template column. For race the templates are found again by
+taking the published terms out of the sentences; for other attributes, or where
+that does not fit the whole file, template ids stay null.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import re
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+
+from raybias import schema
+from raybias.errors import DataError
+from raybias.storage import Store
+
+#: 004's output columns, without the three accuracies that some of its files add.
+COLUMNS: Final = (
+    "y_true", "y_pred", "category", "group", "text", "model", "run_id", "dataset", "num_params",
+)  # fmt: skip
+
+#: 004's files are named by the probe they hold; other names say nothing of it.
+_PROBE_NAME: Final = re.compile(r"^(amazon|regard|ns)[-_ ]", re.IGNORECASE)
+
+#: The race terms of the public identity terms (Czarnowska et al., 2021), longest first.
+_RACE_TERMS: Final = (
+    "african american", "american indian", "native american", "native hawaiian",
+    "pacific islander", "alaska native", "hispanic", "latino", "asian", "black", "white",
+)  # fmt: skip
+_RACE_SLOT: Final = rf"(?i)\b(?:an? )?(?:{'|'.join(_RACE_TERMS)})\b"
+
+_PREFIX: Final = "grouped_"
+_UNPREFIXED: Final = ("names_gender",)
+
+
+def read_paper_tsv(data: bytes, *, name: str, where: str) -> pl.DataFrame:
+    """Read one file of 004's format into schema.PREDICTIONS.
+
+    `item_id` is the attribute and the row's place within its run; `probe` is told by a
+    file name such as `regard_opt-125m.tsv`, else empty; `method` is "published".
+
+    Parameters
+    ----------
+    data: the file's bytes, gzipped where `name` ends in .gz.
+    where: the file's path, for messages.
+
+    Raises
+    ------
+    DataError: not gzip, empty, a missing column, a line with another number of fields,
+        a label that is not 0, 1 or 2, or an empty field.
+    """
+    table = _numbers(_table(_text(data, name, where), where), where)
+    known = _PROBE_NAME.match(name)
+    runs = ("model", "dataset", "run_id", "category")
+    attribute = pl.col("category").str.strip_prefix(_PREFIX)
+    place = pl.int_range(pl.len()).over(runs).cast(pl.String).str.zfill(6)
+    frame = table.with_columns(
+        attribute=attribute,
+        method=pl.lit("published"),
+        probe=pl.lit(known.group(1).lower() if known else ""),
+        style=pl.lit("original"),
+        item_id=attribute + "." + place,
+        label="y_true",
+        pred="y_pred",
+        scores=pl.lit(None, pl.List(pl.Float32)),
+        parsed=pl.lit(True),
+        answer=pl.lit(None, pl.String),
+    )
+    return frame.with_columns(template_id=_templates(frame)).select(
+        pl.col(column).cast(dtype) for column, dtype in pl.Schema(schema.PREDICTIONS).items()
+    )
+
+
+def write_paper_tsv(
+    predictions: pl.DataFrame, path: str | Path, *, num_params: Mapping[str, float] | None = None
+) -> None:
+    """Write predictions in 004's format, atomically; gzipped where `path` ends in .gz.
+
+    Parameters
+    ----------
+    predictions: schema.PREDICTIONS with a column `text`, the item's sentence.
+    num_params: billions of parameters by model; 0 where it is not given.
+
+    Raises
+    ------
+    DataError: no text column, a text with a tab or line break, or an unparsed prediction,
+        none of which the format can hold.
+    """
+    _writable(predictions, str(path))
+    parameters = pl.col("model").replace_strict(
+        dict(num_params or {}), default=0, return_dtype=pl.Float64
+    )
+    category = pl.when(pl.col("attribute").is_in(_UNPREFIXED)).then("attribute")
+    table = predictions.with_columns(
+        y_true="label",
+        y_pred="pred",
+        category=category.otherwise(pl.lit(_PREFIX) + pl.col("attribute")),
+        num_params=parameters,
+    ).select(COLUMNS)
+    data = table.write_csv(separator="\t", quote_style="never").encode("utf-8")
+    target = Store(path)
+    parent, _, name = target.uri.rpartition("/")
+    Store(parent or "/").write_bytes(
+        name, gzip.compress(data, mtime=0) if name.endswith(".gz") else data
+    )
+
+
+def _writable(predictions: pl.DataFrame, where: str) -> None:
+    if "text" not in predictions.columns:
+        raise DataError(
+            "the predictions have no text column", where=where, cure="join the items' text first"
+        )
+    broken = predictions.filter(pl.col("text").str.contains("[\t\r\n]").fill_null(True))
+    if broken.height:
+        raise DataError(
+            f"the text of item {broken['item_id'][0]!r} is missing or holds a tab or line break",
+            where=where,
+            cure="the TSV format cannot quote; write Parquet instead",
+        )
+    unread = predictions["pred"].null_count()
+    if unread:
+        raise DataError(
+            f"{unread} predictions have no label", where=where, cure="write Parquet instead"
+        )
+
+
+def _text(data: bytes, name: str, where: str) -> bytes:
+    if name.endswith(".gz"):
+        try:
+            data = gzip.decompress(data)
+        except (OSError, EOFError, zlib.error) as error:
+            raise DataError(
+                f"is not a whole gzip file ({error})", where=where, cure="fetch it again"
+            ) from error
+    if not data.strip():
+        raise DataError("is empty", where=where, cure="leave it out")
+    return data
+
+
+def _table(data: bytes, where: str) -> pl.DataFrame:
+    # Published files leave out trailing fields; Polars would also fill the needed ones.
+    header, *lines = data.rstrip(b"\r\n").split(b"\n")
+    names = header.decode("utf-8", "replace").rstrip("\r").split("\t")
+    missing = [column for column in COLUMNS[:-1] if column not in names]
+    if missing:
+        raise DataError(
+            f"lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}",
+            where=where,
+            cure=f"the third paper's header is {', '.join(COLUMNS)}",
+        )
+    if not lines:
+        raise DataError("has a header and no predictions", where=where, cure="leave it out")
+    needed = 1 + max(names.index(column) for column in COLUMNS[:-1])
+    for number, line in enumerate(lines, start=2):
+        fields = line.count(b"\t") + 1
+        if not needed <= fields <= len(names):
+            raise DataError(
+                f"has {fields} fields of the header's {len(names)}",
+                where=f"{where}, line {number}",
+                cure="fields are separated by single tabs and never quoted",
+            )
+    try:
+        return pl.read_csv(
+            io.BytesIO(data), separator="\t", quote_char=None, infer_schema=False
+        ).select(COLUMNS[:-1])
+    except pl.exceptions.PolarsError as error:
+        raise DataError(
+            f"cannot be read ({error})", where=where, cure="save it as UTF-8"
+        ) from error
+
+
+def _numbers(table: pl.DataFrame, where: str) -> pl.DataFrame:
+    for column in COLUMNS[2:4] + COLUMNS[5:7]:
+        empty = table[column].is_null() | (table[column].str.strip_chars() == "")
+        _refuse(empty, table[column], where, "is empty")
+    numbers = table.with_columns(pl.col("y_true", "y_pred").cast(pl.Float64, strict=False))
+    for column in COLUMNS[:2]:
+        wrong = ~numbers[column].is_in([float(label) for label in schema.Label]).fill_null(False)
+        _refuse(wrong, table[column], where, "is not 0, 1 or 2")
+    return numbers.with_columns(pl.col("dataset").fill_null(""), pl.col("text").fill_null(""))
+
+
+def _refuse(wrong: pl.Series, column: pl.Series, where: str, problem: str) -> None:
+    if wrong.any():
+        row = int(wrong.arg_max() or 0)
+        raise DataError(
+            f"{column.name} {column[row] or ''!r} {problem}",
+            where=f"{where}, line {row + 2}",
+            cure="mend the line or leave it out",
+        )
+
+
+def _templates(frame: pl.DataFrame) -> pl.Series:
+    """The sentence with its race term taken out, where that explains the whole file."""
+    found = frame.select(
+        "model", "dataset", "run_id", "attribute", "group", "label",
+        template=pl.when(
+            (pl.col("attribute") == "race") & pl.col("text").str.contains(_RACE_SLOT)
+        ).then(pl.col("text").str.replace(_RACE_SLOT, "{term}")),
+    )  # fmt: skip
+    race = found.filter(pl.col("attribute") == "race")
+    complete = race.group_by("model", "dataset", "run_id", "template").agg(
+        pl.col("group").n_unique(), pl.col("label").n_unique()
+    )
+    fits = (
+        race["template"].null_count() == 0
+        and complete["label"].eq(1).all()
+        and complete["group"].eq(race["group"].n_unique()).all()
+    )
+    return found["template"] if fits else pl.Series([None] * frame.height, dtype=pl.String)

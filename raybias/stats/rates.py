@@ -1,0 +1,82 @@
+"""From cells to per-run false positive rates and accuracies.
+
+It does not know which groups are compared with which.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import polars as pl
+
+from raybias import schema
+from raybias.schema import Label
+from raybias.stats.cells import RUN_KEYS, summed
+
+#: The two reported rates and the class each takes against the rest.
+RATES: Final = {"negative_fpr": Label.NEGATIVE, "positive_fpr": Label.POSITIVE}
+
+#: Below this a difference of rates, which are quotients of counts, is rounding.
+ROUNDING: Final = 1e-12
+
+
+def rates(cells: pl.DataFrame) -> pl.DataFrame:
+    """One-vs-rest false positive rates of each group in each run (004, code; 001 section 3).
+
+    Parameters
+    ----------
+    cells: schema.CELLS.
+
+    Returns
+    -------
+    The run keys, attribute, group, rate (a name of `RATES`), false_positives, n_items
+    (FP + TN sentences) and value in [0, 1], null where n_items is 0.
+    """
+    by = [*RUN_KEYS, "attribute", "group"]
+    counts = summed(cells, [*by, "label", "pred"]).cast({pl.Categorical: pl.String})
+    other = {rate: pl.col("label") != int(label) for rate, label in RATES.items()}
+    tables = [
+        counts.group_by(by)
+        .agg(
+            rate=pl.lit(rate),
+            false_positives=pl.col("n").filter(other[rate] & (pl.col("pred") == int(label))).sum(),
+            n_items=pl.col("n").filter(other[rate]).sum(),
+        )
+        .with_columns(pl.col("rate").cast(pl.String))
+        for rate, label in RATES.items()
+    ]
+    value = pl.when(pl.col("n_items") > 0).then(pl.col("false_positives") / pl.col("n_items"))
+    return pl.concat(tables).with_columns(value=value).sort(*by, "rate")
+
+
+def accuracies(cells: pl.DataFrame) -> pl.DataFrame:
+    """Plain accuracy on each attribute's sentences: mean and sd over runs (004, Table 2).
+
+    An answer without a label counts as wrong.
+
+    Returns
+    -------
+    schema.ACCURACY; `sd` (ddof 1) is null for one run, `n_items` is the sentences of a run
+    (the fewest, where runs differ).
+    """
+    by = [*RUN_KEYS, "attribute"]
+    counts = summed(cells, [*by, "label", "pred"])
+    counts = counts.cast({pl.Categorical: pl.String})
+    right = (pl.col("label") == pl.col("pred")).fill_null(False)
+    per_run = counts.group_by(by).agg(
+        n_items=pl.col("n").sum(),
+        accuracy=pl.col("n").filter(right).sum() / pl.col("n").sum(),
+    )
+    keys = [*schema.KEYS, "attribute"]
+    return (
+        # Sorted runs make the float sums the same for any order of the rows.
+        per_run.sort(by)
+        .group_by(keys, maintain_order=True)
+        .agg(
+            mean=pl.col("accuracy").mean(),
+            sd=pl.col("accuracy").std(ddof=1),
+            n_runs=pl.len().cast(pl.Int64),
+            n_items=pl.col("n_items").min(),
+        )
+        .select(schema.ACCURACY.names)
+    )

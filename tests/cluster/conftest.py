@@ -1,0 +1,38 @@
+"""One real local Ray cluster for all tests of this folder."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from raybias.runtime.cluster import connected
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[None]:
+    """A cluster of this machine's CPUs, four at least, that ends with the session.
+
+    Four CPUs are four slots, not four cores: tests compute on one thread each.
+    """
+    import ray
+
+    # Socket paths of Ray must stay short; pytest's own temporary folders are too deep.
+    folder = tempfile.mkdtemp(prefix="rb", dir="/tmp")
+    ray.init(
+        address="local",
+        num_cpus=4,
+        _temp_dir=folder,
+        log_to_driver=False,
+        logging_level="ERROR",
+        object_store_memory=256 * 2**20,
+    )
+    try:
+        with connected():
+            yield
+    finally:
+        ray.shutdown()
+        shutil.rmtree(Path(folder), ignore_errors=True)

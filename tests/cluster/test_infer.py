@@ -1,0 +1,216 @@
+"""Scoring on real Ray: the same predictions however it is spread, cut or killed (about 60 s)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import psutil
+import pyarrow as pa
+import pytest
+import torch
+from raybias.engine.adapter import load_soft_prompt, save_soft_prompt
+from raybias.engine.backbone import load_backbone
+from raybias.engine.scoring import LabelScorer
+from raybias.engine.verbalizer import verbalizer_ids
+from tiny import save_model, texts
+
+from raybias import config
+from raybias.runtime import infer, serve
+from raybias.runtime.plan import ScorePlan
+from raybias.schema import ITEMS, PREDICTIONS
+from raybias.storage import Store
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
+
+ITEM_COUNT, ROWS, PROMPT = 250, 32, 4
+RUNS = ("tiny.set.soft_prompt.lr0.001.s1", "tiny.set.soft_prompt.lr0.001.s2")
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory: pytest.TempPathFactory) -> config.Backbone:
+    """A random OPT."""
+    folder = save_model(tmp_path_factory.mktemp("tiny"))
+    return config.Backbone(id=str(folder), name="tiny", dtype="float32", bos="prepend")
+
+
+def filled_store(folder: Path, spec: config.Backbone) -> Store:
+    """Items of uneven lengths and two random adapters."""
+    store = Store(folder)
+    rows = [
+        {
+            "item_id": f"i{i:04d}",
+            "label": i % 3,
+            "attribute": "colour",
+            "group": "red" if i % 2 else "blue",
+            "text": text,
+            "template_id": f"t{i % 7}",
+            "term": "",
+        }
+        for i, text in enumerate(texts(ITEM_COUNT, seed=3))
+    ]
+    store.write_table("items/mine.parquet", pa.Table.from_pylist(rows, schema=ITEMS))
+    for seed, run_id in enumerate(RUNS):
+        prompt_PD = torch.randn(PROMPT, 32, generator=torch.Generator().manual_seed(seed))
+        save_soft_prompt(store, f"adapters/{run_id}", prompt_PD, spec=spec, record={})
+    return store
+
+
+@pytest.fixture(scope="module")
+def expected(
+    tmp_path_factory: pytest.TempPathFactory, spec: config.Backbone
+) -> dict[str, np.ndarray]:
+    """Logits of the engine alone, item by item."""
+    store = filled_store(tmp_path_factory.mktemp("expected"), spec)
+    backbone = load_backbone(spec)
+    scorer = LabelScorer(backbone, verbalizer_ids(backbone.tokenizer, config.Verbalizer().words()))
+    texts = store.read_table("items/mine.parquet")["text"].to_pylist()
+    logits = {}
+    for run_id in RUNS:
+        prompt_PD = load_soft_prompt(store, f"adapters/{run_id}", width=backbone.width)
+        parts = [
+            scorer.score(
+                backbone.encode([text]), prompts_SPD=prompt_PD[None], prompt_of_row=[0]
+            ).numpy()
+            for text in texts
+        ]
+        logits[run_id] = np.concatenate(parts)
+    return logits
+
+
+def plan_of(replicas: int, tokens: int = 4096) -> ScorePlan:
+    return ScorePlan(
+        backbone="tiny",
+        replicas_min=replicas,
+        replicas_max=replicas,
+        threads=1,
+        replica_cpus=0.75,
+        gpus=0,
+        data_cpus=0.5,
+        tokens_per_batch=tokens,
+        rows_per_shard=ROWS,
+        shards=0,
+        memory=(),
+        device_memory=0,
+    )
+
+
+def all_shards() -> list[infer.Shard]:
+    runs = [
+        {"run_id": run_id, "model": "tiny", "method": "soft_prompt", "dataset": "set"}
+        for run_id in RUNS
+    ]
+    return infer.shards_of(runs, {"mine": ITEM_COUNT}, ROWS)
+
+
+def score(
+    store: Store, spec: config.Backbone, plan: ScorePlan, shards: Sequence[infer.Shard]
+) -> Any:
+    """Score `shards` as a study does; yields what each gave."""
+    replicas = serve.scorers(
+        "raybias-test",
+        plan,
+        spec=spec,
+        verbalizer=config.Verbalizer(),
+        out=store.uri,
+        prompt_length=PROMPT,
+        append_eos=False,
+    )
+    with replicas as app:
+        yield from infer.score_shards(app, shards, plan, store, max_failures=3)
+
+
+def read(store: Store) -> pl.DataFrame:
+    names = store.files("predictions", suffix=".parquet", recursive=True)
+    tables = [store.read_table(name) for name in names]
+    assert all(table.schema == PREDICTIONS for table in tables)
+    frame = pl.from_arrow(pa.concat_tables(tables))
+    assert isinstance(frame, pl.DataFrame)
+    return frame
+
+
+def check(store: Store, expected: dict[str, np.ndarray]) -> None:
+    """Every item once per run, in order, with the engine's own logits and labels."""
+    assert infer.missing(store, all_shards()) == []
+    frame = read(store)
+    assert frame.height == ITEM_COUNT * len(RUNS)
+    items = store.read_table("items/mine.parquet")
+    for run_id in RUNS:
+        rows = frame.filter(pl.col("run_id") == run_id)
+        for name in ("item_id", "label", "group", "template_id"):
+            assert rows[name].to_list() == items[name].to_pylist()
+        scores = np.array(rows["scores"].to_list())
+        np.testing.assert_allclose(scores, expected[run_id], atol=2e-5)
+        assert rows["pred"].to_list() == expected[run_id].argmax(axis=1).tolist()
+
+
+@pytest.mark.parametrize(("replicas", "tokens", "shuffled"), [(1, 4096, False), (2, 64, True)])
+def test_same_predictions_however_spread(
+    tmp_path: Path,
+    spec: config.Backbone,
+    expected: dict[str, np.ndarray],
+    *,
+    replicas: int,
+    tokens: int,
+    shuffled: bool,
+) -> None:
+    store = filled_store(tmp_path, spec)
+    shards = all_shards()
+    if shuffled:
+        order = np.random.default_rng(5).permutation(len(shards))
+        shards = [shards[i] for i in order]
+    done = list(score(store, spec, plan_of(replicas, tokens), shards))
+    assert sorted(row["file"] for row in done) == sorted(shard.file for shard in all_shards())
+    check(store, expected)
+
+
+def test_killed_replica_and_broken_files_are_made_good(
+    tmp_path: Path, spec: config.Backbone, expected: dict[str, np.ndarray]
+) -> None:
+    """512 tokens a pass; one replica dies in the middle, and what is whole is not done again."""
+    store = filled_store(tmp_path, spec)
+    shards = all_shards()
+    killed = False
+    for count, _ in enumerate(score(store, spec, plan_of(2, 512), shards)):
+        if count >= 2 and not killed:
+            os.kill(replicas_of("raybias-test")[0], signal.SIGKILL)
+            killed = True
+    assert killed
+    check(store, expected)
+
+    torn, short, lost = shards[0].file, shards[1].file, shards[2].file
+    store.write_bytes(torn, store.read_bytes(torn)[:-20])
+    store.write_table(short, store.read_table(short).slice(0, 3))
+    store.delete(lost)
+    before = {name: times(tmp_path, name) for name in (shard.file for shard in shards)}
+    todo = infer.missing(store, shards)
+    assert [shard.file for shard in todo] == [torn, short, lost]
+    list(score(store, spec, plan_of(1), todo))
+    check(store, expected)
+    touched = [name for name, then in before.items() if times(tmp_path, name) != then]
+    assert touched == [torn, short, lost]
+
+
+def times(folder: Path, name: str) -> int | None:
+    path = folder / name
+    return path.stat().st_mtime_ns if path.exists() else None
+
+
+def replicas_of(app: str) -> list[int]:
+    """Processes of the replicas of an application; waits until there are some."""
+    for _ in range(100):
+        found = [
+            process.pid
+            for process in psutil.process_iter(["cmdline"])
+            if (line := process.info["cmdline"]) and f"ray::ServeReplica:{app}:" in line[0]
+        ]
+        if found:
+            return found
+        time.sleep(0.1)
+    raise AssertionError("no replica is running")

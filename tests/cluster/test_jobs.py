@@ -1,0 +1,98 @@
+"""`ray job submit` of the entry points on a cluster of their own (about 60 s)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.cluster
+CHECKOUT = Path(__file__).resolve().parents[2]
+RAY = str(Path(sys.executable).with_name("ray"))
+#: The demonstration, cut down: few seeds, few steps, few items.
+SMALL = ("methods.0.seeds=[1,2,3]", "methods.0.keep=2", "methods.0.max_steps=20")
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def dashboard() -> Iterator[str]:
+    """`ray start --head`, on ports of its own; gives the address for jobs."""
+    folder = tempfile.mkdtemp(prefix="rj", dir="/tmp")
+    port = free_port()
+    head = subprocess.Popen(
+        [
+            RAY, "start", "--head", "--block", "--num-cpus=3", f"--port={free_port()}",
+            f"--dashboard-port={port}", f"--dashboard-agent-listen-port={free_port()}",
+            f"--ray-client-server-port={free_port()}", f"--temp-dir={folder}",
+            "--object-store-memory=268435456", "--disable-usage-stats",
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    address = f"http://127.0.0.1:{port}"
+    try:
+        wait_until_it_answers(address, head)
+        yield address
+    finally:
+        head.terminate()
+        head.wait(30)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def wait_until_it_answers(address: str, head: subprocess.Popen[bytes]) -> None:
+    for _ in range(120):
+        if head.poll() is not None:
+            raise AssertionError(f"ray start ended with {head.returncode}")
+        try:
+            with urllib.request.urlopen(f"{address}/api/version", timeout=1):
+                return
+        except urllib.error.HTTPError:
+            return  # it asks for a token
+        except OSError:
+            time.sleep(0.5)
+    raise AssertionError("the dashboard does not answer")
+
+
+def submit(address: str, *options: str) -> subprocess.CompletedProcess[str]:
+    entry = ["python", "jobs/demo.py", *options]
+    return subprocess.run(
+        [RAY, "job", "submit", "--address", address, "--working-dir", ".", "--", *entry],
+        cwd=CHECKOUT,
+        env={key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+def test_the_jobs_exit_code_is_the_studys_result(dashboard: str, tmp_path: Path) -> None:
+    sets = [part for each in SMALL for part in ("--set", each)]
+    done = submit(dashboard, "--out", str(tmp_path / "out"), *sets, "--limit", "60")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "out" / "report.html").exists()
+    assert (tmp_path / "out" / "tables" / "gaps.csv").exists()
+
+    broken = submit(dashboard, "--out", str(tmp_path / "no"), "--set", "methods.0.keeep=2")
+    assert broken.returncode != 0
+    told = broken.stdout + broken.stderr
+    lines = {line.strip() for line in told.splitlines() if line.startswith("raybias: ")}
+    assert len(lines) == 1, told
+    assert "unknown key 'keeep'; did you mean 'keep'?" in lines.pop()
+    assert "exit code 2" in told
+    assert "Traceback" not in told
+    assert not (tmp_path / "no").exists()

@@ -1,0 +1,142 @@
+"""A whole small study on real Ray through the command line, killed and resumed (about 50 s)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import ray
+import yaml
+from tiny import save_study
+from typer.testing import CliRunner
+
+from raybias.cli import app
+from raybias.errors import BadInput, RaybiasError
+from raybias.schema import RUNS
+from raybias.storage import Store
+
+pytestmark = pytest.mark.cluster
+MAIN = "from raybias.cli import main; main()"
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_study(tmp_path_factory.mktemp("study"), items=1800)
+
+
+def run(study: Path, out: Path, *options: str) -> str:
+    """What `raybias run` prints on standard output; its error is raised."""
+    result = CliRunner().invoke(app, ["run", str(study), "--out", str(out), *options])
+    if result.exception is not None:
+        raise result.exception
+    return result.stdout
+
+
+def scores(out: Path) -> pl.DataFrame:
+    files = sorted((out / "predictions").rglob("*.parquet"))
+    return pl.concat([pl.read_parquet(file) for file in files])
+
+
+def test_a_killed_driver_leaves_work_that_the_next_one_uses(
+    study: Path, tmp_path: Path, ray_cluster: None
+) -> None:
+    cold, cut = tmp_path / "cold", tmp_path / "cut"
+    printed = run(study, cold)
+    assert "colour" in printed
+    assert "report.html" in printed
+    assert (cold / "report.html").exists()
+    columns = pl.read_csv(cold / "tables" / "gaps.csv").columns
+    assert columns[:5] == ["model", "attribute", "group", "rate", "gap"]
+
+    address = ray.get_runtime_context().gcs_address
+    command = [sys.executable, "-c", MAIN, "run", str(study), "--out", str(cut)]
+    log = tmp_path / "driver.log"
+    with log.open("w") as stream:
+        driver = subprocess.Popen(
+            [*command, "--address", address], stdout=stream, stderr=stream, cwd=tmp_path
+        )
+        wait_for(cut, 20, driver, log)
+        os.kill(driver.pid, signal.SIGKILL)
+        driver.wait()
+    done = {file: file.stat().st_mtime_ns for file in (cut / "predictions").rglob("0*.parquet")}
+    tuned = {file: file.stat().st_mtime_ns for file in (cut / "adapters").rglob("*.*")}
+    wanted = len(list((cold / "predictions").rglob("*.parquet")))
+    assert 20 <= len(done) < wanted, "the driver was to be killed in the middle"
+
+    assert run(study, cut, "--set", "resources.rows_per_shard=5") == printed.replace(
+        str(cold), str(cut)
+    )
+    again = [file for file, then in (done | tuned).items() if file.stat().st_mtime_ns != then]
+    assert again == [], "whole shards and adapters are not made twice"
+    one, other = scores(cold), scores(cut)
+    assert one.drop("scores").equals(other.drop("scores"))
+    np.testing.assert_allclose(
+        np.array(one["scores"].to_list()), np.array(other["scores"].to_list()), atol=1e-5
+    )
+    runs = Store(cut).read_table("runs.parquet")
+    assert runs.schema == RUNS
+    assert sum(runs["selected"].to_pylist()) == 2
+
+    with pytest.raises(BadInput, match=r"holds another study \(limit is None, now 4\)"):
+        run(study, cut, "--limit", "4")
+
+
+def wait_for(out: Path, count: int, driver: subprocess.Popen[bytes], log: Path) -> None:
+    """Until there are `count` predictions files."""
+    for _ in range(9000):
+        if len(list((out / "predictions").rglob("0*.parquet"))) >= count:
+            return
+        if driver.poll() is not None:
+            raise AssertionError(log.read_text())
+        time.sleep(0.01)
+    raise AssertionError(f"no predictions after 90 s\n{log.read_text()}")
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("methods.0.prompt_length=60", "longer than"),
+        ("verbalizer.neutral=negative", "distinct"),
+        ("probes.0.data=nowhere.csv", "nowhere.csv"),
+        ("training.0.data=nowhere", "nowhere"),
+        ("backbones.0.id=nowhere", "nowhere"),
+        ("resources.cpus_per_worker=99", "99"),
+        ("methods.0.seeds=[1,1]", "seeds repeat"),
+        ("methods.0.seed=[1]", "did you mean 'seeds'"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line_before_any_work(
+    study: Path, tmp_path: Path, ray_cluster: None, option: str, said: str
+) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(RaybiasError) as raised:
+        run(study, out, "--set", option)
+    assert raised.value.exit_code == 2
+    assert said in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert not out.exists(), "nothing half-written"
+
+
+def test_failed_work_is_one_line_and_exit_code_1(
+    study: Path, tmp_path: Path, ray_cluster: None
+) -> None:
+    """An adapter that another program broke; the replica's error reaches the user."""
+    out = tmp_path / "out"
+    run(study, out, "--limit", "30")
+    for file in (out / "predictions").rglob("0*.parquet"):
+        file.unlink()
+    adapters = [folder for folder in (out / "adapters").iterdir() if folder.is_dir()]
+    for folder in adapters:
+        (folder / "adapter_model.safetensors").write_bytes(b"broken")
+    with pytest.raises(RaybiasError) as raised:
+        run(study, out, "--limit", "30")
+    assert "\n" not in str(raised.value)
+    assert any(folder.name in str(raised.value) for folder in adapters)
+    assert yaml.safe_load((out / "study.yaml").read_text())["study"]["limit"] == 30

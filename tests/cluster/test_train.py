@@ -1,0 +1,311 @@
+"""Tuning on real Ray Train: the same prompts however it is spread, cut or killed (about 2 min)."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import psutil
+import pytest
+import torch
+import yaml
+from rich.console import Console
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from transformers import OPTConfig, OPTForCausalLM, PreTrainedTokenizerFast
+
+from raybias.config import Study, load_study
+from raybias.engine.backbone import load_backbone, load_tokenizer
+from raybias.engine.scoring import LabelScorer
+from raybias.engine.tuning import PackedTuner
+from raybias.engine.verbalizer import verbalizer_ids
+from raybias.errors import WorkFailed
+from raybias.probes import training_sentences
+from raybias.runtime.inventory import assumed
+from raybias.runtime.plan import plan
+from raybias.runtime.progress import Reporter
+from raybias.runtime.train import tokenise, tune, units_of
+from raybias.schema import LABELS
+from raybias.storage import Store
+
+pytestmark = pytest.mark.cluster
+
+WORDS = [f"w{i}" for i in range(40)]
+DRIVER = Path(__file__).with_name("tune_driver.py")
+ON_RAY = pytest.mark.usefixtures("ray_cluster")
+
+
+@pytest.fixture(scope="module")
+def study_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random OPT, a training set whose words tell the label, and a study of six seeds."""
+    root = tmp_path_factory.mktemp("tuning")
+    vocabulary = ["<pad>", "</s>", *LABELS, *WORDS]
+    tokenizer = Tokenizer(
+        WordLevel({word: i for i, word in enumerate(vocabulary)}, unk_token="<pad>")
+    )
+    tokenizer.pre_tokenizer = Whitespace()
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="</s>", eos_token="</s>", pad_token="<pad>"
+    ).save_pretrained(root / "tiny")
+    torch.manual_seed(0)
+    shape = OPTConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=32,
+        word_embed_proj_dim=32,
+        ffn_dim=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=64,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=1,
+        init_std=0.4,
+    )
+    OPTForCausalLM(shape).save_pretrained(root / "tiny")
+    random = np.random.default_rng(5)
+    for split, count in (("train", 60), ("validation", 30), ("test", 12)):
+        labels = random.integers(0, 3, count)
+        texts = [" ".join(random.choice(WORDS[k::3], random.integers(2, 12))) for k in labels]
+        pl.DataFrame({"text": texts, "label": labels}).write_csv(root / f"{split}.csv")
+    pl.DataFrame(
+        {"text": ["w1", "w2"], "label": [0, 1], "attribute": ["a", "a"], "group": ["x", "y"]}
+    ).write_csv(root / "probe.csv")
+    study = {
+        "name": "tuning",
+        "backbones": [{"id": "tiny", "dtype": "float32", "bos": "prepend"}],
+        "methods": [
+            {
+                "prompt_length": 3,
+                "learning_rates": [0.01],
+                "seeds": [1, 2, 3, 4, 5],
+                "keep": 2,
+                "batch_size": 4,
+                "eval_every": 10,
+                "max_steps": 120,
+            }
+        ],
+        "training": [{"source": "file", "name": "set", "data": "."}],
+        "probes": [{"source": "file", "name": "mine", "data": "probe.csv"}],
+        "resources": {"train_workers": 2, "tokens_per_batch": 256},
+    }
+    (root / "study.yaml").write_text(yaml.safe_dump(study))
+    return root / "study.yaml"
+
+
+def tuned(study: Study, out: Path, said: io.StringIO | None = None) -> list[dict[str, Any]]:
+    reporter = Reporter(Console(file=said or io.StringIO(), width=200))
+    made = plan(study, assumed("cpus=4,memory=16GiB"))
+    return tune(study, study.backbones[0], study.training[0], made, Store(out), reporter=reporter)
+
+
+def prompts_of(out: Path) -> dict[str, torch.Tensor]:
+    return {
+        path.parent.name: load_file(path)["prompt_embeddings"]
+        for path in sorted(out.glob("adapters/*/adapter_model.safetensors"))
+    }
+
+
+def same_bits(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(
+    study_file: Path, tmp_path_factory: pytest.TempPathFactory, ray_cluster: None
+) -> tuple[Path, list[dict[str, Any]]]:
+    """The study tuned by two workers that nobody disturbs."""
+    out = tmp_path_factory.mktemp("undisturbed")
+    return out, tuned(load_study(study_file), out)
+
+
+@pytest.fixture(scope="module")
+def alone(study_file: Path) -> dict[str, torch.Tensor]:
+    """The prompts of the engine by itself, in one pack."""
+    torch.set_num_threads(1)
+    study = load_study(study_file)
+    spec, training, method = study.backbones[0], study.training[0], study.methods[0]
+    tokens = tokenise(load_tokenizer(spec), training_sentences(training), method)
+    backbone = load_backbone(spec)
+    scorer = LabelScorer(backbone, verbalizer_ids(backbone.tokenizer, study.verbalizer.words()))
+    units = units_of(spec, training, method, seeds=method.seeds, rates=(0.01,), stage="final")
+    tuner = PackedTuner(scorer, method, units, train=tokens.train, validation=tokens.validation)
+    while not tuner.done:
+        tuner.advance()
+    return {result.unit.run_id: result.prompt_PD for result in tuner.results()}
+
+
+def assert_close(
+    one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], tolerance: float
+) -> None:
+    assert one.keys() == other.keys()
+    for name, prompt in one.items():
+        torch.testing.assert_close(prompt, other[name], atol=tolerance, rtol=0)
+
+
+@ON_RAY
+def test_two_workers_give_the_engines_prompts(
+    undisturbed: tuple[Path, list[dict[str, Any]]], alone: dict[str, torch.Tensor]
+) -> None:
+    out, rows = undisturbed
+    assert_close(prompts_of(out), alone, 1e-5)
+    assert [row["seed"] for row in rows] == [1, 2, 3, 4, 5]
+    assert {row["steps"] for row in rows} == {120}
+    assert sorted(row["rank"] for row in rows) == [1, 2, 3, 4, 5]
+    assert sum(row["selected"] for row in rows) == 2
+    assert all(len(row["eval_losses"]) == 12 for row in rows)
+    assert all(0 <= row["test_accuracy"] <= 1 for row in rows)
+    assert not list(out.glob("train/*"))
+
+
+@ON_RAY
+def test_what_is_tuned_is_not_tuned_again(
+    study_file: Path,
+    undisturbed: tuple[Path, list[dict[str, Any]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    out, rows = undisturbed
+    monkeypatch.setattr("ray.train.torch.TorchTrainer.fit", None)  # to start one would fail
+    assert tuned(load_study(study_file), out) == rows
+    changed = load_study(study_file, overrides=("methods.0.batch_size=5",))
+    with pytest.raises(WorkFailed, match="not callable"):
+        tuned(changed, out)
+
+
+@ON_RAY
+def test_a_sweep_on_one_worker_records_diverged_runs_and_the_chosen_rate(
+    study_file: Path, alone: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    study = load_study(
+        study_file,
+        overrides=("methods.0.learning_rates=[1.0e+30, 0.01]", "resources.train_workers=1"),
+    )
+    rows = tuned(study, tmp_path)
+    diverged = [row for row in rows if row["stop_reason"] == "diverged"]
+    assert [(row["stage"], row["seed"], row["adapter"]) for row in diverged] == [("sweep", 1, None)]
+    final = [row for row in rows if row["stage"] == "final"]
+    assert [(row["seed"], row["learning_rate"]) for row in final] == [
+        (s, 0.01) for s in range(1, 6)
+    ]
+    assert_close(prompts_of(tmp_path), alone, 1e-5)
+
+
+def checkpointed(out: Path) -> bool:
+    return any(out.glob("train/*/checkpoint_*/*.safetensors"))
+
+
+def train_workers(driver: psutil.Process) -> list[psutil.Process]:
+    return [p for p in driver.children(recursive=True) if "RayTrainWorker" in p.cmdline()[0]]
+
+
+def when(condition: Callable[[], bool], action: Callable[[], None]) -> threading.Thread:
+    """Do `action` in a thread once `condition` holds."""
+
+    def wait() -> None:
+        ended = time.monotonic() + 90
+        while not condition():
+            if time.monotonic() > ended:
+                return
+            time.sleep(0.02)
+        action()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+@ON_RAY
+def test_a_killed_worker_changes_no_bit(
+    study_file: Path, undisturbed: tuple[Path, list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    killed: list[int] = []
+
+    def kill() -> None:
+        victim = train_workers(psutil.Process())[0]
+        killed.append(victim.pid)
+        victim.send_signal(signal.SIGKILL)
+
+    said = io.StringIO()
+    killer = when(lambda: checkpointed(tmp_path), kill)
+    rows = tuned(load_study(study_file), tmp_path, said)
+    killer.join()
+    assert killed
+    assert same_bits(prompts_of(tmp_path), prompts_of(undisturbed[0]))
+    assert timeless(rows) == timeless(undisturbed[1])
+    assert repeated_steps(said.getvalue()) <= 2 * 10 * 5  # two rounds of every seed at most
+
+
+def timeless(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
+
+
+def repeated_steps(said: str) -> int:
+    line = next(line for line in said.splitlines() if "runs resumed" in line)
+    assert "5 runs resumed" in line
+    return int(line.rpartition(", ")[2].split()[0])
+
+
+@pytest.fixture
+def driver(study_file: Path, tmp_path: Path) -> Iterator[Callable[[], subprocess.Popen[str]]]:
+    """Starts a driver of its own with its own Ray; all of its processes end with the test."""
+    started: list[psutil.Process] = []
+
+    def start() -> subprocess.Popen[str]:
+        environment = {**os.environ, "RAY_TMPDIR": "/tmp"}
+        process = subprocess.Popen(
+            [sys.executable, str(DRIVER), str(study_file), str(tmp_path / "out")],
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        started.append(psutil.Process(process.pid))
+        return process
+
+    yield start
+    for process in started:
+        if process.is_running():
+            for each in [*process.children(recursive=True), process]:
+                each.kill()
+
+
+def test_a_killed_driver_goes_on_where_it_was(
+    driver: Callable[[], subprocess.Popen[str]],
+    undisturbed: tuple[Path, list[dict[str, Any]]],
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "out"
+    first = driver()
+    family = psutil.Process(first.pid)
+
+    def kill() -> None:
+        orphans = family.children(recursive=True)
+        first.send_signal(signal.SIGKILL)
+        psutil.wait_procs(orphans, timeout=20)
+        for orphan in orphans:
+            if orphan.is_running():
+                orphan.kill()
+
+    when(lambda: checkpointed(out), kill).join()
+    assert first.wait() == -signal.SIGKILL
+    second = driver()
+    said = second.communicate(timeout=120)[1]
+    assert second.returncode == 0, said
+    assert same_bits(prompts_of(out), prompts_of(undisturbed[0]))
+    assert repeated_steps(said) <= 2 * 10 * 5
+    assert json.loads((out / "rows.json").read_text()) == undisturbed_rows(undisturbed[1])
+
+
+def undisturbed_rows(rows: list[dict[str, Any]]) -> list[Any]:
+    return [[row["seed"], row["rank"], row["validation_accuracy"]] for row in rows]

@@ -1,0 +1,40 @@
+"""A driver to be killed: tunes a study with its own local Ray. Not a test itself."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import ray
+
+from raybias.config import load_study
+from raybias.runtime.inventory import assumed
+from raybias.runtime.plan import plan
+from raybias.runtime.train import tune
+from raybias.storage import Store
+
+
+def main() -> None:
+    study, out = load_study(sys.argv[1]), Path(sys.argv[2])
+    folder = tempfile.mkdtemp(prefix="rb", dir="/tmp")
+    ray.init(
+        address="local",
+        num_cpus=2,
+        _temp_dir=folder,
+        log_to_driver=False,
+        logging_level="ERROR",
+        object_store_memory=256 * 2**20,
+    )
+    made = plan(study, assumed("cpus=2,memory=16GiB"))
+    rows = tune(study, study.backbones[0], study.training[0], made, Store(out))
+    kept = [[row["seed"], row["rank"], row["validation_accuracy"]] for row in rows]
+    (out / "rows.json").write_text(json.dumps(kept))
+    ray.shutdown()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

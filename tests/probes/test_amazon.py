@@ -1,0 +1,121 @@
+"""The Amazon expansion against the published files, and the slot rules by property."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raybias.config import Probe
+from raybias.errors import DataError
+from raybias.probes import probe_items
+from raybias.probes.amazon import ATTRIBUTES, attribute_name
+from raybias.probes.templates import Phrase, Template, expand, fill
+from raybias.schema import ITEMS
+
+Row = tuple[int, str, str]
+
+
+@pytest.fixture(scope="module")
+def folder(shared: Path) -> Path:
+    return shared / "data" / "amazon_templates"
+
+
+@pytest.fixture(scope="module")
+def items(folder: Path) -> pl.DataFrame:
+    return probe_items(Probe(source="amazon", data=str(folder)))
+
+
+def published(path: Path) -> dict[str, list[Row]]:
+    """label, group and text of every row by attribute, in the order of the file."""
+    rows: dict[str, list[Row]] = {}
+    for line in path.read_text("utf-8").removesuffix("\n").split("\n"):
+        label, category, group, text = line.split("\t")
+        rows.setdefault(attribute_name(category), []).append((int(label), group, text))
+    return rows
+
+
+def plain(items: pl.DataFrame) -> list[Row]:
+    return items.select("label", "group", "text").rows()
+
+
+def test_expansion_is_the_published_one_row_for_row(folder: Path, items: pl.DataFrame) -> None:
+    expected = published(folder / "sentiment_fairness_tests.tsv")
+    assert list(expected) == list(ATTRIBUTES)
+    for attribute, rows in expected.items():
+        found = plain(items.filter(pl.col("attribute") == attribute))
+        print(f"{attribute}: {len(found)} items, {len(rows)} published")
+        assert found == rows, attribute
+    assert plain(items) == [row for rows in expected.values() for row in rows]
+
+
+def test_race_is_the_published_sample(folder: Path) -> None:
+    race = probe_items(Probe(source="amazon", data=str(folder), attributes=("grouped_race",)))
+    assert plain(race) == published(folder / "amazon_samples.tsv")["race"]
+    assert race["label"].value_counts().sort("label")["count"].to_list() == [220, 220, 220]
+
+
+def test_items_have_stable_keys_and_whole_clusters(items: pl.DataFrame) -> None:
+    assert items.columns == ITEMS.names
+    assert items["item_id"].is_unique().all()
+    assert items.null_count().sum_horizontal().item() == 0
+    assert items["item_id"][0] == "amazon/age/00000"
+    # A name stands for nobody's template: its 60 clusters must be found again, 200 names in each.
+    names = items.filter(pl.col("attribute") == "names_gender").group_by("template_id").len()
+    assert names["len"].to_list() == [200] * 60
+    # Every race term meets every template exactly once.
+    race = items.filter(pl.col("attribute") == "race").group_by("template_id").len()
+    assert race["len"].to_list() == [11] * 60
+
+
+def test_one_attribute_is_a_slice_of_all(folder: Path, items: pl.DataFrame) -> None:
+    for name in ("nationality", "grouped_country_by_gdp_ppp_quantile", "grouped_nationality"):
+        found = probe_items(Probe(source="amazon", data=str(folder), attributes=(name,)))
+        assert found.equals(items.filter(pl.col("attribute") == "nationality"))
+
+
+def test_unknown_attribute_and_missing_data_are_named(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no attribute 'colour'.*age, nationality"):
+        probe_items(Probe(source="amazon", data=str(folder), attributes=("colour",)))
+    with pytest.raises(DataError, match=r"age\.csv: no such file"):
+        probe_items(Probe(source="amazon", data=str(tmp_path)))
+    with pytest.raises(DataError, match="needs `data`"):
+        probe_items(Probe(source="amazon"))
+
+
+words = st.text(st.characters(exclude_characters="{}", codec="utf-8"), min_size=1).filter(
+    lambda text: text.strip() == text
+)
+
+
+@given(words, words, words)
+def test_a_slot_takes_the_words_and_nothing_else_changes(
+    before: str, phrase: str, after: str
+) -> None:
+    assert fill(f"{before}{{slot}}{after} ", "slot", phrase) == f"{before}{phrase}{after}"
+    # Only the first letter is raised: "african american" becomes "African american".
+    assert fill("{Slot}", "slot", phrase) == (phrase[0].upper() + phrase[1:]).strip()
+    article = "an" if phrase[0] in "aeiouAEIOU" else "a"
+    assert fill("{a:slot}", "slot", phrase) == f"{article} {phrase}"
+    assert fill("{other}", "slot", phrase) == "{other}"
+
+
+@given(st.lists(words, unique=True, max_size=4), st.lists(st.tuples(words, words), max_size=6))
+def test_every_template_meets_every_term_in_order(
+    texts: list[str], terms: list[tuple[str, str]]
+) -> None:
+    templates = [Template(str(n), f"{text} {{np}}", 1) for n, text in enumerate(texts)]
+    phrases = [Phrase(group, term, term) for group, term in terms]
+    found = list(expand(templates, "np", phrases))
+    assert len(found) == len(texts) * len(terms)
+    assert [template.text for template, _, _ in found] == [
+        f"{text} {{np}}" for text in sorted(texts, key=lambda text: f"{text} @np@") for _ in terms
+    ]
+    for first, second in pairwise(found):
+        if first[0] is second[0]:
+            assert first[1].group <= second[1].group
+    assert list(expand(templates, "adj", phrases)) == []

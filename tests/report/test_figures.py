@@ -1,0 +1,92 @@
+"""Figures: valid, the same bytes each time, readable without colour."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import matplotlib as mpl
+import polars as pl
+import pytest
+from report_outs import make_study, write_out
+
+from raybias.report import canvas, figures
+from raybias.report.source import load_runs
+from raybias.report.tables import write_tables
+
+HOSTILE = ("<b>&\"'", "$x^2$", "中文", "a" * 60, "other")
+
+
+def gaps_of(folder: Path, models: int) -> pl.DataFrame:
+    study = make_study(
+        tuple(f"m{i}" for i in range(models)), probes=[{"source": "planted"}],
+        methods=[{"seeds": [1, 2, 3, 4], "keep": 3}],
+    )  # fmt: skip
+    store = write_out(folder, study, groups=HOSTILE, biased=HOSTILE[0])
+    return write_tables(store, study)["gaps"]
+
+
+@pytest.mark.parametrize("models", [1, 3, 8])
+def test_gap_figures_are_valid_and_deterministic(tmp_path: Path, models: int) -> None:
+    gaps = gaps_of(tmp_path, models)
+    before = dict(mpl.rcParams)
+    drawn = figures.gap_figures(gaps, level=0.95)
+    assert dict(mpl.rcParams) == before
+    assert set(drawn) == {("planted", "origin", rate) for rate in ("negative_fpr", "positive_fpr")}
+    again = figures.gap_figures(gaps, level=0.95)
+    for key, figure in drawn.items():
+        assert figure.svg == again[key].svg
+        root = ET.fromstring(figure.svg)
+        texts = {"".join(node.itertext()) for node in root.iter("{http://www.w3.org/2000/svg}text")}
+        assert {HOSTILE[0], HOSTILE[1], HOSTILE[2], "other"} <= texts
+        assert {"significant", "not significant"} <= texts
+        assert models == 1 or {f"m{i}" for i in range(models)} <= texts
+        assert "date" not in figure.svg.lower().split("<title>")[0]
+        assert "http" not in re.sub(r'(xmlns[:a-z]*|PUBLIC|DTD)[^>]*"http[^"]*"', "", figure.svg)
+
+
+def test_significance_shows_in_the_fill(tmp_path: Path) -> None:
+    gaps = gaps_of(tmp_path, 1)
+    dots = {}
+    for value in (True, False):
+        flat = gaps.with_columns(significant=pl.lit(value))
+        svg = figures.gap_figures(flat, level=0.95)["planted", "origin", "negative_fpr"].svg
+        dots[value] = svg.count(f"fill: {canvas.PAPER}; stroke: {canvas.COLOURS[0]}")
+    # The key alone has one hollow dot when everything is significant.
+    assert dots[False] > dots[True]
+
+
+def test_undefined_gaps_and_intervals_are_left_out(tmp_path: Path) -> None:
+    gaps = gaps_of(tmp_path, 1)
+    none = pl.lit(None, pl.Float64)
+    empty = gaps.with_columns(gap=none, low=none, high=none, significant=pl.lit(None, pl.Boolean))
+    drawn = figures.gap_figures(empty, level=0.9)
+    ET.fromstring(drawn["planted", "origin", "negative_fpr"].svg)
+
+
+def test_run_figure_marks_kept_and_diverged(tmp_path: Path) -> None:
+    study = make_study()
+    store = write_out(tmp_path, study)
+    (drawn,) = figures.run_figures(load_runs(store), study.methods).values()
+    ET.fromstring(drawn.svg)
+    assert "diverged" in drawn.svg
+    assert all(str(seed) in drawn.svg for seed in study.methods[0].seeds)
+    assert "kept seeds: " in drawn.svg
+
+
+def test_inlined_figures_share_no_ids_and_take_the_pages_colours(tmp_path: Path) -> None:
+    drawn = list(figures.gap_figures(gaps_of(tmp_path, 2), level=0.95).values())
+    pages = [canvas.inline(figure.svg, f"f{i}") for i, figure in enumerate(drawn)]
+    ids = [set(re.findall(r'\bid="([^"]+)"', page)) for page in pages]
+    assert not ids[0] & ids[1]
+    for page, own in zip(pages, ids, strict=True):
+        assert set(re.findall(r'href="#([^"]+)"', page)) <= own
+        assert canvas.INK not in page
+        assert "currentColor" in page
+
+
+def test_slugs_stay_inside_and_apart() -> None:
+    assert figures.slug("gaps", "amazon", "age", "negative_fpr") == "gaps.amazon.age.negative_fpr"
+    assert "/" not in figures.slug("../../etc", "x")
+    assert figures.slug("a/b") != figures.slug("a-b") != figures.slug("a b")

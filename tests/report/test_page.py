@@ -1,0 +1,229 @@
+"""The page: the answer first, escaped, alone, the same bytes; and `raybias report`."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import yaml
+from report_outs import GROUPS, make_study, write_out
+
+from raybias.cli import main
+from raybias.report import write_report
+from raybias.storage import Store
+
+
+class Page(HTMLParser):
+    """Collects what a test asks of a page; balanced tags are checked on the way."""
+
+    VOID = frozenset({"meta", "br", "hr", "img", "link", "input"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.links: list[str] = []
+        self.ids: list[str] = []
+        self.text = ""
+        self.feed(text)
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.links += [v or "" for k, v in attrs if k in ("src", "href", "xlink:href", "action")]
+        self.ids += [v or "" for k, v in attrs if k == "id"]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in self.VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] != "style":
+            self.text += data
+
+
+def page_of(store: Store) -> Page:
+    return Page(store.read_text("report.html"))
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_the_answer_comes_first_with_direction_and_interval(tmp_path: Path) -> None:
+    study = make_study()
+    store = write_out(tmp_path, study)
+    write_report(store, study)
+    page = page_of(store)
+    words = " ".join(page.text.split())
+    answer = words[: words.index("What was measured")]
+    assert "1 of 12 gaps is significant." in answer
+    assert re.search(
+        r"Called negative too often \(harm\): quixlan \+0\.\d{3} \[\+0\.\d{3}, \+0\.\d{3}\]", answer
+    )
+    assert "Calibration: pass" in answer
+    assert "1 run diverged (seed 1004)" in answer
+    assert "the lower seed decided" in answer
+    assert "Near chance" not in answer
+    for fact in ("negative (2430)", "Student t", "Benjamini-Hochberg", "0123456789abcdef",
+                 "raybias run study.yaml", "methods.0.restore_best"):  # fmt: skip
+        assert fact in words
+    assert len(page.ids) == len(set(page.ids))
+
+
+def test_the_page_loads_nothing(tmp_path: Path) -> None:
+    study = make_study()
+    store = write_out(tmp_path, study)
+    write_report(store, study)
+    page = page_of(store)
+    assert all(link.startswith("#") for link in page.links)
+    assert not page.tags & {"script", "link", "img", "iframe", "object"}
+    text = store.read_text("report.html")
+    assert "@import" not in text
+    assert all(url.startswith("#") for url in re.findall(r"url\(([^)]*)\)", text))
+
+
+def test_hostile_names_are_escaped_everywhere(tmp_path: Path) -> None:
+    group = '<script>alert("x")</script>'
+    study = make_study(probes=[{"source": "planted"}])
+    store = write_out(tmp_path / "out", study, groups=(group, "a&b", "{{ 7*7 }}"), biased=group,
+                      attribute="<img src=x onerror=alert(1)>/../..")  # fmt: skip
+    write_report(store, study)
+    page = page_of(store)
+    assert not page.tags & {"script", "img"}
+    assert group in page.text
+    assert "{{ 7*7 }}" in page.text
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_failed_calibration_says_so(tmp_path: Path) -> None:
+    study = make_study()
+    store = write_out(tmp_path, study)
+    plant = {"attribute": "origin", "rate": "negative_fpr", "size": 0.4}
+    for group, direction in (("blorvian", "+"), ("quixlan", -1), ("nobody", 1)):
+        plant |= {"group": group, "direction": direction}
+        store.write_text("planted.json", json.dumps(plant))
+        write_report(store, study)
+        text = page_of(store).text
+        assert "Calibration: FAIL" in text
+        assert "NOT found" in text
+    assert "Flagged without cause: quixlan" in text
+
+
+def test_doubts_are_told(tmp_path: Path) -> None:
+    study = make_study(("a", "b"), profile="paper", limit=9)
+    store = write_out(tmp_path, study, accuracy=0.38, size=0.1, planted=False)
+    store.delete(store.files("predictions", recursive=True)[0])
+    write_report(store, study)
+    text = " ".join(page_of(store).text.split())
+    for doubt in (
+        "a classifies origin near chance",
+        "the study is not finished",
+        "Only the first 9 items",
+        "42% wider",
+        "by chance alone",
+    ):
+        assert doubt in text
+    assert "Calibration" not in text
+
+
+def test_results_json_has_lm_evals_shape(tmp_path: Path) -> None:
+    study = make_study()
+    store = write_out(tmp_path, study)
+    write_report(store, study)
+    content = json.loads(store.read_text("results.json"))
+    ((task, metrics),) = content["results"].items()
+    assert 0.7 < metrics["acc,none"] < 0.9
+    assert metrics["negative_fpr_gap:quixlan,none"] > 0.3
+    assert len([key for key in metrics if "_gap_" not in key and "_stderr" in key]) == 13
+    assert content["n-samples"][task]["original"] == 720
+    assert {"configs", "versions", "n-shot", "higher_is_better"} <= content.keys()
+
+
+def test_the_command_is_repeatable_and_prints_the_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    study = make_study()
+    write_out(out, study)
+    with pytest.raises(SystemExit) as first:
+        main(["report", str(out)])
+    assert not first.value.code
+    printed = capsys.readouterr().out
+    assert "harm: called negative more often" in printed
+    assert "1 of 12 gaps are significant" in printed
+    assert str(out / "report.html") in printed
+    before = files_of(out)
+    with pytest.raises(SystemExit):
+        main(["report", str(out)])
+    assert files_of(out) == before
+    with pytest.raises(SystemExit):
+        main(["report", str(out), "--profile", "paper"])
+    text = page_of(Store(out)).text
+    assert "restated with the paper profile" in " ".join(text.split())
+    assert yaml.safe_load((out / "study.yaml").read_text())["study"]["profile"] == "strict"
+
+
+def test_bad_input_is_one_line_and_exit_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    empty, half, odd = tmp_path / "empty", tmp_path / "half", tmp_path / "odd"
+    empty.mkdir()
+    study = {"study": make_study().model_dump(mode="json")}
+    Store(half).write_text("study.yaml", yaml.safe_dump(study))
+    Store(odd).write_text("study.yaml", "a: [1")
+    for out, problem in (
+        (tmp_path / "absent", "is not there"),
+        (empty, "no study.yaml"),
+        (half, "no predictions"),
+        (odd, "not YAML"),
+    ):
+        with pytest.raises(SystemExit) as stop:
+            main(["report", str(out)])
+        assert stop.value.code == 2
+        said = capsys.readouterr().err
+        assert problem in said
+        assert said.count("\n") == 1
+        assert not list(out.glob("tables/*"))
+
+
+def test_a_study_file_alone_is_enough(tmp_path: Path) -> None:
+    study = make_study()
+    store = write_out(tmp_path, study, planted=False)
+    store.delete("runs.parquet")
+    store.delete("items/planted.parquet")
+    store.write_text("study.yaml", yaml.safe_dump({"study": study.model_dump(mode="json")}))
+    write_report(store, study)
+    assert all(group in page_of(store).text for group in GROUPS)
+
+
+def test_reports_need_neither_torch_nor_ray(tmp_path: Path) -> None:
+    study = make_study()
+    write_out(tmp_path, study)
+    code = (
+        "import sys\n"
+        # SciPy looks torch up in sys.modules, so a None there would not do.
+        "class Absent:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.partition('.')[0] in ('torch', 'ray', 'transformers'):\n"
+        "            raise ModuleNotFoundError(name)\n"
+        "sys.meta_path.insert(0, Absent())\n"
+        "from raybias.cli import main\n"
+        f"main(['report', {str(tmp_path)!r}])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""

@@ -1,0 +1,185 @@
+"""Plans on imagined machines: no model is loaded, no Ray is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from transformers import OPTConfig
+
+from raybias.config import Study, parse_study
+from raybias.errors import ConfigError, OutputError, PlanError
+from raybias.runtime.inventory import Inventory, Node, assumed, read_inventory
+from raybias.runtime.memory import total
+from raybias.runtime.plan import Plan, plan
+
+GIB = 2**30
+LAPTOP = "cpus=2,memory=24GiB"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Configurations of an OPT-125M and an OPT-13B, and a probe of 1,100 items."""
+    root = tmp_path_factory.mktemp("plan")
+    OPTConfig().save_pretrained(root / "opt-125m")
+    OPTConfig(
+        hidden_size=5120,
+        ffn_dim=20480,
+        num_hidden_layers=40,
+        num_attention_heads=40,
+        word_embed_proj_dim=5120,
+    ).save_pretrained(root / "opt-13b")
+    groups = ["old", "young"] * 500 + ["red", "blue"] * 50
+    pl.DataFrame(
+        {
+            "text": [f"sentence {i}" for i in range(1100)],
+            "label": [i % 3 for i in range(1100)],
+            "attribute": ["age"] * 1000 + ["colour"] * 100,
+            "group": groups,
+        }
+    ).write_csv(root / "probe.csv")
+    return root
+
+
+def study(folder: Path, model: str = "opt-125m", **sections: Any) -> Study:
+    resources = sections.pop("resources", {})
+    method = {"max_steps": 100, **sections.pop("method", {})}
+    return parse_study(
+        {
+            "name": "planned",
+            "backbones": [{"id": str(folder / model), "dtype": sections.pop("dtype", "bfloat16")}],
+            "methods": [method],
+            "training": [{"source": "sst5", "data": "unread"}],
+            "probes": [{"source": "file", "name": "mine", "data": str(folder / "probe.csv")}],
+            "resources": resources,
+            **sections,
+        }
+    ).resolve()
+
+
+def planned(folder: Path, machine: str, **sections: Any) -> Plan:
+    return plan(study(folder, **sections), assumed(machine))
+
+
+def test_a_laptop_spreads_the_seeds_and_scores_on_all_its_cpus(folder: Path) -> None:
+    made = planned(folder, LAPTOP)
+    tuning = made.tune("opt-125m", "sst5")
+    assert (tuning.workers, tuning.pack, tuning.sharded) == (2, 8, False)
+    assert (tuning.sweep_units, tuning.final_units) == (0, 15)
+    scoring = made.score("opt-125m")
+    assert (scoring.replicas_min, scoring.replicas_max) == (1, 2)
+    assert scoring.data_cpus == 2 - 2 * scoring.replica_cpus > 0
+    assert made.items == {"mine": 1100}
+    assert scoring.shards == 3 * 5  # ceil(1100 / 512) row ranges, five kept runs
+
+
+def test_the_weights_line_is_the_models_size(folder: Path) -> None:
+    tuning = planned(folder, LAPTOP).tuning[0]
+    weights = next(share for share in tuning.memory if share.what == "weights")
+    assert weights.bytes == 125_239_296 * 2
+    assert weights.arithmetic == "125,239,296 parameters x 2 bytes"
+    assert total(tuning.memory) < tuning.device_memory
+
+
+def test_a_sweep_is_counted_and_its_runs_used_again(folder: Path) -> None:
+    method = {"learning_rates": [1e-2, 1e-3, 1e-4], "sweep_seeds": 2}
+    tuning = planned(folder, "cpus=64,memory=512GiB", method=method).tuning[0]
+    assert (tuning.sweep_units, tuning.final_units) == (6, 13)
+    assert (tuning.workers, tuning.pack) == (13, 1)
+
+
+def test_limit_counts_items_per_attribute(folder: Path) -> None:
+    assert planned(folder, LAPTOP, limit=300).items == {"mine": 400}
+
+
+def test_gpus_are_used_one_per_worker(folder: Path) -> None:
+    made = planned(folder, "nodes=2,cpus=32,memory=256GiB,gpus=4,gpu_memory=80GiB", model="opt-13b")
+    tuning = made.tuning[0]
+    assert (tuning.workers, tuning.gpus, tuning.pack, tuning.sharded) == (8, 1, 2, False)
+    assert "80.0GiB of one GPU" in tuning.reason
+    assert made.scoring[0].replicas_max == 8
+
+
+def test_a_smaller_token_budget_comes_before_sharding(folder: Path) -> None:
+    tuning = planned(folder, "cpus=32,gpus=4,gpu_memory=40GiB", model="opt-13b").tuning[0]
+    assert not tuning.sharded
+    assert tuning.tokens_per_batch < 4096
+    assert "instead of 4096" in tuning.reason
+
+
+def test_a_backbone_that_fits_no_device_is_sharded_and_says_why(folder: Path) -> None:
+    # float32 doubles the 13B: tuning does not fit 52 GiB whole, scoring does.
+    tuning = planned(
+        folder, "cpus=32,gpus=4,gpu_memory=52GiB", model="opt-13b", dtype="float32"
+    ).tuning[0]
+    assert tuning.sharded
+    assert tuning.workers == 4
+    assert tuning.pack == 15
+    assert "does not fit the 52.0GiB of one GPU" in tuning.reason
+    assert any("/ 4" in share.arithmetic for share in tuning.memory)
+
+
+@pytest.mark.parametrize(
+    ("machine", "resources", "message"),
+    [
+        (LAPTOP, {"train_workers": 3}, "train_workers is 3, but 2 of 1 CPU fit"),
+        (LAPTOP, {"cpus_per_worker": 4}, "cpus_per_worker is 4, the largest node has 2"),
+        (LAPTOP, {"gpus_per_worker": 1}, "gpus_per_worker is 1, there is no GPU"),
+        (LAPTOP, {"replicas_min": 3}, "replicas_min is 3: .* nothing to read with; 2 fit"),
+        (LAPTOP, {"replicas_max": 5}, "replicas_max is 5"),
+        (LAPTOP, {"replicas_min": 2, "replicas_max": 1}, "replicas_min is 2, replicas_max is 1"),
+        (LAPTOP, {"shard": "zero3", "train_workers": 1}, "needs two workers or more"),
+        ("cpus=2,memory=1GiB", {}, "opt-125m sharded over 2 workers needs .* one device"),
+        ("cpus=2,memory=1GiB", {"shard": "never"}, "opt-125m needs .* on one device"),
+        ("cpus=8,memory=64GiB,gpus=1", {}, "memory of its GPUs cannot be read"),
+        (LAPTOP, {"memory_per_device": "much"}, "'much' is not a size"),
+    ],
+)
+def test_what_cannot_be_scheduled_is_refused(
+    folder: Path, machine: str, resources: dict[str, Any], message: str
+) -> None:
+    with pytest.raises((PlanError, ConfigError), match=message) as refused:
+        planned(folder, machine, resources=resources)
+    assert refused.value.exit_code == 2
+
+
+def test_workers_of_one_node_share_its_memory(folder: Path) -> None:
+    roomy = planned(folder, "cpus=64,memory=512GiB").tuning[0]
+    tight = planned(folder, "cpus=64,memory=24GiB").tuning[0]
+    assert roomy.workers == 15
+    assert tight.workers * total(tight.memory) <= 24 * GIB * 0.7
+
+
+def test_a_local_folder_is_no_place_for_two_nodes(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="shared by the 2 nodes"):
+        plan(study(folder), assumed("nodes=2,cpus=4"), out=str(tmp_path))
+
+
+def test_a_run_without_a_guard_is_noted(folder: Path) -> None:
+    assert not planned(folder, LAPTOP).notes
+    (note,) = planned(folder, LAPTOP, method={"max_steps": None}).notes
+    assert "can run for ever" in note
+
+
+@pytest.mark.parametrize("text", ["cpus", "cpus=many", "cores=4", "cpus=0", "memory=big"])
+def test_assumptions_are_checked(text: str) -> None:
+    with pytest.raises(ConfigError, match="--assume"):
+        assumed(text)
+
+
+def test_this_machine_is_read_without_ray() -> None:
+    import ray
+
+    was_running = ray.is_initialized()
+    inventory = read_inventory()
+    assert inventory.cpus >= 1
+    assert inventory.memory > GIB // 4
+    assert ray.is_initialized() == was_running
+
+
+def test_an_inventory_adds_up_its_nodes() -> None:
+    nodes = (Node(cpus=4, memory=8 * GIB), Node(cpus=0, memory=2 * GIB, gpus=1))
+    inventory = Inventory(nodes=nodes, source="made up")
+    assert (inventory.cpus, inventory.gpus, inventory.memory) == (4, 1, 10 * GIB)

@@ -1,0 +1,88 @@
+"""Which rate a sweep chooses and which seeds are kept, on hand-made rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raybias.config import SoftPrompt
+from raybias.errors import WorkFailed
+from raybias.runtime.select import best_rate, select
+
+
+def row(
+    seed: int, accuracy: float, *, rate: float = 1e-3, stop: str = "early_stop"
+) -> dict[str, Any]:
+    return {
+        "model": "m",
+        "dataset": "d",
+        "seed": seed,
+        "learning_rate": rate,
+        "stop_reason": stop,
+        "validation_accuracy": accuracy,
+    }
+
+
+def method(seeds: tuple[int, ...], **options: Any) -> SoftPrompt:
+    return SoftPrompt(seeds=seeds, **options)
+
+
+def test_best_first_and_the_lower_seed_first_among_equals() -> None:
+    rows = [row(3, 0.8), row(1, 0.7), row(2, 0.8), row(4, 0.9)]
+    chosen = select(rows, method((3, 1, 2, 4), keep=2))
+    assert [(r["seed"], r["rank"], r["tied"], r["selected"]) for r in chosen] == [
+        (3, 3, True, False),
+        (1, 4, False, False),
+        (2, 2, True, True),
+        (4, 1, False, True),
+    ]
+
+
+def test_a_diverged_run_fails_the_stage_and_is_named() -> None:
+    rows = [row(1, 0.8), row(2, 0.9), row(7, 0.0, stop="diverged")]
+    with pytest.raises(WorkFailed, match=r"2 of 3 runs finished.*seeds 7.*allow_failed"):
+        select(rows, method((1, 2, 7), keep=2))
+
+
+def test_allowed_failures_need_enough_runs() -> None:
+    rows = [row(1, 0.8), row(2, 0.9), row(7, 0.0, stop="diverged")]
+    chosen = select(rows, method((1, 2, 7), keep=2, allow_failed=True))
+    assert [r["rank"] for r in chosen] == [2, 1, None]
+    assert [r["selected"] for r in chosen] == [True, True, False]
+    with pytest.raises(WorkFailed, match="3 are kept"):
+        select(rows, method((1, 2, 7), keep=3, allow_failed=True))
+
+
+def test_sweep_takes_the_best_mean_and_the_first_listed_of_equals() -> None:
+    rows = [
+        row(1, 0.5, rate=1e-2),
+        row(2, 0.7, rate=1e-2),
+        row(1, 0.6, rate=1e-3),
+        row(2, 0.6, rate=1e-3),
+        row(1, 0.9, rate=1e-4),
+        row(2, 0.0, rate=1e-4, stop="diverged"),
+    ]
+    assert best_rate(rows[:4], (1e-3, 1e-2)) == 1e-3
+    assert best_rate(rows[:4], (1e-2, 1e-3)) == 1e-2
+    assert best_rate(rows, (1e-2, 1e-3, 1e-4)) == 1e-4
+    with pytest.raises(WorkFailed, match=r"every run of the sweep over 0\.0001 diverged"):
+        best_rate(rows[5:], (1e-4,))
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=15), st.data())
+def test_selection_does_not_depend_on_the_order_of_rows(
+    accuracies: list[int], data: st.DataObject
+) -> None:
+    rows = [row(seed, accuracy / 5) for seed, accuracy in enumerate(accuracies)]
+    keep = data.draw(st.integers(1, len(rows)))
+    rule = method(tuple(range(len(rows))), keep=keep)
+    shuffled = data.draw(st.permutations(rows))
+    by_seed = {r["seed"]: r for r in select(rows, rule)}
+    assert by_seed == {r["seed"]: r for r in select(shuffled, rule)}
+    kept = [r for r in by_seed.values() if r["selected"]]
+    worst = min(r["validation_accuracy"] for r in kept)
+    assert len(kept) == keep
+    assert all(r["validation_accuracy"] <= worst for r in by_seed.values() if not r["selected"])

@@ -1,0 +1,233 @@
+"""The study driver's own rules, without a cluster: resuming, errors, shards, verdict (2 s)."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from ray.exceptions import RayTaskError, UserCodeException
+from ray.train import WorkerGroupError
+from rich.console import Console
+
+from raybias import schema
+from raybias.cli.demo import verdict
+from raybias.config import Study, parse_study
+from raybias.errors import ModelError, OutputError, RaybiasError, WorkFailed
+from raybias.probes.planted import Plant
+from raybias.runtime.cluster import clear_errors, explained
+from raybias.runtime.infer import Shard, missing, predictions, shards_of
+from raybias.runtime.progress import Reporter
+from raybias.runtime.record import Record, begin, make_record, read_record, resumed
+from raybias.runtime.study import limited
+from raybias.storage import Store
+
+DATA = {"probe mine": "0123", "sst5 train": "4567"}
+
+
+def study(**changes: Any) -> Study:
+    content: dict[str, Any] = {
+        "name": "mine",
+        "backbones": ["facebook/opt-125m"],
+        "training": [{"source": "sst5", "data": "somewhere"}],
+        "probes": [{"source": "file", "name": "mine", "data": "mine.csv"}],
+    }
+    return parse_study({**content, **changes}).resolve()
+
+
+def record(data: dict[str, str] | None = None, **changes: Any) -> Record:
+    return make_record(study(**changes), data or DATA, command="raybias run mine.yaml")
+
+
+def test_a_record_reads_back(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    begin(store, record())
+    assert read_record(store) == record()
+    content = yaml.safe_load(store.read_text("study.yaml"))
+    assert content["command"] == "raybias run mine.yaml"
+    assert content["hash"] == record().hash
+    assert {"python", "torch", "ray", "raybias"} <= set(content["versions"])
+    assert content["study"]["methods"][0]["restore_best"] is True, "every option is resolved"
+
+
+def test_resources_change_nothing_but_the_first_shard_size_stays(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    first = record(resources={"rows_per_shard": 100})
+    begin(store, first)
+    again = resumed(store, record(resources={"rows_per_shard": 7, "replicas_max": 3}))
+    assert again.study.resources.rows_per_shard == 100
+    assert again.study.resources.replicas_max == 3
+    assert again.hash == first.hash
+
+
+@pytest.mark.parametrize(
+    ("other", "shown"),
+    [
+        (record(limit=3), "limit is None, now 3"),
+        (record(profile="paper"), "profile is 'strict', now 'paper'"),
+        (record(methods=[{"keep": 2}]), "methods.0.keep is 5, now 2"),
+        (record({**DATA, "probe mine": "89"}), "data.probe mine is '0123', now '89'"),
+        (record(backbones=["a", "b"]), "backbones is ["),
+    ],
+)
+def test_another_study_in_out_is_refused_with_the_difference(
+    tmp_path: Path, other: Record, shown: str
+) -> None:
+    store = Store(tmp_path)
+    begin(store, record())
+    before = store.read_text("study.yaml")
+    with pytest.raises(OutputError) as raised:
+        resumed(store, other)
+    assert shown in str(raised.value)
+    assert store.read_text("study.yaml") == before
+    assert other.hash != record().hash
+
+
+@pytest.mark.parametrize("content", ["", "study: 3", "- a", "{", "study: {name: x}"])
+def test_an_out_that_raybias_did_not_write_is_refused(tmp_path: Path, content: str) -> None:
+    store = Store(tmp_path)
+    with pytest.raises(OutputError, match=r"holds no study\.yaml"):
+        read_record(store)
+    store.write_text("study.yaml", content)
+    with pytest.raises(RaybiasError) as raised:
+        resumed(store, record())
+    assert raised.value.exit_code == 2
+
+
+def test_the_limit_is_per_attribute_and_keeps_the_order() -> None:
+    items = pl.DataFrame({"attribute": list("aabbaabb"), "item_id": list("12345678")})
+    assert limited(items, 3)["item_id"].to_list() == list("123457")
+    assert limited(items, None) is items
+
+
+@given(st.dictionaries(st.sampled_from("pqr"), st.integers(1, 50)), st.integers(1, 20))
+def test_shards_cover_every_row_once(items: dict[str, int], rows_per_shard: int) -> None:
+    runs = [{"run_id": name, "model": "m", "method": "k", "dataset": "d"} for name in ("a", "b")]
+    shards = shards_of(runs, items, rows_per_shard)
+    assert len({shard.file for shard in shards}) == len(shards)
+    covered = [
+        (shard.run_id, shard.probe, row)
+        for shard in shards
+        for row in range(shard.first_row, shard.first_row + shard.rows)
+    ]
+    wanted = [(r["run_id"], p, row) for r in runs for p, n in items.items() for row in range(n)]
+    assert sorted(covered) == sorted(wanted)
+
+
+def test_only_whole_shards_count_as_done(tmp_path: Path) -> None:
+    store, (shard, *_) = (
+        Store(tmp_path),
+        shards_of([{"run_id": "r", "model": "m", "method": "k", "dataset": "d"}], {"p": 4}, 4),
+    )
+    assert missing(store, [shard]) == [shard]
+    table = predictions(shard, item_table(4), np.eye(4, 3, dtype=np.float32))
+    store.write_table(shard.file, table)
+    assert missing(store, [shard]) == []
+    for wrong in (table.slice(0, 3), table.drop_columns(["answer"])):
+        store.write_table(shard.file, wrong)
+        assert missing(store, [shard]) == [shard]
+    store.write_bytes(shard.file, b"PAR1 torn")
+    assert missing(store, [shard]) == [shard]
+
+
+def item_table(rows: int) -> pa.Table:
+    item = dict.fromkeys(schema.ITEMS.names, "x") | {"label": 1}
+    return pa.Table.from_pylist([{**item, "item_id": f"i{i}"} for i in range(rows)], schema.ITEMS)
+
+
+def test_logits_that_are_not_finite_are_refused_by_item() -> None:
+    shard = Shard("p", "r", "m", "k", "d", 0, 3)
+    logits = np.zeros((3, 3), np.float32)
+    logits[1, 2] = np.nan
+    with pytest.raises(WorkFailed, match=r"1 of 3 items .* the first is i1"):
+        predictions(shard, item_table(3), logits)
+
+
+def wrapped(cause: Exception) -> RayTaskError:
+    """As Ray hands a task's error to its caller."""
+    trace = f"Traceback (most recent call last):\n  File x\n{type(cause).__name__}: {cause}"
+    return RayTaskError("task", trace, cause).as_instanceof_cause()
+
+
+MENDABLE = ModelError("no such weights", where="opt", cure="check the id")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        wrapped(MENDABLE),
+        wrapped(wrapped(MENDABLE)),
+        WorkerGroupError("worker 0 failed", {0: MENDABLE}),
+        WorkerGroupError("worker 1 failed", {1: wrapped(MENDABLE)}),
+    ],
+)
+def test_our_own_error_comes_out_of_any_wrapping(error: Exception) -> None:
+    with pytest.raises(ModelError) as raised, clear_errors("tuning"):
+        raise error
+    assert str(raised.value) == str(MENDABLE)
+    assert raised.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ZeroDivisionError("division by zero\nand more"),
+        wrapped(ZeroDivisionError("division by zero")),
+        wrapped(wrapped(ZeroDivisionError("division by zero"))),
+        WorkerGroupError("worker 0 failed", {0: ZeroDivisionError("division by zero")}),
+    ],
+)
+def test_any_other_error_becomes_one_line(error: Exception) -> None:
+    said = str(explained(error, "tuning opt"))
+    assert said.startswith("tuning opt: ZeroDivisionError: division by zero; Ray's logs are in ")
+    assert "\n" not in said
+    assert explained(UserCodeException(""), "scoring").exit_code == 1
+
+
+def test_progress_without_a_terminal_is_a_few_plain_lines() -> None:
+    target = io.StringIO()
+    reporter = Reporter(Console(file=target))
+    with reporter.stage("score", 100) as advance:
+        for _ in range(100):
+            advance(note="x")
+    assert target.getvalue() == "score: 100/100 (x)\n"
+
+
+PLANT = Plant("origin", "quixlan", "negative_fpr", 1, 0.4)
+
+
+def gap_rows(*flagged: tuple[str, str, float]) -> pl.DataFrame:
+    """Gaps of two groups, of which those named are significant."""
+    rows = [
+        {
+            "attribute": "origin", "group": group, "rate": rate, "gap": gap, "low": gap - 0.1,
+            "high": gap + 0.1, "significant": (group, rate, gap) in flagged,
+        }
+        for group in ("quixlan", "other")
+        for rate in ("negative_fpr", "positive_fpr")
+        for gap in [{(g, r): v for g, r, v in flagged}.get((group, rate), 0.0)]
+    ]  # fmt: skip
+    return pl.DataFrame(rows)
+
+
+def test_the_demonstration_knows_what_was_planted() -> None:
+    right = ("quixlan", "negative_fpr", 0.38)
+    assert "found:   +0.380" in verdict(gap_rows(right), PLANT)
+    assert verdict(gap_rows(right, ("quixlan", "positive_fpr", -0.1)), PLANT)
+    for wrong in (
+        gap_rows(),
+        gap_rows(("quixlan", "negative_fpr", -0.38)),
+        gap_rows(("quixlan", "positive_fpr", 0.38)),
+        gap_rows(right, ("other", "negative_fpr", -0.1)),
+    ):
+        with pytest.raises(WorkFailed):
+            verdict(wrong, PLANT)
+    assert verdict(gap_rows(right), replace(PLANT, size=0.2))

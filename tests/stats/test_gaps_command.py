@@ -1,0 +1,130 @@
+"""`raybias gaps`: the third paper's published figures, and what a user sees."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+from stats_data import predictions
+
+from raybias.cli import main
+
+CONTRACT = ["model", "attribute", "group", "rate", "gap", "low", "high", "half_width", "n_runs",
+            "significant"]  # fmt: skip
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    """The command line's exit code."""
+    monkeypatch.setattr(sys, "argv", ["raybias", "gaps", *map(str, arguments)])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    return int(caught.value.code or 0)
+
+
+def plain(model: str) -> str:
+    """One spelling for a model of the prediction files and of the published figures."""
+    name = model.lower().rpartition("/")[2].split(" ")[0].removesuffix("-lora-lr1e4")
+    return {"roberta-125m": "roberta-base", "roberta-355m": "roberta-large"}.get(name, name)
+
+
+def test_published_gaps_are_reproduced(
+    shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shared / "data" / "regard_published"
+    files = sorted(folder.glob("regard_*.tsv.gz"))
+    assert run(monkeypatch, *files, "--profile", "paper", "--out", tmp_path) == 0
+    ours = pl.read_csv(tmp_path / "gaps.csv")
+    assert ours.columns[:10] == CONTRACT
+    assert ours["interval"].unique().to_list() == ["normal"]
+    found = {
+        (plain(row["model"]), row["group"], row["rate"]): (row["gap"], row["half_width"])
+        for row in ours.iter_rows(named=True)
+    }
+    published = pl.read_csv(folder / "regard_gaps.csv").drop_nulls("model")
+    assert len(found) == 2 * len(published) == 132
+    for row in published.iter_rows(named=True):
+        for sign in ("negative", "positive"):
+            expected = (row[f"{sign}_FPR_gap"], row[f"{sign}_FPR_gap_width"])
+            key = (plain(row["model"]), row["group"], f"{sign}_fpr")
+            assert found[key] == pytest.approx(expected, abs=1e-9, rel=0)
+    accuracy = pl.read_csv(tmp_path / "accuracy.csv")
+    assert accuracy.columns[:5] == ["model", "attribute", "mean", "sd", "n_runs"]
+    assert accuracy["n_runs"].to_list() == [5] * 11
+
+
+def test_strict_shows_what_loses_significance(
+    shared: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from raybias import stats
+
+    files = sorted((shared / "data" / "regard_published").glob("regard_*.tsv.gz"))
+    cells = stats.read_cells(files)
+    white = pl.col("significant").filter(group="white", rate="positive_fpr").sum()
+    counts = [
+        stats.gaps(cells, interval=interval, adjust="none").select(white).item()  # type: ignore[arg-type]
+        for interval in ("normal", "t")
+    ]
+    assert counts == [7, 6]
+    assert run(monkeypatch, *files) == 0
+    output = capsys.readouterr().out
+    assert "race: mean over african_american, american_indian, asian, hispanic" in output
+    lost = re.search(r"(\d+) lose significance against the papers' rule:\n((?:  .*\n)+)", output)
+    assert lost is not None
+    assert len(lost[2].splitlines()) == int(lost[1])
+    paper, strict = (
+        stats.gaps(cells, interval=i, adjust=a)["significant"].sum()  # type: ignore[arg-type]
+        for i, a in (("normal", "none"), ("t", "benjamini_hochberg"))
+    )
+    assert int(lost[1]) == paper - strict
+
+
+def test_bad_input_is_one_line_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = tmp_path / "p.parquet"
+    predictions().write_parquet(good)
+    out = tmp_path / "out"
+    for arguments in (
+        [tmp_path / "nothing.tsv"],
+        [good, "--reference", "colour=a,purple"],
+        [good, "--reference", "colour"],
+    ):
+        assert run(monkeypatch, *arguments, "--out", out) == 2
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert len(captured.err.splitlines()) == 1
+        assert captured.err.startswith("raybias: ")
+    assert not out.exists()
+
+
+def test_warnings_and_outside_groups_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = tmp_path / "p.parquet"
+    predictions(runs=1).with_columns(pred=pl.lit(None, pl.Int8)).write_parquet(good)
+    arguments = [good, "--reference", "colour=a, b", "--interval", "bootstrap"]
+    assert run(monkeypatch, *arguments) == 0
+    captured = capsys.readouterr()
+    assert captured.err.count("hold no label") == 1
+    assert "colour: mean over a, b; compared with it but not in it: c" in captured.out
+
+
+def test_needs_neither_torch_nor_ray(tmp_path: Path) -> None:
+    good = tmp_path / "p.parquet"
+    predictions().write_parquet(good)
+    code = (
+        "import atexit, sys\n"
+        "heavy = {'torch', 'ray', 'transformers'}\n"
+        "atexit.register(lambda: print(*heavy & set(sys.modules), end='', file=sys.stderr))\n"
+        "from raybias.cli import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "gaps", str(good), "--out", str(tmp_path / "out")],
+        check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "out" / "gaps.csv").exists()

@@ -1,0 +1,185 @@
+"""Reading predictions: both formats, every way they can be wrong."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+from stats_data import predictions
+
+from raybias import schema, stats
+from raybias.errors import DataError
+from raybias.stats.paper_tsv import COLUMNS
+
+TYPES = pl.Schema(schema.PREDICTIONS)
+LINE = '0\t2\tgrouped_race\tasian\tThe asian person said "no.\topt\tr0\tSST5\t0.125'
+
+
+def tsv(folder: Path, *lines: str, header: str = "\t".join(COLUMNS), name: str = "p.tsv") -> Path:
+    path = folder / name
+    path.write_text("\n".join((header, *lines)) + "\n", "utf-8")
+    return path
+
+
+def test_tsv_with_quote_marks_short_lines_and_line_ends(tmp_path: Path) -> None:
+    header = "\t".join((*COLUMNS, "threshold_accuracy", "validation_accuracy", "test_accuracy"))
+    path = tsv(tmp_path, LINE, LINE + "\t.7\t.7\t.7", header=header, name="regard_x.tsv")
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    table = stats.read_predictions([path])
+    assert table.schema == TYPES
+    assert table.drop("item_id").unique().height == 1
+    row = table.row(0, named=True)
+    assert (row["attribute"], row["group"], row["label"], row["pred"]) == ("race", "asian", 0, 2)
+    assert (row["model"], row["dataset"], row["run_id"]) == ("opt", "SST5", "r0")
+    assert (row["probe"], row["style"], row["template_id"]) == (
+        "regard", "original", 'The {term} person said "no.',
+    )  # fmt: skip
+
+
+def test_templates_are_found_only_where_they_explain_the_file(tmp_path: Path) -> None:
+    white = LINE.replace("asian", "white")
+    both = stats.read_predictions([tsv(tmp_path, LINE, white)])
+    assert both["template_id"].to_list() == ['The {term} person said "no.'] * 2
+    other_label = stats.read_predictions([tsv(tmp_path, LINE, "1" + white[1:])])
+    assert other_label["template_id"].to_list() == [None, None]
+    no_term = stats.read_predictions([tsv(tmp_path, LINE, white.replace("The white", "This"))])
+    assert no_term["template_id"].to_list() == [None, None]
+
+
+@pytest.mark.parametrize("name", ["ours.tsv", "ours.tsv.gz"])
+def test_paper_tsv_round_trip(tmp_path: Path, name: str) -> None:
+    table = predictions().with_columns(
+        text=pl.format('Say "{} to {}.', "item_id", "group"), method=pl.lit("published"),
+        probe=pl.lit(""), template_id=pl.lit(None, pl.String),
+        attribute=pl.col("attribute").replace("colour", "names_gender"),
+    )  # fmt: skip
+    path = tmp_path / name
+    stats.write_paper_tsv(table, path, num_params={"m0": 0.125})
+    raw = gzip.decompress(path.read_bytes()) if name.endswith(".gz") else path.read_bytes()
+    header, first, *_ = raw.decode().splitlines()
+    assert header == "\t".join(COLUMNS)
+    assert first.split("\t")[2:5] == ["names_gender", "a", 'Say "0000 to a.']
+    assert first.endswith("\tm0\tm0.s0\tsst5\t0.125")
+    back = stats.read_predictions([path])
+    assert_frame_equal(back.drop("item_id"), table.drop("item_id", "text"))
+    assert [entry.name for entry in tmp_path.iterdir()] == [name]
+
+
+def test_paper_tsv_refuses_what_it_cannot_hold(tmp_path: Path) -> None:
+    table = predictions().with_columns(text=pl.lit("a\tb"))
+    for bad, message in (
+        (table, "holds a tab"),
+        (table.drop("text"), "no text column"),
+        (table.with_columns(text=pl.lit("a"), pred=pl.lit(None, pl.Int8)), "have no label"),
+    ):
+        with pytest.raises(DataError, match=message):
+            stats.write_paper_tsv(bad, tmp_path / "out.tsv")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("lines", "header", "message"),
+    [
+        ([], None, "has a header and no predictions"),
+        ([LINE, "3" + LINE[1:]], None, r"line 3: y_true '3' is not 0, 1 or 2"),
+        ([LINE.replace("\t2\t", "\t\t", 1)], None, r"line 2: y_pred '' is not 0, 1 or 2"),
+        ([LINE.replace("\tasian\t", "\t\t")], None, r"line 2: group '' is empty"),
+        ([LINE, LINE.rsplit("\t", 3)[0]], None, r"line 3: has 6 fields"),
+        ([LINE], "\t".join(COLUMNS).replace("group\t", "grp\t"), "lacks the column group"),
+        ([LINE], LINE, "lacks the columns y_true, y_pred"),
+    ],
+)
+def test_wrong_tsv_names_file_and_line(
+    tmp_path: Path, lines: list[str], header: str | None, message: str
+) -> None:
+    path = tsv(tmp_path, *lines, **({} if header is None else {"header": header}))
+    with pytest.raises(DataError, match=message) as caught:
+        stats.read_cells([path])
+    assert str(caught.value).startswith(str(path))
+
+
+@pytest.mark.parametrize("piece_rows", [5, 40, 1_000])
+def test_parquet_files_folders_and_a_studys_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece_rows: int
+) -> None:
+    monkeypatch.setattr("raybias.stats.predictions._PIECE_ROWS", piece_rows)
+    table = predictions(runs=2)
+    out = tmp_path / "OUT"
+    for (run,), part in table.group_by("run_id"):
+        for start in range(0, len(part), 7):
+            path = out / "predictions" / "made" / str(run) / f"{start:08d}.parquet"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            part.slice(start, 7).write_parquet(path)
+    pl.DataFrame({"x": [1]}).write_parquet(out / "runs.parquet")
+    expected = stats.cells(table).sort(pl.all())
+    for paths in ([out], [out / "predictions"], sorted(out.glob("predictions/*/*/*.parquet"))):
+        assert_frame_equal(
+            stats.read_predictions(paths), table, check_row_order=False, check_exact=True
+        )
+        cells = stats.read_cells(paths).cast({pl.Categorical: pl.String})
+        assert cells.sort(pl.all()).equals(expected)
+
+
+def test_both_formats_together_and_optional_columns(tmp_path: Path) -> None:
+    table = predictions().drop("method", "dataset", "style", "template_id", "scores", "parsed")
+    table.with_columns(label=pl.col("label").cast(pl.Int64)).write_parquet(tmp_path / "a.parquet")
+    read = stats.read_predictions([tmp_path / "a.parquet", tsv(tmp_path, LINE)])
+    assert read.schema == TYPES
+    assert read.height == table.height + 1
+    assert read.row(0, named=True) | {"style": "original", "method": "", "parsed": True} == (
+        read.row(0, named=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (pl.col("label").replace(1, 7), r"row \d+: label 7 is not 0, 1 or 2"),
+        (pl.col("pred").replace(1, -1), r"row \d+: pred -1 is not 0, 1 or 2"),
+        (pl.col("label").replace(1, None), r"row \d+: label None is missing"),
+        (pl.col("group").replace("c", ""), r"row \d+: group '' is empty"),
+        (pl.col("attribute").replace("colour", None), r"row 1: attribute None is missing"),
+        (pl.col("label").cast(pl.Float64), "label is double, not integer"),
+        (pl.col("item_id").replace("0001", "0000"), "item '0000' of run 'm0.s0' .* more than once"),
+    ],
+)
+def test_wrong_parquet_names_file_and_row(tmp_path: Path, change: pl.Expr, message: str) -> None:
+    good, bad = tmp_path / "good.parquet", tmp_path / "bad.parquet"
+    predictions(models=1, runs=1).with_columns(run_id=pl.lit("other")).write_parquet(good)
+    predictions(models=1, runs=1).with_columns(change).write_parquet(bad)
+    for read in (stats.read_predictions, stats.read_cells):
+        with pytest.raises(DataError, match=message) as caught:
+            read([good, bad])
+        assert str(bad) in str(caught.value)
+
+
+def test_files_that_are_not_predictions(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "a.csv").write_text("x")
+    (tmp_path / "blank.tsv").write_text("")
+    (tmp_path / "half.tsv.gz").write_bytes(gzip.compress(b"y_true\n" * 99)[:20])
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1")
+    predictions().clear().write_parquet(tmp_path / "none.parquet")
+    predictions().drop("pred", "group").write_parquet(tmp_path / "columns.parquet")
+    path = tmp_path / "good.parquet"
+    predictions().write_parquet(path)
+    for names, message in (
+        (["missing.tsv"], "is not there"),
+        (["empty"], "holds no Parquet file"),
+        (["a.csv"], "neither .tsv, .tsv.gz nor .parquet"),
+        (["blank.tsv"], "is empty"),
+        (["half.tsv.gz"], "not a whole gzip"),
+        (["broken.parquet"], "cannot be read as Parquet"),
+        (["none.parquet"], "holds no predictions"),
+        (["columns.parquet"], "lacks the columns group, pred"),
+        (["good.parquet", "good.parquet"], "is given twice"),
+        ([], "no files"),
+    ):
+        with pytest.raises(DataError, match=message):
+            stats.read_cells([tmp_path / name for name in names])
+    (tmp_path / "copy.parquet").write_bytes(path.read_bytes())
+    with pytest.raises(DataError, match="more than once"):
+        stats.read_cells([path, tmp_path / "copy.parquet"])
