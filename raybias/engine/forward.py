@@ -69,7 +69,7 @@ class Reader:
         at = batch.at_R.to(device), batch.at_T.to(device) + prompts_SPW.shape[1]
         model = self.backbone.model
         if self.label_rows is None:
-            whole_RTV = model(inputs_embeds=inputs_RTW, use_cache=False, **masks).logits
+            whole_RTV: Tensor = model(inputs_embeds=inputs_RTW, use_cache=False, **masks).logits
             return whole_RTV[at][:, list(self.label_ids)].float()
         output = model.base_model(inputs_embeds=inputs_RTW, use_cache=False, **masks)
         hidden_NH = output.last_hidden_state[at].float()

@@ -108,6 +108,8 @@ def score_shards(
     context = DataContext.get_current()
     context.retried_map_errors = _REPLICA_LOST
     context.max_map_retries = max_failures
+    # Ray Data's own wrapper loses what it wraps on the way to the driver.
+    context.raise_original_map_exception = True
     callers = math.ceil(plan.replicas_max * (REQUESTS_PER_REPLICA + 1) / _CALLS)
     # One block is one shard: what a lost replica or caller repeats is a single request.
     # Callers wait for answers and need no CPU of their own, so replicas can have them all.

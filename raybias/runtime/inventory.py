@@ -179,12 +179,12 @@ def _gpu_memories(node_ids: Iterable[str]) -> dict[str, int]:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    @ray.remote(num_cpus=0, num_gpus=0.01, max_retries=0)
-    def ask() -> int:
+    def first_gpu() -> int:
         import torch
 
         return int(torch.cuda.get_device_properties(0).total_memory)
 
+    ask = ray.remote(num_cpus=0, num_gpus=0.01, max_retries=0)(first_gpu)
     asked = {
         ask.options(
             scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False)

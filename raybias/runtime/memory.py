@@ -7,9 +7,12 @@ counts are upper estimates from a model's shape; no weight is loaded.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from raybias.runtime.inventory import size
+
+if TYPE_CHECKING:
+    from raybias.engine.backbone import ModelShape
 
 # Values that autograd keeps per token, layer and unit of width when the weights
 # are frozen; 10.4 for OPT and 14.4 for LLaMA were measured, and a layer works on more.
@@ -20,16 +23,6 @@ _ALIVE_IN_FORWARD = 16
 _PROMPT_COPIES = 5
 # Python with torch, transformers and Ray; on a GPU also the CUDA context.
 _PROCESS_BYTES = {"cpu": 700 * 2**20, "gpu": 1200 * 2**20}
-
-
-class Shape(Protocol):
-    """What is counted with: the engine's `ModelShape`."""
-
-    parameters: int
-    weight_bytes: int
-    layers: int
-    hidden: int
-    width: int
 
 
 @dataclass(frozen=True)
@@ -47,7 +40,13 @@ def total(shares: tuple[Share, ...]) -> int:
 
 
 def tuning_shares(
-    shape: Shape, *, pack: int, prompt_length: int, tokens: int, device: str, partitions: int = 1
+    shape: ModelShape,
+    *,
+    pack: int,
+    prompt_length: int,
+    tokens: int,
+    device: str,
+    partitions: int = 1,
 ) -> tuple[Share, ...]:
     """The memory of a worker that tunes `pack` prompts.
 
@@ -84,7 +83,7 @@ def tuning_shares(
     )
 
 
-def scoring_shares(shape: Shape, *, tokens: int, device: str) -> tuple[Share, ...]:
+def scoring_shares(shape: ModelShape, *, tokens: int, device: str) -> tuple[Share, ...]:
     """The memory of a replica that scores `tokens` tokens at a time."""
     item = shape.weight_bytes // shape.parameters
     return (
@@ -103,7 +102,7 @@ def scoring_shares(shape: Shape, *, tokens: int, device: str) -> tuple[Share, ..
     )
 
 
-def _weights(shape: Shape, partitions: int) -> tuple[Share, ...]:
+def _weights(shape: ModelShape, partitions: int) -> tuple[Share, ...]:
     item = shape.weight_bytes // shape.parameters
     counted = f"{shape.parameters:,} parameters x {item} bytes"
     if partitions == 1:

@@ -10,13 +10,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from raybias.config import Backbone, SoftPrompt, Study, TrainingSet
 from raybias.errors import OutputError, PlanError
 from raybias.probes import probe_items
 from raybias.runtime.inventory import Inventory, Node, parse_size, size
-from raybias.runtime.memory import Shape, Share, scoring_shares, total, tuning_shares
+from raybias.runtime.memory import Share, scoring_shares, total, tuning_shares
 from raybias.storage import Store
+
+if TYPE_CHECKING:
+    from raybias.engine.backbone import ModelShape
 
 # A replica computes on all its CPUs but asks Ray for this part of them: the rest
 # lets Ray Data's readers and callers, which mostly wait, be scheduled beside it.
@@ -179,7 +183,7 @@ class _Room:
     """The place that one backbone has: counts of workers that fit."""
 
     def __init__(
-        self, study: Study, inventory: Inventory, backbone: Backbone, shape: Shape
+        self, study: Study, inventory: Inventory, backbone: Backbone, shape: ModelShape
     ) -> None:
         self.study, self.inventory, self.shape = study, inventory, shape
         self.backbone = backbone.name

@@ -136,7 +136,6 @@ def scorers(
             target_ongoing_requests=REQUESTS_PER_REPLICA,
             # The whole work waits from the start, so scaling up need not wait for a trend.
             upscale_delay_s=1,
-            look_back_period_s=2,
             downscale_delay_s=30,
         ),
         max_ongoing_requests=REQUESTS_PER_REPLICA,

@@ -78,6 +78,7 @@ def run_study(
     data = read_data(study)
     record = resumed(store, make_record(study, data.fingerprints(), command=command))
     check_inputs(study, data)
+    reporter.say(f"{study.name}: connecting to Ray")
     with connected(address):
         planned = plan(record.study, read_inventory(address), out=store.uri)
         begin(store, record)

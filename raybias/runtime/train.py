@@ -57,6 +57,11 @@ def tune(
     reporter = reporter or Reporter()
     rows: list[dict[str, Any]] = []
     for method in study.methods:
+        if method.max_steps is None:
+            reporter.say(
+                f"note: {backbone.name} on {training.name}: max_steps is not set; the early-stop"
+                " rule can run for ever on a slowly falling loss"
+            )
         rows += _Stage(
             study=study,
             backbone=backbone,

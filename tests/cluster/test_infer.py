@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,13 +13,13 @@ import psutil
 import pyarrow as pa
 import pytest
 import torch
+from tiny import save_model, texts
+
+from raybias import config
 from raybias.engine.adapter import load_soft_prompt, save_soft_prompt
 from raybias.engine.backbone import load_backbone
 from raybias.engine.scoring import LabelScorer
 from raybias.engine.verbalizer import verbalizer_ids
-from tiny import save_model, texts
-
-from raybias import config
 from raybias.runtime import infer, serve
 from raybias.runtime.plan import ScorePlan
 from raybias.schema import ITEMS, PREDICTIONS
@@ -177,9 +175,13 @@ def test_killed_replica_and_broken_files_are_made_good(
     store = filled_store(tmp_path, spec)
     shards = all_shards()
     killed = False
-    for count, _ in enumerate(score(store, spec, plan_of(2, 512), shards)):
-        if count >= 2 and not killed:
-            os.kill(replicas_of("raybias-test")[0], signal.SIGKILL)
+    for _ in score(store, spec, plan_of(2, 512), shards):
+        if not killed:
+            # Held first, so that requests are at it when it dies.
+            replica = psutil.Process(replicas_of("raybias-test")[0])
+            replica.suspend()
+            time.sleep(0.5)
+            replica.kill()
             killed = True
     assert killed
     check(store, expected)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +22,14 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 RAY = str(Path(sys.executable).with_name("ray"))
 #: The demonstration, cut down: few seeds, few steps, few items.
 SMALL = ("methods.0.seeds=[1,2,3]", "methods.0.keep=2", "methods.0.max_steps=20")
+
+#: Token authentication stays on; the cluster and its client share a token of their own.
+TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+
+
+def environment() -> dict[str, str]:
+    """What this session has, without a cluster that it may be connected to."""
+    return {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"} | TOKEN
 
 
 def free_port() -> int:
@@ -40,6 +50,7 @@ def dashboard() -> Iterator[str]:
             f"--ray-client-server-port={free_port()}", f"--temp-dir={folder}",
             "--object-store-memory=268435456", "--disable-usage-stats",
         ],
+        env=environment(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )  # fmt: skip
@@ -72,7 +83,7 @@ def submit(address: str, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [RAY, "job", "submit", "--address", address, "--working-dir", ".", "--", *entry],
         cwd=CHECKOUT,
-        env={key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"},
+        env=environment(),
         capture_output=True,
         text=True,
         timeout=240,

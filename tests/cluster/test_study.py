@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,7 +29,7 @@ MAIN = "from raybias.cli import main; main()"
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_study(tmp_path_factory.mktemp("study"), items=1800)
+    return save_study(tmp_path_factory.mktemp("study"), items=1200)
 
 
 def run(study: Path, out: Path, *options: str) -> str:
@@ -44,17 +45,35 @@ def scores(out: Path) -> pl.DataFrame:
     return pl.concat([pl.read_parquet(file) for file in files])
 
 
-def test_a_killed_driver_leaves_work_that_the_next_one_uses(
-    study: Path, tmp_path: Path, ray_cluster: None
-) -> None:
-    cold, cut = tmp_path / "cold", tmp_path / "cut"
-    printed = run(study, cold)
+@pytest.fixture(scope="module")
+def cold(study: Path, tmp_path_factory: pytest.TempPathFactory, ray_cluster: None) -> Path:
+    """The OUT of an undisturbed run."""
+    out = tmp_path_factory.mktemp("cold") / "out"
+    printed = run(study, out)
+    (out.parent / "printed").write_text(printed)
+    return out
+
+
+def test_a_run_leaves_tables_report_and_runs(cold: Path) -> None:
+    printed = (cold.parent / "printed").read_text()
     assert "colour" in printed
-    assert "report.html" in printed
-    assert (cold / "report.html").exists()
+    assert f"report: {cold}/report.html" in printed
+    assert "<html" in (cold / "report.html").read_text()
     columns = pl.read_csv(cold / "tables" / "gaps.csv").columns
     assert columns[:5] == ["model", "attribute", "group", "rate", "gap"]
+    runs = Store(cold).read_table("runs.parquet")
+    assert runs.schema == RUNS
+    assert sum(runs["selected"].to_pylist()) == 2
+    assert yaml.safe_load((cold / "study.yaml").read_text())["study"]["name"] == "tiny"
 
+
+def test_a_killed_driver_leaves_work_that_the_next_one_uses(
+    study: Path, cold: Path, tmp_path: Path
+) -> None:
+    """Its replicas live on in the cluster, and must not be in the way."""
+    cut = tmp_path / "cut"
+    # Tuning that was done elsewhere is work done; only the scoring is left to cut off.
+    shutil.copytree(cold / "adapters", cut / "adapters")
     address = ray.get_runtime_context().gcs_address
     command = [sys.executable, "-c", MAIN, "run", str(study), "--out", str(cut)]
     log = tmp_path / "driver.log"
@@ -70,21 +89,17 @@ def test_a_killed_driver_leaves_work_that_the_next_one_uses(
     wanted = len(list((cold / "predictions").rglob("*.parquet")))
     assert 20 <= len(done) < wanted, "the driver was to be killed in the middle"
 
-    assert run(study, cut, "--set", "resources.rows_per_shard=5") == printed.replace(
-        str(cold), str(cut)
-    )
-    again = [file for file, then in (done | tuned).items() if file.stat().st_mtime_ns != then]
-    assert again == [], "whole shards and adapters are not made twice"
+    printed = (cold.parent / "printed").read_text()
+    again = run(study, cut, "--set", "resources.rows_per_shard=5")
+    assert again == printed.replace(str(cold), str(cut))
+    touched = [file for file, then in (done | tuned).items() if file.stat().st_mtime_ns != then]
+    assert touched == [], "whole shards and adapters are not made twice"
     one, other = scores(cold), scores(cut)
     assert one.drop("scores").equals(other.drop("scores"))
     np.testing.assert_allclose(
         np.array(one["scores"].to_list()), np.array(other["scores"].to_list()), atol=1e-5
     )
-    runs = Store(cut).read_table("runs.parquet")
-    assert runs.schema == RUNS
-    assert sum(runs["selected"].to_pylist()) == 2
-
-    with pytest.raises(BadInput, match=r"holds another study \(limit is None, now 4\)"):
+    with pytest.raises(BadInput, match=r"holds another study \(limit is None, now 4; data\."):
         run(study, cut, "--limit", "4")
 
 
@@ -103,10 +118,10 @@ def wait_for(out: Path, count: int, driver: subprocess.Popen[bytes], log: Path) 
     ("option", "said"),
     [
         ("methods.0.prompt_length=60", "longer than"),
-        ("verbalizer.neutral=negative", "distinct"),
+        ("verbalizer.neutral=negative", "both begin with token"),
         ("probes.0.data=nowhere.csv", "nowhere.csv"),
         ("training.0.data=nowhere", "nowhere"),
-        ("backbones.0.id=nowhere", "nowhere"),
+        ("backbones.0.id=./nowhere", "nowhere"),
         ("resources.cpus_per_worker=99", "99"),
         ("methods.0.seeds=[1,1]", "seeds repeat"),
         ("methods.0.seed=[1]", "did you mean 'seeds'"),
@@ -124,19 +139,16 @@ def test_bad_input_is_refused_in_one_line_before_any_work(
     assert not out.exists(), "nothing half-written"
 
 
-def test_failed_work_is_one_line_and_exit_code_1(
-    study: Path, tmp_path: Path, ray_cluster: None
-) -> None:
+def test_failed_work_is_one_line_and_exit_code_1(study: Path, cold: Path, tmp_path: Path) -> None:
     """An adapter that another program broke; the replica's error reaches the user."""
     out = tmp_path / "out"
-    run(study, out, "--limit", "30")
-    for file in (out / "predictions").rglob("0*.parquet"):
+    shutil.copytree(cold, out)
+    for file in (out / "predictions").rglob("0000000*.parquet"):
         file.unlink()
     adapters = [folder for folder in (out / "adapters").iterdir() if folder.is_dir()]
     for folder in adapters:
         (folder / "adapter_model.safetensors").write_bytes(b"broken")
     with pytest.raises(RaybiasError) as raised:
-        run(study, out, "--limit", "30")
+        run(study, out)
     assert "\n" not in str(raised.value)
     assert any(folder.name in str(raised.value) for folder in adapters)
-    assert yaml.safe_load((out / "study.yaml").read_text())["study"]["limit"] == 30

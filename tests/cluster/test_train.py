@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 import json
-import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,10 +23,6 @@ import torch
 import yaml
 from rich.console import Console
 from safetensors.torch import load_file
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Whitespace
-from transformers import OPTConfig, OPTForCausalLM, PreTrainedTokenizerFast
 
 from raybias.config import Study, load_study
 from raybias.engine.backbone import load_backbone, load_tokenizer
@@ -38,47 +35,25 @@ from raybias.runtime.inventory import assumed
 from raybias.runtime.plan import plan
 from raybias.runtime.progress import Reporter
 from raybias.runtime.train import tokenise, tune, units_of
-from raybias.schema import LABELS
 from raybias.storage import Store
 
 pytestmark = pytest.mark.cluster
 
-WORDS = [f"w{i}" for i in range(40)]
 DRIVER = Path(__file__).with_name("tune_driver.py")
+PATIENCE_S = 240
 ON_RAY = pytest.mark.usefixtures("ray_cluster")
 
 
 @pytest.fixture(scope="module")
-def study_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random OPT, a training set whose words tell the label, and a study of six seeds."""
+def study_file(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny OPT, a training set whose words tell the label, and a study of six seeds."""
     root = tmp_path_factory.mktemp("tuning")
-    vocabulary = ["<pad>", "</s>", *LABELS, *WORDS]
-    tokenizer = Tokenizer(
-        WordLevel({word: i for i, word in enumerate(vocabulary)}, unk_token="<pad>")
-    )
-    tokenizer.pre_tokenizer = Whitespace()
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="</s>", eos_token="</s>", pad_token="<pad>"
-    ).save_pretrained(root / "tiny")
-    torch.manual_seed(0)
-    shape = OPTConfig(
-        vocab_size=len(vocabulary),
-        hidden_size=32,
-        word_embed_proj_dim=32,
-        ffn_dim=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        max_position_embeddings=64,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=1,
-        init_std=0.4,
-    )
-    OPTForCausalLM(shape).save_pretrained(root / "tiny")
+    (root / "tiny").symlink_to(tiny_model)
+    words = [f"w{i}" for i in range(40)]
     random = np.random.default_rng(5)
     for split, count in (("train", 60), ("validation", 30), ("test", 12)):
         labels = random.integers(0, 3, count)
-        texts = [" ".join(random.choice(WORDS[k::3], random.integers(2, 12))) for k in labels]
+        texts = [" ".join(random.choice(words[k::3], random.integers(2, 12))) for k in labels]
         pl.DataFrame({"text": texts, "label": labels}).write_csv(root / f"{split}.csv")
     pl.DataFrame(
         {"text": ["w1", "w2"], "label": [0, 1], "attribute": ["a", "a"], "group": ["x", "y"]}
@@ -202,6 +177,16 @@ def test_a_sweep_on_one_worker_records_diverged_runs_and_the_chosen_rate(
     assert_close(prompts_of(tmp_path), alone, 1e-5)
 
 
+@ON_RAY
+def test_a_sharded_backbone_gives_the_same_prompts(
+    study_file: Path, alone: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    study = load_study(study_file, overrides=("resources.shard=zero3",))
+    rows = tuned(study, tmp_path)
+    assert_close(prompts_of(tmp_path), alone, 1e-4)
+    assert {row["steps"] for row in rows} == {120}
+
+
 def checkpointed(out: Path) -> bool:
     return any(out.glob("train/*/checkpoint_*/*.safetensors"))
 
@@ -214,7 +199,7 @@ def when(condition: Callable[[], bool], action: Callable[[], None]) -> threading
     """Do `action` in a thread once `condition` holds."""
 
     def wait() -> None:
-        ended = time.monotonic() + 90
+        ended = time.monotonic() + PATIENCE_S
         while not condition():
             if time.monotonic() > ended:
                 return
@@ -261,14 +246,14 @@ def repeated_steps(said: str) -> int:
 def driver(study_file: Path, tmp_path: Path) -> Iterator[Callable[[], subprocess.Popen[str]]]:
     """Starts a driver of its own with its own Ray; all of its processes end with the test."""
     started: list[psutil.Process] = []
+    # Ray's socket paths must be short.
+    ray_folder = tempfile.mkdtemp(prefix="rb", dir="/tmp")
 
     def start() -> subprocess.Popen[str]:
-        environment = {**os.environ, "RAY_TMPDIR": "/tmp"}
         process = subprocess.Popen(
-            [sys.executable, str(DRIVER), str(study_file), str(tmp_path / "out")],
+            [sys.executable, str(DRIVER), str(study_file), str(tmp_path / "out"), ray_folder],
             stderr=subprocess.PIPE,
             text=True,
-            env=environment,
         )
         started.append(psutil.Process(process.pid))
         return process
@@ -278,6 +263,7 @@ def driver(study_file: Path, tmp_path: Path) -> Iterator[Callable[[], subprocess
         if process.is_running():
             for each in [*process.children(recursive=True), process]:
                 each.kill()
+    shutil.rmtree(ray_folder, ignore_errors=True)
 
 
 def test_a_killed_driver_goes_on_where_it_was(
@@ -300,7 +286,7 @@ def test_a_killed_driver_goes_on_where_it_was(
     when(lambda: checkpointed(out), kill).join()
     assert first.wait() == -signal.SIGKILL
     second = driver()
-    said = second.communicate(timeout=120)[1]
+    said = second.communicate(timeout=PATIENCE_S)[1]
     assert second.returncode == 0, said
     assert same_bits(prompts_of(out), prompts_of(undisturbed[0]))
     assert repeated_steps(said) <= 2 * 10 * 5

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
-import tempfile
 from pathlib import Path
 
 import ray
@@ -19,11 +17,10 @@ from raybias.storage import Store
 
 def main() -> None:
     study, out = load_study(sys.argv[1]), Path(sys.argv[2])
-    folder = tempfile.mkdtemp(prefix="rb", dir="/tmp")
     ray.init(
         address="local",
         num_cpus=2,
-        _temp_dir=folder,
+        _temp_dir=sys.argv[3],
         log_to_driver=False,
         logging_level="ERROR",
         object_store_memory=256 * 2**20,
@@ -33,7 +30,6 @@ def main() -> None:
     kept = [[row["seed"], row["rank"], row["validation_accuracy"]] for row in rows]
     (out / "rows.json").write_text(json.dumps(kept))
     ray.shutdown()
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

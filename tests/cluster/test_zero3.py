@@ -1,0 +1,100 @@
+"""What ZeRO-3 sends: weights once per step, however many seeds share it (about 25 s)."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import multiprocessing
+
+from raybias.config import Backbone, SoftPrompt
+
+pytestmark = pytest.mark.cluster
+
+PACKS = (1, 2, 4)
+STEPS = 6
+
+
+def test_gathered_weight_bytes_per_seed_step_fall_as_the_pack_grows(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    multiprocessing.spawn(_rank, args=(port, str(tiny_model), str(tmp_path)), nprocs=2)
+    counted = torch.load(tmp_path / "counted.pt")
+    whole = counted["weight_bytes"]
+    assert counted["held"] <= 0.51 * whole  # each rank keeps its half
+    per_seed_step = [counted[size] / (size * STEPS) for size in PACKS]
+    print({size: round(b / whole, 3) for size, b in zip(PACKS, per_seed_step, strict=True)})
+    assert per_seed_step[0] == pytest.approx(2 * whole, rel=0.6)  # forward and backward
+    for size, bytes_each in zip(PACKS, per_seed_step, strict=True):
+        assert bytes_each * size == pytest.approx(per_seed_step[0], rel=0.02)
+
+
+def _rank(rank: int, port: int, model: str, out: str) -> None:
+    """Tune packs of growing size on a sharded backbone and count what is gathered."""
+    os.environ |= {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": "2",
+    }
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    from raybias.engine.scoring import LabelScorer
+    from raybias.engine.tuning import PackedTuner, TokenSet, Unit
+    from raybias.runtime.zero3 import ProcessGroup, load_sharded
+
+    device = torch.device("cpu")
+    spec = Backbone(id=model, dtype="float32", bos="prepend")
+    backbone = load_sharded(spec, device=device)
+    counter = _count_gathers()
+    scorer = LabelScorer(backbone, (2, 3, 4), group=ProcessGroup(device))
+    rows = tuple((1, 5 + n % 30, 6 + n % 7, 7) for n in range(24))
+    tokens = TokenSet(rows=rows, labels=tuple(n % 3 for n in range(24)))
+    method = SoftPrompt(
+        prompt_length=2, seeds=(1,), keep=1, batch_size=4, eval_every=STEPS, max_steps=STEPS
+    )
+    parameters = list(backbone.model.parameters())
+    counted: dict[Any, float] = {
+        "weight_bytes": sum(p.ds_numel * 4 for p in parameters),
+        "held": sum(p.ds_tensor.numel() * 4 for p in parameters),
+    }
+    for size in PACKS:
+        units = [Unit(f"s{seed}", seed, 0.01, "final") for seed in range(size)]
+        tuner = PackedTuner(scorer, method, units, train=tokens, validation=tokens)
+        tuner._evaluate = lambda runs: []  # what a step costs is asked, not an evaluation
+        before = counter()
+        tuner.advance()
+        counted[size] = counter() - before
+    if rank == 0:
+        torch.save(counted, Path(out) / "counted.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _count_gathers() -> Callable[[], int]:
+    """Count the bytes that DeepSpeed gathers from now on."""
+    from deepspeed import comm
+
+    total = 0
+
+    def counting(gather: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(output: torch.Tensor, *arguments: Any, **options: Any) -> Any:
+            nonlocal total
+            total += output.numel() * output.element_size()
+            return gather(output, *arguments, **options)
+
+        return counted
+
+    comm.allgather_fn = counting(comm.allgather_fn)
+    comm.all_gather_into_tensor = counting(comm.all_gather_into_tensor)
+    return lambda: total

@@ -1,0 +1,39 @@
+"""A reader sees a file whole or not at all."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from raybias.errors import OutputError
+from raybias.storage import Store
+
+
+def test_files_come_back_as_they_were(tmp_path: Path) -> None:
+    store = pickle.loads(pickle.dumps(Store(tmp_path / "out")))
+    store.write_text("a/b.txt.gz", "plain, whatever its suffix")
+    store.write_text("a/b.txt.gz", "and replaced")
+    table = pa.table({"x": [1, 2], "y": ["p", None]})
+    store.write_table("a/c.parquet", table)
+    assert store.read_text("a/b.txt.gz") == "and replaced"
+    assert store.read_table("a/c.parquet").equals(table)
+    assert store.files("a") == ["a/b.txt.gz", "a/c.parquet"]
+    assert store.files("", suffix=".parquet", recursive=True) == ["a/c.parquet"]
+    assert sorted(p.name for p in (tmp_path / "out" / "a").iterdir()) == ["b.txt.gz", "c.parquet"]
+
+
+def test_partial_files_are_not_seen(tmp_path: Path) -> None:
+    (tmp_path / ".half.tmp").write_text("half")
+    assert Store(tmp_path).files() == []
+    assert not Store(tmp_path).exists("whole")
+
+
+def test_places_that_cannot_be_written_say_so(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="cannot open 'nowhere://x'"):
+        Store("nowhere://x")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="cannot write"):
+        Store(tmp_path / "file").write_text("x", "y")

@@ -1,0 +1,93 @@
+"""Tiny random backbones of several architectures, saved and loaded as real ones are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+
+from raybias.config import Backbone as Spec
+from raybias.engine.backbone import Backbone, load_backbone
+from raybias.engine.tuning import TokenSet
+from raybias.schema import LABELS
+
+WORDS = [f"w{i}" for i in range(90)]
+VOCABULARY = ["<pad>", "</s>", *LABELS, *WORDS]
+SIZES = {"vocab_size": len(VOCABULARY), "bos_token_id": 1, "eos_token_id": 1, "pad_token_id": 0}
+GROUPED = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.3,
+}
+OPT = {
+    "hidden_size": 32,
+    "ffn_dim": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 64,
+    "init_std": 0.3,
+}
+
+CONFIGS = {
+    "opt": lambda: transformers.OPTConfig(**SIZES, **OPT, word_embed_proj_dim=32),
+    # As OPT-350M: embeddings narrower than the model, normalised after each block.
+    "opt_projected": lambda: transformers.OPTConfig(
+        **SIZES, **OPT, word_embed_proj_dim=16, do_layer_norm_before=False
+    ),
+    "gpt2": lambda: transformers.GPT2Config(
+        **SIZES, n_embd=32, n_layer=2, n_head=4, n_positions=64, initializer_range=0.3
+    ),
+    "llama": lambda: transformers.LlamaConfig(**SIZES, **GROUPED),
+    "qwen2": lambda: transformers.Qwen2Config(**SIZES, **GROUPED),
+    "mistral": lambda: transformers.MistralConfig(**SIZES, **GROUPED, sliding_window=48),
+    # These two are not read the fast way: ALiBi takes no tree, Cohere scales its logits.
+    "bloom": lambda: transformers.BloomConfig(
+        **SIZES, hidden_size=32, n_layer=2, n_head=4, initializer_range=0.3
+    ),
+    "cohere": lambda: transformers.CohereConfig(**SIZES, **GROUPED, logit_scale=0.5),
+}
+#: The architectures that the issue of packed tuning names.
+TUNED = ("opt", "opt_projected", "gpt2", "llama", "qwen2", "mistral")
+
+
+def save(kind: str, folder: Path) -> Path:
+    """A random model of `kind` with a word tokenizer, in `folder`."""
+    tokenizer = Tokenizer(WordLevel({word: i for i, word in enumerate(VOCABULARY)}, "<pad>"))
+    tokenizer.pre_tokenizer = Whitespace()
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="</s>", eos_token="</s>", pad_token="<pad>"
+    ).save_pretrained(folder)
+    torch.manual_seed(0)
+    transformers.AutoModelForCausalLM.from_config(CONFIGS[kind]()).save_pretrained(folder)
+    return folder
+
+
+def load(kind: str, folder: Path, *, dtype: str = "float32") -> Backbone:
+    """A random backbone of `kind`, through the code that loads real ones."""
+    spec = Spec(id=str(save(kind, folder / kind)), dtype=dtype, bos="prepend")
+    return load_backbone(spec)
+
+
+def sentences(count: int, *, seed: int, longest: int = 12) -> list[str]:
+    """Random sentences, many of which begin alike."""
+    random = np.random.default_rng(seed)
+    openings = [" ".join(random.choice(WORDS, n)) for n in (1, 3, 5)]
+    return [
+        " ".join([random.choice(openings), *random.choice(WORDS, random.integers(1, longest))])
+        for _ in range(count)
+    ]
+
+
+def token_set(backbone: Backbone, count: int, *, seed: int) -> TokenSet:
+    """Sentences of `count` rows with labels that depend on a word of theirs."""
+    rows = backbone.encode(sentences(count, seed=seed))
+    return TokenSet(tuple(map(tuple, rows)), tuple(row[-1] % 3 for row in rows))

@@ -1,0 +1,130 @@
+"""Label logits equal the model's own, one row at a time, however they are packed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import backbones
+import pytest
+import torch
+
+from raybias.config import Backbone as Spec
+from raybias.engine.backbone import Backbone, check_lengths, load_backbone, model_shape
+from raybias.engine.scoring import LabelScorer
+from raybias.engine.verbalizer import verbalizer_ids
+from raybias.errors import ModelError, WorkFailed
+from raybias.schema import LABELS
+
+LABEL_IDS = (2, 3, 4)
+
+
+def own_logits(backbone: Backbone, row: list[int], prompt_PD: torch.Tensor) -> torch.Tensor:
+    """What transformers computes for one row behind a prompt, without our code."""
+    text_TD = backbone.model.get_input_embeddings()(torch.tensor(row))
+    with torch.no_grad():
+        logits_TV = backbone.model(inputs_embeds=torch.cat([prompt_PD, text_TD])[None]).logits[0]
+    return logits_TV[-1, list(LABEL_IDS)]
+
+
+@pytest.mark.parametrize("kind", backbones.CONFIGS)
+def test_logits_are_the_models_own(kind: str, backbone: Callable[[str], Backbone]) -> None:
+    model = backbone(kind)
+    rows = model.encode(backbones.sentences(23, seed=1))
+    torch.manual_seed(1)
+    prompts_SPD = torch.randn(3, 5, model.width)
+    prompt_of_row = [n % 3 for n in range(len(rows))]
+    expected_NL = torch.stack(
+        [own_logits(model, row, prompts_SPD[s]) for row, s in zip(rows, prompt_of_row, strict=True)]
+    )
+    scorer = LabelScorer(model, LABEL_IDS, tokens_per_batch=100)
+    found_NL = scorer.score(rows, prompts_SPD=prompts_SPD, prompt_of_row=prompt_of_row)
+    torch.testing.assert_close(found_NL, expected_NL, atol=2e-5, rtol=2e-5)
+    assert scorer.reader.packs == (kind != "bloom")
+    assert (scorer.reader.label_rows is None) == (kind == "cohere")
+
+
+@pytest.mark.parametrize("kind", ["opt", "llama"])
+def test_neither_order_nor_batch_changes_a_label(
+    kind: str, backbone: Callable[[str], Backbone]
+) -> None:
+    model = backbone(kind)
+    rows = model.encode(backbones.sentences(60, seed=2))
+    scored = {
+        budget: LabelScorer(model, LABEL_IDS, tokens_per_batch=budget).score(rows)
+        for budget in (16, 224, 4096)
+    }
+    backwards = LabelScorer(model, LABEL_IDS).score(rows[::-1]).flip(0)
+    alone = torch.cat([LabelScorer(model, LABEL_IDS).score([row]) for row in rows[:7]])
+    for other in (scored[16], scored[224], backwards):
+        torch.testing.assert_close(other, scored[4096], atol=1e-5, rtol=1e-5)
+        assert torch.equal(other.argmax(1), scored[4096].argmax(1))
+    torch.testing.assert_close(alone, scored[4096][:7], atol=1e-5, rtol=1e-5)
+
+
+def test_bfloat16_logits_stay_near_float32(
+    backbone: Callable[[str], Backbone], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    full = backbone("opt")
+    half = backbones.load("opt", tmp_path_factory.mktemp("half"), dtype="bfloat16")
+    rows = full.encode(backbones.sentences(40, seed=3))
+    expected_NL = LabelScorer(full, LABEL_IDS).score(rows)
+    found_NL = LabelScorer(half, LABEL_IDS).score(rows)
+    assert found_NL.dtype == torch.float32
+    assert (found_NL - expected_NL).abs().mean() < 0.02 * expected_NL.abs().mean()
+
+
+def test_exhausted_memory_halves_the_batch_and_goes_on(
+    backbone: Callable[[str], Backbone], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = backbone("opt")
+    rows = model.encode(backbones.sentences(160, seed=4))
+    scorer = LabelScorer(model, LABEL_IDS, tokens_per_batch=4096)
+    expected_NL = scorer.score(rows)
+    real = type(scorer.reader).logits
+
+    def limited(self: object, batch: object, prompts: torch.Tensor) -> torch.Tensor:
+        if batch.tokens_RT.numel() > limit:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return real(self, batch, prompts)
+
+    monkeypatch.setattr(type(scorer.reader), "logits", limited)
+    limit = 300
+    found_NL = scorer.score(rows)
+    assert scorer.tokens_per_batch < 4096
+    torch.testing.assert_close(found_NL, expected_NL, atol=1e-5, rtol=1e-5)
+    limit = 10
+    with pytest.raises(WorkFailed, match="tokens does not fit the memory of cpu"):
+        scorer.score(rows)
+
+
+def test_label_words_must_have_distinct_first_tokens(
+    backbone: Callable[[str], Backbone],
+) -> None:
+    tokenizer = backbone("opt").tokenizer
+    assert verbalizer_ids(tokenizer, LABELS) == LABEL_IDS
+    with pytest.raises(ModelError, match="both begin with token 4"):
+        verbalizer_ids(tokenizer, ("negative", "positive w1", "positive"))
+    with pytest.raises(ModelError, match="does not know the word ''"):
+        verbalizer_ids(tokenizer, ("negative", "", "positive"))
+
+
+def test_rows_that_are_too_long_are_counted_and_named() -> None:
+    rows = [[1] * 5, [1] * 9, [1] * 12]
+    check_lengths(rows, context=20, prompt_length=8, names=["a", "b", "c"])
+    with pytest.raises(ModelError, match=r"2 of 3 texts .*longest: c, 12 tokens"):
+        check_lengths(rows, context=16, prompt_length=8, names=["a", "b", "c"])
+
+
+def test_a_backbone_that_cannot_be_read_says_so(tmp_path: object) -> None:
+    with pytest.raises(ModelError, match="cannot load the backbone"):
+        load_backbone(Spec(id=str(tmp_path)))
+
+
+@pytest.mark.parametrize("kind", ["opt_projected", "llama"])
+def test_the_shape_without_weights_is_that_of_the_weights(
+    kind: str, backbone: Callable[[str], Backbone]
+) -> None:
+    model = backbone(kind)
+    shape = model_shape(model.spec)
+    assert shape.parameters == model.model.num_parameters()
+    assert (shape.width, shape.context) == (model.width, model.context)

@@ -1,0 +1,241 @@
+"""Packed tuning equals plain torch and Hugging Face, run by run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import backbones
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from peft import PeftModel
+from torch.nn.functional import cross_entropy
+
+from raybias.config import EarlyStop, SoftPrompt
+from raybias.engine.adapter import load_soft_prompt, save_soft_prompt
+from raybias.engine.backbone import Backbone
+from raybias.engine.scoring import LabelScorer
+from raybias.engine.tuning import (
+    PackedTuner,
+    Unit,
+    UnitResult,
+    batch_of_step,
+    initial_delta,
+    should_stop,
+)
+from raybias.errors import ModelError
+from raybias.storage import Store
+
+LABEL_IDS = (2, 3, 4)
+METHOD = SoftPrompt(
+    prompt_length=4,
+    init_std=0.3,
+    batch_size=6,
+    eval_every=10,
+    max_steps=60,
+    early_stop=EarlyStop(after_step=20, window=2),
+    seeds=(1, 2, 3, 4),
+    keep=2,
+    restore_best=False,
+)
+
+
+def units(seeds: tuple[int, ...], rates: tuple[float, ...] = (3e-3,)) -> list[Unit]:
+    return [Unit(f"lr{rate}.s{seed}", seed, rate, "final") for rate in rates for seed in seeds]
+
+
+def tuner(
+    model: Backbone, which: list[Unit], method: SoftPrompt = METHOD, *, budget: int = 4096
+) -> PackedTuner:
+    return PackedTuner(
+        LabelScorer(model, LABEL_IDS, tokens_per_batch=budget),
+        method,
+        which,
+        train=backbones.token_set(model, 40, seed=5),
+        validation=backbones.token_set(model, 21, seed=6),
+    )
+
+
+def finished(packed: PackedTuner) -> dict[str, UnitResult]:
+    while not packed.done:
+        packed.advance()
+    return {result.unit.run_id: result for result in packed.results()}
+
+
+def plain_run(model: Backbone, unit: Unit, method: SoftPrompt, steps: int) -> torch.Tensor:
+    """Soft-prompt tuning as a textbook has it: one run, padded batches, whole logits."""
+    train = backbones.token_set(model, 40, seed=5)
+    embed = model.model.get_input_embeddings()
+    start_D = embed(torch.tensor(model.prompt_token_id)).detach()
+    delta_PD = torch.nn.Parameter(initial_delta(unit.seed, method, model.width))
+    optimizer = torch.optim.AdamW(
+        [delta_PD], lr=unit.learning_rate, weight_decay=method.weight_decay
+    )
+    for step in range(steps):
+        numbers = batch_of_step(unit.seed, step, rows=len(train.rows), batch_size=method.batch_size)
+        rows = [torch.tensor(train.rows[n]) for n in numbers]
+        tokens_BT = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        lengths_B = torch.tensor([len(row) + method.prompt_length for row in rows])
+        inputs_BTD = torch.cat(
+            [(start_D + delta_PD).expand(len(rows), -1, -1), embed(tokens_BT)], 1
+        )
+        mask_BT = torch.arange(inputs_BTD.shape[1]) < lengths_B[:, None]
+        logits_BTV = model.model(inputs_embeds=inputs_BTD, attention_mask=mask_BT.long()).logits
+        last_BL = logits_BTV[torch.arange(len(rows)), lengths_B - 1][:, list(LABEL_IDS)]
+        loss = cross_entropy(last_BL, torch.tensor([train.labels[n] for n in numbers]))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return (start_D + delta_PD).detach()
+
+
+@pytest.mark.parametrize("kind", backbones.TUNED)
+def test_a_pack_equals_its_runs_alone_and_plain_torch(
+    kind: str, backbone: Callable[[str], Backbone]
+) -> None:
+    model = backbone(kind)
+    never = METHOD.model_copy(update={"early_stop": EarlyStop(after_step=10**6)})
+    which = units((1, 2, 3), (3e-3, 1e-3))
+    packed = finished(tuner(model, which, never, budget=300))
+    assert len(packed) == len(which)
+    for unit in which:
+        run = packed[unit.run_id]
+        alone = finished(tuner(model, [unit], never))[unit.run_id]
+        assert run.steps == alone.steps == 60
+        torch.testing.assert_close(run.prompt_PD, alone.prompt_PD, atol=1e-5, rtol=0)
+        plain_PD = plain_run(model, unit, never, run.steps)
+        torch.testing.assert_close(run.prompt_PD, plain_PD, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("kind", backbones.TUNED)
+def test_runs_stop_at_the_same_steps_in_a_pack_and_alone(
+    kind: str, backbone: Callable[[str], Backbone]
+) -> None:
+    model = backbone(kind)
+    which = units((1, 2, 3, 4), (3e-2,))
+    packed = finished(tuner(model, which))
+    alone = {unit.run_id: finished(tuner(model, [unit]))[unit.run_id] for unit in which}
+    assert {k: (r.steps, r.stop_reason) for k, r in packed.items()} == {
+        k: (r.steps, r.stop_reason) for k, r in alone.items()
+    }
+    for run_id, run in packed.items():
+        assert run.losses == pytest.approx(alone[run_id].losses, abs=1e-4)
+        assert run.accuracies == alone[run_id].accuracies
+
+
+def test_some_runs_do_stop_early(backbone: Callable[[str], Backbone]) -> None:
+    results = finished(tuner(backbone("opt"), units((1, 2, 3, 4), (3e-2,)))).values()
+    assert "early_stop" in {result.stop_reason for result in results}
+    for result in results:
+        steps = list(range(10, result.steps + 1, 10))
+        for n in range(1, len(steps)):
+            assert not should_stop(result.losses[:n], steps[:n], METHOD.early_stop)
+
+
+def test_restore_best_keeps_the_weights_of_the_lowest_loss(
+    backbone: Callable[[str], Backbone],
+) -> None:
+    model = backbone("opt")
+    best = METHOD.model_copy(update={"restore_best": True})
+    last = finished(tuner(model, units((1,), (0.3,))))["lr0.3.s1"]
+    kept = finished(tuner(model, units((1,), (0.3,)), best))["lr0.3.s1"]
+    place = last.losses.index(min(last.losses))
+    assert kept.losses == last.losses
+    assert kept.weights_step == 10 * (place + 1) < last.steps == last.weights_step
+    short = METHOD.model_copy(update={"max_steps": kept.weights_step})
+    there = finished(tuner(model, units((1,), (0.3,)), short))["lr0.3.s1"]
+    assert torch.equal(kept.prompt_PD, there.prompt_PD)
+
+
+def test_a_state_goes_on_bit_for_bit_in_another_pack(
+    backbone: Callable[[str], Backbone],
+) -> None:
+    model = backbone("llama")
+    (unit,) = units((3,))
+    whole = finished(tuner(model, [unit]))[unit.run_id]
+    first = tuner(model, [unit])
+    first.advance()
+    second = tuner(model, [unit])
+    second.load_state(unit.run_id, first.state(unit.run_id))
+    resumed = finished(second)[unit.run_id]
+    assert torch.equal(whole.prompt_PD, resumed.prompt_PD)
+    assert (whole.losses, whole.tokens) == (resumed.losses, resumed.tokens)
+
+
+def test_a_diverged_run_leaves_the_others_alone(backbone: Callable[[str], Backbone]) -> None:
+    model = backbone("opt")
+    good = units((1, 2))
+    wild = Unit("wild", 3, 1e36, "final")
+    alone = finished(tuner(model, good))
+    packed = finished(tuner(model, [good[0], wild, good[1]]))
+    assert packed["wild"].stop_reason == "diverged"
+    assert math.isnan(packed["wild"].losses[-1])
+    for unit in good:
+        torch.testing.assert_close(
+            packed[unit.run_id].prompt_PD, alone[unit.run_id].prompt_PD, atol=1e-5, rtol=0
+        )
+
+
+def test_peft_opens_an_adapter_and_gives_the_same_logits(
+    backbone: Callable[[str], Backbone], tmp_path: object
+) -> None:
+    for kind in ("opt_projected", "llama"):
+        model = backbone(kind)
+        (result,) = finished(tuner(model, units((1,)))).values()
+        store = Store(str(tmp_path))
+        save_soft_prompt(store, kind, result.prompt_PD, spec=model.spec, record={})
+        assert torch.equal(load_soft_prompt(store, kind, width=model.width), result.prompt_PD)
+        with pytest.raises(ModelError, match="of width 7"):
+            load_soft_prompt(store, kind, width=7)
+        row = model.encode(["w1 w2 w3"])[0]
+        found_L = LabelScorer(model, LABEL_IDS).score([row], prompts_SPD=result.prompt_PD[None])[0]
+        opened = PeftModel.from_pretrained(
+            backbones.load(kind, tmp_path / f"{kind}_base").model, store.uri_of(kind)
+        )
+        with torch.no_grad():
+            logits_TV = opened.eval()(input_ids=torch.tensor([row])).logits[0]
+        torch.testing.assert_close(found_L, logits_TV[-1, list(LABEL_IDS)], atol=1e-5, rtol=1e-5)
+
+
+RULE = EarlyStop(after_step=100, window=3)
+STEPS = [25, 50, 75, 100, 125, 150, 175]
+
+
+@pytest.mark.parametrize(
+    ("losses", "rule", "stops"),
+    [
+        ([1, 1, 1, 2], RULE, False),  # step 100 is not after step 100
+        ([1, 1, 1, 1, 1.001], RULE, True),
+        ([1, 1, 1, 1, 1], RULE, False),  # equal does not exceed
+        ([1, 3, 1, 1, 2], RULE, False),  # the 3 is among the last three
+        ([3, 1, 1, 1, 2], RULE, True),  # and here it is not
+        ([1, 1, 1, 1, 2], RULE.model_copy(update={"count_early": False}), False),
+        ([9, 9, 9, 9, 1, 1, 1.5], RULE.model_copy(update={"count_early": False}), False),
+        ([1, 1, 1, 1, 2], RULE.model_copy(update={"window": 5}), False),  # only four before
+    ],
+)
+def test_the_stopping_rule_at_its_edges(losses: list[float], rule: EarlyStop, stops: bool) -> None:
+    assert should_stop(losses, STEPS[: len(losses)], rule) == stops
+
+
+@given(st.integers(0, 2**31), st.integers(1, 30), st.integers(1, 9))
+def test_every_epoch_reads_every_row_once(seed: int, rows: int, size: int) -> None:
+    per_epoch = -(-rows // size)
+    for epoch in range(2):
+        read = [
+            n
+            for step in range(epoch * per_epoch, (epoch + 1) * per_epoch)
+            for n in batch_of_step(seed, step, rows=rows, batch_size=size)
+        ]
+        assert sorted(read) == list(range(rows))
+
+
+def test_zeros_start_and_normal_start_are_keyed_by_the_seed() -> None:
+    zeros = METHOD.model_copy(update={"init": "zeros"})
+    assert not initial_delta(1, zeros, 8).any()
+    assert torch.equal(initial_delta(1, METHOD, 8), initial_delta(1, METHOD, 8))
+    assert not torch.equal(initial_delta(1, METHOD, 8), initial_delta(2, METHOD, 8))
+    wide = initial_delta(1, METHOD.model_copy(update={"init_std": 0.02}), 4096)
+    assert float(wide.std()) == pytest.approx(0.02, rel=0.02)
