@@ -15,6 +15,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 pytestmark = pytest.mark.cluster
@@ -28,8 +29,9 @@ TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
 
 def environment() -> dict[str, str]:
-    """What this session has, without a cluster that it may be connected to."""
-    return {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"} | TOKEN
+    """This session's, its Python first, without a cluster that it may be connected to."""
+    held = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
+    return held | TOKEN | {"PATH": f"{Path(RAY).parent}{os.pathsep}{os.environ['PATH']}"}
 
 
 def free_port() -> int:
@@ -59,7 +61,9 @@ def dashboard() -> Iterator[str]:
         wait_until_it_answers(address, head)
         yield address
     finally:
-        head.terminate()
+        parts = [head, *psutil.Process(head.pid).children(recursive=True)]
+        for part in parts:
+            part.kill()
         head.wait(30)
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -1,0 +1,228 @@
+"""What both sides of a speed comparison share: a random-weight model, texts, timing, a table.
+
+The model has the shape of a published OPT and is saved once as safetensors; both sides load
+those files. Texts are the published ones where a folder is given, else words drawn with the
+lengths and the shared openings of SST-5 and of the Amazon probe. It knows no peer.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+import transformers
+import typer
+from tabulate import tabulate
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+from raybias.config import Backbone as Spec
+from raybias.config import Probe, TrainingSet
+from raybias.engine.backbone import Backbone, load_backbone
+from raybias.probes import probe_items, training_sentences
+from raybias.schema import LABELS
+
+#: Hidden width, layers, heads; feed-forward is four times as wide (OPT's published shapes).
+SHAPES = {"125m": (768, 12, 12), "1.3b": (2048, 24, 32), "13b": (5120, 40, 40)}
+VOCABULARY = 50272
+CONTEXT = 2048
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+ShapeOption = Annotated[str, typer.Option(help="125m, 1.3b or 13b.")]
+DeviceOption = Annotated[str, typer.Option(help="cpu or cuda.")]
+TokenizerOption = Annotated[
+    Path | None, typer.Option(help="Folder with vocab.json and merges.txt; else one word a token.")
+]
+ThreadsOption = Annotated[int, typer.Option(help="CPU threads of either side.")]
+PeakOption = Annotated[
+    float | None,
+    typer.Option(help="Peak bf16 TFLOP/s of the device; measured with a matrix product if absent."),
+]
+OutOption = Annotated[Path | None, typer.Option(help="Also write the report to this file.")]
+
+
+def save_model(folder: Path, *, shape: str, dtype: str, device: str, merges: Path | None) -> Path:
+    """Save an OPT of random weights and its tokenizer; gives back the folder."""
+    hidden, layers, heads = SHAPES[shape]
+    config = transformers.OPTConfig(
+        vocab_size=VOCABULARY, hidden_size=hidden, word_embed_proj_dim=hidden, ffn_dim=4 * hidden,
+        num_hidden_layers=layers, num_attention_heads=heads, max_position_embeddings=CONTEXT,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    with torch.device(device):
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=DTYPES[dtype])
+    model.save_pretrained(folder)
+    _tokenizer(merges).save_pretrained(folder)
+    return folder
+
+
+def load(folder: Path, *, dtype: str, device: str) -> Backbone:
+    """Our side's frozen model."""
+    return load_backbone(Spec.model_validate({"id": str(folder), "dtype": dtype}), device=device)
+
+
+def load_peer(folder: Path, *, dtype: str, device: str) -> Any:
+    """A peer's frozen model, as a user of transformers loads it."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[dtype])
+    return model.eval().to(device)
+
+
+def _tokenizer(merges: Path | None) -> transformers.PreTrainedTokenizerFast:
+    """OPT's own tokenizer from its published files, or a word list of the same size."""
+    if merges is None:
+        words = ["<s>", "<pad>", "</s>", *LABELS]
+        words += [f"w{n}" for n in range(VOCABULARY - len(words))]
+        core = Tokenizer(models.WordLevel({word: n for n, word in enumerate(words)}, "<pad>"))
+        core.pre_tokenizer = pre_tokenizers.Whitespace()
+    else:
+        files = str(merges / "vocab.json"), str(merges / "merges.txt")
+        core = Tokenizer(models.BPE.from_file(*files))
+        core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.post_processor = processors.TemplateProcessing("</s> $A", special_tokens=[("</s>", 2)])
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=core, bos_token="</s>", eos_token="</s>", pad_token="<pad>",
+        model_max_length=CONTEXT,
+    )  # fmt: skip
+
+
+def sentences(folder: Path | None, count: int) -> tuple[list[str], list[int]]:
+    """SST-5 training sentences with labels, or random ones of like lengths (19 words, sd 9)."""
+    random = np.random.default_rng(0)
+    if folder is not None:
+        frame = training_sentences(TrainingSet(source="sst5", data=str(folder)))["train"]
+        frame = frame.sample(min(count, frame.height), seed=0)
+        return frame["text"].to_list(), frame["label"].to_list()
+    # A token a word: lengths of SST-5 in OPT's tokens less BOS are about this normal, cut.
+    lengths = np.clip(random.normal(22, 11, count).round(), 2, 61).astype(int)
+    return [_words(random, n) for n in lengths], random.integers(0, 3, count).tolist()
+
+
+def items(folder: Path | None, count: int) -> list[str]:
+    """Probe items of the Amazon templates in their published order, or synthetic ones."""
+    if folder is not None:
+        wanted = ("age", "sexuality")
+        probe = Probe(source="amazon", data=str(folder), attributes=wanted)
+        return list(probe_items(probe)["text"].to_list()[:count])
+    # As published: 60 templates, a term somewhere in each, about 10 tokens.
+    random = np.random.default_rng(0)
+    terms = [_words(random, int(n)) for n in random.integers(1, 4, 30)]
+    made = []
+    for _ in range(60):
+        before, after = random.integers(0, 6), random.integers(2, 8)
+        opening, rest = _words(random, int(before)), _words(random, int(after))
+        made += [f"{opening} {term} {rest}".strip() for term in terms]
+    return made[:count]
+
+
+def _words(random: np.random.Generator, count: int) -> str:
+    return " ".join(f"w{n}" for n in random.integers(0, VOCABULARY - 6, count))
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Seconds of each contender, one entry a round."""
+
+    seconds: dict[str, list[float]]
+
+    def median(self, name: str) -> float:
+        """The contender's median seconds."""
+        return statistics.median(self.seconds[name])
+
+    def ratio(self, slow: str, fast: str) -> float:
+        """How many times faster `fast` is, by medians."""
+        return self.median(slow) / self.median(fast)
+
+
+def interleave(
+    contenders: Mapping[str, Callable[[int], object]], *, rounds: int, device: str
+) -> Timings:
+    """Time every contender in turn, round after round; round 0 only warms up."""
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    for turn in range(rounds + 1):
+        for name, work in contenders.items():
+            spent = timed(lambda work=work: work(turn), device)  # type: ignore[misc]
+            if turn:
+                seconds[name].append(spent)
+            print(f"round {turn} {name}: {spent:.2f} s", file=sys.stderr, flush=True)
+    return Timings(seconds)
+
+
+def timed(work: Callable[[], object], device: str) -> float:
+    """Seconds of `work`, its kernels included."""
+    _synchronize(device)
+    begun = time.perf_counter()
+    work()
+    _synchronize(device)
+    return time.perf_counter() - begun
+
+
+def _synchronize(device: str) -> None:
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+
+
+def model_flops(model: Any, tokens: int, *, backward: bool) -> float:
+    """Floating-point operations of the transformer blocks for `tokens` tokens.
+
+    Two per weight and token forward, and two more for the gradient of the activations (the
+    weights are frozen). Embeddings, attention products and the LM head are left out.
+    """
+    weights = sum(
+        module.weight.numel()
+        for name, module in model.base_model.named_modules()
+        if isinstance(module, torch.nn.Linear)
+    )
+    return 2.0 * weights * tokens * (2 if backward else 1)
+
+
+def peak_tflops(dtype: str, device: str) -> float:
+    """What a large matrix product reaches here and now, in TFLOP/s."""
+    size = 8192 if device.startswith("cuda") else 2048
+    a = torch.randn(size, size, device=device, dtype=DTYPES[dtype])
+    spent = min(timed(lambda: a @ a, device) for _ in range(5))
+    return 2 * size**3 / spent / 1e12
+
+
+def environment(device: str, packages: tuple[str, ...]) -> str:
+    """Hardware, load and versions, in two lines."""
+    if device.startswith("cuda"):
+        hardware = torch.cuda.get_device_name()
+    else:
+        hardware = f"{_processor()}, {os.cpu_count()} CPUs, {torch.get_num_threads()} threads"
+    versions = ", ".join(f"{name} {version(name)}" for name in packages)
+    return f"{hardware}, load {os.getloadavg()[0]:.1f}\nPython {platform.python_version()}, {versions}"
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text("utf-8").splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    amx = " with AMX" if any("amx_bf16" in line for line in lines) else ""
+    return f"{names[0]}{amx}" if names else platform.machine()
+
+
+def markdown(rows: list[tuple[object, ...]], headers: tuple[str, ...]) -> str:
+    """A Markdown table."""
+    return tabulate(rows, headers=headers, tablefmt="github", floatfmt=".2f")
+
+
+def publish(title: str, parts: list[str], *, device: str, peer: str, out: Path | None) -> None:
+    """Print a report of Markdown parts with its command and environment; write it to `out`."""
+    packages = ("torch", "transformers", peer)
+    command = f"python {shlex.join(sys.argv)}"
+    head = [f"# {title}", f"    {command}", environment(device, packages).replace("\n", "  \n")]
+    text = "\n\n".join([*head, *parts]) + "\n"
+    print(text)
+    if out is not None:
+        out.write_text(text, "utf-8")
