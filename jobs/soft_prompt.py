@@ -2,6 +2,7 @@
 
 From the checkout:  ray job submit --working-dir . -- python jobs/soft_prompt.py --out s3://...
 
+A cluster with tokens, Ray's default, wants RAY_AUTH_MODE=token where you submit.
 The options are those of `raybias run`. The job's exit code is the study's result:
 0 done, 1 the work failed, 2 the study or the cluster cannot be used as they are.
 """

@@ -68,7 +68,18 @@ class Backbone(Section):
         return data
 
 
-class TrainingSet(Section):
+class _Sourced(Section):
+    """A data set that is named after its source unless the study says otherwise."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_name(cls, data: Any) -> Any:
+        if isinstance(data, dict) and not data.get("name") and isinstance(data.get("source"), str):
+            data = {**data, "name": data["source"]}
+        return data
+
+
+class TrainingSet(_Sourced):
     """Labelled sentences that adapters are tuned on."""
 
     source: Literal["sst5", "semeval2018", "planted", "file", "hub"]
@@ -86,15 +97,8 @@ class TrainingSet(Section):
     label_column: str = "label"
     """For `file` and `hub`: the column of labels."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _default_name(cls, data: Any) -> Any:
-        if isinstance(data, dict) and not data.get("name") and isinstance(data.get("source"), str):
-            data = {**data, "name": data["source"]}
-        return data
 
-
-class Probe(Section):
+class Probe(_Sourced):
     """Labelled sentences about protected groups."""
 
     source: Literal["amazon", "planted", "file"]
@@ -107,13 +111,6 @@ class Probe(Section):
     """Which protected attributes; all by default."""
     reference_groups: dict[str, tuple[str, ...]] = {}
     """Per attribute, the groups whose mean a gap is taken from; the papers' by default."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _default_name(cls, data: Any) -> Any:
-        if isinstance(data, dict) and not data.get("name") and isinstance(data.get("source"), str):
-            data = {**data, "name": data["source"]}
-        return data
 
 
 class EarlyStop(Section):

@@ -42,7 +42,7 @@ def connected(address: str | None = None) -> Iterator[None]:
         raise PlanError(
             f"no Ray cluster answers ({first_line(error)})",
             where=place,
-            cure="check `ray status` there, and RAY_AUTH_TOKEN where it asks for a token",
+            cure="check `ray status` there; a cluster with tokens needs RAY_AUTH_MODE=token",
         ) from error
     try:
         _quiet()
@@ -113,9 +113,8 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 def _logs() -> str:
     import ray
 
-    if not ray.is_initialized():
-        return "/tmp/ray/session_latest/logs"
-    return f"{ray.get_runtime_context().get_session_name()}/logs of Ray's folder on the head node"
+    session = ray.get_runtime_context().get_session_name() if ray.is_initialized() else None
+    return f"/tmp/ray/{session or 'session_latest'}/logs on the head node"
 
 
 def _quiet() -> None:

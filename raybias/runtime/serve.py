@@ -127,23 +127,7 @@ def scorers(
     ------
     WorkFailed: the replicas do not start.
     """
-    deployment = serve.deployment(
-        name="Scorer",
-        ray_actor_options={"num_cpus": plan.replica_cpus, "num_gpus": plan.gpus},
-        autoscaling_config=AutoscalingConfig(
-            min_replicas=plan.replicas_min,
-            max_replicas=plan.replicas_max,
-            target_ongoing_requests=REQUESTS_PER_REPLICA,
-            # The whole work waits from the start, so scaling up need not wait for a trend.
-            upscale_delay_s=1,
-            downscale_delay_s=30,
-        ),
-        max_ongoing_requests=REQUESTS_PER_REPLICA,
-        max_constructor_retry_count=2,
-        graceful_shutdown_wait_loop_s=0.2,
-        graceful_shutdown_timeout_s=5,
-    )
-    app = deployment(Scorer).bind(
+    app = _deployment(plan)(Scorer).bind(
         spec=spec,
         words=verbalizer.words(),
         out=out,
@@ -159,6 +143,25 @@ def scorers(
         yield name
     finally:
         serve.delete(name)
+
+
+def _deployment(plan: ScorePlan) -> Any:
+    return serve.deployment(
+        name="Scorer",
+        ray_actor_options={"num_cpus": plan.replica_cpus, "num_gpus": plan.gpus},
+        autoscaling_config=AutoscalingConfig(
+            min_replicas=plan.replicas_min,
+            max_replicas=plan.replicas_max,
+            target_ongoing_requests=REQUESTS_PER_REPLICA,
+            # The whole work waits from the start, so scaling up need not wait for a trend.
+            upscale_delay_s=1,
+            downscale_delay_s=30,
+        ),
+        max_ongoing_requests=REQUESTS_PER_REPLICA,
+        max_constructor_retry_count=2,
+        graceful_shutdown_wait_loop_s=0.2,
+        graceful_shutdown_timeout_s=5,
+    )
 
 
 def _deploy(app: serve.Application, name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -11,6 +12,9 @@ import pytest
 
 from raybias.runtime.cluster import connected
 from raybias.schema import LABELS
+
+# Ray reads this when it is imported: a busy machine takes longer than its 30 s to start.
+os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import shutil
 import signal
 import subprocess
@@ -243,54 +242,41 @@ def repeated_steps(said: str) -> int:
 
 
 @pytest.fixture
-def driver(study_file: Path, tmp_path: Path) -> Iterator[Callable[[], subprocess.Popen[str]]]:
-    """Starts a driver of its own with its own Ray; all of its processes end with the test."""
-    started: list[psutil.Process] = []
+def driver(study_file: Path, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A driver with a Ray of its own; all of its processes end with the test."""
     # Ray's socket paths must be short.
     ray_folder = tempfile.mkdtemp(prefix="rb", dir="/tmp")
-
-    def start() -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, str(DRIVER), str(study_file), str(tmp_path / "out"), ray_folder],
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        started.append(psutil.Process(process.pid))
-        return process
-
-    yield start
-    for process in started:
-        if process.is_running():
-            for each in [*process.children(recursive=True), process]:
-                each.kill()
+    process = subprocess.Popen(
+        [sys.executable, str(DRIVER), str(study_file), str(tmp_path / "out"), ray_folder]
+    )
+    yield process
+    if process.poll() is None:
+        for each in [*psutil.Process(process.pid).children(recursive=True), process]:
+            each.kill()
     shutil.rmtree(ray_folder, ignore_errors=True)
 
 
-def test_a_killed_driver_and_its_node_go_on_where_they_were(
-    driver: Callable[[], subprocess.Popen[str]],
+@ON_RAY
+def test_a_killed_driver_and_its_node_are_followed_by_another_that_goes_on(
+    driver: subprocess.Popen[bytes],
+    study_file: Path,
     undisturbed: tuple[Path, list[dict[str, Any]]],
     tmp_path: Path,
 ) -> None:
     out = tmp_path / "out"
-    first = driver()
-    family = psutil.Process(first.pid)
+    family = psutil.Process(driver.pid)
 
     def kill() -> None:
         # As a machine is lost: the driver and, before they get further, its workers.
         workers = family.children(recursive=True)
-        first.send_signal(signal.SIGKILL)
+        driver.send_signal(signal.SIGKILL)
         for each in workers:
             each.send_signal(signal.SIGKILL)
 
     when(lambda: checkpointed(out), kill).join()
-    assert first.wait() == -signal.SIGKILL
-    second = driver()
-    said = second.communicate(timeout=PATIENCE_S)[1]
-    assert second.returncode == 0, said
+    assert driver.wait() == -signal.SIGKILL
+    said = io.StringIO()
+    rows = tuned(load_study(study_file), out, said)
     assert same_bits(prompts_of(out), prompts_of(undisturbed[0]))
-    assert repeated_steps(said) <= 2 * 10 * 5
-    assert json.loads((out / "rows.json").read_text()) == undisturbed_rows(undisturbed[1])
-
-
-def undisturbed_rows(rows: list[dict[str, Any]]) -> list[Any]:
-    return [[row["seed"], row["rank"], row["validation_accuracy"]] for row in rows]
+    assert timeless(rows) == timeless(undisturbed[1])
+    assert repeated_steps(said.getvalue()) <= 2 * 10 * 5

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from pathlib import Path
 
 import ray
 
@@ -16,7 +14,7 @@ from raybias.storage import Store
 
 
 def main() -> None:
-    study, out = load_study(sys.argv[1]), Path(sys.argv[2])
+    study, out = load_study(sys.argv[1]), sys.argv[2]
     ray.init(
         address="local",
         num_cpus=2,
@@ -26,9 +24,7 @@ def main() -> None:
         object_store_memory=256 * 2**20,
     )
     made = plan(study, assumed("cpus=2,memory=16GiB"))
-    rows = tune(study, study.backbones[0], study.training[0], made, Store(out))
-    kept = [[row["seed"], row["rank"], row["validation_accuracy"]] for row in rows]
-    (out / "rows.json").write_text(json.dumps(kept))
+    tune(study, study.backbones[0], study.training[0], made, Store(out))
     ray.shutdown()
 
 

@@ -1,4 +1,4 @@
-"""A whole small study on real Ray through the command line, killed and resumed (about 50 s)."""
+"""A whole small study on real Ray through the command line, killed and resumed (about 70 s)."""
 
 from __future__ import annotations
 
