@@ -330,7 +330,8 @@ def parse_study(data: dict[str, Any], *, where: str = "study") -> Study:
         place = ".".join(str(part) for part in first["loc"])
         message = first["msg"].removeprefix("Value error, ")
         given = "" if first["type"] in ("value_error", "missing") else f" (got {first['input']!r})"
-        more = len(error.errors()) - 1
+        # A wrong entry also makes the list around it too short; that is no second fault.
+        more = sum(each["loc"] != first["loc"][: len(each["loc"])] for each in error.errors()[1:])
         rest = f" (and {more} more)" if more else ""
         raise ConfigError(
             f"{place + ': ' if place else ''}{message}{given}{rest}", where=where

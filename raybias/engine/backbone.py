@@ -128,6 +128,8 @@ def load_backbone(spec: Spec, *, device: str | torch.device = "cpu") -> Backbone
     """
     from transformers import AutoModelForCausalLM
 
+    from raybias.engine.attention import use_fast_gradient
+
     encoder = load_tokenizer(spec)
     try:
         model = AutoModelForCausalLM.from_pretrained(
@@ -141,7 +143,9 @@ def load_backbone(spec: Spec, *, device: str | torch.device = "cpu") -> Backbone
         raise _unreadable(spec, error) from error
     model.requires_grad_(False).eval()
     place = torch.device(device)
-    return Backbone(encoder, model.to(place), place)
+    model.to(place)
+    use_fast_gradient(model)
+    return Backbone(encoder, model, place)
 
 
 def load_tokenizer(spec: Spec) -> TextEncoder:

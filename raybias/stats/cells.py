@@ -21,8 +21,14 @@ from raybias.stats.predictions import pieces, read_predictions, sources
 #: What names one run of one classifier on one probe.
 RUN_KEYS: Final = (*schema.KEYS, "run_id")
 
-_CELL_KEYS: Final = tuple(name for name in schema.CELLS.names if name != "n")
-_WIDEST_CODE: Final = 2**62
+Codes = npt.NDArray[np.int64]
+
+_ITEM: Final = ("attribute", "group", "template_id", "label", "pred")
+_CELL_KEYS: Final = (*RUN_KEYS, *_ITEM)
+#: Entries of the largest table of codes that is cheaper than sorting the codes.
+_TABLE: Final = 1 << 24
+#: An odd number without pattern (2**64 by the golden ratio), for mixing runs into hashes.
+_MIX: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
 def cells(predictions: pl.LazyFrame | pl.DataFrame) -> pl.DataFrame:
@@ -53,90 +59,92 @@ def read_cells(paths: Sequence[str | Path]) -> pl.DataFrame:
     ------
     DataError: as `read_predictions`.
     """
+    runs: dict[tuple[str, ...], int] = {}
     parts: list[pl.DataFrame] = []
     seen: list[npt.NDArray[np.uint64]] = []
-    for frame in pieces(sources(paths), columns=(*_CELL_KEYS, "item_id")):
-        seen.append(_fingerprints(frame))
-        parts.append(summed(frame.select(*_CELL_KEYS, n=pl.lit(1, pl.Int64)), _CELL_KEYS))
+    for piece in pieces(sources(paths), columns=(*_CELL_KEYS, "item_id")):
+        run = _numbered(piece, runs)
+        seen.append(piece["item_id"].hash().to_numpy() + run.astype(np.uint64) * _MIX)
+        items = piece.select(_ITEM).cast({pl.String: pl.Categorical})
+        parts.append(summed(items.with_columns(run=run, n=1), ("run", *_ITEM)))
     ordered = np.sort(np.concatenate(seen))
     if (ordered[1:] == ordered[:-1]).any():
         # A repeated prediction is named by the slow reader; where two hashes
         # were equal by chance it finds nothing and goes on.
         return cells(read_predictions(paths)).cast({pl.String: pl.Categorical})
-    return _as_cells(_merged(parts), pl.Categorical())
+    # Runs that were cut between pieces have some cells twice.
+    table = summed(pl.concat(parts), ("run", *_ITEM))
+    names = pl.DataFrame(list(runs), schema=RUN_KEYS, orient="row")[table["run"]]
+    return _as_cells(pl.concat([names, table], how="horizontal"), pl.Categorical())
 
 
 def summed(frame: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     """Sum the column `n` of a frame of cells over everything but `by`; rows keep first order."""
-    grouped = (
-        pl.DataFrame({"code": codes(frame, by), "n": frame["n"]})
-        .with_row_index("row")
-        .group_by("code")
-        .agg(pl.col("row").min(), pl.col("n").sum())
-        .sort("row")
-    )
-    return frame.select(by)[grouped["row"]].with_columns(grouped["n"])
+    code, size = codes(frame, by)
+    first = np.empty(size, dtype=np.int64)
+    first[code[::-1]] = np.arange(len(code))[::-1]
+    # Sums are floats, exact below 2**53.
+    n = np.bincount(code, frame["n"].to_numpy(), minlength=size).astype(np.int64)
+    order = np.argsort(first)
+    return frame.select(by)[first[order]].with_columns(n=n[order])
 
 
-def codes(frame: pl.DataFrame, by: Sequence[str]) -> npt.NDArray[np.int64]:
-    """Fold columns into one integer per row [N], equal where all columns are equal."""
-    folded = np.zeros(frame.height, dtype=np.int64)
-    bound = 1
-    for name in by:
-        column, size = dense(frame[name])
-        if size == 1:
-            continue
-        if bound * size > _WIDEST_CODE:
-            values, folded = np.unique(folded, return_inverse=True)
-            bound = len(values)
-        folded *= size
-        folded += column
-        bound *= size
-    return folded
-
-
-def dense(column: pl.Series) -> tuple[npt.NDArray[np.int64], int]:
-    """Number a column's values 0, 1, ... without gaps; null is a value like the others.
+def codes(frame: pl.DataFrame, by: Sequence[str]) -> tuple[Codes, int]:
+    """Number the rows 0, 1, ... without gaps, equal where all columns of `by` are equal.
 
     Returns
     -------
-    The numbers [N] and how many distinct values there are.
+    The numbers [N] and how many distinct ones there are.
     """
-    if column.dtype.is_integer():
-        column = column.cast(pl.Int64) - (column.min() or 0)
-    else:
-        column = column.cast(pl.Categorical).to_physical()
-    if not column.null_count() and column.min() == column.max():
-        return np.zeros(len(column), dtype=np.int64), min(1, len(column))
-    if column.null_count():
-        column = column.cast(pl.Int64).fill_null(int(column.max() or 0) + 1)  # type: ignore[arg-type]
-    raw = column.to_numpy()
-    occurs = np.zeros(int(raw.max()) + 1, dtype=bool)
-    occurs[raw] = True
-    numbers = np.cumsum(occurs) - 1
-    return numbers[raw], int(numbers[-1]) + 1
+    folded, size = np.zeros(frame.height, dtype=np.int64), 1
+    for name in by:
+        column, values = _column_codes(frame[name])
+        if values > 1:
+            folded, size = _within(folded * values + column, size * values)
+    return _without_gaps(folded, size)
 
 
-def _fingerprints(frame: pl.DataFrame) -> npt.NDArray[np.uint64]:
-    """One hash [N] per prediction; an item of a run twice gives it twice.
+def _column_codes(column: pl.Series) -> tuple[Codes, int]:
+    if column.dtype == pl.String:
+        column = column.cast(pl.Categorical)
+    column = column.to_physical()
+    low, high = column.min(), column.max()
+    if low is None or (low == high and not column.null_count()):
+        return np.zeros(len(column), dtype=np.int64), 1
+    # Null is a value like the others.
+    numbers = (column.cast(pl.Int64) - low).fill_null(high - low + 1).to_numpy()
+    return _within(numbers, high - low + 2)
 
-    Categories keep their numbers from batch to batch while any frame holds them, and the
-    counted parts do.
-    """
-    keys = frame.select(pl.col(RUN_KEYS).to_physical(), pl.col("item_id"))
-    return keys.hash_rows().to_numpy()
+
+def _within(numbers: Codes, size: int) -> tuple[Codes, int]:
+    """Numbers below `size`, closed up where they leave more gaps than there are rows."""
+    return (numbers, size) if size <= len(numbers) else _without_gaps(numbers, size)
 
 
-def _merged(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """Sum cells that several parts have; only runs that were cut between parts can have some."""
-    runs = summed(pl.concat([summed(part, RUN_KEYS).with_columns(n=1) for part in parts]), RUN_KEYS)
-    table = pl.concat(parts)
-    cut = runs.filter(pl.col("n") > 1).drop("n")
-    if cut.is_empty():
-        return table
-    whole = table.join(cut, on=RUN_KEYS, how="anti", maintain_order="left")
-    again = table.join(cut, on=RUN_KEYS, how="semi", maintain_order="left")
-    return pl.concat([whole, summed(again, _CELL_KEYS)])
+def _without_gaps(numbers: Codes, size: int) -> tuple[Codes, int]:
+    if size > max(_TABLE, len(numbers)):
+        values, numbers = np.unique(numbers, return_inverse=True)
+        return numbers, len(values)
+    occurs = np.zeros(size, dtype=bool)
+    occurs[numbers] = True
+    closed = np.cumsum(occurs) - 1
+    return closed[numbers], int(occurs.sum())
+
+
+def _numbered(piece: pl.DataFrame, runs: dict[tuple[str, ...], int]) -> Codes:
+    """The number in `runs` of each row's run [N]; new runs are put there."""
+    keys = piece.select(RUN_KEYS)
+    starts = np.ones(piece.height, dtype=bool)
+    starts[1:] = False
+    for column in keys:
+        # Rows of a run stand together, so that few of them need more than this comparison.
+        starts[1:] |= column[1:].ne_missing(column[:-1]).to_numpy()
+    heads = keys.filter(starts)
+    code, size = codes(heads, RUN_KEYS)
+    first = np.empty(size, dtype=np.int64)
+    first[code] = np.arange(len(code))
+    number = np.array([runs.setdefault(row, len(runs)) for row in heads[first].iter_rows()])
+    return number[code][np.cumsum(starts) - 1]
 
 
 def _as_cells(frame: pl.DataFrame, text: pl.DataType) -> pl.DataFrame:
