@@ -4,8 +4,8 @@ Both sides take the same optimizer steps on the same rows: batch 8 a seed, 8 pro
 AdamW, label logits read at each row's last token, cross-entropy over the three labels. PEFT does
 what a user of it writes: the tokenizer pads to the longest row of the batch, `PeftModel` gives
 logits [batch, tokens, vocabulary], and the label columns at the last position are kept. A round
-times one step of all seeds of ours and `--peer-seeds` sequential steps of PEFT's, scaled to all
-seeds. Texts are embedded, packed, stepped and evaluated by the real `PackedTuner`.
+times one step of all seeds of ours and `--peer-seeds` sequential steps of PEFT's (no dropout),
+scaled to all seeds. Our side is the real `PackedTuner`, an evaluation on one short row included.
 
     python benchmarks/tuning.py --rounds 5
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,6 +27,7 @@ from torch.nn.functional import cross_entropy
 from torch.profiler import ProfilerActivity, profile
 
 from raybias.config import SoftPrompt
+from raybias.engine.packing import pack
 from raybias.engine.scoring import LabelScorer
 from raybias.engine.tuning import PackedTuner, TokenSet, Unit, batch_of_step
 from raybias.engine.verbalizer import verbalizer_ids
@@ -34,8 +36,8 @@ from raybias.schema import LABELS
 RATE = 1e-3
 #: Which operators a profile's lines stand for.
 KINDS = {
-    "linear": ("mm", "addmm", "linear", "bmm"),
-    "attention": ("scaled_dot_product",),
+    "attention": ("scaled_dot_product", "bmm", "softmax"),
+    "linear": ("mm", "linear"),
     "copies": ("copy_", "cat", "fill_", "index", "where", "zero"),
     "norm and activation": ("layer_norm", "clamp_min", "threshold", "relu", "add", "mul"),
 }
@@ -56,15 +58,16 @@ def packed(folder: Path, data: Data, seeds: int, *, dtype: str, device: str) -> 
         seeds=tuple(range(seeds)), keep=1, learning_rates=(RATE,), batch_size=8, eval_every=1
     )
     units = [Unit(f"s{seed}", seed, RATE, "final") for seed in method.seeds]
-    one = TokenSet(data.rows.rows[:1], data.rows.labels[:1])
+    shortest = min(data.rows.rows, key=len)
+    one = TokenSet((shortest,), (0,))
     scorer = LabelScorer(backbone, data.label_ids)
     return PackedTuner(scorer, method, units, train=data.rows, validation=one)
 
 
-def peft_step(folder: Path, data: Data, *, device: str) -> Callable[[int, int], None]:
-    """PEFT's side in float32: a function that takes one step of a seed."""
+def peft_step(folder: Path, data: Data, *, dtype: str, device: str) -> Callable[[int, int], None]:
+    """PEFT's side: a function that takes one step of a seed."""
     config = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=8)
-    model: Any = get_peft_model(workload.load_peer(folder, dtype="float32", device=device), config)
+    model: Any = get_peft_model(workload.load_peer(folder, dtype=dtype, device=device), config)
     optimizer = torch.optim.AdamW((p for p in model.parameters() if p.requires_grad), lr=RATE)
     ids = list(data.label_ids)
 
@@ -81,15 +84,15 @@ def peft_step(folder: Path, data: Data, *, device: str) -> Callable[[int, int], 
         last_B = torch.tensor([len(row) + 7 for row in rows], device=device)
         label_BL = logits_BTV[torch.arange(len(rows), device=device), last_B][:, ids]
         target_B = torch.tensor([data.rows.labels[n] for n in batch], device=device)
-        cross_entropy(label_BL, target_B).backward()
+        cross_entropy(label_BL.float(), target_B).backward()
         optimizer.step()
         optimizer.zero_grad()
 
     return step
 
 
-def where_time_goes(work: Callable[[], object], device: str) -> list[tuple[object, ...]]:
-    """Shares of a step by kind of operator."""
+def where_time_goes(work: Callable[[], object], device: str) -> dict[str, float]:
+    """Percent of operator time by kind of operator."""
     cuda = device.startswith("cuda")
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
     with profile(activities=activities) as record:
@@ -100,10 +103,104 @@ def where_time_goes(work: Callable[[], object], device: str) -> list[tuple[objec
         kind = next((k for k, parts in KINDS.items() if _belongs(name, parts)), "other")
         spent[kind] += event.self_device_time_total if cuda else event.self_cpu_time_total
     whole = sum(spent.values())
-    return [(kind, 100 * part / whole) for kind, part in spent.items()]
+    return {kind: 100 * part / whole for kind, part in spent.items()}
 
 
 def _belongs(name: str, parts: tuple[str, ...]) -> bool:
     return any(part in name for part in parts) and "Backward" not in name
 
 
+def main(
+    rounds: Annotated[int, typer.Option(help="Interleaved rounds; medians are taken.")] = 5,
+    seeds: Annotated[int, typer.Option(help="Seeds of the pack.")] = 15,
+    peer_seeds: Annotated[int, typer.Option(help="Sequential steps a round, scaled up.")] = 3,
+    shape: workload.ShapeOption = "125m",
+    device: workload.DeviceOption = "cpu",
+    dtype: Annotated[
+        str, typer.Option(help="Ours beside float32: bfloat16, float16.")
+    ] = "bfloat16",
+    full: Annotated[bool, typer.Option(help="Also PEFT and ours in float32.")] = True,
+    sst5: Annotated[Path | None, typer.Option(help="Folder with SST-5's files.")] = None,
+    tokenizer: workload.TokenizerOption = None,
+    threads: workload.ThreadsOption = 2,
+    peak: workload.PeakOption = None,
+    out: workload.OutOption = None,
+) -> None:
+    """Time a step of all seeds, packed and one by one."""
+    torch.set_num_threads(threads)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = workload.save_model(
+            Path(temporary), shape=shape, dtype="float32" if full else dtype, device=device,
+            merges=tokenizer,
+        )  # fmt: skip
+        texts, labels = workload.sentences(sst5, 4000)
+        backbone = workload.load(folder, dtype=dtype, device=device)
+        rows = tuple(map(tuple, backbone.encode(texts)))
+        data = Data(TokenSet(rows, tuple(labels)), verbalizer_ids(backbone.tokenizer, LABELS))
+        tuners = {name: packed(folder, data, seeds, dtype=name, device=device)
+                  for name in (["float32"] if full else []) + [dtype]}  # fmt: skip
+        alone = {name: packed(folder, data, 1, dtype=name, device=device) for name in tuners}
+        peer_dtype = "float32" if full else dtype
+        step = peft_step(folder, data, dtype=peer_dtype, device=device)
+    peer = f"PEFT {peer_dtype}, one by one"
+    contenders: dict[str, Callable[[int], object]] = {
+        peer: lambda turn: [step(seed, turn) for seed in range(peer_seeds)]
+    }
+    scale = {peer: seeds / peer_seeds}
+    for name, tuner in alone.items():
+        contenders[f"ours {name}, one by one"] = partial(_advance, tuner, peer_seeds)
+        scale[f"ours {name}, one by one"] = seeds / peer_seeds
+    for name, tuner in tuners.items():
+        contenders[f"ours {name}, packed"] = partial(_advance, tuner, 1)
+    timings = workload.interleave(contenders, rounds=rounds, device=device, scale=scale)
+    tokens = seeds * needed_tokens(data, seeds, range(rounds + 1))
+    flops = workload.model_flops(backbone.model, tokens, backward=True)
+    table = []
+    for name in contenders:
+        precision = next(word for word in workload.DTYPES if word in name)
+        limit = peak or workload.peak_tflops(precision, device)
+        reached = flops / timings.effective(name, device) / 1e12
+        table.append(
+            (name, timings.median(name), timings.busy(name), timings.ratio(peer, name),
+             timings.busy_ratio(peer, name), reached, limit, f"{reached / limit:.0%}")
+        )  # fmt: skip
+    headers = (
+        f"{seeds} seeds, a step each", "s", "processor s", "x PEFT", "x PEFT, processor",
+        "TFLOP/s of needed work", "peak", "utilisation",
+    )  # fmt: skip
+    shares = {name: where_time_goes(partial(_advance, tuner, 1, 0), device)
+              for name, tuner in tuners.items()}  # fmt: skip
+    shares[peer] = where_time_goes(lambda: step(0, rounds + 1), device)
+    goes = [(kind, *(shares[name][kind] for name in shares)) for kind in [*KINDS, "other"]]
+    workload.publish(
+        f"Prompt tuning, OPT-{shape} shape, batch 8 a seed, {rounds} rounds",
+        [
+            workload.markdown(table, headers),
+            f"Needed work: {tokens / seeds:.0f} tokens a seed and step (distinct text, one prompt),"
+            " blocks only, forward and the gradient of activations. Peak: a large matrix product"
+            " in the same precision, measured beside the rounds or given.",
+            "Where a step's time goes, % of operator time:",
+            workload.markdown(goes, ("kind", *shares)),
+        ],
+        device=device, peer="peft", out=out,
+    )  # fmt: skip
+
+
+def needed_tokens(data: Data, seeds: int, steps: range) -> float:
+    """Mean tokens of a seed's step that no method can leave out: distinct text, one prompt."""
+    rows = data.rows.rows
+    batches = [
+        batch_of_step(seed, step, rows=len(rows), batch_size=8)
+        for seed in range(seeds) for step in steps
+    ]  # fmt: skip
+    found = [pack([rows[n] for n in batch], max_tokens=10**6) for batch in batches]
+    return 8 + sum(len(sequence.tokens) for (sequence,) in found) / len(found)
+
+
+def _advance(tuner: PackedTuner, times: int, _turn: int) -> None:
+    for _ in range(times):
+        tuner.advance()
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -13,8 +13,9 @@ import shlex
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -131,31 +132,61 @@ def _words(random: np.random.Generator, count: int) -> str:
 
 @dataclass(frozen=True)
 class Timings:
-    """Seconds of each contender, one entry a round."""
+    """Wall and processor seconds of each contender, one entry a round.
 
-    seconds: dict[str, list[float]]
+    Processor seconds change less on a busy machine; on a GPU only wall seconds mean anything.
+    """
+
+    wall: dict[str, list[float]]
+    processor: dict[str, list[float]]
 
     def median(self, name: str) -> float:
-        """The contender's median seconds."""
-        return statistics.median(self.seconds[name])
+        """The contender's median wall seconds."""
+        return statistics.median(self.wall[name])
+
+    def busy(self, name: str) -> float:
+        """The contender's median processor seconds."""
+        return statistics.median(self.processor[name])
+
+    def effective(self, name: str, device: str) -> float:
+        """Median seconds with the device to itself: a CPU's other users are taken out."""
+        return self.median(name) if _is_cuda(device) else self.busy(name) / torch.get_num_threads()
 
     def ratio(self, slow: str, fast: str) -> float:
-        """How many times faster `fast` is, by medians."""
+        """How many times faster `fast` is, by medians of wall seconds."""
         return self.median(slow) / self.median(fast)
+
+    def busy_ratio(self, slow: str, fast: str) -> float:
+        """The same by medians of processor seconds."""
+        return self.busy(slow) / self.busy(fast)
 
 
 def interleave(
-    contenders: Mapping[str, Callable[[int], object]], *, rounds: int, device: str
+    contenders: Mapping[str, Callable[[int], object]],
+    *,
+    rounds: int,
+    device: str,
+    scale: Mapping[str, float] | None = None,
+    quiet: bool = False,
 ) -> Timings:
-    """Time every contender in turn, round after round; round 0 only warms up."""
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    """Time every contender in turn, round after round; round 0 only warms up.
+
+    `scale` multiplies the times of contenders that do only a part of the work.
+    """
+    wall: dict[str, list[float]] = {name: [] for name in contenders}
+    processor: dict[str, list[float]] = {name: [] for name in contenders}
     for turn in range(rounds + 1):
         for name, work in contenders.items():
-            spent = timed(lambda work=work: work(turn), device)  # type: ignore[misc]
+            factor = (scale or {}).get(name, 1.0)
+            busy = time.process_time()
+            spent = timed(partial(work, turn), device)
+            busy = time.process_time() - busy
             if turn:
-                seconds[name].append(spent)
-            print(f"round {turn} {name}: {spent:.2f} s", file=sys.stderr, flush=True)
-    return Timings(seconds)
+                wall[name].append(spent * factor)
+                processor[name].append(busy * factor)
+            if not quiet:
+                print(f"round {turn} {name}: {spent:.2f} s, {busy:.2f} s busy", file=sys.stderr)
+    return Timings(wall, processor)
 
 
 def timed(work: Callable[[], object], device: str) -> float:
@@ -168,8 +199,12 @@ def timed(work: Callable[[], object], device: str) -> float:
 
 
 def _synchronize(device: str) -> None:
-    if device.startswith("cuda"):
+    if _is_cuda(device):
         torch.cuda.synchronize()
+
+
+def _is_cuda(device: str) -> bool:
+    return device.startswith("cuda")
 
 
 def model_flops(model: Any, tokens: int, *, backward: bool) -> float:
@@ -187,21 +222,24 @@ def model_flops(model: Any, tokens: int, *, backward: bool) -> float:
 
 
 def peak_tflops(dtype: str, device: str) -> float:
-    """What a large matrix product reaches here and now, in TFLOP/s."""
-    size = 8192 if device.startswith("cuda") else 2048
+    """What a large matrix product reaches here and now, in TFLOP/s; as `Timings.effective`."""
+    size = 8192 if _is_cuda(device) else 2048
     a = torch.randn(size, size, device=device, dtype=DTYPES[dtype])
-    spent = min(timed(lambda: a @ a, device) for _ in range(5))
-    return 2 * size**3 / spent / 1e12
+    product = {"a @ a": lambda _turn: a @ a}
+    seconds = interleave(product, rounds=7, device=device, quiet=True).effective("a @ a", device)
+    return 2 * size**3 / seconds / 1e12
 
 
 def environment(device: str, packages: tuple[str, ...]) -> str:
     """Hardware, load and versions, in two lines."""
-    if device.startswith("cuda"):
+    if _is_cuda(device):
         hardware = torch.cuda.get_device_name()
     else:
         hardware = f"{_processor()}, {os.cpu_count()} CPUs, {torch.get_num_threads()} threads"
     versions = ", ".join(f"{name} {version(name)}" for name in packages)
-    return f"{hardware}, load {os.getloadavg()[0]:.1f}\nPython {platform.python_version()}, {versions}"
+    return (
+        f"{hardware}, load {os.getloadavg()[0]:.1f}\nPython {platform.python_version()}, {versions}"
+    )
 
 
 def _processor() -> str:
@@ -212,7 +250,7 @@ def _processor() -> str:
     return f"{names[0]}{amx}" if names else platform.machine()
 
 
-def markdown(rows: list[tuple[object, ...]], headers: tuple[str, ...]) -> str:
+def markdown(rows: Sequence[tuple[object, ...]], headers: tuple[str, ...]) -> str:
     """A Markdown table."""
     return tabulate(rows, headers=headers, tablefmt="github", floatfmt=".2f")
 

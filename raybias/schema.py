@@ -109,7 +109,8 @@ CELLS: Final = pa.schema(
     ]
 )
 
-#: The first ten columns are the public contract of gaps.csv.
+#: The first ten columns are the public contract of gaps.csv. `significant` says that the
+#: interval excludes zero, `survives` that it does so after the correction for many tests.
 GAPS: Final = pa.schema(
     [
         ("model", pa.string()),
@@ -133,6 +134,7 @@ GAPS: Final = pa.schema(
         ("interval", pa.string()),
         ("p_value", pa.float64()),
         ("q_value", pa.float64()),
+        ("survives", pa.bool_()),
     ]
 )
 

@@ -124,9 +124,7 @@ def _show(table: pl.DataFrame, accuracy: pl.DataFrame, profile: str) -> None:
     from raybias import schema
 
     keys = ["model", *(name for name in schema.KEYS[1:] if table[name].n_unique() > 1)]
-    marks = [
-        name for name in ("significant", "paper") if name == "significant" or profile != "paper"
-    ]
+    marks = ["significant"] if profile == "paper" else ["significant", "survives", "paper"]
     shown = table.select(
         *keys, "attribute", "rate", "group", "gap", "low", "high", "n_runs",
         pl.col(*marks).replace_strict(_MARKS, return_dtype=pl.String),
@@ -160,6 +158,7 @@ def _show_verdict(table: pl.DataFrame, profile: str) -> None:
     )
     if profile == "paper":
         return
+    print(f"{table['survives'].sum()} of them survive Benjamini-Hochberg over the whole table")
     for verb, here, there in (("lose", False, True), ("gain", True, False)):
         moved = table.filter(pl.col("significant") == here, pl.col("paper") == there)
         if moved.height:

@@ -13,8 +13,10 @@ It knows nothing of models. Shapes: R sequences of a batch, T tokens, N rows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Final
 
 import numpy as np
@@ -23,8 +25,11 @@ from numpy.typing import NDArray
 
 Row = Sequence[int]
 
-#: Longer sequences share more and pad less, but attention grows with their square.
-MAX_TOKENS: Final = 256
+#: Longer sequences share more, but attention grows with their square.
+MAX_TOKENS: Final = 192
+#: Sequences shorter than this share of the longest do not stand in its batch: padding costs
+#: more than one more pass.
+_FULL: Final = 0.85
 
 
 @dataclass(frozen=True)
@@ -70,17 +75,26 @@ class Batch:
 def pack(rows: Sequence[Row], *, max_tokens: int = MAX_TOKENS) -> list[PackedSequence]:
     """Cut rows into sequences of at most `max_tokens` tokens (or one longer row).
 
-    Rows are taken in lexicographic order, so that neighbours share the most; with
-    `max_tokens=0` every row is a sequence of its own.
+    Rows are taken in lexicographic order, so that neighbours share the most, and cut where
+    sequences come out about equally long; with `max_tokens=0` every row is a sequence of
+    its own.
     """
     order = sorted(range(len(rows)), key=lambda n: tuple(rows[n]))
-    sequences: list[PackedSequence] = []
-    tree = _Tree()
+    whole = _Tree()
+    starts = [len(whole.tokens)]
     for n in order:
-        if tree.members and tree.size_with(rows[n]) > max_tokens:
+        whole.add(n, rows[n])
+        starts.append(len(whole.tokens))
+    pieces = max(1, math.ceil(starts[-1] / max(1, max_tokens)))
+    sequences: list[PackedSequence] = []
+    tree, piece = _Tree(), 0
+    for n, start, end in zip(order, starts, starts[1:], strict=False):
+        own = min(pieces - 1, (start + end) * pieces // (2 * starts[-1]))
+        if tree.members and (own != piece or tree.size_with(rows[n]) > max_tokens):
             sequences.append(tree.sequence())
             tree = _Tree()
         tree.add(n, rows[n])
+        piece = own
     if tree.members:
         sequences.append(tree.sequence())
     return sequences
@@ -151,10 +165,15 @@ def longest_first(keyed: Sequence[Keyed]) -> list[Keyed]:
 def fitting(waiting: Sequence[Keyed], *, tokens_per_batch: int, prompt_length: int) -> int:
     """How many of the sequences, longest first, fit one batch under the token budget.
 
-    At least one, even where it is longer than the budget.
+    At least one, even where it is longer than the budget; none that would be mostly padding.
     """
-    widest = len(waiting[0].sequence.tokens) + prompt_length
-    return min(len(waiting), max(1, tokens_per_batch // widest))
+
+    def width(each: Keyed) -> int:
+        return len(each.sequence.tokens) + prompt_length
+
+    widest = width(waiting[0])
+    room = waiting[: max(1, tokens_per_batch // widest)]
+    return sum(1 for _ in takewhile(lambda each: width(each) >= _FULL * widest, room))
 
 
 def stack(group: Sequence[Keyed]) -> Batch:

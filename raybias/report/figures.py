@@ -141,7 +141,7 @@ def _gap_figure(part: pl.DataFrame, rate: str, *, reach: float, title: str, leve
 
 def _dot(axes: Axes, row: Mapping[str, Any], y: float, index: int) -> None:
     colour = canvas.COLOURS[index % len(canvas.COLOURS)]
-    strong = bool(row["significant"])
+    strong = bool(row["survives"])
     if row["low"] is not None and row["high"] is not None:
         ends = [row["low"], row["high"]]
         axes.plot(ends, [y, y], color=colour, linewidth=2.4 if strong else 1.3,

@@ -48,18 +48,20 @@ class Calibration:
 
 
 def headline(gaps: pl.DataFrame) -> str:
-    """`2 of 12 gaps are significant.`"""
+    """`2 of 12 gaps are significant`, and how many stay so after a correction for many tests."""
     judged = gaps.filter(pl.col("significant").is_not_null())
     if judged.is_empty():
         return "No gap could be judged: an interval needs at least two runs."
     n = int(judged["significant"].sum())
     verb = "is" if n == 1 else "are"
-    return f"{n or 'None'} of {words.counted(judged.height, 'gap')} {verb} significant."
+    said = f"{n or 'None'} of {words.counted(judged.height, 'gap')} {verb} significant"
+    lasting = int(judged["survives"].sum())
+    return f"{said}." if lasting == n else f"{said}, {lasting} after correction for many tests."
 
 
 def findings(gaps: pl.DataFrame) -> list[Finding]:
     """The significant gaps by rate and direction, harm first."""
-    significant = gaps.filter(pl.col("significant").fill_null(False))
+    significant = gaps.filter(pl.col("survives").fill_null(False))
     rates = significant["rate"].unique(maintain_order=True).to_list()
     rest = [(rate, sign) for rate in rates if rate not in words.RATES for sign in (1, -1)]
     found = []

@@ -210,7 +210,7 @@ def _blocks(part: pl.DataFrame, rates: tuple[str, ...]) -> tuple[Block, ...]:
 
 def _cell(row: Mapping[str, Any]) -> Cell:
     known = words.RATES.get(row["rate"])
-    effect = known.effect(row["gap"]) if known is not None and row["significant"] else ""
+    effect = known.effect(row["gap"]) if known is not None and row["survives"] else ""
     often = "more often" if effect and row["gap"] > 0 else "less often"
     return Cell(
         gap=words.signed(row["gap"]),

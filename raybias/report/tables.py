@@ -16,7 +16,7 @@ from tabulate import tabulate
 
 from raybias import stats
 from raybias.config import Study
-from raybias.report import words
+from raybias.report import findings, words
 from raybias.report.source import count_predictions, load_runs
 from raybias.storage import Store
 
@@ -114,11 +114,8 @@ def gap_table(gaps: pl.DataFrame) -> str:
 
 
 def print_gap_table(gaps: pl.DataFrame, *, file: TextIO | None = None) -> None:
-    """Print `gap_table` and a line that counts the significant gaps, to standard output."""
-    judged = gaps.filter(pl.col("gap").is_not_null())
-    significant = int(judged["significant"].fill_null(False).sum())
-    count = words.counted(judged.height, "gap is", "gaps are")
-    print(f"{gap_table(gaps)}\n\n{significant} of {count} significant", file=file or sys.stdout)
+    """Print `gap_table` and the headline under it, to standard output."""
+    print(f"{gap_table(gaps)}\n\n{findings.headline(gaps)}", file=file or sys.stdout)
 
 
 def _gaps(cells: pl.DataFrame, study: Study) -> pl.DataFrame:

@@ -61,6 +61,8 @@ def verdict(row: Mapping[str, Any]) -> str:
         return "not judged"
     if not row["significant"]:
         return "not significant"
+    if not row["survives"]:
+        return "alone, not after correction"
     known = RATES.get(row["rate"])
     often = "more" if gap > 0 else "less"
     if known is None:

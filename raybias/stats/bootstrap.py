@@ -2,19 +2,20 @@
 
 Drawing T templates with replacement and counting their rows again is a
 product of draw counts [B, T] with per-template counts [T, G], so no row is
-ever copied. One draw serves all runs and groups of an attribute.
+ever copied. One draw serves all runs, groups and classifiers of an attribute.
 
-Shapes: B draws, T templates, G groups, K rates, R runs, P patterns (runs of a
-classifier that share their FP + TN counts; nearly always one).
+Shapes: B draws, T templates, G groups, K rates, R runs, C classifiers, P
+patterns (runs of a classifier that share their FP + TN counts; nearly always one).
 """
 
 from __future__ import annotations
 
 import math
-import warnings
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import reduce
 from typing import Final
 
 import numpy as np
@@ -24,16 +25,18 @@ import polars as pl
 from raybias import schema
 from raybias.errors import DataError
 from raybias.seeding import generator
-from raybias.stats.cells import codes, dense
+from raybias.stats.cells import codes
 from raybias.stats.rates import RATES, ROUNDING
 
-Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
+Counts = npt.NDArray[np.int64]
+Doubles = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.float32]
 
 _BLOCK: Final = (*schema.KEYS, "attribute")
-_PROBE: Final = _BLOCK.index("probe")
-_ATTRIBUTE: Final = _BLOCK.index("attribute")
-#: Entries of one chunk's draw counts; 16 MiB in float32.
+#: Draw counts or gaps held at once by one of the threads; 32 MiB in float64.
 _CHUNK_ENTRIES: Final = 1 << 22
+#: Numbers worked on at once; 512 KiB, so that they stay in a core's cache.
+_CACHE_ENTRIES: Final = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -42,19 +45,9 @@ class Block:
 
     keys: tuple[str, ...]
     groups: tuple[str, ...]
-    false_PKTG: npt.NDArray[np.int64]
-    negatives_PKTG: npt.NDArray[np.int64]
-    runs_P: npt.NDArray[np.int64]
-
-    @property
-    def place(self) -> tuple[str, str]:
-        """Probe and attribute."""
-        return self.keys[_PROBE], self.keys[_ATTRIBUTE]
-
-    @property
-    def templates(self) -> int:
-        """Number T of templates to draw from."""
-        return int(self.negatives_PKTG.shape[2])
+    false_PKTG: Counts
+    negatives_PKTG: Counts
+    runs_P: Counts
 
 
 def bootstrap_intervals(
@@ -87,45 +80,53 @@ def bootstrap_intervals(
     members: dict[tuple[str, str], dict[str, bool]] = defaultdict(dict)
     for probe, attribute, group, in_mean in inside.sort("group").iter_rows():
         members[probe, attribute][group] = in_mean
-    alike: dict[tuple[str, str, int], list[Block]] = defaultdict(list)
-    for block in _blocks(cells, members):
-        alike[(*block.place, block.templates)].append(block)
-    rows: list[tuple[object, ...]] = []
-    for place, blocks in alike.items():
-        in_mean_G = np.array(list(members[place[:2]].values()))
-        random = generator(seed, "bootstrap", *place)
-        for block, gaps_KGB in _drawn(blocks, in_mean_G, draws, random):
-            rows += _judged(block, gaps_KGB, level)
+
+    def rows(place: tuple[str, str], part: pl.DataFrame) -> list[tuple[object, ...]]:
+        in_mean_G = np.array(list(members[place].values()))
+        return [
+            row
+            for alike in _alike(blocks(part, tuple(members[place])), draws)
+            for row in _judged(
+                alike,
+                drawn_gaps(alike, in_mean_G, draws, generator(seed, "bootstrap", *place)),
+                level,
+            )
+        ]
+
+    parts = cells.partition_by("probe", "attribute", as_dict=True)
+    with ThreadPoolExecutor() as pool:
+        found = pool.map(rows, parts.keys(), parts.values())
+        table = [row for part in found for row in part]
     names = [*_BLOCK, "group", "rate", "low", "high", "p_value"]
     types = [pl.String] * (len(_BLOCK) + 2) + [pl.Float64] * 3
-    return pl.DataFrame(rows, schema=dict(zip(names, types, strict=True)), orient="row")
+    return pl.DataFrame(table, schema=dict(zip(names, types, strict=True)), orient="row")
 
 
-def _blocks(
-    cells: pl.DataFrame, members: Mapping[tuple[str, str], Mapping[str, bool]]
-) -> Iterator[Block]:
-    classifier = codes(cells, _BLOCK)
-    order = np.argsort(classifier, kind="stable")
-    starts = np.flatnonzero(np.diff(classifier[order])) + 1
-    counted = cells.select("run_id", "template_id", "group", "label", "pred", "n")
-    for rows in np.split(order, starts):
-        keys = cells.select(_BLOCK).row(int(rows[0]))
-        groups = tuple(members[keys[_PROBE], keys[_ATTRIBUTE]])
-        yield _block(keys, groups, counted[rows])
-
-
-def _block(keys: tuple[str, ...], groups: tuple[str, ...], part: pl.DataFrame) -> Block:
-    run, runs = dense(part["run_id"])
+def blocks(part: pl.DataFrame, groups: tuple[str, ...]) -> Iterator[Block]:
+    """The blocks of one probe's attribute: a classifier's cells as arrays."""
+    classifier, size = codes(part, _BLOCK)
+    run, _ = codes(part, ("run_id",))
     # Numbered by name, so that the draws are the same for any order of the rows.
     names = part["template_id"].unique().cast(pl.String).sort()
     template = part["template_id"].cast(pl.Enum(names)).to_physical().to_numpy()
     group = part["group"].cast(pl.Enum(groups)).to_physical().to_numpy()
-    shape = (runs, len(names), len(groups))
-    cell = np.ravel_multi_index((run, template, group), shape)
     label, pred = part["label"].to_numpy(), part["pred"].fill_null(-1).to_numpy()
-    n = part["n"].to_numpy()
+    table = np.stack([run, template, group, label, pred, part["n"].to_numpy()])
+    for number in range(size):
+        rows = np.flatnonzero(classifier == number)
+        keys = part.select(_BLOCK).row(int(rows[0]))
+        yield _block(keys, groups, table[:, rows])
 
-    def count(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+
+def _block(keys: tuple[str, ...], groups: tuple[str, ...], table: Counts) -> Block:
+    (runs, run), (templates, template) = (
+        np.unique(column, return_inverse=True) for column in table[:2]
+    )
+    group, label, pred, n = table[2:]
+    shape = (len(runs), len(templates), len(groups))
+    cell = np.ravel_multi_index((run, template, group), shape)
+
+    def count(mask: npt.NDArray[np.bool_]) -> Counts:
         counts = np.bincount(cell[mask], n[mask], minlength=math.prod(shape))
         return counts.reshape(shape).astype(np.int64)
 
@@ -140,29 +141,42 @@ def _block(keys: tuple[str, ...], groups: tuple[str, ...], part: pl.DataFrame) -
     return Block(keys, groups, false_PKTG, negatives_RKTG[first], np.bincount(pattern))
 
 
-def _drawn(
-    blocks: Sequence[Block],
+def _alike(blocks: Iterator[Block], draws: int) -> Iterator[list[Block]]:
+    """Classifiers that read the same sentences have the same FP + TN counts: drawn together."""
+    alike: dict[tuple[object, ...], list[Block]] = defaultdict(list)
+    for block in blocks:
+        negatives = block.negatives_PKTG
+        alike[negatives.shape, negatives.tobytes(), block.runs_P.tobytes()].append(block)
+    for same in alike.values():
+        step = max(1, _CHUNK_ENTRIES // (len(RATES) * len(same[0].groups) * draws))
+        yield from (same[start : start + step] for start in range(0, len(same), step))
+
+
+def drawn_gaps(
+    alike: Sequence[Block],
     in_mean_G: npt.NDArray[np.bool_],
     draws: int,
     random: np.random.Generator,
-) -> Iterator[tuple[Block, npt.NDArray[np.float64]]]:
-    """Mean gaps [K, G, B] of classifiers on one probe's attribute, under the same draws."""
-    templates = blocks[0].templates
-    drawn = [np.empty((len(RATES), len(in_mean_G), draws)) for _ in blocks]
+) -> Doubles:
+    """Mean gaps over runs [C, K, G, B] of classifiers with equal FP + TN counts."""
+    false_CPKGT = np.stack([block.false_PKTG for block in alike]).swapaxes(-1, -2)
+    negatives_PKGT = alike[0].negatives_PKTG.swapaxes(-1, -2)
+    classifiers, _, rates, groups, templates = false_CPKGT.shape
+    gaps_CKGB = np.empty((classifiers, rates, groups, draws))
     step = max(1, _CHUNK_ENTRIES // templates)
+    cached = max(1, _CACHE_ENTRIES // (false_CPKGT.size // templates))
     for start in range(0, draws, step):
         weights_BT = draw_counts(random, min(step, draws - start), templates)
-        # Classifiers read the same sentences, so that their FP + TN counts are the same too.
-        negatives: dict[bytes, Floats] = {}
-        for block, gaps_KGB in zip(blocks, drawn, strict=True):
-            same = block.negatives_PKTG.tobytes()
-            if same not in negatives:
-                negatives[same] = weighted(weights_BT, block.negatives_PKTG)
-            false_PKGB = weighted(weights_BT, block.false_PKTG)
-            gaps_KGB[:, :, start : start + step] = mean_gaps(
-                false_PKGB, negatives[same], block.runs_P, in_mean_G
+        false_CPKGB = weighted(false_CPKGT, weights_BT)
+        negatives_PKGB = weighted(negatives_PKGT, weights_BT)
+        chunk_CKGB = gaps_CKGB[..., start : start + step]
+        for first in range(0, len(weights_BT), cached):
+            some = slice(first, first + cached)
+            chunk_CKGB[..., some] = mean_gaps(
+                false_CPKGB[..., some], negatives_PKGB[..., some], alike[0].runs_P, in_mean_G
             )
-    yield from zip(blocks, drawn, strict=True)
+    gaps_CKGB[np.abs(gaps_CKGB) < ROUNDING] = 0
+    return gaps_CKGB
 
 
 def draw_counts(random: np.random.Generator, draws: int, templates: int) -> Floats:
@@ -173,49 +187,56 @@ def draw_counts(random: np.random.Generator, draws: int, templates: int) -> Floa
     return counts.reshape(draws, templates).astype(np.float32)
 
 
-def mean_gaps(
-    false_PKGB: Floats,
-    negatives_PKGB: Floats,
-    runs_P: npt.NDArray[np.int64],
-    in_mean_G: npt.NDArray[np.bool_],
-) -> npt.NDArray[np.float64]:
-    """Mean gaps over runs [K, G, B] from drawn counts; NaN where no run of a draw has one."""
-    valid = negatives_PKGB > 0
-    runs = runs_P[:, None, None, None].astype(float)
-    rates_PKGB = false_PKGB / (np.where(valid, negatives_PKGB, 1) * runs)
-    entering = in_mean_G.astype(float)
-    entered = (entering @ valid)[:, :, None]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        gaps_PKGB = rates_PKGB - (entering @ rates_PKGB)[:, :, None] / entered
-        counted = np.where(valid & (entered > 0), runs, 0)
-        total_KGB = np.where(counted > 0, gaps_PKGB * runs, 0).sum(axis=0)
-        return np.asarray(total_KGB / counted.sum(axis=0))
-
-
-def weighted(weights_BT: Floats, counts_PKTG: npt.NDArray[np.int64]) -> Floats:
-    """Weighted counts [P, K, G, B]; exact, since float32 holds integers below 2**24."""
+def weighted(counts_XT: Counts, weights_BT: Floats) -> Doubles:
+    """Weighted counts [..., B]; exact, since float32 holds integers below 2**24."""
     templates = weights_BT.shape[1]
-    exact = np.float32 if templates * counts_PKTG.max(initial=0) < 1 << 24 else np.float64
-    left_PKGT = counts_PKTG.swapaxes(2, 3).astype(exact)
-    product = left_PKGT.reshape(-1, templates) @ weights_BT.T.astype(exact, copy=False)
-    shaped: Floats = product.reshape(*left_PKGT.shape[:3], -1).astype(np.float64)
-    return shaped
+    exact = np.float32 if templates * counts_XT.max(initial=0) < 1 << 24 else np.float64
+    left = counts_XT.reshape(-1, templates).astype(exact)
+    product = left @ weights_BT.T.astype(exact, copy=False)
+    return product.reshape(*counts_XT.shape[:-1], -1)
+
+
+def mean_gaps(
+    false_CPKGB: Doubles,
+    negatives_PKGB: Doubles,
+    runs_P: Counts,
+    in_mean_G: npt.NDArray[np.bool_],
+) -> Doubles:
+    """Mean gaps over runs [C, K, G, B] from drawn counts; NaN where no run of a draw has one."""
+    runs_P111 = runs_P[:, None, None, None].astype(float)
+    valid_PKGB = negatives_PKGB > 0
+    entered_PK1B = valid_PKGB[:, :, in_mean_G].sum(axis=2, keepdims=True)
+    share_PKGB = np.where(valid_PKGB & (entered_PK1B > 0), runs_P111, 0)
+    with np.errstate(invalid="ignore"):
+        share_PKGB /= share_PKGB.sum(axis=0)
+    rates_CPKGB = false_CPKGB / (np.where(valid_PKGB, negatives_PKGB, 1) * runs_P111)
+    # Added one by one, in the same order whatever the number of draws.
+    members = (rates_CPKGB[:, :, :, g] for g in np.flatnonzero(in_mean_G))
+    rates_CPKGB -= (reduce(np.add, members) / np.maximum(entered_PK1B, 1)[:, :, 0])[:, :, :, None]
+    rates_CPKGB *= share_PKGB
+    gaps_CKGB: Doubles = reduce(np.add, rates_CPKGB.swapaxes(0, 1))
+    return gaps_CKGB
 
 
 def _judged(
-    block: Block, gaps_KGB: npt.NDArray[np.float64], level: float
+    blocks: Sequence[Block], gaps_CKGB: Doubles, level: float
 ) -> Iterator[tuple[object, ...]]:
-    gaps_KGB[np.abs(gaps_KGB) < ROUNDING] = 0
-    known_KG = (~np.isnan(gaps_KGB)).sum(axis=2)
-    partly = bool((known_KG < gaps_KGB.shape[2]).any())
-    ends = ((1 - level) / 2, (1 + level) / 2)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # a group that is NaN in every draw
-        low_KG, high_KG = (np.nanquantile if partly else np.quantile)(gaps_KGB, ends, axis=2)
-    smaller_KG = np.minimum((gaps_KGB <= 0).sum(axis=2), (gaps_KGB >= 0).sum(axis=2))
-    p_KG = np.minimum(1.0, 2 * (smaller_KG + 1) / (known_KG + 1))
-    for k, rate in enumerate(RATES):
-        for g, group in enumerate(block.groups):
-            if known_KG[k, g]:
-                numbers = (low_KG[k, g], high_KG[k, g], p_KG[k, g])
-                yield (*block.keys, group, rate, *map(float, numbers))
+    """The rows of the table; sorts the gaps in place."""
+    gaps_CKGB.sort(axis=-1)  # NaN last
+    known = np.count_nonzero(~np.isnan(gaps_CKGB), axis=-1)
+    low, high = (_quantile(gaps_CKGB, known, (1 + sign * level) / 2) for sign in (-1, 1))
+    one_side = [np.count_nonzero(side, axis=-1) for side in (gaps_CKGB <= 0, gaps_CKGB >= 0)]
+    p_value = np.minimum(1.0, 2 * (np.minimum(*one_side) + 1) / (known + 1))
+    rates = tuple(RATES)
+    for c, k, g in np.argwhere(known):
+        numbers = (low[c, k, g], high[c, k, g], p_value[c, k, g])
+        yield (*blocks[c].keys, blocks[c].groups[g], rates[k], *map(float, numbers))
+
+
+def _quantile(sorted_XB: Doubles, known_X: Counts, q: float) -> Doubles:
+    """Quantile of the first `known` of each row's values, as `np.quantile` has it."""
+    place = np.maximum(known_X - 1, 0)[..., None] * q
+    below = np.floor(place).astype(np.int64)
+    above = np.ceil(place).astype(np.int64)
+    low, high = (np.take_along_axis(sorted_XB, at, axis=-1) for at in (below, above))
+    return (low + (high - low) * (place - below))[..., 0]

@@ -83,10 +83,12 @@ def summed(frame: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     code, size = codes(frame, by)
     first = np.empty(size, dtype=np.int64)
     first[code[::-1]] = np.arange(len(code))[::-1]
+    is_first = np.zeros(len(code), dtype=bool)
+    is_first[first] = True
+    rows = np.flatnonzero(is_first)
     # Sums are floats, exact below 2**53.
     n = np.bincount(code, frame["n"].to_numpy(), minlength=size).astype(np.int64)
-    order = np.argsort(first)
-    return frame.select(by)[first[order]].with_columns(n=n[order])
+    return frame.select(by)[rows].with_columns(n=n[code[rows]])
 
 
 def codes(frame: pl.DataFrame, by: Sequence[str]) -> tuple[Codes, int]:
@@ -96,55 +98,61 @@ def codes(frame: pl.DataFrame, by: Sequence[str]) -> tuple[Codes, int]:
     -------
     The numbers [N] and how many distinct ones there are.
     """
-    folded, size = np.zeros(frame.height, dtype=np.int64), 1
+    rows = frame.height
+    folded, size = np.zeros(rows, dtype=np.int64), 1
     for name in by:
         column, values = _column_codes(frame[name])
-        if values > 1:
-            folded, size = _within(folded * values + column, size * values)
+        if size * values > rows:
+            folded, size = _without_gaps(folded, size)
+            column, values = _without_gaps(column, values)
+        folded, size = folded * values + column, size * values
+        if size > rows:
+            folded, size = _without_gaps(folded, size)
     return _without_gaps(folded, size)
 
 
 def _column_codes(column: pl.Series) -> tuple[Codes, int]:
     if column.dtype == pl.String:
         column = column.cast(pl.Categorical)
-    column = column.to_physical()
-    low, high = column.min(), column.max()
-    if low is None or (low == high and not column.null_count()):
-        return np.zeros(len(column), dtype=np.int64), 1
+    numbers = column.to_physical().cast(pl.Int64)
     # Null is a value like the others.
-    numbers = (column.cast(pl.Int64) - low).fill_null(high - low + 1).to_numpy()
-    return _within(numbers, high - low + 2)
-
-
-def _within(numbers: Codes, size: int) -> tuple[Codes, int]:
-    """Numbers below `size`, closed up where they leave more gaps than there are rows."""
-    return (numbers, size) if size <= len(numbers) else _without_gaps(numbers, size)
+    nulls = numbers.null_count()
+    if nulls:
+        numbers = numbers.fill_null(int(numbers.max() or 0) + 1)  # type: ignore[arg-type]
+    raw: Codes = numbers.to_numpy()
+    low = int(raw.min(initial=0))
+    return raw - low, int(raw.max(initial=0)) - low + 1
 
 
 def _without_gaps(numbers: Codes, size: int) -> tuple[Codes, int]:
+    """Renumber numbers below `size` so that each of 0, 1, ... occurs."""
     if size > max(_TABLE, len(numbers)):
         values, numbers = np.unique(numbers, return_inverse=True)
         return numbers, len(values)
     occurs = np.zeros(size, dtype=bool)
     occurs[numbers] = True
-    closed = np.cumsum(occurs) - 1
-    return closed[numbers], int(occurs.sum())
+    occurring = np.flatnonzero(occurs)
+    if len(occurring) == size:
+        return numbers, size
+    closed = np.empty(size, dtype=np.int64)
+    closed[occurring] = np.arange(len(occurring))
+    return closed[numbers], len(occurring)
 
 
 def _numbered(piece: pl.DataFrame, runs: dict[tuple[str, ...], int]) -> Codes:
     """The number in `runs` of each row's run [N]; new runs are put there."""
     keys = piece.select(RUN_KEYS)
-    starts = np.ones(piece.height, dtype=bool)
-    starts[1:] = False
+    changes = pl.repeat(False, piece.height - 1, eager=True)
     for column in keys:
         # Rows of a run stand together, so that few of them need more than this comparison.
-        starts[1:] |= column[1:].ne_missing(column[:-1]).to_numpy()
-    heads = keys.filter(starts)
+        changes |= column[1:].ne_missing(column[:-1])
+    starts = np.append(0, np.flatnonzero(changes.to_numpy()) + 1)
+    heads = keys[starts]
     code, size = codes(heads, RUN_KEYS)
     first = np.empty(size, dtype=np.int64)
     first[code] = np.arange(len(code))
-    number = np.array([runs.setdefault(row, len(runs)) for row in heads[first].iter_rows()])
-    return number[code][np.cumsum(starts) - 1]
+    found = [runs.setdefault(row, len(runs)) for row in heads[first].iter_rows()]
+    return np.repeat(np.array(found)[code], np.diff(starts, append=piece.height))
 
 
 def _as_cells(frame: pl.DataFrame, text: pl.DataType) -> pl.DataFrame:

@@ -48,14 +48,15 @@ def gaps(
         (`REFERENCE_GROUPS`), all groups for other attributes.
     interval: normal (1.96 sd / sqrt n at level .95, as the papers' code), t, or bootstrap
         over templates (percentiles; needs template ids).
-    adjust: with benjamini_hochberg, `significant` also asks for q <= 1 - level.
+    adjust: with benjamini_hochberg, what `survives` also has q <= 1 - level.
     draws, seed: of the bootstrap.
 
     Returns
     -------
     schema.GAPS, sorted by model, attribute, rate and group. `n_items` is FP + TN of a run
     (the fewest, where runs differ), `sd` has ddof 1, `p_value` is two-sided and belongs to
-    the interval, `q_value` is Benjamini-Hochberg's over the whole table.
+    the interval, `q_value` is Benjamini-Hochberg's over the whole table. A gap is
+    `significant` when its interval excludes 0.
 
     Raises
     ------
@@ -91,7 +92,7 @@ def gaps(
             interval=pl.lit(interval),
             q_value=_false_discovery(judged["p_value"]),
         )
-        .with_columns(significant=excludes_zero & passes)
+        .with_columns(significant=excludes_zero, survives=excludes_zero & passes)
         .sort("model", "attribute", "rate", "group", *schema.KEYS[1:])
         .select(pl.col(name).cast(dtype) for name, dtype in pl.Schema(schema.GAPS).items())
     )

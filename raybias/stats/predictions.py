@@ -6,13 +6,12 @@ file and row. It does not know what is computed from the rows.
 
 from __future__ import annotations
 
-import io
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import polars as pl
 import pyarrow as pa
@@ -27,7 +26,7 @@ _TYPES: Final = pl.Schema(schema.PREDICTIONS)
 _REQUIRED: Final = ("model", "run_id", "item_id", "label", "attribute", "group", "pred")
 _NUMBERS: Final = ("label", "pred")
 _TSV_ENDINGS: Final = (".tsv", ".tsv.gz")
-_PIECE_ROWS: Final = 1 << 20
+_PIECE_ROWS: Final = 1 << 18
 
 #: What a file of our own may leave out.
 _DEFAULTS: Final = {"method": "", "dataset": "", "probe": "", "style": "original", "parsed": True}
@@ -45,11 +44,10 @@ class Source:
         """The file's path or URI."""
         return self.store.uri_of(self.name)
 
-    def data(self) -> str | io.BytesIO:
-        """The file for Polars: the path of a local one, the content of any other."""
-        if self.store.is_local:
-            return self.store.path(self.name)
-        return io.BytesIO(self.store.read_bytes(self.name))
+    def for_polars(self) -> Any:
+        """The path of a local file, the content of any other."""
+        local = self.store.is_local
+        return self.store.path(self.name) if local else self.store.read_bytes(self.name)
 
 
 def read_predictions(paths: Sequence[str | Path]) -> pl.DataFrame:
@@ -180,7 +178,7 @@ def _parquet(
     fault: Exception | None = None
     row = 0
     try:
-        data = [source.data() for source in files]
+        data = [source.for_polars() for source in files]
         frame = pl.scan_parquet(data, glob=False, hive_partitioning=False)
         wanted = frame.select(_column(name, layout.names) for name in columns)
         for piece in wanted.collect_batches(chunk_size=_PIECE_ROWS):

@@ -16,7 +16,7 @@ def net_significance(gaps: pl.DataFrame) -> pl.DataFrame:
 
     Parameters
     ----------
-    gaps: schema.GAPS; what is significant follows the table's own interval and adjustment.
+    gaps: schema.GAPS; what counts is what `survives` the table's own correction.
 
     Returns
     -------
@@ -24,12 +24,12 @@ def net_significance(gaps: pl.DataFrame) -> pl.DataFrame:
     significantly above 0, -1 below) and n_models (those that could be judged).
     """
     by = [*_ACROSS_MODELS, "attribute", "group", "rate"]
-    sign = pl.col("gap").sign() * pl.col("significant")
+    sign = pl.col("gap").sign() * pl.col("survives")
     return (
         gaps.group_by(by)
         .agg(
             net=sign.sum().cast(pl.Int64),
-            n_models=pl.col("significant").is_not_null().sum().cast(pl.Int64),
+            n_models=pl.col("survives").is_not_null().sum().cast(pl.Int64),
         )
         .sort(by)
     )

@@ -50,7 +50,7 @@ def test_significance_shows_in_the_fill(tmp_path: Path) -> None:
     gaps = gaps_of(tmp_path, 1)
     dots = {}
     for value in (True, False):
-        flat = gaps.with_columns(significant=pl.lit(value))
+        flat = gaps.with_columns(survives=pl.lit(value))
         svg = figures.gap_figures(flat, level=0.95)["planted", "origin", "negative_fpr"].svg
         dots[value] = svg.count(f"fill: {canvas.PAPER}; stroke: {canvas.COLOURS[0]}")
     # The key alone has one hollow dot when everything is significant.

@@ -162,7 +162,7 @@ def test_the_command_is_repeatable_and_prints_the_table(
     assert not first.value.code
     printed = capsys.readouterr().out
     assert "harm: called negative more often" in printed
-    assert "1 of 12 gaps are significant" in printed
+    assert "1 of 12 gaps is significant." in printed
     assert str(out / "report.html") in printed
     before = files_of(out)
     with pytest.raises(SystemExit):

@@ -11,7 +11,6 @@ from stats_data import predictions
 
 from raybias import stats
 from raybias.stats import bootstrap
-from raybias.stats.reference import membership
 
 
 def point_gaps(table: pl.DataFrame, groups: list[str]) -> np.ndarray:
@@ -33,18 +32,16 @@ def test_counts_equal_row_resampling_for_a_fixed_draw(seed: int, runs: int, unev
         # Runs that saw different sentences: their FP + TN counts differ.
         table = table.filter(~((pl.col("run_id") == "m0.s0") & (pl.col("item_id") < "0003")))
     cells = stats.cells(table)
-    inside = membership(cells.select("probe", "attribute", "group").unique(), None)
-    members = {("made", "colour"): dict(inside.select("group", "in_mean").iter_rows())}
-    (block,) = bootstrap._blocks(cells, members)
-    weights_BT = bootstrap.draw_counts(np.random.default_rng(seed), 3, block.templates)
-    assert (weights_BT.sum(axis=1) == block.templates).all()
-    gaps_KGB = bootstrap.mean_gaps(
-        bootstrap.weighted(weights_BT, block.false_PKTG),
-        bootstrap.weighted(weights_BT, block.negatives_PKTG),
+    (block,) = bootstrap.blocks(cells, tuple(sorted(cells["group"].unique())))
+    names = sorted(table["template_id"].unique())
+    weights_BT = bootstrap.draw_counts(np.random.default_rng(seed), 3, len(names))
+    assert (weights_BT.sum(axis=1) == len(names)).all()
+    (gaps_KGB,) = bootstrap.mean_gaps(
+        bootstrap.weighted(block.false_PKTG.swapaxes(2, 3)[None], weights_BT),
+        bootstrap.weighted(block.negatives_PKTG.swapaxes(2, 3), weights_BT),
         block.runs_P,
         np.ones(len(block.groups), dtype=bool),
     )
-    names = sorted(table["template_id"].unique())
     for draw, weights_T in enumerate(weights_BT):
         rows = [
             table.filter(template_id=name)
@@ -58,12 +55,10 @@ def test_counts_equal_row_resampling_for_a_fixed_draw(seed: int, runs: int, unev
 def test_one_draw_of_every_template_gives_the_point_estimate_and_large_counts_stay_exact() -> None:
     table = predictions(models=1)
     cells = stats.cells(table).with_columns(n=pl.col("n") * 4_000_003)
-    members = {("made", "colour"): dict.fromkeys("abc", True)}
-    (block,) = bootstrap._blocks(cells, members)
-    ones_BT = np.ones((1, block.templates), dtype=np.float32)
-    assert (
-        bootstrap.weighted(ones_BT, block.false_PKTG)[..., 0] == block.false_PKTG.sum(axis=2)
-    ).all()
+    (block,) = bootstrap.blocks(cells, tuple("abc"))
+    false_PKGT = block.false_PKTG.swapaxes(2, 3)
+    ones_BT = np.ones((1, false_PKGT.shape[3]), dtype=np.float32)
+    assert (bootstrap.weighted(false_PKGT, ones_BT)[..., 0] == false_PKGT.sum(axis=3)).all()
 
 
 def test_intervals_hold_the_estimate_and_follow_seed_and_chunks(

@@ -125,13 +125,13 @@ def test_benjamini_hochberg_is_scipys_and_only_removes() -> None:
     adjusted = stats.gaps(cells, interval="t", adjust="benjamini_hochberg")
     expected = scipy_stats.false_discovery_control(plain["p_value"].to_numpy())
     assert np.allclose(adjusted["q_value"].to_numpy(), expected)
-    lost = plain["significant"] & ~adjusted["significant"]
-    assert adjusted["significant"].to_list() == [
-        plain and q <= 0.05
-        for plain, q in zip(plain["significant"], adjusted["q_value"], strict=True)
+    assert adjusted["significant"].equals(plain["significant"])
+    assert plain["survives"].equals(plain["significant"])
+    assert adjusted["survives"].to_list() == [
+        alone and q <= 0.05
+        for alone, q in zip(plain["significant"], adjusted["q_value"], strict=True)
     ]
-    assert not (adjusted["significant"] & ~plain["significant"]).any()
-    assert lost.sum() == plain["significant"].sum() - adjusted["significant"].sum()
+    assert not (adjusted["survives"] & ~adjusted["significant"]).any()
 
 
 def test_undefined_rate_is_missing_and_leaves_the_mean() -> None:
@@ -254,7 +254,7 @@ def test_net_significance_and_spans() -> None:
         .when(pl.col("group") == "b")
         .then(-0.3)
         .otherwise(0.1),
-        significant=pl.when(pl.col("group") == "c").then(None).otherwise(pl.col("group") == "b"),
+        survives=pl.when(pl.col("group") == "c").then(None).otherwise(pl.col("group") == "b"),
     )
     net = stats.net_significance(found).filter(rate="negative_fpr")
     assert dict(net.select("group", "net").iter_rows()) == {"a": 0, "b": -2, "c": 0}
