@@ -84,7 +84,8 @@ def peft_step(folder: Path, data: Data, *, dtype: str, device: str) -> Callable[
         last_B = torch.tensor([len(row) + 7 for row in rows], device=device)
         label_BL = logits_BTV[torch.arange(len(rows), device=device), last_B][:, ids]
         target_B = torch.tensor([data.rows.labels[n] for n in batch], device=device)
-        cross_entropy(label_BL.float(), target_B).backward()
+        loss: Any = cross_entropy(label_BL.float(), target_B)
+        loss.backward()
         optimizer.step()
         optimizer.zero_grad()
 

@@ -207,7 +207,7 @@ def _is_cuda(device: str) -> bool:
     return device.startswith("cuda")
 
 
-def model_flops(model: Any, tokens: int, *, backward: bool) -> float:
+def model_flops(model: Any, tokens: float, *, backward: bool) -> float:
     """Floating-point operations of the transformer blocks for `tokens` tokens.
 
     Two per weight and token forward, and two more for the gradient of the activations (the
@@ -258,7 +258,9 @@ def markdown(rows: Sequence[tuple[object, ...]], headers: tuple[str, ...]) -> st
 def publish(title: str, parts: list[str], *, device: str, peer: str, out: Path | None) -> None:
     """Print a report of Markdown parts with its command and environment; write it to `out`."""
     packages = ("torch", "transformers", peer)
-    command = f"python {shlex.join(sys.argv)}"
+    # Folders by their own names: where they lie differs from machine to machine.
+    words = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv]
+    command = f"python {shlex.join(words)}"
     head = [f"# {title}", f"    {command}", environment(device, packages).replace("\n", "  \n")]
     text = "\n\n".join([*head, *parts]) + "\n"
     print(text)

@@ -27,9 +27,9 @@ Row = Sequence[int]
 
 #: Longer sequences share more, but attention grows with their square.
 MAX_TOKENS: Final = 192
-#: Sequences shorter than this share of the longest do not stand in its batch: padding costs
-#: more than one more pass.
-_FULL: Final = 0.85
+#: Sequences shorter than this share of the longest wait for the next batch, since padding
+#: costs more than one more pass.
+FULL: Final = 0.85
 
 
 @dataclass(frozen=True)
@@ -162,10 +162,13 @@ def longest_first(keyed: Sequence[Keyed]) -> list[Keyed]:
     return sorted(keyed, key=lambda each: -len(each.sequence.tokens))
 
 
-def fitting(waiting: Sequence[Keyed], *, tokens_per_batch: int, prompt_length: int) -> int:
+def fitting(
+    waiting: Sequence[Keyed], *, tokens_per_batch: int, prompt_length: int, full: float = FULL
+) -> int:
     """How many of the sequences, longest first, fit one batch under the token budget.
 
-    At least one, even where it is longer than the budget; none that would be mostly padding.
+    At least one, even where it is longer than the budget; none shorter than the share `full`
+    of the first.
     """
 
     def width(each: Keyed) -> int:
@@ -173,7 +176,7 @@ def fitting(waiting: Sequence[Keyed], *, tokens_per_batch: int, prompt_length: i
 
     widest = width(waiting[0])
     room = waiting[: max(1, tokens_per_batch // widest)]
-    return sum(1 for _ in takewhile(lambda each: width(each) >= _FULL * widest, room))
+    return sum(1 for _ in takewhile(lambda each: width(each) >= full * widest, room))
 
 
 def stack(group: Sequence[Keyed]) -> Batch:

@@ -19,6 +19,7 @@ from torch import Tensor
 from raybias.engine.backbone import Backbone
 from raybias.engine.forward import make_reader
 from raybias.engine.packing import (
+    FULL,
     Batch,
     Keyed,
     PackedSequence,
@@ -144,11 +145,12 @@ class LabelScorer:
         prompt_length: int,
     ) -> Iterator[tuple[Batch, Result]]:
         # Every pass gathers weights from all ranks, so all make equally many of them: a
-        # rank without a batch of its own repeats one and drops the result.
+        # rank without a batch of its own repeats one and drops the result. That also makes
+        # a pass dearer than any padding.
         stacks: list[list[Keyed]] = []
         fair = -(-len(waiting) // group.world)
         while waiting:
-            count = min(fair, self._fitting(waiting, prompt_length))
+            count = min(fair, self._fitting(waiting, prompt_length, full=0))
             stacks.append(waiting[:count])
             waiting = waiting[count:]
         for first in range(0, len(stacks), group.world):
@@ -167,8 +169,9 @@ class LabelScorer:
 
         return self.each(read, keyed, prompt_length=prompts_SPD.shape[1])
 
-    def _fitting(self, waiting: Sequence[Keyed], prompt_length: int) -> int:
-        return fitting(waiting, tokens_per_batch=self.tokens_per_batch, prompt_length=prompt_length)
+    def _fitting(self, waiting: Sequence[Keyed], prompt_length: int, *, full: float = FULL) -> int:
+        budget = self.tokens_per_batch
+        return fitting(waiting, tokens_per_batch=budget, prompt_length=prompt_length, full=full)
 
     def _halve(self, batch: Batch, error: RuntimeError) -> None:
         count, width = batch.tokens_RT.shape
