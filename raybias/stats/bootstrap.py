@@ -30,7 +30,7 @@ from raybias.stats.rates import RATES, ROUNDING
 
 Counts = npt.NDArray[np.int64]
 Doubles = npt.NDArray[np.float64]
-Floats = npt.NDArray[np.float32]
+Floats = npt.NDArray[np.float32] | Doubles
 
 _BLOCK: Final = (*schema.KEYS, "attribute")
 #: Draw counts or gaps held at once by one of the threads; 32 MiB in float64.
@@ -187,18 +187,18 @@ def draw_counts(random: np.random.Generator, draws: int, templates: int) -> Floa
     return counts.reshape(draws, templates).astype(np.float32)
 
 
-def weighted(counts_XT: Counts, weights_BT: Floats) -> Doubles:
+def weighted(counts_XT: Counts, weights_BT: Floats) -> Floats:
     """Weighted counts [..., B]; exact, since float32 holds integers below 2**24."""
     templates = weights_BT.shape[1]
     exact = np.float32 if templates * counts_XT.max(initial=0) < 1 << 24 else np.float64
     left = counts_XT.reshape(-1, templates).astype(exact)
-    product = left @ weights_BT.T.astype(exact, copy=False)
+    product: Floats = left @ weights_BT.T.astype(exact, copy=False)
     return product.reshape(*counts_XT.shape[:-1], -1)
 
 
 def mean_gaps(
-    false_CPKGB: Doubles,
-    negatives_PKGB: Doubles,
+    false_CPKGB: Floats,
+    negatives_PKGB: Floats,
     runs_P: Counts,
     in_mean_G: npt.NDArray[np.bool_],
 ) -> Doubles:

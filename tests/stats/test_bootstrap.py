@@ -71,6 +71,7 @@ def test_intervals_hold_the_estimate_and_follow_seed_and_chunks(
     assert first.equals(stats.gaps(cells, interval="bootstrap", draws=500))
     assert not first.equals(stats.gaps(cells, interval="bootstrap", draws=500, seed=1))
     monkeypatch.setattr(bootstrap, "_CHUNK_ENTRIES", 9 * 64)
+    monkeypatch.setattr(bootstrap, "_CACHE_ENTRIES", 9 * 16)
     assert first.equals(stats.gaps(cells, interval="bootstrap", draws=500))
 
 
