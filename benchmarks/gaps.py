@@ -2,9 +2,10 @@
 
 Makes ten classifiers x 15 runs x 32,000 items in the shape of the Amazon probe (eight
 attributes, 60 templates each), one Parquet file a run (or shards, as a study writes them), and
-times files -> cells -> gaps in fresh processes. On a busy machine the least processor time says
-most: the seconds of a quiet one lie between half of it, on two cores, and all of it. The reference resamples rows with NumPy, one draw after another, for a few draws
-of one classifier, and is scaled up; its intervals are checked against ours first.
+times files -> cells -> gaps in fresh processes. On a busy machine processor time says most: on
+two quiet cores the clock shows something between half of it and all of it. The reference
+resamples rows with NumPy, one draw after another, for a few draws of one classifier, and is
+scaled up; its point estimates are checked against ours first.
 
     python benchmarks/gaps.py --repeats 5
 
@@ -98,7 +99,7 @@ def once(folder: Path, draws: int) -> None:
 
 
 def reference(folder: Path, draws: int) -> float:
-    """Processor seconds of `draws` row resamplings of one classifier's race items, checked against cells."""
+    """Processor seconds of `draws` row resamplings of one classifier's race items."""
     files = sorted((folder / "predictions" / "amazon").glob("opt-0.sst5.*"))
     rows = stats.read_predictions(files).filter(attribute="race").sort("template_id")
     groups = sorted(rows["group"].unique())

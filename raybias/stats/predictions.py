@@ -134,7 +134,8 @@ def pieces(files: Sequence[Source], *, columns: Sequence[str]) -> Iterator[pl.Da
     DataError: as `read_predictions`, but for repeated items.
     """
     # Thousands of small files are read four times as fast in one scan as one by one.
-    for layout, alike in groupby(files, key=_layout):
+    kinds = groupby(files, key=lambda source: (_layout(source), source.store.is_local))
+    for (layout, _), alike in kinds:
         if layout is not None:
             yield from _parquet(list(alike), layout, columns)
             continue
