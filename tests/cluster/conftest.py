@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tiny import save_model
 
 from raybias.runtime.cluster import connected
-from raybias.schema import LABELS
 
 # Ray reads this when it is imported: a busy machine takes longer than its 30 s to start.
 os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")
@@ -19,38 +19,8 @@ os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a random OPT of two layers and a tokenizer of the words w0 to w39."""
-    import torch
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-    from tokenizers.pre_tokenizers import Whitespace
-    from transformers import OPTConfig, OPTForCausalLM, PreTrainedTokenizerFast
-
-    folder = tmp_path_factory.mktemp("tiny")
-    vocabulary = ["<pad>", "</s>", *LABELS, *(f"w{i}" for i in range(40))]
-    tokenizer = Tokenizer(
-        WordLevel({word: i for i, word in enumerate(vocabulary)}, unk_token="<pad>")
-    )
-    tokenizer.pre_tokenizer = Whitespace()
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="</s>", eos_token="</s>", pad_token="<pad>"
-    ).save_pretrained(folder)
-    torch.manual_seed(0)
-    shape = OPTConfig(
-        vocab_size=len(vocabulary),
-        hidden_size=32,
-        word_embed_proj_dim=32,
-        ffn_dim=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        max_position_embeddings=64,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=1,
-        init_std=0.4,
-    )
-    OPTForCausalLM(shape).save_pretrained(folder)
-    return folder
+    """A folder with the random OPT of `tiny.py` and its tokenizer."""
+    return save_model(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture(scope="session")
