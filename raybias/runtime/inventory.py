@@ -29,6 +29,8 @@ class Node:
     """GPUs."""
     gpu_memory: int | None = None
     """Bytes of one GPU; None where it is not known."""
+    address: str | None = None
+    """Of its machine, which several nodes can share; None where it is not known."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,12 @@ class Inventory:
     def gpus(self) -> int:
         """GPUs of all nodes."""
         return sum(node.gpus for node in self.nodes)
+
+    @property
+    def machines(self) -> int:
+        """How many machines the nodes are; nodes of one address share theirs and its files."""
+        known = {node.address for node in self.nodes if node.address is not None}
+        return len(known) + sum(node.address is None for node in self.nodes)
 
     def __str__(self) -> str:
         nodes = f"{len(self.nodes)} node{'s' if len(self.nodes) != 1 else ''}"
@@ -168,6 +176,7 @@ def _cluster(source: str) -> Inventory:
             memory=int(node["Resources"].get("memory", 0)),
             gpus=int(node["Resources"].get("GPU", 0)),
             gpu_memory=memories.get(node["NodeID"]),
+            address=node["NodeManagerAddress"],
         )
         for node in alive
     )

@@ -67,7 +67,7 @@ def plan(study: Study, inventory: Inventory, *, out: str | None = None) -> Plan:
     Raises
     ------
     PlanError: more CPUs, GPUs or memory than there are, or a layout that cannot run.
-    OutputError: a local `out` with more than one node.
+    OutputError: a local `out` with more than one machine.
     ModelError, DataError: a backbone's configuration or a probe cannot be read.
     """
     from raybias.engine.backbone import model_shape
@@ -173,11 +173,11 @@ def check_place(store: Store, inventory: Inventory) -> None:
 
     Raises
     ------
-    OutputError: a local store with more than one node.
+    OutputError: a local store with more than one machine.
     """
-    if store.is_local and len(inventory.nodes) > 1:
+    if store.is_local and inventory.machines > 1:
         raise OutputError(
-            f"a local folder cannot be shared by the {len(inventory.nodes)} nodes of this cluster",
+            f"a local folder cannot be shared by the {inventory.machines} nodes of this cluster",
             where=store.uri,
             cure="give a URI that all nodes reach, such as s3:// or gs://",
         )

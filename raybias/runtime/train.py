@@ -205,11 +205,14 @@ class _Stage:
     def _fit(self, stage: str, units: tuple[Unit, ...], missing: int) -> None:
         import ray
         from ray.util.queue import Queue
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         title = f"{self.title} ({stage})" if stage == "sweep" else self.title
         parts = (self.backbone.name, self.training.name, self.method.name, stage)
         name = f"{'.'.join(parts)}-{self.fingerprint[:8]}"
-        progress = Queue(actor_options={"num_cpus": 0})
+        # On the driver's own node: it outlives a worker's, and dies with the driver's.
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        progress = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here})
         job = Job(
             backbone=self.backbone,
             dataset=self.training.name,

@@ -13,7 +13,8 @@ from raybias.config import Study, parse_study
 from raybias.errors import ConfigError, OutputError, PlanError
 from raybias.runtime.inventory import Inventory, Node, assumed, read_inventory
 from raybias.runtime.memory import total
-from raybias.runtime.plan import Plan, plan
+from raybias.runtime.plan import Plan, check_place, plan
+from raybias.storage import Store
 
 GIB = 2**30
 LAPTOP = "cpus=2,memory=24GiB"
@@ -183,3 +184,14 @@ def test_an_inventory_adds_up_its_nodes() -> None:
     nodes = (Node(cpus=4, memory=8 * GIB), Node(cpus=0, memory=2 * GIB, gpus=1))
     inventory = Inventory(nodes=nodes, source="made up")
     assert (inventory.cpus, inventory.gpus, inventory.memory) == (4, 1, 10 * GIB)
+
+
+def test_nodes_of_one_machine_share_its_folders(tmp_path: Path) -> None:
+    def nodes(*addresses: str | None) -> Inventory:
+        each = (Node(cpus=1, memory=GIB, address=address) for address in addresses)
+        return Inventory(nodes=tuple(each), source="made up")
+
+    check_place(Store(tmp_path), nodes("10.0.0.1", "10.0.0.1", "10.0.0.1"))
+    for several in (nodes("10.0.0.1", "10.0.0.2"), nodes("10.0.0.1", None), nodes(None, None)):
+        with pytest.raises(OutputError, match="cannot be shared by the 2 nodes"):
+            check_place(Store(tmp_path), several)
