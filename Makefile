@@ -4,13 +4,23 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 
-.PHONY: demo test lint types env clean
+.PHONY: demo test slow chaos lint types env clean
 
 demo: $(READY)  ## Install, and find the bias that is planted in the embedded model.
 	$(BIN)/raybias demo --out out/demo
 
+# Test processes wait for Ray more than they compute, hence more of them than cores; one thread
+# each, since threads of processes that share cores wait for one another.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+
 test: $(READY)  ## Install, and pass the tests.
-	$(BIN)/python -m pytest
+	$(PYTEST) --numprocesses 3 --dist loadfile
+
+slow: $(READY)  ## The long checks.
+	$(PYTEST) -m slow
+
+chaos: $(READY)  ## Kill parts of a cluster while it works.
+	$(PYTEST) -m chaos
 
 lint: $(READY)  ## Style, and which room may import which.
 	$(BIN)/ruff check .

@@ -257,6 +257,7 @@ def driver(study_file: Path, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]
     shutil.rmtree(ray_folder, ignore_errors=True)
 
 
+@pytest.mark.slow
 @ON_RAY
 def test_a_killed_driver_and_its_node_are_followed_by_another_that_goes_on(
     driver: subprocess.Popen[bytes],

@@ -22,7 +22,7 @@ KINDS = ("bert", "roberta", "opt_projected", "gpt2", "llama")
 METHOD = Lora(
     rank=4,
     dropout=0,
-    learning_rates=(3e-3,),
+    learning_rates=(1e-3,),
     batch_size=6,
     eval_every=10,
     validation_rows=0,
@@ -34,7 +34,7 @@ METHOD = Lora(
 )
 
 
-def unit(seed: int, rate: float = 3e-3) -> Unit:
+def unit(seed: int, rate: float = 1e-3) -> Unit:
     return Unit(f"lr{rate}.s{seed}", seed, rate, "final", weight_decay=1e-4, stop_window=2)
 
 
@@ -97,7 +97,7 @@ def plain_run(kind: str, folder: Path, seed: int, packed: PackedTuner, train: To
         for name, tensor in named.items():
             tensor.copy_(start[own(name)])
     assert {own(name) for name in named} == set(start)
-    optimizer = torch.optim.AdamW(named.values(), lr=3e-3, weight_decay=1e-4)
+    optimizer = torch.optim.AdamW(named.values(), lr=1e-3, weight_decay=1e-4)
     for step in range(method.max_steps or 0):
         numbers = batch_of_step(seed, step, rows=len(train.rows), batch_size=method.batch_size)
         ids = list(learner.classifier.label_ids)
