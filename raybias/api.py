@@ -62,7 +62,7 @@ def plan(study: Study, *, out: str | Path | None = None, address: str | None = N
 def write_report(
     out: str | Path, *, profile: Profile | None = None, corpus: str | None = None
 ) -> pl.DataFrame:
-    """Make the tables, figures and pages of an OUT again from its files.
+    """Make the tables, figures and page of an OUT again from its files.
 
     Parameters
     ----------
@@ -83,13 +83,7 @@ def write_report(
         study = report.restated(study, profile)
     if corpus is not None:
         report.add_corpus(store, corpus)
-    if study.pairs:
-        report.write_pair_report(store, study)
-    if not study.probes:
-        return report.no_gaps()
-    tables = report.write_tables(store, study)
-    report.write_report(store, study, tables=tables)
-    return tables["gaps"]
+    return report.write_report(store, study)
 
 
 def gaps(

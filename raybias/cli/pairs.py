@@ -50,7 +50,7 @@ def pairs(
     out: Annotated[
         str | None,
         typer.Option(
-            help="Folder or URI for tables (CSV, Parquet, Markdown), figures (SVG) and pairs.html."
+            help="Folder or URI for tables (CSV, Parquet, Markdown), figures (SVG) and report.html."
         ),
     ] = None,
 ) -> None:
@@ -59,7 +59,9 @@ def pairs(
     A style is an intervention on a pair whose content is held fixed: its effect is the mean
     paired difference from the style `original`.
     """
-    from raybias.report.pairs import PairRules, pair_tables, write_pairs
+    from raybias.errors import OutputError
+    from raybias.report import write_pair_page
+    from raybias.report.pairs import PairRules, pair_tables
     from raybias.stats.pairs import read_score_files
     from raybias.storage import Store
 
@@ -67,14 +69,15 @@ def pairs(
     scores = read_score_files(files)
     _check_models(sizes, scores)
     rules = PairRules(strict=profile == "strict", scale=scale, margin=margin, sizes=sizes)
-    tables = pair_tables(scores, rules)
     store = None if out is None else Store(out)
-    drawn = []
-    if store is not None:
-        drawn = write_pairs(store, tables, rules)
+    if store is not None and store.exists("study.yaml"):
+        raise OutputError("holds a study, whose report.html this would replace", where=store.uri,
+                          cure="give another --out, or use `raybias report`")  # fmt: skip
+    tables = pair_tables(scores, rules)
+    paged = store is not None and write_pair_page(store, tables, rules)
     show_tables(tables, strict=rules.strict)
     if store is not None:
-        more = ", figures and pairs.html" if drawn else ""
+        more = ", figures and report.html" if paged else ""
         print(f"\n{', '.join(tables)}{more} are in {store.uri}")
 
 

@@ -65,7 +65,7 @@ def run(
 
 
 def show(gaps: pl.DataFrame, out: str) -> None:
-    """Print the gaps with their intervals, what styles do to pairs, and where the pages are."""
+    """Print the gaps with their intervals, what styles do to pairs, and where the page is."""
     from raybias.cli.pairs import show_tables
     from raybias.report import load_record, print_gap_table, read_pair_tables
     from raybias.storage import Store
@@ -74,10 +74,9 @@ def show(gaps: pl.DataFrame, out: str) -> None:
     study = load_record(store).study
     if study.pairs:
         show_tables(read_pair_tables(store), strict=study.profile == "strict")
-        print(f"pairs: {store.uri_of('pairs.html')}")
     if study.probes:
         print_gap_table(gaps)
-        print(f"\nreport: {store.uri_of('report.html')}")
+    print(f"\nreport: {store.uri_of('report.html')}")
 
 
 def command_line() -> str:

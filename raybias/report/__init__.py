@@ -1,20 +1,19 @@
 """From tables to people: tables, figures and one page, from an OUT folder's files alone."""
 
-from raybias.report.page import write_report
-from raybias.report.pairs import read_pair_tables, write_pair_report
+from raybias.report.page import write_pair_page, write_report
+from raybias.report.pairs import read_pair_tables
 from raybias.report.source import add_corpus, load_record, restated
-from raybias.report.tables import gap_table, no_gaps, print_gap_table, write_frame, write_tables
+from raybias.report.tables import gap_table, print_gap_table, write_frame, write_tables
 
 __all__ = [
     "add_corpus",
     "gap_table",
     "load_record",
-    "no_gaps",
     "print_gap_table",
     "read_pair_tables",
     "restated",
     "write_frame",
-    "write_pair_report",
+    "write_pair_page",
     "write_report",
     "write_tables",
 ]

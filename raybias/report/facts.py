@@ -33,30 +33,38 @@ class Facts:
         return "number" if values and numeric else "text"
 
 
-def backbones(study: Study, runs: pl.DataFrame) -> Facts:
-    """Each frozen model, and the token ids that its runs used."""
+def backbones(study: Study, runs: pl.DataFrame, parameters: Mapping[str, int]) -> Facts:
+    """Each frozen model, and the token ids that its classifiers used.
+
+    Parameters
+    ----------
+    parameters: of each model that is known, by name.
+    """
+    headers = ["model", "id", "revision", "parameters", "dtype", "BOS"]
+    if study.probes:
+        headers += ["prompt token", "label words (token id)"]
     rows = []
     for backbone in study.backbones:
-        part = runs.filter(pl.col("model") == backbone.name)
-        rows.append(
-            (
-                backbone.name,
-                backbone.id,
-                _revision(backbone),
-                backbone.dtype,
-                backbone.bos,
-                _one(part, "prompt_token_id"),
-                _verbalizer(study, part),
-            )
-        )
-    headers = ("model", "id", "revision", "dtype", "BOS", "prompt token", "label words (token id)")
-    return Facts("Backbones", headers, tuple(rows))
+        size = parameters.get(backbone.name)
+        row = [
+            backbone.name,
+            backbone.id,
+            _revision(backbone),
+            "" if size is None else f"{size:,}",
+            backbone.dtype,
+            backbone.bos,
+        ]
+        if study.probes:
+            part = runs.filter(pl.col("model") == backbone.name)
+            row += [_one(part, "prompt_token_id"), _verbalizer(study, part)]
+        rows.append(tuple(row))
+    return Facts("Backbones", tuple(headers), tuple(rows))
 
 
 def training(study: Study, runs: pl.DataFrame) -> Facts:
     """Each tuned (model, method, training set): how many seeds ran, were kept, diverged."""
     tuned = {method.name: method for method in study.methods if isinstance(method, Tuned)}
-    final = _without_prompted(study, runs).filter(pl.col("stage") == "final")
+    final = _tuned_runs(study, runs).filter(pl.col("stage") == "final")
     rows = []
     sources = {section.name: section for section in study.training}
     for key, part in final.group_by("model", "method", "dataset", maintain_order=True):
@@ -199,9 +207,9 @@ def plain(title: str, frame: pl.DataFrame) -> Facts:
     return Facts(title, tuple(column.replace("_", " ") for column in kept), rows)
 
 
-def _without_prompted(study: Study, runs: pl.DataFrame) -> pl.DataFrame:
-    prompted = [method.name for method in study.methods if isinstance(method, Prompted)]
-    return runs.filter(~pl.col("method").is_in(prompted))
+def _tuned_runs(study: Study, runs: pl.DataFrame) -> pl.DataFrame:
+    others = [method.name for method in study.methods if not isinstance(method, Tuned)]
+    return runs.filter(~pl.col("method").is_in(others))
 
 
 def _shown_to(method: Prompted) -> str:

@@ -143,15 +143,25 @@ def near_chance(accuracy: pl.DataFrame, composition: pl.DataFrame) -> list[str]:
 
 
 def cautions(study: Study, record: Record, tables: Mapping[str, pl.DataFrame]) -> list[str]:
-    """What happened in this study that a reader must know before believing a number."""
-    found = [str(note) for note in tables["notes"]["note"]]
+    """What happened in this study that a reader must know before believing a number.
+
+    Parameters
+    ----------
+    tables: of `write_tables`; none where the study has no gaps.
+    """
+    found = [str(note) for note in tables["notes"]["note"]] if tables else []
     if record.study.profile != study.profile:
         found.append(
             f"The statistics are restated with the {study.profile} profile; the study was run "
             f"with the {record.study.profile} profile."
         )
     if study.limit is not None:
-        found.append(f"Only the first {study.limit:,} items of each attribute were used (limit).")
+        found.append(
+            f"Only the first {study.limit:,} items of each attribute or bias type were used "
+            "(limit)."
+        )
+    if not tables:
+        return found
     return [
         *found,
         *_about_runs(study, tables["runs"]),

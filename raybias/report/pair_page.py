@@ -1,17 +1,15 @@
 """Pairs on a page: whether conclusions hold under every style, then the numbers behind it.
 
-`pair_section` makes what pairs.html.j2 shows, for a study's page or for one of its own.
 It reads finished tables and computes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from raybias.report import canvas, facts, words
@@ -26,6 +24,8 @@ class PairSection:
     """What the page says of pairs."""
 
     headline: str
+    findings: tuple[str, ...]
+    """What each style moves, over all pairs."""
     verdicts: tuple[tuple[str, int, str], ...]
     """Each verdict given, how often over all pairs of a metric, and its definition."""
     survivors: str
@@ -62,6 +62,7 @@ def pair_section(
     marked = effects["paper"].drop_nulls()
     return PairSection(
         headline=_headline(counts),
+        findings=tuple(_findings(effects.filter(bias_type=WEIGHTED), strict)),
         verdicts=tuple(
             (name, int(counts.get(name, 0)), text)
             for name, text in VERDICTS.items()
@@ -83,19 +84,6 @@ def pair_section(
     )
 
 
-def pair_page(section: PairSection) -> str:
-    """A page of its own: one file with nothing to load."""
-    environment = Environment(
-        loader=PackageLoader("raybias.report", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    return environment.get_template("pair_page.html.j2").render(pairs=section)
-
-
 def _headline(counts: Mapping[str, int]) -> str:
     total = sum(counts.values())
     changed = sum(counts.get(name, 0) for name in list(VERDICTS)[:3])
@@ -108,12 +96,34 @@ def _headline(counts: Mapping[str, int]) -> str:
     return f"No style is shown to move any of {of}."
 
 
+def _findings(effects: pl.DataFrame, strict: bool) -> Iterator[str]:
+    """A sentence per style and direction of what it moves."""
+    mark = pl.col("survives" if strict else "paper").fill_null(False)
+    named = effects.with_columns(up=pl.col("effect") > 0)
+    by = ["style", "test", "up"]
+    for (style, test, up), part in named.filter(mark).group_by(by, maintain_order=True):
+        what = "preference" if test == "mcnemar" else "pro \N{MINUS SIGN} anti"
+        moved = f"{str(style).replace('_', ' ')} {'raises' if up else 'lowers'} {what}"
+        metrics = named.filter(style=style, test=test).height
+        sizes = sorted(part["effect"].abs())
+        if metrics == 1:
+            row = part.row(0, named=True)
+            yield f"{moved} by {sizes[0]:.1f} points {words.span(row['low'], row['high'], 1)}"
+        else:
+            ends = " to ".join(dict.fromkeys(f"{size:.1f}" for size in (sizes[0], sizes[-1])))
+            yield f"{moved} in {part.height} of {metrics} metrics, by {ends} points"
+
+
 def _read(tables: Mapping[str, pl.DataFrame]) -> list[facts.Facts]:
     stability = tables["stability"].filter(bias_type=WEIGHTED)
     shown = stability.select(
         *_KEYS, "original", "lowest", "highest", "moved", "n_styles", "largest_effect",
         "largest_style", "flip_share", "verdict",
     )  # fmt: skip
+    sizes = tables["style_effects"].filter(~pl.col("bias_type").is_in(AVERAGES))
+    read = sizes.group_by("probe", "bias_type", maintain_order=True).agg(
+        pairs=pl.col("n").max(), styles=pl.col("style").n_unique() + 1
+    )
     found = [facts.plain("Does the conclusion hold under every style? Over all pairs", shown)]
     effects = tables["style_effects"].filter(bias_type=WEIGHTED)
     chosen = effects.select(
@@ -130,6 +140,8 @@ def _read(tables: Mapping[str, pl.DataFrame]) -> list[facts.Facts]:
     if "table3_winobias" in tables:
         title = "WinoBias, mean over prompts (Table 3 of the paper)"
         found.append(facts.plain(title, tables["table3_winobias"]))
+    # No column is a key of `facts.plain` here, so that one probe is named too.
+    found.append(facts.plain("Pairs that were read", read.rename({"probe": "pairs of"})))
     return found
 
 

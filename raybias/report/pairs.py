@@ -6,14 +6,19 @@ those of `raybias.stats.pairs`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import polars as pl
 
 from raybias.config import Study
-from raybias.report.source import as_frame
+from raybias.errors import DataError
+from raybias.report import words
+from raybias.report.figures import Drawn
+from raybias.report.pair_figures import effect_figures
+from raybias.report.pair_page import PairSection, pair_section
+from raybias.report.source import Record, as_frame
 from raybias.report.tables import write_frame
 from raybias.stats import pairs
 from raybias.storage import Store
@@ -53,6 +58,17 @@ class PairRules:
     """Of the bootstrap."""
     sizes: Mapping[str, float] = field(default_factory=dict)
     """Parameters of models whose names do not tell them."""
+
+
+@dataclass(frozen=True)
+class StudyPairs:
+    """What the pairs of an OUT say."""
+
+    tables: Mapping[str, pl.DataFrame]
+    """Of `pair_tables`."""
+    rules: PairRules
+    cautions: tuple[str, ...]
+    """What happened that a reader must know."""
 
 
 def pair_tables(files: pairs.ScoreFiles, rules: PairRules) -> dict[str, pl.DataFrame]:
@@ -120,8 +136,8 @@ def _with_size(effects: pl.DataFrame, rules: PairRules) -> pl.DataFrame:
 
 def write_pairs(
     store: Store, tables: Mapping[str, pl.DataFrame], rules: PairRules, *, folder: str = ""
-) -> list[str]:
-    """Write each table as Parquet, CSV and Markdown, the figures of style effects, and a page.
+) -> PairSection | None:
+    """Write each table as Parquet, CSV and Markdown, and the figures.
 
     Parameters
     ----------
@@ -130,46 +146,89 @@ def write_pairs(
 
     Returns
     -------
-    The names of the figures, below figures/.
+    What a page says of them; nothing where there are only printed tables.
 
     Raises
     ------
     OutputError: the store cannot be written.
     """
-    # Imported here: the drawing library would slow every other use.
-    from raybias.report.pair_figures import effect_figures
-    from raybias.report.pair_page import pair_page, pair_section
-
-    drawn, page = [], ""
+    section = None
+    drawn: list[Drawn] = []
     if "style_effects" in tables:
         figures = effect_figures(tables["style_effects"], level=rules.level)
-        drawn = list(figures.values())
-        page = pair_page(pair_section(tables, figures, strict=rules.strict, level=rules.level))
+        drawn += figures.values()
+        section = pair_section(tables, figures, strict=rules.strict, level=rules.level)
     for name, frame in tables.items():
         write_frame(store, f"{folder}{name}", frame)
     for figure in drawn:
         store.write_text(f"figures/{figure.name}.svg", figure.svg)
-    if page:
-        store.write_text("pairs.html", page)
-    return [figure.name for figure in drawn]
+    return section
 
 
-def write_pair_report(store: Store, study: Study) -> dict[str, pl.DataFrame]:
-    """Make the tables, figures and pairs.html of an OUT that holds pair scores or answers.
+def read_study_pairs(store: Store, study: Study, record: Record) -> StudyPairs:
+    """The tables of an OUT that holds pair scores or answers; nothing is written.
+
+    Parameters
+    ----------
+    study: as it is to be judged.
+    record: of the OUT; tells the sizes of its models.
 
     Raises
     ------
-    DataError: there are none.
+    DataError: there are none, or they are malformed.
     """
     folders = [name for name in ("pair_scores", "coreference") if store.exists(name)]
+    if not folders:
+        raise DataError(
+            "holds no scores of pairs", where=store.uri, cure="finish the study with `raybias run`"
+        )
     files = pairs.read_score_files([store.uri_of(name) for name in folders])
-    rules = PairRules(strict=study.profile == "strict", level=study.statistics.level)
-    tables = pair_tables(files, rules)
-    write_pairs(store, tables, rules, folder="tables/")
-    return tables
+    rules = PairRules(
+        strict=study.profile == "strict", level=study.statistics.level, sizes=record.parameters
+    )
+    return StudyPairs(pair_tables(files, rules), rules, tuple(_cautions(store, study, files)))
+
+
+def _cautions(store: Store, study: Study, files: pairs.ScoreFiles) -> Iterator[str]:
+    """What was not read, and what a style left as it was."""
+    for probe in study.pairs:
+        name = f"items/{probe.name}.parquet"
+        if not store.exists(name):
+            continue
+        items = as_frame(store.read_table(name))
+        if "kept" in items.columns:
+            for row in _by_style(items.filter(pl.col("kept").fill_null(False)), ()):
+                yield (
+                    f"{row['style']} left {words.counted(row['n'], 'pair')} of {probe.name} as "
+                    "they were, for want of an adequate rewording; they hold its effect down."
+                )
+        there = files.pair_scores if "bias_type" in items.columns else files.answers
+        if there is not None:
+            yield from _unread(items, there.filter(probe=probe.name), probe.name)
+
+
+def _unread(items: pl.DataFrame, there: pl.DataFrame, probe: str) -> Iterator[str]:
+    asked = {row["style"]: row["n"] for row in _by_style(items, ())}
+    by = [name for name in ("model", "score") if name in there.columns]
+    for row in _by_style(there, by):
+        missing = asked.get(row["style"], 0) - row["n"]
+        if missing > 0:
+            yield (
+                f"{' by '.join(row[name] for name in by)} lacks "
+                f"{words.counted(missing, 'pair')} of {probe} under {row['style']}: the study is "
+                "not finished."
+            )
+
+
+def _by_style(frame: pl.DataFrame, by: Sequence[str]) -> list[dict[str, Any]]:
+    """How many pairs each style has."""
+    counts = frame.group_by(*by, "style", maintain_order=True).agg(
+        n=pl.col("pair_id").n_unique().cast(pl.Int64)
+    )
+    return counts.to_dicts()
 
 
 def read_pair_tables(store: Store) -> dict[str, pl.DataFrame]:
-    """The tables that `write_pair_report` left, by name."""
+    """The tables of pairs that `write_report` left, by name."""
     there = {name: f"tables/{name}.parquet" for name in TABLES}
     return {n: as_frame(store.read_table(f)) for n, f in there.items() if store.exists(f)}

@@ -42,6 +42,8 @@ class Record:
     command: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
     data: Mapping[str, str] = field(default_factory=dict)
+    parameters: Mapping[str, int] = field(default_factory=dict)
+    """Of each backbone, by its name; an older OUT does not tell."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,7 @@ def load_record(store: Store) -> Record:
         command=str(content.get("command") or ""),
         versions=_texts(content.get("versions")),
         data=_texts(content.get("data")),
+        parameters=_counts(content.get("parameters"), where),
     )
 
 
@@ -313,3 +316,15 @@ def _conform(table: pa.Table, where: str) -> pa.Table:
 
 def _texts(value: Any) -> dict[str, str]:
     return {str(k): str(v) for k, v in value.items()} if isinstance(value, dict) else {}
+
+
+def _counts(value: Any, where: str) -> dict[str, int]:
+    found = value if isinstance(value, dict) else {}
+    for name, count in found.items():
+        if type(count) is not int or count < 1:
+            raise OutputError(
+                f"parameters of {name!r} are {count!r}, not a number of them",
+                where=where,
+                cure="mend it, or run the study's command again, which counts them",
+            )
+    return {str(name): count for name, count in found.items()}

@@ -103,11 +103,10 @@ def test_scores_and_answers_do_not_depend_on_how_they_are_spread(
     # WinoBias has no punctuation style.
     assert answers[0].height == 12 * 3 * 6
 
-    assert f"pairs: {tmp_path / 'one'}/pairs.html" in printed
+    assert f"report: {tmp_path / 'one'}/report.html" in printed
     effects = pl.read_csv(tmp_path / "one/tables/style_effects.csv")
     assert set(effects["style"]) == set(STYLES) - {"original"}
-    assert "<html" in (tmp_path / "one/pairs.html").read_text()
-    assert not (tmp_path / "one/report.html").exists()
+    assert "Does it hold under another style?" in (tmp_path / "one/report.html").read_text()
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def test_score_files_become_tables_and_figures(
         assert "effects of styles, over all pairs, in points" in output
         assert f"{'paired' if profile == 'strict' else 'independent'} t tests" in output
         assert {path.name for path in out.iterdir()} == {
-            "figures", "pairs.html",
+            "figures", "report.html",
             *(
                 f"{name}.{suffix}"
                 for suffix in ("csv", "md", "parquet")
@@ -82,7 +82,7 @@ def test_score_files_become_tables_and_figures(
             "style_effects.toy-1M.exact.winobias.svg",
             "style_effects.toy-1M.contains.winobias.svg",
         }
-        page = (out / "pairs.html").read_text()
+        page = (out / "report.html").read_text()
         assert "Does it hold under another style?" in page
         assert page.count("<figure") == 3
         assert ("for independent samples" in page) == (profile == "paper")

@@ -1,0 +1,194 @@
+"""What a page says of gaps: which are significant, how large each is, and how sure that is.
+
+It puts finished tables, figures and sentences in order for gaps.html.j2 and computes
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+from markupsafe import Markup
+
+from raybias import schema
+from raybias.config import Study, Tuned
+from raybias.report import canvas, facts, figures, findings, marked, words
+from raybias.report.marked_figures import marked_figures
+from raybias.report.source import load_planted
+from raybias.storage import Store
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What the page says of one gap."""
+
+    gap: str
+    interval: str
+    rate: str
+    q_value: str
+    verdict: str
+    effect: str
+    """`harm`, `benefit`, or nothing when it is not significant."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """The gaps of one classifier: a row per group, a cell per rate."""
+
+    name: str
+    rows: tuple[tuple[str, bool, int, tuple[Cell | None, ...]], ...]
+
+
+@dataclass(frozen=True)
+class AttributePart:
+    """Everything about one attribute of one probe."""
+
+    anchor: str
+    probe: str
+    attribute: str
+    mean: str
+    rates: tuple[str, ...]
+    figures: tuple[Markup, ...]
+    blocks: tuple[Block, ...]
+
+
+def gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame]) -> dict[str, Any]:
+    """Write the figures of gaps; what gaps.html.j2 and the answer of report.html.j2 show.
+
+    Parameters
+    ----------
+    store: the OUT folder.
+    study: resolved.
+    tables: of `write_tables`, in the order that the page is to have.
+
+    Raises
+    ------
+    OutputError: OUT cannot be written.
+    """
+    level = study.statistics.level
+    drawn = figures.gap_figures(tables["gaps"], level=level)
+    of_spans = figures.span_figures(tables["spans"])
+    of_marks = marked_figures(tables["markedness"], level=level)
+    for figure in (each for some in (drawn, of_spans, of_marks) for each in some.values()):
+        store.write_text(f"figures/{figure.name}.svg", figure.svg)
+    return {
+        "rate_names": {r: f"wrongly called {w.called} ({r})" for r, w in words.RATES.items()},
+        "span_figures": inlined(of_spans, "s") if _several(tables["spans"]) else [],
+        "parts": _parts(tables["gaps"], drawn),
+        "marked_parts": marked.marked_parts(tables["markedness"], of_marks),
+        "breakdowns": marked.breakdown_facts(store, tables),
+        "corpus_tables": marked.corpus_facts(tables),
+        "headline": findings.headline(tables["gaps"]),
+        "findings": findings.findings(tables["gaps"]),
+        "calibration": findings.calibration(load_planted(store), tables["gaps"]),
+        "chance_alerts": findings.near_chance(tables["accuracy"], tables["composition"]),
+        "summaries": _summaries(tables),
+        **_certainty(study, tables["gaps"]),
+    }
+
+
+def inlined(drawn: Mapping[Any, figures.Drawn], prefix: str) -> list[Markup]:
+    """Figures to put into a page, in order; their ids begin with `prefix`."""
+    return [
+        Markup(canvas.inline(figure.svg, f"{prefix}{place}"))
+        for place, figure in enumerate(drawn.values())
+    ]
+
+
+def _several(spans: pl.DataFrame) -> bool:
+    """Whether a figure of spans compares anything."""
+    return spans.select(schema.KEYS).unique().height > 1
+
+
+def _summaries(tables: Mapping[str, pl.DataFrame]) -> list[facts.Facts]:
+    summaries = [facts.plain("Spans: largest minus smallest mean gap", tables["spans"])]
+    if tables["spans"]["probe"].n_unique() > 1:
+        title = "Mean spans over probes; rank 1 is the widest"
+        summaries.append(facts.plain(title, tables["spans_mean"]))
+    if tables["gaps"]["model"].n_unique() > 1:
+        title = "Net significance: models significantly above minus below the mean"
+        summaries.append(facts.plain(title, tables["net_significance"]))
+    if _several(tables["spans"]):
+        title = (
+            "Extremes: how often a group's gap is highest or lowest (the first by name of equals)"
+        )
+        summaries.append(facts.plain(title, tables["extremes"]))
+    return summaries
+
+
+def _certainty(study: Study, gaps: pl.DataFrame) -> dict[str, Any]:
+    counts = gaps["n_runs"].unique().sort().to_list()
+    tested = gaps["p_value"].drop_nulls().len()
+    level = study.statistics.level
+    return {
+        "n_runs": str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}",
+        "n_tested": tested,
+        "by_chance": f"{tested * (1 - level):.1f}",
+        "chosen_by": sorted(
+            {str(m.select) for m in study.methods if isinstance(m, Tuned) and m.keep < len(m.seeds)}
+        ),
+        "percent": f"{100 * level:g}%",
+        "alpha": f"{100 * (1 - level):g}%",
+        "interval": study.statistics.interval,
+        "interval_name": words.INTERVALS.get(str(study.statistics.interval), ""),
+        "adjusted": study.statistics.adjust == "benjamini_hochberg",
+    }
+
+
+def _parts(
+    gaps: pl.DataFrame, drawn: Mapping[tuple[str, str, str], figures.Drawn]
+) -> list[AttributePart]:
+    parts = []
+    for place, (probe, attribute) in enumerate(words.probe_order(gaps)):
+        part = gaps.filter(probe=probe, attribute=attribute)
+        rates = tuple(part["rate"].unique(maintain_order=True))
+        inside = part.filter(pl.col("in_mean"))["group"].unique().sort().to_list()
+        parts.append(
+            AttributePart(
+                anchor=f"gaps-{place}",
+                probe=probe,
+                attribute=attribute,
+                mean=words.listed(inside),
+                rates=rates,
+                figures=tuple(
+                    Markup(canvas.inline(drawn[probe, attribute, rate].svg, f"g{place}-{i}"))
+                    for i, rate in enumerate(rates)
+                ),
+                blocks=_blocks(part, rates),
+            )
+        )
+    return parts
+
+
+def _blocks(part: pl.DataFrame, rates: tuple[str, ...]) -> tuple[Block, ...]:
+    keys = words.naming_keys(part)
+    order = figures.group_order(part)
+    blocks = []
+    for names in part.select(keys).unique(maintain_order=True).iter_rows(named=True):
+        mine = part.filter(**names)
+        rows = []
+        for group in order:
+            cells = {row["rate"]: row for row in mine.filter(group=group).iter_rows(named=True)}
+            if cells:
+                shown = tuple(_cell(cells[rate]) if rate in cells else None for rate in rates)
+                first = next(iter(cells.values()))
+                rows.append((group, bool(first["in_mean"]), int(first["n_runs"]), shown))
+        blocks.append(Block(words.classifier_name(names, keys), tuple(rows)))
+    return tuple(blocks)
+
+
+def _cell(row: Mapping[str, Any]) -> Cell:
+    known = words.RATES.get(row["rate"])
+    effect = known.effect(row["gap"]) if known is not None and row["survives"] else ""
+    often = "more often" if effect and row["gap"] > 0 else "less often"
+    return Cell(
+        gap=words.signed(row["gap"]),
+        interval=words.span(row["low"], row["high"]),
+        rate=words.number(row["mean_rate"]),
+        q_value=words.probability(row["q_value"]),
+        verdict=f"{often}: {effect}" if effect else words.verdict(row),
+        effect=effect,
+    )

@@ -1,0 +1,119 @@
+"""The one page with pairs: alone, beside gaps, escaped, and what it warns of."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import polars as pl
+import pytest
+from pair_data import pair_scores
+from pair_outs import PAIRS, pair_study, write_pair_out
+from report_outs import make_study, write_out
+from test_page import files_of, page_of
+
+from raybias import schema
+from raybias.cli import main
+from raybias.report import write_report
+from raybias.storage import Store
+
+
+def text_of(store: Store) -> str:
+    return " ".join(page_of(store).text.split())
+
+
+def test_pairs_alone_make_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = write_pair_out(tmp_path, pair_study())
+    with pytest.raises(SystemExit) as stop:
+        main(["report", str(tmp_path)])
+    assert not stop.value.code
+    assert f"report: {tmp_path}/report.html" in capsys.readouterr().out
+    page, text = page_of(store), text_of(store)
+    assert len(page.ids) == len(set(page.ids))
+    assert all(link.startswith("#") for link in page.links)
+    for said in ("styles", "Does it hold under another style?", "What style does",
+                 "Pairs that were read", "Backbones", "raybias run styles.yaml"):  # fmt: skip
+        assert said in text
+    for unsaid in ("The gaps", "A gap", "Chance", "label words", "prompt token", "Before you"):
+        assert unsaid not in text
+    assert re.search(r"question answer raises preference by \d+\.\d points \[\+", text)
+    assert [path.name for path in tmp_path.glob("*.html")] == ["report.html"]
+    before = files_of(tmp_path)
+    write_report(store, pair_study())
+    assert files_of(tmp_path) == before
+
+
+def test_gaps_and_pairs_share_the_page(tmp_path: Path) -> None:
+    study = make_study(
+        methods=[{"kind": "soft_prompt"}, {"kind": "pair_score"}, {"kind": "coreference"}],
+        pairs=pair_study().model_dump(mode="json")["pairs"],
+    )
+    store = write_out(tmp_path, study)
+    write_pair_out(tmp_path, study)
+    gaps = write_report(store, study)
+    assert gaps.height == 12
+    page, text = page_of(store), text_of(store)
+    assert len(page.ids) == len(set(page.ids))
+    top = text[: text.index("What was measured")]
+    assert "1 of 12 gaps is significant." in top
+    assert "of a style survive Benjamini-Hochberg" in top
+    assert text.index("The gaps") < text.index("What style does") < text.index("Limits")
+    assert [path.name for path in tmp_path.glob("*.html")] == ["report.html"]
+
+
+def test_hostile_names_in_pairs_are_escaped(tmp_path: Path) -> None:
+    kind = '<script>alert("x")</script>'
+    store = write_pair_out(tmp_path, pair_study())
+    scores = pair_scores(types=(kind, "{{ 7*7 }}", "<img src=x>/../.."))
+    table = scores.to_arrow().cast(schema.PAIR_SCORES)
+    store.write_table("pair_scores/a/00000000.parquet", table)
+    write_report(store, pair_study())
+    page = page_of(store)
+    assert not page.tags & {"script", "img"}
+    assert kind in page.text
+    assert "{{ 7*7 }}" in page.text
+
+
+def test_unread_and_unstyled_pairs_are_told(tmp_path: Path) -> None:
+    study = pair_study()
+    store = write_pair_out(tmp_path, study)
+    items = pl.from_arrow(store.read_table("items/crows_pairs.parquet"))
+    assert isinstance(items, pl.DataFrame)
+    first = (pl.col("style") == "prefix_1") & (pl.col("pair_id") == "0-000")
+    store.write_table("items/crows_pairs.parquet", items.with_columns(kept=first).to_arrow())
+    scores = pair_scores(pairs=PAIRS).filter(
+        ~((pl.col("style") == "prefix_1") & (pl.col("bias_type") == "age"))
+    )
+    store.write_table("pair_scores/a/00000000.parquet", scores.to_arrow())
+    write_report(store, study)
+    text = text_of(store)
+    assert "prefix_1 left 1 pair of crows_pairs as they were" in text
+    assert "toy-1M by bias_bench lacks 30 pairs of crows_pairs under prefix_1" in text
+
+
+def test_an_out_without_scores_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_pair_out(tmp_path, pair_study())
+    for folder in ("pair_scores", "coreference"):
+        shutil.rmtree(tmp_path / folder)
+    with pytest.raises(SystemExit) as stop:
+        main(["report", str(tmp_path)])
+    assert stop.value.code == 2
+    said = capsys.readouterr().err
+    assert "holds no scores of pairs" in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "tables").exists()
+
+
+def test_score_files_do_not_replace_the_page_of_a_study(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_pair_out(tmp_path, pair_study())
+    before = files_of(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        main(["pairs", str(tmp_path / "pair_scores"), "--out", str(tmp_path)])
+    assert stop.value.code == 2
+    assert "holds a study" in capsys.readouterr().err
+    assert files_of(tmp_path) == before
