@@ -12,6 +12,7 @@ before any work, 1 for work that failed.
     │   ├── OutputError   an OUT that cannot be written or belongs to another study
     │   └── PlanError     a plan that the machine or cluster cannot hold
     └── WorkFailed        exit 1
+        └── StorageError  a place that filled up, refused or stopped answering
 """
 
 from __future__ import annotations
@@ -78,3 +79,7 @@ class PlanError(BadInput):
 
 class WorkFailed(RaybiasError):
     """Work was started and failed."""
+
+
+class StorageError(WorkFailed):
+    """The place that holds the work filled up, refused or stopped answering."""

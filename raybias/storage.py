@@ -1,20 +1,65 @@
 """Atomic files on any `pyarrow.fs` URI: a folder, s3://, gs://, hdfs://.
 
-A reader sees a file whole or not at all: local files are written beside their
-place and renamed, object stores publish an object when its stream is closed.
+A reader sees a file whole or not at all: object stores publish an object when its stream
+is closed, elsewhere files are written beside their place and renamed. What an object store
+fails at for a while is asked again by its own client, with growing pauses; what fails for
+good is one line.
 """
 
 from __future__ import annotations
 
+import errno
+import os
+import re
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from raybias.errors import OutputError
+from raybias.errors import OutputError, StorageError
+
+#: How often S3 is asked before it counts as gone, where AWS_MAX_ATTEMPTS says nothing. The
+#: pauses double up to 20 s, so this rides out about a minute.
+_ATTEMPTS: Final = 10
+#: Stores whose objects appear when they are whole, and which know no folders.
+_OBJECT_STORES: Final = ("s3", "gcs", "abfs")
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+_AGAIN: Final = "the same command then goes on with what is there"
+#: What a user can do about what an S3 service answers.
+_CURES: Final = {
+    "NO_SUCH_BUCKET": "create the bucket or give another URI",
+    "ACCESS_DENIED": "check the credentials and their rights",
+    "INVALID_ACCESS_KEY_ID": "check the credentials",
+    "SIGNATURE_DOES_NOT_MATCH": "check the credentials",
+}
+
+
+class PatientS3(pafs.S3FileSystem):  # type: ignore[misc]
+    """S3 that is asked again for longer than PyArrow does, on Ray's workers too.
+
+    PyArrow 26 forgets a retry strategy when it is pickled (apache/arrow#47348).
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _patient, super().__reduce__()[1]
+
+
+def _patient(options: dict[str, Any]) -> PatientS3:
+    attempts = os.environ.get("AWS_MAX_ATTEMPTS", str(_ATTEMPTS))
+    if not attempts.isdecimal():
+        raise OutputError(f"AWS_MAX_ATTEMPTS is {attempts!r}", cure="give it a whole number")
+    chosen = {
+        "retry_strategy": pafs.AwsStandardS3RetryStrategy(max_attempts=int(attempts)),
+        # A file of a few megabytes then takes one request instead of three.
+        "allow_delayed_open": True,
+    }
+    return PatientS3(**(options | chosen))
 
 
 class Store:
@@ -22,22 +67,35 @@ class Store:
 
     Parameters
     ----------
-    uri: a local path or a URI that `pyarrow.fs.FileSystem.from_uri` reads.
+    uri: a local path or a URI that `pyarrow.fs.FileSystem.from_uri` reads, options such as
+        `?endpoint_override=` included.
 
     Raises
     ------
-    OutputError: the URI names no known file system.
+    OutputError: the URI names no known file system, or holds a password.
+
+    What the place fails at later is raised as `StorageError`; files that are not there, and
+    local ones that cannot be read, as the `OSError` that says so.
     """
 
     def __init__(self, uri: str | Path) -> None:
         text = str(uri)
-        self.uri = text if "://" in text else str(Path(text).resolve())
+        remote = "://" in text
+        if remote and urlsplit(text).password:
+            raise OutputError(
+                "a password in a URI would be printed and written down",
+                where=f"{text.partition('://')[0]}://",
+                cure="set the credentials in the environment, such as AWS_SECRET_ACCESS_KEY",
+            )
+        self.uri = text if remote else str(Path(text).resolve())
         try:
             self.fs, self.root = pafs.FileSystem.from_uri(self.uri)
         except (pa.ArrowInvalid, OSError) as error:
             raise OutputError(
                 f"cannot open {text!r} ({error})", cure="give a folder or an s3:// or gs:// URI"
             ) from error
+        if isinstance(self.fs, pafs.S3FileSystem):
+            self.fs = _patient(*self.fs.__reduce__()[1])
         self.is_local = isinstance(self.fs, pafs.LocalFileSystem)
 
     def __repr__(self) -> str:
@@ -53,19 +111,29 @@ class Store:
 
     def uri_of(self, name: str) -> str:
         """The full URI or local path of `name`."""
-        return f"{self.uri.rstrip('/')}/{name}"
+        place, options = _without_options(self.uri)
+        return f"{place.rstrip('/')}/{name}{options}"
 
     def exists(self, name: str) -> bool:
         """Whether a file or folder `name` is there."""
-        return bool(self.fs.get_file_info(self.path(name)).type != pafs.FileType.NotFound)
+        with self.told("look for", name):
+            found = self.fs.get_file_info(self.path(name)).type
+        return bool(found != pafs.FileType.NotFound)
+
+    def is_file(self, name: str = "") -> bool:
+        """Whether `name` is a file."""
+        with self.told("look for", name):
+            return bool(self.fs.get_file_info(self.path(name)).is_file)
 
     def files(self, folder: str = "", *, suffix: str = "", recursive: bool = False) -> list[str]:
         """Sorted relative paths of the files below `folder`; hidden names are left out."""
         selector = pafs.FileSelector(self.path(folder), recursive=recursive, allow_not_found=True)
         prefix = self.root.rstrip("/") + "/"
+        with self.told("list", folder):
+            infos = self.fs.get_file_info(selector)
         return sorted(
             info.path.removeprefix(prefix)
-            for info in self.fs.get_file_info(selector)
+            for info in infos
             if info.type == pafs.FileType.File
             and info.path.endswith(suffix)
             and not info.base_name.startswith(".")
@@ -73,7 +141,10 @@ class Store:
 
     def read_bytes(self, name: str) -> bytes:
         """The content of one file."""
-        with self.fs.open_input_stream(self.path(name), compression=None) as stream:
+        with (
+            self.told("read", name),
+            self.fs.open_input_stream(self.path(name), compression=None) as stream,
+        ):
             return bytes(stream.read())
 
     def read_text(self, name: str) -> str:
@@ -81,25 +152,39 @@ class Store:
         return self.read_bytes(name).decode("utf-8")
 
     def write_bytes(self, name: str, data: bytes) -> None:
-        """Replace `name` by `data` atomically."""
-        parent = self.path(name).rpartition("/")[0]
+        """Replace `name` by `data` atomically.
+
+        Raises
+        ------
+        OutputError: a local place that is no folder or must not be written.
+        StorageError: no space is left, or a remote place refuses or does not answer.
+        """
         try:
-            self.fs.create_dir(parent, recursive=True)
-            target = self.path(name)
-            if not self.is_local:
-                with self.fs.open_output_stream(target, compression=None) as stream:
-                    stream.write(data)
-                return
-            partial = f"{parent}/.{uuid.uuid4().hex}.tmp"
-            with self.fs.open_output_stream(partial, compression=None) as stream:
-                stream.write(data)
-            self.fs.move(partial, target)
+            with self.told("write", name):
+                self._replace(self.path(name), data)
         except OSError as error:
             raise OutputError(
                 f"cannot write ({error})",
                 where=self.uri_of(name),
                 cure="check the place and its rights",
             ) from error
+
+    def _replace(self, target: str, data: bytes) -> None:
+        if self.fs.type_name in _OBJECT_STORES:
+            with self.fs.open_output_stream(target, compression=None) as stream:
+                stream.write(data)
+            return
+        parent = target.rpartition("/")[0]
+        self.fs.create_dir(parent, recursive=True)
+        partial = f"{parent}/.{uuid.uuid4().hex}.tmp"
+        try:
+            with self.fs.open_output_stream(partial, compression=None) as stream:
+                stream.write(data)
+            self.fs.move(partial, target)
+        except BaseException:
+            with suppress(OSError):
+                self.fs.delete_file(partial)
+            raise
 
     def write_text(self, name: str, text: str) -> None:
         """Replace `name` by UTF-8 `text` atomically."""
@@ -113,9 +198,63 @@ class Store:
 
     def read_table(self, name: str, *, columns: list[str] | None = None) -> pa.Table:
         """Read one Parquet file."""
-        return pq.read_table(self.path(name), filesystem=self.fs, columns=columns)
+        with self.told("read", name):
+            return pq.read_table(self.path(name), filesystem=self.fs, columns=columns)
 
     def delete(self, name: str) -> None:
         """Remove one file if it is there."""
         if self.exists(name):
-            self.fs.delete_file(self.path(name))
+            with self.told("delete", name):
+                self.fs.delete_file(self.path(name))
+
+    def delete_folder(self, name: str) -> None:
+        """Remove a folder that is there, and all in it."""
+        with self.told("delete", name):
+            self.fs.delete_dir(self.path(name))
+
+    @contextmanager
+    def told(self, doing: str, name: str) -> Iterator[None]:
+        """Turn what a remote place or a full disk fails at into one `StorageError`."""
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            if self.is_local and error.errno not in _FULL:
+                raise
+            raise storage_error(error, self.uri_of(name), doing) from error
+
+
+def split_uri(uri: str) -> tuple[Store, str]:
+    """The folder that holds a file, and the file's name in it."""
+    place, options = _without_options(uri)
+    folder, slash, name = place.rstrip("/").rpartition("/")
+    return Store((folder or ("/" if slash else ".")) + options), name
+
+
+def is_storage_error(error: BaseException) -> bool:
+    """Whether an error that Ray or a library let through is a storage's."""
+    return isinstance(error, OSError) and (error.errno in _FULL or "AWS Error" in str(error))
+
+
+def storage_error(error: OSError, where: str, doing: str = "go on") -> StorageError:
+    """What a place failed at, in one line with what can be done about it."""
+    if error.errno in _FULL:
+        return StorageError(
+            f"cannot {doing} ({os.strerror(error.errno)})",
+            where=where,
+            cure=f"make room; {_AGAIN}",
+        )
+    # Of PyArrow's sentence, what the service answered; curl's details and ids help nobody.
+    said = re.sub(r"^.*?(?=AWS Error )|; Details:.*|\(Request ID.*", "", str(error), flags=re.S)
+    code = re.match(r"AWS Error (\w+)", said)
+    cure = _CURES.get(code[1] if code else "", f"check that it answers; {_AGAIN}")
+    return StorageError(f"cannot {doing} ({said.strip(' :')})", where=where, cure=cure)
+
+
+def _without_options(uri: str) -> tuple[str, str]:
+    """A URI without and with only its `?options`; a local path has none."""
+    if "://" not in uri:
+        return uri, ""
+    place, mark, options = uri.partition("?")
+    return place, mark + options

@@ -12,9 +12,10 @@ from typing import Final
 import polars as pl
 
 from raybias.errors import DataError
-from raybias.probes.files import read_frame, split_uri
+from raybias.probes.files import read_frame
 from raybias.probes.pairs import SIDES
 from raybias.probes.tables import column, distinct, filled
+from raybias.storage import split_uri
 
 SAME: Final = "same"
 LABELS: Final = (SAME, "different", "not_sure")

@@ -6,8 +6,8 @@ import polars as pl
 import pyarrow as pa
 
 from raybias.errors import OutputError
-from raybias.probes.files import split_uri
 from raybias.schema import ITEMS
+from raybias.storage import split_uri
 
 
 def output_suffix(uri: str) -> str:

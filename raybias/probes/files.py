@@ -36,12 +36,6 @@ def polars_schema(schema: pa.Schema) -> pl.Schema:
     return pl.DataFrame(schema.empty_table()).schema
 
 
-def split_uri(uri: str) -> tuple[Store, str]:
-    """The folder that holds a file, and the file's name in it."""
-    folder, slash, name = uri.rstrip("/").rpartition("/")
-    return Store(folder or ("/" if slash else ".")), name
-
-
 def list_files(store: Store) -> list[str]:
     """The paths of all files below a folder; `DataError` where it is none."""
     try:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import polars as pl
 
 from raybias.errors import DataError
-from raybias.probes.files import polars_schema, read_frame, split_uri
+from raybias.probes.files import polars_schema, read_frame
 from raybias.probes.tables import column, distinct, filled, label_numbers
 from raybias.schema import ITEMS
+from raybias.storage import split_uri
 
 
 def own_items(uri: str) -> pl.DataFrame:

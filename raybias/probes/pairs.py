@@ -12,10 +12,10 @@ from typing import Final
 import polars as pl
 
 from raybias.errors import DataError
-from raybias.probes.files import polars_schema, read_frame, split_uri
+from raybias.probes.files import polars_schema, read_frame
 from raybias.probes.tables import column, distinct, filled
 from raybias.schema import PAIRS
-from raybias.storage import Store
+from raybias.storage import Store, split_uri
 
 ORIGINAL: Final = "original"
 DIRECTIONS: Final = ("stereo", "antistereo")

@@ -16,7 +16,7 @@ import polars as pl
 
 from raybias.errors import DataError
 from raybias.probes import terms
-from raybias.probes.files import Sample, read_samples, split_uri
+from raybias.probes.files import Sample, read_samples
 from raybias.probes.templates import (
     Phrase,
     Slotted,
@@ -28,7 +28,7 @@ from raybias.probes.templates import (
     suite_templates,
 )
 from raybias.schema import LABELS
-from raybias.storage import Store
+from raybias.storage import Store, split_uri
 
 ATTRIBUTE: Final = "race"
 _SLOT: Final = "identity_adj"

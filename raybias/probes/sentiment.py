@@ -15,10 +15,10 @@ import polars as pl
 
 from raybias.config import TrainingSet
 from raybias.errors import DataError
-from raybias.probes.files import list_files, polars_schema, read_frame, read_lines, split_uri
+from raybias.probes.files import list_files, polars_schema, read_frame, read_lines
 from raybias.probes.tables import column, filled, label_numbers
 from raybias.schema import SENTENCES, Label
-from raybias.storage import Store
+from raybias.storage import Store, split_uri
 
 Splits = dict[str, pl.DataFrame]
 

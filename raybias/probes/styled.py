@@ -12,10 +12,11 @@ from collections.abc import Sequence
 import polars as pl
 
 from raybias.errors import DataError
-from raybias.probes.files import polars_schema, read_frame, split_uri
+from raybias.probes.files import polars_schema, read_frame
 from raybias.probes.pairs import SIDES, PairWarning, check_sides
 from raybias.probes.tables import column, filled
 from raybias.schema import PAIRS
+from raybias.storage import split_uri
 
 _NAMED = 3
 

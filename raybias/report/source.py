@@ -241,7 +241,7 @@ def add_corpus(store: Store, file: str) -> None:
 
 def _corpus_counts(file: str) -> pa.Table:
     source = Store(file)
-    if not source.fs.get_file_info(source.root).is_file:
+    if not source.is_file():
         raise DataError("is not a file", where=file, cure="make it with `raybias corpus`")
     try:
         if file.endswith(".csv"):
@@ -286,8 +286,9 @@ def _read(store: Store, folder: str, paths: list[str], columns: Sequence[str]) -
     wanted = pa.schema([schema.PREDICTIONS.field(name) for name in columns])
     try:
         # Columns that an older file lacks are null.
-        read = pads.dataset(paths, filesystem=store.fs, schema=wanted, format="parquet")
-        return as_frame(read.to_table())
+        with store.told("read", folder):
+            read = pads.dataset(paths, filesystem=store.fs, schema=wanted, format="parquet")
+            return as_frame(read.to_table())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise DataError(
             f"unreadable predictions ({error})",

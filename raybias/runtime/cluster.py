@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from raybias.errors import PlanError, RaybiasError, WorkFailed
+from raybias.storage import is_storage_error, storage_error
 
 
 @contextmanager
@@ -77,6 +78,9 @@ def explained(error: BaseException, work: str) -> RaybiasError:
         if isinstance(each, RaybiasError) and not isinstance(each, RayTaskError):
             return each
     root = chain[-1]
+    for each in chain:
+        if isinstance(each, OSError) and is_storage_error(each):
+            return storage_error(each, work)
     return WorkFailed(
         f"{type(root).__name__}: {first_line(root)}",
         where=work,

@@ -15,15 +15,13 @@ from typing import Any, Final
 
 import polars as pl
 import pyarrow as pa
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import ray.data
 
 from raybias.errors import DataError
 from raybias.probes.corpus import FOUND, Vocabulary, counts, find
-from raybias.probes.files import split_uri
 from raybias.runtime.cluster import clear_errors
-from raybias.storage import Store
+from raybias.storage import Store, split_uri
 
 #: What a data set of the hub, or one that `datasets` reads from a folder, begins with.
 HUB: Final = "hub:"
@@ -143,12 +141,11 @@ def _files(source: str) -> tuple[Store, list[str]]:
         names = [name for name in store.files(recursive=True) if fnmatch(name, wanted)]
     else:
         store, name = split_uri(source)
-        kind = store.fs.get_file_info(store.path(name)).type
-        if kind == pafs.FileType.NotFound:
+        if not store.exists(name):
             raise DataError(
                 "no such file or folder", where=source, cure=f"or did you mean {HUB}{source}?"
             )
-        if kind == pafs.FileType.File:
+        if store.is_file(name):
             return store, [name]
         store = Store(source)
         names = store.files(recursive=True)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any, Final
@@ -18,7 +19,7 @@ import polars as pl
 import yaml
 
 from raybias.config import Study, parse_study
-from raybias.errors import OutputError
+from raybias.errors import OutputError, StorageError
 from raybias.storage import Store
 
 NAME: Final = "study.yaml"
@@ -75,12 +76,22 @@ def read_record(store: Store) -> Record:
         raise OutputError(f"is no record of a study ({error})", where=where) from error
 
 
+@contextmanager
+def _before_work() -> Iterator[None]:
+    """A place that fails before anything was done was given wrongly."""
+    try:
+        yield
+    except StorageError as error:
+        raise OutputError(error.problem, where=error.where, cure=error.cure) from error
+
+
+@_before_work()
 def resumed(store: Store, record: Record) -> Record:
     """The record to run in `store`: as given in a new OUT, with the first shard size in a used one.
 
     Raises
     ------
-    OutputError: OUT holds another study; the first differing keys are shown.
+    OutputError: OUT cannot be read or holds another study; the first differing keys are shown.
     """
     if not store.exists(NAME):
         return record
@@ -99,8 +110,9 @@ def resumed(store: Store, record: Record) -> Record:
     return replace(record, study=record.study.model_copy(update={"resources": resources}))
 
 
+@_before_work()
 def begin(store: Store, record: Record) -> None:
-    """Write OUT/study.yaml."""
+    """Write OUT/study.yaml; `OutputError` where OUT cannot be written."""
     content = {
         "study": record.study.model_dump(mode="json"),
         "hash": record.hash,

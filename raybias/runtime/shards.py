@@ -103,6 +103,8 @@ def missing(store: Store, shards: Sequence[Shard], reading: Reading) -> list[Sha
         try:
             footer = pq.read_metadata(store.path(shard.file), filesystem=store.fs)
         except (pa.ArrowInvalid, OSError):
+            # A broken file can still be read; a storage that fails says so here.
+            store.read_bytes(shard.file)
             return False
         rows = shard.rows * reading.per_item
         return bool(

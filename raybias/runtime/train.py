@@ -242,7 +242,7 @@ class _Stage:
                 f"{title}: {tally.resumed} runs resumed, {tally.repeated} steps done twice"
             )
         # Every unit is an adapter now; what is left are states nobody needs.
-        self.store.fs.delete_dir(self.store.path(f"train/{name}"))
+        self.store.delete_folder(f"train/{name}")
 
     def _trainer(self, name: str, config: dict[str, Any], units: int) -> Any:
         # The controller looks this often for reports, and each of them waits for it.
@@ -287,7 +287,7 @@ class _Stage:
         except (ValueError, KeyError):
             readable = False
         if not readable:
-            self.store.fs.delete_dir(self.store.path(f"train/{name}"))
+            self.store.delete_folder(f"train/{name}")
 
     def _fingerprint(self) -> str:
         """Of all that decides a unit's result beside its seed and learning rate."""

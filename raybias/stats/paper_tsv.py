@@ -19,7 +19,7 @@ import polars as pl
 
 from raybias import schema
 from raybias.errors import DataError
-from raybias.storage import Store
+from raybias.storage import split_uri
 
 #: 004's output columns, without the three accuracies that some of its files add.
 COLUMNS: Final = (
@@ -107,11 +107,8 @@ def write_paper_tsv(
         num_params=parameters,
     ).select(COLUMNS)
     data = table.write_csv(separator="\t", quote_style="never").encode("utf-8")
-    target = Store(path)
-    parent, _, name = target.uri.rpartition("/")
-    Store(parent or "/").write_bytes(
-        name, gzip.compress(data, mtime=0) if name.endswith(".gz") else data
-    )
+    store, name = split_uri(str(path))
+    store.write_bytes(name, gzip.compress(data, mtime=0) if name.endswith(".gz") else data)
 
 
 def _writable(predictions: pl.DataFrame, where: str) -> None:

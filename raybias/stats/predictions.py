@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from raybias import schema
 from raybias.errors import DataError
 from raybias.stats.paper_tsv import read_paper_tsv
-from raybias.storage import Store
+from raybias.storage import Store, split_uri
 
 _TYPES: Final = pl.Schema(schema.PREDICTIONS)
 _REQUIRED: Final = ("model", "run_id", "item_id", "label", "attribute", "group", "pred")
@@ -103,20 +103,19 @@ def sources(paths: Sequence[str | Path]) -> list[Source]:
 
 def _expand(path: str) -> list[Source]:
     store = Store(path)
-    info = store.fs.get_file_info(store.root)
-    if info.is_file:
-        if not path.endswith((*_TSV_ENDINGS, ".parquet")):
+    if store.is_file():
+        folder, name = split_uri(path)
+        if not name.endswith((*_TSV_ENDINGS, ".parquet")):
             raise DataError(
                 "is neither .tsv, .tsv.gz nor .parquet",
                 where=path,
                 cure="give the third paper's TSV or raybias's own Parquet",
             )
-        parent, _, name = store.uri.rpartition("/")
-        return [Source(Store(parent or "/"), name)]
+        return [Source(folder, name)]
     if not store.exists(""):
         raise DataError("is not there", where=path, cure="check the path")
-    folder = "predictions" if store.exists("predictions") else ""
-    names = store.files(folder, suffix=".parquet", recursive=True)
+    within = "predictions" if store.exists("predictions") else ""
+    names = store.files(within, suffix=".parquet", recursive=True)
     if not names:
         raise DataError(
             "holds no Parquet file of predictions", where=path, cure="name files, or a study's OUT"

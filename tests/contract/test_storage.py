@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pickle
+import uuid
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from raybias.errors import OutputError
+from raybias.errors import OutputError, StorageError
 from raybias.storage import Store
 
 
@@ -37,3 +38,20 @@ def test_places_that_cannot_be_written_say_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="cannot write"):
         Store(tmp_path / "file").write_text("x", "y")
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path)
+    store.write_text("x", "before")
+    # What is written beside the file goes to a device that is always full.
+    name = uuid.uuid4()
+    monkeypatch.setattr(uuid, "uuid4", lambda: name)
+    (tmp_path / f".{name.hex}.tmp").symlink_to("/dev/full")
+    with pytest.raises(StorageError, match=r"cannot write \(No space left on device\); make room"):
+        store.write_text("x", "after")
+    assert store.read_text("x") == "before"
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+    store.write_text("x", "after")
+    assert store.read_text("x") == "after"

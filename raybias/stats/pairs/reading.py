@@ -17,7 +17,7 @@ from raybias import schema
 from raybias.errors import DataError
 from raybias.stats.pairs.frames import CONDITIONS, DIRECTIONS, ORIGINAL, STYLES
 from raybias.stats.predictions import Source
-from raybias.storage import Store
+from raybias.storage import Store, split_uri
 
 #: Columns that name a printed table of paper 002.
 PUBLISHED: Final[Mapping[str, tuple[str, ...]]] = {
@@ -98,12 +98,12 @@ def read_score_files(paths: Sequence[str | Path]) -> ScoreFiles:
 def _sources(path: str) -> list[tuple[Source, bool]]:
     """The files of a path, and whether they were found in a folder."""
     store = Store(path)
-    if store.fs.get_file_info(store.root).is_file:
-        if not path.endswith(_SUFFIXES):
+    if store.is_file():
+        folder, name = split_uri(path)
+        if not name.endswith(_SUFFIXES):
             raise DataError("is neither .csv, .csv.gz nor .parquet", where=path,
                             cure="give Parquet or CSV files of scores")  # fmt: skip
-        parent, _, name = store.uri.rpartition("/")
-        return [(Source(Store(parent or "/"), name), False)]
+        return [(Source(folder, name), False)]
     if not store.exists(""):
         raise DataError("is not there", where=path, cure="check the path")
     names = [name for name in store.files(recursive=True) if name.endswith(_SUFFIXES)]
