@@ -16,8 +16,13 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 test: $(READY)  ## Install, and pass the tests.
 	$(PYTEST) --numprocesses 3 --dist loadfile
 
-slow: $(READY)  ## The long checks.
-	$(PYTEST) -m slow
+slow: $(READY) .moto/.installed  ## The long checks.
+	RAYBIAS_MOTO=$(CURDIR)/.moto/bin/moto_server $(PYTEST) -m slow
+
+.moto/.installed: tests/moto.txt
+	$(PYTHON) -m venv .moto
+	.moto/bin/pip install --quiet --requirement tests/moto.txt
+	touch $@
 
 chaos: $(READY)  ## Kill parts of a cluster while it works.
 	$(PYTEST) -m chaos
@@ -38,4 +43,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $(READY)
 
 clean:
-	rm -rf $(VENV) out build *.egg-info
+	rm -rf $(VENV) .moto out build *.egg-info
