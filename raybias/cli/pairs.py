@@ -74,11 +74,12 @@ def pairs(
         raise OutputError("holds a study, whose report.html this would replace", where=store.uri,
                           cure="give another --out, or use `raybias report`")  # fmt: skip
     tables = pair_tables(scores, rules)
-    paged = store is not None and write_pair_page(store, tables, rules)
+    if store is not None:
+        write_pair_page(store, tables, rules)
     show_tables(tables, strict=rules.strict)
     if store is not None:
-        more = ", figures and report.html" if paged else ""
-        print(f"\n{', '.join(tables)}{more} are in {store.uri}")
+        made = [*tables, *(name for name in ("figures", "report.html") if store.exists(name))]
+        print(f"\n{', '.join(made)} are in {store.uri}")
 
 
 def _sizes(texts: Sequence[str]) -> dict[str, float]:
@@ -122,7 +123,7 @@ def show_tables(tables: Mapping[str, pl.DataFrame], *, strict: bool) -> None:
         _show_variance(tables["variance"])
     if "published_checks" in tables:
         _show_checks(tables["published_checks"])
-    for name in ("model_size", "published_model_size"):
+    for name in ("size", "published_size"):
         if name in tables:
             _show_sizes(tables[name])
 

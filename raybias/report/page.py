@@ -71,14 +71,12 @@ def write_report(store: Store, study: Study) -> pl.DataFrame:
     return written["gaps"] if written else no_gaps()
 
 
-def write_pair_page(store: Store, tables: Mapping[str, pl.DataFrame], rules: PairRules) -> bool:
-    """Write tables, figures and report.html of score files that belong to no study.
+def write_pair_page(store: Store, tables: Mapping[str, pl.DataFrame], rules: PairRules) -> None:
+    """Write tables, figures and report.html of score files; of printed tables there is no page.
 
     Parameters
     ----------
     tables: of `pair_tables`, by the same rules.
-
-    Returns whether there was something for figures or a page; printed tables have none.
 
     Raises
     ------
@@ -86,7 +84,7 @@ def write_pair_page(store: Store, tables: Mapping[str, pl.DataFrame], rules: Pai
     """
     section = write_pairs(store, tables, rules)
     if section is None:
-        return False
+        return
     context = {
         "title": "Pairs of sentences under styles",
         "profile": "strict" if rules.strict else "paper",
@@ -96,7 +94,6 @@ def write_pair_page(store: Store, tables: Mapping[str, pl.DataFrame], rules: Pai
         "cautions": (),
     }
     _write_page(store, context)
-    return True
 
 
 def _write_page(store: Store, context: Mapping[str, Any]) -> None:

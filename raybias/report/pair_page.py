@@ -5,8 +5,9 @@ It reads finished tables and computes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import factorial
 from typing import Final
 
 import polars as pl
@@ -14,7 +15,7 @@ from markupsafe import Markup
 
 from raybias.report import canvas, facts, words
 from raybias.report.figures import Drawn
-from raybias.stats.pairs import AVERAGES, VERDICTS, WEIGHTED
+from raybias.stats.pairs import AVERAGES, FEWEST_MODELS, STYLES, VERDICTS, WEIGHTED
 
 _KEYS: Final = ["model", "score", "probe"]
 
@@ -34,14 +35,21 @@ class PairSection:
     details: tuple[facts.Facts, ...]
     """To look up; folded."""
     figures: tuple[Markup, ...]
+    lists: str
+    """How many t tests between lists of sentence scores are beyond 1.96."""
+    list_figures: tuple[Markup, ...]
+    size: tuple[str, ...]
+    """How scores go with model size, or why that is not said."""
     percent: str
     strict: bool
 
 
 def pair_section(
     tables: Mapping[str, pl.DataFrame],
-    drawn: Mapping[tuple[str, ...], Drawn],
+    of_effects: Sequence[Drawn],
+    of_lists: Sequence[Drawn],
     *,
+    sizes: Mapping[str, float],
     strict: bool,
     level: float,
 ) -> PairSection:
@@ -50,7 +58,9 @@ def pair_section(
     Parameters
     ----------
     tables: of `pair_tables`, with `style_effects` and `stability`.
-    drawn: of `effect_figures`.
+    of_effects: of `effect_figures`.
+    of_lists: of `t_figures`.
+    sizes: parameters of the models that are known.
     strict: whether tests are paired and corrected.
     level: of the intervals.
     """
@@ -75,12 +85,63 @@ def pair_section(
         ),
         tables=tuple(_read(tables)),
         details=tuple(_looked_up(tables)),
-        figures=tuple(
-            Markup(canvas.inline(figure.svg, f"p{place}"))
-            for place, figure in enumerate(drawn.values())
-        ),
+        figures=_inlined(of_effects, "p"),
+        lists=_lists(tables),
+        list_figures=_inlined(of_lists, "t"),
+        size=tuple(_size(tables, sizes)),
         percent=f"{100 * level:g}%",
         strict=strict,
+    )
+
+
+def _inlined(drawn: Sequence[Drawn], prefix: str) -> tuple[Markup, ...]:
+    return tuple(
+        Markup(canvas.inline(figure.svg, f"{prefix}{place}")) for place, figure in enumerate(drawn)
+    )
+
+
+def _lists(tables: Mapping[str, pl.DataFrame]) -> str:
+    if "tables6_7_t_values" not in tables:
+        return ""
+    table = tables["tables6_7_t_values"]
+    own = pl.col("first").str.replace("_stereo$", "_anti") == pl.col("second")
+    sides = table.filter(own, pl.col("t_value").is_not_null())
+    higher, lower = (
+        sides.filter("marked", sign * pl.col("t_value") > 0).height for sign in (1, -1)
+    )
+    return (
+        f"{table['marked'].sum():,} of {table['t_value'].count():,} tests of two lists have |t| "
+        f"above 1.96. Within one style, the stereotyping sentences are so scored higher than the "
+        f"others in {higher} of {words.counted(sides.height, 'test')}, and lower in {lower}."
+    )
+
+
+def _size(tables: Mapping[str, pl.DataFrame], sizes: Mapping[str, float]) -> Iterator[str]:
+    """A sentence per metric on the preference of the originals, and what all trends say."""
+    if "size" not in tables:
+        found = words.counted(len(sizes), "model", "different models")
+        yield (
+            f"There {'is' if len(sizes) == 1 else 'are'} {found} here whose number of parameters "
+            f"is known, and no trend is given: with fewer than {FEWEST_MODELS} that differ, which "
+            "models were chosen would decide it."
+        )
+        return
+    table = tables["size"]
+    whole = table.filter(bias_type=WEIGHTED, style=STYLES[0], quantity="value")
+    for row in whole.iter_rows(named=True):
+        yield (
+            f"{row['probe'] or 'pairs'} ({row['score']}), originals: over {row['n_models']} models "
+            f"of {words.magnitude(row['smallest'])} to {words.magnitude(row['largest'])} "
+            f"parameters, each tenfold goes with {words.signed(row['slope'], 1)} points "
+            f"{words.span(row['low'], row['high'], 1)}; rank correlation "
+            f"{words.signed(row['spearman'], 2)}, p {words.probability(row['p_value'])}."
+        )
+    passed = (table.filter(pl.col(name) <= 0.05).height for name in ("p_value", "q_value"))
+    models = int(table["n_models"].max())  # type: ignore[arg-type]
+    yield (
+        f"Of {table.height:,} rank correlations of scores and effects with size, {next(passed)} "
+        f"have p at most 0.05, and {next(passed)} after correction. {models} models in perfect "
+        f"order have p {words.probability(2 / factorial(models))}, and no less is possible."
     )
 
 
@@ -162,7 +223,7 @@ def _looked_up(tables: Mapping[str, pl.DataFrame]) -> list[facts.Facts]:
         ("tables8_9_scores", "Preference scores (Tables 8 and 9)"),
         ("tables6_7_t_values", "t tests of lists of sentence scores (Tables 6 and 7)"),
         ("tables10_17_winobias", "WinoBias by prompt (Tables 10 to 17)"),
-        ("model_size", "Rank correlations with model size"),
+        ("size", "Trends with model size: points for each tenfold of parameters"),
     ):
         if name in tables:
             found.append(facts.plain(title, tables[name]))

@@ -15,10 +15,10 @@ import polars as pl
 from raybias.config import Study
 from raybias.errors import DataError
 from raybias.report import words
-from raybias.report.figures import Drawn
 from raybias.report.pair_figures import effect_figures
 from raybias.report.pair_page import PairSection, pair_section
 from raybias.report.source import Record, as_frame
+from raybias.report.t_figures import t_figures
 from raybias.report.tables import write_frame
 from raybias.stats import pairs
 from raybias.storage import Store
@@ -35,7 +35,7 @@ TABLES: Final = {
     "style_effects": "average paired effects of styles, flips, tests and pairs needed",
     "stability": "one verdict per metric",
     "variance": "shares of variance: style, content, interaction",
-    "model_size": "rank correlations with model size",
+    "size": "trends of scores and effects with the number of parameters",
     "published_checks": "the printed tables judged by themselves",
 }
 
@@ -100,7 +100,7 @@ def pair_tables(files: pairs.ScoreFiles, rules: PairRules) -> dict[str, pl.DataF
         )
         tables["style_effects"] = effects
         tables["stability"] = pairs.stability(effects, margin=rules.margin)
-        tables["model_size"] = _with_size(effects, rules)
+        tables["size"] = pairs.model_size(effects, known_sizes(effects, rules), level=rules.level)
         if files.pair_scores is not None:
             tables["table2_summary"] = pairs.summary(
                 tables["tables8_9_scores"], effects, strict=rules.strict
@@ -123,15 +123,19 @@ def _published(printed: Mapping[str, pl.DataFrame], rules: PairRules) -> dict[st
             ]
         )  # fmt: skip
     if "tables8_9" in printed:
-        tables["published_model_size"] = _with_size(
-            pairs.style_effects(printed["tables8_9"]), rules
-        )
+        effects = pairs.style_effects(printed["tables8_9"])
+        sizes = known_sizes(effects, rules)
+        tables["published_size"] = pairs.model_size(effects, sizes, level=rules.level)
+    if "tables6_7" in printed:
+        tables["published_tables6_7"] = pairs.t_values(printed["tables6_7"])
     return tables
 
 
-def _with_size(effects: pl.DataFrame, rules: PairRules) -> pl.DataFrame:
-    sizes = {**pairs.sizes_in_names(effects["model"]), **rules.sizes}
-    return pairs.model_size(effects, sizes)
+def known_sizes(effects: pl.DataFrame, rules: PairRules) -> dict[str, float]:
+    """Parameters of the models of a table: as the rules give them, else as their names tell."""
+    known = {**pairs.sizes_in_names(effects["model"]), **rules.sizes}
+    models = set(effects["model"])
+    return {model: float(size) for model, size in known.items() if model in models}
 
 
 def write_pairs(
@@ -152,12 +156,17 @@ def write_pairs(
     ------
     OutputError: the store cannot be written.
     """
+    of_lists = t_figures(tables.get("tables6_7_t_values", pl.DataFrame()))
+    drawn = [*of_lists, *t_figures(tables.get("published_tables6_7", pl.DataFrame()))]
     section = None
-    drawn: list[Drawn] = []
     if "style_effects" in tables:
-        figures = effect_figures(tables["style_effects"], level=rules.level)
-        drawn += figures.values()
-        section = pair_section(tables, figures, strict=rules.strict, level=rules.level)
+        effects = tables["style_effects"]
+        of_effects = list(effect_figures(effects, level=rules.level).values())
+        drawn += of_effects
+        sizes = known_sizes(effects, rules)
+        section = pair_section(
+            tables, of_effects, of_lists, sizes=sizes, strict=rules.strict, level=rules.level
+        )
     for name, frame in tables.items():
         write_frame(store, f"{folder}{name}", frame)
     for figure in drawn:

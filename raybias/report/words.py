@@ -101,6 +101,13 @@ def probability(value: float | None) -> str:
     return "<0.001" if value is not None and value < 0.001 else number(value)
 
 
+def magnitude(n: float) -> str:
+    """`124M`, `2.7B`: a number of parameters to three digits."""
+    units = ((1e9, "B"), (1e6, "M"), (1e3, "K"))
+    unit, name = next(((u, name) for u, name in units if n >= u), (1.0, ""))
+    return f"{n / unit:.3g}{name}"
+
+
 def counted(n: int, one: str, many: str = "") -> str:
     """`1 run`, `5 runs`."""
     return f"{n:,} {one if n == 1 else many or one + 's'}"

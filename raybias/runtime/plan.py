@@ -41,6 +41,8 @@ class Plan:
     inventory: Inventory
     items: dict[str, int]
     """Rows per probe."""
+    parameters: dict[str, int]
+    """Of each backbone, by name."""
     tuning: tuple[TunePlan, ...]
     scoring: tuple[ScorePlan, ...]
     notes: tuple[str, ...]
@@ -104,6 +106,7 @@ def plan(study: Study, inventory: Inventory, *, out: str | None = None) -> Plan:
         study=study.name,
         inventory=inventory,
         items=items,
+        parameters={name: shape.parameters for name, shape in shapes.items()},
         tuning=tuning,
         scoring=scoring,
         notes=notes,

@@ -11,7 +11,7 @@ import hashlib
 import platform
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -36,6 +36,8 @@ class Record:
     """Fingerprint of every probe and training set."""
     versions: dict[str, str]
     command: str
+    parameters: dict[str, int] = field(default_factory=dict)
+    """Of each backbone, counted from its config; not known before the study is planned."""
 
     @property
     def hash(self) -> str:
@@ -71,6 +73,7 @@ def read_record(store: Store) -> Record:
             data=dict(content["data"]),
             versions=dict(content["versions"]),
             command=str(content["command"]),
+            parameters=dict(content.get("parameters") or {}),
         )
     except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
         raise OutputError(f"is no record of a study ({error})", where=where) from error
@@ -119,6 +122,7 @@ def begin(store: Store, record: Record) -> None:
         "data": record.data,
         "versions": record.versions,
         "command": record.command,
+        "parameters": record.parameters,
     }
     store.write_text(NAME, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
 

@@ -8,7 +8,7 @@ from the files that this leaves.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -81,6 +81,7 @@ def run_study(
     reporter.say(f"{study.name}: connecting to Ray")
     with connected(address):
         planned = plan(record.study, read_inventory(address), out=store.uri)
+        record = replace(record, parameters=planned.parameters)
         begin(store, record)
         for name, items in data.items.items():
             store.write_table(f"items/{name}.parquet", _items_table(study, name, items))

@@ -15,6 +15,7 @@ from test_page import files_of, page_of
 
 from raybias import schema
 from raybias.cli import main
+from raybias.errors import OutputError
 from raybias.report import write_report
 from raybias.storage import Store
 
@@ -117,3 +118,33 @@ def test_score_files_do_not_replace_the_page_of_a_study(
     assert stop.value.code == 2
     assert "holds a study" in capsys.readouterr().err
     assert files_of(tmp_path) == before
+
+
+def test_lists_of_scores_are_drawn_and_size_is_told(tmp_path: Path) -> None:
+    models = ("a", "b", "c", "toy-1M")
+    study = pair_study(models, backbones=[{"id": name} for name in models])
+    counted = dict(zip(models, (10**6, 10**8, 3 * 10**9, 10**10), strict=True))
+    store = write_pair_out(tmp_path, study, parameters=counted)
+    write_report(store, study)
+    text = text_of(store)
+    for said in ("Lists of sentence scores", "have |t| above 1.96", "of 1M to 10B parameters",
+                 "4 models in perfect order have p 0.083", "10,000,000,000"):  # fmt: skip
+        assert said in text
+    size = pl.read_parquet(tmp_path / "tables/size.parquet")
+    # Coreference has one model.
+    assert size.select("probe", "n_models").unique().rows() == [("crows_pairs", 4)]
+    assert size["largest"].unique().to_list() == [1e10]
+    for kind in ("sides", "styles"):
+        svg = (tmp_path / f"figures/t_values.{kind}.bias_bench.crows_pairs.svg").read_text()
+        assert all(f"{model} age" in svg for model in models)
+
+
+def test_few_models_have_no_trend(tmp_path: Path) -> None:
+    store = write_pair_out(tmp_path, pair_study(), parameters={"toy-1M": 260_000})
+    write_report(store, pair_study())
+    assert "1 model here whose number of parameters is known, and no trend" in text_of(store)
+    assert not (tmp_path / "tables/size.csv").exists()
+    text = store.read_text("study.yaml").replace("toy-1M: 260000", "toy-1M: many")
+    store.write_text("study.yaml", text)
+    with pytest.raises(OutputError, match="parameters of 'toy-1M' are 'many'"):
+        write_report(store, pair_study())

@@ -217,6 +217,44 @@ def test_model_size_is_a_rank_correlation() -> None:
     )
 
 
+def test_slopes_are_least_squares_with_students_interval() -> None:
+    sizes = {"a": 1e6, "b": 1e7, "c": 1e8, "d": 1e9, "e": 1e10}
+    effect = np.array([1.0, 3.0, 2.0, 6.0, 4.0])
+    rows = [
+        (model, "sum", "p", "age", style, 10, 50.0, 50.0 + sign * value, sign * float(value))
+        for style, sign in (("formal", 1), ("informal", -1))
+        for model, value in zip(sizes, effect, strict=True)
+    ]
+    columns = [*METRIC, "bias_type", "style", "n", "original", "value", "effect"]
+    found = pairs.model_size(pl.DataFrame(rows, columns, orient="row"), sizes, level=0.9)
+    # Originals are all 50: a constant has no trend.
+    assert set(found["style"]) == {"formal", "informal"}
+    row = found.filter(style="formal", quantity="effect").row(0, named=True)
+    x = np.arange(5) - 2.0
+    slope = x @ effect / (x @ x)
+    left = effect - effect.mean() - slope * x
+    reach = stats.t.ppf(0.95, 3) * np.sqrt(left @ left / 3 / (x @ x))
+    assert row["slope"] == pytest.approx(slope)
+    assert (row["low"], row["high"]) == pytest.approx((slope - reach, slope + reach))
+    other = found.filter(style="informal", quantity="effect").row(0, named=True)
+    assert (other["slope"], other["high"]) == pytest.approx((-slope, reach - slope))
+    assert (row["smallest"], row["largest"]) == (1e6, 1e10)
+
+
+def test_slopes_cover_the_truth() -> None:
+    random = np.random.default_rng(5)
+    sizes = {f"m{k}": 10.0 ** (6 + k) for k in range(5)}
+    rows = [
+        (f"m{k}", "sum", "p", f"{draw}", "formal", float(2 * k + random.normal(0, 3)), None)
+        for draw in range(400)
+        for k in range(5)
+    ]
+    types = dict.fromkeys((*METRIC, "bias_type", "style"), pl.String)
+    table = pl.DataFrame(rows, {**types, "value": pl.Float64, "effect": pl.Float64}, orient="row")
+    found = pairs.model_size(table, sizes)
+    assert 0.92 <= ((found["low"] <= 2) & (found["high"] >= 2)).mean() <= 0.98  # type: ignore[operator]
+
+
 def test_winobias_counts_prompts_and_pairs() -> None:
     given = answers(pairs=30)
     table = pairs.winobias(given, draws=DRAWS)

@@ -45,8 +45,14 @@ def test_the_printed_tables_judged_by_themselves(
     assert (detail.height, detail.filter(pl.col("signed") < -1e-9).height) == (576, 39)
     assert pl.read_csv(tmp_path / "published_table3.csv").height == 96
     assert pl.read_csv(tmp_path / "published_tables8_9.csv").height == 72
-    sizes = pl.read_csv(tmp_path / "published_model_size.csv")
+    sizes = pl.read_csv(tmp_path / "published_size.csv")
     assert sizes["n_models"].unique().to_list() == [8]
+    printed = pl.read_csv(tmp_path / "published_tables6_7.csv")
+    assert printed.height == 13 * 9 * 8
+    for kind in ("sides", "styles"):
+        svg = (tmp_path / f"figures/t_values.{kind}.published.crows_pairs.svg").read_text()
+        assert "Mistral-7B race-color" in svg
+    assert not (tmp_path / "report.html").exists()
 
 
 def test_score_files_become_tables_and_figures(
@@ -81,10 +87,12 @@ def test_score_files_become_tables_and_figures(
             "style_effects.toy-1M.bias_bench.crows_pairs.svg",
             "style_effects.toy-1M.exact.winobias.svg",
             "style_effects.toy-1M.contains.winobias.svg",
+            "t_values.sides.bias_bench.crows_pairs.svg",
+            "t_values.styles.bias_bench.crows_pairs.svg",
         }
         page = (out / "report.html").read_text()
         assert "Does it hold under another style?" in page
-        assert page.count("<figure") == 3
+        assert page.count("<figure") == 5
         assert ("for independent samples" in page) == (profile == "paper")
     table2 = pl.read_csv(tmp_path / "paper" / "table2_summary.csv")
     assert set(table2["statistic"]) == {"score", "MIN", "MAX", "lowest", "highest", "AVG_delta"}

@@ -16,15 +16,17 @@ from raybias.stats.pairs.frames import (
 from raybias.stats.pairs.lists import LISTED_STYLES, t_tests
 from raybias.stats.pairs.planted import planted_check
 from raybias.stats.pairs.preference import preferences, summary
-from raybias.stats.pairs.published import Check, check_published, style_effects
+from raybias.stats.pairs.published import Check, check_published, style_effects, t_values
 from raybias.stats.pairs.reading import ScoreFiles, read_score_files
-from raybias.stats.pairs.stability import VERDICTS, model_size, sizes_in_names, stability
+from raybias.stats.pairs.size import FEWEST_MODELS, model_size, sizes_in_names
+from raybias.stats.pairs.stability import VERDICTS, stability
 from raybias.stats.pairs.variance import variance
 from raybias.stats.pairs.winobias import summary as winobias_summary
 from raybias.stats.pairs.winobias import winobias
 
 __all__ = [
     "AVERAGES",
+    "FEWEST_MODELS",
     "LISTED_STYLES",
     "STYLES",
     "UNWEIGHTED",
@@ -45,6 +47,7 @@ __all__ = [
     "style_effects",
     "summary",
     "t_tests",
+    "t_values",
     "variance",
     "winobias",
     "winobias_summary",

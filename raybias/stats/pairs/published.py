@@ -209,6 +209,14 @@ def style_effects(scores: pl.DataFrame) -> pl.DataFrame:
     )  # fmt: skip
 
 
+def t_values(printed: pl.DataFrame) -> pl.DataFrame:
+    """Tables 6 and 7 in the columns of `t_tests`, as far as they are printed."""
+    return printed.select(
+        "model", pl.lit("published").alias("score"), pl.lit("crows_pairs").alias("probe"),
+        "bias_type", "first", "second", "t_value", marked=pl.col("t_value").abs() > 1.96,
+    )  # fmt: skip
+
+
 def _near(printed: str, tolerance: float) -> pl.Expr:
     near = (pl.col("computed") - pl.col(printed)).abs() <= tolerance
     return near.fill_null(False)

@@ -1,19 +1,11 @@
-"""What styles do to a metric as a whole: a verdict, the pairs it needs, and model size."""
+"""What styles do to a metric as a whole: a verdict, and the pairs it needs."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from itertools import permutations
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
 import polars as pl
-from scipy import stats
 
-from raybias.seeding import generator
-from raybias.stats.intervals import ROUNDING, false_discovery
 from raybias.stats.pairs.effects import centred
 from raybias.stats.pairs.frames import METRIC, UNWEIGHTED
 
@@ -27,9 +19,6 @@ VERDICTS: Final = {
     "within noise": "no style moves it, but some interval reaches beyond the margin",
     "stable": "no style moves it, and all intervals of its effects lie within the margin",
 }
-_SIZE: Final = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)([MB])(?![A-Za-z])", re.IGNORECASE)
-_UNITS: Final = {"M": 1e6, "B": 1e9}
-_EXACT_MODELS: Final = 8
 
 
 def stability(effects: pl.DataFrame, *, margin: float = 5.0) -> pl.DataFrame:
@@ -96,71 +85,3 @@ def _side(name: str) -> pl.Expr:
         .when(below < pl.col("neutral")).then(-1)
         .otherwise(0)
     )  # fmt: skip
-
-
-def sizes_in_names(models: pl.Series) -> dict[str, float]:
-    """Parameters of the models whose names tell them, as in OPT-2.7B or RoBERTa-355M."""
-    found = {}
-    for model in models.unique().sort():
-        known = _SIZE.findall(model)
-        if known:
-            number, unit = known[-1]
-            found[str(model)] = float(number) * _UNITS[unit.upper()]
-    return found
-
-
-def model_size(effects: pl.DataFrame, sizes: Mapping[str, float]) -> pl.DataFrame:
-    """Rank correlation over models of size with the score and with a style's effect.
-
-    Parameters
-    ----------
-    effects: of `effects`, or a table of score, probe, bias_type, style, model, value and
-        effect, such as the published one.
-    sizes: parameters by model; models without are left out.
-
-    Returns
-    -------
-    score, probe, bias_type, style, quantity ("value" under the style, "effect" of it, or its
-    size "absolute_effect"), n_models, spearman, a two-sided permutation p_value (all orders
-    up to eight models, else 9,999 seeded ones) and q_value (Benjamini-Hochberg over the
-    table), where at least four models have sizes.
-    """
-    sized = effects.filter(pl.col("model").is_in(list(sizes))).with_columns(
-        size=pl.col("model").replace_strict(dict(sizes), return_dtype=pl.Float64),
-        absolute_effect=pl.col("effect").abs(),
-    )
-    by = ["score", "probe", "bias_type", "style"]
-    rows = []
-    orders: dict[int, npt.NDArray[np.int64]] = {}
-    for names, part in sized.sort(*by, "model").group_by(by, maintain_order=True):
-        for quantity in ("value", "effect", "absolute_effect"):
-            known = part.drop_nulls(quantity)
-            if known.height >= 4 and min(known["size"].n_unique(), known[quantity].n_unique()) > 1:
-                n = known.height
-                if n not in orders:
-                    orders[n] = _orders(n)
-                rho, p = _rank_correlation(known["size"], known[quantity], orders[n])
-                rows.append((*names, quantity, known.height, rho, p))
-    texts = dict.fromkeys((*by, "quantity"), pl.String)
-    numbers = {"spearman": pl.Float64, "p_value": pl.Float64}
-    table = pl.DataFrame(rows, {**texts, "n_models": pl.Int64, **numbers}, orient="row")
-    return table.with_columns(q_value=false_discovery(table["p_value"]))
-
-
-def _rank_correlation(
-    first: pl.Series, second: pl.Series, orders: npt.NDArray[np.int64]
-) -> tuple[float, float]:
-    x, y = (stats.rankdata(values.to_numpy()) for values in (first, second.round(9)))
-    x, y = ((ranks - ranks.mean()) / np.linalg.norm(ranks - ranks.mean()) for ranks in (x, y))
-    found = float(x @ y)
-    as_far = np.abs(x[orders] @ y) >= abs(found) - ROUNDING
-    return found, float(as_far.mean())
-
-
-def _orders(n: int) -> npt.NDArray[np.int64]:
-    """All orders of n models, the given one first; of many models, that and 9,999 drawn ones."""
-    if n <= _EXACT_MODELS:
-        return np.array(list(permutations(range(n))))
-    given = np.arange(n)
-    drawn = generator("model_size", n).permuted(np.tile(given, (9_999, 1)), axis=1)
-    return np.concatenate([given[None], drawn])
