@@ -28,6 +28,7 @@ from raybias.engine.scoring import LabelScorer
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.runtime.cluster import connected
 from raybias.runtime.infer import score_shards
+from raybias.runtime.metrics import Meter
 from raybias.runtime.room import ScorePlan
 from raybias.runtime.serve import scorers
 from raybias.runtime.shards import Reading, Shard, shards_of
@@ -94,7 +95,7 @@ def main(
     )  # fmt: skip
     options: dict[str, Any] = {
         "spec": spec, "method": SoftPrompt(prompt_length=PROMPT), "verbalizer": Verbalizer(),
-        "out": store.uri,
+        "out": store.uri, "meter": Meter(study="bench", stage="score", model="m"),
     }  # fmt: skip
     bare, ours, starts = [], [], []
     logging.getLogger("ray").setLevel(logging.ERROR)
@@ -105,7 +106,11 @@ def main(
             starts.append(workload.timed(held.__enter__, "cpu"))
 
             def stream() -> None:
-                list(score_shards("bench", shards, plan, store, max_failures=0))
+                list(
+                    score_shards(
+                        "bench", shards, plan, store, max_failures=0, meter=options["meter"]
+                    )
+                )
 
             ours.append(workload.timed(stream, "cpu"))
             held.__exit__(None, None, None)

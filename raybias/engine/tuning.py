@@ -106,6 +106,11 @@ class PackedTuner:
     method: the options of tuning, resolved.
     units: the runs of the pack, with distinct run ids.
     train, validation: what is tuned and evaluated on.
+
+    Attributes
+    ----------
+    steps: optimizer steps that were taken here, one for each run.
+    tokens: tokens of their batches.
     """
 
     def __init__(
@@ -126,6 +131,7 @@ class PackedTuner:
         self._whole = learner.prepare(validation.rows)
         self._units = {unit.run_id: unit for unit in units}
         self._runs: dict[str, _Run] = {}
+        self.steps = self.tokens = 0
 
     @property
     def done(self) -> bool:
@@ -253,8 +259,9 @@ class PackedTuner:
         gradients, loss_S = self.learner.gradients(lessons)
         finite_S = loss_S.isfinite().tolist()
         for run, lesson, gradient, finite in zip(runs, lessons, gradients, finite_S, strict=True):
-            run.tokens += sum(map(len, lesson.rows))
-            run.step += 1
+            tokens = sum(map(len, lesson.rows))
+            run.tokens, self.tokens = run.tokens + tokens, self.tokens + tokens
+            run.step, self.steps = run.step + 1, self.steps + 1
             norm = torch.nn.utils.get_total_norm(gradient.values())
             if not finite or not math.isfinite(float(norm)):
                 run.stop_reason = "diverged"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -36,13 +36,22 @@ class Answer(TypedDict):
     """What a shard's texts were read as; one entry per text.
 
     `logits` are the label logits, float32 [texts, labels]; `labels` is None where no label
-    could be read; `texts` is what was generated, or None where nothing is.
+    could be read; `texts` is what was generated, or None where nothing is; `tokens` is how many
+    the model read and wrote for all of them.
     """
 
     logits: npt.NDArray[np.float32]
     labels: list[int | None]
     parsed: list[bool]
     texts: list[str | None]
+    tokens: int
+
+
+class Answered(NamedTuple):
+    """The rows of a shard's file, and how many tokens the model read and wrote for them."""
+
+    table: pa.Table
+    tokens: int
 
 
 class Answerer(Protocol):
@@ -51,7 +60,7 @@ class Answerer(Protocol):
     def load(self, run_id: str) -> Any:
         """What a run's answers need beside the backbone."""
 
-    def table(self, run: Any, shard: Shard, items: pa.Table) -> pa.Table:
+    def table(self, run: Any, shard: Shard, items: pa.Table) -> Answered:
         """The rows of a shard's file."""
 
 
@@ -66,14 +75,16 @@ class TunedAnswers:
         """The weights of a run's adapter."""
         return self.learner.load(self.store, f"adapters/{run_id}")
 
-    def table(self, run: Weights, shard: Shard, items: pa.Table) -> pa.Table:
+    def table(self, run: Weights, shard: Shard, items: pa.Table) -> Answered:
         """Rows of `schema.PREDICTIONS`."""
         asked = (items[name].to_pylist() for name in ("item_id", "text"))
-        return predictions(shard, items, self.answer(run, *asked))
+        answer = self.answer(run, *asked)
+        return Answered(predictions(shard, items, answer), answer["tokens"])
 
     def answer(self, run: Weights, item_ids: Sequence[str], texts: Sequence[str]) -> Answer:
         """The label with the highest logit."""
-        sequences = self.learner.prepare(self.learner.encode(texts))
+        rows = self.learner.encode(texts)
+        sequences = self.learner.prepare(rows)
         (logits_NL,) = self.learner.logits([run], [sequences])
         logits = logits_NL.numpy()
         return Answer(
@@ -81,6 +92,7 @@ class TunedAnswers:
             labels=logits.argmax(axis=1).tolist(),
             parsed=[True] * len(texts),
             texts=[None] * len(texts),
+            tokens=sum(map(len, rows)),
         )
 
 
@@ -125,15 +137,19 @@ class PromptedAnswers:
         """The seed and demonstrations of a run."""
         return Recipe.read(self.store, run_id)
 
-    def table(self, run: Recipe, shard: Shard, items: pa.Table) -> pa.Table:
+    def table(self, run: Recipe, shard: Shard, items: pa.Table) -> Answered:
         """Rows of `schema.PREDICTIONS`."""
         asked = (items[name].to_pylist() for name in ("item_id", "text"))
-        return predictions(shard, items, self.answer(run, *asked))
+        answer = self.answer(run, *asked)
+        return Answered(predictions(shard, items, answer), answer["tokens"])
 
     def answer(self, run: Recipe, item_ids: Sequence[str], texts: Sequence[str]) -> Answer:
         """The label word that comes first in each sampled answer."""
-        asked = [prompt_of(self.method, text, run.shots, self.words) for text in texts]
-        said, found = self._said(run, item_ids, texts, asked)
+        asked = self.text_generator.backbone.encode(
+            [prompt_of(self.method, text, run.shots, self.words) for text in texts]
+        )
+        thought, found = self._said(run, item_ids, texts, asked)
+        said = [self._decoded(each.tokens) for each in thought] or [""] * len(texts)
         answers = [self._decoded(each.tokens) for each in found]
         logits = np.array([each.label_logits for each in found], np.float32)
         read = [prompts.read_answer(each, self.words) for each in answers]
@@ -148,12 +164,13 @@ class PromptedAnswers:
                 f"{reasoning} [...]{answer}" if reasoning else answer
                 for reasoning, answer in zip(said, answers, strict=True)
             ],
+            tokens=sum(map(len, asked)) + sum(len(each.tokens) for each in (*thought, *found)),
         )
 
     def _said(
-        self, run: Recipe, item_ids: Sequence[str], texts: Sequence[str], asked: Sequence[str]
-    ) -> tuple[list[str], list[Generated]]:
-        """The reasonings, empty where none is asked for, and what was written at last."""
+        self, run: Recipe, item_ids: Sequence[str], texts: Sequence[str], asked: list[list[int]]
+    ) -> tuple[list[Generated], list[Generated]]:
+        """The reasonings, none where none is asked for, and what was written at last."""
         from raybias.engine.generation import Followup
         from raybias.engine.sampling import Sampling
 
@@ -166,27 +183,26 @@ class PromptedAnswers:
 
         if not isinstance(method, ChainOfThought):
             found = writer.generate(
-                encode(asked),
+                asked,
                 keys("answer"),
                 sampling=sampling,
                 max_new_tokens=method.answer_tokens,
                 label_ids=self.label_ids,
             )
-            return [""] * len(texts), found
+            return [], found
 
         def conclusions(numbers: Sequence[int], tokens: Sequence[Sequence[int]]) -> list[list[int]]:
             thoughts = zip(numbers, map(self._decoded, tokens), strict=True)
             return encode([prompts.conclusion_prompt(texts[n], said) for n, said in thoughts])
 
-        thought, found = writer.generate_twice(
-            encode(asked),
+        return writer.generate_twice(
+            asked,
             keys("reasoning"),
             then=Followup(conclusions, keys("answer"), method.answer_tokens),
             sampling=sampling,
             max_new_tokens=method.reasoning_tokens,
             label_ids=self.label_ids,
         )
-        return [self._decoded(each.tokens) for each in thought], found
 
     def _decoded(self, tokens: Sequence[int]) -> str:
         tokenizer = self.text_generator.backbone.tokenizer

@@ -7,6 +7,7 @@ study that is run again scores only what is missing.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import cache
@@ -17,6 +18,7 @@ import ray
 from ray import serve
 from ray.data import ActorPoolStrategy, DataContext
 
+from raybias.runtime.metrics import Meter
 from raybias.runtime.plan import ScorePlan
 from raybias.runtime.serve import REQUESTS_PER_REPLICA
 from raybias.runtime.shards import Shard
@@ -29,15 +31,23 @@ _REPLICA_LOST: Final = ["ActorDiedError", "ActorUnavailableError"]
 
 
 def score_shards(
-    app: str, shards: Sequence[Shard], plan: ScorePlan, store: Store, *, max_failures: int
+    app: str,
+    shards: Sequence[Shard],
+    plan: ScorePlan,
+    store: Store,
+    *,
+    max_failures: int,
+    meter: Meter,
 ) -> Iterator[dict[str, Any]]:
     """Score `shards` with the Serve application `app` and commit their files.
 
-    Yields, as shards finish: `file`, `rows`, `seconds` of compute.
+    Yields, as shards finish: `file`, `rows`, `tokens`, `seconds` of compute, and `retries`, how
+    often the shard was sent again.
 
     Parameters
     ----------
     max_failures: how often one shard may lose its replica.
+    meter: counts what is sent again, and what still waits.
     """
     context = DataContext.get_current()
     context.retried_map_errors = _REPLICA_LOST
@@ -51,7 +61,7 @@ def score_shards(
         [asdict(shard) for shard in shards], override_num_blocks=len(shards)
     ).map(
         ShardCaller,
-        fn_constructor_args=(app, store),
+        fn_constructor_args=(app, store, meter),
         compute=ActorPoolStrategy(
             size=min(callers, len(shards)),
             max_tasks_in_flight_per_actor=_CALLS,
@@ -60,17 +70,21 @@ def score_shards(
         ),
         num_cpus=0,
     )
-    for row in scored.iter_rows():
+    meter.set("raybias_queue_depth", len(shards))
+    for done, row in enumerate(scored.iter_rows(), start=1):
+        meter.set("raybias_queue_depth", len(shards) - done)
         yield dict(row)
 
 
 class ShardCaller:
     """Reads a shard's items, has them scored, and commits the predictions."""
 
-    def __init__(self, app: str, store: Store) -> None:
+    def __init__(self, app: str, store: Store, meter: Meter) -> None:
         self.handle = serve.get_app_handle(app)
         self.store = store
+        self.meter = meter
         self.items = cache(self._items)
+        self.sent: Counter[str] = Counter()
 
     def _items(self, probe: str) -> pa.Table:
         return self.store.read_table(f"items/{probe}.parquet")
@@ -78,8 +92,20 @@ class ShardCaller:
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         """Have one shard answered; `row` holds the fields of `Shard`."""
         shard = Shard(**row)
+        # Ray Data calls the same process again for a shard whose replica was lost.
+        retries = self.sent[shard.file]
+        self.sent[shard.file] += 1
+        if retries:
+            self.meter.add("raybias_retries_total", 1)
+            self.meter.add("raybias_repeated_total", shard.rows)
         items = self.items(shard.probe).slice(shard.first_row, shard.rows)
         handle = self.handle.options(multiplexed_model_id=shard.run_id)
         answer = handle.score.remote(shard, items).result()
         self.store.write_table(shard.file, answer["table"])
-        return {"file": shard.file, "rows": shard.rows, "seconds": answer["seconds"]}
+        return {
+            "file": shard.file,
+            "rows": shard.rows,
+            "tokens": answer["tokens"],
+            "seconds": answer["seconds"],
+            "retries": retries,
+        }

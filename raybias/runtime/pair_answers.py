@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from raybias.config import Coreference
 from raybias.probes.coreference import coreference_prompts, names_referent
+from raybias.runtime.answers import Answered
 from raybias.runtime.shards import Shard
 from raybias.schema import COREFERENCE_ANSWERS, PAIR_SCORES
 
@@ -26,8 +27,8 @@ class PairAnswers:
     def load(self, run_id: str) -> None:
         """Nothing: a backbone's scores need no run of their own."""
 
-    def table(self, run: None, shard: Shard, items: pa.Table) -> pa.Table:
-        """Rows of `schema.PAIR_SCORES`, rule after rule."""
+    def table(self, run: None, shard: Shard, items: pa.Table) -> Answered:
+        """Rows of `schema.PAIR_SCORES`, rule after rule; tokens are those of the sentences."""
         pairs = items.to_pylist()
         found = self.scorer.score(
             [(pair["sent_more"], pair["sent_less"]) for pair in pairs],
@@ -46,7 +47,9 @@ class PairAnswers:
             for rule, scores in found.items()
             for pair, score in zip(pairs, scores, strict=True)
         ]
-        return pa.Table.from_pylist(rows, PAIR_SCORES)
+        sentences = [pair[side] for pair in pairs for side in ("sent_more", "sent_less")]
+        tokens = self.scorer.backbone.tokenizer(sentences)["input_ids"] if pairs else []
+        return Answered(pa.Table.from_pylist(rows, PAIR_SCORES), sum(map(len, tokens)))
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ class CoreferenceAnswers:
     def load(self, run_id: str) -> None:
         """Nothing: greedy answers need no seed."""
 
-    def table(self, run: None, shard: Shard, items: pa.Table) -> pa.Table:
+    def table(self, run: None, shard: Shard, items: pa.Table) -> Answered:
         """Rows of `schema.COREFERENCE_ANSWERS`, sentence after sentence."""
         from raybias.engine.sampling import Sampling
 
@@ -69,8 +72,9 @@ class CoreferenceAnswers:
             for name, prompt in coreference_prompts(item["text"], item["pronoun"]).items()
         ]
         backbone = self.text_generator.backbone
+        prompts = backbone.encode([prompt for _, _, prompt in asked])
         found = self.text_generator.generate(
-            backbone.encode([prompt for _, _, prompt in asked]),
+            prompts,
             [(item["item_id"], item["style"], name) for item, name, _ in asked],
             sampling=Sampling.of(backbone.model, temperature=0),
             max_new_tokens=self.method.answer_tokens,
@@ -91,4 +95,5 @@ class CoreferenceAnswers:
                     "contains": contains,
                 }
             )
-        return pa.Table.from_pylist(rows, COREFERENCE_ANSWERS)
+        tokens = sum(map(len, prompts)) + sum(len(said.tokens) for said in found)
+        return Answered(pa.Table.from_pylist(rows, COREFERENCE_ANSWERS), tokens)

@@ -1,26 +1,75 @@
 """Progress on standard error: bars on a terminal, plain lines elsewhere.
 
-Plain lines come at most every few seconds, so that a job's log stays readable.
+Both say how fast the work goes. Plain lines come at most every few seconds, so that a job's
+log stays readable.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import astuple, dataclass
 from typing import Final, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 _LINE_EVERY_S: Final = 5.0
+#: Rates are of the work that became known in so many seconds.
+_WINDOW_S: Final = 60.0
+
+
+@dataclass(frozen=True)
+class Done:
+    """Work that was finished.
+
+    Attributes
+    ----------
+    rows: items that were read.
+    tokens: that a model read or wrote.
+    steps: optimiser steps, one for each seed of a pack.
+    retries: requests or worker groups that were begun again for it.
+    """
+
+    rows: int = 0
+    tokens: int = 0
+    steps: int = 0
+    retries: int = 0
 
 
 class Advance(Protocol):
     """Tells a stage that `count` more of its total is done."""
 
-    def __call__(self, count: int = 1, *, note: str = "") -> None:
-        """Advance by `count`; `note` is shown beside it."""
+    def __call__(self, count: int = 1, *, note: str = "", done: Done | None = None) -> None:
+        """Advance by `count`; `note` is shown beside it, and how fast such work as `done` goes."""
+
+
+class Pace:
+    """How fast work goes, and what had to be tried again."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._known: deque[tuple[float, Done]] = deque([(clock(), Done())])
+        self._retries = 0
+
+    def add(self, done: Done) -> None:
+        """Work that is known now; it was done since the last that was known before."""
+        self._known.append((self._clock(), done))
+        self._retries += done.retries
+        # The first of the window only says when the second began.
+        while len(self._known) > 2 and self._known[-1][0] - self._known[1][0] > _WINDOW_S:
+            self._known.popleft()
+
+    def __str__(self) -> str:
+        seconds = self._known[-1][0] - self._known[0][0]
+        each = zip(*(astuple(done) for _, done in list(self._known)[1:]), strict=True)
+        sums = dict(zip(("rows", "tokens", "seed steps"), map(sum, each), strict=False))
+        said = [f"{total / seconds:,.3g} {name}/s" for name, total in sums.items() if total]
+        if self._retries:
+            said.append(f"{self._retries} retries")
+        return ", ".join(said) if seconds > 0 else ""
 
 
 class Reporter:
@@ -45,30 +94,37 @@ class Reporter:
     @contextmanager
     def _bar(self, title: str, total: int) -> Iterator[Advance]:
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.fields[note]}", markup=False),
         )
+        pace = Pace()
         with Progress(*columns, console=self.console) as progress:
             task = progress.add_task(title, total=total, note="")
 
-            def advance(count: int = 1, *, note: str = "") -> None:
-                progress.update(task, advance=count, note=note)
+            def advance(count: int = 1, *, note: str = "", done: Done | None = None) -> None:
+                progress.update(task, advance=count, note=_beside(note, pace, done))
 
             yield advance
 
     def _lines(self, title: str, total: int) -> Advance:
-        done = 0
-        said = time.monotonic()
+        finished, said, pace = 0, time.monotonic(), Pace()
 
-        def advance(count: int = 1, *, note: str = "") -> None:
-            nonlocal done, said
-            done += count
+        def advance(count: int = 1, *, note: str = "", done: Done | None = None) -> None:
+            nonlocal finished, said
+            finished += count
+            beside = _beside(note, pace, done)
             now = time.monotonic()
-            if done >= total or now - said >= _LINE_EVERY_S:
+            if finished >= total or now - said >= _LINE_EVERY_S:
                 said = now
-                self.say(f"{title}: {done}/{total}{f' ({note})' if note else ''}")
+                self.say(f"{title}: {finished}/{total}{f' ({beside})' if beside else ''}")
 
         return advance
+
+
+def _beside(note: str, pace: Pace, done: Done | None) -> str:
+    if done is not None:
+        pace.add(done)
+    return ", ".join(part for part in (note, str(pace)) if part)

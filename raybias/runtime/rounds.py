@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from raybias.errors import RaybiasError
-from raybias.runtime.progress import Advance
+from raybias.runtime.metrics import Meter
+from raybias.runtime.progress import Advance, Done
 
 if TYPE_CHECKING:
     from ray.util.queue import Queue
@@ -40,6 +41,10 @@ class Round:
     """Units that were under way before; only before the first round."""
     repeated: int = 0
     """Steps of whole rounds that these have to do again."""
+    steps: int = 0
+    """Optimiser steps, one for each seed."""
+    tokens: int = 0
+    """Tokens of those steps' batches."""
     error: RaybiasError | None = None
     """What cannot be mended by trying again."""
 
@@ -49,9 +54,12 @@ class Tally:
     """All rounds of a stage."""
 
     advance: Advance
+    meter: Meter
     error: RaybiasError | None = None
     resumed: int = 0
     repeated: int = 0
+    begun: int = 0
+    """Worker groups that took up the work."""
     active: dict[int, int] = field(default_factory=dict)
     best: float = 0.0
 
@@ -60,7 +68,9 @@ class Tally:
         self.error = self.error or told.error
         self.resumed += len(told.resumed)
         self.repeated += told.repeated
+        self.meter.add("raybias_repeated_total", told.repeated)
         if not told.evaluated:
+            self._begin(told)
             return
         self.active[told.rank] = sum(not e.stopped for e in told.evaluated)
         self.best = max(self.best, *(e.accuracy for e in told.evaluated if e.accuracy >= 0), 0.0)
@@ -68,7 +78,18 @@ class Tally:
         self.advance(
             sum(e.stopped for e in told.evaluated),
             note=f"step {step}, {sum(self.active.values())} active, best {self.best:.3f}",
+            done=Done(tokens=told.tokens, steps=told.steps),
         )
+        self.meter.set("raybias_queue_depth", sum(self.active.values()))
+
+    def _begin(self, told: Round) -> None:
+        """Every rank says so once; the first rank's stands for its group."""
+        if told.rank or told.error:
+            return
+        self.begun += 1
+        if self.begun > 1:
+            self.meter.add("raybias_retries_total", 1)
+            self.advance(0, done=Done(retries=1))
 
 
 @contextmanager

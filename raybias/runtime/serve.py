@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ray import serve
 from ray.serve.config import AutoscalingConfig
@@ -18,6 +19,7 @@ from ray.serve.config import AutoscalingConfig
 from raybias.config import Backbone, Coreference, Full, Method, PairScore, Tuned, Verbalizer
 from raybias.errors import WorkFailed
 from raybias.runtime.memory import MODELS_PER_REPLICA
+from raybias.runtime.metrics import Meter
 from raybias.runtime.plan import ScorePlan
 from raybias.storage import Store
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
     from raybias.runtime.answers import Answerer
     from raybias.runtime.shards import Shard
+
+T = TypeVar("T")
 
 #: Prompts and factors are small; this many stay loaded beside the backbone of one replica.
 ADAPTERS_PER_REPLICA: Final = 16
@@ -45,6 +49,7 @@ class Scorer:
     threads: CPUs to compute on.
     gpu: whether to compute on the replica's GPU.
     tokens_per_batch: token budget of one forward pass.
+    meter: counts what is read here.
     """
 
     def __init__(
@@ -57,6 +62,7 @@ class Scorer:
         threads: int,
         gpu: bool,
         tokens_per_batch: int,
+        meter: Meter,
     ) -> None:
         import torch
 
@@ -65,7 +71,9 @@ class Scorer:
         self.answerer = _answerer(
             spec, method, words, Store(out), device=device, tokens_per_batch=tokens_per_batch
         )
-        self.turn = asyncio.Lock()
+        self.meter, self.busy = meter, meter.watched()
+        # A request that its caller gives up while it waits here is never computed.
+        self.turn = ThreadPoolExecutor(max_workers=1)
 
     async def run(self, run_id: str) -> Any:
         """What a run's answers need; subclasses keep some of them."""
@@ -74,13 +82,27 @@ class Scorer:
     async def score(self, shard: Shard, items: pa.Table) -> dict[str, Any]:
         """Answers to a shard's items by the run that the request is multiplexed to.
 
-        Returns the `table` of its file, and `seconds` of compute.
+        Returns the `table` of its file, the `tokens` that were read and written, and `seconds`
+        of compute.
         """
         run = await self.run(serve.get_multiplexed_model_id())
-        async with self.turn:
+        answered, seconds = await self._in_turn(lambda: self.answerer.table(run, shard, items))
+        self._count(len(items), answered.tokens)
+        return {"table": answered.table, "tokens": answered.tokens, "seconds": seconds}
+
+    async def _in_turn(self, work: Callable[[], T]) -> tuple[T, float]:
+        """Computes one thing at a time, with its seconds; the replica answers Serve meanwhile."""
+
+        def timed() -> tuple[T, float]:
             begun = time.perf_counter()
-            table = await asyncio.to_thread(self.answerer.table, run, shard, items)
-            return {"table": table, "seconds": time.perf_counter() - begun}
+            with self.busy.computing():
+                return work(), time.perf_counter() - begun
+
+        return await asyncio.get_running_loop().run_in_executor(self.turn, timed)
+
+    def _count(self, rows: int, tokens: int) -> None:
+        self.meter.add("raybias_rows_total", rows)
+        self.meter.add("raybias_tokens_total", tokens)
 
 
 class SmallRunScorer(Scorer):
@@ -159,6 +181,7 @@ def scorers(
     method: Method,
     verbalizer: Verbalizer,
     out: str,
+    meter: Meter,
 ) -> Iterator[str]:
     """Hold a Serve application of autoscaling replicas, reachable by handle alone, as `name`.
 
@@ -175,6 +198,7 @@ def scorers(
         threads=plan.threads,
         gpu=plan.gpus > 0,
         tokens_per_batch=plan.tokens_per_batch,
+        meter=meter,
     )
     serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
     try:

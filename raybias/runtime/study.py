@@ -23,8 +23,9 @@ from raybias.runtime.answers import Recipe, prompt_of
 from raybias.runtime.checks import check_inputs, shots_of, trainings_of
 from raybias.runtime.cluster import clear_errors, connected
 from raybias.runtime.inventory import read_inventory
+from raybias.runtime.metrics import Meter
 from raybias.runtime.plan import Plan, plan, read_items
-from raybias.runtime.progress import Reporter
+from raybias.runtime.progress import Done, Reporter
 from raybias.runtime.record import Record, begin, fingerprint, make_record, resumed
 from raybias.runtime.shards import missing, reading_of, shards_of
 from raybias.schema import ITEMS, RUNS
@@ -189,6 +190,7 @@ class _Work:
         if not todo:
             self.reporter.say(f"{title}: all {len(shards)} shards are there")
             return
+        meter = Meter(study=study.name, stage="score", model=backbone.name)
         replicas = scorers(
             f"{self.app}-{backbone.name}-{method.name}",
             scoring,
@@ -196,6 +198,7 @@ class _Work:
             method=method,
             verbalizer=study.verbalizer,
             out=self.store.uri,
+            meter=meter,
         )
         with (
             clear_errors(title),
@@ -204,8 +207,10 @@ class _Work:
         ):
             advance(len(shards) - len(todo))
             failures = study.resources.max_failures
-            for _ in score_shards(app, todo, scoring, self.store, max_failures=failures):
-                advance()
+            for row in score_shards(
+                app, todo, scoring, self.store, max_failures=failures, meter=meter
+            ):
+                advance(done=Done(rows=row["rows"], tokens=row["tokens"], retries=row["retries"]))
 
 
 def sampling_of(backbone: Backbone, method: Prompted) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from raybias.engine.tuning import TokenSet, Unit
 from raybias.errors import WorkFailed
 from raybias.probes import training_sentences
 from raybias.runtime.cluster import clear_errors, debugging
+from raybias.runtime.metrics import Meter
 from raybias.runtime.plan import Plan, TunePlan
 from raybias.runtime.progress import Reporter
 from raybias.runtime.rounds import Tally, following
@@ -164,6 +165,7 @@ class _Stage:
         self.plan: TunePlan = plan.tune(backbone.name, training.name, method.name)
         self.resources, self.words = study.resources, study.verbalizer.words()
         self.store, self.reporter = store, reporter
+        self.meter = Meter(study=study.name, stage="tune", model=backbone.name)
         self.title = f"tune {backbone.name} on {training.name}, {method.name}"
         self.tokens = tokenise(load_tokenizer(backbone), training_sentences(training), method)
         self.fingerprint = self._fingerprint()
@@ -225,12 +227,13 @@ class _Stage:
             threads=self.plan.cpus,
             tokens_per_batch=self.plan.tokens_per_batch,
             sharded=self.plan.sharded,
+            meter=self.meter,
         )
         # By reference, so that Ray Train's controller need not import torch to read it.
         config = {"work": ray.put((job, self.tokens)), "progress": progress}
         try:
             with self.reporter.stage(title, missing) as advance:
-                tally = Tally(advance)
+                tally = Tally(advance, self.meter)
                 with following(progress, tally), clear_errors(title), _interruptible():
                     self._trainer(name, config, len(units)).fit()
         finally:

@@ -25,6 +25,7 @@ from raybias.config import Backbone, SoftPrompt, Tuned
 from raybias.engine.learners import load_learner
 from raybias.engine.tuning import Evaluation, PackedTuner, TokenSet, Unit, UnitResult
 from raybias.errors import RaybiasError
+from raybias.runtime.metrics import Meter
 from raybias.runtime.rounds import Evaluated, Round
 from raybias.storage import Store
 
@@ -58,6 +59,7 @@ class Job:
     threads: int
     tokens_per_batch: int
     sharded: bool
+    meter: Meter
 
 
 @dataclass(frozen=True)
@@ -101,8 +103,13 @@ def work(config: dict[str, Any]) -> None:
     checkpoint = ray.train.get_checkpoint()
     with checkpoint.as_directory() if checkpoint else nullcontext() as folder:
         progress.put(pack.restore(folder))
+    busy = job.meter.watched()
     while _sum(pack.active, device):
-        progress.put(Round(rank, pack.advance()))
+        with busy.computing():
+            told = pack.advance()
+        progress.put(told)
+        job.meter.add("raybias_seed_steps_total", told.steps)
+        job.meter.add("raybias_tokens_total", told.tokens)
         with tempfile.TemporaryDirectory() as folder:
             saved = pack.checkpoint(Path(folder))
             ray.train.report(
@@ -184,22 +191,25 @@ class _Pack:
                 reached[run_id] = max(step, reached.get(run_id, 0))
         return reached
 
-    def advance(self) -> tuple[Evaluated, ...]:
+    def advance(self) -> Round:
         """One round; units that stop in it are saved.
 
         A round is one evaluation of soft prompts, which are small and checkpointed each time,
         and of ranks that share a backbone, which must agree without a clock. Others go on for
         several evaluations: all ranks wait for the slowest where a round ends.
         """
+        if not self.active:
+            return Round(self.rank)
         single = isinstance(self.job.method, SoftPrompt) or self.job.sharded
         begun, evaluations, slowest = time.monotonic(), list[Evaluation](), 0.0
+        steps, tokens = self.tuner.steps, self.tuner.tokens
         while self.active:
             last = time.monotonic()
             newest = self.tuner.advance()
             evaluations += newest
             if self.writes:
-                steps = json.dumps({e.run_id: e.step for e in newest})
-                self.store.write_text(f"{self.job.folder}/reached/{self.rank}.json", steps)
+                reached = json.dumps({e.run_id: e.step for e in newest})
+                self.store.write_text(f"{self.job.folder}/reached/{self.rank}.json", reached)
             for stopped in (e.run_id for e in newest if e.stop_reason is not None):
                 self._save(self.tuner.result(stopped))
                 self.tuner.drop(stopped)
@@ -208,9 +218,15 @@ class _Pack:
             ends = begun + max(_ROUND_S, _EVALUATIONS * slowest)
             if single or time.monotonic() + slowest > ends:
                 break
-        return tuple(
-            Evaluated(e.run_id, e.step, e.accuracy, stopped=e.stop_reason is not None)
-            for e in evaluations
+        # Ranks that share a backbone take the same steps, which count once.
+        return Round(
+            self.rank,
+            tuple(
+                Evaluated(e.run_id, e.step, e.accuracy, stopped=e.stop_reason is not None)
+                for e in evaluations
+            ),
+            steps=self.tuner.steps - steps if self.writes else 0,
+            tokens=self.tuner.tokens - tokens if self.writes else 0,
         )
 
     def checkpoint(self, folder: Path) -> bool:

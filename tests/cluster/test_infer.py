@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ import polars as pl
 import psutil
 import pyarrow as pa
 import pytest
+import ray
 import torch
+from prometheus_client.parser import text_string_to_metric_families
 from tiny import save_model, texts
 
 from raybias import config
@@ -21,6 +24,7 @@ from raybias.engine.backbone import load_backbone
 from raybias.engine.scoring import LabelScorer
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.runtime import infer, serve
+from raybias.runtime.metrics import Meter
 from raybias.runtime.plan import ScorePlan
 from raybias.runtime.shards import Reading, Shard, missing, shards_of
 from raybias.schema import ITEMS, PREDICTIONS
@@ -114,6 +118,7 @@ def all_shards() -> list[Shard]:
 
 def score(store: Store, spec: config.Backbone, plan: ScorePlan, shards: Sequence[Shard]) -> Any:
     """Score `shards` as a study does; yields what each gave."""
+    meter = Meter(study="mine", stage="score", model="tiny")
     replicas = serve.scorers(
         "raybias-test",
         plan,
@@ -121,9 +126,10 @@ def score(store: Store, spec: config.Backbone, plan: ScorePlan, shards: Sequence
         method=config.SoftPrompt(prompt_length=PROMPT),
         verbalizer=config.Verbalizer(),
         out=store.uri,
+        meter=meter,
     )
     with replicas as app:
-        yield from infer.score_shards(app, shards, plan, store, max_failures=3)
+        yield from infer.score_shards(app, shards, plan, store, max_failures=3, meter=meter)
 
 
 def read(store: Store) -> pl.DataFrame:
@@ -166,8 +172,9 @@ def test_killed_replica_and_broken_files_are_made_good(
     store = filled_store(tmp_path, spec)
     order = np.random.default_rng(5).permutation(len(all_shards()))
     shards = [all_shards()[i] for i in order]
-    killed = False
-    for _ in score(store, spec, plan_of(2, 64), shards):
+    killed, retries = False, 0
+    for row in score(store, spec, plan_of(2, 64), shards):
+        retries += row["retries"]
         if not killed:
             # Held first, so that requests are at it when it dies.
             replica = psutil.Process(replicas_of("raybias-test")[0])
@@ -176,7 +183,12 @@ def test_killed_replica_and_broken_files_are_made_good(
             replica.kill()
             killed = True
     assert killed
+    assert 1 <= retries <= serve.REQUESTS_PER_REPLICA
     check(store, expected)
+    assert metric("raybias_rows_total", stage="score", model="tiny") >= ROWS
+    assert metric("raybias_retries_total", stage="score", model="tiny") == retries
+    assert metric("raybias_repeated_total", stage="score", model="tiny") <= retries * ROWS
+    assert 0 < metric("raybias_utilisation", stage="score", model="tiny") <= 1
 
     torn, short, lost = shards[0].file, shards[1].file, shards[2].file
     store.write_bytes(torn, store.read_bytes(torn)[:-20])
@@ -189,6 +201,25 @@ def test_killed_replica_and_broken_files_are_made_good(
     check(store, expected)
     touched = [name for name, then in before.items() if times(tmp_path, name) != then]
     assert touched == [torn, short, lost]
+
+
+def metric(name: str, **tags: str) -> float:
+    """The largest sum or value that Ray's agents export of a metric in the next seconds."""
+    (node,) = ray.nodes()
+    place = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+    for _ in range(60):
+        with urllib.request.urlopen(place) as answer:
+            families = text_string_to_metric_families(answer.read().decode())
+        found = [
+            sample.value
+            for family in families
+            for sample in family.samples
+            if sample.name == f"ray_{name}" and tags.items() <= sample.labels.items()
+        ]
+        if sum(found) > 0:
+            return sum(found)
+        time.sleep(0.5)
+    raise AssertionError(f"no {name} of {tags}")
 
 
 def times(folder: Path, name: str) -> int | None:

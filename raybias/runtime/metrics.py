@@ -1,0 +1,126 @@
+"""What a study tells Prometheus while it runs, through Ray's own metrics.
+
+Every process counts its own work under the same names, tagged by study, stage and model;
+Ray's agents export them with the prefix `ray_`. A count says what was done, so work that a
+lost process did and another does again is in it twice, and in `raybias_repeated_total`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, Final, Literal
+
+Counted = Literal[
+    "raybias_rows_total",
+    "raybias_tokens_total",
+    "raybias_seed_steps_total",
+    "raybias_retries_total",
+    "raybias_repeated_total",
+]
+Measured = Literal["raybias_utilisation", "raybias_queue_depth"]
+
+_COUNTERS: Final[dict[Counted, str]] = {
+    "raybias_rows_total": "Items or texts that were read.",
+    "raybias_tokens_total": "Tokens that a model read or wrote, soft prompts aside.",
+    "raybias_seed_steps_total": "Optimiser steps, one for each seed of a pack.",
+    "raybias_retries_total": "Requests and worker groups that were begun again.",
+    "raybias_repeated_total": "Rows (scoring) or seed steps (tuning) that were done again.",
+}
+_GAUGES: Final[dict[Measured, str]] = {
+    "raybias_utilisation": "Share of wall time that a replica or worker computes, 0 to 1.",
+    "raybias_queue_depth": "Shards, seeds or requests that wait or are under way.",
+}
+_TAGS: Final = ("study", "stage", "model")
+_EVERY_S: Final = 5.0
+
+
+class Meter:
+    """The metrics of one process.
+
+    Parameters
+    ----------
+    study, model: by name.
+    stage: `tune`, `score` or `serve`.
+    """
+
+    def __init__(self, *, study: str, stage: str, model: str) -> None:
+        self.tags = {"study": study, "stage": stage, "model": model}
+
+    def add(self, name: Counted, count: int) -> None:
+        """Count `count` more; nothing for 0."""
+        if count > 0:
+            _counter(name).inc(count, tags=self.tags)
+
+    def set(self, name: Measured, value: float) -> None:
+        """Say what `name` is now."""
+        _gauge(name).set(value, tags=self.tags)
+
+    def watched(self) -> Busy:
+        """A watch whose share is told as `raybias_utilisation` for as long as the process lives."""
+        busy = Busy()
+
+        def tell() -> None:
+            while True:
+                time.sleep(_EVERY_S)
+                self.set("raybias_utilisation", busy.share())
+
+        threading.Thread(target=tell, daemon=True, name="raybias-utilisation").start()
+        return busy
+
+
+class Busy:
+    """Which share of wall time is spent in `computing`, by one thread at a time."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._asked = self._counted = clock()
+        self._computes = False
+        self._spent = 0.0
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """The body computes."""
+        self._turn(computes=True)
+        try:
+            yield
+        finally:
+            self._turn(computes=False)
+
+    def share(self) -> float:
+        """The share since this was asked last, 0 to 1; work under way counts up to now."""
+        with self._lock:
+            now = self._count()
+            spent, wall = self._spent, now - self._asked
+            self._spent, self._asked = 0.0, now
+        return spent / wall if wall > 0 else 0.0
+
+    def _turn(self, *, computes: bool) -> None:
+        with self._lock:
+            self._count()
+            self._computes = computes
+
+    def _count(self) -> float:
+        now = self._clock()
+        if self._computes:
+            self._spent += now - self._counted
+        self._counted = now
+        return now
+
+
+@cache
+def _counter(name: Counted) -> Any:
+    from ray.util.metrics import Counter
+
+    return Counter(name, description=_COUNTERS[name], tag_keys=_TAGS)
+
+
+@cache
+def _gauge(name: Measured) -> Any:
+    from ray.util.metrics import Gauge
+
+    return Gauge(name, description=_GAUGES[name], tag_keys=_TAGS)

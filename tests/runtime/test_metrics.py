@@ -1,0 +1,78 @@
+"""What a study says of its speed: shares of time, rates, and what was done again."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from raybias.runtime.metrics import Busy, Meter
+from raybias.runtime.progress import Done, Pace
+from raybias.runtime.rounds import Evaluated, Round, Tally
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_the_share_of_time_that_is_computed_counts_what_is_under_way() -> None:
+    clock = Clock()
+    busy = Busy(clock)
+    clock.now += 3
+    with busy.computing():
+        clock.now += 1
+    assert busy.share() == pytest.approx(0.25)
+    with busy.computing():
+        clock.now += 5
+        assert busy.share() == pytest.approx(1)
+    clock.now += 2
+    assert busy.share() == 0
+
+
+def test_pace_is_of_the_last_minute() -> None:
+    clock = Clock()
+    pace = Pace(clock)
+    assert str(pace) == ""
+    for _ in range(30):
+        clock.now += 10
+        pace.add(Done(rows=50, tokens=1000))
+    assert str(pace) == "5 rows/s, 100 tokens/s"
+    for _ in range(8):
+        clock.now += 10
+        pace.add(Done(steps=2500))
+    clock.now += 500  # a pause that is not over says nothing
+    assert str(pace) == "250 seed steps/s"
+    pace.add(Done(retries=2))
+    assert str(pace) == "2 retries"
+
+
+def test_a_worker_group_that_begins_again_is_a_retry(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: dict[str, float] = {}
+
+    def add(self: Meter, name: str, count: int) -> None:
+        counted[name] = counted.get(name, 0) + count
+
+    monkeypatch.setattr(Meter, "add", add)
+    monkeypatch.setattr(Meter, "set", lambda self, name, value: counted.update({name: value}))
+    told: list[Done] = []
+
+    def advance(count: int = 1, *, note: str = "", done: Done | None = None) -> None:
+        told.append(done or Done())
+
+    tally = Tally(advance, Meter(study="s", stage="tune", model="m"))
+    evaluated = (Evaluated("a", 10, 0.5, stopped=False), Evaluated("b", 10, 0.5, stopped=True))
+    for round_ in [
+        Round(0), Round(1),
+        Round(0, evaluated, steps=20, tokens=300),
+        Round(0, resumed=("a",), repeated=4), Round(1, resumed=("c",), repeated=3),
+        Round(0, evaluated[:1], steps=10, tokens=100),
+    ]:  # fmt: skip
+        tally.add(round_)
+    assert counted == {
+        "raybias_repeated_total": 7, "raybias_retries_total": 1, "raybias_queue_depth": 1,
+    }  # fmt: skip
+    assert told == [Done(tokens=300, steps=20), Done(retries=1), Done(tokens=100, steps=10)]
+    assert all(one.tokens != two.tokens for one, two in pairwise(told))
