@@ -13,7 +13,20 @@ from collections.abc import Sequence
 
 import typer
 
-from raybias.cli import annotate, corpus, data, demo, doctor, gaps, pairs, plan, probes, report, run
+from raybias.cli import (
+    annotate,
+    corpus,
+    data,
+    demo,
+    doctor,
+    gaps,
+    pairs,
+    plan,
+    probes,
+    report,
+    run,
+    serve,
+)
 from raybias.errors import RaybiasError
 
 app = typer.Typer(
@@ -34,6 +47,7 @@ app.command()(gaps.gaps)
 app.command()(pairs.pairs)
 app.command()(report.report)
 app.command()(corpus.corpus)
+app.command()(serve.serve)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ray import serve
@@ -21,12 +22,14 @@ from raybias.errors import WorkFailed
 from raybias.runtime.memory import MODELS_PER_REPLICA
 from raybias.runtime.metrics import Meter
 from raybias.runtime.plan import ScorePlan
+from raybias.seeding import key
 from raybias.storage import Store
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from raybias.runtime.answers import Answerer
+    from raybias.engine.backbone import TextEncoder
+    from raybias.runtime.answers import Answer, Answerer
     from raybias.runtime.shards import Shard
 
 T = TypeVar("T")
@@ -71,6 +74,7 @@ class Scorer:
         self.answerer = _answerer(
             spec, method, words, Store(out), device=device, tokens_per_batch=tokens_per_batch
         )
+        self.spec, self.method = spec, method
         self.meter, self.busy = meter, meter.watched()
         # A request that its caller gives up while it waits here is never computed.
         self.turn = ThreadPoolExecutor(max_workers=1)
@@ -89,6 +93,44 @@ class Scorer:
         answered, seconds = await self._in_turn(lambda: self.answerer.table(run, shard, items))
         self._count(len(items), answered.tokens)
         return {"table": answered.table, "tokens": answered.tokens, "seconds": seconds}
+
+    async def label(self, texts: list[str]) -> Answer:
+        """What the run that the request is multiplexed to says of texts that are no items.
+
+        Raises
+        ------
+        ModelError: a text that the model cannot read.
+        """
+        from raybias.runtime.answers import PromptedAnswers, TunedAnswers
+
+        answerer = self.answerer
+        if not isinstance(answerer, TunedAnswers | PromptedAnswers):
+            raise TypeError(f"{type(answerer).__name__} reads pairs, not texts")
+        if isinstance(self.method, Tuned):
+            self._check_lengths(self.method, texts)
+        run = await self.run(serve.get_multiplexed_model_id())
+        # A sampled answer is keyed by its text, so that asking again gives it again.
+        ids = [f"served-{key(text):016x}" for text in texts]
+        answer, _ = await self._in_turn(lambda: answerer.answer(run, ids, texts))
+        self._count(len(texts), answer["tokens"])
+        return answer
+
+    def _check_lengths(self, method: Tuned, texts: list[str]) -> None:
+        """As a study's items are checked before it begins; prompts check their own room."""
+        from raybias.engine.backbone import check_lengths
+        from raybias.runtime.train import prompt_length, read_texts
+
+        rows = read_texts(self.encoder, texts, method)
+        names = [f"text {place}" for place in range(len(texts))]
+        taken = prompt_length(method)
+        check_lengths(rows, context=self.encoder.context, taken=taken, names=names)
+
+    @cached_property
+    def encoder(self) -> TextEncoder:
+        """The backbone's tokenizer."""
+        from raybias.engine.backbone import load_tokenizer
+
+        return load_tokenizer(self.spec)
 
     async def _in_turn(self, work: Callable[[], T]) -> tuple[T, float]:
         """Computes one thing at a time, with its seconds; the replica answers Serve meanwhile."""
@@ -189,8 +231,7 @@ def scorers(
     ------
     WorkFailed: the replicas do not start.
     """
-    scorer = WholeModelScorer if isinstance(method, Full) else SmallRunScorer
-    app = _deployment(plan)(scorer).bind(
+    app = _deployment(plan)(scorer_of(method)).bind(
         spec=spec,
         method=method,
         words=verbalizer.words(),
@@ -202,10 +243,15 @@ def scorers(
     )
     serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
     try:
-        _deploy(app, name)
+        deploy(app, name)
         yield name
     finally:
         serve.delete(name)
+
+
+def scorer_of(method: Method) -> type[Scorer]:
+    """The class of the replicas that hold a method's runs."""
+    return WholeModelScorer if isinstance(method, Full) else SmallRunScorer
 
 
 def _deployment(plan: ScorePlan) -> Any:
@@ -227,9 +273,15 @@ def _deployment(plan: ScorePlan) -> Any:
     )
 
 
-def _deploy(app: serve.Application, name: str) -> None:
+def deploy(app: serve.Application, name: str, *, route_prefix: str | None = None) -> None:
+    """Run an application and wait until it is ready; by default it is reached by handle alone.
+
+    Raises
+    ------
+    WorkFailed: a replica does not start; says why.
+    """
     try:
-        serve.run(app, name=name, route_prefix=None)
+        serve.run(app, name=name, route_prefix=route_prefix)
     except RuntimeError as error:
         # Serve keeps the constructor's trace as text; its last line says what happened.
         state = serve.status().applications.get(name)

@@ -21,6 +21,7 @@ COMMANDS = {
     "gaps": {"--out", "--profile", "--interval", "--reference"},
     "pairs": {"--out", "--profile", "--scale", "--margin", "--size"},
     "report": {"--profile"},
+    "serve": {"--host", "--port", "--token-file", "--model", "--max-queued", "--timeout"},
     "probes list": set(),
     "probes write": {"--attribute", "--data", "--out"},
     "data list": set(),

@@ -1,0 +1,132 @@
+"""`raybias serve` in a real cluster: answers as the engine's, 503 and not a hang (about 20 s)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import numpy as np
+import pyarrow as pa
+import pytest
+import ray
+import torch
+from ray import serve
+from tiny import save_model, texts
+
+from raybias import config
+from raybias.engine.adapter import save_soft_prompt
+from raybias.engine.backbone import load_backbone
+from raybias.engine.scoring import LabelScorer
+from raybias.engine.verbalizer import verbalizer_ids
+from raybias.runtime.record import begin, make_record
+from raybias.schema import LABELS, RUNS
+from raybias.storage import Store
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
+
+RUN_IDS = ("tiny.set.soft_prompt.lr0.001.s1", "tiny.set.soft_prompt.lr0.001.s2")
+TOKEN = "0123456789abcdef0123"
+TEXTS = texts(8, seed=4)
+
+
+def finished(folder: Path, model: Path) -> tuple[Store, dict[str, np.ndarray]]:
+    """An OUT with two random adapters, and what the engine makes of `TEXTS` with each."""
+    spec = config.Backbone(id=str(model), name="tiny", dtype="float32", bos="prepend")
+    method = config.SoftPrompt(prompt_length=4, seeds=(1, 2), keep=2)
+    training = config.TrainingSet(source="file", name="set", data="set")
+    probe = config.Probe(source="planted")
+    study = config.Study(
+        name="served", backbones=(spec,), methods=(method,), training=(training,), probes=(probe,)
+    )
+    store = Store(folder)
+    begin(store, make_record(study.resolve(), {}, command="test"))
+    backbone = load_backbone(spec)
+    scorer = LabelScorer(backbone, verbalizer_ids(backbone.tokenizer, study.verbalizer.words()))
+    rows, expected = [], {}
+    for seed, run_id in enumerate(RUN_IDS, start=1):
+        prompt_PD = torch.randn(4, 32, generator=torch.Generator().manual_seed(seed))
+        save_soft_prompt(store, f"adapters/{run_id}", prompt_PD, spec=spec, record={})
+        logits = scorer.score(backbone.encode(TEXTS), prompts_SPD=prompt_PD[None])
+        expected[run_id] = logits.softmax(-1).numpy()
+        row = dict.fromkeys(RUNS.names) | {"run_id": run_id, "model": "tiny", "dataset": "set"}
+        rows.append(row | {"method": "soft_prompt", "seed": seed, "selected": True})
+    store.write_table("runs.parquet", pa.Table.from_pylist(rows, schema=RUNS))
+    return store, expected
+
+
+async def asked(place: str, run: str, sent: Any, token: str = TOKEN) -> tuple[int, Any, Any]:
+    """Status, headers and content of one POST /label; 15 s are a hang."""
+    headers = {"Authorization": f"Bearer {token}"}
+    async with (
+        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(15), headers=headers) as session,
+        session.post(f"{place}/label", json={"run": run, "texts": sent}) as answer,
+    ):
+        return answer.status, answer.headers, json.loads(await answer.read())
+
+
+async def load(place: str, count: int) -> list[tuple[int, Any, Any]]:
+    calls = (asked(place, RUN_IDS[n % 2], TEXTS * 30) for n in range(count))
+    return list(await asyncio.gather(*calls))
+
+
+def test_serve_answers_refuses_and_stops(tmp_path: Path) -> None:
+    store, expected = finished(tmp_path / "out", save_model(tmp_path / "tiny"))
+    serve.shutdown()  # what other tests left has no HTTP
+    (tmp_path / "token").write_text(TOKEN + "\n")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    place = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-c", "from raybias.cli import main; main()", "serve", store.uri]
+    command += ["--port", str(port), "--token-file", str(tmp_path / "token"), "--max-queued", "2"]
+    log = tmp_path / "log"
+    with log.open("w") as stream:
+        address = ray.get_runtime_context().gcs_address
+        server = subprocess.Popen([*command, "--address", address], stderr=stream)
+    try:
+        for _ in range(600):
+            if "serving" in log.read_text():
+                break
+            assert server.poll() is None, log.read_text()
+            time.sleep(0.1)
+        check(place, expected)
+    finally:
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(30) == 0, log.read_text()
+    assert not serve.status().applications
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
+
+
+def check(place: str, expected: dict[str, np.ndarray]) -> None:
+    for run_id, shares in expected.items():
+        status, _, content = asyncio.run(asked(place, run_id, TEXTS))
+        assert status == 200
+        found = [[each["probabilities"][label] for label in LABELS] for each in content["results"]]
+        np.testing.assert_allclose(found, shares, atol=2e-5)
+        assert [each["label"] for each in content["results"]] == [
+            LABELS[n] for n in shares.argmax(1)
+        ]
+    assert asyncio.run(asked(place, RUN_IDS[0], TEXTS, token="guessed"))[0] == 401
+    assert asyncio.run(asked(place, "../../x", TEXTS))[0] == 404
+    status, _, content = asyncio.run(asked(place, RUN_IDS[0], [" ".join(["w1"] * 70)]))
+    assert status == 422, content
+    assert "text 0" in content["error"]
+    answers = asyncio.run(load(place, 40))
+    counts = Counter(status for status, _, _ in answers)
+    assert set(counts) == {200, 503}, counts
+    refused = [headers for status, headers, _ in answers if status == 503]
+    assert all(headers["Retry-After"] == "1" for headers in refused)
+    shares = np.concatenate([expected[RUN_IDS[0]]] * 30)
+    for n, (status, _, content) in enumerate(answers):
+        if status == 200 and n % 2 == 0:
+            found = [list(each["probabilities"].values()) for each in content["results"]]
+            np.testing.assert_allclose(found, shares, atol=2e-5)
