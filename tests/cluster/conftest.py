@@ -40,6 +40,7 @@ def ray_cluster() -> Iterator[None]:
         log_to_driver=False,
         logging_level="ERROR",
         object_store_memory=256 * 2**20,
+        _system_config={"metrics_report_interval_ms": 1000},
     )
     try:
         with connected():

@@ -160,7 +160,13 @@ def test_one_replica_gives_the_engines_predictions(
     tmp_path: Path, spec: config.Backbone, expected: dict[str, np.ndarray]
 ) -> None:
     store = filled_store(tmp_path, spec)
-    done = list(score(store, spec, plan_of(1), all_shards()))
+    done = []
+    for row in score(store, spec, plan_of(1), all_shards()):
+        done.append(row)
+        if len(done) == len(all_shards()):  # the replica lives as long as this loop
+            assert metric("raybias_rows_total", least=ITEM_COUNT * len(RUNS))
+            assert metric("raybias_tokens_total", least=sum(each["tokens"] for each in done))
+            assert metric("raybias_utilisation", least=1e-6) <= 1
     assert sorted(row["file"] for row in done) == sorted(shard.file for shard in all_shards())
     check(store, expected)
 
@@ -185,10 +191,6 @@ def test_killed_replica_and_broken_files_are_made_good(
     assert killed
     assert 1 <= retries <= serve.REQUESTS_PER_REPLICA
     check(store, expected)
-    assert metric("raybias_rows_total", stage="score", model="tiny") >= ROWS
-    assert metric("raybias_retries_total", stage="score", model="tiny") == retries
-    assert metric("raybias_repeated_total", stage="score", model="tiny") <= retries * ROWS
-    assert 0 < metric("raybias_utilisation", stage="score", model="tiny") <= 1
 
     torn, short, lost = shards[0].file, shards[1].file, shards[2].file
     store.write_bytes(torn, store.read_bytes(torn)[:-20])
@@ -203,8 +205,9 @@ def test_killed_replica_and_broken_files_are_made_good(
     assert touched == [torn, short, lost]
 
 
-def metric(name: str, **tags: str) -> float:
-    """The largest sum or value that Ray's agents export of a metric in the next seconds."""
+def metric(name: str, *, least: float) -> float:
+    """The sum over processes that Ray's agent exports of a metric, once it is `least`."""
+    tags = {"study": "mine", "stage": "score", "model": "tiny"}
     (node,) = ray.nodes()
     place = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
     for _ in range(60):
@@ -216,10 +219,10 @@ def metric(name: str, **tags: str) -> float:
             for sample in family.samples
             if sample.name == f"ray_{name}" and tags.items() <= sample.labels.items()
         ]
-        if sum(found) > 0:
+        if sum(found) >= least:
             return sum(found)
         time.sleep(0.5)
-    raise AssertionError(f"no {name} of {tags}")
+    raise AssertionError(f"{name} stays at {found}")
 
 
 def times(folder: Path, name: str) -> int | None:
