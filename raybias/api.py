@@ -41,9 +41,12 @@ def run(
     WorkFailed: the work began and failed; the same call goes on with it.
     """
     from raybias.runtime.study import run_study
+    from raybias.runtime.tracking import track_tables
 
     run_study(study, out, address=address, command=command)
-    return write_report(out)
+    found = write_report(out)
+    track_tables(study, Store(out))
+    return found
 
 
 def plan(study: Study, *, out: str | Path | None = None, address: str | None = None) -> Plan:

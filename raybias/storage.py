@@ -106,7 +106,14 @@ class Store:
         return Store, (self.uri,)
 
     def path(self, name: str) -> str:
-        """The file-system path of `name`, for calls that take (path, filesystem)."""
+        """The file-system path of `name`, for calls that take (path, filesystem).
+
+        Raises
+        ------
+        OutputError: a name that would leave the folder.
+        """
+        if name.startswith("/") or ".." in name.split("/") or "\\" in name or "\0" in name:
+            raise OutputError(f"the name {name!r} leads out of the folder", where=self.uri)
         return f"{self.root.rstrip('/')}/{name}" if name else self.root
 
     def uri_of(self, name: str) -> str:

@@ -12,19 +12,22 @@ from raybias.cli.run import Address
 
 def doctor(
     address: Address = None,
+    out: Annotated[
+        str | None, typer.Option(help="Folder or URI of a study, to be looked at too.")
+    ] = None,
     hub: Annotated[
         bool, typer.Option("--hub/--no-hub", help="Whether to try to reach the model hub.")
     ] = True,
 ) -> None:
-    """Check Python, packages, processors, memory, disk, Ray and the model hub.
+    """Check Python, packages, processors, memory, disk, Ray, its ports and the model hub.
 
-    Every line is ok, warn or fail, with a cure. Exits with 2 if something that is
-    needed is broken.
+    Every line is ok, warn or fail, with a cure; weaknesses of security are warned of. Exits
+    with 2 if something that is needed is broken.
     """
     from raybias.runtime.doctor import examine
 
     broken = False
-    for finding in examine(address, hub=hub):
+    for finding in examine(address, hub=hub, out=out):
         print(finding, flush=True)
         broken = broken or finding.state == "fail"
     if broken:

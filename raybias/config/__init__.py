@@ -31,6 +31,7 @@ from raybias.config.study import (
     parse_study,
 )
 from raybias.config.styles import Adequacy, Rewriting, StyleOptions, Styles
+from raybias.config.tracking import Tracking
 
 __all__ = [
     "Adequacy",
@@ -58,6 +59,7 @@ __all__ = [
     "Study",
     "StyleOptions",
     "Styles",
+    "Tracking",
     "TrainingSet",
     "Tuned",
     "Verbalizer",

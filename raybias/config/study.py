@@ -16,6 +16,7 @@ from raybias.config.data import Backbone, PairProbe, Probe, TrainingSet, Verbali
 from raybias.config.methods import KINDS, FewShot, Method, PairMethod, SoftPrompt, Tuned
 from raybias.config.section import Name, Profile, Section
 from raybias.config.styles import Styles
+from raybias.config.tracking import Tracking
 from raybias.errors import ConfigError
 
 Interval = Literal["normal", "t", "bootstrap"]
@@ -95,6 +96,8 @@ class Study(Section):
     """How gaps are judged."""
     resources: Resources = Resources()
     """Where the work runs."""
+    tracking: Tracking = Tracking()
+    """Which experiment trackers are told."""
     limit: int | None = Field(None, ge=1)
     """Only the first N items of each attribute, to try a study out."""
 

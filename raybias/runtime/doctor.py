@@ -13,16 +13,16 @@ import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from raybias.errors import PlanError
 from raybias.runtime.inventory import size
+from raybias.runtime.weaknesses import Finding, cluster_weaknesses, out_weaknesses
 
 _SCRATCH_NEEDED: Final = 2 * 2**30
 _MEMORY_NEEDED: Final = 4 * 2**30
@@ -30,31 +30,23 @@ _HUB: Final = "https://huggingface.co"
 _HUB_TIMEOUT_S: Final = 3
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One line of the examination."""
-
-    state: Literal["ok", "warn", "fail"]
-    what: str
-    said: str
-    cure: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.state:4}  {self.what}: {self.said}{f'; {self.cure}' if self.cure else ''}"
-
-
-def examine(address: str | None = None, *, hub: bool = True) -> Iterator[Finding]:
+def examine(
+    address: str | None = None, *, hub: bool = True, out: str | None = None
+) -> Iterator[Finding]:
     """All findings, as they are made.
 
     Parameters
     ----------
     address: of a Ray cluster to look at; None starts one on this machine.
     hub: whether to try the model hub.
+    out: of a study, to be looked at too.
     """
     checks: list[Callable[[], Iterator[Finding]]] = [_python, _packages, _processor, _memory, _disk]
     for check in checks:
         yield from check()
     yield from _ray(address)
+    if out is not None:
+        yield from out_weaknesses(out)
     if hub:
         yield from _reachable()
 
@@ -153,6 +145,7 @@ def _ray(address: str | None) -> Iterator[Finding]:
     try:
         with connected(address):
             inventory = read_inventory(address)
+            weaknesses = list(cluster_weaknesses())
     except PlanError as error:
         yield Finding("fail", "ray", error.problem, f"{error.where}: {error.cure}")
         return
@@ -160,6 +153,7 @@ def _ray(address: str | None) -> Iterator[Finding]:
         yield Finding("fail", "ray", str(inventory), "add nodes with CPUs")
     else:
         yield Finding("ok", "ray", str(inventory))
+    yield from weaknesses
 
 
 def _reachable() -> Iterator[Finding]:

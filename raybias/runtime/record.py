@@ -1,8 +1,8 @@
 """OUT/study.yaml: which study an output folder holds, and whether it may go on.
 
 It is read without Ray or torch, so that a report can be made from files alone.
-Resources are written down but do not make another study: they never change results.
-The exception is the shard size, which names files; the first run's is kept.
+Resources and tracking are written down but do not make another study: they never change
+results. The exception is the shard size, which names files; the first run's is kept.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Record:
 
     @property
     def hash(self) -> str:
-        """Fingerprint of the study and its data, resources left out."""
+        """Fingerprint of the study and its data, resources and tracking left out."""
         return _digest(yaml.safe_dump(_identity(self.study, self.data)).encode("utf-8"))
 
 
@@ -137,7 +137,8 @@ def _digest(content: bytes) -> str:
 
 
 def _identity(study: Study, data: Mapping[str, str]) -> dict[str, Any]:
-    return {**study.model_dump(mode="json", exclude={"resources"}), "data": dict(data)}
+    held = study.model_dump(mode="json", exclude={"resources", "tracking"})
+    return {**held, "data": dict(data)}
 
 
 def _differences(held: object, given: object, key: str = "") -> list[str]:

@@ -28,6 +28,7 @@ from raybias.runtime.plan import Plan, plan, read_items
 from raybias.runtime.progress import Done, Reporter
 from raybias.runtime.record import Record, begin, fingerprint, make_record, resumed
 from raybias.runtime.shards import missing, reading_of, shards_of
+from raybias.runtime.tracking import check_tracking, track_runs
 from raybias.schema import ITEMS, RUNS
 from raybias.storage import Store
 
@@ -78,6 +79,7 @@ def run_study(
     reporter.say(f"{study.name}: checking data, models and {store.uri}")
     data = read_data(study)
     record = resumed(store, make_record(study, data.fingerprints(), command=command))
+    check_tracking(study)
     check_inputs(study, data.items, data.sentences)
     reporter.say(f"{study.name}: connecting to Ray")
     with connected(address):
@@ -89,7 +91,9 @@ def run_study(
         work = _Work(record, planned, store, reporter, data)
         work.tidy()
         for backbone in study.backbones:
-            work.score(backbone, work.runs(backbone))
+            rows = work.runs(backbone)
+            track_runs(study, rows, mark=record.hash, reporter=reporter)
+            work.score(backbone, rows)
 
 
 def read_data(study: Study) -> Data:

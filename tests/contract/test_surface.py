@@ -17,7 +17,7 @@ COMMANDS = {
     "run": {"--out", "--set", "--limit", "--profile", "--address", "--debug"},
     "plan": {"--out", "--set", "--limit", "--profile", "--address", "--assume"},
     "demo": {"--out", "--address", "--debug"},
-    "doctor": {"--address"},
+    "doctor": {"--address", "--out"},
     "gaps": {"--out", "--profile", "--interval", "--reference"},
     "pairs": {"--out", "--profile", "--scale", "--margin", "--size"},
     "report": {"--profile"},

@@ -1,0 +1,110 @@
+"""Each weakness is named with its cure; paths stay inside; nothing is unpickled or run."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+
+import raybias
+from raybias import config
+from raybias.errors import ConfigError, OutputError
+from raybias.runtime.record import begin, make_record
+from raybias.runtime.weaknesses import (
+    Finding,
+    Port,
+    listening,
+    model_weaknesses,
+    out_weaknesses,
+    port_weaknesses,
+)
+from raybias.storage import Store
+
+PROXY = Port("0.0.0.0", 8000, "ray::ProxyActor")
+DASHBOARD = Port("192.0.2.7", 8265, "python /x/ray/dashboard/dashboard.py --host=0.0.0.0")
+CLIENT = Port("::", 10001, "python -m ray.util.client.server --port=10001")
+GCS = Port("::", 6379, "/x/ray/core/src/ray/gcs/gcs_server")
+
+
+def said(findings: list[Finding]) -> str:
+    return "\n".join(map(str, findings))
+
+
+def test_ports_beyond_loopback_are_named() -> None:
+    home = [Port("127.0.0.1", 8265, DASHBOARD.command), Port("::1", 6379, GCS.command)]
+    assert [each.state for each in port_weaknesses(home, token=True)] == ["ok"]
+    found = list(port_weaknesses([*home, PROXY, DASHBOARD, CLIENT, GCS], token=True))
+    assert [each.state for each in found] == ["warn", "warn", "warn", "ok"]
+    for part in ("proxy listens on 0.0.0.0:8000", "192.0.2.7:8265", ":::10001", "1 ports"):
+        assert part in said(found)
+    assert [each.state for each in port_weaknesses([GCS], token=False)] == ["warn"]
+    listening()  # whatever runs here, it can be read
+
+
+def test_an_out_that_all_can_write_and_pickles_are_named(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps({"auto_map": {"AutoModel": "evil.py"}}))
+    (model / "pytorch_model.bin").write_bytes(b"")
+    study = config.Study(
+        name="s", backbones=({"id": str(model)},), probes=({"source": "planted"},),
+        training=({"source": "planted"},),
+    )  # fmt: skip
+    store = Store(tmp_path / "out")
+    begin(store, make_record(study, {}, command=""))
+    clean = [each for each in out_weaknesses(store.uri) if each.what == "OUT"]
+    assert [each.state for each in clean] == ["ok"]
+    store.write_bytes("adapters/a/adapter.pkl", b"")
+    (tmp_path / "out" / "adapters").chmod(0o777)
+    found = said(list(out_weaknesses(store.uri)))
+    for part in ("everyone can write", "adapter.pkl", "pytorch_model.bin", "trust_remote_code"):
+        assert part in found
+    assert said(list(model_weaknesses(model))).count("warn") == 2
+
+
+@pytest.mark.parametrize("name", ["../x", "a/../../x", "/etc/passwd", "a\\..\\x", "a\0b", ".."])
+def test_no_name_leads_out_of_a_store(tmp_path: Path, name: str) -> None:
+    store = Store(tmp_path / "out")
+    for use in (store.read_bytes, store.exists, store.delete, store.files):
+        with pytest.raises(OutputError, match="leads out"):
+            use(name)
+    with pytest.raises(OutputError, match="leads out"):
+        store.write_text(name, "x")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "..", ".hidden", "/x", "a\\b", "x\n", "é/"])
+def test_no_name_of_a_study_is_a_path(name: str) -> None:
+    for part in ("backbones", "training", "probes"):
+        sections = {
+            "backbones": [{"id": "planted"}],
+            "training": [{"source": "planted"}],
+            "probes": [{"source": "planted"}],
+        }
+        sections[part][0]["name"] = name
+        with pytest.raises(ConfigError):
+            config.parse_study({"name": "s", **sections})
+    with pytest.raises(ConfigError):
+        config.parse_study({"name": name, "backbones": [{"id": "planted"}]})
+
+
+def test_a_study_cannot_ask_for_remote_code() -> None:
+    with pytest.raises(ConfigError, match="unknown key 'trust_remote_code'"):
+        config.parse_study({"name": "s", "backbones": [{"id": "m", "trust_remote_code": True}]})
+
+
+def test_the_package_neither_unpickles_nor_trusts_code() -> None:
+    for file in Path(raybias.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                names = {alias.name for alias in node.names} | {getattr(node, "module", "")}
+                assert not names & {"pickle", "dill", "cloudpickle", "joblib", "marshal"}, file
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                called = (node.value.id, node.attr)
+                assert called not in {("torch", "load"), ("yaml", "load"), ("yaml", "unsafe_load")}
+            if isinstance(node, ast.keyword) and node.arg in ("trust_remote_code", "allow_pickle"):
+                assert isinstance(node.value, ast.Constant), file
+                assert node.value.value is False, file
+            assert not (isinstance(node, ast.Name) and node.id in ("eval", "exec")), file
