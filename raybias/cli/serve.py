@@ -65,9 +65,6 @@ def serve(
         _check_free(host, port)
     ended = threading.Event()
     with connected(address):
-        # After Ray, which has handlers of its own.
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: ended.set())
         gpus = int(read_inventory().gpus > 0)
         serving = Serving(
             out=out,
@@ -79,6 +76,9 @@ def serve(
             anyone=anyone,
         )
         with served(serving, host=host, port=port):
+            # Until here a signal breaks off what is started; Ray has handlers of its own.
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, lambda *_: ended.set())
             say(f"serving {out} on http://{host}:{port}, {'without' if anyone else 'with'} a token")
             ended.wait()
             say("stopping")

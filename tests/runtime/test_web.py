@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from typer.testing import CliRunner
 
-from raybias.errors import ModelError
+from raybias.cli import app
+from raybias.config import Study
+from raybias.errors import ConfigError, ModelError, OutputError
+from raybias.runtime.record import begin, make_record
 from raybias.runtime.web import Limits, Overloaded, token_digest, web
+from raybias.storage import Store
 
 TOKEN = {"Authorization": "Bearer secret"}
 LIMITS = Limits(max_body_bytes=2000, max_texts=3, max_characters=400, timeout_s=0.2)
@@ -37,8 +44,7 @@ class Fake:
 
 @pytest.fixture
 def client() -> TestClient:
-    app = web(Fake(), LIMITS, token_digest("secret"))
-    return TestClient(app, raise_server_exceptions=False)
+    return TestClient(web(Fake(), LIMITS, token_digest("secret")), raise_server_exceptions=False)
 
 
 def ask(client: TestClient, *texts: str) -> Any:
@@ -113,3 +119,47 @@ def test_an_unknown_run_is_no_path(client: TestClient) -> None:
     assert answer.status_code == 404
     assert "etc" not in answer.text
     assert client.get("/nowhere", headers=TOKEN).json() == {"error": "Not Found"}
+
+
+def refused(*options: str) -> str:
+    """What `raybias serve` says before it starts anything."""
+    with pytest.raises(ConfigError) as raised:
+        CliRunner().invoke(app, ["serve", "out", *options], catch_exceptions=False)
+    return str(raised.value)
+
+
+def test_other_addresses_need_a_token_that_cannot_be_guessed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("RAYBIAS_SERVE_TOKEN", raising=False)
+    for host in ("0.0.0.0", "::", "192.0.2.1", "example.org"):
+        assert "there is no token" in refused("--host", host)
+    (tmp_path / "short").write_text("secret\n")
+    assert "6 characters" in refused("--token-file", str(tmp_path / "short"))
+    assert "cannot read" in refused("--token-file", str(tmp_path / "none"))
+    monkeypatch.setenv("RAYBIAS_SERVE_TOKEN", "")
+    assert "no bearer token" in refused()
+    monkeypatch.delenv("RAYBIAS_SERVE_TOKEN")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert f"127.0.0.1:{port}: cannot listen" in refused("--port", str(port))
+
+
+def test_an_out_without_runs_cannot_be_served(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("RAYBIAS_SERVE_TOKEN", raising=False)
+    from raybias.runtime.ingress import Serving
+    from raybias.runtime.ingress import app as build
+
+    with pytest.raises(OutputError, match=r"holds no study\.yaml"):
+        build(Serving(out=str(tmp_path), anyone=True))
+    study = Study(name="s", backbones=({"id": "planted"},), probes=({"source": "planted"},),
+                  training=({"source": "planted"},))  # fmt: skip
+    begin(Store(tmp_path), make_record(study.resolve(), {}, command=""))
+    with pytest.raises(OutputError, match="no run that labels texts"):
+        build(Serving(out=str(tmp_path), anyone=True))
+    with pytest.raises(ConfigError, match="no model 'opt'; the study has planted"):
+        build(Serving(out=str(tmp_path), anyone=True, models=("opt",)))
+    with pytest.raises(ConfigError, match="RAYBIAS_SERVE_TOKEN"):
+        build(Serving(out=str(tmp_path)))
