@@ -29,9 +29,9 @@ from raybias.engine.verbalizer import verbalizer_ids
 from raybias.runtime.cluster import connected
 from raybias.runtime.infer import score_shards
 from raybias.runtime.metrics import Meter
-from raybias.runtime.room import ScorePlan
 from raybias.runtime.serve import scorers
 from raybias.runtime.shards import Reading, Shard, shards_of
+from raybias.runtime.stages import ScorePlan
 from raybias.schema import ITEMS, LABELS, PREDICTIONS
 from raybias.storage import Store
 

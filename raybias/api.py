@@ -56,10 +56,11 @@ def plan(study: Study, *, out: str | Path | None = None, address: str | None = N
     ------
     PlanError: the machine or cluster cannot hold it.
     """
-    from raybias.runtime.inventory import read_inventory
+    from raybias.runtime.inventory import grown, read_inventory
     from raybias.runtime.plan import plan as decide
 
-    return decide(study.resolve(), read_inventory(address), out=None if out is None else str(out))
+    inventory = grown(read_inventory(address), study.resources.nodes)
+    return decide(study.resolve(), inventory, out=None if out is None else str(out))
 
 
 def write_report(

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
-    from raybias.runtime.plan import Plan, ScorePlan, TunePlan
+    from raybias.runtime.costs import Cost, Costs
+    from raybias.runtime.memory import Share
+    from raybias.runtime.plan import Plan
+    from raybias.runtime.stages import ScorePlan, Stage, TunePlan
 
 
 def plan(
@@ -32,38 +35,66 @@ def plan(
         typer.Option(help="Address of a Ray cluster; without it only this machine is looked at."),
     ] = None,
     assume: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
-            metavar="nodes=4,cpus=32,memory=256GiB,gpus=8,gpu_memory=80GiB",
-            help="Plan for nodes like this, which need not exist.",
+            metavar="nodes=4,cpus=32,memory=256GiB,gpus=8,gpu_memory=80GiB,gpu=A100",
+            help="Plan for nodes like this, which need not exist; again for each kind of node.",
         ),
     ] = None,
+    peak: Annotated[
+        float | None,
+        typer.Option(
+            "--peak-tflops", min=0.001, help="Peak of one device; by its kind where that is known."
+        ),
+    ] = None,
+    utilisation: Annotated[
+        float, typer.Option(min=0.01, max=1.0, help="Part of the peak that costs reckon with.")
+    ] = 0.3,
 ) -> None:
-    """Show workers, packs, memory and replicas of a study; loads no model, starts no Ray.
+    """Show workers, packs, memory and costs of a study; loads no model, starts no Ray.
 
     Exits with 2 and one line where the study cannot be scheduled.
     """
     from raybias.config import load_study
     from raybias.errors import ConfigError
 
-    if address is not None and assume is not None:
+    if address is not None and assume:
         raise ConfigError("--address and --assume exclude each other", cure="give one")
     loaded = load_study(study, overrides=tuple(overrides or ()), profile=profile, limit=limit)
 
-    from raybias.runtime.inventory import assumed, read_inventory
+    from raybias.runtime.costs import Machine, costs_of
+    from raybias.runtime.inventory import assumed, grown, read_inventory
     from raybias.runtime.plan import plan as make_plan
 
-    inventory = assumed(assume) if assume is not None else read_inventory(address)
-    typer.echo(describe(make_plan(loaded, inventory, out=out)))
+    nodes = loaded.resources.nodes
+    inventory = assumed(*assume) if assume else grown(read_inventory(address), nodes)
+    made = make_plan(loaded, inventory, out=out)
+    typer.echo(describe(made, costs_of(loaded, made, Machine(peak, utilisation))))
 
 
-def describe(plan: Plan) -> str:
-    """A plan as text for people."""
+def describe(plan: Plan, costs: Costs) -> str:
+    """A plan and its costs as text for people."""
     parts = [f"{plan.study} on {plan.inventory}"]
-    parts += [_tuning(part) for part in plan.tuning]
-    parts += [_scoring(part) for part in plan.scoring]
-    parts += [f"note: {note}" for note in plan.notes]
+    for tuned in plan.tuning:
+        cost = costs.stages.get((tuned.backbone, tuned.method, tuned.training))
+        parts.append("\n".join([_tuning(tuned), *_cost(cost)]))
+    for scored in plan.scoring:
+        cost = costs.stages.get((scored.backbone, scored.method, ""))
+        parts.append("\n".join([_scoring(scored), *_cost(cost)]))
+    parts += [f"note: {note}" for note in (*plan.notes, *costs.unknown)]
+    if costs.hours is not None:
+        parts.append(f"together {costs.hours:,.1f} device-hours at most")
     return "\n\n".join(parts)
+
+
+def _cost(cost: Cost | None) -> list[str]:
+    if cost is None:
+        return []
+    from tabulate import tabulate
+
+    rows = [(line.what, line.arithmetic, line.result) for line in cost.lines]
+    table = tabulate(rows, tablefmt="plain", colalign=("left", "left", "right"))
+    return ["  costs at most", *(f"    {line}" for line in table.splitlines())]
 
 
 def _tuning(plan: TunePlan) -> str:
@@ -78,7 +109,7 @@ def _tuning(plan: TunePlan) -> str:
     return "\n".join(
         [
             f"tune {plan.backbone} on {plan.training} ({plan.method})",
-            f"  {runs}; {together}; each worker {_resources(plan.cpus, plan.gpus)}",
+            f"  {runs}; {together}; each worker {_resources(plan.cpus, plan)}",
             f"  {plan.reason}",
             *_memory(plan),
         ]
@@ -87,32 +118,49 @@ def _tuning(plan: TunePlan) -> str:
 
 def _scoring(plan: ScorePlan) -> str:
     probes = ", ".join(f"{name} {rows:,} items" for name, rows in plan.items.items())
+    replicas = f"{_count(plan.replicas_min, 'replica')} to start with, up to {plan.replicas_max}"
+    rest = f"; {plan.data_cpus:g} CPUs left to Ray Data"
+    if plan.sharded:
+        replicas, rest = f"{plan.replicas_max} workers share the backbone", ""
     return "\n".join(
         [
             f"score with {plan.backbone} ({plan.method}): {probes}",
-            f"  {_count(plan.replicas_min, 'replica')} to start with, up to {plan.replicas_max};"
-            f" each {_resources(plan.threads, plan.gpus)}; {plan.data_cpus:g} CPUs left to Ray"
-            " Data",
+            f"  {replicas}; each {_resources(plan.threads, plan)}{rest}",
+            f"  {plan.reason}",
             f"  {_count(plan.shards, 'shard')} of {plan.rows_per_shard} rows or fewer",
             *_memory(plan),
         ]
     )
 
 
-def _memory(plan: TunePlan | ScorePlan) -> list[str]:
+def _memory(plan: Stage) -> list[str]:
+    from raybias.runtime.inventory import size
+
+    lines = _table(plan.memory, f"of {size(plan.device_memory)}")
+    if plan.host:
+        lines += ["  and of its node's memory", *_table(plan.host, "")]
+    return lines
+
+
+def _table(shares: tuple[Share, ...], of: str) -> list[str]:
     from tabulate import tabulate
 
     from raybias.runtime.inventory import size
     from raybias.runtime.memory import total
 
-    rows = [(share.what, share.arithmetic, size(share.bytes)) for share in plan.memory]
-    rows.append(("together", f"of {size(plan.device_memory)}", size(total(plan.memory))))
+    rows = [(share.what, share.arithmetic, size(share.bytes)) for share in shares]
+    rows.append(("together", of, size(total(shares))))
     table = tabulate(rows, tablefmt="plain", colalign=("left", "left", "right"))
     return [f"    {line}" for line in table.splitlines()]
 
 
-def _resources(cpus: int, gpus: int) -> str:
-    return _count(cpus, "CPU") + (f" and {_count(gpus, 'GPU')}" if gpus else "")
+def _resources(cpus: int, plan: Stage) -> str:
+    text = _count(cpus, "CPU") + (f" and {_count(plan.gpus, 'GPU')}" if plan.gpus else "")
+    if selector := plan.requests.get("label_selector"):
+        text += f" {next(iter(selector.values()))}"
+    if plan.to_come:
+        text += f", {_count(plan.to_come, 'node')} of them yet to come"
+    return text
 
 
 def _count(number: int, what: str) -> str:

@@ -24,6 +24,7 @@ from raybias.config.methods import (
 from raybias.config.section import Profile, Section
 from raybias.config.study import (
     Interval,
+    NodeKind,
     Resources,
     Statistics,
     Study,
@@ -45,6 +46,7 @@ __all__ = [
     "Interval",
     "Lora",
     "Method",
+    "NodeKind",
     "PairMethod",
     "PairProbe",
     "PairScore",

@@ -46,6 +46,29 @@ class Statistics(Section):
         return self.model_copy(update=chosen)
 
 
+class NodeKind(Section):
+    """A kind of node that an autoscaling cluster brings when work waits for it."""
+
+    count: int = Field(1, ge=1)
+    """Most nodes of this kind; those that are there already count."""
+    cpus: int = Field(1, ge=1)
+    """CPUs of one node."""
+    memory: str
+    """Memory of one node, such as `192GiB`."""
+    gpus: int = Field(0, ge=0)
+    """GPUs of one node."""
+    gpu_memory: str | None = None
+    """Memory of one GPU, such as `24GB`."""
+    gpu: str | None = None
+    """Kind of GPU as Ray names it: A100, H100, A10G, L4."""
+
+    @model_validator(mode="after")
+    def _sized(self) -> Self:
+        if self.gpus and self.gpu_memory is None:
+            raise ValueError("a node with GPUs needs gpu_memory, such as 24GB")
+        return self
+
+
 class Resources(Section):
     """Where the work runs; never changes what it computes."""
 
@@ -69,6 +92,8 @@ class Resources(Section):
     """Worker failures that Ray Train recovers from."""
     memory_per_device: str | None = None
     """Memory of one device, such as `80GiB`, where it cannot be read from the cluster."""
+    nodes: tuple[NodeKind, ...] = ()
+    """Nodes that the cluster's autoscaler can bring; the plan counts them too."""
 
 
 class Study(Section):

@@ -108,19 +108,6 @@ class Backbone:
         return embedded
 
 
-@dataclass(frozen=True)
-class ModelShape:
-    """What a backbone will need, known without its weights."""
-
-    parameters: int
-    weight_bytes: int
-    layers: int
-    hidden: int
-    width: int
-    context: int | None
-    encoder: bool = False
-
-
 def load_backbone(spec: Spec, *, device: str | torch.device = "cpu") -> Backbone:
     """Load, freeze and place a backbone.
 
@@ -234,27 +221,6 @@ def empty_model(spec: Spec) -> PreTrainedModel:
             _source(spec), revision=spec.revision
         )
     return model
-
-
-def model_shape(spec: Spec) -> ModelShape:
-    """Sizes of a backbone from its config alone, on torch's meta device.
-
-    Raises
-    ------
-    ModelError: no readable config, or neither a causal language model nor an encoder.
-    """
-    model = empty_model(spec)
-    config = model.config
-    tensors = {id(p): p for p in model.parameters()}.values()
-    return ModelShape(
-        parameters=sum(p.numel() for p in tensors),
-        weight_bytes=sum(p.numel() * p.element_size() for p in tensors),
-        layers=int(config.num_hidden_layers),
-        hidden=int(config.hidden_size),
-        width=int(model.get_input_embeddings().embedding_dim),
-        context=getattr(config, "max_position_embeddings", None),
-        encoder=is_encoder(spec),
-    )
 
 
 def check_lengths(

@@ -151,7 +151,8 @@ def _label_rows(backbone: Backbone, label_ids: tuple[int, ...]) -> LabelRows:
 
 def gathered(parameter: Tensor | None) -> Any:
     """A context in which a parameter that ZeRO-3 has sharded is whole on every rank."""
-    if not hasattr(parameter, "ds_id"):
+    status = getattr(parameter, "ds_status", None)
+    if status is None or status.name == "AVAILABLE":
         return nullcontext()
     import deepspeed
 

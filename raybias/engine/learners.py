@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -28,8 +28,8 @@ class Sharding(Protocol):
     """Shards models over the ranks of a group."""
 
     @property
-    def group(self) -> Collective:
-        """The ranks."""
+    def group(self) -> Collective | None:
+        """The ranks, where they share every batch."""
 
     def loading(self) -> Any:
         """A context in which a model is sharded while it is loaded."""
@@ -61,7 +61,7 @@ def load_learner(
     place = torch.device(device)
     group = None if sharding is None else sharding.group
     if isinstance(method, SoftPrompt):
-        backbone = _backbone(spec, place, sharding)
+        backbone = load_shared(load_backbone, spec, device=place, sharding=sharding)
         label_ids = verbalizer_ids(backbone.tokenizer, words)
         scorer = LabelScorer(backbone, label_ids, tokens_per_batch=tokens_per_batch, group=group)
         return PromptLearner(scorer, method)
@@ -83,10 +83,13 @@ def load_learner(
     raise TypeError(f"no learner of {type(method).__name__}")
 
 
-def _backbone(spec: Spec, device: torch.device, sharding: Sharding | None) -> Backbone:
+def load_shared(
+    load: Callable[..., Backbone], *what: Any, device: torch.device, sharding: Sharding | None
+) -> Backbone:
+    """What `load(*what, device=device)` loads, sharded where that is wanted."""
     if sharding is None:
-        return load_backbone(spec, device=device)
+        return load(*what, device=device)
     with sharding.loading():
-        backbone = load_backbone(spec, device=device)
+        backbone = load(*what, device=device)
     sharding.begin(backbone.model, whole=False)
     return backbone

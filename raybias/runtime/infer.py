@@ -19,9 +19,9 @@ from ray import serve
 from ray.data import ActorPoolStrategy, DataContext
 
 from raybias.runtime.metrics import Meter
-from raybias.runtime.plan import ScorePlan
 from raybias.runtime.serve import REQUESTS_PER_REPLICA
 from raybias.runtime.shards import Shard
+from raybias.runtime.stages import ScorePlan
 from raybias.storage import Store
 
 #: Requests that one caller process keeps in flight.

@@ -6,15 +6,21 @@ cluster that does not exist yet. It knows nothing of studies or models.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
 
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
+from raybias.config import NodeKind
 from raybias.errors import ConfigError
 
 # Ray keeps about this part of a node's memory for its object store and itself.
 _RAY_SHARE = 0.3
+#: Memory of an assumed node per CPU, where none is given.
+_PER_CPU: Final = "8GiB"
+#: The label in which Ray keeps a node's kind of GPU.
+GPU_LABEL: Final = "ray.io/accelerator-type"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +37,10 @@ class Node:
     """Bytes of one GPU; None where it is not known."""
     address: str | None = None
     """Of its machine, which several nodes can share; None where it is not known."""
+    gpu: str | None = None
+    """Kind of GPU, as Ray names it: A100, H100, A10G; None where it is not known."""
+    to_come: bool = False
+    """Not there yet; the cluster's autoscaler brings it when work waits for it."""
 
 
 @dataclass(frozen=True)
@@ -62,14 +72,24 @@ class Inventory:
         known = {node.address for node in self.nodes if node.address is not None}
         return len(known) + sum(node.address is None for node in self.nodes)
 
+    @property
+    def to_come(self) -> int:
+        """Nodes that are not there yet."""
+        return sum(node.to_come for node in self.nodes)
+
     def __str__(self) -> str:
         nodes = f"{len(self.nodes)} node{'s' if len(self.nodes) != 1 else ''}"
+        if self.to_come:
+            nodes += f" ({self.to_come} yet to come)"
         text = f"{nodes}, {self.cpus:g} CPUs, {size(self.memory)} for workers"
-        if self.gpus:
-            known = sorted({node.gpu_memory for node in self.nodes if node.gpu_memory})
-            each = f" of {' or '.join(size(m) for m in known)}" if known else ""
-            text += f", {self.gpus} GPU{'s' if self.gpus > 1 else ''}{each}"
-        return f"{text} ({self.source})"
+        kinds: dict[str, int] = {}
+        for node in self.nodes:
+            if node.gpus:
+                each = f" of {size(node.gpu_memory)}" if node.gpu_memory else ""
+                kind = f"{each} ({node.gpu})" if node.gpu else each
+                kinds[kind] = kinds.get(kind, 0) + node.gpus
+        gpus = [f"{count} GPU{'s' if count > 1 else ''}{kind}" for kind, count in kinds.items()]
+        return f"{', '.join([text, *gpus])} ({self.source})"
 
 
 def size(count: float) -> str:
@@ -92,17 +112,23 @@ def parse_size(text: str, *, where: str) -> int:
         ) from error
 
 
-def assumed(text: str) -> Inventory:
+def assumed(*texts: str) -> Inventory:
     """The inventory that `--assume nodes=4,cpus=32,memory=256GiB,gpus=8,...` describes.
 
-    `cpus`, `memory`, `gpus` and `gpu_memory` (of one GPU) are per node.
+    Each text is one kind of node. `cpus`, `memory` (8GiB per CPU by default), `gpus`,
+    `gpu_memory` (of one GPU) and `gpu` (its kind, such as A100) are per node.
 
     Raises
     ------
     ConfigError: an unknown key or a value that is no number or size.
     """
+    nodes = tuple(node for text in texts for node in _assumed_kind(text))
+    return Inventory(nodes=nodes, source="assumed")
+
+
+def _assumed_kind(text: str) -> tuple[Node, ...]:
     where = "--assume"
-    values = {"nodes": "1", "cpus": "1", "memory": "8GiB", "gpus": "0", "gpu_memory": ""}
+    values = {"nodes": "1", "cpus": "1", "memory": "", "gpus": "0", "gpu_memory": "", "gpu": ""}
     for part in text.split(","):
         name, equals, value = part.strip().partition("=")
         if not equals or name not in values:
@@ -115,13 +141,54 @@ def assumed(text: str) -> Inventory:
         if not values[name].isdecimal() or (name != "gpus" and int(values[name]) < 1):
             raise ConfigError(f"{name}={values[name]!r} is not a whole number", where=where)
         counts[name] = int(values[name])
+    memory = parse_size(values["memory"] or _PER_CPU, where=where)
     node = Node(
         cpus=counts["cpus"],
-        memory=int(parse_size(values["memory"], where=where) * (1 - _RAY_SHARE)),
+        memory=_for_workers(memory * (1 if values["memory"] else counts["cpus"])),
         gpus=counts["gpus"],
         gpu_memory=parse_size(values["gpu_memory"], where=where) if values["gpu_memory"] else None,
+        gpu=values["gpu"] or None,
     )
-    return Inventory(nodes=(node,) * counts["nodes"], source="assumed")
+    return (node,) * counts["nodes"]
+
+
+def grown(inventory: Inventory, kinds: Sequence[NodeKind]) -> Inventory:
+    """An inventory with the nodes that its autoscaler can still bring.
+
+    Parameters
+    ----------
+    kinds: `resources.nodes` of a study; nodes of a kind that are there already count.
+
+    Raises
+    ------
+    ConfigError: a size that is none.
+    """
+    free, coming = list(inventory.nodes), []
+    for kind in kinds:
+        where = "resources.nodes"
+        node = Node(
+            cpus=kind.cpus,
+            memory=_for_workers(parse_size(kind.memory, where=where)),
+            gpus=kind.gpus,
+            gpu_memory=parse_size(kind.gpu_memory, where=where) if kind.gpu_memory else None,
+            gpu=kind.gpu,
+            to_come=True,
+        )
+        there = [each for each in free if _alike(each, node)][: kind.count]
+        for each in there:
+            free.remove(each)
+        coming += [node] * (kind.count - len(there))
+    return replace(inventory, nodes=(*inventory.nodes, *coming))
+
+
+def _alike(node: Node, kind: Node) -> bool:
+    """Whether a node is of a kind; its memory is never quite what was ordered."""
+    named = node.gpu is None or kind.gpu is None or node.gpu == kind.gpu
+    return named and (node.cpus, node.gpus) == (kind.cpus, kind.gpus)
+
+
+def _for_workers(memory: int) -> int:
+    return int(memory * (1 - _RAY_SHARE))
 
 
 def read_inventory(address: str | None = None) -> Inventory:
@@ -153,14 +220,16 @@ def _local() -> Inventory:
     # The same functions that `ray.init` asks, so that both see a container's limits.
     import torch
     from ray._common.utils import get_system_memory
+    from ray._private.accelerators import NvidiaGPUAcceleratorManager
     from ray._private.utils import get_num_cpus
 
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     node = Node(
         cpus=float(get_num_cpus()),
-        memory=int(get_system_memory() * (1 - _RAY_SHARE)),
+        memory=_for_workers(get_system_memory()),
         gpus=gpus,
         gpu_memory=int(torch.cuda.get_device_properties(0).total_memory) if gpus else None,
+        gpu=NvidiaGPUAcceleratorManager.get_current_node_accelerator_type() if gpus else None,
     )
     return Inventory(nodes=(node,), source="this machine")
 
@@ -177,10 +246,15 @@ def _cluster(source: str) -> Inventory:
             gpus=int(node["Resources"].get("GPU", 0)),
             gpu_memory=memories.get(node["NodeID"]),
             address=node["NodeManagerAddress"],
+            gpu=_labels(node).get(GPU_LABEL),
         )
         for node in alive
     )
     return Inventory(nodes=nodes, source=source)
+
+
+def _labels(node: Mapping[str, Mapping[str, str]]) -> Mapping[str, str]:
+    return node.get("Labels") or {}
 
 
 def _gpu_memories(node_ids: Iterable[str]) -> dict[str, int]:

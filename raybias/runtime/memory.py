@@ -19,21 +19,20 @@ from raybias.config import (
     SoftPrompt,
     Tuned,
 )
-from raybias.runtime.inventory import size
 
 if TYPE_CHECKING:
-    from raybias.engine.backbone import ModelShape
+    from raybias.engine.shape import ModelShape
 
-# Values that autograd keeps per token, layer and unit of width when the weights
-# are frozen; 10.4 for OPT and 14.4 for LLaMA were measured, and a layer works on more.
-_KEPT_FOR_BACKWARD = 17
-# Values alive per token and unit of width in a forward pass without gradients.
-_ALIVE_IN_FORWARD = 16
+# Values that autograd keeps per token, layer and unit of width beside those of the feed-forward
+# part, and of attention's weights, when the weights are frozen: 6.4 were measured.
+_KEPT_BESIDE = 9
+# Values alive per token in a forward pass without gradients: per unit of width, and per unit of
+# feed-forward width.
+_ALIVE, _ALIVE_FEED_FORWARD = 8, 3
 # What is tuned, its gradient, two AdamW moments and the best weights, all float32.
 _COPIES = 5
-# Input and output widths of all linear layers of a block, in units of the model's: 18 for
-# OPT and BERT, up to 22 for gated blocks.
-_FACTOR_WIDTHS = 22
+# Weights that DeepSpeed keeps gathered at most (stage3_max_live_parameters).
+_LIVE = 10**9
 #: Fully tuned models that a replica keeps beside the backbone.
 MODELS_PER_REPLICA = 2
 # Tokens of the longest sentence that full fine-tuning reckons with.
@@ -75,10 +74,10 @@ def tuning_shares(
     """
     if isinstance(method, Full):
         return _full_shares(shape, method, tokens=tokens, device=device)
-    item = shape.weight_bytes // shape.parameters
+    item = shape.item
     return (
         *_weights(shape, partitions),
-        _activations(shape, tokens, _KEPT_FOR_BACKWARD, item),
+        *_activations(shape, tokens, item),
         *(
             _prompt_shares(shape, method, pack, item)
             if isinstance(method, SoftPrompt)
@@ -88,12 +87,49 @@ def tuning_shares(
     )
 
 
-def _activations(shape: ModelShape, tokens: int, values: int, item: int) -> Share:
+def host_shares(
+    shape: ModelShape, *, device: str, item: int, partitions: int = 1
+) -> tuple[Share, ...]:
+    """The memory of its node that a worker on a GPU takes; one on CPUs has its all there."""
+    if device == "cpu":
+        return ()
+    part = f" / {partitions}" if partitions > 1 else ""
+    return (
+        Share(
+            "weights while they are loaded",
+            f"{shape.parameters:,} parameters x {item} bytes{part}",
+            shape.parameters * item // partitions,
+        ),
+        _process("cpu"),
+    )
+
+
+def _activations(shape: ModelShape, tokens: int, item: int, *, frozen: bool = True) -> list[Share]:
+    """What a pass with gradients keeps in every layer, and what it works on in one."""
+    beside, own = _KEPT_BESIDE, shape.kept
+    if not frozen:
+        # Every linear layer keeps its input for the gradient of its weight.
+        beside, own = 2 * beside, 2 * own
+    seen = min(shape.context or _LONGEST, _LONGEST)
+    values = beside * shape.hidden + own * shape.feed_forward + shape.heads * seen
+    return [
+        Share(
+            "activations kept for the backward pass",
+            f"{tokens:,} tokens x {shape.layers} layers x ({beside} x {shape.hidden} + {own} x"
+            f" {shape.feed_forward} + {shape.heads} x {seen}) values x {item} bytes",
+            tokens * shape.layers * values * item,
+        ),
+        _alive(shape, tokens, item, "activations that a layer works on"),
+    ]
+
+
+def _alive(shape: ModelShape, tokens: int, item: int, what: str) -> Share:
+    values = _ALIVE * shape.hidden + _ALIVE_FEED_FORWARD * shape.feed_forward
     return Share(
-        "activations kept for the backward pass",
-        f"{tokens:,} tokens x {shape.layers} layers x {shape.hidden} wide"
-        f" x {values} values x {item} bytes",
-        tokens * shape.layers * shape.hidden * values * item,
+        what,
+        f"{tokens:,} tokens x ({_ALIVE} x {shape.hidden} + {_ALIVE_FEED_FORWARD} x"
+        f" {shape.feed_forward}) values x {item} bytes",
+        tokens * values * item,
     )
 
 
@@ -104,9 +140,8 @@ def _prompt_shares(
     return (
         Share(
             "keys and values of the prompts",
-            f"{pack} x {length} vectors x {shape.layers} layers x 2 x {shape.hidden}"
-            f" x {item} bytes",
-            pack * length * shape.layers * 2 * shape.hidden * item,
+            f"{pack} x {length} vectors x {shape.layers} layers x 2 x {shape.keys} x {item} bytes",
+            pack * length * shape.layers * 2 * shape.keys * item,
         ),
         Share(
             "prompts, gradients, AdamW, best",
@@ -121,9 +156,9 @@ def _factor_shares(shape: ModelShape, method: Tuned, pack: int) -> tuple[Share, 
     return (
         Share(
             "factors, gradients, AdamW, best",
-            f"{pack} x rank {rank} x {shape.layers} layers x {_FACTOR_WIDTHS} x {shape.hidden}"
-            f" wide x 4 bytes x {_COPIES}",
-            pack * rank * shape.layers * _FACTOR_WIDTHS * shape.hidden * 4 * _COPIES,
+            f"{pack} x rank {rank} x {shape.linear_widths:,} inputs and outputs x 4 bytes"
+            f" x {_COPIES}",
+            pack * rank * shape.linear_widths * 4 * _COPIES,
         ),
     )
 
@@ -137,61 +172,81 @@ def _full_shares(shape: ModelShape, method: Full, *, tokens: int, device: str) -
             f"{shape.parameters:,} parameters x 4 bytes x {_COPIES + 1}",
             shape.parameters * 4 * (_COPIES + 1),
         ),
-        _activations(shape, step, 2 * _KEPT_FOR_BACKWARD, 4),
+        *_activations(shape, step, 4, frozen=False),
         _process(device),
     )
 
 
 def scoring_shares(
-    shape: ModelShape, method: Method, *, tokens: int, device: str
+    shape: ModelShape, method: Method, *, tokens: int, device: str, partitions: int = 1
 ) -> tuple[Share, ...]:
-    """The memory of a replica that reads `tokens` tokens at a time with a method."""
-    item = 4 if isinstance(method, Full) else shape.weight_bytes // shape.parameters
-    held: tuple[Share, ...] = _weights(shape, 1)
+    """The memory of a replica that reads `tokens` tokens at a time with a method.
+
+    `partitions` are the workers that the weights are sharded over; 1 holds all of them.
+    """
+    item = weight_item(shape, method)
+    # Decoding keeps what it has read; other passes hold a layer's keys and values at a time,
+    # and are counted alike.
+    again = 1 + isinstance(method, ChainOfThought | Coreference)
+    read = "keys and values" + (
+        ", decoded tokens too" if isinstance(method, Prompted | Coreference) else ""
+    )
+    return (
+        *_held(shape, method, partitions),
+        _alive(shape, tokens, item, "activations of the forward pass"),
+        Share(
+            read,
+            f"{tokens:,} tokens x {shape.layers} layers x 2 x {shape.keys} x {item} bytes"
+            + (" x 2" if again > 1 else ""),
+            tokens * shape.layers * 2 * shape.keys * item * again,
+        ),
+        _process(device),
+    )
+
+
+def weight_item(shape: ModelShape, method: Method | Tuned) -> int:
+    """Bytes of one weight under a method: full fine-tuning needs float32."""
+    return 4 if isinstance(method, Full) else shape.item
+
+
+def _held(shape: ModelShape, method: Method, partitions: int) -> tuple[Share, ...]:
+    """The weights that a reader holds."""
     if isinstance(method, Full):
-        held = (
+        return (
             Share(
                 "weights of the backbone and of tuned models",
                 f"{shape.parameters:,} parameters x 4 bytes x {1 + MODELS_PER_REPLICA}",
                 shape.parameters * 4 * (1 + MODELS_PER_REPLICA),
             ),
         )
-    # Decoding keeps what it has read; other passes hold a layer's keys and values at a time,
-    # and are counted alike.
-    again = 1 + isinstance(method, ChainOfThought | Coreference)
-    cached = tokens * shape.layers * 2 * shape.hidden * item * again
-    read = "keys and values" + (
-        ", decoded tokens too" if isinstance(method, Prompted | Coreference) else ""
-    )
+    if partitions == 1:
+        return _weights(shape, 1)
+    item, inside = shape.item, shape.block_parameters
+    outside = shape.parameters - inside
     return (
-        *held,
         Share(
-            "activations of the forward pass",
-            f"{tokens:,} tokens x {shape.hidden} wide x {_ALIVE_IN_FORWARD} values x {item} bytes",
-            tokens * shape.hidden * _ALIVE_IN_FORWARD * item,
+            "weights of the blocks, sharded",
+            f"{inside:,} parameters x {item} bytes / {partitions}",
+            inside * item // partitions,
         ),
+        Share("embeddings and head", f"{outside:,} parameters x {item} bytes", outside * item),
         Share(
-            read,
-            f"{tokens:,} tokens x {shape.layers} layers x 2 x {shape.hidden} x {item} bytes"
-            + (" x 2" if again > 1 else ""),
-            cached,
+            "blocks gathered at a time",
+            f"2 of {shape.layers} blocks",
+            2 * inside * item // max(2, shape.layers),
         ),
-        _process(device),
     )
 
 
 def _weights(shape: ModelShape, partitions: int) -> tuple[Share, ...]:
-    item = shape.weight_bytes // shape.parameters
+    item = shape.item
     counted = f"{shape.parameters:,} parameters x {item} bytes"
     if partitions == 1:
         return (Share("weights", counted, shape.weight_bytes),)
+    live = min(shape.parameters, _LIVE)
     return (
         Share("weights, sharded", f"{counted} / {partitions}", shape.weight_bytes // partitions),
-        Share(
-            "layers gathered at a time",
-            f"3 of {shape.layers} layers of {size(shape.weight_bytes)}",
-            3 * shape.weight_bytes // max(3, shape.layers),
-        ),
+        Share("weights gathered at a time", f"up to {live:,} x {item} bytes", live * item),
     )
 
 

@@ -8,6 +8,7 @@ what cannot be scheduled, because Ray would wait for ever.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -16,15 +17,17 @@ from raybias.errors import OutputError
 from raybias.probes import probe_items
 from raybias.probes.pair_probes import PAIR_PROBES, in_styles, pair_items
 from raybias.runtime.inventory import Inventory
-from raybias.runtime.room import Room, ScorePlan, TunePlan
+from raybias.runtime.room import Room
 from raybias.runtime.shards import reading_of
+from raybias.runtime.stages import ScorePlan, TunePlan
 from raybias.schema import PLACEHOLDER, UNMARKED
 from raybias.storage import Store
 
+if TYPE_CHECKING:
+    from raybias.engine.shape import ModelShape
+
 __all__ = [
     "Plan",
-    "ScorePlan",
-    "TunePlan",
     "check_place",
     "limited",
     "plan",
@@ -41,7 +44,7 @@ class Plan:
     inventory: Inventory
     items: dict[str, int]
     """Rows per probe."""
-    parameters: dict[str, int]
+    shapes: dict[str, ModelShape]
     """Of each backbone, by name."""
     tuning: tuple[TunePlan, ...]
     scoring: tuple[ScorePlan, ...]
@@ -72,7 +75,7 @@ def plan(study: Study, inventory: Inventory, *, out: str | None = None) -> Plan:
     OutputError: a local `out` with more than one machine.
     ModelError, DataError: a backbone's configuration or a probe cannot be read.
     """
-    from raybias.engine.backbone import model_shape
+    from raybias.engine.shape import model_shape
 
     if out is not None:
         check_place(Store(out), inventory)
@@ -106,7 +109,7 @@ def plan(study: Study, inventory: Inventory, *, out: str | None = None) -> Plan:
         study=study.name,
         inventory=inventory,
         items=items,
-        parameters={name: shape.parameters for name, shape in shapes.items()},
+        shapes=shapes,
         tuning=tuning,
         scoring=scoring,
         notes=notes,

@@ -1,95 +1,64 @@
 """How many workers and replicas of one backbone fit where, and how much each holds.
 
-Shares a study's wishes out over an inventory; refuses those that cannot be met. It
-knows a backbone by its shape only.
+Shares a study's wishes out over an inventory; refuses those that cannot be met, and names
+the nearest that could. It knows a backbone by its shape only.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 from raybias.config import Backbone, FewShot, Full, Method, Prompted, Study, TrainingSet, Tuned
 from raybias.errors import PlanError
 from raybias.runtime.inventory import Inventory, Node, parse_size, size
-from raybias.runtime.memory import Share, scoring_shares, total, tuning_shares
+from raybias.runtime.memory import (
+    Share,
+    host_shares,
+    scoring_shares,
+    total,
+    tuning_shares,
+    weight_item,
+)
+from raybias.runtime.places import Need, Places, faster_and_faster, places, requests
 from raybias.runtime.select import choices_of
+from raybias.runtime.stages import ScorePlan, TunePlan
 
 if TYPE_CHECKING:
-    from raybias.engine.backbone import ModelShape
+    from raybias.engine.shape import ModelShape
 
 # A replica computes on all its CPUs but asks Ray for this part of them: the rest
 # lets Ray Data's readers and callers, which mostly wait, be scheduled beside it.
-_REPLICA_SHARE = 0.75
+_REPLICA_SHARE: Final = 0.75
 # A forward pass of fewer tokens than this is slower than sharding is worth.
-_FEWEST_TOKENS = 512
+_FEWEST_TOKENS: Final = 512
+# Workers that a refusal looks for a sharded layout with.
+_MOST_SHARDS: Final = 64
 
 
-@dataclass(frozen=True, kw_only=True)
-class TunePlan:
-    """Tuning of one backbone on one training set by one method."""
+@dataclass(frozen=True)
+class _Fit:
+    """A layout that fits."""
 
-    backbone: str
-    training: str
-    method: str
-    sweep_units: int
-    """Runs of the sweep; 0 where nothing is swept over."""
-    final_units: int
-    """Runs after the sweep; sweep runs of the chosen combination are used again."""
+    tokens: int
     workers: int
-    """Ray Train workers."""
-    pack: int
-    """Most seeds that one worker tunes in one step."""
-    cpus: int
-    """CPUs and torch threads of one worker."""
-    gpus: int
-    """GPUs of one worker."""
-    tokens_per_batch: int
-    """Token budget of one pass."""
+    places: Places
     sharded: bool
-    """ZeRO-3 over all workers, which then share one pack of all seeds."""
-    reason: str
-    """Why it is sharded or not."""
-    memory: tuple[Share, ...]
-    """Arithmetic of one worker's memory."""
-    device_memory: int
-    """Bytes that one worker may use."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScorePlan:
-    """Reading the probes with one backbone and the kept runs of one method."""
+@dataclass(frozen=True)
+class _Load:
+    """What one worker holds, by token budget, number of workers, and whether it is sharded."""
 
-    backbone: str
-    method: str
-    replicas_min: int
-    replicas_max: int
-    threads: int
-    """CPUs that one replica computes on."""
-    replica_cpus: float
-    """CPUs that one replica asks Ray for."""
-    gpus: int
-    """GPUs of one replica."""
-    data_cpus: float
-    """CPUs left to Ray Data when all replicas run."""
-    tokens_per_batch: int
-    """Token budget of one pass."""
-    rows_per_shard: int
-    """Items of one request and one predictions file."""
-    items: Mapping[str, int]
-    """Rows of each probe that is read."""
-    shards: int
-    """Predictions files: probes x kept runs x row ranges."""
-    memory: tuple[Share, ...]
-    """Arithmetic of one replica's memory."""
-    device_memory: int
-    """Bytes that one replica may use."""
+    device: Callable[[int, int, bool], tuple[Share, ...]]
+    item: int
+    """Bytes of one weight."""
 
 
 class Room:
-    """The place that one backbone has: counts of workers that fit."""
+    """The place that one backbone has."""
 
     def __init__(
         self, study: Study, inventory: Inventory, backbone: Backbone, shape: ModelShape
@@ -101,60 +70,38 @@ class Room:
         self.gpus = (
             asked.gpus_per_worker if asked.gpus_per_worker is not None else int(inventory.gpus > 0)
         )
-        self.device = "gpu" if self.gpus else "cpu"
-        self.device_memory = self._device_memory()
+        self.on = "gpu" if self.gpus else "cpu"
+        self.nodes, self.device_memory = self._devices()
         largest = max(node.cpus for node in inventory.nodes)
         if self.cpus > largest:
             raise PlanError(
                 f"resources.cpus_per_worker is {self.cpus}, the largest node has {largest:g} CPUs",
                 where=str(inventory),
-                cure="lower it",
+                cure=f"set it to {largest:g} or less",
             )
 
-    def _device_memory(self) -> int:
-        """Bytes that one worker may use: a GPU's, or the largest node's."""
-        given = self.study.resources.memory_per_device
+    def _devices(self) -> tuple[tuple[Node, ...], int]:
+        """The nodes with the memory of their GPUs, and that of the largest device."""
+        given, nodes = self.study.resources.memory_per_device, self.inventory.nodes
         if given is not None:
-            return parse_size(given, where="resources.memory_per_device")
+            most = parse_size(given, where="resources.memory_per_device")
+            return tuple(replace(n, gpu_memory=most) if n.gpus else n for n in nodes), most
         if not self.gpus:
-            return max(node.memory for node in self.inventory.nodes)
+            return nodes, max(node.memory for node in nodes)
         if not self.inventory.gpus:
             raise PlanError(
                 f"resources.gpus_per_worker is {self.gpus}, there is no GPU",
                 where=str(self.inventory),
                 cure="set it to 0, or add GPU nodes",
             )
-        known = [n.gpu_memory for n in self.inventory.nodes if n.gpus and n.gpu_memory]
+        known = [n.gpu_memory for n in nodes if n.gpus and n.gpu_memory]
         if not known:
             raise PlanError(
                 "the memory of its GPUs cannot be read",
                 where=str(self.inventory),
                 cure="set resources.memory_per_device, such as 80GiB",
             )
-        return min(known)
-
-    def fits(self, need: int = 0) -> int:
-        """How many workers of `need` bytes all nodes hold together."""
-
-        def on(node: Node) -> int:
-            if self.gpus:
-                enough = need <= self.device_memory
-                return int(min(node.gpus // self.gpus, node.cpus // self.cpus)) if enough else 0
-            by_memory = node.memory // need if need else math.inf
-            enough = need <= self.device_memory
-            return int(min(node.cpus // self.cpus, by_memory)) if enough else 0
-
-        return sum(on(node) for node in self.inventory.nodes)
-
-    def budget(self, need_of: Callable[[int], int]) -> int | None:
-        """The largest token budget, halved from the study's, whose need fits a device."""
-        tokens = self.study.resources.tokens_per_batch
-        fewest = min(tokens, _FEWEST_TOKENS)
-        while tokens >= fewest:
-            if self.fits(need_of(tokens)):
-                return tokens
-            tokens //= 2
-        return None
+        return nodes, max(known)
 
     def tuning(self, training: TrainingSet, method: Tuned) -> TunePlan:
         """Workers, packs and sharding of one method on one training set."""
@@ -162,138 +109,100 @@ class Room:
         sweep = choices * method.sweep_seeds if choices > 1 else 0
         final = len(method.seeds) - (method.sweep_seeds if sweep else 0)
         units = max(sweep, final)
-        workers = self._train_workers()
 
-        def shares(tokens: int, count: int, *, sharded: bool) -> tuple[Share, ...]:
+        def shares(tokens: int, workers: int, sharded: bool) -> tuple[Share, ...]:
             return tuning_shares(
                 self.shape,
                 method,
-                pack=units if sharded else math.ceil(units / count),
+                pack=units if sharded else math.ceil(units / workers),
                 tokens=tokens,
-                device=self.device,
-                partitions=count if sharded else 1,
+                device=self.on,
+                partitions=workers if sharded else 1,
             )
 
-        whole = self.budget(lambda tokens: total(shares(tokens, workers, sharded=False)))
-        shard = self.study.resources.shard
-        if isinstance(method, Full) and (shard == "zero3" or whole is None):
-            raise PlanError(
-                f"{self.backbone} is to be tuned fully, which is not sharded, and needs"
-                f" {size(total(shares(_FEWEST_TOKENS, workers, sharded=False)))} on one device,"
-                f" which has {size(self.device_memory)}",
-                where=str(self.inventory),
-                cure="use lora or soft_prompt, whose backbone is sharded, or set resources.shard"
-                " to auto and use larger devices",
-            )
-        sharded = shard == "zero3" or (whole is None and shard == "auto")
-        if sharded:
-            tokens = self._sharded_budget(
-                workers, lambda tokens: total(shares(tokens, workers, sharded=True))
-            )
-        elif whole is None:
-            raise self._too_big(total(shares(_FEWEST_TOKENS, workers, sharded=False)))
-        else:
-            tokens = whole
-            possible = self.fits(total(shares(tokens, workers, sharded=False)))
-            workers = self._within_memory(min(workers, units), possible)
-        memory = shares(tokens, workers, sharded=sharded)
+        load = _Load(shares, weight_item(self.shape, method))
+        fit = self._fit(method, load, units, asked=self._train_workers())
+        pack = units if fit.sharded else math.ceil(units / fit.workers)
         return TunePlan(
-            backbone=self.backbone,
             training=training.name,
             method=method.name,
             sweep_units=sweep,
             final_units=final,
-            workers=workers,
-            pack=1
-            if isinstance(method, Full)
-            else units
-            if sharded
-            else math.ceil(units / workers),
+            workers=fit.workers,
+            pack=1 if isinstance(method, Full) else pack,
             cpus=self.cpus,
-            gpus=self.gpus,
-            tokens_per_batch=tokens,
-            sharded=sharded,
-            reason=self._reason(sharded, whole, tokens),
-            memory=memory,
-            device_memory=self.device_memory,
+            **self._stage(fit, load),
         )
 
-    def _train_workers(self) -> int:
-        """The workers asked for, or as many as there are places; memory comes later."""
-        asked, slots = self.study.resources.train_workers, self.fits()
+    def scoring(self, items: Mapping[str, int], method: Method) -> ScorePlan:
+        """Replicas and shards of all probes under one method."""
+        asked = self.study.resources
+
+        def shares(tokens: int, workers: int, sharded: bool) -> tuple[Share, ...]:
+            parts = workers if sharded else 1
+            return scoring_shares(
+                self.shape, method, tokens=tokens, device=self.on, partitions=parts
+            )
+
+        load = _Load(shares, weight_item(self.shape, method))
+        fit = self._fit(method, load, None, asked=self._train_workers())
+        least, most = (fit.workers,) * 2 if fit.sharded else self._replicas(fit.workers)
+        held = self.cpus * (1 if fit.sharded else _REPLICA_SHARE)
+        return ScorePlan(
+            method=method.name,
+            replicas_min=least,
+            replicas_max=most,
+            threads=self.cpus,
+            replica_cpus=held,
+            data_cpus=self.inventory.cpus - most * held,
+            rows_per_shard=asked.rows_per_shard,
+            items=items,
+            shards=sum(math.ceil(rows / asked.rows_per_shard) for rows in items.values())
+            * runs_read(self.study, method),
+            **self._stage(replace(fit, workers=most), load),
+        )
+
+    def _stage(self, fit: _Fit, load: _Load) -> dict[str, Any]:
+        """What tuning and scoring say alike."""
+        return {
+            "backbone": self.backbone,
+            "gpus": self.gpus,
+            "tokens_per_batch": fit.tokens,
+            "memory": load.device(fit.tokens, fit.workers, fit.sharded),
+            "host": self._host(load, fit.workers, fit.sharded),
+            "device_memory": fit.places.device_memory,
+            "sharded": fit.sharded,
+            "reason": self._reason(fit, load),
+            "requests": requests(fit.places),
+            "to_come": fit.places.to_come(fit.workers),
+            "speed": fit.places.speed,
+        }
+
+    def _train_workers(self) -> int | None:
+        """The workers asked for, where there are so many places; memory comes later."""
+        asked, slots = self.study.resources.train_workers, self._slots()
+        if asked is not None and asked > slots:
+            raise PlanError(
+                f"resources.train_workers is {asked}, but {slots} of {self._each()} fit",
+                where=str(self.inventory),
+                cure=f"set it to {slots} or less, or add nodes",
+            )
+        return asked
+
+    def _slots(self) -> int:
+        """How many workers all nodes hold, memory aside."""
+        slots = places(self.nodes, Need(cpus=self.cpus, gpus=self.gpus)).count
         if not slots:
             raise PlanError(
                 f"no node has {self._each()} for a worker",
                 where=str(self.inventory),
                 cure="lower resources.cpus_per_worker or add nodes",
             )
-        if asked is not None and asked > slots:
-            raise PlanError(
-                f"resources.train_workers is {asked}, but {slots} of {self._each()} fit",
-                where=str(self.inventory),
-                cure="lower it or add nodes",
-            )
-        return asked or slots
+        return slots
 
-    def _within_memory(self, wanted: int, possible: int) -> int:
-        asked = self.study.resources.train_workers
-        if asked is not None and wanted > possible:
-            raise PlanError(
-                f"{wanted} workers do not fit the memory beside each other, {possible} do",
-                where=str(self.inventory),
-                cure="lower resources.train_workers or resources.tokens_per_batch",
-            )
-        return min(wanted, possible)
-
-    def _sharded_budget(self, workers: int, need_of: Callable[[int], int]) -> int:
-        if workers < 2:
-            raise PlanError(
-                f"{self.backbone} is to be sharded with ZeRO-3, which needs two workers or more,"
-                f" and there is {workers}",
-                where=str(self.inventory),
-                cure="raise resources.train_workers, add nodes, or use a smaller backbone",
-            )
-        tokens = self.study.resources.tokens_per_batch
-        fewest = min(tokens, _FEWEST_TOKENS)
-        while tokens >= fewest:
-            if self.fits(need_of(tokens)) >= workers:
-                return tokens
-            tokens //= 2
-        raise self._too_big(need_of(fewest), f" sharded over {workers} workers")
-
-    def _too_big(self, need: int, how: str = "") -> PlanError:
-        return PlanError(
-            f"{self.backbone}{how} needs {size(need)} on one device at the smallest token budget,"
-            f" which has {size(self.device_memory)}",
-            where=str(self.inventory),
-            cure="add devices, set resources.shard to auto, or use bfloat16 or a smaller backbone",
-        )
-
-    def _reason(self, sharded: bool, whole: int | None, tokens: int) -> str:
-        if sharded and whole is not None:
-            return "sharded with ZeRO-3, as resources.shard asks"
-        fit = f"the {size(self.device_memory)} of one {'GPU' if self.gpus else 'node'}"
-        if sharded:
-            return f"sharded with ZeRO-3: the whole backbone does not fit {fit}"
-        asked = self.study.resources.tokens_per_batch
-        less = f", {tokens} tokens at a time instead of {asked}" if tokens < asked else ""
-        return f"replicated: each worker holds the whole backbone in {fit}{less}"
-
-    def _each(self) -> str:
-        gpu = f" and {self.gpus} GPU" if self.gpus else ""
-        return f"{self.cpus} CPU{'s' if self.cpus > 1 else ''}{gpu}"
-
-    def scoring(self, items: Mapping[str, int], method: Method) -> ScorePlan:
-        """Replicas and shards of all probes under one method."""
+    def _replicas(self, slots: int) -> tuple[int, int]:
+        """Least and most replicas, where `slots` fit."""
         asked = self.study.resources
-
-        def shares(tokens: int) -> tuple[Share, ...]:
-            return scoring_shares(self.shape, method, tokens=tokens, device=self.device)
-
-        tokens = self.budget(lambda tokens: total(shares(tokens)))
-        if tokens is None:
-            raise self._too_big(total(shares(_FEWEST_TOKENS)), " whole, as a replica holds it,")
-        slots = self.fits(total(shares(tokens)))
         most = asked.replicas_max or max(slots, asked.replicas_min)
         if most > slots:
             key = "replicas_max" if asked.replicas_max else "replicas_min"
@@ -301,35 +210,175 @@ class Room:
                 f"resources.{key} is {most}: replicas of {self._each()} would leave Ray Data"
                 f" nothing to read with; {slots} fit",
                 where=str(self.inventory),
-                cure="lower it or resources.cpus_per_worker",
+                cure=f"set it to {slots} or less, or lower resources.cpus_per_worker",
             )
         if asked.replicas_min > most:
             raise PlanError(
                 f"resources.replicas_min is {asked.replicas_min}, replicas_max is {most}",
                 cure="lower replicas_min",
             )
-        held = self.cpus * _REPLICA_SHARE
-        row_ranges = sum(math.ceil(rows / asked.rows_per_shard) for rows in items.values())
-        kept = 1
-        if isinstance(method, Tuned):
-            kept = method.keep
-        elif isinstance(method, Prompted):
-            kept = len(method.seeds)
-        if isinstance(method, Tuned | FewShot):
-            kept *= len(self.study.training)
-        return ScorePlan(
-            backbone=self.backbone,
-            method=method.name,
-            replicas_min=asked.replicas_min,
-            replicas_max=most,
-            threads=self.cpus,
-            replica_cpus=held,
-            gpus=self.gpus,
-            data_cpus=self.inventory.cpus - most * held,
-            tokens_per_batch=tokens,
-            rows_per_shard=asked.rows_per_shard,
-            items=items,
-            shards=row_ranges * kept,
-            memory=shares(tokens),
-            device_memory=self.device_memory,
+        return asked.replicas_min, most
+
+    def _fit(
+        self, method: Method | Tuned, load: _Load, units: int | None, *, asked: int | None
+    ) -> _Fit:
+        """The layout of a method: whole where that fits, else sharded.
+
+        Parameters
+        ----------
+        units: runs that workers share; None where each works by itself, on any device.
+        asked: workers that the study wants.
+
+        Raises
+        ------
+        PlanError: neither fits, or not as the study wants it.
+        """
+        slots, shard = self._slots(), self.study.resources.shard
+        wanted = slots if units is None else min(asked or slots, units)
+        whole = None
+        if shard != "zero3":
+            whole = self._best(load, units, wanted=wanted, sharded=False)
+        if whole is not None:
+            if units is not None and asked is not None and whole.workers < wanted:
+                raise PlanError(
+                    f"{wanted} workers do not fit the memory beside each other, {whole.workers} do",
+                    where=str(self.inventory),
+                    cure=f"set resources.train_workers to {whole.workers} or less",
+                )
+            return whole
+        if isinstance(method, Full) and shard == "zero3":
+            raise PlanError(
+                f"{self.backbone} ({method.name}) is tuned fully, which is not sharded",
+                where=str(self.inventory),
+                cure="set resources.shard to auto, or use lora or soft_prompt",
+            )
+        if isinstance(method, Full) or shard == "never":
+            raise self._too_big(load, method)
+        if (asked or slots) < 2:
+            few = shard == "zero3"
+            raise self._too_few(load, method) if few else self._too_big(load, method)
+        found = self._best(load, units, wanted=asked or slots, sharded=True)
+        if found is None or (asked is not None and found.workers < asked):
+            raise self._too_big(load, method, workers=asked or slots)
+        return found
+
+    def _best(self, load: _Load, units: int | None, *, wanted: int, sharded: bool) -> _Fit | None:
+        """The layout that is done first, with the largest token budget of those."""
+        together = sharded or units is not None
+        groups = faster_and_faster(self.nodes) if self.gpus and together else [self.nodes]
+        found = [
+            fit
+            for tokens in self._budgets()
+            for among in groups
+            if (fit := self._settled(load, tokens, wanted, among, sharded)) is not None
+        ]
+
+        def seconds(fit: _Fit) -> float:
+            share = 1 / fit.workers if units is None or sharded else math.ceil(units / fit.workers)
+            return share / (fit.places.speed or 1.0)
+
+        return min(found, key=lambda fit: (seconds(fit), -fit.tokens), default=None)
+
+    def _settled(
+        self, load: _Load, tokens: int, wanted: int, among: Sequence[Node], sharded: bool
+    ) -> _Fit | None:
+        """As many workers as fit, up to `wanted`; fewer of them hold more each."""
+        workers = wanted
+        while workers >= (2 if sharded else 1):
+            found = places(self.nodes, self._need(load, tokens, workers, sharded), among=among)
+            given = self.study.resources.memory_per_device
+            if given is not None and total(load.device(tokens, workers, sharded)) > (
+                self.device_memory
+            ):
+                return None
+            if found.count >= workers:
+                return _Fit(tokens, workers, found, sharded)
+            workers = found.count
+        return None
+
+    def _need(self, load: _Load, tokens: int, workers: int, sharded: bool) -> Need:
+        held = total(load.device(tokens, workers, sharded))
+        host = total(self._host(load, workers, sharded)) if self.gpus else held
+        device = held if self.gpus else 0
+        return Need(cpus=self.cpus, gpus=self.gpus, device=device, host=host)
+
+    def _host(self, load: _Load, workers: int, sharded: bool) -> tuple[Share, ...]:
+        parts = workers if sharded else 1
+        return host_shares(self.shape, device=self.on, item=load.item, partitions=parts)
+
+    def _budgets(self) -> Iterator[int]:
+        """Token budgets, halved from the study's."""
+        tokens = self.study.resources.tokens_per_batch
+        fewest = min(tokens, _FEWEST_TOKENS)
+        while tokens >= fewest:
+            yield tokens
+            tokens //= 2
+
+    def _too_few(self, load: _Load, method: Method | Tuned) -> PlanError:
+        return PlanError(
+            f"{self.backbone} ({method.name}) is to be sharded with ZeRO-3, which needs two workers"
+            " or more, and there is one",
+            where=str(self.inventory),
+            cure=self._nearest(load, method),
         )
+
+    def _too_big(self, load: _Load, method: Method | Tuned, *, workers: int = 0) -> PlanError:
+        fewest = list(self._budgets())[-1]
+        need = total(load.device(fewest, workers or 1, workers > 0))
+        how = f" sharded over {workers} workers" if workers else ""
+        largest = max(node.memory for node in self.nodes)
+        host = total(self._host(load, workers or 1, workers > 0))
+        if need <= self.device_memory and host > largest:
+            return PlanError(
+                f"{self.backbone} ({method.name}){how} needs {size(host)} of its node's memory"
+                f" while it is loaded, and the largest node has {size(largest)}",
+                where=str(self.inventory),
+                cure=f"use nodes that leave {size(host)} or more to a worker",
+            )
+        return PlanError(
+            f"{self.backbone} ({method.name}){how} needs {size(need)} on one device at the smallest"
+            f" token budget, which has {size(self.device_memory)}",
+            where=str(self.inventory),
+            cure=self._nearest(load, method),
+        )
+
+    def _nearest(self, load: _Load, method: Method | Tuned) -> str:
+        """What would do, nearest first."""
+        fewest = list(self._budgets())[-1]
+        whole = f"use devices of {size(total(load.device(fewest, 1, False)))} or more"
+        if isinstance(method, Full):
+            return f"{whole}, or lora, whose backbone is sharded"
+        counts = range(2, _MOST_SHARDS + 1)
+        enough = (n for n in counts if total(load.device(fewest, n, True)) <= self.device_memory)
+        workers = next(enough, None)
+        if workers is None:
+            return f"{whole}, or a smaller backbone"
+        auto = " with resources.shard auto" if self.study.resources.shard == "never" else ""
+        return f"give {workers} or more such workers{auto}, which can share it, or {whole}"
+
+    def _reason(self, fit: _Fit, load: _Load) -> str:
+        shard, asked = self.study.resources.shard, self.study.resources.tokens_per_batch
+        if fit.sharded and shard == "zero3":
+            return "sharded with ZeRO-3, as resources.shard asks"
+        if fit.sharded:
+            return (
+                "sharded with ZeRO-3: the whole backbone does not fit the"
+                f" {size(self.device_memory)} of one {'GPU' if self.gpus else 'node'}"
+            )
+        less = f", {fit.tokens} tokens at a time instead of {asked}" if fit.tokens < asked else ""
+        fits = f"the {size(fit.places.device_memory)} of one {'GPU' if self.gpus else 'node'}"
+        return f"replicated: each worker holds the whole backbone in {fits}{less}"
+
+    def _each(self) -> str:
+        gpu = f" and {self.gpus} GPU" if self.gpus else ""
+        return f"{self.cpus} CPU{'s' if self.cpus > 1 else ''}{gpu}"
+
+
+def runs_read(study: Study, method: Method) -> int:
+    """How many runs of a method read the probes, on one backbone."""
+    runs = 1
+    if isinstance(method, Tuned):
+        runs = method.keep
+    elif isinstance(method, Prompted):
+        runs = len(method.seeds)
+    return runs * (len(study.training) if isinstance(method, Tuned | FewShot) else 1)

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from raybias.errors import RaybiasError
 from raybias.runtime.metrics import Meter
@@ -92,8 +92,26 @@ class Tally:
             self.advance(0, done=Done(retries=1))
 
 
+def open_queue() -> Queue:
+    """A queue from ranks to the driver."""
+    import ray
+    from ray.util.queue import Queue
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    # On the driver's own node: it outlives a worker's, and dies with the driver's.
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here})
+
+
+class Listener(Protocol):
+    """Whoever adds up what ranks tell."""
+
+    def add(self, told: Any) -> None:
+        """Count what one rank put into the queue."""
+
+
 @contextmanager
-def following(progress: Queue, tally: Tally) -> Iterator[None]:
+def following(progress: Queue, tally: Listener) -> Iterator[None]:
     """Add up what ranks put into the queue while the body runs."""
     from ray.util.queue import Empty
 

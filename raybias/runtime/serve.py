@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from ray import serve
 from ray.serve.config import AutoscalingConfig
 
-from raybias.config import Backbone, Coreference, Full, Method, PairScore, Tuned, Verbalizer
+from raybias.config import Backbone, Full, Method, Tuned, Verbalizer
 from raybias.errors import WorkFailed
 from raybias.runtime.memory import MODELS_PER_REPLICA
 from raybias.runtime.metrics import Meter
-from raybias.runtime.plan import ScorePlan
+from raybias.runtime.stages import ScorePlan
 from raybias.seeding import key
 from raybias.storage import Store
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from raybias.engine.backbone import TextEncoder
-    from raybias.runtime.answers import Answer, Answerer
+    from raybias.runtime.answers import Answer
     from raybias.runtime.shards import Shard
 
 T = TypeVar("T")
@@ -69,9 +69,11 @@ class Scorer:
     ) -> None:
         import torch
 
+        from raybias.runtime.loading import load_answerer
+
         torch.set_num_threads(threads)
         device = "cuda" if gpu else "cpu"
-        self.answerer = _answerer(
+        self.answerer = load_answerer(
             spec, method, words, Store(out), device=device, tokens_per_batch=tokens_per_batch
         )
         self.spec, self.method = spec, method
@@ -165,48 +167,6 @@ class WholeModelScorer(Scorer):
         return await super().run(run_id)
 
 
-def _answerer(
-    spec: Backbone,
-    method: Method,
-    words: tuple[str, ...],
-    store: Store,
-    *,
-    device: str,
-    tokens_per_batch: int,
-) -> Answerer:
-    from raybias.runtime.answers import PromptedAnswers, TunedAnswers, answer_words
-
-    if isinstance(method, Tuned):
-        from raybias.engine.learners import load_learner
-
-        learner = load_learner(
-            spec, method, words, device=device, tokens_per_batch=tokens_per_batch
-        )
-        return TunedAnswers(learner, store)
-    if isinstance(method, PairScore):
-        from raybias.engine.pair_scores import PairScorer, load_pair_backbone
-        from raybias.runtime.pair_answers import PairAnswers
-
-        model = load_pair_backbone(spec, method.scores, device=device)
-        return PairAnswers(
-            PairScorer(model, method.scores, eps=method.eps, tokens_per_batch=tokens_per_batch)
-        )
-    from raybias.engine.backbone import load_backbone
-    from raybias.engine.generation import TextGenerator
-    from raybias.engine.verbalizer import verbalizer_ids
-
-    backbone = load_backbone(spec, device=device)
-    if isinstance(method, Coreference):
-        from raybias.runtime.pair_answers import CoreferenceAnswers
-
-        return CoreferenceAnswers(
-            TextGenerator(backbone, tokens_per_batch=tokens_per_batch), method
-        )
-    label_ids = verbalizer_ids(backbone.tokenizer, answer_words(method, words))
-    text_generator = TextGenerator(backbone, tokens_per_batch=tokens_per_batch)
-    return PromptedAnswers(text_generator, method, words, label_ids, store)
-
-
 def delete_left(prefix: str) -> None:
     """Delete the applications `prefix*` that a killed driver left in the cluster."""
     for name in serve.status().applications:
@@ -257,7 +217,11 @@ def scorer_of(method: Method) -> type[Scorer]:
 def _deployment(plan: ScorePlan) -> Any:
     return serve.deployment(
         name="Scorer",
-        ray_actor_options={"num_cpus": plan.replica_cpus, "num_gpus": plan.gpus},
+        ray_actor_options={
+            "num_cpus": plan.replica_cpus,
+            "num_gpus": plan.gpus,
+            **plan.requests,
+        },
         autoscaling_config=AutoscalingConfig(
             min_replicas=plan.replicas_min,
             max_replicas=plan.replicas_max,

@@ -22,7 +22,7 @@ from raybias.probes.pair_probes import PAIR_PROBES
 from raybias.runtime.answers import Recipe, prompt_of
 from raybias.runtime.checks import check_inputs, shots_of, trainings_of
 from raybias.runtime.cluster import clear_errors, connected
-from raybias.runtime.inventory import read_inventory
+from raybias.runtime.inventory import grown, read_inventory
 from raybias.runtime.metrics import Meter
 from raybias.runtime.plan import Plan, plan, read_items
 from raybias.runtime.progress import Done, Reporter
@@ -83,8 +83,10 @@ def run_study(
     check_inputs(study, data.items, data.sentences)
     reporter.say(f"{study.name}: connecting to Ray")
     with connected(address):
-        planned = plan(record.study, read_inventory(address), out=store.uri)
-        record = replace(record, parameters=planned.parameters)
+        there = grown(read_inventory(address), study.resources.nodes)
+        planned = plan(record.study, there, out=store.uri)
+        parameters = {name: shape.parameters for name, shape in planned.shapes.items()}
+        record = replace(record, parameters=parameters)
         begin(store, record)
         for name, items in data.items.items():
             store.write_table(f"items/{name}.parquet", _items_table(study, name, items))
@@ -185,36 +187,49 @@ class _Work:
     def _score(self, backbone: Backbone, method: Method, kept: Sequence[Mapping[str, Any]]) -> None:
         from raybias.runtime.infer import score_shards
         from raybias.runtime.serve import scorers
+        from raybias.runtime.together import Reading, score_together
 
         study, scoring = self.record.study, self.plan.score(backbone.name, method.name)
-        reading = reading_of(method)
-        shards = shards_of(kept, scoring.items, scoring.rows_per_shard, reading)
-        todo = missing(self.store, shards, reading)
+        stored = reading_of(method)
+        shards = shards_of(kept, scoring.items, scoring.rows_per_shard, stored)
+        todo = missing(self.store, shards, stored)
         title = f"score with {backbone.name}, {method.name}"
         if not todo:
             self.reporter.say(f"{title}: all {len(shards)} shards are there")
             return
+        name = f"{self.app}-{backbone.name}-{method.name}"
+        failures = study.resources.max_failures
         meter = Meter(study=study.name, stage="score", model=backbone.name)
-        replicas = scorers(
-            f"{self.app}-{backbone.name}-{method.name}",
-            scoring,
-            spec=backbone,
-            method=method,
-            verbalizer=study.verbalizer,
-            out=self.store.uri,
-            meter=meter,
-        )
-        with (
-            clear_errors(title),
-            replicas as app,
-            self.reporter.stage(title, len(shards)) as advance,
-        ):
+        with self.reporter.stage(title, len(shards)) as advance:
             advance(len(shards) - len(todo))
-            failures = study.resources.max_failures
-            for row in score_shards(
-                app, todo, scoring, self.store, max_failures=failures, meter=meter
-            ):
-                advance(done=Done(rows=row["rows"], tokens=row["tokens"], retries=row["retries"]))
+            if scoring.sharded:
+                reading = Reading(
+                    spec=backbone,
+                    method=method,
+                    words=study.verbalizer.words(),
+                    out=self.store.uri,
+                    shards=tuple(todo),
+                    threads=scoring.threads,
+                    tokens_per_batch=scoring.tokens_per_batch,
+                    meter=meter,
+                )
+                score_together(name, reading, scoring, max_failures=failures, advance=advance)
+                return
+            replicas = scorers(
+                name,
+                scoring,
+                spec=backbone,
+                method=method,
+                verbalizer=study.verbalizer,
+                out=self.store.uri,
+                meter=meter,
+            )
+            with clear_errors(title), replicas as app:
+                for row in score_shards(
+                    app, todo, scoring, self.store, max_failures=failures, meter=meter
+                ):
+                    done = Done(rows=row["rows"], tokens=row["tokens"], retries=row["retries"])
+                    advance(done=done)
 
 
 def sampling_of(backbone: Backbone, method: Prompted) -> dict[str, Any]:

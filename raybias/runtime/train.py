@@ -7,12 +7,7 @@ engine's affair; where it runs, the plan's.
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import polars as pl
@@ -23,17 +18,17 @@ from raybias.engine.schedule import last_step
 from raybias.engine.tuning import TokenSet, Unit
 from raybias.errors import WorkFailed
 from raybias.probes import training_sentences
-from raybias.runtime.cluster import clear_errors, debugging
+from raybias.runtime.cluster import clear_errors
+from raybias.runtime.group import Group
 from raybias.runtime.metrics import Meter
-from raybias.runtime.plan import Plan, TunePlan
+from raybias.runtime.plan import Plan
 from raybias.runtime.progress import Reporter
-from raybias.runtime.rounds import Tally, following
+from raybias.runtime.rounds import Tally, following, open_queue
 from raybias.runtime.select import Choice, best_choice, choice_of, choices_of, select
+from raybias.runtime.stages import TunePlan
 from raybias.runtime.worker import Job, Tokens, record_of, work
 from raybias.seeding import key
 from raybias.storage import Store
-
-_SNAPSHOT = "checkpoint_manager_snapshot.json"
 
 
 def tune(
@@ -206,15 +201,11 @@ class _Stage:
 
     def _fit(self, stage: str, units: tuple[Unit, ...], missing: int) -> None:
         import ray
-        from ray.util.queue import Queue
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         title = f"{self.title} ({stage})" if stage == "sweep" else self.title
         parts = (self.backbone.name, self.training.name, self.method.name, stage)
         name = f"{'.'.join(parts)}-{self.fingerprint[:8]}"
-        # On the driver's own node: it outlives a worker's, and dies with the driver's.
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        progress = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here})
+        progress = open_queue()
         job = Job(
             backbone=self.backbone,
             dataset=self.training.name,
@@ -229,13 +220,22 @@ class _Stage:
             sharded=self.plan.sharded,
             meter=self.meter,
         )
+        group = Group(
+            name=name,
+            workers=self.plan.workers if self.plan.sharded else min(self.plan.workers, len(units)),
+            cpus=self.plan.cpus,
+            gpus=self.plan.gpus,
+            requests=self.plan.requests,
+            to_come=self.plan.to_come,
+            max_failures=self.resources.max_failures,
+        )
         # By reference, so that Ray Train's controller need not import torch to read it.
         config = {"work": ray.put((job, self.tokens)), "progress": progress}
         try:
             with self.reporter.stage(title, missing) as advance:
                 tally = Tally(advance, self.meter)
-                with following(progress, tally), clear_errors(title), _interruptible():
-                    self._trainer(name, config, len(units)).fit()
+                with following(progress, tally), clear_errors(title):
+                    group.run(work, config, self.store)
         finally:
             progress.shutdown(force=True)
         if tally.error is not None:
@@ -247,51 +247,6 @@ class _Stage:
         # Every unit is an adapter now; what is left are states nobody needs.
         self.store.delete_folder(f"train/{name}")
 
-    def _trainer(self, name: str, config: dict[str, Any], units: int) -> Any:
-        # The controller looks this often for reports, and each of them waits for it.
-        os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.1")
-        from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
-        from ray.train.torch import TorchTrainer
-        from ray.train.v2.api.config import LoggingConfig
-
-        self._drop_torn_snapshot(name)
-        workers = self.plan.workers if self.plan.sharded else min(self.plan.workers, units)
-        return TorchTrainer(
-            work,
-            train_loop_config=config,
-            scaling_config=ScalingConfig(
-                num_workers=workers,
-                use_gpu=self.plan.gpus > 0,
-                resources_per_worker={"CPU": self.plan.cpus, "GPU": self.plan.gpus},
-            ),
-            run_config=RunConfig(
-                name=name,
-                storage_path=self.store.path("train"),
-                storage_filesystem=self.store.fs,
-                failure_config=FailureConfig(max_failures=self.resources.max_failures),
-                checkpoint_config=CheckpointConfig(num_to_keep=1),
-                logging_config=LoggingConfig(log_level="INFO" if debugging() else "CRITICAL"),
-            ),
-        )
-
-    def _drop_torn_snapshot(self, name: str) -> None:
-        """Forget checkpoints whose index a killed driver left half-written.
-
-        Ray Train v2 restores a run of the same name from this index and refuses one
-        it cannot read or that another Ray wrote; units in progress then start again.
-        """
-        import ray
-
-        snapshot = f"train/{name}/{_SNAPSHOT}"
-        if not self.store.exists(snapshot):
-            return
-        try:
-            readable = json.loads(self.store.read_text(snapshot))["ray_version"] == ray.__version__
-        except (ValueError, KeyError):
-            readable = False
-        if not readable:
-            self.store.delete_folder(f"train/{name}")
-
     def _fingerprint(self) -> str:
         """Of all that decides a unit's result beside its seed and learning rate."""
         varied = {
@@ -301,15 +256,3 @@ class _Stage:
         method = self.method.model_dump_json(exclude=varied)
         parts = (method, self.backbone.model_dump_json(), *self.words, repr(self.tokens))
         return f"{key(*parts):016x}"
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Give Ctrl-C back to its handler after Ray Train has taken it."""
-    main = threading.current_thread() is threading.main_thread()
-    handler = signal.getsignal(signal.SIGINT)
-    try:
-        yield
-    finally:
-        if main:
-            signal.signal(signal.SIGINT, handler)

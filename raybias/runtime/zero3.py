@@ -3,6 +3,10 @@
 Every rank holds a part of each weight and gathers a layer when it is needed, forward
 and backward. The weights are frozen, so there is no optimizer to shard: the prompts
 are small and equal on all ranks.
+
+Tuning shares each step's rows, so that all ranks pass through the model equally often.
+Readers do not: each answers shards of its own, and those that are done pass on with the
+others for as long as these need them.
 """
 
 from __future__ import annotations
@@ -15,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from raybias.engine.shape import blocks
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -42,21 +48,10 @@ class Zero3:
         self.device = device
         self.group = ProcessGroup(device)
         self.config = _config(dtype)
-        if device.type == "cpu":
-            os.environ["DS_ACCELERATOR"] = "cpu"
 
-    @contextmanager
-    def loading(self) -> Iterator[None]:
+    def loading(self) -> Any:
         """While it is open, `from_pretrained` shards what it reads."""
-        import deepspeed
-        from transformers.integrations import HfDeepSpeedConfig
-
-        # Inference's shared-memory all-reduce, which nothing here calls, would be compiled
-        # for a minute, and needs a compiler.
-        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-        held = HfDeepSpeedConfig(self.config)  # in force for as long as this lives
-        yield
-        del held
+        return _sharding_loads(self.config, self.device)
 
     def begin(self, model: PreTrainedModel, *, whole: bool) -> None:
         """Have a loaded model gather each layer when it is needed."""
@@ -71,6 +66,98 @@ class Zero3:
         model.base_model.register_forward_pre_hook(
             lambda *_: coordinator.reset_step(), prepend=True
         )
+
+
+class ReadTogether:
+    """The engine's `Sharding` for readers, whose ranks need not do the same.
+
+    A rank gathers each block for as long as it computes; embeddings and heads are whole on
+    all ranks, so that every pass gathers the same, whichever part of the model is called.
+    Until `begin_alone` all ranks must do the same.
+    """
+
+    group: None = None
+
+    def __init__(self, dtype: str, device: torch.device) -> None:
+        self.device = device
+        self.ranks = ProcessGroup(device)
+        self.config = _config(dtype)
+        self.model: PreTrainedModel | None = None
+        self._held: list[Any] = []
+        self._gathered: dict[torch.nn.Module, Any] = {}
+        self._alone = self._idle = self._inside = False
+
+    def loading(self) -> Any:
+        """While it is open, `from_pretrained` shards what it reads."""
+        return _sharding_loads(self.config, self.device)
+
+    def begin(self, model: PreTrainedModel, *, whole: bool) -> None:
+        """Have a loaded model gather each block when it is needed, and hold the rest."""
+        self.model = model
+        inside = list(blocks(model))
+        sharded = {id(p) for block in inside for p in block.parameters()}
+        rest = [p for p in model.parameters() if id(p) not in sharded]
+        self._held.append(_gathering(rest))
+        self._held[-1].__enter__()
+        inside[0].register_forward_pre_hook(lambda *_: self._enter())
+        for block in inside:
+            block.register_forward_pre_hook(lambda block, *_: self._gather(block))
+            block.register_forward_hook(lambda block, *_: self._release(block), always_call=True)
+        inside[-1].register_forward_hook(lambda *_: self._leave())
+
+    def begin_alone(self) -> None:
+        """From now on this rank passes through the model as often as it likes."""
+        self._alone = True
+
+    def end_alone(self) -> None:
+        """Pass through the model for as long as any rank still needs it."""
+        self._idle = True
+        while self.model is not None and self.ranks.sum(torch.zeros(1)) > 0:
+            token = torch.zeros(1, 1, dtype=torch.long, device=self.device)
+            with torch.no_grad():
+                self.model.base_model(input_ids=token, use_cache=False)
+
+    def _enter(self) -> None:
+        """Tell the others that a pass begins."""
+        if not self._alone:
+            return
+        if self._inside:
+            raise RuntimeError("a pass through a sharded backbone broke off; the ranks differ")
+        self._inside = True
+        if not self._idle:
+            self.ranks.sum(torch.ones(1))
+
+    def _leave(self) -> None:
+        self._inside = False
+
+    def _gather(self, block: torch.nn.Module) -> None:
+        self._gathered[block] = _gathering(list(block.parameters()))
+        self._gathered[block].__enter__()
+
+    def _release(self, block: torch.nn.Module) -> None:
+        if (gathered := self._gathered.pop(block, None)) is not None:
+            gathered.__exit__(None, None, None)
+
+
+def _gathering(parameters: list[Any]) -> Any:
+    import deepspeed
+
+    return deepspeed.zero.GatheredParameters(parameters)
+
+
+@contextmanager
+def _sharding_loads(config: dict[str, Any], device: torch.device) -> Iterator[None]:
+    if device.type == "cpu":
+        os.environ["DS_ACCELERATOR"] = "cpu"
+    import deepspeed
+    from transformers.integrations import HfDeepSpeedConfig
+
+    # Inference's shared-memory all-reduce, which nothing here calls, would be compiled
+    # for a minute, and needs a compiler.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    held = HfDeepSpeedConfig(config)  # in force for as long as this lives
+    yield
+    del held
 
 
 def _config(dtype: str) -> dict[str, Any]:

@@ -25,8 +25,8 @@ from raybias.engine.scoring import LabelScorer
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.runtime import infer, serve
 from raybias.runtime.metrics import Meter
-from raybias.runtime.plan import ScorePlan
 from raybias.runtime.shards import Reading, Shard, missing, shards_of
+from raybias.runtime.stages import ScorePlan
 from raybias.schema import ITEMS, PREDICTIONS
 from raybias.storage import Store
 

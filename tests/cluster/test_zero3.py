@@ -1,20 +1,33 @@
-"""What ZeRO-3 sends: weights once per step, however many seeds share it (about 25 s)."""
+"""ZeRO-3: weights are sent once per step, and readers give what a whole backbone gives (60 s)."""
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+import pyarrow as pa
 import pytest
 import torch
 import torch.distributed as dist
+from polars.testing import assert_frame_equal
+from tiny import save_study
 from torch import multiprocessing
 
-from raybias.config import Backbone, Lora, SoftPrompt
-from raybias.schema import LABELS
+from raybias.config import Backbone, Lora, PairScore, SoftPrompt, ZeroShot, load_study
+from raybias.engine.learners import load_learner
+from raybias.runtime.answers import Recipe
+from raybias.runtime.loading import load_answerer
+from raybias.runtime.metrics import Meter
+from raybias.runtime.shards import reading_of, shards_of
+from raybias.runtime.study import run_study
+from raybias.runtime.together import Reading, read_mine
+from raybias.schema import ITEMS, LABELS, PAIRS
+from raybias.storage import Store
 
 pytestmark = pytest.mark.cluster
 
@@ -51,9 +64,103 @@ def test_a_sharded_classifier_gives_the_same_factors(tiny_model: Path, tmp_path:
         torch.testing.assert_close(sharded[name], tensor, atol=1e-4, rtol=0)
 
 
+def test_ranks_that_share_a_backbone_answer_as_whole_ones_do(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    # Five shards for two ranks, and answers of any length: the ranks pass unequally often.
+    readings = [*_readings(tiny_model, tmp_path)]
+    for reading in readings:
+        store = Store(reading.out)
+        whole = load_answerer(
+            reading.spec, reading.method, LABELS, store, device="cpu", tokens_per_batch=256
+        )
+        for shard in reading.shards:
+            items = store.read_table(f"items/{shard.probe}.parquet")
+            mine = items.slice(shard.first_row, shard.rows)
+            answered = whole.table(whole.load(shard.run_id), shard, mine)
+            store.write_table(f"whole/{shard.file}", answered.table)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    multiprocessing.spawn(_reading_rank, args=(port, readings), nprocs=2)
+    for reading in readings:
+        store = Store(reading.out)
+        for shard in reading.shards:
+            found, expected = (
+                pl.DataFrame(store.read_table(name)) for name in (shard.file, f"whole/{shard.file}")
+            )
+            assert_frame_equal(found, expected, abs_tol=1e-4, rel_tol=0)
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_study_is_read_by_workers_that_share_its_backbone(tmp_path: Path) -> None:
+    changes = ("resources.shard=zero3", "resources.train_workers=2")
+    method = "methods=[{kind: zero_shot, seeds: [7]}]"
+    study = load_study(save_study(tmp_path, items=48), overrides=(method, *changes))
+    run_study(study, tmp_path / "out")
+    store, spec = Store(tmp_path / "out"), study.backbones[0]
+    whole = load_answerer(
+        spec, study.methods[0], LABELS, store, device="cpu", tokens_per_batch=4096
+    )
+    runs = store.read_table("runs.parquet").to_pylist()
+    for shard in shards_of(runs, {"mine": 48}, 16, reading_of(study.methods[0])):
+        items = store.read_table("items/mine.parquet").slice(shard.first_row, shard.rows)
+        expected = pl.DataFrame(whole.table(whole.load(shard.run_id), shard, items).table)
+        found = pl.DataFrame(store.read_table(shard.file))
+        assert_frame_equal(found, expected, abs_tol=1e-4, rel_tol=0)
+
+
+def _readings(model: Path, out: Path) -> Iterator[Reading]:
+    """A method that writes, one that compares pairs, and one that was tuned."""
+    store, words = Store(out), [f"w{n}" for n in range(60)]
+    texts = [" ".join(words[(3 * n + k) % 60] for k in range(1 + n % 7)) for n in range(19)]
+    items = [
+        {**dict.fromkeys(ITEMS.names), "item_id": f"i{n}", "text": text, "label": 0}
+        for n, text in enumerate(texts)
+    ]
+    pairs = [
+        {**dict.fromkeys(PAIRS.names, ""), "sent_more": text, "sent_less": f"w5 {text}"}
+        for text in texts
+    ]
+    store.write_table("items/mine.parquet", pa.Table.from_pylist(items, ITEMS))
+    kept = [{**pair, "kept": True} for pair in pairs]
+    store.write_table("items/pairs.parquet", pa.Table.from_pylist(kept, PAIRS))
+    Recipe("r", 3).write(store)
+    spec = Backbone(id=str(model), dtype="float32", bos="prepend")
+    prompt = SoftPrompt(prompt_length=2)
+    learner = load_learner(spec, prompt, LABELS)
+    learner.save(store, "adapters/r", learner.start(5), {})
+    for method, probe in (
+        (ZeroShot(answer_tokens=9), "mine"),
+        (PairScore(scores=("prepend", "sum")), "pairs"),
+        (prompt, "mine"),
+    ):
+        resolved = method.resolve("strict")
+        run = {"run_id": "r", "model": "tiny", "method": method.kind, "dataset": "none"}
+        stored = replace(reading_of(resolved), folder=method.kind)
+        shards = shards_of([run], {probe: len(texts)}, 4, stored)
+        yield Reading(
+            spec=spec,
+            method=resolved,
+            words=LABELS,
+            out=str(out),
+            shards=tuple(shards),
+            threads=1,
+            tokens_per_batch=256,
+            meter=Meter(study="s", stage="score", model="tiny"),
+        )
+
+
+def _reading_rank(rank: int, port: int, readings: list[Reading]) -> None:
+    _join(rank, port)
+    for reading in readings:
+        done = [*read_mine(reading, torch.device("cpu"))]
+        assert len(done) == len(reading.shards[rank::2])
+    dist.destroy_process_group()
+
+
 def _factors(model: Path | str, sharding: Any) -> dict[str, torch.Tensor]:
     """The factors and head of the second of two runs, after a few steps."""
-    from raybias.engine.learners import load_learner
     from raybias.engine.tuning import PackedTuner, TokenSet, Unit
 
     method = Lora(
@@ -84,7 +191,6 @@ def _lora_rank(rank: int, port: int, model: str, out: str) -> None:
 def _rank(rank: int, port: int, model: str, out: str) -> None:
     """Tune packs of growing size on a sharded backbone and count what is gathered."""
     _join(rank, port)
-    from raybias.engine.learners import load_learner
     from raybias.engine.tuning import PackedTuner, TokenSet, Unit
     from raybias.runtime.zero3 import Zero3
 

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from raybias.config import Backbone as Spec
-from raybias.engine.backbone import Backbone, check_lengths, load_backbone, model_shape
+from raybias.engine.backbone import Backbone, check_lengths, load_backbone
 from raybias.engine.scoring import LabelScorer
+from raybias.engine.shape import model_shape
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.errors import ModelError, WorkFailed
 from raybias.schema import LABELS

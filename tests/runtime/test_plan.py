@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from transformers import OPTConfig
 
 from raybias.config import Study, parse_study
 from raybias.errors import ConfigError, OutputError, PlanError
-from raybias.runtime.inventory import Inventory, Node, assumed, read_inventory
+from raybias.runtime.inventory import Inventory, Node, assumed, grown, read_inventory
 from raybias.runtime.memory import total
 from raybias.runtime.plan import Plan, check_place, plan
 from raybias.storage import Store
@@ -132,8 +133,8 @@ def test_a_backbone_that_fits_no_device_is_sharded_and_says_why(folder: Path) ->
         (LAPTOP, {"replicas_max": 5}, "replicas_max is 5"),
         (LAPTOP, {"replicas_min": 2, "replicas_max": 1}, "replicas_min is 2, replicas_max is 1"),
         (LAPTOP, {"shard": "zero3", "train_workers": 1}, "needs two workers or more"),
-        ("cpus=2,memory=1GiB", {}, "opt-125m sharded over 2 workers needs .* one device"),
-        ("cpus=2,memory=1GiB", {"shard": "never"}, "opt-125m needs .* on one device"),
+        ("cpus=2,memory=1GiB", {}, r"opt-125m .* sharded over 2 workers needs .* one device"),
+        ("cpus=2,memory=1GiB", {"shard": "never"}, r"opt-125m .* needs .* on one device"),
         ("cpus=8,memory=64GiB,gpus=1", {}, "memory of its GPUs cannot be read"),
         (LAPTOP, {"memory_per_device": "much"}, "'much' is not a size"),
     ],
@@ -144,6 +145,84 @@ def test_what_cannot_be_scheduled_is_refused(
     with pytest.raises((PlanError, ConfigError), match=message) as refused:
         planned(folder, machine, resources=resources)
     assert refused.value.exit_code == 2
+
+
+def test_workers_go_only_where_they_fit(folder: Path) -> None:
+    mixed = (
+        "nodes=1,cpus=32,gpus=4,gpu_memory=80GB,gpu=A100",
+        "nodes=2,cpus=32,gpus=4,gpu_memory=24GB,gpu=A10G",
+    )
+    made = plan(study(folder, "opt-13b"), assumed(*mixed))
+    tuning, scoring = made.tuning[0], made.scoring[0]
+    assert (tuning.workers, tuning.sharded, scoring.replicas_max) == (4, False, 4)
+    assert (
+        tuning.requests
+        == scoring.requests
+        == {"label_selector": {"ray.io/accelerator-type": "in(A100)"}}
+    )
+    assert tuning.device_memory == 80 * 10**9
+    # A small backbone fits everywhere; a group of ranks still leaves out what would slow it.
+    small = plan(study(folder), assumed(*mixed))
+    assert (small.tuning[0].workers, small.scoring[0].replicas_max) == (4, 12)
+    assert small.scoring[0].requests == {}
+
+
+def test_gpus_that_ray_cannot_tell_apart_count_as_the_smallest(folder: Path) -> None:
+    kinds = ("cpus=32,gpus=4,gpu_memory=80GB", "cpus=32,gpus=4,gpu_memory=24GB")
+    tuning = plan(study(folder, "opt-13b"), assumed(*kinds)).tuning[0]
+    assert tuning.sharded
+    assert (tuning.workers, tuning.requests) == (8, {})
+
+
+def test_memory_is_asked_of_ray_where_it_limits(folder: Path) -> None:
+    nodes = ("cpus=8,memory=64GiB", "cpus=8,memory=2GiB")
+    scoring = plan(study(folder), assumed(*nodes)).scoring[0]
+    assert scoring.requests == {"memory": total(scoring.memory)}
+    assert scoring.replicas_max == 8 + int(2 * GIB * 0.7) // total(scoring.memory)
+
+
+def test_a_gpus_node_must_hold_the_weights_while_they_are_loaded(folder: Path) -> None:
+    tuning = planned(folder, "cpus=32,memory=128GiB,gpus=4,gpu_memory=80GB", model="opt-13b").tuning
+    assert tuning[0].workers == 3
+    assert tuning[0].requests == {"memory": total(tuning[0].host)}
+
+
+def test_nodes_that_can_still_come_count(folder: Path) -> None:
+    kind = {"count": 3, "cpus": 8, "memory": "64GiB", "gpus": 1, "gpu_memory": "24GB"}
+    wanted = study(folder, resources={"nodes": [kind]})
+    there = assumed("cpus=4,memory=16GiB", "cpus=8,memory=60GiB,gpus=1,gpu_memory=24GB")
+    inventory = grown(there, wanted.resources.nodes)
+    assert (len(inventory.nodes), inventory.to_come) == (4, 2)
+    assert "4 nodes (2 yet to come)" in str(inventory)
+    tuning = plan(wanted, inventory).tuning[0]
+    assert (tuning.workers, tuning.to_come) == (3, 2)
+
+
+def test_a_backbone_that_fits_no_device_is_scored_by_workers_that_share_it(folder: Path) -> None:
+    scoring = planned(folder, "cpus=32,gpus=8,gpu_memory=24GB", model="opt-13b").scoring[0]
+    assert scoring.sharded
+    assert (scoring.replicas_min, scoring.replicas_max) == (8, 8)
+    assert total(scoring.memory) < 24 * 10**9
+
+
+@pytest.mark.parametrize(
+    ("machine", "resources", "nearest"),
+    [
+        ("cpus=32,gpus=1,gpu_memory=24GB", {}, "2 or more such workers.* devices of 28"),
+        ("cpus=32,gpus=4,gpu_memory=24GB", {"shard": "never"}, "with resources.shard auto"),
+        ("cpus=32,gpus=2,gpu_memory=10GB", {}, "give 8 or more such workers"),
+        ("cpus=32,gpus=2,gpu_memory=2GB", {}, "or a smaller backbone"),
+        ("memory=16GiB,gpus=1,gpu_memory=80GB", {}, "nodes that leave 24.6GiB or more"),
+    ],
+)
+def test_a_refusal_names_what_would_do(
+    folder: Path, machine: str, resources: dict[str, Any], nearest: str
+) -> None:
+    with pytest.raises(PlanError) as refused:
+        planned(folder, machine, model="opt-13b", resources=resources)
+    said = str(refused.value)
+    assert re.search(nearest, said), said
+    assert "\n" not in said
 
 
 def test_workers_of_one_node_share_its_memory(folder: Path) -> None:

@@ -1,0 +1,10 @@
+"""CrowS-Pairs and WinoBias in nine styles, read by eight language models (002).
+
+From the checkout:  ray job submit --working-dir . -- python jobs/style.py --out s3://...
+Options and exit codes are as jobs/demo.py says.
+"""
+
+from raybias.cli.job import run_beside
+
+if __name__ == "__main__":
+    run_beside(__file__)

@@ -1,0 +1,75 @@
+"""What a plan says of each stage: where one backbone is tuned or read, by how many workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from raybias.runtime.memory import Share
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One backbone under one method, and what each of its workers asks for."""
+
+    backbone: str
+    method: str
+    gpus: int
+    """GPUs of one worker or replica."""
+    tokens_per_batch: int
+    """Token budget of one pass."""
+    memory: tuple[Share, ...]
+    """Arithmetic of one worker's device."""
+    device_memory: int
+    """Bytes of the smallest device that is used, or of its node without GPUs."""
+    host: tuple[Share, ...] = ()
+    """Arithmetic of what a worker on a GPU takes of its node's memory."""
+    sharded: bool = False
+    """ZeRO-3 over all workers."""
+    reason: str = ""
+    """Why it is sharded or not."""
+    requests: Mapping[str, Any] = field(default_factory=dict)
+    """Ray options of a worker beside CPUs and GPUs, where not every node would do."""
+    to_come: int = 0
+    """Nodes that an autoscaler must still bring for all workers."""
+    speed: float | None = None
+    """Peak TFLOP/s of one worker's device, where it is known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TunePlan(Stage):
+    """Tuning of one backbone on one training set by one method."""
+
+    training: str
+    sweep_units: int
+    """Runs of the sweep; 0 where nothing is swept over."""
+    final_units: int
+    """Runs after the sweep; sweep runs of the chosen combination are used again."""
+    workers: int
+    """Ray Train workers; sharing one pack of all seeds where the backbone is sharded."""
+    pack: int
+    """Most seeds that one worker tunes in one step."""
+    cpus: int
+    """CPUs and torch threads of one worker."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScorePlan(Stage):
+    """Reading the probes with one backbone and the kept runs of one method."""
+
+    replicas_min: int
+    replicas_max: int
+    """Ray Serve replicas; workers of one group where the backbone is sharded."""
+    threads: int
+    """CPUs that one replica computes on."""
+    replica_cpus: float
+    """CPUs that one replica asks Ray for."""
+    data_cpus: float
+    """CPUs left to Ray Data when all replicas run."""
+    rows_per_shard: int
+    """Items of one request and one predictions file."""
+    items: Mapping[str, int]
+    """Rows of each probe that is read."""
+    shards: int
+    """Predictions files: probes x kept runs x row ranges."""

@@ -1,0 +1,97 @@
+"""The arithmetic of costs against the same sums done by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from transformers import OPTConfig, PreTrainedTokenizerFast
+
+from raybias.config import Study, parse_study
+from raybias.runtime.costs import Cost, Machine, costs_of
+from raybias.runtime.inventory import assumed
+from raybias.runtime.plan import plan
+
+GPUS = "cpus=8,gpus=2,gpu_memory=80GB,gpu=A100"
+STEPS, EVERY = 50, 10
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small OPT's configuration, ten sentences of three words, and a probe of five-word ones."""
+    root = tmp_path_factory.mktemp("costs")
+    sizes = {"hidden_size": 64, "word_embed_proj_dim": 64, "ffn_dim": 256, "num_hidden_layers": 3}
+    config = OPTConfig(**sizes, num_attention_heads=4)
+    config.save_pretrained(root / "opt")
+    words = ["<s>", "negative", "neutral", "positive", "a"]
+    tokenizer = Tokenizer(WordLevel({word: i for i, word in enumerate(words)}, unk_token="a"))
+    tokenizer.pre_tokenizer = Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>").save_pretrained(
+        root / "opt"
+    )
+    (root / "set").mkdir()
+    for split, rows in (("train", 10), ("validation", 6)):
+        sentences = pl.DataFrame({"text": ["a b c"] * rows, "label": [0, 1] * (rows // 2)})
+        sentences.write_csv(root / "set" / f"{split}.csv")
+    probe = {"text": ["a b c d e"] * 8, "label": [0] * 8, "attribute": ["x"] * 8}
+    pl.DataFrame({**probe, "group": ["y", "z"] * 4}).write_csv(root / "probe.csv")
+    return root
+
+
+def study(folder: Path, **sections: Any) -> Study:
+    method = {"max_steps": STEPS, "eval_every": EVERY, "batch_size": 4, "prompt_length": 2}
+    return parse_study(
+        {
+            "name": "costs",
+            "backbones": [str(folder / "opt")],
+            "methods": [{**method, "seeds": [1, 2, 3], "keep": 2}],
+            "training": [{"source": "file", "name": "set", "data": str(folder / "set")}],
+            "probes": [{"source": "file", "name": "mine", "data": str(folder / "probe.csv")}],
+            **sections,
+        }
+    ).resolve()
+
+
+def costs(wanted: Study, machine: str = GPUS, **options: Any) -> dict[str, Cost]:
+    made = costs_of(wanted, plan(wanted, assumed(machine)), Machine(**options))
+    return {training: cost for (_, _, training), cost in made.stages.items()}
+
+
+def test_tuning_and_scoring_are_counted_token_by_token(folder: Path) -> None:
+    found = costs(study(folder), utilisation=0.5)
+    block = 12 * 64 * 64 + 13 * 64  # four square matrices, two of 4 x, biases and norms
+    tuned, checked = 3 * STEPS * 4 * (3 + 2), 3 * (STEPS // EVERY) * 6 * (3 + 2)
+    assert found["set"].tokens == tuned + checked
+    assert found["set"].flops == 3 * block * (4 * tuned + 2 * checked)
+    assert found["set"].hours == pytest.approx(found["set"].flops / (312e12 * 0.5) / 3600)
+    assert found[""].tokens == 2 * 8 * (5 + 2)
+    assert found[""].flops == 3 * block * 2 * found[""].tokens
+    assert found["set"].gathered == found[""].gathered == 0
+
+
+def test_a_sharded_step_gathers_the_weights_forward_and_backward(folder: Path) -> None:
+    wanted = study(folder, resources={"shard": "zero3"})
+    found = costs(wanted)
+    weights = plan(wanted, assumed(GPUS)).tuning[0].memory[0]
+    whole = int(weights.arithmetic.split()[0].replace(",", "")) * 2
+    # Two ranks, each of which receives the other's half, in one pass a step.
+    assert found["set"].gathered == whole * (2 * STEPS + STEPS // EVERY)
+    assert any(line.what == "gathered by all workers" for line in found["set"].lines)
+    assert found[""].gathered > 0
+
+
+def test_hours_need_a_peak(folder: Path) -> None:
+    assert costs(study(folder), "cpus=8")["set"].hours is None
+    assert costs(study(folder), "cpus=8", peak=0.1)["set"].hours is not None
+
+
+def test_texts_that_cannot_be_read_leave_a_note(folder: Path) -> None:
+    wanted = study(folder, training=[{"source": "sst5", "data": "unread"}])
+    made = costs_of(wanted, plan(wanted, assumed(GPUS)), Machine())
+    assert [training for _, _, training in made.stages] == [""]
+    assert "no costs of sst5" in made.unknown[0]
