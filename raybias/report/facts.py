@@ -15,7 +15,7 @@ from raybias.config import Backbone, ChainOfThought, FewShot, Prompted, Study, T
 from raybias.report import words
 from raybias.schema import LABELS
 
-_NUMBER: Final = re.compile(r"none|[+-]?[0-9][0-9,]*(\.[0-9]+)?(e[+-]?[0-9]+)?")
+_NUMBER: Final = re.compile(r"none|[+-]?[0-9][0-9,]*(\.[0-9]+)?(e[+-]?[0-9]+)?%?")
 
 
 @dataclass(frozen=True)

@@ -164,7 +164,7 @@ def _findings(effects: pl.DataFrame, strict: bool) -> Iterator[str]:
     by = ["style", "test", "up"]
     for (style, test, up), part in named.filter(mark).group_by(by, maintain_order=True):
         what = "preference" if test == "mcnemar" else "pro \N{MINUS SIGN} anti"
-        moved = f"{str(style).replace('_', ' ')} {'raises' if up else 'lowers'} {what}"
+        moved = f"{_spaced(str(style))} {'raises' if up else 'lowers'} {what}"
         metrics = named.filter(style=style, test=test).height
         sizes = sorted(part["effect"].abs())
         if metrics == 1:
@@ -176,24 +176,11 @@ def _findings(effects: pl.DataFrame, strict: bool) -> Iterator[str]:
 
 
 def _read(tables: Mapping[str, pl.DataFrame]) -> list[facts.Facts]:
-    stability = tables["stability"].filter(bias_type=WEIGHTED)
-    shown = stability.select(
-        *_KEYS, "original", "lowest", "highest", "moved", "n_styles", "largest_effect",
-        "largest_style", "flip_share", "verdict",
-    )  # fmt: skip
-    sizes = tables["style_effects"].filter(~pl.col("bias_type").is_in(AVERAGES))
-    read = sizes.group_by("probe", "bias_type", maintain_order=True).agg(
-        pairs=pl.col("n").max(), styles=pl.col("style").n_unique() + 1
-    )
-    found = [facts.plain("Does the conclusion hold under every style? Over all pairs", shown)]
-    effects = tables["style_effects"].filter(bias_type=WEIGHTED)
-    chosen = effects.select(
-        *_KEYS, "style", "n", "original", "value", "effect", "low", "high", "flip_share",
-        "p_value", "q_value", "survives",
-    )  # fmt: skip
-    found.append(
-        facts.plain("Average paired effect of each style, in points, over all pairs", chosen)
-    )
+    effects = tables["style_effects"]
+    found = [
+        _verdict_facts(tables["stability"].filter(bias_type=WEIGHTED)),
+        _effect_facts(effects.filter(bias_type=WEIGHTED)),
+    ]
     if "variance" in tables:
         shares = tables["variance"].filter(bias_type="all").drop("bias_type", "total")
         title = "Shares of variance: style, content (which pair it is), and their interaction"
@@ -201,9 +188,69 @@ def _read(tables: Mapping[str, pl.DataFrame]) -> list[facts.Facts]:
     if "table3_winobias" in tables:
         title = "WinoBias, mean over prompts (Table 3 of the paper)"
         found.append(facts.plain(title, tables["table3_winobias"]))
-    # No column is a key of `facts.plain` here, so that one probe is named too.
-    found.append(facts.plain("Pairs that were read", read.rename({"probe": "pairs of"})))
+    read = (
+        effects.filter(~pl.col("bias_type").is_in(AVERAGES))
+        .group_by("probe", "bias_type", maintain_order=True)
+        .agg(pl.col("n").max(), styles=pl.col("style").n_unique() + 1)
+    )
+    rows = tuple((probe, kind, f"{n:,}", str(k)) for probe, kind, n, k in read.iter_rows())
+    headers = ("probe", "bias type", "pairs", "styles")
+    found.append(facts.Facts("Pairs that were read", headers, rows))
     return found
+
+
+def _metric_keys(frame: pl.DataFrame) -> list[str]:
+    """The model, and whatever else tells metrics apart."""
+    return ["model", *(key for key in ("score", "probe") if frame[key].n_unique() > 1)]
+
+
+def _verdict_facts(stability: pl.DataFrame) -> facts.Facts:
+    keys = _metric_keys(stability)
+    rows = tuple(
+        (
+            *(row[key] for key in keys),
+            f"{row['original']:.1f}",
+            f"{row['lowest']:.1f} to {row['highest']:.1f}",
+            f"{row['moved']} of {row['n_styles']}",
+            f"{words.signed(row['largest_effect'], 1)} ({_spaced(row['largest_style'])})",
+            _share(row["flip_share"]),
+            row["verdict"],
+        )
+        for row in stability.iter_rows(named=True)
+    )
+    headers = (*keys, "original", "over styles", "styles that move it", "largest effect", "flips",
+               "verdict")  # fmt: skip
+    return facts.Facts("Does the conclusion hold under every style? Over all pairs", headers, rows)
+
+
+def _effect_facts(effects: pl.DataFrame) -> facts.Facts:
+    keys = _metric_keys(effects)
+    rows = tuple(
+        (
+            *(row[key] for key in keys),
+            _spaced(row["style"]),
+            f"{row['n']:,}",
+            f"{row['original']:.1f}",
+            f"{row['value']:.1f}",
+            f"{words.signed(row['effect'], 1)} {words.span(row['low'], row['high'], 1)}",
+            _share(row["flip_share"]),
+            words.probability(row["q_value"]),
+            "moves it" if row["survives"] else "not shown",
+        )
+        for row in effects.iter_rows(named=True)
+    )
+    headers = (*keys, "style", "pairs", "original", "under it", "effect and interval", "flips", "q",
+               "reading")  # fmt: skip
+    title = "Average paired effect of each style, in points, over all pairs"
+    return facts.Facts(title, headers, rows)
+
+
+def _spaced(style: str) -> str:
+    return style.replace("_", " ")
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.1%}"
 
 
 def _looked_up(tables: Mapping[str, pl.DataFrame]) -> list[facts.Facts]:

@@ -9,6 +9,7 @@ import polars as pl
 import prompting
 import pytest
 import yaml
+from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
 from raybias.cli import app
@@ -106,6 +107,9 @@ def test_scores_and_answers_do_not_depend_on_how_they_are_spread(
     assert f"report: {tmp_path / 'one'}/report.html" in printed
     effects = pl.read_csv(tmp_path / "one/tables/style_effects.csv")
     assert set(effects["style"]) == set(STYLES) - {"original"}
+    record = yaml.safe_load((tmp_path / "one/study.yaml").read_text())
+    held = load_file(study.parent / "tiny/model.safetensors")
+    assert record["parameters"] == {"tiny": sum(tensor.size for tensor in held.values())}
     assert "Does it hold under another style?" in (tmp_path / "one/report.html").read_text()
 
 

@@ -78,7 +78,9 @@ def test_a_laptop_spreads_the_seeds_and_scores_on_all_its_cpus(folder: Path) -> 
 
 
 def test_the_weights_line_is_the_models_size(folder: Path) -> None:
-    tuning = planned(folder, LAPTOP).tuning[0]
+    made = planned(folder, LAPTOP)
+    assert made.parameters == {"opt-125m": 125_239_296}
+    tuning = made.tuning[0]
     weights = next(share for share in tuning.memory if share.what == "weights")
     assert weights.bytes == 125_239_296 * 2
     assert weights.arithmetic == "125,239,296 parameters x 2 bytes"
