@@ -1,0 +1,161 @@
+"""cluster/kuberay/: KubeRay has every field, Ray reads the clusters, the network is closed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import deepcopy
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from cluster_files import CLUSTER, KUBERAY, documents
+from ray.autoscaler._private.kuberay.autoscaling_config import (
+    _derive_autoscaling_config_from_ray_cr as read_by_ray,
+)
+from ray.serve.schema import ServeDeploySchema
+
+from raybias.runtime.ingress import TOKEN_VARIABLE, Serving
+
+SCHEMA = yaml.safe_load((Path(__file__).parent / "kuberay_1_7_1.yaml").read_text())
+SPECS = {"RayCluster": "spec", "RayJob": "rayClusterSpec", "RayService": "rayClusterConfig"}
+MANIFESTS = {
+    manifest["kind"]: manifest
+    for path in sorted(KUBERAY.glob("ray*.yaml"))
+    for manifest in documents(path)
+}
+BASE = documents(KUBERAY / "base.yaml")
+OURS = {"raybias/network": "ray"}
+
+
+def cluster(kind: str) -> dict[str, Any]:
+    spec: dict[str, Any] = MANIFESTS[kind]["spec"]
+    return spec if kind == "RayCluster" else spec[SPECS[kind]]
+
+
+def templates(kind: str) -> Iterator[dict[str, Any]]:
+    yield cluster(kind)["headGroupSpec"]["template"]
+    for group in cluster(kind)["workerGroupSpecs"]:
+        yield group["template"]
+    if kind == "RayJob":
+        yield MANIFESTS[kind]["spec"]["submitterPodTemplate"]
+
+
+def test_all_three_kinds_are_there() -> None:
+    assert MANIFESTS.keys() == SPECS.keys()
+
+
+@pytest.mark.parametrize("kind", SPECS)
+def test_every_field_is_one_of_kuberay_s(kind: str) -> None:
+    schema = SCHEMA | {"oneOf": [{"$ref": f"#/$defs/{kind}"}]}
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(MANIFESTS[kind], schema)
+    wrong = deepcopy(MANIFESTS[kind])
+    spec = wrong["spec"] if kind == "RayCluster" else wrong["spec"][SPECS[kind]]
+    spec["workerGroupSpecs"][0]["maxReplica"] = 1
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(wrong, schema)
+
+
+@pytest.mark.parametrize("kind", SPECS)
+def test_ray_s_autoscaler_reads_the_cluster(kind: str) -> None:
+    spec = cluster(kind)
+    config = read_by_ray({"metadata": MANIFESTS[kind]["metadata"], "spec": spec})
+    types = config["available_node_types"]
+    assert types["headgroup"]["resources"]["CPU"] == 0
+    for name, each in types.items():
+        if name != "headgroup":
+            assert each["resources"]["GPU"] == 1
+            assert each["min_workers"] <= each["max_workers"] <= 8
+    assert spec["enableInTreeAutoscaling"] is True
+    assert spec["autoscalerOptions"]["version"] == "v2"
+    if kind != "RayService":
+        assert types["gpu-spot"]["priority"] > types["gpu-on-demand"].get("priority", 0)
+
+
+def test_job_and_cluster_are_the_same_cluster() -> None:
+    assert cluster("RayJob") == cluster("RayCluster")
+
+
+@pytest.mark.parametrize("kind", SPECS)
+def test_every_pod_is_bounded_and_has_no_privileges(kind: str) -> None:
+    assert cluster(kind)["authOptions"] == {"mode": "token", "secretName": "raybias-auth"}
+    assert MANIFESTS[kind]["metadata"]["namespace"] == "raybias"
+    for template in templates(kind):
+        assert template["metadata"]["labels"] == OURS
+        pod = template["spec"]
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in pod["containers"]:
+            resources = container["resources"]
+            assert resources["requests"] == resources["limits"]
+            assert {"cpu", "memory"} <= resources["limits"].keys()
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "capabilities": {"drop": ["ALL"]},
+            }
+            assert not [each for each in container.get("env", []) if "value" in each]
+
+
+@pytest.mark.parametrize("kind", SPECS)
+def test_workers_go_where_their_price_is(kind: str) -> None:
+    for group in cluster(kind)["workerGroupSpecs"]:
+        market = group["labels"]["ray.io/market-type"]
+        pod = group["template"]["spec"]
+        assert pod["nodeSelector"] == {"raybias/market": market}
+        assert [each["value"] for each in pod["tolerations"] if "value" in each] == [market]
+        assert pod["automountServiceAccountToken"] is False
+
+
+def test_the_network_is_closed_but_for_what_is_named() -> None:
+    policies = {each["metadata"]["name"]: each["spec"] for each in BASE if _is_policy(each)}
+    closed = policies.pop("closed")
+    assert closed == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+    for name, spec in policies.items():
+        assert spec["podSelector"]["matchLabels"].items() >= OURS.items(), name
+        for rule in spec.get("ingress", []):
+            # An empty peer or a range of addresses would let strangers in.
+            assert rule["from"], name
+            for peer in rule["from"]:
+                assert peer["podSelector"]["matchLabels"], name
+        for rule in spec.get("egress", []):
+            assert rule["to"], name
+            assert "ports" in rule or name == "among-themselves"
+
+
+def test_the_namespace_refuses_privileges_and_bounds_the_bill() -> None:
+    by_kind = {each["kind"]: each for each in BASE}
+    labels = by_kind["Namespace"]["metadata"]["labels"]
+    assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
+    assert by_kind["ResourceQuota"]["spec"]["hard"]["requests.nvidia.com/gpu"] == "8"
+    assert by_kind["ResourceQuota"]["spec"]["hard"]["services.loadbalancers"] == "0"
+
+
+def test_the_service_s_application_is_one_that_serve_deploys() -> None:
+    config = yaml.safe_load(MANIFESTS["RayService"]["spec"]["serveConfigV2"])
+    (application,) = ServeDeploySchema.model_validate(config).applications
+    module, _, name = application.import_path.partition(":")
+    assert callable(getattr(import_module(module), name))
+    serving = Serving.model_validate(application.args)
+    (group,) = cluster("RayService")["workerGroupSpecs"]
+    assert serving.gpus * serving.replicas <= group["maxReplicas"]
+    assert not serving.anyone
+    for template in templates("RayService"):
+        names = [each["name"] for each in template["spec"]["containers"][0]["env"]]
+        assert TOKEN_VARIABLE in names
+
+
+def test_the_job_runs_files_that_are_in_the_image() -> None:
+    words = MANIFESTS["RayJob"]["spec"]["entrypoint"].split()
+    files = [word for word in words if word.startswith("/home/ray/raybias/cluster/")]
+    assert len(files) == 2
+    for file in files:
+        name = Path(file).name
+        assert (CLUSTER / name).is_file()
+        assert f"cluster/{name}" in (CLUSTER / "Containerfile").read_text()
+
+
+def _is_policy(document: dict[str, Any]) -> bool:
+    return bool(document["kind"] == "NetworkPolicy")

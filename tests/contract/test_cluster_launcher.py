@@ -1,0 +1,139 @@
+"""cluster/: the launcher files are Ray's, nothing is open in them, and all versions agree."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import tomllib
+from importlib.metadata import version
+from typing import Any
+
+import pytest
+import yaml
+from cluster_files import CLUSTER, KUBERAY, ROOT, documents, pins
+from ray.autoscaler._private.util import prepare_config, validate_config
+
+LAUNCHERS = ["aws.yaml", "gcp.yaml"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+RECIPE = (CLUSTER / "Containerfile").read_text()
+
+
+def launcher(name: str) -> dict[str, Any]:
+    return documents(CLUSTER / name)[0]
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_ray_accepts_the_launcher_file(name: str) -> None:
+    prepared = prepare_config(launcher(name))
+    validate_config(prepared)
+    types = prepared["available_node_types"]
+    assert types["head"]["resources"] == {"CPU": 0}
+    assert types["head"]["max_workers"] == 0
+    assert set(types) == {"head", "gpu-spot", "gpu-on-demand"}
+    for worker in ("gpu-spot", "gpu-on-demand"):
+        assert types[worker]["resources"] == {"CPU": 8, "GPU": 1}
+        assert types[worker]["min_workers"] == 0
+        assert 0 < types[worker]["max_workers"] <= prepared["max_workers"]
+    assert types["gpu-spot"]["priority"] > types["gpu-on-demand"].get("priority", 0)
+    assert 0 < prepared["idle_timeout_minutes"] <= 15
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_a_misspelt_key_is_refused(name: str) -> None:
+    with pytest.raises(Exception, match="idle_timeout_minute"):
+        validate_config(prepare_config(launcher(name) | {"idle_timeout_minute": 1}))
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_the_dashboard_is_on_loopback_and_every_node_has_the_token(name: str) -> None:
+    config = launcher(name)
+    (start,) = [line for line in config["head_start_ray_commands"] if "--head" in line]
+    assert "--dashboard-host=127.0.0.1" in start
+    assert "--num-cpus=0" in start
+    assert config["file_mounts"] == {"/home/ray/.ray/auth_token": "~/.ray/auth_token"}
+    assert re.search(r"^ENV RAY_AUTH_MODE=token", RECIPE, re.MULTILINE)
+    assert "0.0.0.0" not in (CLUSTER / name).read_text()
+
+
+def test_aws_nodes_have_the_closed_group_and_their_own_role() -> None:
+    for name, each in launcher("aws.yaml")["available_node_types"].items():
+        node = each["node_config"]
+        # Without it the launcher would make a group that lets SSH in from everywhere.
+        assert node["SecurityGroupIds"] == ["sg-0123456789abcdef0"]
+        assert node["MetadataOptions"]["HttpTokens"] == "required"
+        role = "raybias-head" if name == "head" else "raybias-worker"
+        assert node["IamInstanceProfile"] == {"Name": role}
+        spot = node.get("InstanceMarketOptions") == {"MarketType": "spot"}
+        assert spot == (name == "gpu-spot")
+
+
+def test_the_stack_has_what_the_launcher_file_names() -> None:
+    text = (CLUSTER / "aws_setup.yaml").read_text()
+    stack = yaml.load(text, _CloudFormation)
+    assert stack["Outputs"].keys() == {"Bucket", "Registry", "SecurityGroup"}
+    made = stack["Resources"].values()
+    profiles = {
+        each["Properties"]["InstanceProfileName"]
+        for each in made
+        if each["Type"] == "AWS::IAM::InstanceProfile"
+    }
+    types = launcher("aws.yaml")["available_node_types"]
+    assert profiles == {
+        each["node_config"]["IamInstanceProfile"]["Name"] for each in types.values()
+    }
+    assert types["gpu-spot"]["node_config"]["InstanceType"] in text
+    assert "0.0.0.0/0" not in text
+
+
+def test_gcp_nodes_are_on_the_closed_network() -> None:
+    for name, each in launcher("gcp.yaml")["available_node_types"].items():
+        node = each["node_config"]
+        (interface,) = node["networkInterfaces"]
+        assert interface["subnetwork"].endswith("/subnetworks/raybias")
+        spot = node.get("scheduling", {}).get("provisioningModel") == "SPOT"
+        assert spot == (name == "gpu-spot")
+
+
+def test_one_ray_and_one_python_everywhere() -> None:
+    ray = pins()["ray"]
+    assert version("ray") == ray
+    specs = []
+    for path in KUBERAY.glob("ray*.yaml"):
+        (manifest,) = documents(path)
+        found = re.findall(r'"rayVersion": "([^"]+)"', json.dumps(manifest))
+        assert found, path
+        specs += found
+    assert set(specs) == {ray}
+    (python,) = re.findall(r"^FROM docker.io/library/python:(\d\.\d+)-", RECIPE, re.MULTILINE)
+    assert f"Python {python}" in (ROOT / "constraints.txt").read_text()
+    assert PROJECT["requires-python"] == f">={python}"
+    assert sys.version_info >= tuple(map(int, python.split(".")))
+
+
+def test_the_image_is_what_the_constraints_say_and_no_more() -> None:
+    # torch's version is not written here: it is taken from the pin.
+    assert "\"$(grep '^torch==' constraints.txt)\"" in RECIPE
+    assert re.search(r"pip install [^\n]*--constraint constraints.txt '.\[aws,gcp\]'", RECIPE)
+    assert PROJECT["optional-dependencies"].keys() >= {"aws", "gcp"}
+    assert {"torch", "boto3", "google-api-python-client"} <= pins().keys()
+    assert re.findall(r"^USER (.*)", RECIPE, re.MULTILINE) == ["1000:1000"]
+    assert not re.search(r"(SECRET|PASSWORD|_KEY|TOKEN)\s*=", RECIPE)
+    for sources in re.findall(r"^COPY (.*) \S+$", RECIPE, re.MULTILINE):
+        for source in sources.split():
+            assert list(ROOT.glob(source)), source
+
+
+def test_the_readme_and_the_image_have_the_project_s_version() -> None:
+    readme = (CLUSTER / "README.md").read_text()
+    tags = re.findall(r"raybias:(\d[\w.]*)", readme)
+    assert tags
+    assert set(tags) == {PROJECT["version"]}
+
+
+class _CloudFormation(yaml.SafeLoader):
+    """Reads !Ref, !Sub and !GetAtt as the text behind them."""
+
+
+for _tag in ("!Ref", "!Sub", "!GetAtt"):
+    _CloudFormation.add_constructor(_tag, lambda loader, node: loader.construct_scalar(node))
