@@ -79,7 +79,7 @@ def test_a_laptop_spreads_the_seeds_and_scores_on_all_its_cpus(folder: Path) -> 
 
 def test_the_weights_line_is_the_models_size(folder: Path) -> None:
     made = planned(folder, LAPTOP)
-    assert made.parameters == {"opt-125m": 125_239_296}
+    assert made.shapes["opt-125m"].parameters == 125_239_296
     tuning = made.tuning[0]
     weights = next(share for share in tuning.memory if share.what == "weights")
     assert weights.bytes == 125_239_296 * 2
