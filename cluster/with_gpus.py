@@ -1,7 +1,8 @@
 """Bring the GPUs of an autoscaling cluster up, run a command, and let them go again.
 
-raybias plans for the nodes that are there when a study starts, so that a plan can be
-refused before money is spent. On the head, as a job:
+raybias plans for the nodes that are there when a study starts, and for those that its
+`resources.nodes` names, which Ray then waits for without end. This waits before the plan is
+made, and not for ever. On the head, as a job:
 
     python cluster/with_gpus.py 8 -- bash cluster/study.sh s3://bucket/study
 

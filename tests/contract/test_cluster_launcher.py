@@ -14,6 +14,8 @@ import yaml
 from cluster_files import CLUSTER, KUBERAY, ROOT, documents, pins
 from ray.autoscaler._private.util import prepare_config, validate_config
 
+from raybias.config import load_study
+
 LAUNCHERS = ["aws.yaml", "gcp.yaml"]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 RECIPE = (CLUSTER / "Containerfile").read_text()
@@ -93,6 +95,14 @@ def test_gcp_nodes_are_on_the_closed_network() -> None:
         assert interface["subnetwork"].endswith("/subnetworks/raybias")
         spot = node.get("scheduling", {}).get("provisioningModel") == "SPOT"
         assert spot == (name == "gpu-spot")
+
+
+def test_the_study_that_the_readme_runs_is_one() -> None:
+    study = load_study(CLUSTER / "study.yaml")
+    script = (CLUSTER / "study.sh").read_text()
+    for each in (*study.training, *study.probes):
+        assert each.source in script
+    assert "raybias run study.yaml --out" in script
 
 
 def test_one_ray_and_one_python_everywhere() -> None:
