@@ -29,6 +29,8 @@ from raybias.errors import OutputError, StorageError
 _ATTEMPTS: Final = 10
 #: Stores whose objects appear when they are whole, and which know no folders.
 _OBJECT_STORES: Final = ("s3", "gcs", "abfs")
+#: The name of a file that is being written.
+_PARTIAL: Final = re.compile(r"\.[0-9a-f]{32}\.tmp")
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _AGAIN: Final = "the same command then goes on with what is there"
 #: What a user can do about what an S3 service answers.
@@ -218,6 +220,15 @@ class Store:
         """Remove a folder that is there, and all in it."""
         with self.told("delete", name):
             self.fs.delete_dir(self.path(name))
+
+    def sweep(self) -> None:
+        """Remove what writers that were killed left half-written."""
+        if self.fs.type_name in _OBJECT_STORES:
+            return
+        selector = pafs.FileSelector(self.root, recursive=True, allow_not_found=True)
+        for info in self.fs.get_file_info(selector):
+            if _PARTIAL.fullmatch(info.base_name):
+                self.fs.delete_file(info.path)
 
     @contextmanager
     def told(self, doing: str, name: str) -> Iterator[None]:

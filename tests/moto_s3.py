@@ -23,6 +23,7 @@ import pyarrow.fs as pafs
 import pytest
 
 BUCKET = "bucket"
+Mode = Literal["open", "busy", "gone"]
 _BUSY = b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 _STARTS_S = 60
 
@@ -30,7 +31,7 @@ _STARTS_S = 60
 class _Relay(socketserver.ThreadingTCPServer):
     daemon_threads = True
     allow_reuse_address = True
-    mode: Literal["open", "busy", "gone"] = "open"
+    mode: Mode = "open"
     upstream: int
 
 
@@ -71,10 +72,10 @@ class S3:
         }
 
     @contextmanager
-    def being(self, mode: Literal["busy", "gone"], seconds: float | None = None) -> Iterator[None]:
-        """Answer 503, or nothing, while the body runs or for some of it."""
-        self.relay.mode = mode
-        timer = threading.Timer(seconds or 0, self.back) if seconds else None
+    def being(self, mode: Mode, seconds: float | None = None) -> Iterator[None]:
+        """Fail while the body runs, or for some seconds of it."""
+        self.fail(mode)
+        timer = threading.Timer(seconds or 0, self.fail, ["open"]) if seconds else None
         if timer:
             timer.start()
         try:
@@ -82,11 +83,11 @@ class S3:
         finally:
             if timer:
                 timer.join()
-            self.back()
+            self.fail("open")
 
-    def back(self) -> None:
-        """Answer again."""
-        self.relay.mode = "open"
+    def fail(self, mode: Mode) -> None:
+        """Answer ("open"), answer 503 ("busy"), or nothing ("gone") from now on."""
+        self.relay.mode = mode
 
     def empty(self) -> None:
         """Forget every bucket."""

@@ -90,6 +90,8 @@ class Resources(Section):
     """Token budget of one forward pass."""
     max_failures: int = Field(3, ge=0)
     """Worker failures that Ray Train recovers from."""
+    max_preemptions: int | None = Field(None, ge=0)
+    """Preempted nodes that it recovers from beside these; any number by default."""
     memory_per_device: str | None = None
     """Memory of one device, such as `80GiB`, where it cannot be read from the cluster."""
     nodes: tuple[NodeKind, ...] = ()

@@ -39,6 +39,7 @@ class Group:
     requests: other Ray options of one worker (see `places.requests`).
     to_come: nodes that an autoscaler must bring first.
     max_failures: how often the group is started again.
+    max_preemptions: how often beside these for preempted nodes; any number by default.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Group:
     requests: Mapping[str, Any]
     to_come: int
     max_failures: int
+    max_preemptions: int | None = None
 
     def run(
         self, work: Callable[[dict[str, Any]], None], config: dict[str, Any], store: Store
@@ -67,7 +69,7 @@ class Group:
         from ray.train.v2.api.config import LoggingConfig
 
         self._drop_torn_snapshot(store)
-        asked = dict(self.requests)
+        asked, preemptions = dict(self.requests), self.max_preemptions
         selector = asked.pop("label_selector", None)
         return TorchTrainer(
             work,
@@ -82,7 +84,10 @@ class Group:
                 name=self.name,
                 storage_path=store.path("train"),
                 storage_filesystem=store.fs,
-                failure_config=FailureConfig(max_failures=self.max_failures),
+                failure_config=FailureConfig(
+                    max_failures=self.max_failures,
+                    max_preemption_failures=-1 if preemptions is None else preemptions,
+                ),
                 checkpoint_config=CheckpointConfig(num_to_keep=1),
                 logging_config=LoggingConfig(log_level="INFO" if debugging() else "CRITICAL"),
             ),

@@ -132,6 +132,7 @@ class _Work:
 
         with clear_errors("asking Ray Serve what runs"):
             delete_left(self.app)
+        self.store.sweep()
 
     def runs(self, backbone: Backbone) -> list[dict[str, Any]]:
         """The runs of a backbone, tuned where that is needed; OUT/runs.parquet holds them then."""

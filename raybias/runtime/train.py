@@ -228,6 +228,7 @@ class _Stage:
             requests=self.plan.requests,
             to_come=self.plan.to_come,
             max_failures=self.resources.max_failures,
+            max_preemptions=self.resources.max_preemptions,
         )
         # By reference, so that Ray Train's controller need not import torch to read it.
         config = {"work": ray.put((job, self.tokens)), "progress": progress}

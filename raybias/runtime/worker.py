@@ -118,6 +118,27 @@ def work(config: dict[str, Any]) -> None:
             )
 
 
+def ends_round(elapsed: float, slowest: float) -> bool:
+    """Whether one more evaluation, `slowest` seconds at most so far, would make a round too long.
+
+    Parameters
+    ----------
+    elapsed: seconds since the round began.
+    """
+    return elapsed + slowest > max(_ROUND_S, _EVALUATIONS * slowest)
+
+
+def _preempted() -> bool:
+    """Whether this rank was told that a node of its worker group will be taken away.
+
+    `ray.train.get_preemption_info` asks the same of all ranks at once and waits for each of
+    them, but within a round they evaluate at times of their own.
+    """
+    from ray.train.v2._internal.execution.context import get_train_context
+
+    return get_train_context().preemption_context.preemption_info is not None
+
+
 def _sum(count: int, device: torch.device) -> int:
     value = torch.tensor(count, device=device)
     dist.all_reduce(value)
@@ -196,7 +217,8 @@ class _Pack:
 
         A round is one evaluation of soft prompts, which are small and checkpointed each time,
         and of ranks that share a backbone, which must agree without a clock. Others go on for
-        several evaluations: all ranks wait for the slowest where a round ends.
+        several evaluations: all ranks wait for the slowest where a round ends. Where a node is
+        about to be taken away, the next evaluation ends it, so that its checkpoint is kept.
         """
         if not self.active:
             return Round(self.rank)
@@ -215,8 +237,7 @@ class _Pack:
                 self.tuner.drop(stopped)
                 self.stopped.add(stopped)
             slowest = max(slowest, time.monotonic() - last)
-            ends = begun + max(_ROUND_S, _EVALUATIONS * slowest)
-            if single or time.monotonic() + slowest > ends:
+            if single or _preempted() or ends_round(time.monotonic() - begun, slowest):
                 break
         # Ranks that share a backbone take the same steps, which count once.
         return Round(

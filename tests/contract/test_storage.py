@@ -26,10 +26,15 @@ def test_files_come_back_as_they_were(tmp_path: Path) -> None:
     assert sorted(p.name for p in (tmp_path / "out" / "a").iterdir()) == ["b.txt.gz", "c.parquet"]
 
 
-def test_partial_files_are_not_seen(tmp_path: Path) -> None:
-    (tmp_path / ".half.tmp").write_text("half")
-    assert Store(tmp_path).files() == []
-    assert not Store(tmp_path).exists("whole")
+def test_partial_files_are_not_seen_and_can_be_swept(tmp_path: Path) -> None:
+    store = Store(tmp_path / "out")
+    store.write_text("a/whole", "whole")
+    half = tmp_path / "out" / "a" / f".{uuid.uuid4().hex}.tmp"
+    for file in (half, half.with_name(".mine.tmp")):
+        file.write_text("half")
+    assert store.files(recursive=True) == ["a/whole"]
+    store.sweep()
+    assert sorted(file.name for file in half.parent.iterdir()) == [".mine.tmp", "whole"]
 
 
 def test_places_that_cannot_be_written_say_so(tmp_path: Path) -> None:

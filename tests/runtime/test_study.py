@@ -15,13 +15,13 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from ray.exceptions import RayTaskError, UserCodeException
-from ray.train import WorkerGroupError
+from ray.train import ControllerError, WorkerGroupError
 from rich.console import Console
 
 from raybias import schema
 from raybias.cli.demo import verdict
 from raybias.config import Study, parse_study
-from raybias.errors import ModelError, OutputError, RaybiasError, WorkFailed
+from raybias.errors import ModelError, OutputError, RaybiasError, StorageError, WorkFailed
 from raybias.probes.planted import Plant
 from raybias.runtime.answers import Answer, predictions
 from raybias.runtime.cluster import clear_errors, explained
@@ -217,6 +217,38 @@ def test_any_other_error_becomes_one_line(error: Exception) -> None:
     assert said.startswith("tuning opt: ZeroDivisionError: division by zero; Ray's logs are in ")
     assert "\n" not in said
     assert explained(UserCodeException(""), "scoring").exit_code == 1
+
+
+FULL = OSError(28, "Error writing bytes to file")
+GONE = OSError(
+    "When getting information for key 'train' in bucket 'b': AWS Error NETWORK_CONNECTION during"
+    " HeadObject operation: curlCode: 7, Could not connect to server; Details: ..."
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (WorkerGroupError("", {0: RuntimeError("reset"), 1: FULL}), "No space left on device"),
+        (ControllerError(FULL), "make room; the same command then goes on"),
+        (ControllerError(GONE), "curlCode: 7, Could not connect to server); check that it answers"),
+    ],
+)
+def test_what_ray_could_not_store_names_its_cure(error: Exception, said: str) -> None:
+    found = explained(error, "tuning opt")
+    assert isinstance(found, StorageError)
+    assert str(found).startswith("tuning opt: cannot go on (")
+    assert said in str(found)
+
+
+def test_a_place_that_fails_before_any_work_is_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(store: Store, name: str, data: bytes) -> None:
+        raise StorageError("cannot write", where=name, cure="make room")
+
+    monkeypatch.setattr(Store, "write_bytes", refuse)
+    with pytest.raises(OutputError, match=r"study\.yaml: cannot write; make room") as raised:
+        begin(Store("out"), record())
+    assert raised.value.exit_code == 2
 
 
 def test_progress_without_a_terminal_is_a_few_plain_lines() -> None:

@@ -1,0 +1,56 @@
+"""When the ranks of a worker group end their rounds, and wait for one another."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray.train.v2._internal.execution import context
+from ray.train.v2._internal.execution.preemption import PreemptionContext
+from ray.train.v2.api.preemption import PreemptionInfo
+
+from raybias.config import Full
+from raybias.engine.tuning import Evaluation
+from raybias.runtime.worker import _Pack, ends_round
+
+
+@pytest.mark.parametrize(
+    ("elapsed", "slowest", "ends"),
+    [(40, 10, False), (55, 10, True), (100, 30, False), (151, 30, True), (59.5, 0.1, False)],
+)
+def test_a_round_is_a_minute_or_six_evaluations(elapsed: float, slowest: float, ends: bool) -> None:
+    assert ends_round(elapsed, slowest) == ends
+
+
+class Tuner:
+    """A unit that is evaluated three times, and hears of the loss of a node at the second."""
+
+    def __init__(self, told: PreemptionContext) -> None:
+        self.step, self.told = 0, told
+        self.steps = self.tokens = 0
+
+    def advance(self) -> list[Evaluation]:
+        self.step += 5
+        if self.step == 10:
+            self.told.preemption_info = PreemptionInfo(None, {"node": [1]})
+        return [Evaluation("u", self.step, 1.0, 0.5, "max_steps" if self.step == 15 else None)]
+
+    def result(self, run_id: str) -> str:
+        return run_id
+
+    def drop(self, run_id: str) -> None:
+        pass
+
+
+def test_an_announced_loss_of_a_node_ends_the_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = PreemptionContext()
+    monkeypatch.setattr(
+        context, "get_train_context", lambda: SimpleNamespace(preemption_context=told)
+    )
+    pack: Any = object.__new__(_Pack)
+    pack.job = SimpleNamespace(method=Full(), sharded=False)
+    pack.rank, pack.writes, pack.units, pack.stopped = 0, False, ["u"], set()
+    pack.tuner, pack._save = Tuner(told), lambda result: None
+    assert [each.step for each in pack.advance().evaluated] == [5, 10]
+    assert [each.step for each in pack.advance().evaluated] == [15]
