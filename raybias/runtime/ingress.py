@@ -39,6 +39,8 @@ from raybias.storage import Store
 NAME: Final = "raybias-serve"
 TOKEN_VARIABLE: Final = "RAYBIAS_SERVE_TOKEN"
 _FEWEST_CHARACTERS: Final = 16
+#: Requests that the ingress looks at; Serve's proxy turns away what comes on top.
+_UNDER_WAY: Final = 256
 
 
 class Serving(BaseModel):
@@ -94,12 +96,11 @@ def app(args: Serving) -> serve.Application:
             "holds no run that labels texts", where=store.uri, cure="run its study to the end first"
         )
     meter = Meter(study=study.name, stage="serve", model="")
-    most = 2 * args.limits.max_queued + REQUESTS_PER_REPLICA * args.replicas * len(deployments)
     ingress = serve.deployment(
         name="Ingress",
         ray_actor_options={"num_cpus": 0},
-        # What the models' own queues turn away is turned away here, so none waits for long.
-        max_ongoing_requests=most,
+        # The models' queues turn away what is too much; this bounds the bodies that are held.
+        max_ongoing_requests=max(_UNDER_WAY, 2 * args.limits.max_queued),
         max_queued_requests=args.limits.max_queued,
         backpressure_config=BackpressureConfig(retry_after_s=RETRY_AFTER_S),
     )(serve.ingress()(Ingress))
