@@ -45,7 +45,7 @@ HANG_S, TIMEOUT_S = 20.0, 10.0
 
 @dataclass(frozen=True)
 class Reply:
-    """Status (0 for a hang) and seconds of one request."""
+    """Status (0 for a hang, -1 for a broken connection) and seconds of one request."""
 
     status: int
     seconds: float
@@ -80,6 +80,8 @@ class Client:
                 return Reply(answer.status, time.perf_counter() - begun)
         except TimeoutError:
             return Reply(0, time.perf_counter() - begun)
+        except aiohttp.ClientError:
+            return Reply(-1, time.perf_counter() - begun)
 
     async def steady(self, seconds: float, under_way: int) -> list[Reply]:
         """As fast as it answers, with so many requests under way."""

@@ -28,6 +28,7 @@ from raybias.engine.backbone import load_backbone
 from raybias.engine.scoring import LabelScorer
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.runtime.record import begin, make_record
+from raybias.runtime.weaknesses import listening
 from raybias.schema import LABELS, RUNS
 from raybias.storage import Store
 
@@ -98,6 +99,9 @@ def test_serve_answers_refuses_and_stops(tmp_path: Path) -> None:
             assert server.poll() is None, log.read_text()
             time.sleep(0.1)
         check(place, expected)
+        (held,) = (each for each in listening() if each.port == port)
+        assert held.service is not None, "doctor would not know it"
+        assert not held.is_open
     finally:
         server.send_signal(signal.SIGTERM)
         assert server.wait(30) == 0, log.read_text()
