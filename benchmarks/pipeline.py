@@ -114,6 +114,8 @@ def main(
 
             ours.append(workload.timed(stream, "cpu"))
             held.__exit__(None, None, None)
+            # What is there is not scored again.
+            store.delete_folder("predictions")
             print(f"round {turn}: {bare[-1]:.1f} s, {ours[-1]:.1f} s, start {starts[-1]:.1f} s")
     shutil.rmtree(place)
     rows = len(texts) * runs

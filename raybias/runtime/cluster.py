@@ -79,10 +79,11 @@ def explained(error: BaseException, work: str) -> RaybiasError:
         # Ray's wrapper inherits from the error it wraps, but not what it holds.
         if isinstance(each, RaybiasError) and not isinstance(each, RayTaskError):
             return each
-    root = chain[-1]
     for each in chain:
         if isinstance(each, OSError) and is_storage_error(each):
             return storage_error(each, work)
+    # The innermost that says anything: Ray Data marks errors of its own by an empty cause.
+    root = next((each for each in reversed(chain) if str(each)), chain[-1])
     return WorkFailed(
         f"{type(root).__name__}: {first_line(root)}",
         where=work,

@@ -1,7 +1,7 @@
 """Ray Data streams the missing shards of a probe through the Serve replicas.
 
-A shard's file is committed whole, so whoever scores it twice writes the same file, and a
-study that is run again scores only what is missing.
+A shard's file is committed whole by the replica that answers it, so whoever scores it twice
+writes the same file, and a study that is run again scores only what is missing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def score_shards(
     max_failures: int,
     meter: Meter,
 ) -> Iterator[dict[str, Any]]:
-    """Score `shards` with the Serve application `app` and commit their files.
+    """Have `shards`, whose files are absent, scored by the Serve application `app`.
 
     Yields, as shards finish: `file`, `rows`, `tokens`, `seconds` of compute, and `retries`, how
     often the shard was sent again.
@@ -77,7 +77,7 @@ def score_shards(
 
 
 class ShardCaller:
-    """Reads a shard's items, has them scored, and commits the predictions."""
+    """Reads a shard's items and has them scored."""
 
     def __init__(self, app: str, store: Store, meter: Meter) -> None:
         self.handle = serve.get_app_handle(app)
@@ -92,20 +92,16 @@ class ShardCaller:
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         """Have one shard answered; `row` holds the fields of `Shard`."""
         shard = Shard(**row)
-        # Ray Data calls the same process again for a shard whose replica was lost.
         retries = self.sent[shard.file]
+        done = {"file": shard.file, "rows": shard.rows, "retries": retries}
+        if self.store.exists(shard.file):
+            # A replica finished it after its caller had died.
+            return {**done, "tokens": 0, "seconds": 0.0}
+        # Ray Data calls the same process again for a shard whose replica was lost.
         self.sent[shard.file] += 1
         if retries:
             self.meter.add("raybias_retries_total", 1)
             self.meter.add("raybias_repeated_total", shard.rows)
         items = self.items(shard.probe).slice(shard.first_row, shard.rows)
         handle = self.handle.options(multiplexed_model_id=shard.run_id)
-        answer = handle.score.remote(shard, items).result()
-        self.store.write_table(shard.file, answer["table"])
-        return {
-            "file": shard.file,
-            "rows": shard.rows,
-            "tokens": answer["tokens"],
-            "seconds": answer["seconds"],
-            "retries": retries,
-        }
+        return {**done, **handle.score.remote(shard, items).result()}

@@ -1,7 +1,7 @@
 """Ray Serve replicas that hold one backbone and swap the runs of a method on it.
 
-A request is one shard: texts of a probe and the run that reads them. It knows nothing
-of files of predictions or progress.
+A request is one shard: texts of a probe and the run that reads them. The replica commits the
+answers itself, so that they are not lost with a caller or driver that dies meanwhile.
 """
 
 from __future__ import annotations
@@ -72,9 +72,10 @@ class Scorer:
         from raybias.runtime.loading import load_answerer
 
         torch.set_num_threads(threads)
+        self.store = Store(out)
         device = "cuda" if gpu else "cpu"
         self.answerer = load_answerer(
-            spec, method, words, Store(out), device=device, tokens_per_batch=tokens_per_batch
+            spec, method, words, self.store, device=device, tokens_per_batch=tokens_per_batch
         )
         self.spec, self.method = spec, method
         self.meter, self.busy = meter, meter.watched()
@@ -85,16 +86,17 @@ class Scorer:
         """What a run's answers need; subclasses keep some of them."""
         return await asyncio.to_thread(self.answerer.load, run_id)
 
-    async def score(self, shard: Shard, items: pa.Table) -> dict[str, Any]:
-        """Answers to a shard's items by the run that the request is multiplexed to.
+    async def score(self, shard: Shard, items: pa.Table) -> dict[str, float]:
+        """Commit the answers to a shard's items by the run that the request is multiplexed to.
 
-        Returns the `table` of its file, the `tokens` that were read and written, and `seconds`
-        of compute.
+        Returns the `tokens` that were read and written, and `seconds` of compute.
         """
         run = await self.run(serve.get_multiplexed_model_id())
         answered, seconds = await self._in_turn(lambda: self.answerer.table(run, shard, items))
         self._count(len(items), answered.tokens)
-        return {"table": answered.table, "tokens": answered.tokens, "seconds": seconds}
+        # The next request computes while this one's file is written.
+        await asyncio.to_thread(self.store.write_table, shard.file, answered.table)
+        return {"tokens": answered.tokens, "seconds": seconds}
 
     async def label(self, texts: list[str]) -> Answer:
         """What the run that the request is multiplexed to says of texts that are no items.

@@ -95,11 +95,17 @@ def shards_of(
 
 
 def missing(store: Store, shards: Sequence[Shard], reading: Reading) -> list[Shard]:
-    """The shards whose file is absent, or is not what it should be."""
+    """The shards whose file is absent; one that is not what it should be is removed first."""
 
     def whole(shard: Shard) -> bool:
         if shard.file not in there:
             return False
+        if fits(shard):
+            return True
+        store.delete(shard.file)
+        return False
+
+    def fits(shard: Shard) -> bool:
         try:
             footer = pq.read_metadata(store.path(shard.file), filesystem=store.fs)
         except (pa.ArrowInvalid, OSError):

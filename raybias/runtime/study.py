@@ -30,6 +30,7 @@ from raybias.runtime.record import Record, begin, fingerprint, make_record, resu
 from raybias.runtime.shards import missing, reading_of, shards_of
 from raybias.runtime.tracking import check_tracking, track_runs
 from raybias.schema import ITEMS, RUNS
+from raybias.seeding import key
 from raybias.storage import Store
 
 _RUNS: Final = "runs.parquet"
@@ -123,8 +124,11 @@ class _Work:
 
     @property
     def app(self) -> str:
-        """What the names of this study's Serve applications begin with."""
-        return f"raybias-{self.record.hash}"
+        """What the names of this OUT's Serve applications begin with.
+
+        The same study can run for another OUT in the same cluster.
+        """
+        return f"raybias-{key(self.record.hash, self.store.uri):016x}"
 
     def tidy(self) -> None:
         """Free what a driver of this study that was killed left running."""

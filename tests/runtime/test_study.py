@@ -14,6 +14,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from ray.data.exceptions import SystemException
 from ray.exceptions import RayTaskError, UserCodeException
 from ray.train import ControllerError, WorkerGroupError
 from rich.console import Console
@@ -249,6 +250,13 @@ def test_a_place_that_fails_before_any_work_is_bad_input(monkeypatch: pytest.Mon
     with pytest.raises(OutputError, match=r"study\.yaml: cannot write; make room") as raised:
         begin(Store("out"), record())
     assert raised.value.exit_code == 2
+
+
+def test_an_error_of_rays_own_says_what_it_was() -> None:
+    """Ray Data raises what went wrong in its own code from an empty error."""
+    error = KeyError("shape")
+    error.__cause__ = SystemException()
+    assert "scoring: KeyError: 'shape'" in str(explained(error, "scoring"))
 
 
 def test_progress_without_a_terminal_is_a_few_plain_lines() -> None:

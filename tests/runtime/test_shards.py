@@ -1,0 +1,100 @@
+"""A shard's way through caller and replica, with neither Ray nor a model."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from raybias.runtime.answers import Answered
+from raybias.runtime.infer import ShardCaller
+from raybias.runtime.metrics import Meter
+from raybias.runtime.serve import Scorer
+from raybias.runtime.shards import Reading, Shard, missing
+from raybias.storage import Store
+
+SHARD = Shard("mine", "run", "m", "soft_prompt", "d", first_row=2, rows=3, folder="predictions")
+SCHEMA = pa.schema([("item_id", pa.string())])
+
+
+class Answers:
+    def load(self, run_id: str) -> str:
+        return run_id
+
+    def table(self, run: str, shard: Shard, items: pa.Table) -> Answered:
+        return Answered(items.select(["item_id"]), tokens=7)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    store = Store(tmp_path)
+    store.write_table("items/mine.parquet", pa.table({"item_id": list("abcdef")}))
+    return store
+
+
+@pytest.fixture
+def replica(store: Store) -> Scorer:
+    """A scorer without its backbone."""
+    made: Any = object.__new__(Scorer)
+    made.store, made.answerer = store, Answers()
+    made.meter = Meter(study="s", stage="score", model="m")
+    made.busy, made.turn = made.meter.watched(), ThreadPoolExecutor(max_workers=1)
+    return made
+
+
+class Handle:
+    """Of an application with one replica; counts what it is asked."""
+
+    def __init__(self, replica: Scorer) -> None:
+        self.replica, self.asked = replica, 0
+        self.score = SimpleNamespace(remote=self._score)
+
+    def options(self, *, multiplexed_model_id: str) -> Handle:
+        return self
+
+    def _score(self, shard: Shard, items: pa.Table) -> Any:
+        self.asked += 1
+        told = asyncio.run(self.replica.score(shard, items))
+        return SimpleNamespace(result=lambda: told)
+
+
+def caller_of(store: Store, handle: Handle, monkeypatch: pytest.MonkeyPatch) -> ShardCaller:
+    monkeypatch.setattr("ray.serve.get_app_handle", lambda app: handle)
+    return ShardCaller("app", store, Meter(study="s", stage="score", model="m"))
+
+
+def test_a_replica_commits_and_what_is_committed_is_not_asked_for(
+    store: Store, replica: Scorer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a caller dies: what its replicas finished meanwhile is found by the next one."""
+    row, handle = vars(SHARD), Handle(replica)
+    first = caller_of(store, handle, monkeypatch)(row)
+    assert (first["rows"], first["tokens"], first["retries"], handle.asked) == (3, 7, 0, 1)
+    assert store.read_table(SHARD.file)["item_id"].to_pylist() == ["c", "d", "e"]
+    again = caller_of(store, handle, monkeypatch)(row)
+    assert (again["file"], again["tokens"], handle.asked) == (SHARD.file, 0, 1)
+
+
+def test_a_shard_that_lost_its_replica_is_counted_when_it_is_sent_again(
+    store: Store, replica: Scorer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = Handle(replica)
+    caller = caller_of(store, handle, monkeypatch)
+    caller(vars(SHARD))
+    store.delete(SHARD.file)
+    assert caller(vars(SHARD))["retries"] == 1
+    assert handle.asked == 2
+
+
+def test_a_broken_file_is_removed_so_that_it_is_asked_for_again(store: Store) -> None:
+    reading = Reading("predictions", SCHEMA)
+    store.write_bytes(SHARD.file, b"torn")
+    assert missing(store, [SHARD], reading) == [SHARD]
+    assert not store.exists(SHARD.file)
+    store.write_table(SHARD.file, pa.table({"item_id": list("cde")}, schema=SCHEMA))
+    assert missing(store, [SHARD], reading) == []
