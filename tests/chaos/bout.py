@@ -1,0 +1,237 @@
+"""One run of a small cut of the demonstration, killed at times that a seed decides."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+from arena import PATIENCE_S, TITLES, Arena, until
+from verdict import faults
+
+SEEDS, EVERY, STEPS = (1001, 1002, 1003, 1004), 10, 150
+PAUSE_S = 0.1
+STAGES = {
+    "tuning": ("worker", "driver", "node"),
+    "scoring": ("replica", "caller", "driver", "node"),
+}
+#: Seconds between what a kill waits for and the kill, at most.
+LATEST_S = 1.5
+SCRIPT = Path(__file__).with_name("counted_run.py")
+
+
+@dataclass
+class Kill:
+    """One kill that was made."""
+
+    kind: str
+    stage: str
+    at: float
+    """Seconds of the epoch."""
+    actors: dict[str, int] = field(default_factory=dict)
+    """How many of each kind of actor died by it."""
+    repeated: int = 0
+    """Shards that were begun again after it, before the next kill."""
+
+
+@dataclass
+class Bout:
+    """What a bout came to."""
+
+    number: int
+    kills: list[Kill] = field(default_factory=list)
+    steps_again: int = 0
+    seconds: float = 0.0
+    faults: list[str] = field(default_factory=list)
+
+    @property
+    def trainers(self) -> int:
+        """Kills that ended a group of train workers."""
+        return sum(bool(kill.actors.get("worker")) for kill in self.kills)
+
+    def beyond(self) -> list[str]:
+        """Repeated work over its bound: a shard an actor, an evaluation interval a trainer."""
+        found = [
+            f"{kill.repeated} shards again after the kill of a {kill.kind} with {kill.actors}"
+            for kill in self.kills
+            if kill.repeated > kill.actors.get("replica", 0) + kill.actors.get("caller", 0)
+        ]
+        if self.steps_again > self.trainers * EVERY * len(SEEDS):
+            found.append(f"{self.steps_again} steps again after {self.trainers} killed trainers")
+        return found
+
+    def record(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def write_study(folder: Path, *, limit: int = 480) -> Path:
+    """The demonstration's study, cut to seconds."""
+    text = files("raybias").joinpath("assets/demo.yaml").read_text("utf-8")
+    study = yaml.safe_load(text)
+    method = study["methods"][0]
+    method |= {"seeds": list(SEEDS), "keep": 2, "eval_every": EVERY, "max_steps": STEPS}
+    method |= {"validation_rows": 48, "early_stop": {"after_step": 90, "window": 5}}
+    study["limit"] = limit
+    study["resources"] = {
+        "train_workers": 2, "replicas_min": 2, "replicas_max": 2, "rows_per_shard": 12,
+        "max_failures": 50,
+    }  # fmt: skip
+    path = folder / "demo.yaml"
+    path.write_text(yaml.safe_dump(study), "utf-8")
+    return path
+
+
+class Run:
+    """A driver that is started again when it is killed."""
+
+    def __init__(self, address: str, study: Path, out: Path) -> None:
+        self.address, self.study, self.out = address, study, out
+        self.said, self.log = out.with_suffix(".said"), out.with_suffix(".log")
+        self.log.touch()
+        self.driver = self._started()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, SCRIPT, "run", self.study, "--out", self.out]
+        settings = {"RAYBIAS_CHAOS_LOG": str(self.log), "RAYBIAS_CHAOS_PAUSE": str(PAUSE_S)}
+        with self.said.open("a") as stream:
+            return subprocess.Popen(
+                [*command, "--address", self.address],
+                stdout=subprocess.DEVNULL,
+                stderr=stream,
+                env=os.environ | settings | {"OMP_NUM_THREADS": "1"},
+            )
+
+    def restart(self) -> None:
+        """Kill the driver and give the same command again."""
+        self.driver.send_signal(signal.SIGKILL)
+        self.driver.wait()
+        self.driver = self._started()
+
+    def end(self) -> None:
+        """Wait for the driver's own end."""
+        if self.driver.wait(timeout=PATIENCE_S) != 0:
+            raise RuntimeError(f"the driver failed: {self.said.read_text()[-2000:]}")
+
+    def begun(self) -> list[tuple[float, str]]:
+        """When which shard was begun."""
+        lines = [line.split() for line in self.log.read_text().splitlines()]
+        return [(float(at), name) for at, name in lines]
+
+    def steps_again(self) -> int:
+        """Steps that were tuned twice, as the drivers say."""
+        return sum(map(int, re.findall(r"resumed, (\d+) steps done twice", self.said.read_text())))
+
+    def progress(self, stage: str) -> int:
+        """A number that grows while a stage goes on, and is 0 before."""
+        if stage == "scoring":
+            return len(self.begun())
+        marks = list(self.out.glob("train/*/reached/*.json"))
+        return max((path.stat().st_mtime_ns for path in marks), default=0)
+
+    def over(self, stage: str) -> bool:
+        """Whether a stage is behind."""
+        if stage == "tuning":
+            return (self.out / "runs.parquet").exists()
+        return self.driver.poll() is not None or (self.out / "report.html").exists()
+
+
+def undisturbed(address: str, study: Path, out: Path) -> float:
+    """Run the study to its end; gives back the seconds that it took."""
+    begun = time.monotonic()
+    Run(address, study, out).end()
+    return time.monotonic() - begun
+
+
+def drawn(seed: int, number: int) -> list[tuple[str, str]]:
+    """The stage and kind of each kill of a bout."""
+    dice = random.Random(f"{seed} {number}")
+    counts = {"tuning": dice.choice((0, 1, 1, 2)), "scoring": dice.choice((2, 3, 4))}
+    return [(stage, dice.choice(STAGES[stage])) for stage in STAGES for _ in range(counts[stage])]
+
+
+def fight(
+    arena: Arena,
+    study: Path,
+    out: Path,
+    calm: Path,
+    *,
+    number: int,
+    seed: int,
+    kills: list[tuple[str, str]],
+) -> Bout:
+    """Run the study while its parts are killed, and judge what it leaves."""
+    bout, begun = Bout(number), time.monotonic()
+    dice = random.Random(f"{seed} {number} when")
+    run = Run(arena.address, study, out)
+    try:
+        for stage, kind in kills:
+            if (made := _kill(arena, run, stage, kind, dice)) is not None:
+                bout.kills.append(made)
+        run.end()
+        bout.faults = faults(out, calm)
+    except (TimeoutError, RuntimeError, subprocess.TimeoutExpired) as error:
+        bout.faults = [f"{type(error).__name__}: {error}"]
+    finally:
+        if run.driver.poll() is None:
+            run.driver.kill()
+            run.driver.wait()
+        arena.fill_up()
+    bout.seconds = time.monotonic() - begun
+    bout.steps_again = run.steps_again()
+    attribute(bout.kills, run.begun())
+    return bout
+
+
+def _kill(arena: Arena, run: Run, stage: str, kind: str, dice: random.Random) -> Kill | None:
+    """Kill one of `kind` once the stage has gone on; None where it ended before."""
+    before, delay = run.progress(stage), dice.uniform(0, LATEST_S)
+
+    def ready() -> bool:
+        if run.driver.poll() not in (None, 0):
+            raise RuntimeError(f"the driver failed: {run.said.read_text()[-2000:]}")
+        return run.over(stage) or run.progress(stage) > before
+
+    until(ready, f"{stage} goes on before the kill of a {kind}", patience_s=PATIENCE_S)
+    time.sleep(delay)
+    if run.over(stage):
+        return None
+    kill = Kill(kind, stage, time.time())
+    if kind == "driver":
+        # Actors that it owns go with it, and the replicas when the next one tidies.
+        kill.actors = {each: len(arena.actors(each)) for each in TITLES}
+        run.restart()
+    elif kind == "node":
+        node = dice.choice(arena.nodes())
+        kill.actors = {each: len(arena.actors(each, node)) for each in TITLES}
+        arena.lose(node)
+        time.sleep(dice.uniform(0, LATEST_S))
+        arena.fill_up()
+    else:
+        victims = arena.actors(kind)
+        if not victims:
+            return None
+        kill.actors = {kind: 1}
+        with suppress(psutil.NoSuchProcess):
+            dice.choice(victims).send_signal(signal.SIGKILL)
+    return kill
+
+
+def attribute(kills: list[Kill], begun: list[tuple[float, str]]) -> None:
+    """Count every shard that was begun again for the last kill before."""
+    seen: set[str] = set()
+    for at, name in begun:
+        earlier = [kill for kill in kills if kill.at <= at]
+        if name in seen and earlier:
+            earlier[-1].repeated += 1
+        seen.add(name)

@@ -1,0 +1,46 @@
+"""`raybias` whose replicas write down each shard that they begin, for a bout to count. No test.
+
+    RAYBIAS_CHAOS_LOG=FILE RAYBIAS_CHAOS_PAUSE=SECONDS python counted_run.py run STUDY.yaml ...
+
+The pause stretches a shard of the tiny planted model, so that kills fall into one.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from raybias.cli import main
+from raybias.runtime import serve
+
+LOG = os.environ["RAYBIAS_CHAOS_LOG"]
+PAUSE_S = float(os.environ["RAYBIAS_CHAOS_PAUSE"])
+
+
+class Counted:
+    """An answerer that says what it begins."""
+
+    def __init__(self, answerer: Any) -> None:
+        self.answerer = answerer
+        self.load = answerer.load
+
+    def table(self, run: Any, shard: Any, items: Any) -> Any:
+        # One write of one line to a file opened for appending is whole.
+        with open(LOG, "a") as log:  # noqa: PTH123
+            log.write(f"{time.time()} {shard.file}\n")
+        time.sleep(PAUSE_S)
+        return self.answerer.table(run, shard, items)
+
+
+class CountedScorer(serve.SmallRunScorer):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.answerer = Counted(self.answerer)
+
+
+if __name__ == "__main__":
+    # A class of this script is sent by value, so that replicas need no path to it.
+    deployment = serve._deployment
+    serve._deployment = lambda plan: lambda _: deployment(plan)(CountedScorer)
+    main()

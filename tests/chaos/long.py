@@ -1,0 +1,108 @@
+"""Kill parts of small studies, again and again, and write down what came of it.
+
+    python tests/chaos/long.py --kills 100 --seed 1 --out chaos.md
+
+An interrupted command goes on with the bouts that OUT's .jsonl does not hold. Exits with 1 if
+any bout lost, doubled or changed something, or repeated more work than one shard an actor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+import tempfile
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+from arena import arena
+from bout import EVERY, SEEDS, STAGES, Bout, Kill, drawn, fight, undisturbed, write_study
+from tabulate import tabulate
+
+KINDS = ("driver", "replica", "caller", "worker", "node")
+
+
+def read(path: Path) -> list[Bout]:
+    """The bouts that were fought already."""
+    if not path.exists():
+        return []
+    records = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    return [Bout(**{**r, "kills": [Kill(**kill) for kill in r["kills"]]}) for r in records]
+
+
+def report(bouts: list[Bout], *, command: str, calm_s: float) -> str:
+    """The bouts in Markdown."""
+    kills = [kill for bout in bouts for kill in bout.kills]
+    rows = []
+    for kind in KINDS:
+        mine = [kill for kill in kills if kill.kind == kind]
+        by_stage = [sum(kill.stage == stage for kill in mine) for stage in STAGES]
+        died = sum(sum(kill.actors.values()) for kill in mine)
+        again = [kill.repeated for kill in mine]
+        rows.append((kind, len(mine), *by_stage, died, sum(again), max(again, default=0)))
+    headers = ("killed", "kills", *STAGES, "actors", "shards again", "most at once")
+    trainers, steps = sum(b.trainers for b in bouts), sum(b.steps_again for b in bouts)
+    wrong = [f"bout {bout.number}: {fault}" for bout in bouts for fault in bout.faults]
+    beyond = [f"bout {bout.number}: {text}" for bout in bouts for text in bout.beyond()]
+    intervals = steps / (EVERY * len(SEEDS))
+    lines = [
+        f"# {len(kills)} random kills over {len(bouts)} runs of the demonstration",
+        f"    {command}",
+        f"{platform.machine()}, Python {platform.python_version()}, ray {version('ray')},"
+        f" torch {version('torch')}; an undisturbed run took {calm_s:.0f} s, a disturbed one"
+        f" {sum(b.seconds for b in bouts) / max(1, len(bouts)):.0f} s.",
+        tabulate(rows, headers=headers, tablefmt="github"),
+        f"Tuning: {trainers} groups of workers killed, {steps} steps done twice, which is"
+        f" {intervals:.1f} evaluation intervals of all {len(SEEDS)} seeds.",
+        f"Rows missing or double, results that differ in a bit, files left: {len(wrong)}.",
+        f"Repeated work over its bound: {len(beyond)}.",
+        *wrong,
+        *beyond,
+    ]
+    return "\n\n".join(lines) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Kill parts of small studies.")
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=Path("chaos.md"))
+    options = parser.parse_args()
+    held = options.out.with_suffix(".jsonl")
+    bouts = read(held)
+    command = f"python tests/chaos/long.py --kills {options.kills} --seed {options.seed}"
+    folder = Path(tempfile.mkdtemp(prefix="chaos"))
+    study = write_study(folder)
+    with arena() as place:
+        calm_s = undisturbed(place.address, study, folder / "calm")
+        print(f"undisturbed: {calm_s:.0f} s", file=sys.stderr)
+        while (made := sum(len(bout.kills) for bout in bouts)) < options.kills:
+            number = len(bouts) + 1
+            bout = fight(
+                place, study, folder / f"bout{number}", folder / "calm",
+                number=number, seed=options.seed, kills=drawn(options.seed, number),
+            )  # fmt: skip
+            bouts.append(bout)
+            with held.open("a", encoding="utf-8") as stream:
+                stream.write(json.dumps(bout.record()) + "\n")
+            options.out.write_text(report(bouts, command=command, calm_s=calm_s), "utf-8")
+            _say(bout, made + len(bout.kills), options.kills)
+        left = place.left()
+    if left:
+        with options.out.open("a") as stream:
+            stream.write(f"\nLeft in the cluster: {', '.join(left)}\n")
+    print(options.out.read_text("utf-8"))
+    return int(bool(left) or any(bout.faults or bout.beyond() for bout in bouts))
+
+
+def _say(bout: Bout, made: int, wanted: int) -> None:
+    killed = ", ".join(f"{kill.kind} ({kill.repeated})" for kill in bout.kills)
+    said = "; ".join(bout.faults + bout.beyond()) or "right"
+    line = f"{made}/{wanted} kills, bout {bout.number}, {bout.seconds:.0f} s: {killed}: {said}"
+    print(time.strftime("%H:%M:%S"), line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,83 @@
+"""What is wrong with an OUT that was disturbed, beside one of the same study that was not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pyarrow.parquet as pq
+
+from raybias.report import load_record
+from raybias.runtime.shards import Shard, reading_of, shards_of
+from raybias.storage import Store
+
+#: How long something took; all else is a result.
+TIMES = ("seconds",)
+
+
+def planned(out: Path) -> list[Shard]:
+    """Every shard that an OUT must hold."""
+    store = Store(out)
+    study = load_record(store).study
+    items = {
+        probe.name: pq.read_metadata(out / "items" / f"{probe.name}.parquet").num_rows
+        for probe in study.probes
+    }
+    runs = [row for row in store.read_table("runs.parquet").to_pylist() if row["selected"]]
+    rows = study.resources.rows_per_shard
+    return shards_of(runs, items, rows, reading_of(study.methods[0]))
+
+
+def faults(out: Path, calm: Path) -> list[str]:
+    """Rows missing or double, and every difference of a result; none where all is well."""
+    return _rows(out) + _bits(out, calm) + _litter(out)
+
+
+def _rows(out: Path) -> list[str]:
+    """The files of predictions against the plan, and their rows against the items."""
+    shards = {shard.file: shard for shard in planned(out)}
+    there = {str(path.relative_to(out)) for path in (out / "predictions").rglob("*.parquet")}
+    found = [f"missing: {name}" for name in sorted(shards.keys() - there)]
+    found += [f"not planned: {name}" for name in sorted(there - shards.keys())]
+    for name in sorted(there & shards.keys()):
+        shard = shards[name]
+        items = pq.read_table(out / "items" / f"{shard.probe}.parquet")["item_id"]
+        frame = pq.read_table(out / name)
+        right = items.slice(shard.first_row, shard.rows).to_pylist()
+        if frame["item_id"].to_pylist() != right or set(frame["run_id"].to_pylist()) != {
+            shard.run_id
+        }:
+            found.append(f"rows missing, double or foreign: {name}")
+    return found
+
+
+def _bits(out: Path, calm: Path) -> list[str]:
+    """Adapters, predictions and tables that are not the undisturbed ones, bit for bit."""
+    found = []
+    patterns = ("predictions/**/*.parquet", "tables/*", "adapters/*/*.safetensors", "runs.parquet")
+    for pattern in patterns:
+        names = {str(path.relative_to(calm)) for path in calm.glob(pattern)}
+        others = {str(path.relative_to(out)) for path in out.glob(pattern)}
+        found += [f"on one side alone: {name}" for name in sorted(names ^ others)]
+        found += [
+            f"differs: {name}" for name in sorted(names & others) if not _same(out, calm, name)
+        ]
+    return found
+
+
+def _same(out: Path, calm: Path, name: str) -> bool:
+    one, other = out / name, calm / name
+    if one.read_bytes() == other.read_bytes():
+        return True
+    readers = {".parquet": pl.read_parquet, ".csv": pl.read_csv}
+    if Path(name).stem != "runs" or one.suffix not in readers:
+        # A table of runs in Markdown says how long they took; its Parquet is compared.
+        return Path(name).stem == "runs"
+    read = readers[one.suffix]
+    return bool(read(one).drop(TIMES, strict=False).equals(read(other).drop(TIMES, strict=False)))
+
+
+def _litter(out: Path) -> list[str]:
+    """Files that nobody needs any more."""
+    states = [path for path in (out / "train").rglob("*") if path.is_file()]
+    return [f"left: {path.relative_to(out)}" for path in [*states, *out.rglob(".*.tmp")]]
