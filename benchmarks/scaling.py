@@ -41,8 +41,8 @@ from raybias.runtime import infer, serve
 from raybias.runtime.cluster import connected
 from raybias.runtime.infer import score_shards
 from raybias.runtime.metrics import Meter
-from raybias.runtime.room import ScorePlan
 from raybias.runtime.shards import Shard
+from raybias.runtime.stages import ScorePlan
 from raybias.schema import PREDICTIONS
 from raybias.storage import Store
 

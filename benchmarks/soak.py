@@ -42,8 +42,9 @@ from raybias.runtime.cluster import connected
 from raybias.runtime.infer import score_shards
 from raybias.runtime.inventory import read_inventory
 from raybias.runtime.metrics import Meter
-from raybias.runtime.plan import ScorePlan, plan
+from raybias.runtime.plan import plan
 from raybias.runtime.shards import reading_of, shards_of
+from raybias.runtime.stages import ScorePlan
 from raybias.storage import Store
 
 #: Studies whose numbers are not judged: what is loaded once is loaded in them.
