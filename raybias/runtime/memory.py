@@ -7,7 +7,7 @@ counts are upper estimates from a model's shape; no weight is loaded.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from raybias.config import (
     ChainOfThought,
@@ -24,8 +24,11 @@ if TYPE_CHECKING:
     from raybias.engine.shape import ModelShape
 
 # Values that autograd keeps per token, layer and unit of width beside those of the feed-forward
-# part, and of attention's weights, when the weights are frozen: 6.4 were measured.
-_KEPT_BESIDE = 9
+# part and of attention's weights, when the weights are frozen: 6.4 were measured. On a CPU what
+# malloc cannot give back and attention's plain product come on top.
+_KEPT_BESIDE: Final = {"cpu": 16, "gpu": 9}
+# Values per input and output of each layer that LoRA adapts: the input and its mask, float32.
+_KEPT_BY_FACTORS: Final = 1.1
 # Values alive per token in a forward pass without gradients: per unit of width, and per unit of
 # feed-forward width.
 _ALIVE, _ALIVE_FEED_FORWARD = 8, 3
@@ -77,11 +80,11 @@ def tuning_shares(
     item = shape.item
     return (
         *_weights(shape, partitions),
-        *_activations(shape, tokens, item),
+        *_activations(shape, tokens, item, device),
         *(
             _prompt_shares(shape, method, pack, item)
             if isinstance(method, SoftPrompt)
-            else _factor_shares(shape, method, pack)
+            else _factor_shares(shape, method, pack, tokens)
         ),
         _process(device),
     )
@@ -104,9 +107,11 @@ def host_shares(
     )
 
 
-def _activations(shape: ModelShape, tokens: int, item: int, *, frozen: bool = True) -> list[Share]:
+def _activations(
+    shape: ModelShape, tokens: int, item: int, device: str, *, frozen: bool = True
+) -> list[Share]:
     """What a pass with gradients keeps in every layer, and what it works on in one."""
-    beside, own = _KEPT_BESIDE, shape.kept
+    beside, own = _KEPT_BESIDE[device], shape.kept
     if not frozen:
         # Every linear layer keeps its input for the gradient of its weight.
         beside, own = 2 * beside, 2 * own
@@ -151,14 +156,18 @@ def _prompt_shares(
     )
 
 
-def _factor_shares(shape: ModelShape, method: Tuned, pack: int) -> tuple[Share, ...]:
-    rank = method.rank if isinstance(method, Lora) else 0
+def _factor_shares(shape: ModelShape, method: Tuned, pack: int, tokens: int) -> tuple[Share, ...]:
+    rank, widths = (method.rank if isinstance(method, Lora) else 0), shape.linear_widths
     return (
         Share(
+            "inputs of the factors, kept too",
+            f"{tokens:,} tokens x {widths:,} inputs and outputs x {_KEPT_BY_FACTORS:g} x 4 bytes",
+            int(tokens * widths * _KEPT_BY_FACTORS * 4),
+        ),
+        Share(
             "factors, gradients, AdamW, best",
-            f"{pack} x rank {rank} x {shape.linear_widths:,} inputs and outputs x 4 bytes"
-            f" x {_COPIES}",
-            pack * rank * shape.linear_widths * 4 * _COPIES,
+            f"{pack} x rank {rank} x {widths:,} inputs and outputs x 4 bytes x {_COPIES}",
+            pack * rank * widths * 4 * _COPIES,
         ),
     )
 
@@ -172,7 +181,7 @@ def _full_shares(shape: ModelShape, method: Full, *, tokens: int, device: str) -
             f"{shape.parameters:,} parameters x 4 bytes x {_COPIES + 1}",
             shape.parameters * 4 * (_COPIES + 1),
         ),
-        *_activations(shape, step, 4, frozen=False),
+        *_activations(shape, step, 4, device, frozen=False),
         _process(device),
     )
 

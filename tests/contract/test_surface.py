@@ -15,7 +15,10 @@ from raybias.cli import app
 
 COMMANDS = {
     "run": {"--out", "--set", "--limit", "--profile", "--address", "--debug"},
-    "plan": {"--out", "--set", "--limit", "--profile", "--address", "--assume"},
+    "plan": {
+        *("--out", "--set", "--limit", "--profile", "--address", "--assume"),
+        *("--peak-tflops", "--utilisation"),
+    },
     "demo": {"--out", "--address", "--debug"},
     "doctor": {"--address", "--out"},
     "gaps": {"--out", "--profile", "--interval", "--reference"},
