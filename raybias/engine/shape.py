@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from raybias.config import Backbone as Spec
@@ -59,6 +60,7 @@ class ModelShape:
         return self.weight_bytes // self.parameters
 
 
+@lru_cache(maxsize=64)
 def model_shape(spec: Spec) -> ModelShape:
     """Sizes of a backbone, read on torch's meta device.
 
