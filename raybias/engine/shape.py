@@ -30,6 +30,7 @@ class ModelShape:
     parameters, weight_bytes: of all weights, shared ones once.
     layers, hidden: blocks, and the width between them.
     width: of the input embeddings, which soft prompts share.
+    vocabulary: rows of the input embeddings.
     feed_forward: the widest layer inside a block.
     kept: values per token and unit of `feed_forward` that a backward pass needs.
     keys: width of one layer's keys (as of its values).
@@ -45,6 +46,7 @@ class ModelShape:
     layers: int
     hidden: int
     width: int
+    vocabulary: int
     feed_forward: int
     kept: int
     keys: int
@@ -81,6 +83,7 @@ def model_shape(spec: Spec) -> ModelShape:
         layers=int(config.num_hidden_layers),
         hidden=hidden,
         width=int(model.get_input_embeddings().embedding_dim),
+        vocabulary=int(model.get_input_embeddings().num_embeddings),
         feed_forward=max((width[-1] for width in widths), default=hidden),
         kept=_KEPT.get(_activation(config), _KEPT_BY_OTHERS),
         keys=key_heads * int(getattr(config, "head_dim", None) or hidden // heads),

@@ -15,6 +15,7 @@ from raybias.config import (
     Full,
     Lora,
     Method,
+    PairScore,
     Prompted,
     SoftPrompt,
     Tuned,
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 _KEPT_BESIDE: Final = {"cpu": 18, "gpu": 9}
 # Values per input and output of each layer that LoRA adapts: the input and its mask, float32.
 _KEPT_BY_FACTORS: Final = 1.1
+# Tokens of the shortest text behind which the next one is asked for; copies of its logits.
+_SHORTEST: Final = 16
+_LOGITS: Final = 3
 # Values alive per token in a forward pass without gradients: per unit of width, and per unit of
 # feed-forward width.
 _ALIVE, _ALIVE_FEED_FORWARD = 8, 3
@@ -194,9 +198,9 @@ def scoring_shares(
     `partitions` are the workers that the weights are sharded over; 1 holds all of them.
     """
     item = weight_item(shape, method)
-    # Decoding keeps what it has read; other passes hold a layer's keys and values at a time,
-    # and are counted alike.
-    again = 1 + isinstance(method, ChainOfThought | Coreference)
+    # Decoding keeps what it has read and copies it where rows are left out or go on; other
+    # passes hold a layer's keys and values at a time, and are counted alike.
+    again = 1 + 2 * isinstance(method, ChainOfThought | Coreference)
     read = "keys and values" + (
         ", decoded tokens too" if isinstance(method, Prompted | Coreference) else ""
     )
@@ -206,11 +210,26 @@ def scoring_shares(
         Share(
             read,
             f"{tokens:,} tokens x {shape.layers} layers x 2 x {shape.keys} x {item} bytes"
-            + (" x 2" if again > 1 else ""),
+            + (f" x {again}" if again > 1 else ""),
             tokens * shape.layers * 2 * shape.keys * item * again,
         ),
+        *_logits(shape, method, tokens),
         _process(device),
     )
+
+
+def _logits(shape: ModelShape, method: Method, tokens: int) -> list[Share]:
+    """Logits of the whole vocabulary, which few methods need, and at few tokens."""
+    if not isinstance(method, Prompted | PairScore | Coreference):
+        return []
+    rows = tokens // _SHORTEST
+    return [
+        Share(
+            "logits and what is made of them",
+            f"{rows:,} tokens x {shape.vocabulary:,} x 4 bytes x {_LOGITS}",
+            rows * shape.vocabulary * 4 * _LOGITS,
+        )
+    ]
 
 
 def weight_item(shape: ModelShape, method: Method | Tuned) -> int:
