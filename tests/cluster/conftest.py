@@ -15,6 +15,14 @@ from raybias.runtime.cluster import connected
 
 # Ray reads this when it is imported: a busy machine takes longer than its 30 s to start.
 os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")
+# What workers need to reach a test's own S3 service, and no other.
+os.environ |= {
+    "AWS_ACCESS_KEY_ID": "testing",
+    "AWS_SECRET_ACCESS_KEY": "testing",
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+    "AWS_MAX_ATTEMPTS": "5",
+}
 
 
 @pytest.fixture(scope="session")

@@ -39,6 +39,7 @@ from raybias.storage import Store
 pytestmark = pytest.mark.cluster
 
 DRIVER = Path(__file__).with_name("tune_driver.py")
+PREEMPTED = Path(__file__).with_name("preempted.py")
 PATIENCE_S = 240
 ON_RAY = pytest.mark.usefixtures("ray_cluster")
 
@@ -240,6 +241,66 @@ def repeated_steps(said: str) -> int:
     line = next(line for line in said.splitlines() if "runs resumed" in line)
     assert "5 runs resumed" in line
     return int(line.rpartition(", ")[2].split()[0])
+
+
+SHARDED = {
+    "soft_prompt": ("resources.shard=zero3",),
+    "lora": (
+        "resources.shard=zero3",
+        "methods.0={kind: lora, rank: 2, learning_rates: [0.01], seeds: [1, 2, 3, 4, 5], keep: 2,"
+        " batch_size: 4, eval_every: 10, max_steps: 60, early_stop: {after_step: 60}}",
+    ),
+}
+
+
+@pytest.mark.slow
+@ON_RAY
+@pytest.mark.parametrize("method", SHARDED)
+def test_a_killed_rank_of_a_sharded_backbone_changes_no_bit(
+    study_file: Path, tmp_path: Path, method: str
+) -> None:
+    study = load_study(study_file, overrides=SHARDED[method])
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    undisturbed = tuned(study, whole)
+
+    def kill() -> None:
+        train_workers(psutil.Process())[0].send_signal(signal.SIGKILL)
+
+    said = io.StringIO()
+    killer = when(lambda: checkpointed(cut), kill)
+    rows = tuned(study, cut, said)
+    killer.join()
+    assert timeless(rows) == timeless(undisturbed)
+    assert repeated_steps(said.getvalue()) <= 2 * 10 * 5
+    assert weights_of(cut).keys() == weights_of(whole).keys()
+    assert same_bits(weights_of(cut), weights_of(whole))
+
+
+def weights_of(out: Path) -> dict[str, torch.Tensor]:
+    return {
+        f"{path.parent.name} {name}": tensor
+        for path in sorted(out.glob("adapters/*/adapter_model.safetensors"))
+        for name, tensor in load_file(path).items()
+    }
+
+
+@pytest.mark.slow
+def test_an_announced_loss_of_a_node_costs_few_steps_and_counts_as_no_failure(
+    study_file: Path, tmp_path: Path
+) -> None:
+    lora = (
+        "methods.0={kind: lora, rank: 2, learning_rates: [0.01], seeds: [1, 2, 3, 4, 5], keep: 2,"
+        " batch_size: 4, eval_every: 10, max_steps: 1500, early_stop: {after_step: 1500}}"
+    )
+    command = [sys.executable, str(PREEMPTED), str(study_file), str(tmp_path)]
+    found = subprocess.run(
+        [*command, lora, "resources.max_failures=0"],
+        capture_output=True, text=True, check=False, timeout=600,
+    )  # fmt: skip
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert "drained" in found.stdout
+    # Without the notice, all steps since the round's beginning.
+    assert repeated_steps(found.stdout) <= 2 * 10 * 5
 
 
 @pytest.fixture
