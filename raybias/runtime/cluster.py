@@ -37,10 +37,8 @@ def connected(address: str | None = None) -> Iterator[None]:
         yield
         return
     place = address or os.environ.get("RAY_ADDRESS") or "local"
-    # Processes of a node with this address listen on it alone, and not on every interface.
-    loopback = {"_node_ip_address": "127.0.0.1"} if place == "local" else {}
     try:
-        ray.init(address=place, log_to_driver=debugging(), logging_level=logging.ERROR, **loopback)
+        ray.init(address=place, log_to_driver=debugging(), logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise PlanError(
             f"no Ray cluster answers ({first_line(error)})",
