@@ -245,7 +245,7 @@ def causal_part(folder: Path, pairs: Sequence[Pair], *, dtypes: Sequence[str], d
         sides[f"ours {name}"] = partial(_ignoring, _pll, PairScorer(backbone, ("sum",)), pairs)
         rows = backbone.tokenizer(texts)["input_ids"]
         total = sum(len(row) - 1 for row in rows)
-        distinct = len({tuple(row[:n]) for row in rows for n in range(1, len(row))})
+        distinct = workload.distinct_tokens(row[:-1] for row in rows)
         head = 2 * backbone.model.get_output_embeddings().weight.numel() * distinct
         flops[f"ours {name}"] = head + workload.model_flops(
             backbone.model, distinct, backward=False

@@ -9,6 +9,7 @@ with left padding, as its users run it. Parts:
 - cot: 64 tokens of reasoning, then 3 of answer behind the prompt that holds its text. Random
   weights would write parts of words, which become more tokens when read again, so both sides'
   embeddings are zero for all tokens but whole words.
+- coreference: WinoBias sentences in six prompts each, 32 new tokens, greedy.
 - likelihood: three label words after each zero-shot prompt, as `scoring.py` measures them.
 
     python benchmarks/prompting.py --rounds 3
@@ -32,22 +33,25 @@ from scoring import harness, same
 from tokenizers.decoders import ByteLevel
 
 from raybias.engine.backbone import Backbone
-from raybias.engine.decoding import common_length
 from raybias.engine.generation import Followup, TextGenerator
 from raybias.engine.sampling import Sampling
 from raybias.engine.scoring import LabelScorer
 from raybias.engine.verbalizer import verbalizer_ids
+from raybias.probes.coreference import coreference_prompts
 from raybias.probes.prompts import (
     conclusion_prompt,
     few_shot_prompt,
     reasoning_prompt,
     zero_shot_prompt,
 )
+from raybias.probes.winobias import coreference_items
 from raybias.schema import LABELS
+from raybias.storage import Store
 
 TEMPERATURE = 0.8
 ANSWER = 3
 REASONING = 64
+COREFERENCE = 32
 
 
 class Writer(Protocol):
@@ -152,9 +156,8 @@ def shots(sst5: Path | None, turn: int) -> list[tuple[str, int]]:
 
 
 def needed_flops(model: Any, rows: Sequence[Sequence[int]], new: int) -> float:
-    """Blocks for every token once, the common opening once for all, and the head for new tokens."""
-    shared = common_length(rows)
-    tokens = shared + sum(len(row) - shared for row in rows) + (new - 1) * len(rows)
+    """Blocks once for every token behind a different opening, and the head for new tokens."""
+    tokens = workload.distinct_tokens(rows) + (new - 1) * len(rows)
     head: int = 2 * model.get_output_embeddings().weight.numel() * new * len(rows)
     return workload.model_flops(model, tokens, backward=False) + head
 
@@ -206,6 +209,37 @@ def cot(
         + head,
         note=f"{_mean(rows):.0f} tokens a first prompt, {asked} more before the answer.",
     )
+
+
+def coreference(
+    writers: dict[str, Writer], checks: list[Writer], backbone: Backbone, sentences: list[list[str]]
+) -> Part:
+    """Six prompts a sentence, greedy."""
+    prompts = [prompt for each in sentences for prompt in each]
+
+    def work(write: Writer) -> Callable[[int], object]:
+        return lambda _turn: write(prompts, COREFERENCE)
+
+    rows = backbone.encode(prompts)
+    return Part(
+        f"Coreference, {len(sentences)} sentences in six prompts, {COREFERENCE} new tokens, greedy",
+        {name: work(write) for name, write in writers.items()},
+        peer=next(iter(writers)),
+        alike=dict.fromkeys(writers, agreement(checks, prompts[:16], COREFERENCE)),
+        flops=needed_flops(backbone.model, rows, COREFERENCE),
+        note=f"{_mean(rows):.0f} tokens a prompt.",
+    )
+
+
+def asked(winobias: Path | None, count: int) -> list[list[str]]:
+    """The six prompts of each of `count` sentences, evenly drawn where WinoBias is given."""
+    if winobias is None:
+        texts, _ = workload.sentences(None, count)
+        return [list(coreference_prompts(text, "he").values()) for text in texts]
+    items = coreference_items(Store(str(winobias)))
+    drawn = items.gather_every(max(1, items.height // count)).head(count)
+    rows = drawn.select("text", "pronoun").rows()
+    return [list(coreference_prompts(text, pronoun).values()) for text, pronoun in rows]
 
 
 def write_words(models: Sequence[Any], tokenizers: Sequence[Any]) -> None:
@@ -286,7 +320,10 @@ def main(
     rounds: Annotated[int, typer.Option(help="Interleaved rounds; medians are taken.")] = 3,
     items: Annotated[int, typer.Option(help="Race items.")] = 660,
     reasoned: Annotated[int, typer.Option(help="Items of the chain of thought.")] = 128,
-    part: Annotated[str, typer.Option(help="few_shot, cot, likelihood or all.")] = "all",
+    referring: Annotated[int, typer.Option(help="Sentences of the coreference part.")] = 64,
+    part: Annotated[
+        str, typer.Option(help="few_shot, cot, coreference, likelihood or all.")
+    ] = "all",
     batch: Annotated[int, typer.Option(help="The pipeline's batch size.")] = 16,
     shape: workload.ShapeOption = "125m",
     device: workload.DeviceOption = "cpu",
@@ -294,6 +331,7 @@ def main(
     extra: Annotated[str | None, typer.Option(help="Ours also in this dtype.")] = None,
     amazon: Annotated[Path | None, typer.Option(help="Folder with the Amazon templates.")] = None,
     sst5: Annotated[Path | None, typer.Option(help="Folder with SST-5's files.")] = None,
+    winobias: Annotated[Path | None, typer.Option(help="Folder with WinoBias.")] = None,
     tokenizer: workload.TokenizerOption = None,
     threads: workload.ThreadsOption = 2,
     peak: workload.PeakOption = None,
@@ -301,7 +339,7 @@ def main(
 ) -> None:
     """Time prompted answers."""
     torch.set_num_threads(threads)
-    wanted = ("few_shot", "cot", "likelihood") if part == "all" else (part,)
+    wanted = ("few_shot", "cot", "coreference", "likelihood") if part == "all" else (part,)
     texts = workload.items(amazon, items, attributes=("race",))
     with tempfile.TemporaryDirectory() as temporary:
         folder = workload.save_model(
@@ -314,15 +352,17 @@ def main(
         model = workload.load_peer(folder, dtype=dtype, device=device)
         backbone = next(iter(ours.values()))
         peer = Pipeline(model, folder, batch)
-        checks: list[Writer] = [
-            Ours(backbone, 0.0),
-            Pipeline(model, folder, batch, do_sample=False),
-        ]
+        greedy_peer = Pipeline(model, folder, batch, do_sample=False)
+    checks: list[Writer] = [Ours(backbone, 0.0), greedy_peer]
     writers: dict[str, Writer] = {f"pipeline {dtype}, batch {batch}": peer}
     writers |= {name: Ours(each) for name, each in ours.items()}
     parts: list[Part] = []
     if "few_shot" in wanted:
         parts.append(few_shot(writers, checks, backbone, texts, lambda turn: shots(sst5, turn)))
+    if "coreference" in wanted:
+        greedy: dict[str, Writer] = {f"pipeline {dtype}, batch {batch}": greedy_peer}
+        greedy |= {name: Ours(each, 0.0) for name, each in ours.items()}
+        parts.append(coreference(greedy, checks, backbone, asked(winobias, referring)))
     if "cot" in wanted:
         fewer = texts[:: max(1, len(texts) // reasoned)][:reasoned]
         sides = [model, *(each.model for each in ours.values())]

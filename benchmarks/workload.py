@@ -13,7 +13,7 @@ import shlex
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -220,6 +220,16 @@ def model_flops(model: Any, tokens: float, *, backward: bool) -> float:
         if isinstance(module, torch.nn.Linear)
     )
     return 2.0 * weights * tokens * (2 if backward else 1)
+
+
+def distinct_tokens(rows: Iterable[Sequence[int]]) -> int:
+    """Tokens that no other row shares with everything before them."""
+    numbers: dict[tuple[int, int], int] = {}
+    for row in rows:
+        node = 0
+        for token in row:
+            node = numbers.setdefault((node, token), len(numbers) + 1)
+    return len(numbers)
 
 
 def peak_tflops(dtype: str, device: str) -> float:
