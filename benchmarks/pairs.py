@@ -184,6 +184,8 @@ def masked_part(
     model = transformers.AutoModelForMaskedLM.from_pretrained(folder, dtype=workload.DTYPES[dtype])
     model.eval().to(device)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    # minicons calls it by the name that transformers 5 dropped.
+    tokenizer.batch_encode_plus = tokenizer.__call__
     minicons = MaskedLMScorer(model, device, tokenizer=tokenizer)
     few = pairs[::share]
     texts = [text for pair in pairs for text in pair]
