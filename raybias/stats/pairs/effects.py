@@ -186,16 +186,18 @@ def _rows(
     ends = percentiles(drawn_3MSB.reshape(n.size, -1), n, level)
     low, high = (100 * end.reshape(drawn_3MSB.shape[:3]) for end in ends)
     before, after, square = sums.original / weight, sums.value / weight, sums.square / weight
+    # Means over prompts are sixths: what is left of two equal ones is no effect.
+    effect = np.round(after - before, 12)
     z, z_p = change.two_proportions(before, after, np.maximum(pairs.n, 1))
     exact, student = (
         change.mcnemar(sums.up, sums.down),
-        change.paired_t(after - before, square, sums.n),
+        change.paired_t(effect, square, sums.n),
     )
     unit = {
-        "value": 100 * after, "original": 100 * before, "effect": 100 * (after - before),
+        "value": 100 * after, "original": 100 * before, "effect": 100 * effect,
         "low": low[0], "high": high[0], "value_low": low[1], "value_high": high[1],
         "original_low": low[2], "original_high": high[2],
-        "pairs_needed": change.pairs_needed(after - before, square, level=level),
+        "pairs_needed": change.pairs_needed(effect, square, level=level),
         "resolvable": 100 * change.resolvable(square, np.maximum(pairs.n, 1), level=level),
     }  # fmt: skip
     for m, (model, score, test) in enumerate(metrics):
