@@ -366,7 +366,8 @@ def main(
     if "cot" in wanted:
         fewer = texts[:: max(1, len(texts) // reasoned)][:reasoned]
         sides = [model, *(each.model for each in ours.values())]
-        write_words(sides, [peer.run.tokenizer, *(each.tokenizer for each in ours.values())])
+        tokenizers = [each.run.tokenizer for each in (peer, greedy_peer)]
+        write_words(sides, [*tokenizers, *(each.tokenizer for each in ours.values())])
         parts.append(cot(writers, checks, backbone, fewer))
     if "likelihood" in wanted:
         lm = HFLM(
