@@ -101,7 +101,8 @@ def app(args: Serving) -> serve.Application:
         ray_actor_options={"num_cpus": 0},
         # The models' queues turn away what is too much; this bounds the bodies that are held.
         max_ongoing_requests=max(_UNDER_WAY, 2 * args.limits.max_queued),
-        max_queued_requests=args.limits.max_queued,
+        # Requests that come at once wait for a moment before they are under way.
+        max_queued_requests=max(_UNDER_WAY, 2 * args.limits.max_queued),
         backpressure_config=BackpressureConfig(retry_after_s=RETRY_AFTER_S),
     )(serve.ingress()(Ingress))
     return ingress.bind(runs, deployments, args.limits, digest, meter)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # Values that autograd keeps per token, layer and unit of width beside those of the feed-forward
 # part and of attention's weights, when the weights are frozen: 6.4 were measured. On a CPU what
 # malloc cannot give back and attention's plain product come on top.
-_KEPT_BESIDE: Final = {"cpu": 18, "gpu": 9}
+_KEPT_BESIDE: Final = {"cpu": 24, "gpu": 9}
 # Values per input and output of each layer that LoRA adapts: the input and its mask, float32.
 _KEPT_BY_FACTORS: Final = 1.1
 # Tokens of the shortest text behind which the next one is asked for; copies of its logits.

@@ -113,6 +113,7 @@ def test_what_is_tuned_opens_elsewhere(study: Path, cold: Path) -> None:
     assert AutoModelForSequenceClassification.from_pretrained(folders["full"]).num_labels == 3
 
 
+@pytest.mark.slow
 def test_the_same_answers_however_spread_and_after_a_resume(
     study: Path, cold: Path, tmp_path: Path
 ) -> None:

@@ -160,6 +160,7 @@ def test_what_is_tuned_is_not_tuned_again(
         tuned(changed, out)
 
 
+@pytest.mark.slow
 @ON_RAY
 def test_a_sweep_on_one_worker_records_diverged_runs_and_the_chosen_rate(
     study_file: Path, alone: dict[str, torch.Tensor], tmp_path: Path
