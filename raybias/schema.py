@@ -245,6 +245,12 @@ PAIRS: Final = pa.schema(
     ]
 )
 
+#: Pairs that a model rewrote, with what its judge says of each side that it wrote: null for a
+#: side that was mirrored, and for both where the original stands.
+REWRITTEN_PAIRS: Final = pa.schema(
+    [*PAIRS, ("adequacy_more", pa.float64()), ("adequacy_less", pa.float64())]
+)
+
 #: One row per pair, style and way of scoring. `preference` is 1 where sent_more scores
 #: higher, 0 where sent_less does, and null for a tie, which stays in the denominator.
 PAIR_SCORES: Final = pa.schema(

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from raybias.runtime.costs import Cost, Costs
     from raybias.runtime.memory import Share
     from raybias.runtime.plan import Plan
-    from raybias.runtime.stages import ScorePlan, Stage, TunePlan
+    from raybias.runtime.stages import RewritePlan, ScorePlan, Stage, TunePlan
 
 
 def plan(
@@ -75,6 +75,7 @@ def plan(
 def describe(plan: Plan, costs: Costs) -> str:
     """A plan and its costs as text for people."""
     parts = [f"{plan.study} on {plan.inventory}"]
+    parts += [_rewriting(part) for part in plan.rewriting]
     for tuned in plan.tuning:
         cost = costs.stages.get((tuned.backbone, tuned.method, tuned.training))
         parts.append("\n".join([_tuning(tuned), *_cost(cost)]))
@@ -83,7 +84,8 @@ def describe(plan: Plan, costs: Costs) -> str:
         parts.append("\n".join([_scoring(scored), *_cost(cost)]))
     parts += [f"note: {note}" for note in (*plan.notes, *costs.unknown)]
     if costs.hours is not None:
-        parts.append(f"together {costs.hours:,.1f} device-hours at most")
+        aside = ", rewriting aside" if plan.rewriting else ""
+        parts.append(f"together {costs.hours:,.1f} device-hours at most{aside}")
     return "\n\n".join(parts)
 
 
@@ -95,6 +97,19 @@ def _cost(cost: Cost | None) -> list[str]:
     rows = [(line.what, line.arithmetic, line.result) for line in cost.lines]
     table = tabulate(rows, tablefmt="plain", colalign=("left", "left", "right"))
     return ["  costs at most", *(f"    {line}" for line in table.splitlines())]
+
+
+def _rewriting(plan: RewritePlan) -> str:
+    probes = ", ".join(f"{name} {_count(rows, 'pair')}" for name, rows in plan.pairs.items())
+    return "\n".join(
+        [
+            f"rewrite as {plan.style} with {plan.backbone}, judged by {plan.judge} ({plan.paired}):"
+            f" {probes}",
+            f"  {_count(plan.actors, 'actor')}, each {_resources(plan.cpus, plan)};"
+            f" {_count(plan.chunks, 'chunk')}, {plan.tokens_per_batch} tokens at a time",
+            *_memory(plan),
+        ]
+    )
 
 
 def _tuning(plan: TunePlan) -> str:

@@ -175,7 +175,11 @@ class Study(Section):
         """The same study with every option that the profile decides filled in."""
         methods = tuple(method.resolve(self.profile) for method in self.methods)
         return self.model_copy(
-            update={"methods": methods, "statistics": self.statistics.resolve(self.profile)}
+            update={
+                "methods": methods,
+                "styles": self.styles.resolve(self.profile),
+                "statistics": self.statistics.resolve(self.profile),
+            }
         )
 
 
@@ -274,8 +278,6 @@ def _rebased(study: Study, folder: Path) -> Study:
             "training": each(study.training, "data"),
             "probes": each(study.probes, "data"),
             "pairs": each(study.pairs, "data"),
-            "styles": study.styles.model_copy(
-                update={"files": tuple(str(local(file)) for file in study.styles.files)}
-            ),
+            "styles": study.styles.located(lambda text: str(local(text))),
         }
     )

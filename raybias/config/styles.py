@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Literal, Self, get_args
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from raybias.config.data import Backbone
-from raybias.config.section import Section
+from raybias.config.section import Profile, Section
 
 
 class StyleOptions(Section):
@@ -25,6 +26,8 @@ class StyleOptions(Section):
     drawn per pair."""
 
 
+#: The styles that no rule makes.
+Rewritten = Literal["formal", "informal"]
 Style = Literal[
     "original",
     "prefix_1",
@@ -36,20 +39,6 @@ Style = Literal[
     "formal",
     "informal",
 ]
-
-
-class Styles(Section):
-    """Which styles pairs come in, and how they are made."""
-
-    names: tuple[Style, ...] = Field(("original",), min_length=1)
-    """original, prefix_1 to prefix_3, punctuation, evidential, question_answer by rule; formal
-    and informal from `files`. A probe takes those that it has."""
-    options: StyleOptions = StyleOptions()
-    """What the rules leave open."""
-    files: tuple[str, ...] = ()
-    """Styled pairs of your own: pair_id, style, sent_more, sent_less."""
-    seed: int = 0
-    """Keys what is drawn per pair."""
 
 
 class Checkpoint(Section):
@@ -98,3 +87,52 @@ class Rewriting(Checkpoint):
     paired: Literal["separate", "mirror"] | None = None
     """Rewrite both sides of a pair, or one and transfer the edit to the other (paper separate,
     strict mirror)."""
+
+    def resolve(self, profile: Profile) -> Self:
+        """The same with what the profile decides filled in."""
+        paired = self.paired or ("mirror" if profile == "strict" else "separate")
+        return self.model_copy(update={"paired": paired})
+
+    def located(self, local: Callable[[str], str]) -> Self:
+        """The same with `local` applied to its two models' ids or paths."""
+        adequacy = self.adequacy.model_copy(update={"model": local(self.adequacy.model)})
+        return self.model_copy(update={"model": local(self.model), "adequacy": adequacy})
+
+
+class Styles(Section):
+    """Which styles pairs come in, and how they are made."""
+
+    names: tuple[Style, ...] = Field(("original",), min_length=1)
+    """original, prefix_1 to prefix_3, punctuation, evidential, question_answer by rule; formal
+    and informal from `files` or by `rewriting`. A probe takes those that it has."""
+    options: StyleOptions = StyleOptions()
+    """What the rules leave open."""
+    files: tuple[str, ...] = ()
+    """Styled pairs of your own: pair_id, style, sent_more, sent_less."""
+    rewriting: dict[Rewritten, Rewriting] = Field(default_factory=dict)
+    """For formal, informal or both: the checkpoint that makes the style, and its judge."""
+    seed: int = 0
+    """Keys what is drawn per pair."""
+
+    @model_validator(mode="after")
+    def _each_is_made(self) -> Self:
+        for style in get_args(Rewritten):
+            if style in self.rewriting and style not in self.names:
+                raise ValueError(f"rewriting makes {style!r}, which `names` lacks; add it there")
+            if style in self.names and style not in self.rewriting and not self.files:
+                raise ValueError(
+                    f"no rule makes {style!r}; give a file of such pairs in `files`, or a"
+                    " checkpoint in `rewriting`"
+                )
+        return self
+
+    def resolve(self, profile: Profile) -> Self:
+        """The same styles with what the profile decides filled in."""
+        made = {style: options.resolve(profile) for style, options in self.rewriting.items()}
+        return self.model_copy(update={"rewriting": made})
+
+    def located(self, local: Callable[[str], str]) -> Self:
+        """The same styles with `local` applied to each file, and each model's id or path."""
+        made = {style: options.located(local) for style, options in self.rewriting.items()}
+        files = tuple(local(file) for file in self.files)
+        return self.model_copy(update={"files": files, "rewriting": made})

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from raybias.config import Adequacy
-from raybias.engine.backbone import check_lengths, load_pretrained, load_tokenizer
+from raybias.engine.backbone import check_lengths, empty_model, load_pretrained, load_tokenizer
 from raybias.engine.batching import Batcher
 from raybias.engine.packing import Batch, Keyed, pack
+from raybias.engine.shape import ModelShape, shape_of
 from raybias.errors import ModelError
 
 if TYPE_CHECKING:
@@ -130,12 +131,23 @@ class AdequacyModel:
         return {name: each.to(self._model.device) for name, each in inputs.items()}
 
 
-def _load(options: Adequacy) -> PreTrainedModel:
-    from transformers import AutoModel, AutoModelForSequenceClassification
+def check_adequacy(options: Adequacy) -> ModelShape:
+    """Refuse a judge that cannot be one, without its weights; returns its shape.
 
+    Raises
+    ------
+    ModelError: no readable config or tokenizer, or a classifier without a label 1.
+    """
+    spec = options.spec()
+    load_tokenizer(spec)
+    model = empty_model(spec, _kind(options))
+    _check_labels(model.config, options)
+    return shape_of(model, spec)
+
+
+def _load(options: Adequacy) -> PreTrainedModel:
     judges = options.kind == "classifier"
-    kind = AutoModelForSequenceClassification if judges else AutoModel
-    model, missing = load_pretrained(kind, options.spec(), dtype=options.dtype)
+    model, missing = load_pretrained(_kind(options), options.spec(), dtype=options.dtype)
     missing = [name for name in missing if judges or not name.startswith(_UNREAD)]
     if missing:
         raise ModelError(
@@ -145,11 +157,21 @@ def _load(options: Adequacy) -> PreTrainedModel:
             if judges
             else "give a whole encoder",
         )
-    if judges and model.config.num_labels < 2:
+    _check_labels(model.config, options)
+    model.requires_grad_(False).eval()
+    return model
+
+
+def _kind(options: Adequacy) -> Any:
+    from transformers import AutoModel, AutoModelForSequenceClassification
+
+    return AutoModelForSequenceClassification if options.kind == "classifier" else AutoModel
+
+
+def _check_labels(config: Any, options: Adequacy) -> None:
+    if options.kind == "classifier" and config.num_labels < 2:
         raise ModelError(
             "has no label 1, whose probability says that a sentence is adequate",
             where=options.model,
             cure="give a classifier with two labels or more",
         )
-    model.requires_grad_(False).eval()
-    return model

@@ -199,17 +199,22 @@ def load_tokenizer(spec: Spec) -> TextEncoder:
     return TextEncoder(spec, tokenizer, min(known, default=None))
 
 
-def empty_model(spec: Spec) -> PreTrainedModel:
-    """A backbone without weights, on torch's meta device, from its config alone.
+def empty_model(spec: Spec, kind: Any = None) -> PreTrainedModel:
+    """A model without weights, on torch's meta device, from its config alone.
+
+    Parameters
+    ----------
+    kind: one of transformers' auto classes; by default a causal language model or an encoder.
 
     Raises
     ------
-    ModelError: no readable config, or neither a causal language model nor an encoder.
+    ModelError: no readable config, or not a model of this kind.
     """
     from transformers import AutoModel, AutoModelForCausalLM, GenerationConfig
 
     config = _config(spec)
-    kind = AutoModel if is_encoder(spec) else AutoModelForCausalLM
+    if kind is None:
+        kind = AutoModel if is_encoder(spec) else AutoModelForCausalLM
     try:
         with torch.device("meta"):
             model: PreTrainedModel = kind.from_config(config, dtype=getattr(torch, spec.dtype))

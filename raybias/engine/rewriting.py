@@ -18,11 +18,12 @@ import torch
 from torch import Tensor
 
 from raybias.config import Rewriting
-from raybias.engine.adequacy import AdequacyModel
-from raybias.engine.backbone import load_pretrained, load_tokenizer
+from raybias.engine.adequacy import AdequacyModel, check_adequacy
+from raybias.engine.backbone import empty_model, load_pretrained, load_tokenizer
 from raybias.engine.batching import Batcher
 from raybias.engine.packing import Batch, Keyed, pack
 from raybias.engine.sampling import Sampler, Sampling
+from raybias.engine.shape import ModelShape, shape_of
 from raybias.errors import ConfigError, ModelError
 from raybias.seeding import generator
 
@@ -44,8 +45,8 @@ class Rewriter:
     Parameters
     ----------
     style: which of INSTRUCTIONS stands before a sentence where `options` has no own.
-    tokens_per_batch: tokens of the sentences that are read at once; memory that runs out
-        halves it.
+    tokens_per_batch: tokens of the sentences, and of what is judged, that are read at once;
+        memory that runs out halves it.
 
     Raises
     ------
@@ -76,7 +77,9 @@ class Rewriter:
         self._model: Any = model.requires_grad_(False).eval().to(device)
         self._sampler = Sampler(_sampling(options))
         self._generation = _generation(self._model, self._tokenizer, options)
-        self.adequacy = AdequacyModel(options.adequacy, device=device)
+        self.adequacy = AdequacyModel(
+            options.adequacy, device=device, tokens_per_batch=tokens_per_batch
+        )
         self._batcher = Batcher(
             where=spec.id, device=torch.device(device), tokens_per_batch=tokens_per_batch
         )
@@ -197,10 +200,26 @@ def _sampling(options: Rewriting) -> Sampling:
     )
 
 
-def _generation(model: Any, tokenizer: Any, options: Rewriting) -> GenerationConfig:
-    """Settings under which `generate` adds nothing of the checkpoint's own to the draw."""
-    from transformers import GenerationConfig
+def check_rewriter(options: Rewriting, *, style: str) -> tuple[ModelShape, ModelShape]:
+    """Refuse what `Rewriter` would, as far as it is known without weights.
 
+    Returns the shapes of the checkpoint and of its judge.
+
+    Raises
+    ------
+    ConfigError, ModelError: see `Rewriter`.
+    """
+    from transformers import AutoModelForSeq2SeqLM
+
+    _instruction(options, style)
+    spec = options.spec()
+    model = empty_model(spec, AutoModelForSeq2SeqLM)
+    _ends(model, load_tokenizer(spec).tokenizer, options)
+    return shape_of(model, spec), check_adequacy(options.adequacy)
+
+
+def _ends(model: Any, tokenizer: Any, options: Rewriting) -> tuple[int, int]:
+    """The tokens that begin and end what is written."""
     eos = tokenizer.eos_token_id
     start = getattr(model.config, "decoder_start_token_id", None)
     if eos is None or start is None:
@@ -209,6 +228,14 @@ def _generation(model: Any, tokenizer: Any, options: Rewriting) -> GenerationCon
             where=options.model,
             cure="mend its config.json, or give another checkpoint",
         )
+    return int(start), int(eos)
+
+
+def _generation(model: Any, tokenizer: Any, options: Rewriting) -> GenerationConfig:
+    """Settings under which `generate` adds nothing of the checkpoint's own to the draw."""
+    from transformers import GenerationConfig
+
+    start, eos = _ends(model, tokenizer, options)
     config = GenerationConfig(
         max_length=options.max_length,
         do_sample=False,

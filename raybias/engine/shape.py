@@ -70,7 +70,11 @@ def model_shape(spec: Spec) -> ModelShape:
     ------
     ModelError: no readable config, or neither a causal language model nor an encoder.
     """
-    model = empty_model(spec)
+    return shape_of(empty_model(spec), spec)
+
+
+def shape_of(model: PreTrainedModel, spec: Spec) -> ModelShape:
+    """Sizes of a model that `empty_model` made of `spec`."""
     config = model.config.get_text_config()
     tensors = {id(p): p for p in model.parameters()}.values()
     inside = list(blocks(model))

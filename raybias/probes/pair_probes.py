@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 from raybias.config import StyleOptions
 from raybias.errors import DataError
 from raybias.probes.pairs import BIAS_TYPES, CROWS_FILE, crows_pairs, own_pairs
-from raybias.probes.styled import own_styled_pairs
+from raybias.probes.styled import own_styled_pairs, refuse_written
 from raybias.probes.styles import (
     COREFERENCE_STYLES,
     REWRITTEN_STYLES,
@@ -80,6 +80,7 @@ def in_styles(
     styles: Sequence[str],
     *,
     files: Sequence[str] = (),
+    rewritten: Collection[str] = (),
     options: StyleOptions | None = None,
     seed: int = 0,
 ) -> pl.DataFrame:
@@ -88,17 +89,24 @@ def in_styles(
     Parameters
     ----------
     files: the styled pairs that formal and informal are read from.
+    rewritten: styles that a model makes later: their rows hold the originals, marked as kept.
 
     Raises
     ------
-    ConfigError: a style that the probe has not, or one that neither a rule nor a file makes.
+    ConfigError: a style that the probe has not, one that neither a rule nor a file makes, or
+        one that a file and a model make.
     DataError: the files miss or repeat pairs, or are malformed.
     """
     found = PAIR_PROBES[source]
     parts = []
     for style in dict.fromkeys(styles):
         check_style(style, found.styles)
-        if files and style in REWRITTEN_STYLES:
+        if style in rewritten:
+            refuse_written(style, files)
+            parts.append(
+                items.with_columns(pl.lit(style).alias("style"), pl.lit(True).alias("kept"))
+            )
+        elif files and style in REWRITTEN_STYLES:
             parts.append(own_styled_pairs(items, style, files))
         else:
             parts.append(found.restyle(items, style, options=options, seed=seed))

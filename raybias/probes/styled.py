@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from raybias.errors import DataError
+from raybias.errors import ConfigError, DataError
 from raybias.probes.files import polars_schema, read_frame
 from raybias.probes.pairs import SIDES, PairWarning, check_sides
 from raybias.probes.tables import column, filled
@@ -62,6 +62,24 @@ def own_styled_pairs(pairs: pl.DataFrame, style: str, uris: Sequence[str]) -> pl
             )
     styled = pairs.drop("style", "kept", *SIDES).join(rows, on="pair_id", maintain_order="left")
     return styled.select(polars_schema(PAIRS).names())
+
+
+def refuse_written(style: str, uris: Sequence[str]) -> None:
+    """Refuse files that have pairs of a style which a model is to make.
+
+    Raises
+    ------
+    ConfigError: one has.
+    DataError: no such file, or no column `style`.
+    """
+    for uri in uris:
+        store, name = split_uri(uri)
+        if style in column(read_frame(store, name), "style", where=uri).cast(pl.String):
+            raise ConfigError(
+                f"the style {style!r} is in styles.files and in styles.rewriting",
+                where=uri,
+                cure="take it out of one of them",
+            )
 
 
 def _rows(uri: str, style: str) -> pl.DataFrame:

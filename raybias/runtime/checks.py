@@ -73,6 +73,22 @@ def check_inputs(study: Study, items: Items, sentences: Sentences) -> None:
                 _check_prompts(encoder, method, study, read, sentences)
 
 
+def check_rewritten(study: Study, items: Items) -> None:
+    """Refuse rewritten pairs that are too long for a backbone that scores them.
+
+    Raises
+    ------
+    ModelError: counts them and names the longest.
+    """
+    from raybias.engine.backbone import load_tokenizer
+
+    for backbone in study.backbones:
+        for method in study.methods_of(backbone):
+            if isinstance(method, PairScore):
+                read = {name: items[name] for name in read_by(study, method)}
+                _check_pairs(backbone, load_tokenizer(backbone), method, read)
+
+
 def shots_of(
     method: Tuned | Prompted, training: TrainingSet | None, sentences: Sentences, seed: int
 ) -> list[tuple[str, int]]:

@@ -17,9 +17,11 @@ from raybias.config import (
     Method,
     PairScore,
     Prompted,
+    Rewriting,
     SoftPrompt,
     Tuned,
 )
+from raybias.runtime.shards import CHUNK_ROWS
 
 if TYPE_CHECKING:
     from raybias.engine.shape import ModelShape
@@ -44,6 +46,10 @@ _LIVE = 10**9
 MODELS_PER_REPLICA = 2
 # Tokens of the longest sentence that full fine-tuning reckons with.
 _LONGEST = 128
+# Tokens of the shortest sentence, with its instruction, that rewriting reckons with.
+_SHORTEST_REWRITTEN: Final = 8
+# Copies of the logits that a draw holds.
+_DRAWN_FROM: Final = 6
 # Python with torch, transformers and Ray; on a GPU also the CUDA context.
 _PROCESS_BYTES = {"cpu": 700 * 2**20, "gpu": 1200 * 2**20}
 
@@ -263,6 +269,45 @@ def _held(shape: ModelShape, method: Method, partitions: int) -> tuple[Share, ..
             f"2 of {shape.layers} blocks",
             2 * inside * item // max(2, shape.layers),
         ),
+    )
+
+
+def rewriting_shares(
+    shape: ModelShape, judge: ModelShape, options: Rewriting, *, tokens: int, device: str
+) -> tuple[Share, ...]:
+    """The memory of an actor that rewrites `tokens` tokens of sentences at a time.
+
+    Parameters
+    ----------
+    shape, judge: of the checkpoint and of what decides on adequacy.
+    """
+    rows = min(tokens // _SHORTEST_REWRITTEN, 2 * CHUNK_ROWS) * options.candidates
+    held = rows * options.max_length + tokens * options.candidates
+    alive = [_alive(each, tokens, each.item, "activations") for each in (shape, judge)]
+    return (
+        Share(
+            "weights of the checkpoint",
+            f"{shape.parameters:,} parameters x {shape.item} bytes",
+            shape.weight_bytes,
+        ),
+        Share(
+            "weights of the judge",
+            f"{judge.parameters:,} parameters x {judge.item} bytes",
+            judge.weight_bytes,
+        ),
+        max(alive, key=lambda share: share.bytes),
+        Share(
+            "keys and values, written and read",
+            f"({rows:,} candidates x {options.max_length} + {tokens:,} x {options.candidates})"
+            f" tokens x {shape.layers} layers x 2 x {shape.keys} x {shape.item} bytes",
+            held * shape.layers * 2 * shape.keys * shape.item,
+        ),
+        Share(
+            "logits and what is drawn from",
+            f"{rows:,} candidates x {shape.vocabulary:,} words x 4 bytes x {_DRAWN_FROM}",
+            rows * shape.vocabulary * 4 * _DRAWN_FROM,
+        ),
+        _process(device),
     )
 
 

@@ -7,19 +7,21 @@ what cannot be scheduled, because Ray would wait for ever.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
 
-from raybias.config import Finetuned, Method, Study, Tuned
-from raybias.errors import OutputError
+from raybias.config import Finetuned, Method, Rewriting, Study, Tuned
+from raybias.errors import ConfigError, OutputError
 from raybias.probes import probe_items
 from raybias.probes.pair_probes import PAIR_PROBES, in_styles, pair_items
 from raybias.runtime.inventory import Inventory
+from raybias.runtime.rewrite_room import rewriting_plan
 from raybias.runtime.room import Room
 from raybias.runtime.shards import reading_of
-from raybias.runtime.stages import ScorePlan, TunePlan
+from raybias.runtime.stages import RewritePlan, ScorePlan, TunePlan
 from raybias.schema import PLACEHOLDER, UNMARKED
 from raybias.storage import Store
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Plan",
     "check_place",
+    "in_style",
     "limited",
     "plan",
     "read_by",
@@ -46,10 +49,15 @@ class Plan:
     """Rows per probe."""
     shapes: dict[str, ModelShape]
     """Of each backbone, by name."""
+    rewriting: tuple[RewritePlan, ...]
     tuning: tuple[TunePlan, ...]
     scoring: tuple[ScorePlan, ...]
     notes: tuple[str, ...]
     """What a user should know before starting."""
+
+    def rewrite(self, style: str) -> RewritePlan:
+        """The plan of a style that a model makes."""
+        return next(each for each in self.rewriting if each.style == style)
 
     def tune(self, backbone: str, training: str, method: str) -> TunePlan:
         """The tuning plan of a backbone, training set and method, by their names."""
@@ -80,7 +88,8 @@ def plan(study: Study, inventory: Inventory, *, out: str | None = None) -> Plan:
     if out is not None:
         check_place(Store(out), inventory)
     shapes = {backbone.name: model_shape(backbone) for backbone in study.backbones}
-    items = {name: frame.height for name, frame in read_items(study).items()}
+    read = read_items(study)
+    items = {name: frame.height for name, frame in read.items()}
     rooms = {
         backbone.name: Room(study, inventory, backbone, shapes[backbone.name])
         for backbone in study.backbones
@@ -110,19 +119,49 @@ def plan(study: Study, inventory: Inventory, *, out: str | None = None) -> Plan:
         inventory=inventory,
         items=items,
         shapes=shapes,
+        rewriting=tuple(
+            _rewriting(study, inventory, style, options, read)
+            for style, options in study.styles.rewriting.items()
+        ),
         tuning=tuning,
         scoring=scoring,
         notes=notes,
     )
 
 
+def _rewriting(
+    study: Study,
+    inventory: Inventory,
+    style: str,
+    options: Rewriting,
+    items: Mapping[str, pl.DataFrame],
+) -> RewritePlan:
+    from raybias.engine.rewriting import check_rewriter
+
+    shape, judge = check_rewriter(options, style=style)
+    pairs = {name: frame.height for name, frame in in_style(study, style, items).items()}
+    room = Room(study, inventory, options.spec(), shape)
+    return rewriting_plan(room, style, options, judge, pairs)
+
+
+def in_style(
+    study: Study, style: str, items: Mapping[str, pl.DataFrame]
+) -> dict[str, pl.DataFrame]:
+    """By name, the items in a style of the probes that have it."""
+    names = [p.name for p in study.pairs if style in PAIR_PROBES[p.source].styles]
+    return {name: items[name].filter(pl.col("style") == style) for name in names}
+
+
 def read_items(study: Study) -> dict[str, pl.DataFrame]:
     """By name, the items of every probe, in every style where it has pairs, limit applied.
 
+    A style that a model is to make holds the originals, marked as kept.
+
     Raises
     ------
-    DataError, ConfigError: a probe is missing or malformed, or has not a style.
+    DataError, ConfigError: a probe is missing or malformed, or no probe has a style.
     """
+    _check_styles(study)
     found = {probe.name: limited(probe_items(probe), study.limit) for probe in study.probes}
     for probe in study.pairs:
         pairs = pair_items(probe.source, probe.data, kinds=probe.kinds)
@@ -135,10 +174,23 @@ def read_items(study: Study) -> dict[str, pl.DataFrame]:
             pairs,
             styles,
             files=study.styles.files,
+            rewritten=study.styles.rewriting,
             options=study.styles.options,
             seed=study.styles.seed,
         )
     return found
+
+
+def _check_styles(study: Study) -> None:
+    had = {style for probe in study.pairs for style in PAIR_PROBES[probe.source].styles}
+    for style in study.styles.names if study.pairs else ():
+        if style not in had:
+            probes = ", ".join(dict.fromkeys(probe.source for probe in study.pairs))
+            raise ConfigError(
+                f"no probe of the study has the style {style!r}; there is {probes}",
+                where="styles.names",
+                cure="take it out, or add pairs that have it",
+            )
 
 
 def read_by(study: Study, method: Method) -> list[str]:

@@ -9,19 +9,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raybias.config import Coreference, Method, PairScore
-from raybias.schema import COREFERENCE_ANSWERS, COREFERENCES, PAIR_SCORES, PAIRS, PREDICTIONS
+from raybias.schema import (
+    COREFERENCE_ANSWERS,
+    COREFERENCES,
+    PAIR_SCORES,
+    PAIRS,
+    PREDICTIONS,
+    REWRITTEN_PAIRS,
+)
 from raybias.storage import Store
 
 #: Footers that are read at a time.
 _CALLS: Final = 16
 #: The prompts that coreference is asked with.
 _PROMPTS: Final = 6
+#: Pairs of one chunk. It names files, so it is no resource that a study may change.
+CHUNK_ROWS: Final = 64
 
 
 @dataclass(frozen=True)
@@ -40,6 +49,10 @@ class Reading:
     schema: pa.Schema
     per_item: int = 1
     items: pa.Schema | None = None
+
+
+#: What a model makes of pairs in a style.
+STYLED: Final = Reading("styled", REWRITTEN_PAIRS, items=PAIRS)
 
 
 def reading_of(method: Method) -> Reading:
@@ -70,6 +83,30 @@ class Shard:
         return f"{self.folder}/{self.probe}/{self.run_id}/{self.first_row:08d}.parquet"
 
 
+@dataclass(frozen=True)
+class Chunk:
+    """Pairs number * CHUNK_ROWS and so on of a probe, to be put into a style by a model."""
+
+    probe: str
+    style: str
+    number: int
+    rows: int
+
+    @property
+    def file(self) -> str:
+        """Where its pairs go."""
+        return f"{STYLED.folder}/{self.probe}/{self.style}/part-{self.number:05d}.parquet"
+
+
+def chunks_of(style: str, pairs: Mapping[str, int]) -> list[Chunk]:
+    """Every chunk of probes of so many `pairs` in a style."""
+    return [
+        Chunk(probe, style, first // CHUNK_ROWS, min(CHUNK_ROWS, count - first))
+        for probe, count in pairs.items()
+        for first in range(0, count, CHUNK_ROWS)
+    ]
+
+
 def shards_of(
     runs: Iterable[Mapping[str, Any]],
     items: Mapping[str, int],
@@ -94,10 +131,20 @@ def shards_of(
     ]
 
 
-def missing(store: Store, shards: Sequence[Shard], reading: Reading) -> list[Shard]:
-    """The shards whose file is absent; one that is not what it should be is removed first."""
+class _Part(Protocol):
+    @property
+    def file(self) -> str: ...
+    @property
+    def rows(self) -> int: ...
 
-    def whole(shard: Shard) -> bool:
+
+_AnyPart = TypeVar("_AnyPart", bound=_Part)
+
+
+def missing(store: Store, shards: Sequence[_AnyPart], reading: Reading) -> list[_AnyPart]:
+    """The parts whose file is absent; one that is not what it should be is removed first."""
+
+    def whole(shard: _AnyPart) -> bool:
         if shard.file not in there:
             return False
         if fits(shard):
@@ -105,7 +152,7 @@ def missing(store: Store, shards: Sequence[Shard], reading: Reading) -> list[Sha
         store.delete(shard.file)
         return False
 
-    def fits(shard: Shard) -> bool:
+    def fits(shard: _AnyPart) -> bool:
         try:
             footer = pq.read_metadata(store.path(shard.file), filesystem=store.fs)
         except (pa.ArrowInvalid, OSError):

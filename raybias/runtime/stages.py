@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from raybias.runtime.memory import Share
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """One backbone under one method, and what each of its workers asks for."""
+    """Work of one backbone, and what each of its workers asks for."""
 
     backbone: str
-    method: str
     gpus: int
     """GPUs of one worker or replica."""
     tokens_per_batch: int
@@ -38,9 +37,28 @@ class Stage:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RewritePlan(Stage):
+    """Putting the pairs of the probes into one style with a checkpoint."""
+
+    style: str
+    judge: str
+    paired: Literal["separate", "mirror"]
+    """Whether both sides of a pair are rewritten, or one and the edit is carried over."""
+    actors: int
+    """Ray Data actors, each with the checkpoint and its judge."""
+    cpus: int
+    """CPUs and torch threads of one actor."""
+    pairs: Mapping[str, int]
+    """Pairs of each probe."""
+    chunks: int
+    """Files: probes x ranges of pairs."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TunePlan(Stage):
     """Tuning of one backbone on one training set by one method."""
 
+    method: str
     training: str
     sweep_units: int
     """Runs of the sweep; 0 where nothing is swept over."""
@@ -58,6 +76,7 @@ class TunePlan(Stage):
 class ScorePlan(Stage):
     """Reading the probes with one backbone and the kept runs of one method."""
 
+    method: str
     replicas_min: int
     replicas_max: int
     """Ray Serve replicas; workers of one group where the backbone is sharded."""

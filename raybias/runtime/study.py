@@ -20,7 +20,7 @@ from raybias.config import Backbone, Method, PairMethod, Prompted, Study, Tuned
 from raybias.probes import training_sentences
 from raybias.probes.pair_probes import PAIR_PROBES
 from raybias.runtime.answers import Recipe, prompt_of
-from raybias.runtime.checks import check_inputs, shots_of, trainings_of
+from raybias.runtime.checks import check_inputs, check_rewritten, shots_of, trainings_of
 from raybias.runtime.cluster import clear_errors, connected
 from raybias.runtime.inventory import grown, read_inventory
 from raybias.runtime.metrics import Meter
@@ -41,7 +41,7 @@ class Data:
     """The text of a study, read once."""
 
     items: dict[str, pl.DataFrame]
-    """Per probe, its items with the study's limit applied."""
+    """Per probe, its items with the study's limit applied, as they are before a model rewrites."""
     sentences: dict[str, dict[str, pl.DataFrame]]
     """Per training set, its splits."""
 
@@ -89,10 +89,10 @@ def run_study(
         parameters = {name: shape.parameters for name, shape in planned.shapes.items()}
         record = replace(record, parameters=parameters)
         begin(store, record)
-        for name, items in data.items.items():
-            store.write_table(f"items/{name}.parquet", _items_table(study, name, items))
         work = _Work(record, planned, store, reporter, data)
         work.tidy()
+        for name, items in work.styled().items():
+            store.write_table(f"items/{name}.parquet", _items_table(study, name, items))
         for backbone in study.backbones:
             rows = work.runs(backbone)
             track_runs(study, rows, mark=record.hash, reporter=reporter)
@@ -137,6 +137,17 @@ class _Work:
         with clear_errors("asking Ray Serve what runs"):
             delete_left(self.app)
         self.store.sweep()
+
+    def styled(self) -> dict[str, pl.DataFrame]:
+        """The items, with the styles in place that a model makes; OUT/styled holds them then."""
+        study, items = self.record.study, self.data.items
+        if not study.styles.rewriting:
+            return items
+        from raybias.runtime.rewriting import rewrite_items
+
+        whole = rewrite_items(study, items, self.plan, self.store, reporter=self.reporter)
+        check_rewritten(study, whole)
+        return whole
 
     def runs(self, backbone: Backbone) -> list[dict[str, Any]]:
         """The runs of a backbone, tuned where that is needed; OUT/runs.parquet holds them then."""

@@ -100,6 +100,25 @@ def test_paths_are_taken_from_the_studys_folder(tmp_path: Path) -> None:
     assert study.backbones[0].id == "gpt2"
 
 
+T5 = {"model": "t5", "adequacy": {"model": "judge"}}
+
+
+def test_rewriting_is_paired_as_the_profile_says_and_found_beside_the_study(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "t5").mkdir()
+    made = {"formal": T5, "informal": {**T5, "paired": "separate"}}
+    path = write(tmp_path, styles={"names": ["original", "informal", "formal"], "rewriting": made})
+    found = {
+        profile: load_study(path, profile=profile).styles.rewriting
+        for profile in ("paper", "strict")
+    }
+    assert [found["paper"][style].paired for style in made] == ["separate", "separate"]
+    assert [found["strict"][style].paired for style in made] == ["mirror", "separate"]
+    formal = found["strict"]["formal"]
+    assert (formal.model, formal.adequacy.model) == (str(tmp_path / "t5"), "judge")
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -116,6 +135,10 @@ def test_paths_are_taken_from_the_studys_folder(tmp_path: Path) -> None:
         ({"methods": [{"kind": "lora", "schedule": "cosine", "max_steps": None}]}, "needs max_st"),
         ({"training": []}, "method 'soft_prompt' needs a training set"),
         ({"limit": 0}, "limit: Input should be greater than or equal to 1 (got 0)"),
+        ({"styles": {"names": ["formal"]}}, "styles: no rule makes 'formal'; give a file of such"),
+        ({"styles": {"rewriting": {"formal": T5}}}, "rewriting makes 'formal', which `names` lack"),
+        ({"styles": {"rewriting": {"haiku": T5}}}, "styles.rewriting.haiku"),
+        ({"styles": {"rewriting": {"formal": {"model": "t5"}}}}, "formal.adequacy: Field required"),
         ({"probes": []}, "method 'soft_prompt' has nothing to read; give `probes`"),
     ],
 )

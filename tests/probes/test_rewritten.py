@@ -17,7 +17,7 @@ from raybias.probes.files import polars_schema
 from raybias.probes.mirror import mirrored
 from raybias.probes.pairs import crows_pairs
 from raybias.probes.rewriting import Key, rewritten_pairs
-from raybias.schema import PAIRS
+from raybias.schema import PAIRS, REWRITTEN_PAIRS
 from raybias.storage import Store
 
 WORDS = st.lists(
@@ -42,7 +42,8 @@ def table(*rows: tuple[str, str, str]) -> pl.DataFrame:
 
 
 def swapped(pairs: pl.DataFrame) -> pl.DataFrame:
-    turned = pairs.rename({"sent_more": "sent_less", "sent_less": "sent_more"})
+    ends = {"_more": "_less", "_less": "_more"}
+    turned = pairs.rename(lambda name: name[:-5] + ends.get(name[-5:], name[-5:]))
     return turned.select(pairs.columns)
 
 
@@ -122,7 +123,8 @@ def test_separate_sides_keep_both_originals_where_one_fails() -> None:
         ("formal", True, "He is rude.", "He is old."),
         ("formal", False, "She is old. Please.", "She is young. Please."),
     ]
-    assert made.columns == PAIRS.names
+    assert made.columns == REWRITTEN_PAIRS.names
+    assert made["adequacy_more"].to_list() == made["adequacy_less"].to_list() == [0.99, None, 0.99]
     # Sides that come out the same are no pair.
     same = rewritten_pairs(PAIRS_TABLE, "formal", politely, paired="separate", seed=1)
     assert same["kept"].all()
@@ -136,8 +138,22 @@ def test_mirror_takes_the_best_rewriting_that_can_be_carried_over() -> None:
     made = rewritten_pairs(pairs, "informal", politely, paired="mirror", seed=1)
     # Which side is rewritten is drawn: where it is the one that nothing is known for, it is kept.
     assert 8 < made["kept"].sum() < 32
-    rows = made.filter(~pl.col("kept")).select("sent_more", "sent_less").unique().rows()
-    assert rows == [("He is old. Please.", "He is rude. Please.")]
+    rows = made.filter(~pl.col("kept")).drop("pair_id").unique().rows()
+    assert rows == [
+        (
+            "age",
+            "stereo",
+            "informal",
+            "He is old. Please.",
+            "He is rude. Please.",
+            False,
+            0.97,
+            None,
+        )
+    ]
+    assert made.filter("kept").select("adequacy_more", "adequacy_less").null_count().row(0) == (
+        (made["kept"].sum(),) * 2
+    )
 
 
 def test_sides_share_their_key_and_a_pair_stands_alone() -> None:

@@ -1,0 +1,87 @@
+"""How many actors that put pairs into a style fit where, and how much each holds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from raybias.config import Rewriting
+from raybias.errors import PlanError
+from raybias.runtime.inventory import size
+from raybias.runtime.memory import Share, host_shares, rewriting_shares, total
+from raybias.runtime.places import Need, places, requests
+from raybias.runtime.room import Room
+from raybias.runtime.shards import CHUNK_ROWS
+from raybias.runtime.stages import RewritePlan
+
+if TYPE_CHECKING:
+    from raybias.engine.shape import ModelShape
+
+# The fewest tokens of sentences that are worth rewriting at once.
+_FEWEST_TOKENS: Final = 64
+# All candidates of a batch are decoded until the last has ended; on a CPU, which small batches
+# fill, more is lost time.
+_MOST_ON_CPU: Final = 512
+
+
+def rewriting_plan(
+    room: Room, style: str, options: Rewriting, judge: ModelShape, pairs: Mapping[str, int]
+) -> RewritePlan:
+    """Actors and chunks of all probes in one style.
+
+    Parameters
+    ----------
+    room: of the checkpoint.
+    options: resolved.
+    pairs: of each probe.
+
+    Raises
+    ------
+    PlanError: no node holds one actor at the smallest token budget.
+    """
+    host = host_shares(room.shape, device=room.on, item=room.shape.item)
+
+    def shares(tokens: int) -> tuple[Share, ...]:
+        return rewriting_shares(room.shape, judge, options, tokens=tokens, device=room.on)
+
+    def need(tokens: int) -> Need:
+        held = total(shares(tokens))
+        memory = {"device": held, "host": total(host)} if room.gpus else {"host": held}
+        return Need(cpus=room.cpus, gpus=room.gpus, **memory)
+
+    asked = room.study.resources.tokens_per_batch
+    tokens = asked if room.gpus else min(asked, _MOST_ON_CPU)
+    fewest = min(tokens, _FEWEST_TOKENS)
+    while not (found := places(room.nodes, need(tokens))).count or (
+        total(shares(tokens)) > room.device_memory
+    ):
+        tokens //= 2
+        if tokens < fewest:
+            raise PlanError(
+                f"{room.backbone}, which makes the style {style!r}, needs"
+                f" {size(total(shares(fewest)))} with its judge at the smallest token budget, and"
+                f" one device has {size(room.device_memory)}",
+                where=str(room.inventory),
+                cure="draw fewer candidates, use bfloat16 or a smaller checkpoint, or larger"
+                " devices",
+            )
+    chunks = sum(math.ceil(rows / CHUNK_ROWS) for rows in pairs.values())
+    actors = min(found.count, chunks)
+    return RewritePlan(
+        backbone=room.backbone,
+        style=style,
+        judge=options.adequacy.spec().name,
+        paired=options.paired or "mirror",
+        actors=actors,
+        cpus=room.cpus,
+        gpus=room.gpus,
+        tokens_per_batch=tokens,
+        pairs=pairs,
+        chunks=chunks,
+        memory=shares(tokens),
+        host=host,
+        device_memory=found.device_memory,
+        requests=requests(found),
+        to_come=found.to_come(actors),
+    )

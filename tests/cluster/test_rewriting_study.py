@@ -1,0 +1,91 @@
+"""A study that makes a style with a checkpoint, on real Ray, cut off and run again (15 s)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import prompting
+import pytest
+import yaml
+from rewriters import save_judge, save_t5
+
+from raybias import api
+from raybias.config import Study, load_study
+from raybias.engine.rewriting import Rewriter
+from raybias.probes.pair_probes import pair_items
+from raybias.probes.rewriting import rewritten_pairs
+from raybias.schema import PAIRS
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    folder = tmp_path_factory.mktemp("rewriting")
+    prompting.save("gpt2", folder / "tiny")
+    save_t5(folder / "t5")
+    save_judge(folder / "judge")
+    rows = range(70)
+    pl.DataFrame(
+        {
+            "sent_more": [f"w1 w{n} w5" for n in rows],
+            "sent_less": [f"w2 w{n} w5" for n in rows],
+            "bias_type": ["age"] * 70,
+        }
+    ).write_csv(folder / "pairs.csv")
+    made = {
+        "model": "t5",
+        "instruction": "",
+        "candidates": 5,
+        "max_length": 24,
+        "adequacy": {"model": "judge", "threshold": 0.05},
+    }
+    content = {
+        "name": "rewriting",
+        "profile": "paper",
+        "backbones": [{"id": "tiny", "dtype": "float32", "bos": "prepend"}],
+        "methods": [{"kind": "pair_score", "scores": ["prepend"]}],
+        "pairs": [{"source": "pairs", "name": "mine", "data": "pairs.csv"}],
+        "styles": {"names": ["formal", "original"], "rewriting": {"formal": made}, "seed": 3},
+        "resources": {"replicas_max": 1},
+    }
+    path = folder / "study.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return load_study(path)
+
+
+def test_a_style_that_a_model_makes_goes_to_the_tables_and_is_made_once(
+    study: Study, tmp_path: Path, ray_cluster: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    api.run(study, out=tmp_path)
+    options = study.styles.rewriting["formal"]
+    originals = pair_items("pairs", study.pairs[0].data)
+    wanted = rewritten_pairs(
+        originals, "formal", Rewriter(options, style="formal"), paired="separate", seed=3
+    )
+    kept = wanted["kept"].sum()
+    assert 0 < kept < 70
+    items = pl.read_parquet(tmp_path / "items/mine.parquet")
+    assert items.equals(pl.concat([wanted.select(PAIRS.names), originals]))
+    assert f"{kept} of 70 pairs keep their original" in capfd.readouterr().err
+    effects = pl.read_csv(tmp_path / "tables/style_effects.csv")
+    assert set(effects["style"]) == {"formal"}
+    assert (
+        f"formal left {kept} pairs of mine as they were" in (tmp_path / "report.html").read_text()
+    )
+
+    # As a killed driver leaves it.
+    first, last = sorted((tmp_path / "styled/mine/formal").iterdir())
+    before = pl.read_parquet(last)
+    last.unlink()
+    then = first.stat().st_mtime_ns
+    api.run(study, out=tmp_path)
+    assert first.stat().st_mtime_ns == then
+    assert (
+        pl.read_parquet(last)
+        .drop("adequacy_more", "adequacy_less")
+        .equals(before.drop("adequacy_more", "adequacy_less"))
+    )
+    assert pl.read_parquet(tmp_path / "items/mine.parquet").equals(items)
+    assert "all 1 shards are there" in capfd.readouterr().err

@@ -1,0 +1,172 @@
+"""Chunks of rewritten pairs without Ray: plans, files, refusals, and the items they become."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import prompting
+import pytest
+from rewriters import save_judge, save_t5
+from transformers import T5Config
+
+from raybias.cli.plan import describe
+from raybias.config import Study, parse_study
+from raybias.engine.rewriting import Rewriter
+from raybias.errors import ConfigError, DataError, ModelError, PlanError
+from raybias.probes.pair_probes import pair_items
+from raybias.probes.rewriting import rewritten_pairs
+from raybias.runtime.checks import check_rewritten
+from raybias.runtime.costs import Machine, costs_of
+from raybias.runtime.inventory import assumed
+from raybias.runtime.memory import total
+from raybias.runtime.plan import Plan, in_style, plan, read_items
+from raybias.runtime.rewriting import PairRewriter, rewrite_items
+from raybias.runtime.shards import STYLED, chunks_of, missing
+from raybias.schema import PAIRS, REWRITTEN_PAIRS
+from raybias.storage import Store
+
+SMALL = "cpus=2,memory=8GiB"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """70 pairs, a backbone, a checkpoint, the shape of a large one, and a judge."""
+    root = tmp_path_factory.mktemp("stage")
+    save_t5(root / "t5")
+    save_judge(root / "judge")
+    save_t5(root / "large-t5")
+    T5Config(d_model=8192, num_layers=12, decoder_start_token_id=0).save_pretrained(
+        root / "large-t5"
+    )
+    prompting.save("gpt2", root / "gpt2")
+    rows = range(70)
+    pl.DataFrame(
+        {
+            "sent_more": [f"w1 w{n} w5" for n in rows],
+            "sent_less": [f"w2 w{n} w5" for n in rows],
+            "bias_type": ["age"] * 70,
+        }
+    ).write_csv(root / "pairs.csv")
+    return root
+
+
+def study(folder: Path, *, styles: Any = None, **change: Any) -> Study:
+    made = {
+        "model": str(folder / "t5"),
+        "instruction": "",
+        "candidates": 5,
+        "max_length": 24,
+        "adequacy": {"model": str(folder / "judge"), "threshold": 0.05},
+        **change,
+    }
+    return parse_study(
+        {
+            "name": "styled",
+            "backbones": [{"id": str(folder / "gpt2"), "bos": "prepend"}],
+            "methods": [{"kind": "pair_score", "scores": ["prepend"]}],
+            "pairs": [{"source": "pairs", "name": "mine", "data": str(folder / "pairs.csv")}],
+            "styles": styles or {"names": ["original", "formal"], "rewriting": {"formal": made}},
+        }
+    ).resolve()
+
+
+def planned(folder: Path, machine: str = SMALL, **change: Any) -> Plan:
+    return plan(study(folder, **change), assumed(machine))
+
+
+def test_a_plan_shows_the_stage_and_counts_its_pairs(folder: Path) -> None:
+    made = planned(folder)
+    stage = made.rewrite("formal")
+    assert (stage.chunks, stage.actors, stage.cpus, stage.gpus) == (2, 2, 1, 0)
+    assert (stage.tokens_per_batch, stage.pairs) == (512, {"mine": 70})
+    assert made.items == {"mine": 140}
+    shown = describe(made, costs_of(study(folder), made, Machine()))
+    assert "rewrite as formal with t5, judged by judge (mirror): mine 70 pairs" in shown
+    assert "2 actors, each 1 CPU; 2 chunks, 512 tokens at a time" in shown
+    assert shown.index("rewrite as formal") < shown.index("score with gpt2")
+
+
+def test_memory_takes_a_smaller_budget_and_then_refuses(folder: Path) -> None:
+    large = {"model": str(folder / "large-t5"), "max_length": 128, "candidates": 3}
+    roomy = planned(folder, "cpus=2,memory=256GiB", **large).rewrite("formal")
+    tight = planned(folder, "cpus=2,memory=11500MiB", **large).rewrite("formal")
+    assert roomy.tokens_per_batch == 512 > tight.tokens_per_batch >= 64
+    assert roomy.actors == 2 > tight.actors == 1
+    assert total(tight.memory) <= tight.device_memory
+    with pytest.raises(
+        PlanError, match=r"large-t5, which makes the style 'formal', needs .* judge"
+    ):
+        planned(folder, "cpus=2,memory=8GiB", **large)
+    with_gpus = planned(folder, "cpus=8,memory=64GiB,gpus=1,gpu_memory=80GiB").rewrite("formal")
+    assert (with_gpus.actors, with_gpus.gpus, with_gpus.tokens_per_batch) == (1, 1, 4096)
+
+
+def test_what_cannot_be_rewritten_is_refused_before_any_work(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="cannot load"):
+        planned(folder, model=str(folder / "gpt2"))
+    made = study(folder)
+    wino = made.model_copy(
+        update={"pairs": (made.pairs[0].model_copy(update={"source": "winobias"}),)}
+    )
+    with pytest.raises(ConfigError, match=r"no probe of the study has the style 'formal'"):
+        read_items(wino)
+    file = tmp_path / "own.csv"
+    pairs = pair_items("pairs", str(folder / "pairs.csv"))
+    pairs.with_columns(style=pl.lit("formal")).write_csv(file)
+    both = {**made.styles.model_dump(), "files": [str(file)]}
+    with pytest.raises(ConfigError, match=r"'formal' is in styles.files and in styles.rewriting"):
+        read_items(study(folder, styles=both))
+    # The other style may come from a file.
+    pairs.with_columns(style=pl.lit("informal")).write_csv(file)
+    both["names"] = ["original", "formal", "informal"]
+    assert read_items(study(folder, styles=both))["mine"].height == 3 * 70
+    both["files"] = [str(tmp_path / "none.csv")]
+    with pytest.raises(DataError, match=r"none.csv"):
+        read_items(study(folder, styles=both))
+
+
+def test_chunks_are_files_that_equal_the_pairs_rewritten_at_once(
+    folder: Path, tmp_path: Path
+) -> None:
+    chosen = study(folder, paired="separate")
+    made = plan(chosen, assumed(SMALL))
+    options, stage = chosen.styles.rewriting["formal"], made.rewrite("formal")
+    items, store = read_items(chosen), Store(tmp_path)
+    originals = in_style(chosen, "formal", items)["mine"]
+    actor = PairRewriter(options, stage, store, chosen.styles.seed)
+    chunks = chunks_of("formal", stage.pairs)
+    assert [chunk.file for chunk in chunks] == [
+        "styled/mine/formal/part-00000.parquet",
+        "styled/mine/formal/part-00001.parquet",
+    ]
+    assert missing(store, chunks, STYLED) == chunks
+    # The last first: neither order nor company changes a pair.
+    for first, chunk in ((64, chunks[1]), (0, chunks[0])):
+        block = originals.slice(first, 64).with_columns(file=pl.lit(chunk.file)).to_arrow()
+        assert actor(block).to_pylist() == [{"file": chunk.file}]
+    assert missing(store, chunks, STYLED) == []
+    wanted = rewritten_pairs(
+        originals, "formal", Rewriter(options, style="formal"), paired="separate", seed=0
+    )
+    written = pl.concat([pl.DataFrame(store.read_table(chunk.file)) for chunk in chunks])
+    assert written.columns == REWRITTEN_PAIRS.names
+    assert written.select(PAIRS.names).equals(wanted.select(PAIRS.names))
+    assert 5 < written["kept"].sum() < 68
+    assert written.filter(~pl.col("kept"))["adequacy_more"].min() >= 0.05
+
+    # With every chunk there, nothing is left to stream.
+    said: list[str] = []
+    reporter = type("Said", (), {"say": lambda _, text: said.append(text)})()
+    whole = rewrite_items(chosen, items, made, store, reporter=reporter)
+    assert whole["mine"].filter(style="formal").equals(wanted.select(PAIRS.names))
+    assert whole["mine"].filter(style="original").equals(items["mine"].filter(style="original"))
+    assert said == [
+        f"rewrite as formal with t5: {written['kept'].sum()} of 70 pairs keep their original, for"
+        " which nothing adequate was drawn"
+    ]
+    check_rewritten(chosen, whole)
+    longer = whole["mine"].with_columns(pl.col("sent_more") + " w1" * 520)
+    with pytest.raises(ModelError, match="texts are longer than"):
+        check_rewritten(chosen, {"mine": longer})
