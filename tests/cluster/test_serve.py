@@ -79,6 +79,7 @@ async def load(place: str, count: int) -> list[tuple[int, Any, Any]]:
     return list(await asyncio.gather(*calls))
 
 
+@pytest.mark.slow
 def test_serve_answers_refuses_and_stops(tmp_path: Path) -> None:
     store, expected = finished(tmp_path / "out", save_model(tmp_path / "tiny"))
     serve.shutdown()  # what other tests left has no HTTP
@@ -93,11 +94,13 @@ def test_serve_answers_refuses_and_stops(tmp_path: Path) -> None:
         address = ray.get_runtime_context().gcs_address
         server = subprocess.Popen([*command, "--address", address], stderr=stream)
     try:
-        for _ in range(600):
+        for _ in range(2400):
             if "serving" in log.read_text():
                 break
             assert server.poll() is None, log.read_text()
             time.sleep(0.1)
+        else:
+            raise AssertionError(f"not serving after four minutes\n{log.read_text()}")
         check(place, expected)
         (held,) = (each for each in listening() if each.port == port)
         assert held.service is not None, "doctor would not know it"

@@ -179,6 +179,7 @@ def test_a_sweep_on_one_worker_records_diverged_runs_and_the_chosen_rate(
     assert_close(prompts_of(tmp_path), alone, 1e-5)
 
 
+@pytest.mark.slow
 @ON_RAY
 def test_a_sharded_backbone_gives_the_same_prompts(
     study_file: Path, alone: dict[str, torch.Tensor], tmp_path: Path

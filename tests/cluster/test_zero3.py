@@ -92,6 +92,7 @@ def test_ranks_that_share_a_backbone_answer_as_whole_ones_do(
             assert_frame_equal(found, expected, abs_tol=1e-4, rel_tol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_study_is_read_by_workers_that_share_its_backbone(tmp_path: Path) -> None:
     changes = ("resources.shard=zero3", "resources.train_workers=2")
