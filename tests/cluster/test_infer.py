@@ -156,6 +156,7 @@ def check(store: Store, expected: dict[str, np.ndarray]) -> None:
         assert rows["pred"].to_list() == expected[run_id].argmax(axis=1).tolist()
 
 
+@pytest.mark.slow
 def test_one_replica_gives_the_engines_predictions(
     tmp_path: Path, spec: config.Backbone, expected: dict[str, np.ndarray]
 ) -> None:

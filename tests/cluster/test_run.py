@@ -67,6 +67,7 @@ def test_a_run_leaves_tables_report_and_runs(cold: Path) -> None:
     assert yaml.safe_load((cold / "study.yaml").read_text())["study"]["name"] == "tiny"
 
 
+@pytest.mark.slow
 def test_a_killed_driver_leaves_work_that_the_next_one_uses(
     study: Path, cold: Path, tmp_path: Path
 ) -> None:

@@ -64,6 +64,7 @@ def test_a_sharded_classifier_gives_the_same_factors(tiny_model: Path, tmp_path:
         torch.testing.assert_close(sharded[name], tensor, atol=1e-4, rtol=0)
 
 
+@pytest.mark.slow
 def test_ranks_that_share_a_backbone_answer_as_whole_ones_do(
     tiny_model: Path, tmp_path: Path
 ) -> None:

@@ -55,6 +55,7 @@ def workshop() -> Iterator[Any]:
     return context
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "method", "tunes"),
     [
