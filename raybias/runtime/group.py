@@ -51,9 +51,7 @@ class Group:
     max_failures: int
     max_preemptions: int | None = None
 
-    def run(
-        self, work: Callable[[dict[str, Any]], None], config: dict[str, Any], store: Store
-    ) -> None:
+    def run(self, work: Work, config: dict[str, Any], store: Store) -> None:
         """Have every rank do `work(config)`; what ranks raise is raised by Ray Train."""
         with _interruptible():
             self._trainer(work, config, store).fit()

@@ -85,12 +85,10 @@ def app(args: Serving) -> serve.Application:
     store = Store(args.out)
     study = read_record(store).study
     deployments, runs = {}, []
-    for backbone, method in _classifiers(study, args.models):
-        found = _runs_of(store, backbone, method)
-        if found:
-            name = f"{backbone.name}-{method.name}"
-            deployments[name] = _scorer(args, study, backbone, method, name)
-            runs += [Served(row["run_id"], name, _facts(row)) for row in found]
+    for backbone, method, kept in _held(store, study, args.models):
+        name = f"{backbone.name}-{method.name}"
+        deployments[name] = _scorer(args, study, backbone, method, name)
+        runs += [Served(row["run_id"], name, _facts(row)) for row in kept]
     if not runs:
         raise OutputError(
             "holds no run that labels texts", where=store.uri, cure="run its study to the end first"
@@ -191,12 +189,21 @@ def _classifiers(study: Study, models: Sequence[str]) -> list[tuple[Backbone, Me
     ]
 
 
-def _runs_of(store: Store, backbone: Backbone, method: Method) -> list[dict[str, Any]]:
-    if not store.exists("runs.parquet"):
-        return []
-    rows: list[dict[str, Any]] = store.read_table("runs.parquet").to_pylist()
-    wanted = (backbone.name, method.name)
-    return [r for r in rows if r["selected"] and (r["model"], r["method"]) == wanted]
+def _held(
+    store: Store, study: Study, models: Sequence[str]
+) -> list[tuple[Backbone, Method, list[dict[str, Any]]]]:
+    """Each backbone and method that has kept runs, with their rows."""
+    there = store.exists("runs.parquet")
+    rows = store.read_table("runs.parquet").to_pylist() if there else []
+    kept: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        if row["selected"]:
+            kept.setdefault((row["model"], row["method"]), []).append(row)
+    return [
+        (backbone, method, kept[backbone.name, method.name])
+        for backbone, method in _classifiers(study, models)
+        if (backbone.name, method.name) in kept
+    ]
 
 
 def _facts(row: dict[str, Any]) -> dict[str, Any]:
@@ -301,7 +308,7 @@ def _check_room(args: Serving) -> None:
 
     store = Store(args.out)
     study = read_record(store).study
-    held = [pair for pair in _classifiers(study, args.models) if _runs_of(store, *pair)]
+    held = _held(store, study, args.models)
     has = ray.cluster_resources()
     for kind, each in (("CPU", study.resources.cpus_per_worker), ("GPU", args.gpus)):
         if each * len(held) > has.get(kind, 0):
