@@ -76,7 +76,7 @@ def make(folder: Path, shard_rows: int) -> int:
                 run_id=pl.lit(run_id), probe=pl.lit("amazon"), style=pl.lit("original"),
                 pred=pl.Series(np.where(right, label, random.integers(0, 3, ITEMS)), dtype=pl.Int8),
                 scores=pl.Series(scores).cast(pl.List(pl.Float32)),
-                parsed=pl.lit(True), answer=pl.lit(None, pl.String),
+                parsed=pl.lit(True), answer=pl.lit(None, pl.String), term=pl.lit(None, pl.String),
             )  # fmt: skip
             run = folder / "predictions" / "amazon" / run_id
             run.mkdir(parents=True)

@@ -10,7 +10,7 @@ import polars as pl
 
 from raybias.errors import DataError
 from raybias.probes.files import polars_schema, read_frame
-from raybias.probes.tables import column, distinct, filled, label_numbers
+from raybias.probes.tables import as_text, column, distinct, filled, label_numbers
 from raybias.schema import ITEMS
 from raybias.storage import split_uri
 
@@ -42,13 +42,17 @@ def own_items(uri: str) -> pl.DataFrame:
         else pl.Series([f"{stem}/{row:05d}" for row in range(len(frame))])
     )
     clusters = filled(frame["template_id"], where=uri) if "template_id" in frame.columns else ids
-    terms = frame["term"] if "term" in frame.columns else pl.Series([None] * len(frame))
+    terms = (
+        as_text(frame["term"], where=uri)
+        if "term" in frame.columns
+        else pl.Series([None] * len(frame), dtype=pl.String)
+    )
     return pl.DataFrame(
         {
             **needed,
             "item_id": ids,
             "label": labels,
             "template_id": clusters,
-            "term": terms.cast(pl.String),
+            "term": terms,
         }
     ).select(polars_schema(ITEMS).names())

@@ -14,7 +14,7 @@ import polars as pl
 from raybias.errors import ConfigError, DataError
 from raybias.probes.files import polars_schema, read_frame
 from raybias.probes.pairs import SIDES, PairWarning, check_sides
-from raybias.probes.tables import column, filled
+from raybias.probes.tables import as_text, column, filled
 from raybias.schema import PAIRS
 from raybias.storage import split_uri
 
@@ -74,7 +74,7 @@ def refuse_written(style: str, uris: Sequence[str]) -> None:
     """
     for uri in uris:
         store, name = split_uri(uri)
-        if style in column(read_frame(store, name), "style", where=uri).cast(pl.String):
+        if style in as_text(column(read_frame(store, name), "style", where=uri), where=uri):
             raise ConfigError(
                 f"the style {style!r} is in styles.files and in styles.rewriting",
                 where=uri,
@@ -94,7 +94,7 @@ def _rows(uri: str, style: str) -> pl.DataFrame:
         {
             **{each: filled(values, where=uri) for each, values in written.items()},
             "style": styles,
-            "kept": kept.cast(pl.String).str.to_lowercase() == "true",
+            "kept": as_text(kept, where=uri).str.to_lowercase() == "true",
         }
     )
     check_sides(rows, where=uri)

@@ -31,9 +31,19 @@ def column(frame: pl.DataFrame, name: str, *, where: str) -> pl.Series:
     return frame[name]
 
 
+def as_text(values: pl.Series, *, where: str) -> pl.Series:
+    """The column as text; `DataError` where its values are none, such as lists."""
+    try:
+        return values.cast(pl.String)
+    except pl.exceptions.PolarsError as error:
+        raise DataError(
+            f"{values.name} is {values.dtype}, not text", where=where, cure="write it as text"
+        ) from error
+
+
 def filled(values: pl.Series, *, where: str) -> pl.Series:
     """The column as text, stripped at neither end; an empty or blank value is a `DataError`."""
-    text = values.cast(pl.String)
+    text = as_text(values, where=where)
     blank = (text.is_null() | (text.str.strip_chars() == "")).arg_true()
     if len(blank):
         raise DataError(

@@ -136,11 +136,13 @@ def pieces(files: Sequence[Source], *, columns: Sequence[str]) -> Iterator[pl.Da
     DataError: as `read_predictions`, but for repeated items.
     """
     # Thousands of small files are read four times as fast in one scan as one by one.
-    kinds = groupby(files, key=lambda source: (*_layout(source), source.store.is_local))
-    for (layout, answered, _), alike in kinds:
+    found = ((source, *_layout(source)) for source in files)
+    kinds = groupby(found, key=lambda each: (each[0].store.is_local, *each[1:3]))
+    for (_, layout, answered), members in kinds:
+        alike, _, _, rows = zip(*members, strict=True)
         if layout is not None:
             wanted = dict.fromkeys((*columns, *ANSWERED)) if answered else columns
-            yield from _parquet(list(alike), layout, list(wanted))
+            yield from _parquet(alike, layout, list(wanted), rows=sum(rows))
             continue
         for source in alike:
             data = source.store.read_bytes(source.name)
@@ -148,10 +150,13 @@ def pieces(files: Sequence[Source], *, columns: Sequence[str]) -> Iterator[pl.Da
             yield frame.select(columns)
 
 
-def _layout(source: Source) -> tuple[pa.Schema | None, bool]:
-    """The columns of a Parquet file, checked, and whether it may hold answers; None for a TSV."""
+def _layout(source: Source) -> tuple[pa.Schema | None, bool, int]:
+    """The columns of a Parquet file, checked, whether it may hold answers, and its rows.
+
+    None for a TSV, of which nothing else is known.
+    """
     if source.name.endswith(_TSV_ENDINGS):
-        return None, False
+        return None, False, 0
     try:
         path = source.store.path(source.name)
         metadata = pq.read_metadata(path, filesystem=source.store.fs)
@@ -173,7 +178,7 @@ def _layout(source: Source) -> tuple[pa.Schema | None, bool]:
             )
     if not metadata.num_rows:
         raise DataError("holds no predictions", where=source.uri, cure="leave it out")
-    return layout, _answered(metadata)
+    return layout, _answered(metadata), metadata.num_rows
 
 
 def _answered(metadata: pq.FileMetaData) -> bool:
@@ -188,7 +193,7 @@ def _answered(metadata: pq.FileMetaData) -> bool:
 
 
 def _parquet(
-    files: Sequence[Source], layout: pa.Schema, columns: Sequence[str]
+    files: Sequence[Source], layout: pa.Schema, columns: Sequence[str], *, rows: int
 ) -> Iterator[pl.DataFrame]:
     fault: Exception | None = None
     row = 0
@@ -202,22 +207,30 @@ def _parquet(
             yield piece.cast({name: _TYPES[name] for name in _NUMBERS})
             row += piece.height
         else:
-            return
+            # Polars ends early, without an error, where a damaged page breaks one of its threads.
+            if row == rows:
+                return
+            fault = EOFError(f"it ends after {row} rows")
     except (pl.exceptions.PolarsError, OSError) as error:
         fault = error
     if len(files) > 1:
         # Read one by one, the file at fault is named.
         for source in files:
-            deque(_parquet([source], layout, columns), maxlen=0)
+            deque(_parquet([source], layout, columns, rows=_layout(source)[2]), maxlen=0)
     elif fault is None:
         _explain(piece, files[0].uri, row)
     raise _unreadable(files[0], fault) from fault
 
 
 def _column(name: str, present: Sequence[str]) -> pl.Expr:
-    column = pl.col(name) if name in present else pl.lit(_DEFAULTS.get(name)).alias(name)
+    if name not in present:
+        return pl.lit(_DEFAULTS.get(name), _TYPES[name]).alias(name)
+    column = pl.col(name)
     # Numbers stay as they are until they are known to be labels.
-    return column if name in _NUMBERS else column.cast(_TYPES[name])
+    if name in _NUMBERS:
+        return column
+    column = column.cast(_TYPES[name])
+    return column.fill_null(_DEFAULTS[name]) if name in _DEFAULTS else column
 
 
 def _unreadable(source: Source, error: Exception | None) -> DataError:

@@ -194,7 +194,13 @@ def _cast(column: pl.Series, dtype: pl.DataType, where: str) -> pl.Series:
         cast = lower.replace_strict({"true": True, "1": True, "false": False, "0": False},
                                     default=None, return_dtype=pl.Boolean)  # fmt: skip
     else:
-        cast = column.cast(dtype, strict=False)
+        try:
+            cast = column.cast(dtype, strict=False)
+        except pl.exceptions.PolarsError as error:
+            raise DataError(
+                f"{column.name} is {column.dtype}, not {_called(dtype)}", where=where,
+                cure="write it again",
+            ) from error  # fmt: skip
     lost = cast.is_null() & column.is_not_null()
     if text and dtype != pl.String:
         lost &= column != ""
