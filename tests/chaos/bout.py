@@ -38,11 +38,18 @@ class Kill:
     kind: str
     stage: str
     at: float
-    """Seconds of the epoch."""
+    """Seconds of the epoch, before anything of it was done."""
+    done: float = 0.0
+    """And after."""
     actors: dict[str, int] = field(default_factory=dict)
     """How many of each kind of actor died by it."""
     repeated: int = 0
-    """Shards that were begun again after it, before the next kill."""
+    """Shards that were begun again for it."""
+
+    @property
+    def bound(self) -> int:
+        """Shards that may be: one for each actor that held one."""
+        return self.actors.get("replica", 0) + self.actors.get("caller", 0)
 
 
 @dataclass
@@ -65,7 +72,7 @@ class Bout:
         found = [
             f"{kill.repeated} shards again after the kill of a {kill.kind} with {kill.actors}"
             for kill in self.kills
-            if kill.repeated > kill.actors.get("replica", 0) + kill.actors.get("caller", 0)
+            if kill.repeated > kill.bound
         ]
         if self.steps_again > self.trainers * EVERY * len(SEEDS):
             found.append(f"{self.steps_again} steps again after {self.trainers} killed trainers")
@@ -189,7 +196,7 @@ def fight(
         arena.fill_up()
     bout.seconds = time.monotonic() - begun
     bout.steps_again = run.steps_again()
-    attribute(bout.kills, run.begun())
+    bout.faults += attribute(bout.kills, run.begun())
     return bout
 
 
@@ -211,10 +218,12 @@ def _kill(arena: Arena, run: Run, stage: str, kind: str, dice: random.Random) ->
         # Actors that it owns go with it, and the replicas when the next one tidies.
         kill.actors = {each: len(arena.actors(each)) for each in TITLES}
         run.restart()
+        kill.done = time.time()
     elif kind == "node":
         node = dice.choice(arena.nodes())
         kill.actors = {each: len(arena.actors(each, node)) for each in TITLES}
         arena.lose(node)
+        kill.done = time.time()
         time.sleep(dice.uniform(0, LATEST_S))
         arena.fill_up()
     else:
@@ -224,14 +233,25 @@ def _kill(arena: Arena, run: Run, stage: str, kind: str, dice: random.Random) ->
         kill.actors = {kind: 1}
         with suppress(psutil.NoSuchProcess):
             dice.choice(victims).send_signal(signal.SIGKILL)
+        kill.done = time.time()
     return kill
 
 
-def attribute(kills: list[Kill], begun: list[tuple[float, str]]) -> None:
-    """Count every shard that was begun again for the last kill before."""
-    seen: set[str] = set()
+def attribute(kills: list[Kill], begun: list[tuple[float, str]]) -> list[str]:
+    """Count every shard that was begun again for a kill that came between.
+
+    The first such kill whose dead actors do not account for others yet; a retry may wait until
+    after the next kill. Gives back the shards that were begun again with no kill between.
+    """
+    last: dict[str, float] = {}
+    unexplained = []
     for at, name in begun:
-        earlier = [kill for kill in kills if kill.at <= at]
-        if name in seen and earlier:
-            earlier[-1].repeated += 1
-        seen.add(name)
+        if name in last:
+            between = [kill for kill in kills if last[name] <= kill.done and kill.at <= at]
+            free = [kill for kill in between if kill.repeated < kill.bound]
+            if between:
+                (free or between)[0].repeated += 1
+            else:
+                unexplained.append(f"begun again without a kill: {name}")
+        last[name] = at
+    return unexplained

@@ -79,6 +79,8 @@ def fake_cloud(*, fewest: int, most: int) -> Iterator[str]:
     env = os.environ | {
         "RAY_TMPDIR": str(folder),
         "RAY_FAKE_CLUSTER": "1",
+        # Or `ray start` takes a token that it finds in the home folder, and clients do not.
+        "RAY_AUTH_MODE": "disabled",
         "AUTOSCALER_UPDATE_INTERVAL_S": "1",
         "RAY_enable_autoscaler_v2": "1",
         "RAY_CLOUD_INSTANCE_ID": HEAD_ID,
@@ -107,6 +109,7 @@ def fake_cloud(*, fewest: int, most: int) -> Iterator[str]:
         for process in family:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
+        head.wait()
         log.close()
         shutil.rmtree(folder, ignore_errors=True)
 

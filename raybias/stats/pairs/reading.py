@@ -205,7 +205,11 @@ def _cast(column: pl.Series, dtype: pl.DataType, where: str) -> pl.Series:
     if text and dtype != pl.String:
         lost &= column != ""
     _refuse(lost, column, f"is no {_called(dtype)}", where, "mend the row")
-    return cast.fill_nan(None) if cast.dtype.is_float() else cast
+    if not cast.dtype.is_float():
+        return cast
+    _refuse(cast.is_infinite().fill_null(False), column, "is not finite", where,
+            "mend the row; leave a score empty that there is not")  # fmt: skip
+    return cast.fill_nan(None)
 
 
 def _called(dtype: pl.DataType) -> str:
