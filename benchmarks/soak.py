@@ -62,7 +62,17 @@ TITLES: Final = {
     "raylet": "raylet/raylet",
 }
 #: Actors that Ray itself keeps for the life of a cluster.
-KEPT: Final = ("ServeController", "StatsActor", "TrainStateActor", "AutoscalingCoordinator")
+KEPT: Final = (
+    *("ServeController", "StatsActor", "TrainStateActor", "AutoscalingCoordinator"),
+    "ActorLocationTracker",
+)
+#: Ray remembers the last 100,000 tasks, actors and workers that ended; with so few, filling that
+#: memory is not taken for a leak.
+SYSTEM: Final = {
+    "maximum_gcs_destroyed_actor_cached_count": 20,
+    "maximum_gcs_dead_worker_cached_count": 20,
+    "task_events_max_num_task_in_gcs": 200,
+}
 
 
 @dataclass
@@ -173,7 +183,10 @@ def main(
     # The held replica finds adapters where one link points: at the newest OUT.
     place = Path(tempfile.mkdtemp(prefix="soak"))
     newest = place / "newest"
-    ray.init(address="local", num_cpus=4, log_to_driver=False, logging_level="ERROR")
+    ray.init(
+        address="local", num_cpus=4, log_to_driver=False, logging_level="ERROR",
+        _system_config=SYSTEM,
+    )  # fmt: skip
     with connected():
         scoring = plan(study, read_inventory()).scoring[0]
         held = serve.scorers(

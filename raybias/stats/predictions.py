@@ -6,12 +6,11 @@ file and row. It does not know what is computed from the rows.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import polars as pl
 import pyarrow as pa
@@ -27,6 +26,13 @@ _REQUIRED: Final = ("model", "run_id", "item_id", "label", "attribute", "group",
 _NUMBERS: Final = ("label", "pred")
 _TSV_ENDINGS: Final = (".tsv", ".tsv.gz")
 _PIECE_ROWS: Final = 1 << 18
+#: Columns of few different texts.
+_REPEATED: Final = (
+    *("model", "method", "dataset", "run_id", "probe", "style", "attribute", "group"),
+    *("template_id", "term"),
+)
+#: Of a piece: categories spare the work of a million equal strings.
+_PIECE_TYPES: Final = pl.Schema({**_TYPES, **dict.fromkeys(_REPEATED, pl.Categorical())})
 
 #: What is read besides where a file holds the answers of a prompted classifier.
 ANSWERED: Final = ("parsed", "answer", "scores")
@@ -47,11 +53,6 @@ class Source:
         """The file's path or URI."""
         return self.store.uri_of(self.name)
 
-    def for_polars(self) -> Any:
-        """The path of a local file, the content of any other."""
-        local = self.store.is_local
-        return self.store.path(self.name) if local else self.store.read_bytes(self.name)
-
 
 def read_predictions(paths: Sequence[str | Path]) -> pl.DataFrame:
     """Read and join files and folders of predictions.
@@ -70,7 +71,7 @@ def read_predictions(paths: Sequence[str | Path]) -> pl.DataFrame:
     DataError: a missing, unreadable or empty file, a missing column, a label that is not
         0, 1 or 2, an empty group, or one item of a run given twice.
     """
-    predictions = pl.concat(list(pieces(sources(paths), columns=list(_TYPES))))
+    predictions = pl.concat(list(pieces(sources(paths), columns=list(_TYPES)))).cast(_TYPES)
     keys = (*schema.KEYS, "run_id", "item_id")
     repeated = predictions.filter(pl.struct(keys).is_duplicated()).head(1)
     if repeated.height:
@@ -124,119 +125,136 @@ def _expand(path: str) -> list[Source]:
 
 
 def pieces(files: Sequence[Source], *, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
-    """Read files one after the other, joined or cut into pieces of a million rows, checked.
+    """Read files one after the other, joined or cut into pieces of some 260,000 rows, checked.
 
     Parameters
     ----------
     columns: those of schema.PREDICTIONS to read; all that every prediction needs must be
-        among them. Pieces of files with answers also have those of `ANSWERED`.
+        among them. Pieces of files with answers also have those of `ANSWERED`. Texts that
+        repeat are categorical.
 
     Raises
     ------
     DataError: as `read_predictions`, but for repeated items.
     """
-    # Thousands of small files are read four times as fast in one scan as one by one.
-    found = ((source, *_layout(source)) for source in files)
-    kinds = groupby(found, key=lambda each: (each[0].store.is_local, *each[1:3]))
-    for (_, layout, answered), members in kinds:
-        alike, _, _, rows = zip(*members, strict=True)
-        if layout is not None:
-            wanted = dict.fromkeys((*columns, *ANSWERED)) if answered else columns
-            yield from _parquet(alike, layout, list(wanted), rows=sum(rows))
-            continue
-        for source in alike:
+    held: list[_Part] = []
+    rows = 0
+    for source in files:
+        if source.name.endswith(_TSV_ENDINGS):
+            if held:
+                yield _joined(held)
+                held, rows = [], 0
             data = source.store.read_bytes(source.name)
             frame = read_paper_tsv(data, name=source.name, where=source.uri)
-            yield frame.select(columns)
+            yield frame.select(_column(name, frame.schema) for name in columns)
+            continue
+        for part in _parts(source, columns):
+            if held and (rows >= _PIECE_ROWS or part.table.schema != held[0].table.schema):
+                yield _joined(held)
+                held, rows = [], 0
+            held.append(part)
+            rows += part.table.num_rows
+    if held:
+        yield _joined(held)
 
 
-def _layout(source: Source) -> tuple[pa.Schema | None, bool, int]:
-    """The columns of a Parquet file, checked, whether it may hold answers, and its rows.
+@dataclass(frozen=True)
+class _Part:
+    """Rows of one Parquet file, and where they stand in it."""
 
-    None for a TSV, of which nothing else is known.
-    """
-    if source.name.endswith(_TSV_ENDINGS):
-        return None, False, 0
+    table: pa.Table
+    columns: Sequence[str]
+    """What a piece has of it."""
+    where: str
+    first_row: int
+
+
+def _parts(source: Source, columns: Sequence[str]) -> Iterator[_Part]:
+    row = 0
     try:
-        path = source.store.path(source.name)
-        metadata = pq.read_metadata(path, filesystem=source.store.fs)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise _unreadable(source, error) from error
+        with source.store.fs.open_input_file(source.store.path(source.name)) as stream:
+            metadata = pq.read_metadata(stream)
+            layout = _layout(metadata, source.uri)
+            # As dictionaries, texts that repeat are read several times as fast.
+            texts = [name for name in _REPEATED if name in layout.names]
+            file = pq.ParquetFile(stream, metadata=metadata, read_dictionary=texts)
+            wanted = [*columns, *ANSWERED] if _answered(file, layout) else columns
+            there = [name for name in dict.fromkeys(wanted) if name in layout.names]
+            for batch in file.iter_batches(_PIECE_ROWS, columns=there, use_threads=False):
+                batch.validate(full=True)
+                # Polars trusts what it is given, metadata included.
+                table = pa.table(batch.replace_schema_metadata(None))
+                yield _Part(table, list(dict.fromkeys(wanted)), source.uri, row)
+                row += table.num_rows
+            if row != metadata.num_rows:
+                raise pa.ArrowInvalid(f"{row} rows, not {metadata.num_rows}")
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise _unreadable(source.uri, error) from error
+
+
+def _layout(metadata: pq.FileMetaData, where: str) -> pa.Schema:
+    """The columns of a Parquet file, checked."""
     layout = metadata.schema.to_arrow_schema()
     missing = [name for name in _REQUIRED if name not in layout.names]
     if missing:
         raise DataError(
             f"lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}",
-            where=source.uri,
+            where=where,
             cure=f"predictions need {', '.join(_REQUIRED)}",
         )
     for name in _NUMBERS:
         kind = layout.field(name).type
         if not pa.types.is_integer(kind):
-            raise DataError(
-                f"{name} is {kind}, not integer", where=source.uri, cure="use 0, 1 and 2"
-            )
+            raise DataError(f"{name} is {kind}, not integer", where=where, cure="use 0, 1 and 2")
     if not metadata.num_rows:
-        raise DataError("holds no predictions", where=source.uri, cure="leave it out")
-    return layout, _answered(metadata), metadata.num_rows
+        raise DataError("holds no predictions", where=where, cure="leave it out")
+    return layout
 
 
-def _answered(metadata: pq.FileMetaData) -> bool:
-    """Whether a file may hold answers; reading its scores for nothing would be slow."""
-    parts = [metadata.row_group(place) for place in range(metadata.num_row_groups)]
-    columns = [part.column(place) for part in parts for place in range(part.num_columns)]
-    return any(
-        not (column.statistics and column.statistics.null_count == column.num_values)
-        for column in columns
-        if column.path_in_schema == "answer"
-    )
+def _answered(file: pq.ParquetFile, layout: pa.Schema) -> bool:
+    """Whether there are answers; reading the scores of tuned classifiers for nothing is slow."""
+    if "answer" not in layout.names:
+        return False
+    answers = file.read(["answer"], use_threads=False)["answer"]
+    return bool(answers.null_count < len(answers))
 
 
-def _parquet(
-    files: Sequence[Source], layout: pa.Schema, columns: Sequence[str], *, rows: int
-) -> Iterator[pl.DataFrame]:
-    fault: Exception | None = None
-    row = 0
+def _joined(parts: Sequence[_Part]) -> pl.DataFrame:
+    """Parts as one frame, its numbers checked and cast."""
     try:
-        data = [source.for_polars() for source in files]
-        frame = pl.scan_parquet(data, glob=False, hive_partitioning=False)
-        wanted = frame.select(_column(name, layout.names) for name in columns)
-        for piece in wanted.collect_batches(chunk_size=_PIECE_ROWS):
-            if not _sound(piece):
-                break
-            yield piece.cast({name: _TYPES[name] for name in _NUMBERS})
-            row += piece.height
-        else:
-            # Polars ends early, without an error, where a damaged page breaks one of its threads.
-            if row == rows:
-                return
-            fault = EOFError(f"it ends after {row} rows")
-    except (pl.exceptions.PolarsError, OSError) as error:
-        fault = error
-    if len(files) > 1:
-        # Read one by one, the file at fault is named.
-        for source in files:
-            deque(_parquet([source], layout, columns, rows=_layout(source)[2]), maxlen=0)
-    elif fault is None:
-        _explain(piece, files[0].uri, row)
-    raise _unreadable(files[0], fault) from fault
+        table = pa.concat_tables(part.table for part in parts).unify_dictionaries()
+        frame = _frame(table, parts[0].columns)
+    except pl.exceptions.PolarsError as error:
+        if len(parts) > 1:
+            # One by one, the file at fault is named.
+            for part in parts:
+                _joined([part])
+        raise _unreadable(parts[0].where, error) from error
+    if not _sound(frame):
+        for part in parts:
+            _explain(_frame(part.table, part.columns), part.where, part.first_row)
+    return frame.cast({name: _TYPES[name] for name in _NUMBERS})
 
 
-def _column(name: str, present: Sequence[str]) -> pl.Expr:
-    if name not in present:
-        return pl.lit(_DEFAULTS.get(name), _TYPES[name]).alias(name)
+def _frame(table: pa.Table, columns: Sequence[str]) -> pl.DataFrame:
+    frame = pl.DataFrame(table)
+    return frame.select(_column(name, frame.schema) for name in columns)
+
+
+def _unreadable(where: str, error: Exception) -> DataError:
+    return DataError(f"cannot be read as Parquet ({error})", where=where, cure="write it again")
+
+
+def _column(name: str, layout: pl.Schema) -> pl.Expr:
+    if name not in layout:
+        return pl.lit(_DEFAULTS.get(name), _PIECE_TYPES[name]).alias(name)
     column = pl.col(name)
     # Numbers stay as they are until they are known to be labels.
     if name in _NUMBERS:
         return column
-    column = column.cast(_TYPES[name])
+    if layout[name] != _PIECE_TYPES[name]:
+        column = column.cast(_TYPES[name]).cast(_PIECE_TYPES[name])
     return column.fill_null(_DEFAULTS[name]) if name in _DEFAULTS else column
-
-
-def _unreadable(source: Source, error: Exception | None) -> DataError:
-    return DataError(
-        f"cannot be read as Parquet ({error})", where=source.uri, cure="write it again"
-    )
 
 
 def _sound(piece: pl.DataFrame) -> bool:

@@ -80,8 +80,9 @@ def read_counts(paths: Sequence[str | Path]) -> Counts:
     for raw in pieces(sources(paths), columns=(*CELL_KEYS, "term", "item_id")):
         piece = raw
         if "answer" in raw.columns:
-            asked.append(count_answers(raw))
-            piece = with_likelihood(raw)
+            texts = raw.cast({pl.Categorical: pl.String})
+            asked.append(count_answers(texts))
+            piece = with_likelihood(texts)
             prints.append(fingerprints(piece))
         run = _numbered(piece, runs)
         seen.append(piece["item_id"].hash().to_numpy() + run.astype(np.uint64) * _MIX)

@@ -73,12 +73,14 @@ def studies(draw: st.DrawFn, tree: dict[str, Any]) -> dict[Any, Any]:
 
 @st.composite
 def damaged(draw: st.DrawFn, data: bytes) -> bytes:
-    """A file with up to four places of it overwritten, cut out, doubled or cut off."""
+    """A file with up to four places of it flipped, overwritten, cut out, doubled or cut off."""
     made = bytearray(data)
     for _ in range(draw(st.integers(0, 4))):
         first = draw(st.integers(0, len(made)))
         last = min(len(made), first + draw(st.integers(0, 8)))
-        match draw(st.sampled_from(("write", "text", "cut", "double", "end"))):
+        match draw(st.sampled_from(("flip", "write", "text", "cut", "double", "end"))):
+            case "flip" if first < len(made):
+                made[first] ^= 1 << draw(st.integers(0, 7))
             case "write":
                 made[first:last] = draw(st.binary(max_size=8))
             case "text":
@@ -87,7 +89,7 @@ def damaged(draw: st.DrawFn, data: bytes) -> bytes:
                 del made[first:last]
             case "double":
                 made[first:first] = made[first:last]
-            case _:
+            case "end":
                 del made[first:]
     return bytes(made)
 

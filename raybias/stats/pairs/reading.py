@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import polars as pl
+import pyarrow as pa
 
 from raybias import schema
 from raybias.errors import DataError
@@ -112,11 +113,10 @@ def _sources(path: str) -> list[tuple[Source, bool]]:
 
 def _read(source: Source) -> pl.DataFrame:
     try:
-        data = source.for_polars()
         if source.name.endswith(".parquet"):
-            return pl.read_parquet(data, glob=False, hive_partitioning=False)
-        return pl.read_csv(data, infer_schema=False, glob=False)
-    except (pl.exceptions.PolarsError, OSError) as error:
+            return pl.DataFrame(source.store.read_table(source.name))
+        return pl.read_csv(source.store.read_bytes(source.name), infer_schema=False)
+    except (pl.exceptions.PolarsError, pa.ArrowException, OSError, UnicodeDecodeError) as error:
         first = str(error).strip().splitlines()[0]
         raise DataError(
             f"cannot be read ({first})", where=source.uri, cure="write it again"
