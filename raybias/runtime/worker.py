@@ -116,6 +116,8 @@ def work(config: dict[str, Any]) -> None:
                 {"active": pack.active},
                 checkpoint=ray.train.Checkpoint.from_directory(folder) if saved else None,
             )
+        # Until the controller has taken note, a worker that is killed would repeat this round too.
+        ray.train.get_all_reported_checkpoints(ray.train.CheckpointConsistencyMode.COMMITTED)
 
 
 def ends_round(elapsed: float, slowest: float) -> bool:
