@@ -176,7 +176,7 @@ def _parts(source: Source, columns: Sequence[str]) -> Iterator[_Part]:
             metadata = pq.read_metadata(stream)
             layout = _layout(metadata, source.uri)
             # As dictionaries, texts that repeat are read several times as fast.
-            texts = [name for name in _REPEATED if name in layout.names]
+            texts = [name for name in _REPEATED if _is_text(layout, name)]
             file = pq.ParquetFile(stream, metadata=metadata, read_dictionary=texts)
             wanted = [*columns, *ANSWERED] if _answered(file, layout) else columns
             there = [name for name in dict.fromkeys(wanted) if name in layout.names]
@@ -192,6 +192,13 @@ def _parts(source: Source, columns: Sequence[str]) -> Iterator[_Part]:
         raise _unreadable(source.uri, error) from error
 
 
+def _is_text(layout: pa.Schema, name: str) -> bool:
+    if name not in layout.names:
+        return False
+    kind = layout.field(name).type
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
 def _layout(metadata: pq.FileMetaData, where: str) -> pa.Schema:
     """The columns of a Parquet file, checked."""
     layout = metadata.schema.to_arrow_schema()
@@ -202,6 +209,9 @@ def _layout(metadata: pq.FileMetaData, where: str) -> pa.Schema:
             where=where,
             cure=f"predictions need {', '.join(_REQUIRED)}",
         )
+    for name in _TYPES:
+        if layout.names.count(name) > 1:
+            raise DataError(f"has the column {name} twice", where=where, cure="drop one")
     for name in _NUMBERS:
         kind = layout.field(name).type
         if not pa.types.is_integer(kind):

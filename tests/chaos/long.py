@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from importlib.metadata import version
+from itertools import count
 from pathlib import Path
 
 from arena import arena
@@ -79,7 +80,8 @@ def main() -> int:
         calm_s = undisturbed(place.address, study, folder / "calm")
         print(f"undisturbed: {calm_s:.0f} s", file=sys.stderr)
         while (made := sum(len(bout.kills) for bout in bouts)) < options.kills:
-            number = len(bouts) + 1
+            fought = {bout.number for bout in bouts}
+            number = next(each for each in count(1) if each not in fought)
             bout = fight(
                 place, study, folder / f"bout{number}", folder / "calm",
                 number=number, seed=options.seed, kills=drawn(options.seed, number),
