@@ -7,7 +7,8 @@ so texts are categorical.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -77,7 +78,7 @@ def read_counts(paths: Sequence[str | Path]) -> Counts:
     seen: list[npt.NDArray[np.uint64]] = []
     prints: list[pl.DataFrame] = []
     asked: list[pl.DataFrame] = []
-    for raw in pieces(sources(paths), columns=(*CELL_KEYS, "term", "item_id")):
+    for raw in _ahead(pieces(sources(paths), columns=(*CELL_KEYS, "term", "item_id"))):
         piece = raw
         if "answer" in raw.columns:
             texts = raw.cast({pl.Categorical: pl.String})
@@ -103,6 +104,15 @@ def read_counts(paths: Sequence[str | Path]) -> Counts:
         _named(terms, runs, drop, TERM, pl.Schema(schema.TERM_CELLS)),
         answers(pl.concat(asked)) if asked else pl.DataFrame(schema=pl.Schema(schema.ANSWERS)),
     )
+
+
+def _ahead(frames: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+    """The same frames, the next of them read while one is counted."""
+    with ThreadPoolExecutor(1) as reader:
+        coming = reader.submit(next, frames, None)
+        while (frame := coming.result()) is not None:
+            coming = reader.submit(next, frames, None)
+            yield frame
 
 
 def count_answers(predictions: pl.DataFrame) -> pl.DataFrame:
