@@ -25,7 +25,7 @@ slow: $(READY) .moto/.installed  ## The long checks.
 	.moto/bin/pip install --quiet --requirement tests/moto.txt
 	touch $@
 
-chaos: $(READY)  ## Kill parts of a cluster while it works.
+chaos: $(READY)  ## Nodes that come and go on a cluster that scales itself.
 	$(PYTEST) -m chaos
 
 lint: $(READY)  ## Style, and which room may import which.

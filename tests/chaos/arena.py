@@ -117,6 +117,7 @@ def arena() -> Iterator[Arena]:
     # Ray's socket paths must be short, and the file that names its cluster wants its folder.
     folder = tempfile.mkdtemp(prefix="rb", dir="/tmp")
     (Path(folder) / "ray").mkdir()
+    before = os.environ.get("RAY_TMPDIR")
     os.environ["RAY_TMPDIR"] = folder
     cluster = Cluster(
         initialize_head=True,
@@ -139,6 +140,9 @@ def arena() -> Iterator[Arena]:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         shutil.rmtree(Path(folder), ignore_errors=True)
+        del os.environ["RAY_TMPDIR"]
+        if before is not None:
+            os.environ["RAY_TMPDIR"] = before
 
 
 def until(

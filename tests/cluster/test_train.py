@@ -215,6 +215,7 @@ def when(condition: Callable[[], bool], action: Callable[[], None]) -> threading
 
 
 @ON_RAY
+@pytest.mark.slow
 def test_a_killed_worker_changes_no_bit(
     study_file: Path, undisturbed: tuple[Path, list[dict[str, Any]]], tmp_path: Path
 ) -> None:
