@@ -209,9 +209,12 @@ class Store:
         """Read one Parquet file, without its metadata; damaged values are an `ArrowInvalid`."""
         with self.told("read", name):
             # A folder called a=b on the way would become a column.
-            table = pq.read_table(
-                self.path(name), filesystem=self.fs, columns=columns, partitioning=None
-            )
+            try:
+                table = pq.read_table(
+                    self.path(name), filesystem=self.fs, columns=columns, partitioning=None
+                )
+            except UnicodeDecodeError as error:
+                raise pa.ArrowInvalid(f"a name in it is not UTF-8: {error}") from error
         table.validate(full=True)
         return table.replace_schema_metadata(None)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import polars as pl
 import torch
 import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
@@ -74,3 +75,16 @@ def save_tokenizer(folder: Path, *, pairs: bool) -> None:
         unk_token="<unk>",
         model_input_names=["input_ids", "attention_mask"] + ["token_type_ids"] * pairs,
     ).save_pretrained(folder)
+
+
+def save_pairs(folder: Path) -> Path:
+    """Seventy pairs of these words, as `pairs.csv` in `folder`."""
+    rows = range(70)
+    pl.DataFrame(
+        {
+            "sent_more": [f"w1 w{n} w5" for n in rows],
+            "sent_less": [f"w2 w{n} w5" for n in rows],
+            "bias_type": ["age"] * 70,
+        }
+    ).write_csv(folder / "pairs.csv")
+    return folder / "pairs.csv"

@@ -104,5 +104,5 @@ def read_frame(store: Store, name: str) -> pl.DataFrame:
         return pl.DataFrame(store.read_table(name))
     except FileNotFoundError as error:
         raise DataError("no such file", where=where, cure="check the path") from error
-    except (OSError, pa.ArrowException, pl.exceptions.PolarsError, UnicodeDecodeError) as error:
+    except (OSError, pa.ArrowException, pl.exceptions.PolarsError) as error:
         raise DataError(f"not a Parquet table ({error})", where=where) from error

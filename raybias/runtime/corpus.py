@@ -164,7 +164,7 @@ def _check_parquet(store: Store, name: str, column: str) -> None:
     where = store.uri_of(name)
     try:
         schema = pq.read_schema(store.path(name), filesystem=store.fs)
-    except (pa.ArrowInvalid, OSError) as error:
+    except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
         raise DataError(f"not a Parquet table ({error})", where=where) from error
     _check_column(column, schema.names, where=where)
     kind = schema.field(column).type

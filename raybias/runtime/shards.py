@@ -155,7 +155,7 @@ def missing(store: Store, shards: Sequence[_AnyPart], reading: Reading) -> list[
     def fits(shard: _AnyPart) -> bool:
         try:
             footer = pq.read_metadata(store.path(shard.file), filesystem=store.fs)
-        except (pa.ArrowInvalid, OSError):
+        except (pa.ArrowInvalid, OSError, UnicodeDecodeError):
             # A broken file can still be read; a storage that fails says so here.
             store.read_bytes(shard.file)
             return False

@@ -178,13 +178,14 @@ def _parts(source: Source, columns: Sequence[str]) -> Iterator[_Part]:
             # As dictionaries, texts that repeat are read several times as fast.
             texts = [name for name in _REPEATED if _is_text(layout, name)]
             file = pq.ParquetFile(stream, metadata=metadata, read_dictionary=texts)
-            wanted = [*columns, *ANSWERED] if _answered(file, layout) else columns
-            there = [name for name in dict.fromkeys(wanted) if name in layout.names]
+            extra = ANSWERED if _answered(file, layout) else ()
+            wanted = list(dict.fromkeys((*columns, *extra)))
+            there = [name for name in wanted if name in layout.names]
             for batch in file.iter_batches(_PIECE_ROWS, columns=there, use_threads=False):
                 batch.validate(full=True)
                 # Polars trusts what it is given, metadata included.
                 table = pa.table(batch.replace_schema_metadata(None))
-                yield _Part(table, list(dict.fromkeys(wanted)), source.uri, row)
+                yield _Part(table, wanted, source.uri, row)
                 row += table.num_rows
             if row != metadata.num_rows:
                 raise pa.ArrowInvalid(f"{row} rows, not {metadata.num_rows}")

@@ -1,4 +1,4 @@
-"""A few kills in one run of a small study; `long.py` makes a hundred (about 60 s)."""
+"""A few kills in one run of a small study; `long.py` makes a hundred."""
 
 from __future__ import annotations
 

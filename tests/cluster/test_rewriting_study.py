@@ -8,7 +8,7 @@ import polars as pl
 import prompting
 import pytest
 import yaml
-from rewriters import save_judge, save_t5
+from rewriters import save_judge, save_pairs, save_t5
 
 from raybias import api
 from raybias.config import Study, load_study
@@ -26,14 +26,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     prompting.save("gpt2", folder / "tiny")
     save_t5(folder / "t5")
     save_judge(folder / "judge")
-    rows = range(70)
-    pl.DataFrame(
-        {
-            "sent_more": [f"w1 w{n} w5" for n in rows],
-            "sent_less": [f"w2 w{n} w5" for n in rows],
-            "bias_type": ["age"] * 70,
-        }
-    ).write_csv(folder / "pairs.csv")
+    save_pairs(folder)
     made = {
         "model": "t5",
         "instruction": "",

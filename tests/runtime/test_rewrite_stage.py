@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 import prompting
 import pytest
-from rewriters import save_judge, save_t5
+from rewriters import save_judge, save_pairs, save_t5
 from transformers import T5Config
 
 from raybias.cli.plan import describe
@@ -41,14 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         root / "large-t5"
     )
     prompting.save("gpt2", root / "gpt2")
-    rows = range(70)
-    pl.DataFrame(
-        {
-            "sent_more": [f"w1 w{n} w5" for n in rows],
-            "sent_less": [f"w2 w{n} w5" for n in rows],
-            "bias_type": ["age"] * 70,
-        }
-    ).write_csv(root / "pairs.csv")
+    save_pairs(root)
     return root
 
 

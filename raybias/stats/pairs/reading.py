@@ -116,7 +116,7 @@ def _read(source: Source) -> pl.DataFrame:
         if source.name.endswith(".parquet"):
             return pl.DataFrame(source.store.read_table(source.name))
         return pl.read_csv(source.store.read_bytes(source.name), infer_schema=False)
-    except (pl.exceptions.PolarsError, pa.ArrowException, OSError, UnicodeDecodeError) as error:
+    except (pl.exceptions.PolarsError, pa.ArrowException, OSError) as error:
         first = str(error).strip().splitlines()[0]
         raise DataError(
             f"cannot be read ({first})", where=source.uri, cure="write it again"
