@@ -178,8 +178,10 @@ def _fetch(url: str, target: Path, *, known_hash: str) -> None:
             f"cannot write ({error.strerror})", where=str(target), cure="give a local folder"
         ) from error
     pooch.get_logger().setLevel("ERROR")
+    # Streamed, a refused answer would keep its connection open until it is collected.
+    whole = pooch.HTTPDownloader(stream=False)
     try:
-        pooch.retrieve(url, known_hash, path=target.parent, fname=target.name)
+        pooch.retrieve(url, known_hash, path=target.parent, fname=target.name, downloader=whole)
     except ValueError as error:
         raise WorkFailed(
             "is not the published file (its sha256 differs)",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import shutil
 import subprocess
 import sys
@@ -231,6 +232,7 @@ def test_a_download_that_is_not_the_published_file_is_refused(
         assert message in error
         assert error.count("\n") == 1
         assert not [path for path in out.rglob("*") if path.is_file()]
+    gc.collect()  # A connection left open would be warned of here, and not in a later test.
 
 
 def test_a_set_without_an_address_says_where_it_is(
