@@ -126,7 +126,7 @@ def real(place: Path, *, shape: str, items: int, runs: int) -> list[tuple[int, f
         )
         held = serve.scorers(
             "bench", plan_of(replicas, cpus=0.75), spec=spec, out=store.uri,
-            method=SoftPrompt(prompt_length=PROMPT), verbalizer=Verbalizer(), meter=METER,
+            methods=[SoftPrompt(prompt_length=PROMPT)], verbalizer=Verbalizer(), meter=METER,
         )  # fmt: skip
         with held as app:
             seconds = _seconds(app, shards, plan_of(replicas, cpus=0.75), store)

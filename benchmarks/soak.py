@@ -190,7 +190,7 @@ def main(
     with connected():
         scoring = plan(study, read_inventory()).scoring[0]
         held = serve.scorers(
-            HELD, scoring, spec=study.backbones[0], method=study.methods[0],
+            HELD, scoring, spec=study.backbones[0], methods=study.methods,
             verbalizer=study.verbalizer, out=str(newest), meter=METER,
         )  # fmt: skip
         newest.mkdir()

@@ -62,9 +62,9 @@ def load_learner(
     group = None if sharding is None else sharding.group
     if isinstance(method, SoftPrompt):
         backbone = load_shared(load_backbone, spec, device=place, sharding=sharding)
-        label_ids = verbalizer_ids(backbone.tokenizer, words)
-        scorer = LabelScorer(backbone, label_ids, tokens_per_batch=tokens_per_batch, group=group)
-        return PromptLearner(scorer, method)
+        return prompt_learner(
+            backbone, method, words, tokens_per_batch=tokens_per_batch, group=group
+        )
     if isinstance(method, Full):
         classifier = load_classifier(spec, method, words, device=place, dtype="float32")
         half = spec.dtype != "float32"
@@ -83,13 +83,27 @@ def load_learner(
     raise TypeError(f"no learner of {type(method).__name__}")
 
 
+def prompt_learner(
+    backbone: Backbone,
+    method: SoftPrompt,
+    words: Sequence[str],
+    *,
+    tokens_per_batch: int,
+    group: Collective | None,
+) -> PromptLearner:
+    """The learner of soft prompts on a backbone that is loaded."""
+    label_ids = verbalizer_ids(backbone.tokenizer, words)
+    scorer = LabelScorer(backbone, label_ids, tokens_per_batch=tokens_per_batch, group=group)
+    return PromptLearner(scorer, method)
+
+
 def load_shared(
-    load: Callable[..., Backbone], *what: Any, device: torch.device, sharding: Sharding | None
+    load: Callable[..., Backbone], spec: Spec, *, device: torch.device, sharding: Sharding | None
 ) -> Backbone:
-    """What `load(*what, device=device)` loads, sharded where that is wanted."""
+    """What `load(spec, device=device)` loads, sharded where that is wanted."""
     if sharding is None:
-        return load(*what, device=device)
+        return load(spec, device=device)
     with sharding.loading():
-        backbone = load(*what, device=device)
+        backbone = load(spec, device=device)
     sharding.begin(backbone.model, whole=False)
     return backbone

@@ -19,11 +19,10 @@ A higher score is what the model prefers. It knows nothing of bias types or dire
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from raybias.config import Backbone as Spec
 from raybias.engine.backbone import (
@@ -49,7 +48,7 @@ from raybias.engine.pair_rules import (
 from raybias.engine.token_scores import TokenScorer, Values
 from raybias.errors import ConfigError, ModelError, WorkFailed
 
-__all__ = ["CAUSAL", "MASKED", "PairScore", "PairScorer", "check_scores", "load_pair_backbone"]
+__all__ = ["CAUSAL", "MASKED", "PairScore", "PairScorer", "check_scores", "pair_loader"]
 
 Pair = tuple[str, str]
 #: Both sides' scores.
@@ -61,7 +60,7 @@ class PairScorer:
 
     Parameters
     ----------
-    backbone: of `load_pair_backbone`.
+    backbone: of `pair_loader`.
     eps: log-likelihoods of `sum` at most this far apart are a tie.
     tokens_per_batch: token budget of one forward pass; running out of memory halves it.
 
@@ -223,18 +222,15 @@ class MaskedPairs:
         }
 
 
-def load_pair_backbone(
-    spec: Spec, scores: Sequence[str], *, device: str | torch.device = "cpu"
-) -> Backbone:
-    """The frozen model that some scores need, a masked or a causal one.
+def pair_loader(spec: Spec, scores: Sequence[str]) -> Callable[..., Backbone]:
+    """What loads the frozen model that some scores need: `load_masked` or `load_backbone`.
 
     Raises
     ------
-    ConfigError, ModelError: see `check_scores`, `load_backbone` and `load_masked`.
+    ConfigError, ModelError: see `check_scores`.
     """
     check_scores(spec, scores)
-    load = load_masked if is_encoder(spec) else load_backbone
-    return load(spec, device=device)
+    return load_masked if is_encoder(spec) else load_backbone
 
 
 def check_scores(spec: Spec, scores: Sequence[str]) -> None:

@@ -19,7 +19,7 @@ from ray import serve
 from ray.data import ActorPoolStrategy, DataContext
 
 from raybias.runtime.metrics import Meter
-from raybias.runtime.serve import REQUESTS_PER_REPLICA
+from raybias.runtime.serve import REQUESTS_PER_REPLICA, model_id
 from raybias.runtime.shards import Shard
 from raybias.runtime.stages import ScorePlan
 from raybias.storage import Store
@@ -103,5 +103,5 @@ class ShardCaller:
             self.meter.add("raybias_retries_total", 1)
             self.meter.add("raybias_repeated_total", shard.rows)
         items = self.items(shard.probe).slice(shard.first_row, shard.rows)
-        handle = self.handle.options(multiplexed_model_id=shard.run_id)
+        handle = self.handle.options(multiplexed_model_id=model_id(shard.method, shard.run_id))
         return {**done, **handle.score.remote(shard, items).result()}

@@ -31,7 +31,7 @@ from raybias.errors import ConfigError, OutputError, PlanError, WorkFailed
 from raybias.runtime.cluster import explained
 from raybias.runtime.metrics import Meter
 from raybias.runtime.record import read_record
-from raybias.runtime.serve import REQUESTS_PER_REPLICA, deploy, scorer_of
+from raybias.runtime.serve import REQUESTS_PER_REPLICA, deploy, model_id, scorer_of
 from raybias.runtime.web import ASGI, RETRY_AFTER_S, Limits, Overloaded, token_digest, web
 from raybias.schema import LABELS
 from raybias.storage import Store
@@ -141,7 +141,9 @@ class Ingress:
         """As `web.Labeller.label`."""
         handle = self.deployments[self.served[run].deployment]
         self._count(1)
-        response = handle.options(multiplexed_model_id=run).label.remote(list(texts))
+        method = self.served[run].facts["method"]
+        handle = handle.options(multiplexed_model_id=model_id(method, run))
+        response = handle.label.remote(method, run, list(texts))
         try:
             answer = await response
         except asyncio.CancelledError:
@@ -228,9 +230,9 @@ def _scorer(
         graceful_shutdown_wait_loop_s=0.2,
         graceful_shutdown_timeout_s=args.limits.timeout_s,
     )
-    return deployment(scorer_of(method)).bind(
+    return deployment(scorer_of([method])).bind(
         spec=backbone,
-        method=method,
+        methods=(method,),
         words=study.verbalizer.words(),
         out=Store(args.out).uri,
         threads=resources.cpus_per_worker,

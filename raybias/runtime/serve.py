@@ -1,4 +1,4 @@
-"""Ray Serve replicas that hold one backbone and swap the runs of a method on it.
+"""Ray Serve replicas that hold one backbone and swap methods and their runs on it.
 
 A request is one shard: texts of a probe and the run that reads them. The replica commits the
 answers itself, so that they are not lost with a caller or driver that dies meanwhile.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from ray import serve
 from ray.serve.config import AutoscalingConfig
 
-from raybias.config import Backbone, Full, Method, Tuned, Verbalizer
+from raybias.config import Backbone, Full, Lora, Method, Tuned, Verbalizer
 from raybias.errors import WorkFailed
 from raybias.runtime.memory import MODELS_PER_REPLICA
 from raybias.runtime.metrics import Meter
@@ -41,12 +41,12 @@ REQUESTS_PER_REPLICA: Final = 2
 
 
 class Scorer:
-    """One backbone and method in one replica.
+    """One backbone in one replica.
 
     Parameters
     ----------
     spec: which backbone.
-    method: how it classifies.
+    methods: what it may be asked to read by; of `share_weights`.
     words: the label words.
     out: URI of the study's OUT, which holds the runs' adapters or prompts.
     threads: CPUs to compute on.
@@ -59,7 +59,7 @@ class Scorer:
         self,
         *,
         spec: Backbone,
-        method: Method,
+        methods: Sequence[Method],
         words: tuple[str, ...],
         out: str,
         threads: int,
@@ -69,53 +69,57 @@ class Scorer:
     ) -> None:
         import torch
 
-        from raybias.runtime.loading import load_answerer
+        from raybias.runtime.loading import Answerers
 
         torch.set_num_threads(threads)
         self.store = Store(out)
         device = "cuda" if gpu else "cpu"
-        self.answerer = load_answerer(
-            spec, method, words, self.store, device=device, tokens_per_batch=tokens_per_batch
+        self.answerers = Answerers(
+            spec, words, self.store, device=device, tokens_per_batch=tokens_per_batch
         )
-        self.spec, self.method = spec, method
+        self.spec, self.methods = spec, {method.name: method for method in methods}
+        self.answerers.of(methods[0])  # A replica is ready when its backbone is loaded.
         self.meter, self.busy = meter, meter.watched()
         # A request that its caller gives up while it waits here is never computed.
         self.turn = ThreadPoolExecutor(max_workers=1)
 
-    async def run(self, run_id: str) -> Any:
-        """What a run's answers need; subclasses keep some of them."""
-        return await asyncio.to_thread(self.answerer.load, run_id)
+    async def run(self, model_id: str) -> Any:
+        """What the answers of a run need, by `model_id`; subclasses keep some of them."""
+        method, run_id = model_id.split("/")
+        return await asyncio.to_thread(lambda: self._answerer(method).load(run_id))
+
+    def _answerer(self, method: str) -> Any:
+        return self.answerers.of(self.methods[method])
 
     async def score(self, shard: Shard, items: pa.Table) -> dict[str, float]:
-        """Commit the answers to a shard's items by the run that the request is multiplexed to.
+        """Commit the answers to a shard's items by its run.
 
         Returns the `tokens` that were read and written, and `seconds` of compute.
         """
-        run = await self.run(serve.get_multiplexed_model_id())
-        answered, seconds = await self._in_turn(lambda: self.answerer.table(run, shard, items))
+        run = await self.run(model_id(shard.method, shard.run_id))
+        answered, seconds = await self._in_turn(
+            lambda: self._answerer(shard.method).table(run, shard, items)
+        )
         self._count(len(items), answered.tokens)
         # The next request computes while this one's file is written.
         await asyncio.to_thread(self.store.write_table, shard.file, answered.table)
         return {"tokens": answered.tokens, "seconds": seconds}
 
-    async def label(self, texts: list[str]) -> Answer:
-        """What the run that the request is multiplexed to says of texts that are no items.
+    async def label(self, method: str, run_id: str, texts: list[str]) -> Answer:
+        """What a run of a method that reads sentences says of texts that are no items.
 
         Raises
         ------
         ModelError: a text that the model cannot read.
         """
-        from raybias.runtime.answers import PromptedAnswers, TunedAnswers
-
-        answerer = self.answerer
-        if not isinstance(answerer, TunedAnswers | PromptedAnswers):
-            raise TypeError(f"{type(answerer).__name__} reads pairs, not texts")
-        if isinstance(self.method, Tuned):
-            self._check_lengths(self.method, texts)
-        run = await self.run(serve.get_multiplexed_model_id())
+        asked = self.methods[method]
+        if isinstance(asked, Tuned):
+            self._check_lengths(asked, texts)
+        run = await self.run(model_id(method, run_id))
         # A sampled answer is keyed by its text, so that asking again gives it again.
         ids = [f"served-{key(text):016x}" for text in texts]
-        answer, _ = await self._in_turn(lambda: answerer.answer(run, ids, texts))
+        answer: Answer
+        answer, _ = await self._in_turn(lambda: self._answerer(method).answer(run, ids, texts))
         self._count(len(texts), answer["tokens"])
         return answer
 
@@ -155,18 +159,30 @@ class SmallRunScorer(Scorer):
     """A scorer whose runs are small beside the backbone."""
 
     @serve.multiplexed(max_num_models_per_replica=ADAPTERS_PER_REPLICA)  # type: ignore[untyped-decorator]
-    async def run(self, run_id: str) -> Any:
+    async def run(self, model_id: str) -> Any:
         """The adapter or prompt of a run."""
-        return await super().run(run_id)
+        return await super().run(model_id)
 
 
 class WholeModelScorer(Scorer):
     """A scorer whose runs are as large as the backbone."""
 
     @serve.multiplexed(max_num_models_per_replica=MODELS_PER_REPLICA)  # type: ignore[untyped-decorator]
-    async def run(self, run_id: str) -> Any:
+    async def run(self, model_id: str) -> Any:
         """The weights of a run."""
-        return await super().run(run_id)
+        return await super().run(model_id)
+
+
+def model_id(method: str, run_id: str) -> str:
+    """What requests to a replica are multiplexed by: a run, and the method that reads with it."""
+    return f"{method}/{run_id}"
+
+
+def share_weights(methods: Sequence[Method]) -> list[list[Method]]:
+    """Methods by the weights that they read: the backbone as it is, or their own of it."""
+    frozen: list[Method] = [m for m in methods if not isinstance(m, Lora | Full)]
+    own: list[list[Method]] = [[m] for m in methods if isinstance(m, Lora | Full)]
+    return [frozen, *own] if frozen else own
 
 
 def delete_left(prefix: str) -> None:
@@ -182,20 +198,24 @@ def scorers(
     plan: ScorePlan,
     *,
     spec: Backbone,
-    method: Method,
+    methods: Sequence[Method],
     verbalizer: Verbalizer,
     out: str,
     meter: Meter,
 ) -> Iterator[str]:
     """Hold a Serve application of autoscaling replicas, reachable by handle alone, as `name`.
 
+    Parameters
+    ----------
+    methods: of `share_weights`, for which `plan` is alike.
+
     Raises
     ------
     WorkFailed: the replicas do not start.
     """
-    app = _deployment(plan)(scorer_of(method)).bind(
+    app = _deployment(plan)(scorer_of(methods)).bind(
         spec=spec,
-        method=method,
+        methods=tuple(methods),
         words=verbalizer.words(),
         out=out,
         threads=plan.threads,
@@ -211,9 +231,9 @@ def scorers(
         serve.delete(name)
 
 
-def scorer_of(method: Method) -> type[Scorer]:
-    """The class of the replicas that hold a method's runs."""
-    return WholeModelScorer if isinstance(method, Full) else SmallRunScorer
+def scorer_of(methods: Sequence[Method]) -> type[Scorer]:
+    """The class of the replicas that hold the runs of methods of `share_weights`."""
+    return WholeModelScorer if isinstance(methods[0], Full) else SmallRunScorer
 
 
 def _deployment(plan: ScorePlan) -> Any:

@@ -92,3 +92,10 @@ class ScorePlan(Stage):
     """Rows of each probe that is read."""
     shards: int
     """Predictions files: probes x kept runs x row ranges."""
+
+    @property
+    def replica(self) -> tuple[Any, ...]:
+        """How many replicas ask for what; those of stages that ask alike can be the same."""
+        counts = (self.replicas_min, self.replicas_max, self.sharded)
+        each = (self.threads, self.replica_cpus, self.gpus, self.tokens_per_batch)
+        return (*counts, *each, dict(self.requests))

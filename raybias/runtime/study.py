@@ -8,7 +8,9 @@ from the files that this leaves.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,9 +27,10 @@ from raybias.runtime.cluster import clear_errors, connected
 from raybias.runtime.inventory import grown, read_inventory
 from raybias.runtime.metrics import Meter
 from raybias.runtime.plan import Plan, plan, read_items
-from raybias.runtime.progress import Done, Reporter
+from raybias.runtime.progress import Advance, Done, Reporter
 from raybias.runtime.record import Record, begin, fingerprint, make_record, resumed
-from raybias.runtime.shards import missing, reading_of, shards_of
+from raybias.runtime.shards import Shard, missing, reading_of, shards_of
+from raybias.runtime.stages import ScorePlan
 from raybias.runtime.tracking import check_tracking, track_runs
 from raybias.schema import ITEMS, RUNS
 from raybias.seeding import key
@@ -110,6 +113,18 @@ def read_data(study: Study) -> Data:
         items=read_items(study),
         sentences={each.name: training_sentences(each) for each in study.training},
     )
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """What one backbone must still read by one method."""
+
+    title: str
+    method: Method
+    plan: ScorePlan
+    shards: int
+    """How many there are, with those that OUT holds."""
+    todo: tuple[Shard, ...]
 
 
 @dataclass(frozen=True)
@@ -196,56 +211,89 @@ class _Work:
 
     def score(self, backbone: Backbone, rows: Sequence[Mapping[str, Any]]) -> None:
         """Read every probe with the kept runs of a backbone."""
-        for method in self.record.study.methods_of(backbone):
-            kept = [row for row in rows if row["selected"] and row["method"] == method.name]
-            self._score(backbone, method, kept)
+        from raybias.runtime.serve import share_weights
 
-    def _score(self, backbone: Backbone, method: Method, kept: Sequence[Mapping[str, Any]]) -> None:
-        from raybias.runtime.infer import score_shards
-        from raybias.runtime.serve import scorers
-        from raybias.runtime.together import Reading, score_together
+        for methods in share_weights(self.record.study.methods_of(backbone)):
+            waiting = [self._waiting(backbone, method, rows) for method in methods]
+            left = [each for each in waiting if each.todo]
+            # Replicas that are alike load the backbone once for all of them.
+            for _, alike in groupby(left, key=lambda each: each.plan.replica):
+                self._score(backbone, list(alike))
 
-        study, scoring = self.record.study, self.plan.score(backbone.name, method.name)
+    def _waiting(
+        self, backbone: Backbone, method: Method, rows: Sequence[Mapping[str, Any]]
+    ) -> _Waiting:
+        """What a method must still read; broken files are deleted."""
+        planned = self.plan.score(backbone.name, method.name)
+        kept = [row for row in rows if row["selected"] and row["method"] == method.name]
         stored = reading_of(method)
-        shards = shards_of(kept, scoring.items, scoring.rows_per_shard, stored)
+        shards = shards_of(kept, planned.items, planned.rows_per_shard, stored)
         todo = missing(self.store, shards, stored)
         title = f"score with {backbone.name}, {method.name}"
         if not todo:
             self.reporter.say(f"{title}: all {len(shards)} shards are there")
-            return
-        name = f"{self.app}-{backbone.name}-{method.name}"
-        failures = study.resources.max_failures
+        return _Waiting(title, method, planned, len(shards), tuple(todo))
+
+    def _score(self, backbone: Backbone, waiting: Sequence[_Waiting]) -> None:
+        """Read by methods whose replicas are alike, one after the other."""
+        from raybias.runtime.infer import score_shards
+        from raybias.runtime.serve import scorers
+
+        study, app = self.record.study, ""
         meter = Meter(study=study.name, stage="score", model=backbone.name)
-        with self.reporter.stage(title, len(shards)) as advance:
-            advance(len(shards) - len(todo))
-            if scoring.sharded:
-                reading = Reading(
-                    spec=backbone,
-                    method=method,
-                    words=study.verbalizer.words(),
-                    out=self.store.uri,
-                    shards=tuple(todo),
-                    threads=scoring.threads,
-                    tokens_per_batch=scoring.tokens_per_batch,
-                    meter=meter,
-                )
-                score_together(name, reading, scoring, max_failures=failures, advance=advance)
-                return
-            replicas = scorers(
-                name,
-                scoring,
-                spec=backbone,
-                method=method,
-                verbalizer=study.verbalizer,
-                out=self.store.uri,
-                meter=meter,
-            )
-            with clear_errors(title), replicas as app:
-                for row in score_shards(
-                    app, todo, scoring, self.store, max_failures=failures, meter=meter
-                ):
-                    done = Done(rows=row["rows"], tokens=row["tokens"], retries=row["retries"])
-                    advance(done=done)
+        with ExitStack() as held:
+            for each in waiting:
+                stage = self.reporter.stage(each.title, each.shards)
+                with stage as advance, clear_errors(each.title):
+                    advance(each.shards - len(each.todo))
+                    if each.plan.sharded:
+                        self._score_together(backbone, each, meter, advance)
+                        continue
+                    app = app or held.enter_context(
+                        scorers(
+                            self._name(backbone, each.method),
+                            each.plan,
+                            spec=backbone,
+                            methods=[other.method for other in waiting],
+                            verbalizer=study.verbalizer,
+                            out=self.store.uri,
+                            meter=meter,
+                        )
+                    )
+                    failures = study.resources.max_failures
+                    for row in score_shards(
+                        app, each.todo, each.plan, self.store, max_failures=failures, meter=meter
+                    ):
+                        done = Done(rows=row["rows"], tokens=row["tokens"], retries=row["retries"])
+                        advance(done=done)
+
+    def _score_together(
+        self, backbone: Backbone, waiting: _Waiting, meter: Meter, advance: Advance
+    ) -> None:
+        """Read by workers that share the backbone."""
+        from raybias.runtime.together import Reading, score_together
+
+        study = self.record.study
+        reading = Reading(
+            spec=backbone,
+            method=waiting.method,
+            words=study.verbalizer.words(),
+            out=self.store.uri,
+            shards=waiting.todo,
+            threads=waiting.plan.threads,
+            tokens_per_batch=waiting.plan.tokens_per_batch,
+            meter=meter,
+        )
+        score_together(
+            self._name(backbone, waiting.method),
+            reading,
+            waiting.plan,
+            max_failures=study.resources.max_failures,
+            advance=advance,
+        )
+
+    def _name(self, backbone: Backbone, method: Method) -> str:
+        return f"{self.app}-{backbone.name}-{method.name}"
 
 
 def sampling_of(backbone: Backbone, method: Prompted) -> dict[str, Any]:

@@ -120,21 +120,20 @@ def read_mine(reading: Reading, device: torch.device) -> Iterator[Done | Raybias
     All ranks of the process group must call it. Yields what was done as files are committed,
     and what ended this rank's work before its time, which another try would not mend.
     """
-    from raybias.runtime.loading import load_answerer
+    from raybias.runtime.loading import Answerers
     from raybias.runtime.zero3 import ReadTogether
 
     store, sharing = Store(reading.out), ReadTogether(reading.spec.dtype, device)
     # Loading waits for all ranks, so they all look before any of them writes.
     waiting = missing(store, reading.shards, reading_of(reading.method))
-    answerer = load_answerer(
+    answerer = Answerers(
         reading.spec,
-        reading.method,
         reading.words,
         store,
         device=device,
         tokens_per_batch=reading.tokens_per_batch,
         sharding=sharing,
-    )
+    ).of(reading.method)
 
     @cache
     def items(probe: str) -> pa.Table:

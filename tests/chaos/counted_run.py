@@ -34,9 +34,8 @@ class Counted:
 
 
 class CountedScorer(serve.SmallRunScorer):
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.answerer = Counted(self.answerer)
+    def _answerer(self, method: str) -> Any:
+        return Counted(super()._answerer(method))
 
 
 if __name__ == "__main__":

@@ -123,7 +123,7 @@ def score(store: Store, spec: config.Backbone, plan: ScorePlan, shards: Sequence
         "raybias-test",
         plan,
         spec=spec,
-        method=config.SoftPrompt(prompt_length=PROMPT),
+        methods=[config.SoftPrompt(prompt_length=PROMPT)],
         verbalizer=config.Verbalizer(),
         out=store.uri,
         meter=meter,

@@ -21,7 +21,7 @@ from torch import multiprocessing
 from raybias.config import Backbone, Lora, PairScore, SoftPrompt, ZeroShot, load_study
 from raybias.engine.learners import load_learner
 from raybias.runtime.answers import Recipe
-from raybias.runtime.loading import load_answerer
+from raybias.runtime.loading import Answerers
 from raybias.runtime.metrics import Meter
 from raybias.runtime.shards import reading_of, shards_of
 from raybias.runtime.study import run_study
@@ -72,9 +72,8 @@ def test_ranks_that_share_a_backbone_answer_as_whole_ones_do(
     readings = [*_readings(tiny_model, tmp_path)]
     for reading in readings:
         store = Store(reading.out)
-        whole = load_answerer(
-            reading.spec, reading.method, LABELS, store, device="cpu", tokens_per_batch=256
-        )
+        answerers = Answerers(reading.spec, LABELS, store, device="cpu", tokens_per_batch=256)
+        whole = answerers.of(reading.method)
         for shard in reading.shards:
             items = store.read_table(f"items/{shard.probe}.parquet")
             mine = items.slice(shard.first_row, shard.rows)
@@ -101,9 +100,8 @@ def test_a_study_is_read_by_workers_that_share_its_backbone(tmp_path: Path) -> N
     study = load_study(save_study(tmp_path, items=48), overrides=(method, *changes))
     run_study(study, tmp_path / "out")
     store, spec = Store(tmp_path / "out"), study.backbones[0]
-    whole = load_answerer(
-        spec, study.methods[0], LABELS, store, device="cpu", tokens_per_batch=4096
-    )
+    answerers = Answerers(spec, LABELS, store, device="cpu", tokens_per_batch=4096)
+    whole = answerers.of(study.methods[0])
     runs = store.read_table("runs.parquet").to_pylist()
     for shard in shards_of(runs, {"mine": 48}, 16, reading_of(study.methods[0])):
         items = store.read_table("items/mine.parquet").slice(shard.first_row, shard.rows)

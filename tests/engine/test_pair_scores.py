@@ -22,7 +22,7 @@ import transformers
 from raybias.config import Backbone as Spec
 from raybias.engine.backbone import Backbone
 from raybias.engine.pair_rules import CAUSAL, MASKED, PairScore, align, inside_tolerance, preference
-from raybias.engine.pair_scores import PairScorer, check_scores, load_pair_backbone
+from raybias.engine.pair_scores import PairScorer, check_scores, pair_loader
 from raybias.errors import ConfigError, ModelError, WorkFailed
 
 CAUSAL_KINDS = ("gpt2", "llama", "opt", "opt_projected", "mistral", "bloom", "cohere")
@@ -30,6 +30,10 @@ MASKED_KINDS = ("bert", "roberta")
 PAIRS = pair_models.pairs(60, seed=4)
 
 Load = Callable[[str], Backbone]
+
+
+def load_backbone(spec: Spec, scores: Sequence[str]) -> Backbone:
+    return pair_loader(spec, scores)(spec)
 
 
 def scores_of(kind: str) -> tuple[str, ...]:
@@ -43,7 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def load(folder: Path) -> Load:
-    return cache(lambda kind: load_pair_backbone(pair_models.spec(kind, folder), scores_of(kind)))
+    return cache(lambda kind: load_backbone(pair_models.spec(kind, folder), scores_of(kind)))
 
 
 def scorer(backbone: Backbone, kind: str, **options: Any) -> PairScorer:
@@ -99,7 +103,7 @@ def test_scores_of_a_trained_model_are_the_textbooks(shared: Path, tmp_path: Pat
         rows = list(csv.DictReader(file))[::20]
     pairs = [(row["sent_more"], row["sent_less"]) for row in rows]
     spec = Spec.model_validate({"id": str(path), "dtype": "float32"})
-    found = PairScorer(load_pair_backbone(spec, CAUSAL), CAUSAL).score(pairs)
+    found = PairScorer(load_backbone(spec, CAUSAL), CAUSAL).score(pairs)
     book = pair_models.textbook(str(path), masked=False)
     for score, each in found.items():
         check(book, score, pairs, each)
@@ -221,7 +225,7 @@ def test_bfloat16_deviation_is_measured(load: Load, folder: Path) -> None:
     for kind in ("llama", "bert"):
         exact = scorer(load(kind), kind).score(PAIRS)
         spec = pair_models.spec(kind, folder, dtype="bfloat16")
-        rough = scorer(load_pair_backbone(spec, scores_of(kind)), kind).score(PAIRS)
+        rough = scorer(load_backbone(spec, scores_of(kind)), kind).score(PAIRS)
         for score, each in exact.items():
             both = [
                 (one, two)
@@ -282,11 +286,11 @@ def test_unfit_models_are_refused(folder: Path, tmp_path: Path) -> None:
             setattr(changed, key, value)
         changed.save_pretrained(path)
         with pytest.raises(ModelError, match=match):
-            load_pair_backbone(Spec(id=str(path)), ("masked",))
+            load_backbone(Spec(id=str(path)), ("masked",))
     headless = shutil.copytree(bert.id, tmp_path / "headless")
     transformers.AutoModel.from_pretrained(bert.id).save_pretrained(headless)
     with pytest.raises(ModelError, match="a masked language model needs"):
-        load_pair_backbone(Spec(id=str(headless)), ("masked",))
+        load_backbone(Spec(id=str(headless)), ("masked",))
 
 
 def test_unfit_sentences_are_counted_and_named(load: Load) -> None:

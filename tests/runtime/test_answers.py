@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import prompting
 import pytest
 import torch
 import transformers
 
-from raybias.config import Backbone, ChainOfThought, FewShot, Prompted, ZeroShot
+from raybias.config import Backbone, ChainOfThought, FewShot, Prompted, SoftPrompt, ZeroShot
 from raybias.engine.backbone import load_backbone
 from raybias.engine.generation import TextGenerator
+from raybias.engine.learners import load_learner
 from raybias.engine.sampling import Sampler, Sampling
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.probes import prompts
 from raybias.runtime.answers import Answer, PromptedAnswers, Recipe, answer_words
+from raybias.runtime.loading import Answerers
 from raybias.schema import LABELS
 from raybias.seeding import generator
 from raybias.storage import Store
@@ -87,6 +90,30 @@ def test_answers_depend_on_neither_batch_nor_order(kind: str, tmp_path: Path) ->
         assert ask(again, texts, size=1, order=list(range(COUNT))) == together
         for text in texts[:4]:
             assert together[text][2] == plainly(folder, method, text)
+
+
+def test_methods_share_the_weights_and_change_none_of_each_others_answers(tmp_path: Path) -> None:
+    folder, texts = prompting.save("opt", tmp_path), prompting.texts(COUNT)
+    spec = Backbone(id=str(folder), dtype="float32", bos="prepend")
+    held = Answerers(spec, LABELS, Store(str(folder)), device="cpu", tokens_per_batch=4096)
+    soft = SoftPrompt(seeds=(1,), keep=1)
+    alone = load_learner(spec, soft, LABELS)
+    options: dict[str, Any] = {"size": 16, "order": list(range(COUNT))}
+    models = []
+    for method in (*METHODS.values(), soft, METHODS["few_shot"]):
+        now: Any = held.of(method)
+        assert held.of(method) is now
+        if isinstance(method, SoftPrompt):
+            models.append(now.learner.scorer.backbone.model)
+            found, expected = (
+                learner.logits([learner.start(1)], [learner.prepare(learner.encode(texts))])[0]
+                for learner in (now.learner, alone)
+            )
+            torch.testing.assert_close(found, expected)
+        else:
+            models.append(now.text_generator.backbone.model)
+            assert ask(now, texts, **options) == ask(answerer(folder, method), texts, **options)
+    assert len(set(map(id, models))) == 1
 
 
 def test_an_answer_without_a_label_counts_as_the_method_says(tmp_path: Path) -> None:

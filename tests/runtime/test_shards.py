@@ -41,7 +41,7 @@ def store(tmp_path: Path) -> Store:
 def replica(store: Store) -> Scorer:
     """A scorer without its backbone."""
     made: Any = object.__new__(Scorer)
-    made.store, made.answerer = store, Answers()
+    made.store, made._answerer = store, lambda method: Answers()
     made.meter = Meter(study="s", stage="score", model="m")
     made.busy, made.turn = made.meter.watched(), ThreadPoolExecutor(max_workers=1)
     return made
