@@ -21,8 +21,11 @@ import pytest
 pytestmark = pytest.mark.cluster
 CHECKOUT = Path(__file__).resolve().parents[2]
 RAY = str(Path(sys.executable).with_name("ray"))
-#: The demonstration, cut down: few seeds, few steps, few items.
-SMALL = ("methods.0.seeds=[1,2,3]", "methods.0.keep=2", "methods.0.max_steps=20")
+#: The demonstration, cut down: few seeds, few steps, few items, few processes.
+SMALL = (
+    "methods.0.seeds=[1,2,3]", "methods.0.keep=2", "methods.0.max_steps=20",
+    "resources.train_workers=1", "resources.replicas_max=1",
+)  # fmt: skip
 
 #: Token authentication stays on; the cluster and its client share a token of their own.
 TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
