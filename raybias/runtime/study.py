@@ -241,7 +241,8 @@ class _Work:
 
         study, app = self.record.study, ""
         meter = Meter(study=study.name, stage="score", model=backbone.name)
-        with ExitStack() as held:
+        # The outer one is for ending the replicas, which fails where the cluster is gone.
+        with clear_errors(waiting[0].title), ExitStack() as held:
             for each in waiting:
                 stage = self.reporter.stage(each.title, each.shards)
                 with stage as advance, clear_errors(each.title):
