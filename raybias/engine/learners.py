@@ -46,6 +46,7 @@ def load_learner(
     device: str | torch.device = "cpu",
     tokens_per_batch: int = 4096,
     sharding: Sharding | None = None,
+    backbone: Backbone | None = None,
 ) -> Learner:
     """The learner of a tuned method on a backbone.
 
@@ -53,6 +54,7 @@ def load_learner(
     ----------
     words: the study's label words.
     sharding: how the backbone is shared with other ranks, where it is.
+    backbone: for a soft prompt, which leaves it as it is, where it is loaded already.
 
     Raises
     ------
@@ -61,10 +63,11 @@ def load_learner(
     place = torch.device(device)
     group = None if sharding is None else sharding.group
     if isinstance(method, SoftPrompt):
-        backbone = load_shared(load_backbone, spec, device=place, sharding=sharding)
-        return prompt_learner(
-            backbone, method, words, tokens_per_batch=tokens_per_batch, group=group
-        )
+        if backbone is None:
+            backbone = load_shared(load_backbone, spec, device=place, sharding=sharding)
+        label_ids = verbalizer_ids(backbone.tokenizer, words)
+        scorer = LabelScorer(backbone, label_ids, tokens_per_batch=tokens_per_batch, group=group)
+        return PromptLearner(scorer, method)
     if isinstance(method, Full):
         classifier = load_classifier(spec, method, words, device=place, dtype="float32")
         half = spec.dtype != "float32"
@@ -81,20 +84,6 @@ def load_learner(
             )
         return LoraLearner(classifier, method, tokens_per_batch=tokens_per_batch, group=group)
     raise TypeError(f"no learner of {type(method).__name__}")
-
-
-def prompt_learner(
-    backbone: Backbone,
-    method: SoftPrompt,
-    words: Sequence[str],
-    *,
-    tokens_per_batch: int,
-    group: Collective | None,
-) -> PromptLearner:
-    """The learner of soft prompts on a backbone that is loaded."""
-    label_ids = verbalizer_ids(backbone.tokenizer, words)
-    scorer = LabelScorer(backbone, label_ids, tokens_per_batch=tokens_per_batch, group=group)
-    return PromptLearner(scorer, method)
 
 
 def load_shared(

@@ -13,7 +13,7 @@ from raybias.config import Backbone as Spec
 from raybias.config import Coreference, Method, PairScore, Prompted, SoftPrompt, Tuned
 from raybias.engine.backbone import Backbone, load_backbone
 from raybias.engine.generation import TextGenerator
-from raybias.engine.learners import load_learner, load_shared, prompt_learner
+from raybias.engine.learners import load_learner, load_shared
 from raybias.engine.pair_scores import PairScorer, pair_loader
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.runtime.answers import Answerer, PromptedAnswers, TunedAnswers, answer_words
@@ -72,23 +72,17 @@ class Answerers:
 
     def _make(self, method: Method) -> Answerer:
         budget = self.tokens_per_batch
-        if isinstance(method, SoftPrompt):
-            group = None if self.sharding is None else self.sharding.group
-            backbone = self._frozen(load_backbone)
-            learner = prompt_learner(
-                backbone, method, self.words, tokens_per_batch=budget, group=group
-            )
-            return TunedAnswers(learner, self.store)
         if isinstance(method, Tuned):
-            tuned = load_learner(
+            learner = load_learner(
                 self.spec,
                 method,
                 self.words,
                 device=self.device,
                 tokens_per_batch=budget,
                 sharding=self.sharding,
+                backbone=self._frozen(load_backbone) if isinstance(method, SoftPrompt) else None,
             )
-            return TunedAnswers(tuned, self.store)
+            return TunedAnswers(learner, self.store)
         if isinstance(method, PairScore):
             model = self._frozen(pair_loader(self.spec, method.scores))
             return PairAnswers(

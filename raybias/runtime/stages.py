@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -94,8 +95,8 @@ class ScorePlan(Stage):
     """Predictions files: probes x kept runs x row ranges."""
 
     @property
-    def replica(self) -> tuple[Any, ...]:
+    def replica(self) -> Hashable:
         """How many replicas ask for what; those of stages that ask alike can be the same."""
-        counts = (self.replicas_min, self.replicas_max, self.sharded)
+        counts = (self.replicas_min, self.replicas_max)
         each = (self.threads, self.replica_cpus, self.gpus, self.tokens_per_batch)
-        return (*counts, *each, dict(self.requests))
+        return (*counts, *each, json.dumps(self.requests, sort_keys=True))

@@ -7,10 +7,10 @@ from the files that this leaves.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
@@ -215,10 +215,15 @@ class _Work:
 
         for methods in share_weights(self.record.study.methods_of(backbone)):
             waiting = [self._waiting(backbone, method, rows) for method in methods]
-            left = [each for each in waiting if each.todo]
             # Replicas that are alike load the backbone once for all of them.
-            for _, alike in groupby(left, key=lambda each: each.plan.replica):
-                self._score(backbone, list(alike))
+            alike: dict[Hashable, list[_Waiting]] = defaultdict(list)
+            for each in waiting:
+                if each.todo and each.plan.sharded:
+                    self._score_together(backbone, each)
+                elif each.todo:
+                    alike[each.plan.replica].append(each)
+            for group in alike.values():
+                self._score(backbone, group)
 
     def _waiting(
         self, backbone: Backbone, method: Method, rows: Sequence[Mapping[str, Any]]
@@ -244,12 +249,7 @@ class _Work:
         # The outer one is for ending the replicas, which fails where the cluster is gone.
         with clear_errors(waiting[0].title), ExitStack() as held:
             for each in waiting:
-                stage = self.reporter.stage(each.title, each.shards)
-                with stage as advance, clear_errors(each.title):
-                    advance(each.shards - len(each.todo))
-                    if each.plan.sharded:
-                        self._score_together(backbone, each, meter, advance)
-                        continue
+                with self._stage(each) as advance:
                     app = app or held.enter_context(
                         scorers(
                             self._name(backbone, each.method),
@@ -268,9 +268,15 @@ class _Work:
                         done = Done(rows=row["rows"], tokens=row["tokens"], retries=row["retries"])
                         advance(done=done)
 
-    def _score_together(
-        self, backbone: Backbone, waiting: _Waiting, meter: Meter, advance: Advance
-    ) -> None:
+    @contextmanager
+    def _stage(self, waiting: _Waiting) -> Iterator[Advance]:
+        """Shows how far the reading by a method is, and names it in what fails."""
+        stage = self.reporter.stage(waiting.title, waiting.shards)
+        with stage as advance, clear_errors(waiting.title):
+            advance(waiting.shards - len(waiting.todo))
+            yield advance
+
+    def _score_together(self, backbone: Backbone, waiting: _Waiting) -> None:
         """Read by workers that share the backbone."""
         from raybias.runtime.together import Reading, score_together
 
@@ -283,15 +289,16 @@ class _Work:
             shards=waiting.todo,
             threads=waiting.plan.threads,
             tokens_per_batch=waiting.plan.tokens_per_batch,
-            meter=meter,
+            meter=Meter(study=study.name, stage="score", model=backbone.name),
         )
-        score_together(
-            self._name(backbone, waiting.method),
-            reading,
-            waiting.plan,
-            max_failures=study.resources.max_failures,
-            advance=advance,
-        )
+        with self._stage(waiting) as advance:
+            score_together(
+                self._name(backbone, waiting.method),
+                reading,
+                waiting.plan,
+                max_failures=study.resources.max_failures,
+                advance=advance,
+            )
 
     def _name(self, backbone: Backbone, method: Method) -> str:
         return f"{self.app}-{backbone.name}-{method.name}"
