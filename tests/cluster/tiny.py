@@ -8,10 +8,8 @@ import numpy as np
 import polars as pl
 import torch
 import yaml
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Whitespace
-from transformers import OPTConfig, OPTForCausalLM, PreTrainedTokenizerFast
+from transformers import OPTConfig, OPTForCausalLM
+from words import word_tokenizer
 
 from raybias.schema import LABELS
 
@@ -21,12 +19,8 @@ WORDS = [f"w{i}" for i in range(60)]
 def save_model(folder: Path) -> Path:
     """A model and tokenizer in `folder`; 64 positions, width 32."""
     vocabulary = ["<pad>", "</s>", *LABELS, *WORDS]
-    tokenizer = Tokenizer(
-        WordLevel({word: i for i, word in enumerate(vocabulary)}, unk_token="<pad>")
-    )
-    tokenizer.pre_tokenizer = Whitespace()
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="</s>", eos_token="</s>", pad_token="<pad>"
+    word_tokenizer(
+        vocabulary, bos_token="</s>", eos_token="</s>", pad_token="<pad>"
     ).save_pretrained(folder)
     torch.manual_seed(0)
     OPTForCausalLM(

@@ -7,9 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import transformers
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Whitespace
+from words import word_tokenizer
 
 from raybias.config import Backbone as Spec
 from raybias.engine.backbone import Backbone, load_backbone
@@ -61,10 +59,8 @@ TUNED = ("opt", "opt_projected", "gpt2", "llama", "qwen2", "mistral")
 
 def save(kind: str, folder: Path) -> Path:
     """A random model of `kind` with a word tokenizer, in `folder`."""
-    tokenizer = Tokenizer(WordLevel({word: i for i, word in enumerate(VOCABULARY)}, "<pad>"))
-    tokenizer.pre_tokenizer = Whitespace()
-    transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="</s>", eos_token="</s>", pad_token="<pad>"
+    word_tokenizer(
+        VOCABULARY, bos_token="</s>", eos_token="</s>", pad_token="<pad>"
     ).save_pretrained(folder)
     torch.manual_seed(0)
     transformers.AutoModelForCausalLM.from_config(CONFIGS[kind]()).save_pretrained(folder)

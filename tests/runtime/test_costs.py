@@ -7,10 +7,8 @@ from typing import Any
 
 import polars as pl
 import pytest
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Whitespace
-from transformers import OPTConfig, PreTrainedTokenizerFast
+from transformers import OPTConfig
+from words import word_tokenizer
 
 from raybias.config import Study, parse_study
 from raybias.runtime.costs import Cost, Machine, costs_of
@@ -29,11 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = OPTConfig(**sizes, num_attention_heads=4)
     config.save_pretrained(root / "opt")
     words = ["<s>", "negative", "neutral", "positive", "a"]
-    tokenizer = Tokenizer(WordLevel({word: i for i, word in enumerate(words)}, unk_token="a"))
-    tokenizer.pre_tokenizer = Whitespace()
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>").save_pretrained(
-        root / "opt"
-    )
+    word_tokenizer(words, unknown="a", bos_token="<s>").save_pretrained(root / "opt")
     (root / "set").mkdir()
     for split, rows in (("train", 10), ("validation", 6)):
         sentences = pl.DataFrame({"text": ["a b c"] * rows, "label": [0, 1] * (rows // 2)})

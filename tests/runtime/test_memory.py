@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Whitespace
-from transformers import LlamaConfig, OPTConfig, PreTrainedTokenizerFast
+from transformers import LlamaConfig, OPTConfig
+from words import word_tokenizer
 
 from raybias.config import Backbone, Coreference, Lora, Method, SoftPrompt, Tuned
 from raybias.runtime.memory import scoring_shares, total, tuning_shares
@@ -36,14 +34,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "llama": LlamaConfig(hidden_size=512, intermediate_size=1376, **sizes),
     }
     words = ["<pad>", "<s>", *LABELS, *(f"w{n}" for n in range(990))]
-    tokenizer = Tokenizer(WordLevel({w: n for n, w in enumerate(words)}, unk_token="<pad>"))
-    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer = word_tokenizer(words, bos_token="<s>", eos_token="<s>", pad_token="<pad>")
     for name, config in configs.items():
         torch.manual_seed(0)
         AutoModelForCausalLM.from_config(config).save_pretrained(root / name)
-        PreTrainedTokenizerFast(
-            tokenizer_object=tokenizer, bos_token="<s>", eos_token="<s>", pad_token="<pad>"
-        ).save_pretrained(root / name)
+        tokenizer.save_pretrained(root / name)
     return root
 
 
