@@ -6,16 +6,25 @@ that a replica's memory is watched over its whole life and not only over a study
 study: what the driver, the replica and Ray's own long-lived processes hold, open files and
 threads of the driver, and what the study left behind.
 
+Then, for a third of that time, the peer: on the same cluster, Ray alone does what a study asks of
+it, with nothing in it. What Ray keeps of that, it keeps of a study too.
+
     python benchmarks/soak.py --minutes 30
 
-Exits with 1 if a process grows (the slope's 95% interval lies above zero and an hour of it is
-more than a tenth of what the process holds) or if anything was left.
+Exits with 1 if a process grows by more than Ray alone makes it grow (the 95% interval of the
+difference lies above zero, and an hour of it is more than a tenth of what the process holds) or
+if anything was left.
 """
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import logging
+import math
 import shutil
+import signal
+import statistics
 import sys
 import tempfile
 import time
@@ -33,6 +42,12 @@ import typer
 import workload
 import yaml
 from ray import serve as ray_serve
+from ray.data import ActorPoolStrategy
+from ray.serve.config import AutoscalingConfig
+from ray.train import RunConfig, ScalingConfig
+from ray.train.torch import TorchTrainer
+from ray.train.v2.api.config import LoggingConfig
+from ray.util.queue import Queue
 from scipy import stats
 
 import raybias
@@ -47,9 +62,10 @@ from raybias.runtime.shards import reading_of, shards_of
 from raybias.runtime.stages import ScorePlan
 from raybias.storage import Store
 
-#: Studies whose numbers are not judged: what is loaded once is loaded in them.
-WARM: Final = 3
-#: A slope matters when an hour of it is more than this part of the level.
+#: The first of so many studies are not judged: what is loaded once is loaded in them, and the
+#: allocator's free lists fill.
+WARM: Final = 4
+#: Growth matters when an hour of it is more than this part of the level.
 GROWTH: Final = 0.1
 MIB: Final = 2**20
 HELD: Final = "soak"
@@ -76,53 +92,116 @@ SYSTEM: Final = {
 
 
 @dataclass
-class Watch:
-    """What was seen after each study."""
+class Slope:
+    """Growth a step with its standard error."""
 
-    hours: list[float] = field(default_factory=list)
+    value: float
+    error: float
+    freedom: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Slope:
+        """By least squares on the number of the step."""
+        if len(set(values)) == 1:
+            return cls(0, 0, len(values) - 2)
+        fit = stats.linregress(range(len(values)), values)
+        return cls(fit.slope, fit.stderr, len(values) - 2)
+
+    def __sub__(self, other: Slope) -> Slope:
+        error = math.hypot(self.error, other.error)
+        return Slope(self.value - other.value, error, min(self.freedom, other.freedom))
+
+    @property
+    def half(self) -> float:
+        """Half of the 95% interval."""
+        return float(self.error * stats.t.ppf(0.975, self.freedom))
+
+    def __str__(self) -> str:
+        return f"{self.value:+.3f} [{self.value - self.half:+.3f}, {self.value + self.half:+.3f}]"
+
+
+@dataclass
+class Watch:
+    """What was seen after each step, a study or what Ray alone does of one."""
+
+    minutes: float
+    steps: int = 0
     seen: dict[str, list[float]] = field(default_factory=dict)
     left: list[str] = field(default_factory=list)
     begun: float = field(default_factory=time.monotonic)
 
-    def look(self, out: Path) -> None:
+    @property
+    def goes_on(self) -> bool:
+        """Whether there is time for another step."""
+        return time.monotonic() - self.begun < 60 * self.minutes
+
+    @property
+    def judged(self) -> int:
+        """The first step that is judged."""
+        return math.ceil(self.steps / WARM)
+
+    def look(self, name: str, out: Path) -> None:
         """Note everything once."""
-        self.hours.append((time.monotonic() - self.begun) / 3600)
+        self.steps += 1
         me = psutil.Process()
-        self._note("driver, MiB", _private(me))
+        # Python frees what refers to itself when it likes.
+        gc.collect()
+        self._note("driver, MiB", _held(me))
+        # What is in use of them: pages are also kept for what comes next.
+        self._note("driver, C heap in use, MiB", _heap_in_use())
+        self._note("driver, Python blocks", sys.getallocatedblocks())
         self._note("driver, open files", me.num_fds())
         self._note("driver, threads", me.num_threads())
         below = [(p, _title(p)) for p in me.children(recursive=True)]
-        for name, part in TITLES.items():
-            mine = [process for process, title in below if part in title]
-            self._note(f"{name}, MiB", sum(map(_private, mine)))
+        for title, part in TITLES.items():
+            mine = [process for process, shown in below if part in shown]
+            self._note(f"{title}, MiB", sum(map(_held, mine)))
         self._note("Ray's processes", len(below))
-        self.left += [f"{out.name}: {each}" for each in leftovers(out)]
+        self.left += [f"{name}: {each}" for each in leftovers(out)]
+        print(f"{name}: {[f'{values[-1]:.1f}' for values in self.seen.values()]}", flush=True)
 
     def _note(self, name: str, value: float) -> None:
         self.seen.setdefault(name, []).append(value)
 
-    def rows(self) -> list[tuple[Any, ...]]:
-        """Per quantity: first judged and last value, slope an hour with interval, verdict."""
-        return [(name, *judged(self.hours[WARM:], seen[WARM:])) for name, seen in self.seen.items()]
+    def rows(self, peer: Watch) -> list[tuple[Any, ...]]:
+        """Per quantity: first judged and last value, slopes of both, verdict."""
+        an_hour = 60 / self.minutes * self.steps
+        found = []
+        for name, seen in self.seen.items():
+            values = seen[self.judged :]
+            ours, rays = Slope.of(values), Slope.of(peer.seen[name][peer.judged :])
+            more = ours - rays
+            matters = more.value * an_hour > GROWTH * statistics.mean(values)
+            verdict = "grows" if matters and more.value > more.half else "flat"
+            found.append((name, values[0], values[-1], str(ours), str(rays), verdict))
+        return found
 
 
-def judged(hours: Sequence[float], values: Sequence[float]) -> tuple[float, float, str, str]:
-    """First and last value, the slope an hour with its 95% interval, and a verdict."""
-    if len(set(values)) == 1:
-        return values[0], values[-1], "0", "flat"
-    fit = stats.linregress(hours, values)
-    half = fit.stderr * stats.t.ppf(0.975, len(values) - 2)
-    level = sum(values) / len(values)
-    grows = fit.slope - half > 0 and fit.slope > GROWTH * level
-    slope = f"{fit.slope:+.1f} [{fit.slope - half:+.1f}, {fit.slope + half:+.1f}]"
-    return values[0], values[-1], slope, "grows" if grows else "flat"
-
-
-def _private(process: psutil.Process) -> float:
-    """MiB that would be free if the process ended."""
+def _held(process: psutil.Process) -> float:
+    """MiB that the process wrote itself: pages of libraries come and go with their other users."""
     with suppress(psutil.NoSuchProcess):
-        return float(process.memory_full_info().uss / MIB)
+        return float(sum(each.anonymous for each in process.memory_maps()) / MIB)
     return 0.0
+
+
+class _Mallinfo(ctypes.Structure):
+    """`struct mallinfo2` of glibc."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    )
+
+
+def _heap_in_use() -> float:
+    """MiB that this process has asked malloc for and not freed; Python's small objects aside."""
+    ask = ctypes.CDLL(None).mallinfo2
+    ask.restype = _Mallinfo
+    found = ask()
+    return float((found.uordblks + found.hblkhd) / MIB)
 
 
 def _title(process: psutil.Process) -> str:
@@ -171,15 +250,68 @@ def read_again(study: Study, out: Path, scoring: ScorePlan) -> None:
     store.delete_folder("predictions")
 
 
+class Nothing:
+    """A replica that answers with what it is asked."""
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        """The same row."""
+        return row
+
+
+class Caller:
+    """Asks the replicas of an application."""
+
+    def __init__(self, app: str) -> None:
+        self.handle = ray_serve.get_app_handle(app)
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        """What a replica answers."""
+        return dict(self.handle.remote(row).result())
+
+
+def do_nothing(config: dict[str, Any]) -> None:
+    """What a worker of the peer does."""
+
+
+def ray_alone(name: str, rows: int, place: Path) -> None:
+    """Have Ray do what a study asks of it: a queue, a worker, a replica and who calls it."""
+    queue = Queue(actor_options={"num_cpus": 0})
+    queue.put(name)
+    queue.get()
+    TorchTrainer(
+        do_nothing,
+        scaling_config=ScalingConfig(num_workers=1),
+        run_config=RunConfig(
+            name=name, storage_path=str(place), logging_config=LoggingConfig(log_level="CRITICAL")
+        ),
+    ).fit()
+    # Ray Train's own handler would keep its controller alive.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    queue.shutdown(force=True)
+    replicas = ray_serve.deployment(
+        autoscaling_config=AutoscalingConfig(max_replicas=1), graceful_shutdown_wait_loop_s=0.2
+    )
+    ray_serve.run(replicas(Nothing).bind(), name=name, route_prefix=None)
+    # As often as a study and the pass of the held replica begin callers.
+    for _ in range(2):
+        calls = ray.data.range(rows, override_num_blocks=rows).map(
+            Caller, fn_constructor_args=(name,), compute=ActorPoolStrategy(size=1), num_cpus=0
+        )
+        if calls.count() != rows:
+            raise RuntimeError(f"{name}: rows are missing")
+    ray_serve.delete(name)
+    shutil.rmtree(place / name)
+
+
 def main(
     *,
     minutes: Annotated[float, typer.Option(help="How long.")] = 30.0,
     out: workload.OutOption = None,
 ) -> None:
-    """Run studies until the time is up, then judge."""
+    """Run studies until the time is up, then Ray alone, then judge."""
     torch.set_num_threads(1)
     logging.getLogger("ray").setLevel(logging.ERROR)
-    study, watch = small_study(), Watch()
+    study = small_study()
     # The held replica finds adapters where one link points: at the newest OUT.
     place = Path(tempfile.mkdtemp(prefix="soak"))
     newest = place / "newest"
@@ -195,19 +327,23 @@ def main(
         )  # fmt: skip
         newest.mkdir()
         with held:
-            while time.monotonic() - watch.begun < 60 * minutes:
-                number = len(watch.hours) + 1
-                fresh = place / f"out{number}"
+            watch = Watch(minutes)
+            while watch.goes_on:
+                fresh = place / f"out{watch.steps + 1}"
                 raybias.run(study, out=fresh)
                 for name in ("adapters", "items", "runs.parquet"):
                     _replace(newest / name, fresh / name)
                 read_again(study, newest, scoring)
-                watch.look(fresh)
+                watch.look(fresh.name, fresh)
                 shutil.rmtree(fresh)
-                print(f"{number}: {[f'{v[-1]:.0f}' for v in watch.seen.values()]}", flush=True)
+            peer = Watch(minutes / 3)
+            while peer.goes_on:
+                name = f"peer{peer.steps + 1}"
+                ray_alone(name, scoring.shards, place)
+                peer.look(name, place / name)
     ray.shutdown()
     shutil.rmtree(place)
-    sys.exit(tell(watch, minutes=minutes, out=out))
+    sys.exit(tell(watch, peer, out=out))
 
 
 def _replace(target: Path, source: Path) -> None:
@@ -216,21 +352,23 @@ def _replace(target: Path, source: Path) -> None:
     (shutil.copytree if source.is_dir() else shutil.copy)(source, target)
 
 
-def tell(watch: Watch, *, minutes: float, out: Path | None) -> int:
+def tell(watch: Watch, peer: Watch, *, out: Path | None) -> int:
     """Publish the verdict; gives back the exit code."""
-    if len(watch.hours) < WARM + 3:
-        print(f"{len(watch.hours)} studies are too few to judge", file=sys.stderr)
+    if min(watch.steps - watch.judged, peer.steps - peer.judged) < 3:
+        print(f"{watch.steps} studies and {peer.steps} without are too few", file=sys.stderr)
         return 2
-    rows = watch.rows()
+    rows = watch.rows(peer)
     bad = watch.left + [f"{row[0]} grows" for row in rows if row[-1] == "grows"]
+    columns = ("after each study", "first", "last", "a study", "Ray alone", "verdict")
     parts = [
-        f"{len(watch.hours)} studies; the first {WARM} are not judged.",
-        workload.markdown(rows, ("after each study", "first", "last", "slope an hour", "verdict")),
+        f"{watch.steps} studies, of which the first {watch.judged} are not judged, then "
+        f"{peer.steps} times Ray alone, of which the first {peer.judged} are not.",
+        workload.markdown(rows, columns),
         f"Left behind: {'; '.join(watch.left) or 'nothing'}.",
         f"Verdict: {'; '.join(bad) or 'flat, and nothing left'}.",
     ]
     workload.publish(
-        f"{minutes:g} minutes of small studies on one cluster", parts,
+        f"{watch.minutes:g} minutes of small studies on one cluster", parts,
         device="cpu", peer="ray", out=out,
     )  # fmt: skip
     return int(bool(bad))
