@@ -297,7 +297,7 @@ def ray_alone(name: str, rows: int, place: Path) -> None:
         calls = ray.data.range(rows, override_num_blocks=rows).map(
             Caller, fn_constructor_args=(name,), compute=ActorPoolStrategy(size=1), num_cpus=0
         )
-        if calls.count() != rows:
+        if len(list(calls.iter_rows())) != rows:
             raise RuntimeError(f"{name}: rows are missing")
     ray_serve.delete(name)
     shutil.rmtree(place / name)
