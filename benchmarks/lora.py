@@ -22,10 +22,11 @@ from peft import LoraConfig, get_peft_model
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForSequenceClassification
 
-from raybias.config import Backbone, EarlyStop, Lora
-from raybias.engine.learners import load_learner
+from raybias.config import Backbone
+from raybias.engine.context import ModelContext
 from raybias.engine.schedule import batch_of_step
 from raybias.engine.tuning import PackedTuner, TokenSet, Unit
+from raybias.methods import EarlyStop, Lora
 from raybias.schema import LABELS
 
 RATE = 1e-4
@@ -38,7 +39,7 @@ def packed(folder: Path, rows: TokenSet, seeds: int, *, dtype: str, device: str)
         early_stop=EarlyStop(after_step=10**6), max_steps=10**6,
     ).resolve("strict")  # fmt: skip
     spec = Backbone.model_validate({"id": str(folder), "dtype": dtype})
-    learner = load_learner(spec, method, LABELS, device=device)
+    learner = method.trainer(ModelContext(spec, LABELS, device=device))
     units = [Unit(f"s{seed}", seed, RATE, "final", 1e-4, 5) for seed in method.seeds]
     one = TokenSet((min(rows.rows, key=len),), (0,))
     return PackedTuner(learner, method, units, train=rows, validation=one)

@@ -22,17 +22,19 @@ import torch
 import typer
 import workload
 
-from raybias.config import Backbone, SoftPrompt, Verbalizer
+from raybias.config import Backbone, Verbalizer
 from raybias.engine.adapter import load_soft_prompt, save_soft_prompt
 from raybias.engine.scoring import LabelScorer
 from raybias.engine.verbalizer import verbalizer_ids
+from raybias.methods import SoftPrompt
+from raybias.methods.prediction import Shard
 from raybias.runtime.cluster import connected
 from raybias.runtime.infer import score_shards
 from raybias.runtime.metrics import Meter
 from raybias.runtime.serve import scorers
-from raybias.runtime.shards import Reading, Shard, shards_of
+from raybias.runtime.shards import shards_of
 from raybias.runtime.stages import ScorePlan
-from raybias.schema import ITEMS, LABELS, PREDICTIONS
+from raybias.schema import ITEMS, LABELS, PREDICTIONS, OutputSpec
 from raybias.storage import Store
 
 PROMPT = 8
@@ -51,7 +53,7 @@ def fill(store: Store, spec: Backbone, *, texts: list[str], runs: int, width: in
         prompt_PD = torch.randn(PROMPT, width, generator=torch.Generator().manual_seed(run)) * 0.02
         save_soft_prompt(store, f"adapters/r{run}", prompt_PD, spec=spec, record={})
         rows.append({"run_id": f"r{run}", "model": "m", "method": "soft_prompt", "dataset": "d"})
-    return shards_of(rows, {"probe": count}, 256, Reading("predictions", PREDICTIONS))
+    return shards_of(rows, {"probe": count}, 256, OutputSpec("predictions", PREDICTIONS))
 
 
 def bare_loop(store: Store, scorer: LabelScorer, shards: list[Shard]) -> None:

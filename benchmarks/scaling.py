@@ -36,12 +36,13 @@ import workload
 from pipeline import PROMPT, fill
 from ray import serve as ray_serve
 
-from raybias.config import Backbone, SoftPrompt, Verbalizer
+from raybias.config import Backbone, Verbalizer
+from raybias.methods import SoftPrompt
+from raybias.methods.prediction import Shard
 from raybias.runtime import infer, serve
 from raybias.runtime.cluster import connected
 from raybias.runtime.infer import score_shards
 from raybias.runtime.metrics import Meter
-from raybias.runtime.shards import Shard
 from raybias.runtime.stages import ScorePlan
 from raybias.schema import PREDICTIONS
 from raybias.storage import Store

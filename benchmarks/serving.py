@@ -29,8 +29,9 @@ import torch
 import typer
 import workload
 
-from raybias.config import Backbone, Probe, SoftPrompt, Study, TrainingSet
+from raybias.config import Backbone, Probe, Study, TrainingSet
 from raybias.engine.adapter import save_soft_prompt
+from raybias.methods import SoftPrompt
 from raybias.runtime.cluster import connected
 from raybias.runtime.ingress import TOKEN_VARIABLE, Serving, served
 from raybias.runtime.record import begin, make_record

@@ -58,7 +58,7 @@ from raybias.runtime.infer import score_shards
 from raybias.runtime.inventory import read_inventory
 from raybias.runtime.metrics import Meter
 from raybias.runtime.plan import plan
-from raybias.runtime.shards import reading_of, shards_of
+from raybias.runtime.shards import shards_of
 from raybias.runtime.stages import ScorePlan
 from raybias.storage import Store
 
@@ -244,7 +244,7 @@ def read_again(study: Study, out: Path, scoring: ScorePlan) -> None:
     """Have the held replica read a study's probe with its adapters."""
     store = Store(out)
     rows = [row for row in store.read_table("runs.parquet").to_pylist() if row["selected"]]
-    shards = shards_of(rows, scoring.items, scoring.rows_per_shard, reading_of(study.methods[0]))
+    shards = shards_of(rows, scoring.items, scoring.rows_per_shard, study.methods[0].output())
     for _ in score_shards(HELD, shards, scoring, store, max_failures=0, meter=METER):
         pass
     store.delete_folder("predictions")

@@ -26,13 +26,13 @@ from peft import PromptTuningConfig, get_peft_model
 from torch.nn.functional import cross_entropy
 from torch.profiler import ProfilerActivity, profile
 
-from raybias.config import SoftPrompt
 from raybias.engine.packing import pack
 from raybias.engine.schedule import batch_of_step
 from raybias.engine.scoring import LabelScorer
 from raybias.engine.soft_prompt import PromptLearner
 from raybias.engine.tuning import PackedTuner, TokenSet, Unit
 from raybias.engine.verbalizer import verbalizer_ids
+from raybias.methods import SoftPrompt
 from raybias.schema import LABELS
 
 RATE = 1e-3

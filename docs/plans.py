@@ -21,10 +21,10 @@ from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 
 from raybias.cli.plan import describe
 from raybias.config import Study, parse_study
+from raybias.engine.memory import total
 from raybias.errors import PlanError
 from raybias.runtime.costs import UTILISATION, Costs, Machine, costs_of
 from raybias.runtime.inventory import assumed, size
-from raybias.runtime.memory import total
 from raybias.runtime.plan import Plan, plan
 from raybias.runtime.stages import Stage
 

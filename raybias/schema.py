@@ -6,6 +6,7 @@ predictions and write cells, gaps and accuracies. Nothing else crosses a room.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
@@ -299,3 +300,21 @@ COREFERENCE_ANSWERS: Final = pa.schema(
         ("contains", pa.bool_()),
     ]
 )
+
+
+@dataclass(frozen=True)
+class OutputSpec:
+    """Where the rows that a method makes of items are stored.
+
+    Attributes
+    ----------
+    folder: of OUT, where its files go.
+    schema: of its files.
+    per_item: rows of a file for each item.
+    items: schema of the pairs that it reads; None for sentences with labels.
+    """
+
+    folder: str
+    schema: pa.Schema
+    per_item: int = 1
+    items: pa.Schema | None = None

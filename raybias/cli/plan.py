@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
+    from raybias.engine.memory import MemoryTerm
     from raybias.runtime.costs import Cost, Costs
-    from raybias.runtime.memory import Share
     from raybias.runtime.plan import Plan
     from raybias.runtime.stages import RewritePlan, ScorePlan, Stage, TunePlan
 
@@ -157,11 +157,11 @@ def _memory(plan: Stage) -> list[str]:
     return lines
 
 
-def _table(shares: tuple[Share, ...], of: str) -> list[str]:
+def _table(shares: tuple[MemoryTerm, ...], of: str) -> list[str]:
     from tabulate import tabulate
 
+    from raybias.engine.memory import total
     from raybias.runtime.inventory import size
-    from raybias.runtime.memory import total
 
     rows = [(share.what, share.arithmetic, size(share.bytes)) for share in shares]
     rows.append(("together", of, size(total(shares))))

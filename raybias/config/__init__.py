@@ -5,22 +5,7 @@ built. It knows nothing of torch, Ray or the data itself.
 """
 
 from raybias.config.data import Backbone, PairProbe, Probe, TrainingSet, Verbalizer
-from raybias.config.methods import (
-    ChainOfThought,
-    Coreference,
-    EarlyStop,
-    FewShot,
-    Finetuned,
-    Full,
-    Lora,
-    Method,
-    PairMethod,
-    PairScore,
-    Prompted,
-    SoftPrompt,
-    Tuned,
-    ZeroShot,
-)
+from raybias.config.method import AnyMethod, Method, StudyText
 from raybias.config.section import Profile, Section
 from raybias.config.study import (
     Interval,
@@ -36,36 +21,25 @@ from raybias.config.tracking import Tracking
 
 __all__ = [
     "Adequacy",
+    "AnyMethod",
     "Backbone",
-    "ChainOfThought",
-    "Coreference",
-    "EarlyStop",
-    "FewShot",
-    "Finetuned",
-    "Full",
     "Interval",
-    "Lora",
     "Method",
     "NodeKind",
-    "PairMethod",
     "PairProbe",
-    "PairScore",
     "Probe",
     "Profile",
-    "Prompted",
     "Resources",
     "Rewriting",
     "Section",
-    "SoftPrompt",
     "Statistics",
     "Study",
+    "StudyText",
     "StyleOptions",
     "Styles",
     "Tracking",
     "TrainingSet",
-    "Tuned",
     "Verbalizer",
-    "ZeroShot",
     "load_study",
     "parse_study",
 ]

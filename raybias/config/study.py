@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import yaml
-from pydantic import Field, ValidationError, model_validator
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from raybias.config.data import Backbone, PairProbe, Probe, TrainingSet, Verbalizer
-from raybias.config.methods import KINDS, FewShot, Method, PairMethod, SoftPrompt, Tuned
+from raybias.config.method import AnyMethod, Method, default_methods
 from raybias.config.section import Name, Profile, Section
 from raybias.config.styles import Styles
 from raybias.config.tracking import Tracking
@@ -101,13 +101,16 @@ class Resources(Section):
 class Study(Section):
     """One study: backbones x methods x training sets x probes."""
 
+    # Methods are registered by modules that import this one.
+    model_config = ConfigDict(defer_build=True)
+
     name: Name
     """Names the study in its report."""
     profile: Profile = "strict"
     """`paper` reproduces the papers, quirks included; `strict` is statistically right."""
     backbones: tuple[Backbone, ...] = Field(min_length=1)
     """The frozen models."""
-    methods: tuple[Method, ...] = Field((SoftPrompt(),), min_length=1)
+    methods: tuple[AnyMethod, ...] = Field(default_factory=default_methods, min_length=1)
     """How a backbone is made to classify."""
     training: tuple[TrainingSet, ...] = ()
     """What is tuned on, and where demonstrations come from; each set separately."""
@@ -147,12 +150,10 @@ class Study(Section):
                     f"method {method.name!r} names the backbone {unknown[0]!r}; there are"
                     f" {', '.join(known)}"
                 )
-            read, key = (
-                (self.pairs, "pairs") if isinstance(method, PairMethod) else (self.probes, "probes")
-            )
-            if not read:
+            key = "pairs" if method.reads_pairs else "probes"
+            if not getattr(self, key):
                 raise ValueError(f"method {method.name!r} has nothing to read; give `{key}`")
-            if not self.training and isinstance(method, Tuned | FewShot):
+            if not self.training and method.needs_training_set:
                 raise ValueError(f"method {method.name!r} needs a training set; give `training`")
         return self
 
@@ -223,11 +224,13 @@ def load_study(
 
 def parse_study(data: dict[str, Any], *, where: str = "study") -> Study:
     """Check a mapping against `Study`; one `ConfigError` line for the first thing wrong."""
+    from raybias.registry import methods
+
     try:
         return Study.model_validate(data)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"] if part not in KINDS)
+        place = ".".join(str(part) for part in first["loc"] if part not in methods())
         message = first["msg"].removeprefix("Value error, ")
         given = "" if first["type"] in ("value_error", "missing") else f" (got {first['input']!r})"
         # A wrong entry also makes the list around it too short; that is no second fault.

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from raybias.config import Backbone as Spec
-from raybias.config import Finetuned
 from raybias.engine.backbone import TextEncoder, load_pretrained, load_tokenizer
 from raybias.engine.packing import Batch
 from raybias.engine.verbalizer import verbalizer_ids
@@ -26,6 +25,8 @@ from raybias.seeding import generator
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+    from raybias.methods import Finetuned
 
 #: Standard deviation of a new head where a model's config names none.
 _SPREAD: Final = 0.02
@@ -124,7 +125,7 @@ def load_classifier(
     ----------
     words: the study's label words, where the method has none of its own.
     dtype: of the weights.
-    begin: called with the model before anything is read from it (see `learners.Sharding`).
+    begin: called with the model before anything is read from it (see `context.Sharding`).
 
     Raises
     ------

@@ -12,7 +12,7 @@ import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from safetensors import SafetensorError
@@ -21,7 +21,6 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from raybias.config import Full
 from raybias.engine.batching import Batcher
 from raybias.engine.classifier import Classifier, initial_head
 from raybias.engine.learner import Lesson, Weights
@@ -29,6 +28,9 @@ from raybias.engine.packing import Batch, Keyed, PackedSequence, pack, stack
 from raybias.errors import ModelError
 from raybias.seeding import key
 from raybias.storage import Store
+
+if TYPE_CHECKING:
+    from raybias.methods import Full
 
 _WEIGHTS: Final = "model.safetensors"
 

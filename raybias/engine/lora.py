@@ -26,7 +26,6 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from raybias.config import Backbone as Spec
-from raybias.config import Finetuned, Lora
 from raybias.engine.backbone import empty_model
 from raybias.engine.batching import Batcher, Collective
 from raybias.engine.classifier import Classifier, initial_head
@@ -39,6 +38,8 @@ from raybias.storage import Store
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+    from raybias.methods import Lora
 
 _FILE: Final = "adapter_model.safetensors"
 _PREFIX: Final = "base_model.model."
@@ -327,14 +328,14 @@ def target_layers(classifier: Classifier, method: Lora) -> list[str]:
     return _chosen(layers, method, classifier.model.config.model_type, classifier.encoder.spec)
 
 
-def check_targets(spec: Spec, method: Finetuned) -> None:
+def check_targets(spec: Spec, method: Lora) -> None:
     """Refuse target names that match no layer of a backbone; no weights are read.
 
     Raises
     ------
     ModelError: a target name that matches none.
     """
-    if isinstance(method, Lora) and method.target != "all_linear":
+    if method.target != "all_linear":
         model = empty_model(spec)
         _chosen(_linear(model), method, model.config.model_type, spec)
 

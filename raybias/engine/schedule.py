@@ -1,16 +1,18 @@
-"""When a run evaluates, stops and takes which rows and which share of its learning rate.
+"""Decide which rows a step takes and when a run stops.
 
 Pure functions of a run's seed, step and losses (001 section 3, 004).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
-from raybias.config import EarlyStop, Finetuned, Tuned
 from raybias.seeding import generator
+
+if TYPE_CHECKING:
+    from raybias.methods import EarlyStop
 
 
 def should_stop(losses: Sequence[float], steps: Sequence[int], rule: EarlyStop) -> bool:
@@ -50,23 +52,3 @@ def batch_of_step(seed: int, step: int, *, rows: int, batch_size: int) -> list[i
 @lru_cache(maxsize=256)
 def _epoch_order(seed: int, epoch: int, rows: int) -> tuple[int, ...]:
     return tuple(generator(seed, "order", epoch).permutation(rows).tolist())
-
-
-def last_step(method: Tuned, rows: int) -> int | None:
-    """The step after which tuning on so many rows ends, or None where nothing says."""
-    ends = [] if method.max_steps is None else [method.max_steps]
-    if isinstance(method, Finetuned) and method.epochs is not None:
-        ends.append(method.epochs * -(-rows // method.batch_size))
-    return min(ends, default=None)
-
-
-def rate_at(method: Tuned, step: int, end: int | None) -> float:
-    """The share of the learning rate that `step` (from 0) takes; `end` is the last step."""
-    if not isinstance(method, Finetuned) or end is None:
-        return 1.0
-    rising = round(method.warmup * end)
-    if step < rising:
-        return step / rising
-    if method.schedule == "constant":
-        return 1.0
-    return 0.5 * (1 + math.cos(math.pi * (step - rising) / max(1, end - rising)))

@@ -7,20 +7,22 @@ plus it. Shapes: S runs, P prompt vectors, D input width, N rows, L labels.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from raybias.config import SoftPrompt
 from raybias.engine.adapter import load_soft_prompt, save_soft_prompt
 from raybias.engine.learner import Lesson, Weights
 from raybias.engine.packing import Batch, Keyed, PackedSequence
 from raybias.engine.scoring import LabelScorer
 from raybias.seeding import generator
 from raybias.storage import Store
+
+if TYPE_CHECKING:
+    from raybias.methods import SoftPrompt
 
 
 def initial_delta(seed: int, method: SoftPrompt, width: int) -> Tensor:

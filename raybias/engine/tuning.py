@@ -15,17 +15,19 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from raybias.config import Finetuned, Full, Tuned
 from raybias.engine.learner import Learner, Lesson
 from raybias.engine.packing import PackedSequence
-from raybias.engine.schedule import batch_of_step, last_step, rate_at, should_stop
+from raybias.engine.schedule import batch_of_step, should_stop
 from raybias.seeding import generator
+
+if TYPE_CHECKING:
+    from raybias.methods import Tuned
 
 #: By number, for states that hold tensors only; the first is a run that goes on.
 _STOP_REASONS: Final = ("", "early_stop", "max_steps", "diverged")
@@ -126,8 +128,9 @@ class PackedTuner:
         self.method = method
         self.train = train
         self.validation = validation
-        self._every = method.eval_every or 1
-        self._end = last_step(method, len(train.rows))
+        self._every = method.steps_between_evaluations
+        self._adamw = method.adamw
+        self._end = method.last_step(len(train.rows))
         self._whole = learner.prepare(validation.rows)
         self._units = {unit.run_id: unit for unit in units}
         self._runs: dict[str, _Run] = {}
@@ -226,13 +229,12 @@ class PackedTuner:
         if weights is not None:
             held = {name: weights[name].to(tensor.device) for name, tensor in held.items()}
         parameters = {name: torch.nn.Parameter(tensor) for name, tensor in held.items()}
-        own = self.method if isinstance(self.method, Finetuned) else None
         optimizer = torch.optim.AdamW(
             parameters.values(),
             lr=unit.learning_rate,
             weight_decay=unit.weight_decay,
-            betas=own.betas if own else (0.9, 0.999),
-            eps=own.eps if own else 1e-8,
+            betas=self._adamw.betas,
+            eps=self._adamw.eps,
             fused=True,
         )
         return _Run(unit, parameters, optimizer, {})
@@ -273,23 +275,21 @@ class PackedTuner:
     def _lesson(self, run: _Run) -> Lesson:
         size = self.method.batch_size
         numbers = batch_of_step(run.unit.seed, run.step, rows=len(self.train.rows), batch_size=size)
-        stops = isinstance(self.method, Full) and not self.method.dropout_after_first_eval
         return Lesson(
             weights={name: weight.detach() for name, weight in run.weights.items()},
             rows=[self.train.rows[n] for n in numbers],
             labels=[self.train.labels[n] for n in numbers],
             seed=run.unit.seed,
             step=run.step,
-            dropout=not (stops and run.steps),
+            dropout=self.method.drops_out(evaluated=bool(run.steps)),
         )
 
     def _apply(self, run: _Run) -> None:
-        if isinstance(self.method, Finetuned):
-            if self.method.clip is not None:
-                torch.nn.utils.clip_grad_norm_(run.weights.values(), self.method.clip)
-            share = rate_at(self.method, run.step - 1, self._end)
-            for group in run.optimizer.param_groups:
-                group["lr"] = run.unit.learning_rate * share
+        if self._adamw.clip is not None:
+            torch.nn.utils.clip_grad_norm_(run.weights.values(), self._adamw.clip)
+        share = self.method.rate_share(run.step - 1, self._end)
+        for group in run.optimizer.param_groups:
+            group["lr"] = run.unit.learning_rate * share
         run.optimizer.step()
         run.optimizer.zero_grad()
 

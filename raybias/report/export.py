@@ -14,7 +14,7 @@ from typing import Any
 import polars as pl
 
 from raybias import schema, stats
-from raybias.config import FewShot, Study
+from raybias.config import Study
 from raybias.report.source import Record
 from raybias.storage import Store
 
@@ -42,11 +42,7 @@ def write_results(
         name = f"{row['rate']}_gap:{row['group']}"
         metric = _metric(name, row["gap"], row["sd"], row["n_runs"])
         results.setdefault(_task(row), {"alias": _task(row)}).update(metric)
-    shots = {
-        m.name: len(schema.LABELS) * m.shots_per_label
-        for m in study.methods
-        if isinstance(m, FewShot)
-    }
+    shots = {method.name: method.shots for method in study.methods}
     shots |= {f"{name}{stats.LIKELIHOOD}": n for name, n in shots.items()}
     content = {
         "results": results,

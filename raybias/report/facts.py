@@ -11,7 +11,8 @@ from typing import Any, Final
 import polars as pl
 
 from raybias import schema
-from raybias.config import Backbone, ChainOfThought, FewShot, Prompted, Study, Tuned
+from raybias.config import Backbone, Study
+from raybias.methods import prompted_methods
 from raybias.report import words
 from raybias.schema import LABELS
 
@@ -63,12 +64,12 @@ def backbones(study: Study, runs: pl.DataFrame, parameters: Mapping[str, int]) -
 
 def training(study: Study, runs: pl.DataFrame) -> Facts:
     """Each tuned (model, method, training set): how many seeds ran, were kept, diverged."""
-    tuned = {method.name: method for method in study.methods if isinstance(method, Tuned)}
+    selections = {method.name: method.selection for method in study.methods}
     final = _tuned_runs(study, runs).filter(pl.col("stage") == "final")
     rows = []
     sources = {section.name: section for section in study.training}
     for key, part in final.group_by("model", "method", "dataset", maintain_order=True):
-        section, method = sources.get(str(key[2])), tuned.get(str(key[1]))
+        section, selection = sources.get(str(key[2])), selections.get(str(key[1]))
         kept = part.filter(pl.col("selected").fill_null(False))
         rows.append(
             (
@@ -78,7 +79,7 @@ def training(study: Study, runs: pl.DataFrame) -> Facts:
                 _values(part, "weight_decay"),
                 str(part.height),
                 f"{kept.height} (seeds {', '.join(map(str, kept['seed'].sort()))})",
-                f"{method.select} accuracy" if method else "",
+                f"{selection} accuracy" if selection else "",
                 str(part.filter(pl.col("stop_reason") == "diverged").height),
                 _spread(kept, "validation_accuracy"),
                 _spread(kept, "test_accuracy"),
@@ -101,9 +102,8 @@ def prompting(
     ----------
     sampling: by (model, method); the values that are not the study's are the model's own (004).
     """
-    prompted = [method for method in study.methods if isinstance(method, Prompted)]
     rows = []
-    for method in prompted:
+    for method in prompted_methods(study.methods):
         for model in models:
             own = sampling.get((model, method.name), {})
             rows.append(
@@ -115,7 +115,7 @@ def prompting(
                     f"{method.temperature:g}",
                     ", ".join(f"{k} {_shown(v)}" for k, v in own.items() if k != "temperature"),
                     str(method.answer_tokens),
-                    _shown_to(method),
+                    method.shown_first,
                     words.UNPARSED.get(str(method.unparsed), str(method.unparsed)),
                 )
             )
@@ -208,16 +208,8 @@ def plain(title: str, frame: pl.DataFrame) -> Facts:
 
 
 def _tuned_runs(study: Study, runs: pl.DataFrame) -> pl.DataFrame:
-    others = [method.name for method in study.methods if not isinstance(method, Tuned)]
+    others = [method.name for method in study.methods if not method.trains]
     return runs.filter(~pl.col("method").is_in(others))
-
-
-def _shown_to(method: Prompted) -> str:
-    if isinstance(method, FewShot):
-        return f"{method.shots_per_label} demonstrations per label, order: {method.shot_order}"
-    if isinstance(method, ChainOfThought):
-        return f"its own reasoning, at most {method.reasoning_tokens} tokens"
-    return "nothing"
 
 
 def _revision(backbone: Backbone) -> str:

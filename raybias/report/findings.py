@@ -12,7 +12,8 @@ from typing import Any, Final
 import polars as pl
 
 from raybias import schema, stats
-from raybias.config import Prompted, Study, Tuned
+from raybias.config import Study
+from raybias.methods import prompted_methods
 from raybias.report import words
 from raybias.report.source import Planted, Record
 
@@ -175,9 +176,7 @@ def _about_runs(study: Study, runs: pl.DataFrame) -> list[str]:
     final = runs.filter(pl.col("stage") == "final")
     found = []
     for key, part in final.group_by("model", "method", "dataset", maintain_order=True):
-        by = next(
-            (m.select for m in study.methods if m.name == key[1] and isinstance(m, Tuned)), ""
-        )
+        by = next((m.selection for m in study.methods if m.name == key[1]), None)
         name = f"{key[0]}, {key[1]} on {key[2]}"
         for reason, text in (("diverged", "diverged"), ("max_steps", "stopped at max_steps")):
             seeds = part.filter(pl.col("stop_reason") == reason)["seed"].sort().to_list()
@@ -209,7 +208,7 @@ def _about_coverage(coverage: pl.DataFrame) -> list[str]:
 
 
 def _about_answers(study: Study, answers: pl.DataFrame) -> list[str]:
-    rules = {m.name: str(m.unparsed) for m in study.methods if isinstance(m, Prompted)}
+    rules = {m.name: str(m.unparsed) for m in prompted_methods(study.methods)}
     found = []
     high = answers.filter(pl.col("run_id") == "all", pl.col("share") > UNPARSED_SHARE)
     for row in high.iter_rows(named=True):

@@ -14,7 +14,8 @@ import polars as pl
 from markupsafe import Markup
 
 from raybias import schema
-from raybias.config import Study, Tuned
+from raybias.config import Study
+from raybias.methods import tuned_methods
 from raybias.report import canvas, facts, figures, findings, marked, words
 from raybias.report.marked_figures import marked_figures
 from raybias.report.source import load_planted
@@ -128,7 +129,7 @@ def _certainty(study: Study, gaps: pl.DataFrame) -> dict[str, Any]:
         "n_tested": tested,
         "by_chance": f"{tested * (1 - level):.1f}",
         "chosen_by": sorted(
-            {str(m.select) for m in study.methods if isinstance(m, Tuned) and m.keep < len(m.seeds)}
+            {str(m.select) for m in tuned_methods(study.methods) if m.keep < len(m.seeds)}
         ),
         "percent": f"{100 * level:g}%",
         "alpha": f"{100 * (1 - level):g}%",

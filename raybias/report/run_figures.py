@@ -13,7 +13,8 @@ import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
 
-from raybias.config import Method, Tuned
+from raybias.config import Method
+from raybias.methods import Tuned, tuned_methods
 from raybias.report import canvas
 from raybias.report.figures import Drawn, slug
 
@@ -29,9 +30,9 @@ def run_figures(runs: pl.DataFrame, methods: Sequence[Method]) -> dict[tuple[str
     runs: schema.RUNS; sweep runs and runs of prompted methods are left out.
     methods: of the study; they say how many steps lie between evaluations.
     """
-    prompted = [method.name for method in methods if not isinstance(method, Tuned)]
-    final = runs.filter(pl.col("stage") == "final", ~pl.col("method").is_in(prompted))
-    tuned = {method.name: method for method in methods if isinstance(method, Tuned)}
+    untuned = [method.name for method in methods if not method.trains]
+    final = runs.filter(pl.col("stage") == "final", ~pl.col("method").is_in(untuned))
+    tuned = {method.name: method for method in tuned_methods(methods)}
     figures = {}
     for key in final.select("model", "method", "dataset").unique(maintain_order=True).iter_rows():
         model, method, dataset = key
@@ -84,7 +85,7 @@ def _accuracy_by_seed(axes: Axes, part: pl.DataFrame, options: Tuned | None) -> 
 
 def _loss_by_step(axes: Axes, part: pl.DataFrame, options: Tuned | None) -> None:
     canvas.quiet_axes(axes, grid="both")
-    every = (options.eval_every if options else None) or 1
+    every = options.steps_between_evaluations if options else 1
     last, most = 0, 1
     for row in part.sort("selected").iter_rows(named=True):
         losses = [np.nan if loss is None else loss for loss in row["eval_losses"] or []]
@@ -96,7 +97,7 @@ def _loss_by_step(axes: Axes, part: pl.DataFrame, options: Tuned | None) -> None
             axes.plot(x, y, color=canvas.COLOURS[0], linewidth=1.6)
         else:
             axes.plot(x, y, color=canvas.FAINT, linewidth=0.9, linestyle="--")
-    after = _first_stop(options, every)
+    after = options.first_stop if options else 0
     if last / 20 < after < last:
         axes.axvline(after, color=canvas.INK, linewidth=0.9, linestyle=":")
         axes.text(after, 0.97, "may stop from here ", ha="right", va="top", fontsize=8,
@@ -104,11 +105,3 @@ def _loss_by_step(axes: Axes, part: pl.DataFrame, options: Tuned | None) -> None
     axes.set_xlabel("step" if options else "evaluation")
     means = f"; means of {most}" if most > 1 else ""
     axes.set_title(f"Evaluation loss (solid: kept{means})")
-
-
-def _first_stop(options: Tuned | None, every: int) -> int:
-    """The first step at which the rule can stop a run."""
-    if options is None:
-        return 0
-    rule = options.early_stop
-    return max(rule.after_step or 0, ((rule.stored or 0) + 1) * every)

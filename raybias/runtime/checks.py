@@ -1,41 +1,23 @@
-"""What is refused before any work: models, label words, targets and lengths that cannot do.
+"""Refuse before any work: models, label words, targets and lengths that cannot do.
 
 Tokenizers and configurations are read, no weights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import polars as pl
 
-from raybias.config import (
-    ChainOfThought,
-    FewShot,
-    Finetuned,
-    Method,
-    PairMethod,
-    PairScore,
-    Prompted,
-    SoftPrompt,
-    Study,
-    TrainingSet,
-    Tuned,
-)
-from raybias.errors import DataError, ModelError
-from raybias.probes import prompts
-from raybias.probes.coreference import coreference_prompts
-from raybias.runtime.answers import answer_words, prompt_of
+from raybias.config import Method, Study, StudyText
 from raybias.runtime.plan import read_by
-from raybias.runtime.train import prompt_length, read_texts
 
 if TYPE_CHECKING:
-    from raybias.config import Backbone
     from raybias.engine.backbone import TextEncoder
 
-Items = dict[str, pl.DataFrame]
-Sentences = dict[str, dict[str, pl.DataFrame]]
+Items = Mapping[str, pl.DataFrame]
+Sentences = Mapping[str, Mapping[str, pl.DataFrame]]
 
 
 def check_inputs(study: Study, items: Items, sentences: Sentences) -> None:
@@ -55,22 +37,13 @@ def check_inputs(study: Study, items: Items, sentences: Sentences) -> None:
     from raybias.engine.backbone import load_tokenizer
 
     for method in study.methods:
+        method.check_label_words(study.verbalizer.words())
         for training in study.training:
-            _check_training(method, training, sentences[training.name])
-        if isinstance(method, Prompted):
-            prompts.check_answer_words(study.verbalizer.words())
+            method.check_training(training.name, sentences[training.name])
     for backbone in study.backbones:
         encoder = load_tokenizer(backbone)
         for method in study.methods_of(backbone):
-            read = {name: items[name] for name in read_by(study, method)}
-            if isinstance(method, PairMethod):
-                _check_pairs(backbone, encoder, method, read)
-                continue
-            _check_model(backbone, encoder, method, study.verbalizer.words())
-            if isinstance(method, Tuned):
-                _check_lengths(encoder, method, read, sentences)
-            else:
-                _check_prompts(encoder, method, study, read, sentences)
+            method.check(backbone, study_text(study, method, encoder, items, sentences))
 
 
 def check_rewritten(study: Study, items: Items) -> None:
@@ -84,158 +57,19 @@ def check_rewritten(study: Study, items: Items) -> None:
 
     for backbone in study.backbones:
         for method in study.methods_of(backbone):
-            if isinstance(method, PairScore):
-                read = {name: items[name] for name in read_by(study, method)}
-                _check_pairs(backbone, load_tokenizer(backbone), method, read)
+            if method.reads_pairs:
+                encoder = load_tokenizer(backbone)
+                method.check(backbone, study_text(study, method, encoder, items, {}))
 
 
-def shots_of(
-    method: Tuned | Prompted, training: TrainingSet | None, sentences: Sentences, seed: int
-) -> list[tuple[str, int]]:
-    """The demonstrations of one run, none for a method without any.
-
-    Raises
-    ------
-    DataError: the training set has too few of a label.
-    """
-    if not isinstance(method, FewShot) or training is None:
-        return []
-    return prompts.draw_shots(
-        sentences[training.name]["train"],
-        seed=seed,
-        shots_per_label=method.shots_per_label,
-        order=method.shot_order or "shuffled",
-        where=f"training set {training.name}",
+def study_text(
+    study: Study, method: Method, encoder: TextEncoder, items: Items, sentences: Sentences
+) -> StudyText:
+    """Gather what a method reads on a backbone."""
+    return StudyText(
+        encoder=encoder,
+        words=study.verbalizer.words(),
+        items={name: items[name] for name in read_by(study, method)},
+        sentences=sentences,
+        rows_per_shard=study.resources.rows_per_shard,
     )
-
-
-def trainings_of(method: Tuned | Prompted, study: Study) -> tuple[TrainingSet | None, ...]:
-    """The training sets that a method is run with; none, once, where it uses none."""
-    return study.training if isinstance(method, Tuned | FewShot) else (None,)
-
-
-def _check_training(method: Method, training: TrainingSet, splits: dict[str, pl.DataFrame]) -> None:
-    where = f"training set {training.name}"
-    if isinstance(method, Tuned) and "validation" not in splits:
-        raise DataError(
-            f"has no validation split, which {method.name} stops and selects by",
-            where=where,
-            cure="give a folder of train and validation files",
-        )
-    if isinstance(method, Tuned) and method.select == "test" and "test" not in splits:
-        raise DataError(
-            f"has no test split, by which {method.name} selects its runs",
-            where=where,
-            cure="set the method's select to validation",
-        )
-    if isinstance(method, FewShot):
-        shots_of(method, training, {training.name: splits}, method.seeds[0])
-
-
-def _check_model(
-    backbone: Backbone, encoder: TextEncoder, method: Method, words: Sequence[str]
-) -> None:
-    from raybias.engine.backbone import is_encoder
-    from raybias.engine.classifier import check_head
-    from raybias.engine.lora import check_targets
-    from raybias.engine.verbalizer import verbalizer_ids
-
-    if isinstance(method, Finetuned):
-        check_head(backbone, method)
-        check_targets(backbone, method)
-        if method.head == "label_tokens":
-            verbalizer_ids(encoder.tokenizer, method.label_words or words)
-        return
-    if is_encoder(backbone):
-        raise _needs_causal(backbone, method)
-    said = answer_words(method, words) if isinstance(method, Prompted) else words
-    verbalizer_ids(encoder.tokenizer, said)
-
-
-def _check_pairs(
-    backbone: Backbone, encoder: TextEncoder, method: PairMethod, items: Items
-) -> None:
-    """Refuse scores that a model cannot have, and sentences or prompts that are too long."""
-    from raybias.engine.backbone import check_lengths, is_encoder
-    from raybias.engine.pair_scores import check_scores
-
-    if isinstance(method, PairScore):
-        check_scores(backbone, method.scores)
-        taken, by = 1, "token that begins them"
-    else:
-        if is_encoder(backbone):
-            raise _needs_causal(backbone, method)
-        taken, by = getattr(method, "answer_tokens", 0), "tokens of an answer"
-    for frame in items.values():
-        if isinstance(method, PairScore):
-            texts = [*frame["sent_more"], *frame["sent_less"]]
-            names = [*frame["pair_id"]] * 2
-        else:
-            asked = frame.select("item_id", "text", "pronoun").rows()
-            texts = [p for _, *said in asked for p in coreference_prompts(*said).values()]
-            names = [item_id for item_id, *said in asked for _ in coreference_prompts(*said)]
-        rows = encoder.encode(texts)
-        check_lengths(rows, context=encoder.context, taken=taken, by=by, names=names)
-
-
-def _needs_causal(backbone: Backbone, method: Method | PairMethod) -> ModelError:
-    return ModelError(
-        f"is an encoder, and method {method.name} needs a causal language model",
-        where=backbone.id,
-        cure="use full or lora on it, or another backbone",
-    )
-
-
-def _named_texts(items: Items, sentences: Sentences) -> Iterator[tuple[list[str], list[str]]]:
-    """All texts of a study by source, each with a name for messages."""
-    for frame in items.values():
-        yield frame["item_id"].to_list(), frame["text"].to_list()
-    for name, splits in sentences.items():
-        for split, frame in splits.items():
-            rows = [f"{name} {split} row {row}" for row in range(1, len(frame) + 1)]
-            yield rows, frame["text"].to_list()
-
-
-def _check_lengths(encoder: TextEncoder, method: Tuned, items: Items, sentences: Sentences) -> None:
-    from raybias.engine.backbone import check_lengths
-
-    taken = prompt_length(method)
-    for names, texts in _named_texts(items, sentences):
-        check_lengths(
-            read_texts(encoder, texts, method),
-            context=encoder.context,
-            taken=taken,
-            by="prompt vectors" if isinstance(method, SoftPrompt) else "",
-            names=names,
-        )
-
-
-def _check_prompts(
-    encoder: TextEncoder, method: Prompted, study: Study, items: Items, sentences: Sentences
-) -> None:
-    """Count the prompts that leave no room for an answer; demonstrations are counted once."""
-    from raybias.engine.backbone import check_lengths
-
-    words = study.verbalizer.words()
-    room = method.answer_tokens
-    if isinstance(method, ChainOfThought):
-        ending = prompts.conclusion_prompt("", "").removeprefix(prompts.reasoning_prompt(""))
-        room += method.reasoning_tokens + len(encoder.encode([ending])[0])
-    asked = {
-        name: encoder.encode([prompt_of(method, t, (), words) for t in frame["text"]])
-        for name, frame in items.items()
-    }
-    for training in trainings_of(method, study):
-        for seed in method.seeds:
-            shots = shots_of(method, training, sentences, seed)
-            shown = prompt_of(method, "", shots, words)
-            bare = prompt_of(method, "", (), words)
-            opening = len(encoder.encode([shown])[0]) - len(encoder.encode([bare])[0])
-            for name, rows in asked.items():
-                check_lengths(
-                    rows,
-                    context=encoder.context,
-                    taken=room + opening,
-                    by=f"tokens of answers and demonstrations (seed {seed})",
-                    names=items[name]["item_id"].to_list(),
-                )

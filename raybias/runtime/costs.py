@@ -8,36 +8,21 @@ lengths, are left out. It loads no model.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from raybias.config import (
-    Backbone,
-    ChainOfThought,
-    Coreference,
-    FewShot,
-    Full,
-    Method,
-    PairMethod,
-    PairScore,
-    Prompted,
-    Study,
-    Tuned,
-)
+from raybias.config import Backbone, Method, Study, StudyText
 from raybias.engine.backbone import load_tokenizer
-from raybias.engine.schedule import last_step
 from raybias.errors import DataError, ModelError
-from raybias.probes import prompts, training_sentences
-from raybias.probes.coreference import coreference_prompts
-from raybias.runtime.answers import prompt_of
-from raybias.runtime.checks import shots_of
+from raybias.methods import Tuned, tuned_methods
+from raybias.probes import training_sentences
+from raybias.runtime.checks import study_text
 from raybias.runtime.plan import Plan, read_items
 from raybias.runtime.room import runs_read
 from raybias.runtime.stages import ScorePlan, Stage, TunePlan
-from raybias.runtime.train import prompt_length, read_texts
 
 if TYPE_CHECKING:
     from raybias.engine.backbone import TextEncoder
@@ -45,8 +30,6 @@ if TYPE_CHECKING:
 
 #: Part of a device's peak that work is reckoned to reach, unless a user says otherwise.
 UTILISATION: Final = 0.3
-#: Texts that a mean length is taken from.
-_SAMPLE: Final = 200
 
 
 @dataclass(frozen=True)
@@ -153,18 +136,19 @@ class _Reckoning:
     def of(self, backbone: Backbone, encoder: TextEncoder) -> dict[tuple[str, str, str], Cost]:
         """The costs of one backbone, as `Costs.stages` holds them."""
         shape, found = self.plan.shapes[backbone.name], dict[tuple[str, str, str], Cost]()
-        for method in self.study.methods_of(backbone):
-            key = backbone.name, method.name
-            for training in self.sentences if isinstance(method, Tuned) else ():
-                tuned = self.plan.tune(backbone.name, training, method.name)
-                if isinstance(method, Tuned) and (
-                    cost := self.tuning(tuned, method, shape, encoder)
-                ):
-                    found[*key, training] = cost
-            shown = isinstance(method, FewShot)
-            if not shown or len(self.sentences) == len(self.study.training):
+        methods = self.study.methods_of(backbone)
+        for tuned in tuned_methods(methods):
+            for training in self.sentences:
+                stage = self.plan.tune(backbone.name, training, tuned.name)
+                if cost := self.tuning(stage, tuned, shape, encoder):
+                    found[backbone.name, tuned.name, training] = cost
+        whole = len(self.sentences) == len(self.study.training)
+        for method in methods:
+            # Demonstrations of a training set that cannot be read have no length.
+            if whole or not method.shots:
                 scored = self.plan.score(backbone.name, method.name)
-                found[*key, ""] = self.scoring(scored, method, shape, encoder)
+                text = study_text(self.study, method, encoder, self.items, self.sentences)
+                found[backbone.name, method.name, ""] = self.scoring(scored, method, shape, text)
         return found
 
     def tuning(
@@ -172,15 +156,16 @@ class _Reckoning:
     ) -> Cost | None:
         """The cost where all runs go to their last step; None where none is set."""
         texts = [self.sentences[stage.training][name]["text"] for name in ("train", "validation")]
-        steps = last_step(method, len(texts[0]))
+        steps = method.last_step(len(texts[0]))
         if steps is None:
             return None
-        read, read_again = (_tuned_length(encoder, each, method) for each in texts)
-        runs, checks = stage.sweep_units + stage.final_units, steps // (method.eval_every or steps)
+        read, read_again = (method.mean_length(encoder, each) for each in texts)
+        runs = stage.sweep_units + stage.final_units
+        checks = math.ceil(steps / method.steps_between_evaluations)
         rows = method.validation_rows or len(texts[1])
         tuned = runs * steps * method.batch_size * read
         checked = runs * checks * rows * read_again
-        factor = 6 if isinstance(method, Full) else 4
+        factor = method.work_per_parameter
         flops = shape.block_parameters * (factor * tuned + 2 * checked)
         hours, timed = self.machine.hours(flops, stage)
         # The sweep and the final runs come one after the other, each in packs of its own.
@@ -189,7 +174,7 @@ class _Reckoning:
             + _gathered(stage, shape, units * rows * read_again) * checks
             for units in (stage.sweep_units, stage.final_units)
         )
-        least = min(steps, _earliest(method))
+        least = min(steps, method.first_stop)
         lines = [
             Line(
                 "tokens tuned on",
@@ -219,20 +204,17 @@ class _Reckoning:
             tokens=tuned + checked, flops=flops, hours=hours, gathered=gathered, lines=tuple(lines)
         )
 
-    def scoring(
-        self, stage: ScorePlan, method: Method, shape: ModelShape, encoder: TextEncoder
-    ) -> Cost:
+    def scoring(self, stage: ScorePlan, method: Method, shape: ModelShape, text: StudyText) -> Cost:
         """The cost of reading all items with all runs."""
         runs = runs_read(self.study, method)
-        each = {name: self._length(encoder, method, name) for name in stage.items}
+        each = {name: method.tokens_per_item(text, name) for name in stage.items}
         tokens = sum(runs * rows * each[name] for name, rows in stage.items.items())
-        # Scores of pairs need the head at every token; other readers need it once per row.
-        weights = shape.parameters if isinstance(method, PairScore) else shape.block_parameters
+        weights = method.weights_per_token(shape)
         flops = 2.0 * weights * tokens
         hours, timed = self.machine.hours(flops, stage)
         # Each rank reads shards of its own, and every new token is a pass.
         passes = tokens / (stage.replicas_max * stage.tokens_per_batch)
-        passes += stage.shards * (1 + _new_tokens(method)) / stage.replicas_max
+        passes += stage.shards * (1 + method.new_tokens) / stage.replicas_max
         gathered = _gathered(stage, shape, 1.0) * math.ceil(passes)
         lines = [
             *(
@@ -253,28 +235,6 @@ class _Reckoning:
         ]
         return Cost(tokens=tokens, flops=flops, hours=hours, gathered=gathered, lines=tuple(lines))
 
-    def _length(self, encoder: TextEncoder, method: Method, probe: str) -> float:
-        """Mean tokens that one run of a method reads and writes for one item of a probe."""
-        items = self.items[probe]
-        if isinstance(method, Tuned):
-            return _tuned_length(encoder, items["text"], method)
-        if isinstance(method, PairMethod):
-            return _pair_length(encoder, method, items)
-        texts, words = _sample(items["text"]), self.study.verbalizer.words()
-
-        def asked(shots: Sequence[tuple[str, int]]) -> float:
-            return _mean(encoder.encode([prompt_of(method, text, shots, words) for text in texts]))
-
-        length = asked(())
-        if isinstance(method, FewShot):
-            # The opening is read once for all rows of a shard.
-            shots = shots_of(method, self.study.training[0], self.sentences, method.seeds[0])
-            length += (asked(shots) - length) / self.study.resources.rows_per_shard
-        if isinstance(method, ChainOfThought):
-            ending = prompts.conclusion_prompt("", "").removeprefix(prompts.reasoning_prompt(""))
-            length += _mean(encoder.encode([ending]))
-        return length + _new_tokens(method)
-
 
 def _gathered(stage: Stage, shape: ModelShape, tokens: float) -> float:
     """Bytes that all ranks receive when they share one forward reading of so many tokens."""
@@ -290,48 +250,6 @@ def _sent(stage: Stage, gathered: float) -> list[Line]:
         return []
     counted = "passes x (workers - 1) x bytes of the weights"
     return [Line("gathered by all workers", counted, _short(gathered, "B"))]
-
-
-def _earliest(method: Tuned) -> int:
-    """The first step at which the early-stop rule can end a run."""
-    rule, every = method.early_stop, method.eval_every or 1
-    stored = max(rule.window or 1, rule.stored or 0)
-    return every * max((rule.after_step or 0) // every + 1, stored + 1)
-
-
-def _tuned_length(encoder: TextEncoder, texts: pl.Series, method: Tuned) -> float:
-    rows = read_texts(encoder, _sample(texts), method)
-    return _mean(rows) + prompt_length(method)
-
-
-def _pair_length(encoder: TextEncoder, method: PairMethod, items: pl.DataFrame) -> float:
-    if isinstance(method, Coreference):
-        asked = items.select("text", "pronoun").gather_every(max(1, len(items) // _SAMPLE)).rows()
-        rows = [p for said in asked for p in coreference_prompts(*said).values()]
-        prompts_each = len(rows) / max(1, len(asked))
-        return prompts_each * (_mean(encoder.encode(rows)) + _new_tokens(method))
-    sides = [_mean(encoder.encode(_sample(items[name]))) for name in ("sent_more", "sent_less")]
-    scores = method.scores if isinstance(method, PairScore) else ()
-    if any(score.startswith("masked") for score in scores):
-        # One copy of the sentence per masked token.
-        return len(scores) * sum(length * length for length in sides)
-    kinds = {"begun" if score in ("prepend", "sum", "shared") else score for score in scores}
-    return len(kinds) * sum(sides)
-
-
-def _new_tokens(method: Method) -> int:
-    """Most tokens that are written after one prompt."""
-    if isinstance(method, ChainOfThought):
-        return method.answer_tokens + method.reasoning_tokens
-    return method.answer_tokens if isinstance(method, Prompted | Coreference) else 0
-
-
-def _sample(texts: pl.Series) -> list[str]:
-    return texts.gather_every(max(1, len(texts) // _SAMPLE)).to_list()
-
-
-def _mean(rows: Sequence[Sequence[int]]) -> float:
-    return sum(map(len, rows)) / max(1, len(rows))
 
 
 def _short(number: float, unit: str = "") -> str:

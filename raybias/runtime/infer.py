@@ -18,9 +18,9 @@ import ray
 from ray import serve
 from ray.data import ActorPoolStrategy, DataContext
 
+from raybias.methods.prediction import Shard
 from raybias.runtime.metrics import Meter
 from raybias.runtime.serve import REQUESTS_PER_REPLICA, model_id
-from raybias.runtime.shards import Shard
 from raybias.runtime.stages import ScorePlan
 from raybias.storage import Store
 

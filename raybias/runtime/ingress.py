@@ -26,7 +26,7 @@ from ray.exceptions import RayActorError
 from ray.serve.config import AutoscalingConfig, BackpressureConfig
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 
-from raybias.config import Backbone, Method, PairMethod, Study
+from raybias.config import Backbone, Method, Study
 from raybias.errors import ConfigError, OutputError, PlanError, WorkFailed
 from raybias.runtime.cluster import explained
 from raybias.runtime.metrics import Meter
@@ -187,7 +187,7 @@ def _classifiers(study: Study, models: Sequence[str]) -> list[tuple[Backbone, Me
         for backbone in study.backbones
         if not models or backbone.name in models
         for method in study.methods_of(backbone)
-        if not isinstance(method, PairMethod)
+        if not method.reads_pairs
     ]
 
 

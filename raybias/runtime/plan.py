@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from raybias.config import Finetuned, Method, Rewriting, Study, Tuned
+from raybias.config import Method, Rewriting, Study
 from raybias.errors import ConfigError, OutputError
+from raybias.methods import tuned_methods
 from raybias.probes import probe_items
 from raybias.probes.pair_probes import PAIR_PROBES, in_styles, pair_items
 from raybias.runtime.inventory import Inventory
 from raybias.runtime.rewrite_room import rewriting_plan
 from raybias.runtime.room import Room
-from raybias.runtime.shards import reading_of
 from raybias.runtime.stages import RewritePlan, ScorePlan, TunePlan
 from raybias.schema import PLACEHOLDER, UNMARKED
 from raybias.storage import Store
@@ -98,8 +98,7 @@ def plan(study: Study, inventory: Inventory, *, out: str | None = None) -> Plan:
         rooms[backbone.name].tuning(training, method)
         for backbone in study.backbones
         for training in study.training
-        for method in study.methods_of(backbone)
-        if isinstance(method, Tuned)
+        for method in tuned_methods(study.methods_of(backbone))
     )
     scoring = tuple(
         rooms[backbone.name].scoring({name: items[name] for name in read_by(study, method)}, method)
@@ -109,10 +108,8 @@ def plan(study: Study, inventory: Inventory, *, out: str | None = None) -> Plan:
     notes = tuple(
         f"{method.name}: max_steps is not set; the early-stop rule can run for ever on a slowly"
         " falling loss"
-        for method in study.methods
-        if isinstance(method, Tuned)
-        and method.max_steps is None
-        and not (isinstance(method, Finetuned) and method.epochs)
+        for method in tuned_methods(study.methods)
+        if method.last_step(1) is None
     )
     return Plan(
         study=study.name,
@@ -195,7 +192,7 @@ def _check_styles(study: Study) -> None:
 
 def read_by(study: Study, method: Method) -> list[str]:
     """Names of the probes that a method reads."""
-    wanted = reading_of(method).items
+    wanted = method.output().items
     if wanted is None:
         return [probe.name for probe in study.probes]
     return [p.name for p in study.pairs if PAIR_PROBES[p.source].schema.equals(wanted)]

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from raybias.config import Rewriting
+from raybias.engine.memory import MemoryTerm, activations, host_memory, process, total
 from raybias.errors import PlanError
 from raybias.runtime.inventory import size
-from raybias.runtime.memory import Share, host_shares, rewriting_shares, total
 from raybias.runtime.places import Need, places, requests
 from raybias.runtime.room import Room
 from raybias.runtime.shards import CHUNK_ROWS
@@ -18,6 +18,10 @@ from raybias.runtime.stages import RewritePlan
 if TYPE_CHECKING:
     from raybias.engine.shape import ModelShape
 
+# Tokens of the shortest sentence, with its instruction, that rewriting reckons with.
+_SHORTEST_REWRITTEN: Final = 8
+# Copies of the logits that a draw holds.
+_DRAWN_FROM: Final = 6
 # The fewest tokens of sentences that are worth rewriting at once.
 _FEWEST_TOKENS: Final = 64
 # All candidates of a batch are decoded until the last has ended; on a CPU, which small batches
@@ -40,10 +44,10 @@ def rewriting_plan(
     ------
     PlanError: no node holds one actor at the smallest token budget.
     """
-    host = host_shares(room.shape, device=room.on, item=room.shape.item)
+    host = host_memory(room.shape, device=room.on, item=room.shape.item)
 
-    def shares(tokens: int) -> tuple[Share, ...]:
-        return rewriting_shares(room.shape, judge, options, tokens=tokens, device=room.on)
+    def shares(tokens: int) -> tuple[MemoryTerm, ...]:
+        return _rewriting_memory(room.shape, judge, options, tokens=tokens, device=room.on)
 
     def need(tokens: int) -> Need:
         held = total(shares(tokens))
@@ -84,4 +88,43 @@ def rewriting_plan(
         device_memory=found.device_memory,
         requests=requests(found),
         to_come=found.to_come(actors),
+    )
+
+
+def _rewriting_memory(
+    shape: ModelShape, judge: ModelShape, options: Rewriting, *, tokens: int, device: str
+) -> tuple[MemoryTerm, ...]:
+    """Count the memory of an actor that rewrites `tokens` tokens of sentences at a time.
+
+    Parameters
+    ----------
+    shape, judge: of the checkpoint and of what decides on adequacy.
+    """
+    rows = min(tokens // _SHORTEST_REWRITTEN, 2 * CHUNK_ROWS) * options.candidates
+    held = rows * options.max_length + tokens * options.candidates
+    alive = [activations(each, tokens, each.item, "activations") for each in (shape, judge)]
+    return (
+        MemoryTerm(
+            "weights of the checkpoint",
+            f"{shape.parameters:,} parameters x {shape.item} bytes",
+            shape.weight_bytes,
+        ),
+        MemoryTerm(
+            "weights of the judge",
+            f"{judge.parameters:,} parameters x {judge.item} bytes",
+            judge.weight_bytes,
+        ),
+        max(alive, key=lambda term: term.bytes),
+        MemoryTerm(
+            "keys and values, written and read",
+            f"({rows:,} candidates x {options.max_length} + {tokens:,} x {options.candidates})"
+            f" tokens x {shape.layers} layers x 2 x {shape.keys} x {shape.item} bytes",
+            held * shape.layers * 2 * shape.keys * shape.item,
+        ),
+        MemoryTerm(
+            "logits and what is drawn from",
+            f"{rows:,} candidates x {shape.vocabulary:,} words x 4 bytes x {_DRAWN_FROM}",
+            rows * shape.vocabulary * 4 * _DRAWN_FROM,
+        ),
+        process(device),
     )

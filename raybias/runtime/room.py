@@ -11,23 +11,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from raybias.config import Backbone, FewShot, Full, Method, Prompted, Study, TrainingSet, Tuned
+from raybias.config import Backbone, Method, Study, TrainingSet
+from raybias.engine.memory import MemoryTerm, host_memory, total
 from raybias.errors import PlanError
 from raybias.runtime.inventory import Inventory, Node, parse_size, size
-from raybias.runtime.memory import (
-    Share,
-    host_shares,
-    scoring_shares,
-    total,
-    tuning_shares,
-    weight_item,
-)
 from raybias.runtime.places import Need, Places, faster_and_faster, places, requests
 from raybias.runtime.select import choices_of
 from raybias.runtime.stages import ScorePlan, TunePlan
 
 if TYPE_CHECKING:
     from raybias.engine.shape import ModelShape
+    from raybias.methods import Tuned
 
 # A replica computes on all its CPUs but asks Ray for this part of them: the rest
 # lets Ray Data's readers and callers, which mostly wait, be scheduled beside it.
@@ -52,7 +46,7 @@ class _Fit:
 class _Load:
     """What one worker holds, by token budget, number of workers, and whether it is sharded."""
 
-    device: Callable[[int, int, bool], tuple[Share, ...]]
+    device: Callable[[int, int, bool], tuple[MemoryTerm, ...]]
     item: int
     """Bytes of one weight."""
 
@@ -110,17 +104,16 @@ class Room:
         final = len(method.seeds) - (method.sweep_seeds if sweep else 0)
         units = max(sweep, final)
 
-        def shares(tokens: int, workers: int, sharded: bool) -> tuple[Share, ...]:
-            return tuning_shares(
+        def shares(tokens: int, workers: int, sharded: bool) -> tuple[MemoryTerm, ...]:
+            return method.training_memory(
                 self.shape,
-                method,
                 pack=units if sharded else math.ceil(units / workers),
                 tokens=tokens,
                 device=self.on,
                 partitions=workers if sharded else 1,
             )
 
-        load = _Load(shares, weight_item(self.shape, method))
+        load = _Load(shares, method.bytes_per_weight(self.shape))
         fit = self._fit(method, load, units, asked=self._train_workers())
         pack = units if fit.sharded else math.ceil(units / fit.workers)
         return TunePlan(
@@ -129,7 +122,7 @@ class Room:
             sweep_units=sweep,
             final_units=final,
             workers=fit.workers,
-            pack=1 if isinstance(method, Full) else pack,
+            pack=min(pack, method.max_pack or pack),
             cpus=self.cpus,
             **self._stage(fit, load),
         )
@@ -138,13 +131,13 @@ class Room:
         """Replicas and shards of all probes under one method."""
         asked = self.study.resources
 
-        def shares(tokens: int, workers: int, sharded: bool) -> tuple[Share, ...]:
+        def shares(tokens: int, workers: int, sharded: bool) -> tuple[MemoryTerm, ...]:
             parts = workers if sharded else 1
-            return scoring_shares(
-                self.shape, method, tokens=tokens, device=self.on, partitions=parts
+            return method.inference_memory(
+                self.shape, tokens=tokens, device=self.on, partitions=parts
             )
 
-        load = _Load(shares, weight_item(self.shape, method))
+        load = _Load(shares, method.bytes_per_weight(self.shape))
         fit = self._fit(method, load, None, asked=self._train_workers())
         least, most = (fit.workers,) * 2 if fit.sharded else self._replicas(fit.workers)
         held = self.cpus * (1 if fit.sharded else _REPLICA_SHARE)
@@ -219,9 +212,7 @@ class Room:
             )
         return asked.replicas_min, most
 
-    def _fit(
-        self, method: Method | Tuned, load: _Load, units: int | None, *, asked: int | None
-    ) -> _Fit:
+    def _fit(self, method: Method, load: _Load, units: int | None, *, asked: int | None) -> _Fit:
         """The layout of a method: whole where that fits, else sharded.
 
         Parameters
@@ -246,13 +237,13 @@ class Room:
                     cure=f"set resources.train_workers to {whole.workers} or less",
                 )
             return whole
-        if isinstance(method, Full) and shard == "zero3":
+        if not method.can_shard and shard == "zero3":
             raise PlanError(
                 f"{self.backbone} ({method.name}) is tuned fully, which is not sharded",
                 where=str(self.inventory),
                 cure="set resources.shard to auto, or use lora or soft_prompt",
             )
-        if isinstance(method, Full) or shard == "never":
+        if not method.can_shard or shard == "never":
             raise self._too_big(load, method)
         if (asked or slots) < 2:
             few = shard == "zero3"
@@ -302,9 +293,9 @@ class Room:
         device = held if self.gpus else 0
         return Need(cpus=self.cpus, gpus=self.gpus, device=device, host=host)
 
-    def _host(self, load: _Load, workers: int, sharded: bool) -> tuple[Share, ...]:
+    def _host(self, load: _Load, workers: int, sharded: bool) -> tuple[MemoryTerm, ...]:
         parts = workers if sharded else 1
-        return host_shares(self.shape, device=self.on, item=load.item, partitions=parts)
+        return host_memory(self.shape, device=self.on, item=load.item, partitions=parts)
 
     def _budgets(self) -> Iterator[int]:
         """Token budgets, halved from the study's."""
@@ -314,7 +305,7 @@ class Room:
             yield tokens
             tokens //= 2
 
-    def _too_few(self, load: _Load, method: Method | Tuned) -> PlanError:
+    def _too_few(self, load: _Load, method: Method) -> PlanError:
         return PlanError(
             f"{self.backbone} ({method.name}) is to be sharded with ZeRO-3, which needs two workers"
             " or more, and there is one",
@@ -322,7 +313,7 @@ class Room:
             cure=self._nearest(load, method),
         )
 
-    def _too_big(self, load: _Load, method: Method | Tuned, *, workers: int = 0) -> PlanError:
+    def _too_big(self, load: _Load, method: Method, *, workers: int = 0) -> PlanError:
         fewest = list(self._budgets())[-1]
         need = total(load.device(fewest, workers or 1, workers > 0))
         how = f" sharded over {workers} workers" if workers else ""
@@ -342,11 +333,11 @@ class Room:
             cure=self._nearest(load, method),
         )
 
-    def _nearest(self, load: _Load, method: Method | Tuned) -> str:
+    def _nearest(self, load: _Load, method: Method) -> str:
         """What would do, nearest first."""
         fewest = list(self._budgets())[-1]
         whole = f"use devices of {size(total(load.device(fewest, 1, False)))} or more"
-        if isinstance(method, Full):
+        if not method.can_shard:
             return f"{whole}, or lora, whose backbone is sharded"
         counts = range(2, _MOST_SHARDS + 1)
         enough = (n for n in counts if total(load.device(fewest, n, True)) <= self.device_memory)
@@ -376,9 +367,4 @@ class Room:
 
 def runs_read(study: Study, method: Method) -> int:
     """How many runs of a method read the probes, on one backbone."""
-    runs = 1
-    if isinstance(method, Tuned):
-        runs = method.keep
-    elif isinstance(method, Prompted):
-        runs = len(method.seeds)
-    return runs * (len(study.training) if isinstance(method, Tuned | FewShot) else 1)
+    return method.n_runs * (len(study.training) if method.needs_training_set else 1)

@@ -11,8 +11,8 @@ from itertools import product
 from statistics import fmean
 from typing import Any
 
-from raybias.config import Tuned
 from raybias.errors import WorkFailed
+from raybias.methods import Tuned
 
 Row = Mapping[str, Any]
 

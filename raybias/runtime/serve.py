@@ -11,15 +11,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ray import serve
 from ray.serve.config import AutoscalingConfig
 
-from raybias.config import Backbone, Full, Lora, Method, Tuned, Verbalizer
+from raybias.config import Backbone, Method, Verbalizer
 from raybias.errors import WorkFailed
-from raybias.runtime.memory import MODELS_PER_REPLICA
 from raybias.runtime.metrics import Meter
 from raybias.runtime.stages import ScorePlan
 from raybias.seeding import key
@@ -29,13 +28,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from raybias.engine.backbone import TextEncoder
-    from raybias.runtime.answers import Answer
-    from raybias.runtime.shards import Shard
+    from raybias.methods.prediction import Labelling, Shard
 
 T = TypeVar("T")
 
-#: Prompts and factors are small; this many stay loaded beside the backbone of one replica.
-ADAPTERS_PER_REPLICA: Final = 16
 #: One request computes while the next waits at the replica, so that none stands idle.
 REQUESTS_PER_REPLICA: Final = 2
 
@@ -69,69 +65,57 @@ class Scorer:
     ) -> None:
         import torch
 
-        from raybias.runtime.loading import Answerers
+        from raybias.engine.context import ModelContext
+        from raybias.runtime.predictor_cache import PredictorCache
 
         torch.set_num_threads(threads)
         self.store = Store(out)
         device = "cuda" if gpu else "cpu"
-        self.answerers = Answerers(
-            spec, words, self.store, device=device, tokens_per_batch=tokens_per_batch
-        )
+        context = ModelContext(spec, words, device=device, tokens_per_batch=tokens_per_batch)
+        self.predictors = PredictorCache(context, self.store)
         self.spec, self.methods = spec, {method.name: method for method in methods}
-        self.answerers.of(methods[0])  # A replica is ready when its backbone is loaded.
+        self.predictors.of(methods[0])  # A replica is ready when its backbone is loaded.
         self.meter, self.busy = meter, meter.watched()
         # A request that its caller gives up while it waits here is never computed.
         self.turn = ThreadPoolExecutor(max_workers=1)
 
     async def run(self, model_id: str) -> Any:
-        """What the answers of a run need, by `model_id`; subclasses keep some of them."""
+        """Load what a run needs, by `model_id`; subclasses keep some runs loaded."""
         method, run_id = model_id.split("/")
-        return await asyncio.to_thread(lambda: self._answerer(method).load(run_id))
+        return await asyncio.to_thread(lambda: self._predictor(method).load(run_id))
 
-    def _answerer(self, method: str) -> Any:
-        return self.answerers.of(self.methods[method])
+    def _predictor(self, method: str) -> Any:
+        return self.predictors.of(self.methods[method])
 
     async def score(self, shard: Shard, items: pa.Table) -> dict[str, float]:
-        """Commit the answers to a shard's items by its run.
+        """Read a shard's items with its run and commit the rows.
 
         Returns the `tokens` that were read and written, and `seconds` of compute.
         """
         run = await self.run(model_id(shard.method, shard.run_id))
-        answered, seconds = await self._in_turn(
-            lambda: self._answerer(shard.method).table(run, shard, items)
+        result, seconds = await self._in_turn(
+            lambda: self._predictor(shard.method).table(run, shard, items)
         )
-        self._count(len(items), answered.tokens)
+        self._count(len(items), result.tokens)
         # The next request computes while this one's file is written.
-        await asyncio.to_thread(self.store.write_table, shard.file, answered.table)
-        return {"tokens": answered.tokens, "seconds": seconds}
+        await asyncio.to_thread(self.store.write_table, shard.file, result.table)
+        return {"tokens": result.tokens, "seconds": seconds}
 
-    async def label(self, method: str, run_id: str, texts: list[str]) -> Answer:
-        """What a run of a method that reads sentences says of texts that are no items.
+    async def label(self, method: str, run_id: str, texts: list[str]) -> Labelling:
+        """Label texts that are no items of a probe with a run of a method.
 
         Raises
         ------
         ModelError: a text that the model cannot read.
         """
-        asked = self.methods[method]
-        if isinstance(asked, Tuned):
-            self._check_lengths(asked, texts)
+        self.methods[method].check_texts(self.encoder, texts)
         run = await self.run(model_id(method, run_id))
         # A sampled answer is keyed by its text, so that asking again gives it again.
         ids = [f"served-{key(text):016x}" for text in texts]
-        answer: Answer
-        answer, _ = await self._in_turn(lambda: self._answerer(method).answer(run, ids, texts))
-        self._count(len(texts), answer["tokens"])
-        return answer
-
-    def _check_lengths(self, method: Tuned, texts: list[str]) -> None:
-        """As a study's items are checked before it begins; prompts check their own room."""
-        from raybias.engine.backbone import check_lengths
-        from raybias.runtime.train import prompt_length, read_texts
-
-        rows = read_texts(self.encoder, texts, method)
-        names = [f"text {place}" for place in range(len(texts))]
-        taken = prompt_length(method)
-        check_lengths(rows, context=self.encoder.context, taken=taken, names=names)
+        labelled: Labelling
+        labelled, _ = await self._in_turn(lambda: self._predictor(method).label(run, ids, texts))
+        self._count(len(texts), labelled["tokens"])
+        return labelled
 
     @cached_property
     def encoder(self) -> TextEncoder:
@@ -155,24 +139,6 @@ class Scorer:
         self.meter.add("raybias_tokens_total", tokens)
 
 
-class SmallRunScorer(Scorer):
-    """A scorer whose runs are small beside the backbone."""
-
-    @serve.multiplexed(max_num_models_per_replica=ADAPTERS_PER_REPLICA)  # type: ignore[untyped-decorator]
-    async def run(self, model_id: str) -> Any:
-        """The adapter or prompt of a run."""
-        return await super().run(model_id)
-
-
-class WholeModelScorer(Scorer):
-    """A scorer whose runs are as large as the backbone."""
-
-    @serve.multiplexed(max_num_models_per_replica=MODELS_PER_REPLICA)  # type: ignore[untyped-decorator]
-    async def run(self, model_id: str) -> Any:
-        """The weights of a run."""
-        return await super().run(model_id)
-
-
 def model_id(method: str, run_id: str) -> str:
     """What requests to a replica are multiplexed by: a run, and the method that reads with it."""
     return f"{method}/{run_id}"
@@ -180,8 +146,8 @@ def model_id(method: str, run_id: str) -> str:
 
 def share_weights(methods: Sequence[Method]) -> list[list[Method]]:
     """Methods by the weights that they read: the backbone as it is, or their own of it."""
-    frozen: list[Method] = [m for m in methods if not isinstance(m, Lora | Full)]
-    own: list[list[Method]] = [[m] for m in methods if isinstance(m, Lora | Full)]
+    frozen = [method for method in methods if method.shares_backbone]
+    own = [[method] for method in methods if not method.shares_backbone]
     return [frozen, *own] if frozen else own
 
 
@@ -232,8 +198,20 @@ def scorers(
 
 
 def scorer_of(methods: Sequence[Method]) -> type[Scorer]:
-    """The class of the replicas that hold the runs of methods of `share_weights`."""
-    return WholeModelScorer if isinstance(methods[0], Full) else SmallRunScorer
+    """Return the class of replicas for methods of `share_weights`."""
+    return _multiplexed(min(method.runs_per_replica for method in methods))
+
+
+@cache
+def _multiplexed(runs: int) -> type[Scorer]:
+    """Return a scorer class that keeps so many runs loaded."""
+
+    class MultiplexedScorer(Scorer):
+        @serve.multiplexed(max_num_models_per_replica=runs)  # type: ignore[untyped-decorator]
+        async def run(self, model_id: str) -> Any:
+            return await Scorer.run(self, model_id)
+
+    return MultiplexedScorer
 
 
 def _deployment(plan: ScorePlan) -> Any:

@@ -14,73 +14,18 @@ from typing import Any, Final, Protocol, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raybias.config import Coreference, Method, PairScore
-from raybias.schema import (
-    COREFERENCE_ANSWERS,
-    COREFERENCES,
-    PAIR_SCORES,
-    PAIRS,
-    PREDICTIONS,
-    REWRITTEN_PAIRS,
-)
+from raybias.methods.prediction import Shard
+from raybias.schema import PAIRS, REWRITTEN_PAIRS, OutputSpec
 from raybias.storage import Store
 
 #: Footers that are read at a time.
 _CALLS: Final = 16
-#: The prompts that coreference is asked with.
-_PROMPTS: Final = 6
 #: Pairs of one chunk. It names files, so it is no resource that a study may change.
 CHUNK_ROWS: Final = 64
 
 
-@dataclass(frozen=True)
-class Reading:
-    """What a method makes of an item.
-
-    Attributes
-    ----------
-    folder: of OUT, where its files go.
-    schema: of its files.
-    per_item: rows of a file for each item.
-    items: schema of the pairs that it reads; None for sentences with labels.
-    """
-
-    folder: str
-    schema: pa.Schema
-    per_item: int = 1
-    items: pa.Schema | None = None
-
-
 #: What a model makes of pairs in a style.
-STYLED: Final = Reading("styled", REWRITTEN_PAIRS, items=PAIRS)
-
-
-def reading_of(method: Method) -> Reading:
-    """How a resolved method's answers are stored."""
-    if isinstance(method, PairScore):
-        return Reading("pair_scores", PAIR_SCORES, len(method.scores), PAIRS)
-    if isinstance(method, Coreference):
-        return Reading("coreference", COREFERENCE_ANSWERS, _PROMPTS, COREFERENCES)
-    return Reading("predictions", PREDICTIONS)
-
-
-@dataclass(frozen=True)
-class Shard:
-    """Rows `first_row` to `first_row + rows` of a probe, read by one run."""
-
-    probe: str
-    run_id: str
-    model: str
-    method: str
-    dataset: str
-    first_row: int
-    rows: int
-    folder: str
-
-    @property
-    def file(self) -> str:
-        """Where its answers go."""
-        return f"{self.folder}/{self.probe}/{self.run_id}/{self.first_row:08d}.parquet"
+STYLED: Final = OutputSpec("styled", REWRITTEN_PAIRS, items=PAIRS)
 
 
 @dataclass(frozen=True)
@@ -111,7 +56,7 @@ def shards_of(
     runs: Iterable[Mapping[str, Any]],
     items: Mapping[str, int],
     rows_per_shard: int,
-    reading: Reading,
+    output: OutputSpec,
 ) -> list[Shard]:
     """Every shard of `runs` (rows of `schema.RUNS`) on probes of so many `items`."""
     return [
@@ -123,7 +68,7 @@ def shards_of(
             dataset=run["dataset"],
             first_row=first,
             rows=min(rows_per_shard, count - first),
-            folder=reading.folder,
+            folder=output.folder,
         )
         for run in runs
         for probe, count in items.items()
@@ -141,7 +86,7 @@ class _Part(Protocol):
 _AnyPart = TypeVar("_AnyPart", bound=_Part)
 
 
-def missing(store: Store, shards: Sequence[_AnyPart], reading: Reading) -> list[_AnyPart]:
+def missing(store: Store, shards: Sequence[_AnyPart], output: OutputSpec) -> list[_AnyPart]:
     """The parts whose file is absent; one that is not what it should be is removed first."""
 
     def whole(shard: _AnyPart) -> bool:
@@ -159,9 +104,9 @@ def missing(store: Store, shards: Sequence[_AnyPart], reading: Reading) -> list[
             # A broken file can still be read; a storage that fails says so here.
             store.read_bytes(shard.file)
             return False
-        rows = shard.rows * reading.per_item
+        rows = shard.rows * output.per_item
         return bool(
-            footer.num_rows == rows and footer.schema.to_arrow_schema().equals(reading.schema)
+            footer.num_rows == rows and footer.schema.to_arrow_schema().equals(output.schema)
         )
 
     folders = {shard.file.rpartition("/")[0] for shard in shards}

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from raybias.runtime.memory import Share
+from raybias.engine.memory import MemoryTerm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,11 +19,11 @@ class Stage:
     """GPUs of one worker or replica."""
     tokens_per_batch: int
     """Token budget of one pass."""
-    memory: tuple[Share, ...]
+    memory: tuple[MemoryTerm, ...]
     """Arithmetic of one worker's device."""
     device_memory: int
     """Bytes of the smallest device that is used, or of its node without GPUs."""
-    host: tuple[Share, ...] = ()
+    host: tuple[MemoryTerm, ...] = ()
     """Arithmetic of what a worker on a GPU takes of its node's memory."""
     sharded: bool = False
     """ZeRO-3 over all workers."""

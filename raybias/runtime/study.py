@@ -7,6 +7,7 @@ from the files that this leaves.
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -18,18 +19,18 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raybias.config import Backbone, Method, PairMethod, Prompted, Study, Tuned
+from raybias.config import Backbone, Method, Study
+from raybias.methods.prediction import Shard, UntrainedRun
 from raybias.probes import training_sentences
 from raybias.probes.pair_probes import PAIR_PROBES
-from raybias.runtime.answers import Recipe, prompt_of
-from raybias.runtime.checks import check_inputs, check_rewritten, shots_of, trainings_of
+from raybias.runtime.checks import check_inputs, check_rewritten, study_text
 from raybias.runtime.cluster import clear_errors, connected
 from raybias.runtime.inventory import grown, read_inventory
 from raybias.runtime.metrics import Meter
 from raybias.runtime.plan import Plan, plan, read_items
 from raybias.runtime.progress import Advance, Done, Reporter
 from raybias.runtime.record import Record, begin, fingerprint, make_record, resumed
-from raybias.runtime.shards import Shard, missing, reading_of, shards_of
+from raybias.runtime.shards import missing, shards_of
 from raybias.runtime.stages import ScorePlan
 from raybias.runtime.tracking import check_tracking, track_runs
 from raybias.schema import ITEMS, RUNS
@@ -168,7 +169,7 @@ class _Work:
         """The runs of a backbone, tuned where that is needed; OUT/runs.parquet holds them then."""
         from raybias.runtime.train import tune
 
-        study, rows = self.record.study, self._prompted(backbone)
+        study, rows = self.record.study, self._untrained(backbone)
         for training in study.training:
             with clear_errors(f"tuning {backbone.name} on {training.name}"):
                 rows += tune(
@@ -178,27 +179,20 @@ class _Work:
         self._write_runs(backbone.name, rows)
         return rows
 
-    def _prompted(self, backbone: Backbone) -> list[dict[str, Any]]:
-        """The runs that tune nothing, each with its seed and demonstrations in OUT/prompts."""
-        study, rows = self.record.study, []
+    def _untrained(self, backbone: Backbone) -> list[dict[str, Any]]:
+        """List the runs that tune nothing; what each one is goes to OUT/prompts."""
+        from raybias.engine.backbone import load_tokenizer
+
+        study, rows, data = self.record.study, [], self.data
+        names = [training.name for training in study.training]
+        encoder = load_tokenizer(backbone)
         for method in study.methods_of(backbone):
-            if isinstance(method, Tuned):
-                continue
-            if isinstance(method, PairMethod):
-                run_id = f"{backbone.name}.none.{method.name}"
-                rows.append(_untuned(run_id, backbone, method, "none", None))
-                continue
-            for training in trainings_of(method, study):
-                dataset = "none" if training is None else training.name
-                for seed in method.seeds:
-                    run_id = f"{backbone.name}.{dataset}.{method.name}.s{seed}"
-                    shots = shots_of(method, training, self.data.sentences, seed)
-                    Recipe(run_id, seed, tuple(shots)).write(
-                        self.store,
-                        sampling=sampling_of(backbone, method),
-                        prompt=prompt_of(method, "{text}", shots, study.verbalizer.words()),
-                    )
-                    rows.append(_untuned(run_id, backbone, method, dataset, seed))
+            text = study_text(study, method, encoder, data.items, data.sentences)
+            for run in method.untrained_runs(backbone, text, names):
+                if run.recipe is not None:
+                    content = json.dumps(run.recipe, indent=2)
+                    self.store.write_text(f"prompts/{run.run_id}.json", content)
+                rows.append(_untrained_row(run, backbone, method))
         return rows
 
     def _write_runs(self, model: str, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -231,7 +225,7 @@ class _Work:
         """What a method must still read; broken files are deleted."""
         planned = self.plan.score(backbone.name, method.name)
         kept = [row for row in rows if row["selected"] and row["method"] == method.name]
-        stored = reading_of(method)
+        stored = method.output()
         shards = shards_of(kept, planned.items, planned.rows_per_shard, stored)
         todo = missing(self.store, shards, stored)
         title = f"score with {backbone.name}, {method.name}"
@@ -304,31 +298,15 @@ class _Work:
         return f"{self.app}-{backbone.name}-{method.name}"
 
 
-def sampling_of(backbone: Backbone, method: Prompted) -> dict[str, Any]:
-    """How answers are sampled: the method's temperature, the rest as the model's authors set it.
-
-    Raises
-    ------
-    ModelError: a generation_config that asks for what there is not.
-    """
-    from raybias.engine.backbone import empty_model
-    from raybias.engine.sampling import Sampling
-
-    return Sampling.of(empty_model(backbone), temperature=method.temperature).record()
-
-
-def _untuned(
-    run_id: str, backbone: Backbone, method: Method, dataset: str, seed: int | None
-) -> dict[str, Any]:
-    """The row of `schema.RUNS` of a run that tunes nothing."""
-    empty = dict.fromkeys(RUNS.names)
+def _untrained_row(run: UntrainedRun, backbone: Backbone, method: Method) -> dict[str, Any]:
+    """Build the row of `schema.RUNS` of a run that tunes nothing."""
     return {
-        **empty,
-        "run_id": run_id,
+        **dict.fromkeys(RUNS.names),
+        "run_id": run.run_id,
         "model": backbone.name,
         "method": method.name,
-        "dataset": dataset,
-        "seed": seed,
+        "dataset": run.dataset,
+        "seed": run.seed,
         "stage": "final",
         "steps": 0,
         "selected": True,

@@ -16,12 +16,13 @@ import torch
 
 from raybias.config import Backbone, Method
 from raybias.errors import RaybiasError
+from raybias.methods.prediction import Shard
 from raybias.runtime.cluster import clear_errors
 from raybias.runtime.group import Group
 from raybias.runtime.metrics import Meter
 from raybias.runtime.progress import Advance, Done
 from raybias.runtime.rounds import following, open_queue
-from raybias.runtime.shards import Shard, missing, reading_of
+from raybias.runtime.shards import missing
 from raybias.runtime.stages import ScorePlan
 from raybias.storage import Store
 
@@ -120,20 +121,20 @@ def read_mine(reading: Reading, device: torch.device) -> Iterator[Done | Raybias
     All ranks of the process group must call it. Yields what was done as files are committed,
     and what ended this rank's work before its time, which another try would not mend.
     """
-    from raybias.runtime.loading import Answerers
+    from raybias.engine.context import ModelContext
     from raybias.runtime.zero3 import ReadTogether
 
     store, sharing = Store(reading.out), ReadTogether(reading.spec.dtype, device)
     # Loading waits for all ranks, so they all look before any of them writes.
-    waiting = missing(store, reading.shards, reading_of(reading.method))
-    answerer = Answerers(
+    waiting = missing(store, reading.shards, reading.method.output())
+    context = ModelContext(
         reading.spec,
         reading.words,
-        store,
         device=device,
         tokens_per_batch=reading.tokens_per_batch,
         sharding=sharing,
-    ).of(reading.method)
+    )
+    predictor = reading.method.predictor(context, store)
 
     @cache
     def items(probe: str) -> pa.Table:
@@ -141,16 +142,16 @@ def read_mine(reading: Reading, device: torch.device) -> Iterator[Done | Raybias
 
     @cache
     def run(run_id: str) -> Any:
-        return answerer.load(run_id)
+        return predictor.load(run_id)
 
     error: RaybiasError | None = None
     sharing.begin_alone()
     try:
         for shard in waiting[sharing.ranks.rank :: sharing.ranks.world]:
             mine = items(shard.probe).slice(shard.first_row, shard.rows)
-            answered = answerer.table(run(shard.run_id), shard, mine)
-            store.write_table(shard.file, answered.table)
-            yield Done(rows=shard.rows, tokens=answered.tokens)
+            result = predictor.table(run(shard.run_id), shard, mine)
+            store.write_table(shard.file, result.table)
+            yield Done(rows=shard.rows, tokens=result.tokens)
     except RaybiasError as raised:
         error = raised
     sharing.end_alone()

@@ -14,7 +14,7 @@ from functools import cached_property
 from importlib.util import find_spec
 from typing import Any, Final, Protocol
 
-from raybias.config import Study, Tuned
+from raybias.config import Study
 from raybias.errors import ConfigError
 from raybias.runtime.progress import Reporter
 from raybias.runtime.record import read_record
@@ -61,7 +61,7 @@ def track_runs(study: Study, rows: Sequence[Row], *, mark: str, reporter: Report
         with_errors = _Spoken(reporter, tracker.name)
         for row in rows:
             method = methods[row["model"], row["method"]]
-            every = (method.eval_every or 1) if isinstance(method, Tuned) else 1
+            every = method.steps_between_evaluations
             if not with_errors.tell(tracker, row["run_id"], _parameters(row), _course(row, every)):
                 break
 

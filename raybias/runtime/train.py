@@ -12,11 +12,11 @@ from typing import Any
 
 import polars as pl
 
-from raybias.config import Backbone, Finetuned, SoftPrompt, Study, TrainingSet, Tuned
+from raybias.config import Backbone, Study, TrainingSet
 from raybias.engine.backbone import TextEncoder, check_lengths, load_tokenizer
-from raybias.engine.schedule import last_step
 from raybias.engine.tuning import TokenSet, Unit
 from raybias.errors import WorkFailed
+from raybias.methods import Tuned, tuned_methods
 from raybias.probes import training_sentences
 from raybias.runtime.cluster import clear_errors
 from raybias.runtime.group import Group
@@ -53,8 +53,8 @@ def tune(
     """
     reporter = reporter or Reporter()
     rows: list[dict[str, Any]] = []
-    for method in tuned(study, backbone):
-        if last_step(method, 1) is None:
+    for method in tuned_methods(study.methods_of(backbone)):
+        if method.last_step(1) is None:
             reporter.say(
                 f"note: {backbone.name} on {training.name}: max_steps is not set; the early-stop"
                 " rule can run for ever on a slowly falling loss"
@@ -69,11 +69,6 @@ def tune(
             reporter=reporter,
         ).both()
     return rows
-
-
-def tuned(study: Study, backbone: Backbone) -> list[Tuned]:
-    """The methods of a study that tune something on a backbone."""
-    return [method for method in study.methods_of(backbone) if isinstance(method, Tuned)]
 
 
 def units_of(
@@ -120,26 +115,13 @@ def tokenise(encoder: TextEncoder, sentences: dict[str, pl.DataFrame], method: T
 
     def of(name: str) -> TokenSet:
         texts = sentences[name]["text"].to_list()
-        rows = read_texts(encoder, texts, method)
-        check_lengths(rows, context=encoder.context, taken=prompt_length(method), names=texts)
+        rows = method.encode(encoder, texts)
+        check_lengths(rows, context=encoder.context, taken=method.context_vectors, names=texts)
         return TokenSet(
             rows=tuple(tuple(row) for row in rows), labels=tuple(sentences[name]["label"].to_list())
         )
 
     return Tokens(of("train"), of("validation"), of("test") if "test" in sentences else None)
-
-
-def read_texts(encoder: TextEncoder, texts: Sequence[str], method: Tuned) -> list[list[int]]:
-    """The tokens that a method has a backbone read for each text, prompt vectors aside."""
-    if isinstance(method, Finetuned):
-        texts = [method.template.replace("{text}", text) for text in texts]
-    eos = isinstance(method, SoftPrompt) and method.append_eos
-    return encoder.encode(texts, append_eos=eos)
-
-
-def prompt_length(method: Tuned) -> int:
-    """How many positions of the context a method takes beside the text."""
-    return method.prompt_length if isinstance(method, SoftPrompt) else 0
 
 
 class _Stage:

@@ -21,10 +21,11 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 
-from raybias.config import Backbone, SoftPrompt, Tuned
-from raybias.engine.learners import load_learner
+from raybias.config import Backbone
+from raybias.engine.context import ModelContext
 from raybias.engine.tuning import Evaluation, PackedTuner, TokenSet, Unit, UnitResult
 from raybias.errors import RaybiasError
+from raybias.methods import Tuned
 from raybias.runtime.metrics import Meter
 from raybias.runtime.rounds import Evaluated, Round
 from raybias.storage import Store
@@ -167,14 +168,14 @@ class _Pack:
             from raybias.runtime.zero3 import Zero3
 
             sharding = Zero3(job.backbone.dtype, device)
-        self.learner = load_learner(
+        context = ModelContext(
             job.backbone,
-            job.method,
             job.words,
             device=device,
             tokens_per_batch=job.tokens_per_batch,
             sharding=sharding,
         )
+        self.learner = job.method.trainer(context)
         self.tuner = PackedTuner(
             self.learner,
             job.method,
@@ -224,7 +225,7 @@ class _Pack:
         """
         if not self.active:
             return Round(self.rank)
-        single = isinstance(self.job.method, SoftPrompt) or self.job.sharded
+        single = self.job.method.small_state or self.job.sharded
         begun, evaluations, slowest = time.monotonic(), list[Evaluation](), 0.0
         steps, tokens = self.tuner.steps, self.tuner.tokens
         while self.active:

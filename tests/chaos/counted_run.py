@@ -19,23 +19,23 @@ PAUSE_S = float(os.environ["RAYBIAS_CHAOS_PAUSE"])
 
 
 class Counted:
-    """An answerer that says what it begins."""
+    """A predictor that says what it begins."""
 
-    def __init__(self, answerer: Any) -> None:
-        self.answerer = answerer
-        self.load = answerer.load
+    def __init__(self, predictor: Any) -> None:
+        self.predictor = predictor
+        self.load = predictor.load
 
     def table(self, run: Any, shard: Any, items: Any) -> Any:
         # One write of one line to a file opened for appending is whole.
         with open(LOG, "a") as log:  # noqa: PTH123
             log.write(f"{time.time()} {shard.file}\n")
         time.sleep(PAUSE_S)
-        return self.answerer.table(run, shard, items)
+        return self.predictor.table(run, shard, items)
 
 
-class CountedScorer(serve.SmallRunScorer):
-    def _answerer(self, method: str) -> Any:
-        return Counted(super()._answerer(method))
+class CountedScorer(serve._multiplexed(16)):  # type: ignore[misc]
+    def _predictor(self, method: str) -> Any:
+        return Counted(super()._predictor(method))
 
 
 if __name__ == "__main__":

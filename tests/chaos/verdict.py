@@ -7,8 +7,9 @@ from pathlib import Path
 import polars as pl
 import pyarrow.parquet as pq
 
+from raybias.methods.prediction import Shard
 from raybias.report import load_record
-from raybias.runtime.shards import Shard, reading_of, shards_of
+from raybias.runtime.shards import shards_of
 from raybias.storage import Store
 
 #: How long something took; all else is a result.
@@ -25,7 +26,7 @@ def planned(out: Path) -> list[Shard]:
     }
     runs = [row for row in store.read_table("runs.parquet").to_pylist() if row["selected"]]
     rows = study.resources.rows_per_shard
-    return shards_of(runs, items, rows, reading_of(study.methods[0]))
+    return shards_of(runs, items, rows, study.methods[0].output())
 
 
 def faults(out: Path, calm: Path) -> list[str]:

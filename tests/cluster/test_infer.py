@@ -23,11 +23,12 @@ from raybias.engine.adapter import load_soft_prompt, save_soft_prompt
 from raybias.engine.backbone import load_backbone
 from raybias.engine.scoring import LabelScorer
 from raybias.engine.verbalizer import verbalizer_ids
+from raybias.methods.prediction import Shard
 from raybias.runtime import infer, serve
 from raybias.runtime.metrics import Meter
-from raybias.runtime.shards import Reading, Shard, missing, shards_of
+from raybias.runtime.shards import missing, shards_of
 from raybias.runtime.stages import ScorePlan
-from raybias.schema import ITEMS, PREDICTIONS
+from raybias.schema import ITEMS, PREDICTIONS, OutputSpec
 from raybias.storage import Store
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
@@ -35,7 +36,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
 ITEM_COUNT, ROWS, PROMPT = 250, 32, 4
 RUNS = ("tiny.set.soft_prompt.lr0.001.s1", "tiny.set.soft_prompt.lr0.001.s2")
 
-TUNED = Reading("predictions", PREDICTIONS)
+TUNED = OutputSpec("predictions", PREDICTIONS)
 
 
 @pytest.fixture(scope="module")

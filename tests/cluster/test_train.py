@@ -25,7 +25,7 @@ from safetensors.torch import load_file
 
 from raybias.config import Study, load_study
 from raybias.engine.backbone import load_tokenizer
-from raybias.engine.learners import load_learner
+from raybias.engine.context import ModelContext
 from raybias.engine.tuning import PackedTuner
 from raybias.errors import WorkFailed
 from raybias.probes import training_sentences
@@ -113,7 +113,7 @@ def alone(study_file: Path) -> dict[str, torch.Tensor]:
     study = load_study(study_file)
     spec, training, method = study.backbones[0], study.training[0], study.methods[0]
     tokens = tokenise(load_tokenizer(spec), training_sentences(training), method)
-    learner = load_learner(spec, method, study.verbalizer.words())
+    learner = method.trainer(ModelContext(spec, study.verbalizer.words()))
     units = units_of(
         spec, training, method, seeds=method.seeds, choices=choices_of(method), stage="final"
     )

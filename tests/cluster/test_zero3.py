@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -18,12 +19,12 @@ from polars.testing import assert_frame_equal
 from tiny import save_study
 from torch import multiprocessing
 
-from raybias.config import Backbone, Lora, PairScore, SoftPrompt, ZeroShot, load_study
-from raybias.engine.learners import load_learner
-from raybias.runtime.answers import Recipe
-from raybias.runtime.loading import Answerers
+from raybias.config import Backbone, load_study
+from raybias.engine.context import ModelContext
+from raybias.methods import Lora, PairScore, SoftPrompt, ZeroShot
 from raybias.runtime.metrics import Meter
-from raybias.runtime.shards import reading_of, shards_of
+from raybias.runtime.predictor_cache import PredictorCache
+from raybias.runtime.shards import shards_of
 from raybias.runtime.study import run_study
 from raybias.runtime.together import Reading, read_mine
 from raybias.schema import ITEMS, LABELS, PAIRS
@@ -72,8 +73,8 @@ def test_ranks_that_share_a_backbone_answer_as_whole_ones_do(
     readings = [*_readings(tiny_model, tmp_path)]
     for reading in readings:
         store = Store(reading.out)
-        answerers = Answerers(reading.spec, LABELS, store, device="cpu", tokens_per_batch=256)
-        whole = answerers.of(reading.method)
+        predictors = PredictorCache(ModelContext(reading.spec, LABELS, tokens_per_batch=256), store)
+        whole = predictors.of(reading.method)
         for shard in reading.shards:
             items = store.read_table(f"items/{shard.probe}.parquet")
             mine = items.slice(shard.first_row, shard.rows)
@@ -100,10 +101,10 @@ def test_a_study_is_read_by_workers_that_share_its_backbone(tmp_path: Path) -> N
     study = load_study(save_study(tmp_path, items=48), overrides=(method, *changes))
     run_study(study, tmp_path / "out")
     store, spec = Store(tmp_path / "out"), study.backbones[0]
-    answerers = Answerers(spec, LABELS, store, device="cpu", tokens_per_batch=4096)
-    whole = answerers.of(study.methods[0])
+    predictors = PredictorCache(ModelContext(spec, LABELS), store)
+    whole = predictors.of(study.methods[0])
     runs = store.read_table("runs.parquet").to_pylist()
-    for shard in shards_of(runs, {"mine": 48}, 16, reading_of(study.methods[0])):
+    for shard in shards_of(runs, {"mine": 48}, 16, study.methods[0].output()):
         items = store.read_table("items/mine.parquet").slice(shard.first_row, shard.rows)
         expected = pl.DataFrame(whole.table(whole.load(shard.run_id), shard, items).table)
         found = pl.DataFrame(store.read_table(shard.file))
@@ -125,10 +126,10 @@ def _readings(model: Path, out: Path) -> Iterator[Reading]:
     store.write_table("items/mine.parquet", pa.Table.from_pylist(items, ITEMS))
     kept = [{**pair, "kept": True} for pair in pairs]
     store.write_table("items/pairs.parquet", pa.Table.from_pylist(kept, PAIRS))
-    Recipe("r", 3).write(store)
+    store.write_text("prompts/r.json", json.dumps({"run_id": "r", "seed": 3, "shots": []}))
     spec = Backbone(id=str(model), dtype="float32", bos="prepend")
     prompt = SoftPrompt(prompt_length=2)
-    learner = load_learner(spec, prompt, LABELS)
+    learner = prompt.trainer(ModelContext(spec, LABELS))
     learner.save(store, "adapters/r", learner.start(5), {})
     for method, probe in (
         (ZeroShot(answer_tokens=9), "mine"),
@@ -137,7 +138,7 @@ def _readings(model: Path, out: Path) -> Iterator[Reading]:
     ):
         resolved = method.resolve("strict")
         run = {"run_id": "r", "model": "tiny", "method": method.kind, "dataset": "none"}
-        stored = replace(reading_of(resolved), folder=method.kind)
+        stored = replace(resolved.output(), folder=method.kind)
         shards = shards_of([run], {probe: len(texts)}, 4, stored)
         yield Reading(
             spec=spec,
@@ -167,7 +168,7 @@ def _factors(model: Path | str, sharding: Any) -> dict[str, torch.Tensor]:
         rank=2, seeds=(1, 2), keep=1, batch_size=4, eval_every=3, max_steps=STEPS
     ).resolve("strict")
     spec = Backbone(id=str(model), dtype="float32", bos="prepend")
-    learner = load_learner(spec, method, LABELS, sharding=sharding)
+    learner = method.trainer(ModelContext(spec, LABELS, sharding=sharding))
     rows = tuple((1, 5 + n % 30, 6 + n % 7, *[7] * (n % 5)) for n in range(24))
     tokens = TokenSet(rows=rows, labels=tuple(n % 3 for n in range(24)))
     units = [Unit(f"s{seed}", seed, 0.01, "final", 0.01, 5) for seed in method.seeds]
@@ -202,7 +203,7 @@ def _rank(rank: int, port: int, model: str, out: str) -> None:
     method = SoftPrompt(
         prompt_length=2, seeds=(1,), keep=1, batch_size=4, eval_every=STEPS, max_steps=STEPS
     )
-    learner = load_learner(spec, method, LABELS, sharding=Zero3("float32", device))
+    learner = method.trainer(ModelContext(spec, LABELS, sharding=Zero3("float32", device)))
     parameters = list(learner.scorer.backbone.model.parameters())
     counted: dict[Any, float] = {
         "weight_bytes": sum(p.ds_numel * 4 for p in parameters),

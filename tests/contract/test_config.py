@@ -127,7 +127,7 @@ def test_rewriting_is_paired_as_the_profile_says_and_found_beside_the_study(
         ({"methods": [{"seeds": [1, 2, 1], "keep": 1}]}, "seeds repeat: 1; list each once"),
         ({"methods": [{"seeds": [1], "keep": 2}]}, "keep is 2 but there are 1 seeds"),
         ({"backbones": ["a/gpt2", "b/gpt2"]}, "backbones share the name 'gpt2'"),
-        ({"methods": [{"kind": "lorra"}]}, "methods.0: unknown kind of method; known kinds: soft"),
+        ({"methods": [{"kind": "lorra"}]}, "methods.0: unknown kind of method; known kinds: cot"),
         ({"methods": [{"kind": "full"}, {"kind": "full"}]}, "share the name 'full' on gpt2"),
         ({"methods": [{"backbones": ["gpt3"]}]}, "names the backbone 'gpt3'; there are gpt2"),
         ({"methods": [{"kind": "cot", "seeds": [1, 1]}]}, "methods.0: seeds repeat: 1"),

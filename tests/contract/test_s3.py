@@ -11,7 +11,9 @@ import pytest
 from moto_s3 import BUCKET, S3, served
 
 from raybias.errors import OutputError, StorageError
-from raybias.runtime.shards import Reading, Shard, missing
+from raybias.methods.prediction import Shard
+from raybias.runtime.shards import missing
+from raybias.schema import OutputSpec
 from raybias.storage import Store, split_uri
 
 TABLE = pa.table({"x": [1, 2], "y": ["p", None]})
@@ -91,7 +93,7 @@ def test_a_service_that_is_gone_is_one_line_and_can_come_back(
     store = Store(f"{OUT}/again")
     store.write_table("p/q/r/00000000.parquet", TABLE)
     shard = Shard("q", "r", "", "", "", 0, 2, "p")
-    reading = Reading("p", TABLE.schema)
+    reading = OutputSpec("p", TABLE.schema)
     with s3.being("gone"):
         for action in (
             lambda: store.write_text("x", "x"),

@@ -9,9 +9,9 @@ import torch
 import transformers
 
 from raybias.config import Backbone as Spec
-from raybias.config import Finetuned
 from raybias.engine.classifier import Classifier, load_classifier
 from raybias.engine.tuning import PackedTuner, TokenSet, UnitResult
+from raybias.methods import Finetuned
 from raybias.schema import LABELS
 
 ENCODER = {

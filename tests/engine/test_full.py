@@ -10,10 +10,10 @@ import torch
 import transformers
 from torch.nn.functional import cross_entropy
 
-from raybias.config import EarlyStop, Full
 from raybias.engine.full import FullLearner
-from raybias.engine.schedule import batch_of_step, rate_at
+from raybias.engine.schedule import batch_of_step
 from raybias.engine.tuning import PackedTuner, Unit
+from raybias.methods import EarlyStop, Full
 from raybias.seeding import key
 from raybias.storage import Store
 
@@ -137,10 +137,10 @@ def test_part_of_the_validation_set_is_drawn_anew_each_time(tmp_path: Path) -> N
 
 def test_the_learning_rate_rises_and_falls() -> None:
     cosine = METHOD.model_copy(update={"schedule": "cosine", "warmup": 0.1})
-    shares = [rate_at(cosine, step, 100) for step in range(101)]
+    shares = [cosine.rate_share(step, 100) for step in range(101)]
     assert shares[0] == 0
     assert shares[5] == pytest.approx(0.5)
     assert shares[10] == 1
     assert shares[55] == pytest.approx(0.5)
     assert shares[100] == pytest.approx(0)
-    assert {rate_at(METHOD, step, 100) for step in range(100)} == {1}
+    assert {METHOD.rate_share(step, 100) for step in range(100)} == {1}

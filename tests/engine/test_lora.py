@@ -11,11 +11,11 @@ import torch
 import transformers
 from torch.nn.functional import cross_entropy
 
-from raybias.config import EarlyStop, Lora
 from raybias.engine.lora import LoraLearner, head_modules, target_layers
 from raybias.engine.schedule import batch_of_step
 from raybias.engine.tuning import PackedTuner, TokenSet, Unit
 from raybias.errors import ModelError
+from raybias.methods import EarlyStop, Lora
 from raybias.storage import Store
 
 KINDS = ("bert", "roberta", "opt_projected", "gpt2", "llama")

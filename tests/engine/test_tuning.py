@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from peft import PeftModel
 from torch.nn.functional import cross_entropy
 
-from raybias.config import EarlyStop, SoftPrompt
 from raybias.engine.adapter import load_soft_prompt, save_soft_prompt
 from raybias.engine.backbone import Backbone
 from raybias.engine.schedule import batch_of_step, should_stop
@@ -21,6 +20,7 @@ from raybias.engine.scoring import LabelScorer
 from raybias.engine.soft_prompt import PromptLearner, initial_delta
 from raybias.engine.tuning import PackedTuner, Unit, UnitResult
 from raybias.errors import ModelError
+from raybias.methods import EarlyStop, SoftPrompt
 from raybias.storage import Store
 
 LABEL_IDS = (2, 3, 4)

@@ -15,7 +15,7 @@ from test_page import files_of, page_of
 
 from raybias import schema
 from raybias.cli import main
-from raybias.config import Full
+from raybias.methods import Full
 from raybias.report import marked, write_report, write_tables
 from raybias.report.marked_figures import marked_figures
 from raybias.report.run_figures import run_figures, thinned

@@ -10,15 +10,14 @@ import pytest
 import torch
 import transformers
 
-from raybias.config import Backbone, ChainOfThought, FewShot, Prompted, SoftPrompt, ZeroShot
-from raybias.engine.backbone import load_backbone
-from raybias.engine.generation import TextGenerator
-from raybias.engine.learners import load_learner
+from raybias.config import Backbone
+from raybias.engine.context import ModelContext
 from raybias.engine.sampling import Sampler, Sampling
-from raybias.engine.verbalizer import verbalizer_ids
+from raybias.methods import ChainOfThought, FewShot, Prompted, SoftPrompt, ZeroShot
+from raybias.methods.prediction import Labelling
+from raybias.methods.prompted import PromptedPredictor, PromptedRun
 from raybias.probes import prompts
-from raybias.runtime.answers import Answer, PromptedAnswers, Recipe, answer_words
-from raybias.runtime.loading import Answerers
+from raybias.runtime.predictor_cache import PredictorCache
 from raybias.schema import LABELS
 from raybias.seeding import generator
 from raybias.storage import Store
@@ -32,20 +31,20 @@ METHODS = {
 }
 
 
-def answerer(folder: Path, method: Prompted, *, budget: int = 4096) -> PromptedAnswers:
-    backbone = load_backbone(Backbone(id=str(folder), dtype="float32", bos="prepend"))
-    ids = verbalizer_ids(backbone.tokenizer, answer_words(method, LABELS))
-    text_generator = TextGenerator(backbone, tokens_per_batch=budget)
-    return PromptedAnswers(text_generator, method, LABELS, ids, Store(str(folder)))
+def predictor(folder: Path, method: Prompted, *, budget: int = 4096) -> PromptedPredictor:
+    spec = Backbone(id=str(folder), dtype="float32", bos="prepend")
+    return method.predictor(ModelContext(spec, LABELS, tokens_per_batch=budget), Store(str(folder)))
 
 
-def ask(who: PromptedAnswers, texts: list[str], *, size: int, order: list[int]) -> dict[str, tuple]:
+def ask(
+    who: PromptedPredictor, texts: list[str], *, size: int, order: list[int]
+) -> dict[str, tuple]:
     """Answers by text, asked in batches of `size` in some order."""
     shots = SHOTS if isinstance(who.method, FewShot) else ()
     found = {}
     for first in range(0, len(order), size):
         part = [texts[n] for n in order[first : first + size]]
-        answer = who.answer(Recipe("run", 7, shots), [f"item {text}" for text in part], part)
+        answer = who.label(PromptedRun("run", 7, shots), [f"item {text}" for text in part], part)
         for n, text in enumerate(part):
             found[text] = (answer["labels"][n], answer["parsed"][n], answer["texts"][n])
     return found
@@ -84,8 +83,8 @@ def plainly(folder: Path, method: Prompted, text: str) -> str:
 def test_answers_depend_on_neither_batch_nor_order(kind: str, tmp_path: Path) -> None:
     folder, texts = prompting.save(kind, tmp_path / kind), prompting.texts(COUNT)
     for method in METHODS.values():
-        together = ask(answerer(folder, method), texts, size=16, order=list(range(COUNT)))
-        again = answerer(folder, method, budget=64)
+        together = ask(predictor(folder, method), texts, size=16, order=list(range(COUNT)))
+        again = predictor(folder, method, budget=64)
         assert ask(again, texts, size=5, order=list(reversed(range(COUNT)))) == together
         assert ask(again, texts, size=1, order=list(range(COUNT))) == together
         for text in texts[:4]:
@@ -95,9 +94,9 @@ def test_answers_depend_on_neither_batch_nor_order(kind: str, tmp_path: Path) ->
 def test_methods_share_the_weights_and_change_none_of_each_others_answers(tmp_path: Path) -> None:
     folder, texts = prompting.save("opt", tmp_path), prompting.texts(COUNT)
     spec = Backbone(id=str(folder), dtype="float32", bos="prepend")
-    held = Answerers(spec, LABELS, Store(str(folder)), device="cpu", tokens_per_batch=4096)
+    held = PredictorCache(ModelContext(spec, LABELS), Store(str(folder)))
     soft = SoftPrompt(seeds=(1,), keep=1)
-    alone = load_learner(spec, soft, LABELS)
+    alone = soft.trainer(ModelContext(spec, LABELS))
     options: dict[str, Any] = {"size": 16, "order": list(range(COUNT))}
     models = []
     for method in (*METHODS.values(), soft, METHODS["few_shot"]):
@@ -111,18 +110,18 @@ def test_methods_share_the_weights_and_change_none_of_each_others_answers(tmp_pa
             )
             torch.testing.assert_close(found, expected)
         else:
-            models.append(now.text_generator.backbone.model)
-            assert ask(now, texts, **options) == ask(answerer(folder, method), texts, **options)
+            models.append(now.writer.backbone.model)
+            assert ask(now, texts, **options) == ask(predictor(folder, method), texts, **options)
     assert len(set(map(id, models))) == 1
 
 
 def test_an_answer_without_a_label_counts_as_the_method_says(tmp_path: Path) -> None:
     folder, texts = prompting.save("opt", tmp_path), prompting.texts(40)
     ids = [f"item {text}" for text in texts]
-    found: dict[str, Answer] = {}
+    found: dict[str, Labelling] = {}
     for rule in ("random", "likelihood", "invalid"):
         method = METHODS["zero_shot"].model_copy(update={"unparsed": rule})
-        found[rule] = answerer(folder, method).answer(Recipe("run", 7), ids, texts)
+        found[rule] = predictor(folder, method).label(PromptedRun("run", 7), ids, texts)
     parsed = found["random"]["parsed"]
     assert 0 < sum(parsed) < len(parsed)  # the random model names a label now and then
     for n, readable in enumerate(parsed):

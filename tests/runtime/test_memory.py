@@ -12,8 +12,9 @@ import pytest
 from transformers import LlamaConfig, OPTConfig
 from words import word_tokenizer
 
-from raybias.config import Backbone, Coreference, Lora, Method, SoftPrompt, Tuned
-from raybias.runtime.memory import scoring_shares, total, tuning_shares
+from raybias.config import Backbone, Method
+from raybias.engine.memory import total
+from raybias.methods import Coreference, Lora, SoftPrompt, Tuned
 from raybias.schema import LABELS
 
 TOKENS, RUNS, ROWS = 2048, 3, 50
@@ -46,7 +47,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def workshop() -> Iterator[Any]:
     """Processes that begin with everything imported and nothing allocated."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["raybias.engine.learners", "raybias.runtime.loading"])
+    context.set_forkserver_preload(["raybias.engine.context", "raybias.methods"])
     return context
 
 
@@ -72,9 +73,9 @@ def test_an_estimate_is_more_than_a_pass_takes_and_not_much_more(
     shape = model_shape(spec)
     if tunes:
         assert isinstance(resolved, Tuned)
-        shares = tuning_shares(shape, resolved, pack=RUNS, tokens=TOKENS, device="cpu")
+        shares = resolved.training_memory(shape, pack=RUNS, tokens=TOKENS, device="cpu")
     else:
-        shares = scoring_shares(shape, resolved, tokens=TOKENS, device="cpu")
+        shares = resolved.inference_memory(shape, tokens=TOKENS, device="cpu")
     receiver, sender = workshop.Pipe(duplex=False)
     process = workshop.Process(target=_measured, args=(sender, spec, resolved, tunes))
     process.start()
@@ -104,10 +105,10 @@ def _rows(count: int) -> list[list[int]]:
 
 
 def _tune(spec: Backbone, method: Any, count: int) -> None:
+    from raybias.engine.context import ModelContext
     from raybias.engine.learner import Lesson
-    from raybias.engine.learners import load_learner
 
-    learner = load_learner(spec, method, LABELS, tokens_per_batch=TOKENS)
+    learner = method.trainer(ModelContext(spec, LABELS, tokens_per_batch=TOKENS))
     lessons = [
         Lesson(learner.start(seed), _rows(count), [n % 3 for n in range(count)], seed, 1, True)
         for seed in range(RUNS)
@@ -117,12 +118,12 @@ def _tune(spec: Backbone, method: Any, count: int) -> None:
 
 def _read(spec: Backbone, method: Any, count: int) -> None:
     from raybias.engine.backbone import load_backbone
+    from raybias.engine.context import ModelContext
     from raybias.engine.generation import TextGenerator
-    from raybias.engine.learners import load_learner
     from raybias.engine.sampling import Sampling
 
     if isinstance(method, Tuned):
-        learner = load_learner(spec, method, LABELS, tokens_per_batch=TOKENS)
+        learner = method.trainer(ModelContext(spec, LABELS, tokens_per_batch=TOKENS))
         weights = [learner.start(seed) for seed in range(RUNS)]
         learner.logits(weights, [learner.prepare(_rows(count))] * RUNS)
         return

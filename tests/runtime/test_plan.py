@@ -11,9 +11,9 @@ import pytest
 from transformers import OPTConfig
 
 from raybias.config import Study, parse_study
+from raybias.engine.memory import total
 from raybias.errors import ConfigError, OutputError, PlanError
 from raybias.runtime.inventory import Inventory, Node, assumed, grown, read_inventory
-from raybias.runtime.memory import total
 from raybias.runtime.plan import Plan, check_place, plan
 from raybias.storage import Store
 

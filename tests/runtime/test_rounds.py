@@ -10,8 +10,8 @@ from ray.train.v2._internal.execution import context
 from ray.train.v2._internal.execution.preemption import PreemptionContext
 from ray.train.v2.api.preemption import PreemptionInfo
 
-from raybias.config import Full
 from raybias.engine.tuning import Evaluation
+from raybias.methods import Full
 from raybias.runtime.worker import _Pack, ends_round
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raybias.config import SoftPrompt
 from raybias.errors import WorkFailed
+from raybias.methods import SoftPrompt
 from raybias.runtime.select import Choice, best_choice, choices_of, select
 
 

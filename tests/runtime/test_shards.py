@@ -11,11 +11,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from raybias.runtime.answers import Answered
+from raybias.methods.prediction import Shard, ShardResult
 from raybias.runtime.infer import ShardCaller
 from raybias.runtime.metrics import Meter
 from raybias.runtime.serve import Scorer
-from raybias.runtime.shards import Reading, Shard, missing
+from raybias.runtime.shards import missing
+from raybias.schema import OutputSpec
 from raybias.storage import Store
 
 SHARD = Shard("mine", "run", "m", "soft_prompt", "d", first_row=2, rows=3, folder="predictions")
@@ -26,8 +27,8 @@ class Answers:
     def load(self, run_id: str) -> str:
         return run_id
 
-    def table(self, run: str, shard: Shard, items: pa.Table) -> Answered:
-        return Answered(items.select(["item_id"]), tokens=7)
+    def table(self, run: str, shard: Shard, items: pa.Table) -> ShardResult:
+        return ShardResult(items.select(["item_id"]), tokens=7)
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def store(tmp_path: Path) -> Store:
 def replica(store: Store) -> Scorer:
     """A scorer without its backbone."""
     made: Any = object.__new__(Scorer)
-    made.store, made._answerer = store, lambda method: Answers()
+    made.store, made._predictor = store, lambda method: Answers()
     made.meter = Meter(study="s", stage="score", model="m")
     made.busy, made.turn = made.meter.watched(), ThreadPoolExecutor(max_workers=1)
     return made
@@ -92,7 +93,7 @@ def test_a_shard_that_lost_its_replica_is_counted_when_it_is_sent_again(
 
 
 def test_a_broken_file_is_removed_so_that_it_is_asked_for_again(store: Store) -> None:
-    reading = Reading("predictions", SCHEMA)
+    reading = OutputSpec("predictions", SCHEMA)
     store.write_bytes(SHARD.file, b"torn")
     assert missing(store, [SHARD], reading) == [SHARD]
     assert not store.exists(SHARD.file)

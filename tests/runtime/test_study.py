@@ -23,20 +23,20 @@ from raybias import schema
 from raybias.cli.demo import verdict
 from raybias.config import Study, parse_study
 from raybias.errors import ModelError, OutputError, RaybiasError, StorageError, WorkFailed
+from raybias.methods.prediction import Labelling, Shard, prediction_rows
 from raybias.probes.planted import Plant
-from raybias.runtime.answers import Answer, predictions
 from raybias.runtime.cluster import clear_errors, explained
 from raybias.runtime.plan import limited
 from raybias.runtime.progress import Reporter
 from raybias.runtime.record import Record, begin, make_record, read_record, resumed
-from raybias.runtime.shards import Reading, Shard, missing, shards_of
-from raybias.schema import PLACEHOLDER, UNMARKED
+from raybias.runtime.shards import missing, shards_of
+from raybias.schema import PLACEHOLDER, UNMARKED, OutputSpec
 from raybias.storage import Store
 
 DATA = {"probe mine": "0123", "sst5 train": "4567"}
 
 
-TUNED = Reading("predictions", schema.PREDICTIONS)
+TUNED = OutputSpec("predictions", schema.PREDICTIONS)
 RUN = {"run_id": "r", "model": "m", "method": "k", "dataset": "d"}
 
 
@@ -146,7 +146,7 @@ def test_only_whole_shards_count_as_done(tmp_path: Path) -> None:
         ),
     )
     assert missing(store, [shard], TUNED) == [shard]
-    table = predictions(shard, item_table(4), answer(np.eye(4, 3, dtype=np.float32)))
+    table = prediction_rows(shard, item_table(4), answer(np.eye(4, 3, dtype=np.float32)))
     store.write_table(shard.file, table)
     assert missing(store, [shard], TUNED) == []
     for wrong in (table.slice(0, 3), table.drop_columns(["answer"])):
@@ -161,9 +161,9 @@ def item_table(rows: int) -> pa.Table:
     return pa.Table.from_pylist([{**item, "item_id": f"i{i}"} for i in range(rows)], schema.ITEMS)
 
 
-def answer(logits: np.ndarray) -> Answer:
+def answer(logits: np.ndarray) -> Labelling:
     """What a tuned classifier answers."""
-    return Answer(
+    return Labelling(
         logits=logits,
         labels=logits.argmax(1).tolist(),
         parsed=[True] * len(logits),
@@ -176,7 +176,7 @@ def test_logits_that_are_not_finite_are_refused_by_item() -> None:
     logits = np.zeros((3, 3), np.float32)
     logits[1, 2] = np.nan
     with pytest.raises(WorkFailed, match=r"1 of 3 items .* the first is i1"):
-        predictions(shard, item_table(3), answer(logits))
+        prediction_rows(shard, item_table(3), answer(logits))
 
 
 def wrapped(cause: Exception) -> RayTaskError:

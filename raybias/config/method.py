@@ -1,0 +1,234 @@
+"""What every method has: a name, the backbones it is used on, and what other rooms may ask of it.
+
+A method makes a classifier or a scorer of a backbone. Its options and all that follows from them
+(runs, checks, memory, cost, trainer or predictor) stand in one file of `raybias.methods`; a study,
+the planner and the runtime call what is declared here and never ask which kind they hold.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Self
+
+from pydantic import GetCoreSchemaHandler, model_validator
+from pydantic_core import CoreSchema, core_schema
+
+from raybias.config.section import Name, Profile, Section
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import polars as pl
+
+    from raybias.config.data import Backbone
+    from raybias.engine.backbone import TextEncoder
+    from raybias.engine.context import ModelContext
+    from raybias.engine.memory import MemoryTerm
+    from raybias.engine.shape import ModelShape
+    from raybias.methods.prediction import Predictor, UntrainedRun
+    from raybias.schema import OutputSpec
+    from raybias.storage import Store
+
+#: The kind of a method that names none.
+DEFAULT_KIND: Final = "soft_prompt"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyText:
+    """The text that a method reads on one backbone, and the backbone's tokenizer.
+
+    Attributes
+    ----------
+    words: the study's label words, in label order.
+    items: per probe that the method reads, its rows.
+    sentences: per training set, its splits.
+    rows_per_shard: items of one request, which share what precedes all of them.
+    """
+
+    encoder: TextEncoder
+    words: tuple[str, ...]
+    items: Mapping[str, pl.DataFrame]
+    sentences: Mapping[str, Mapping[str, pl.DataFrame]]
+    rows_per_shard: int
+
+
+class Method(Section):
+    """How labels or scores are got from a backbone."""
+
+    kind: str = ""
+    """Names the kind of method."""
+    name: Name = ""
+    """Names the method in tables and run ids; its kind by default."""
+    backbones: tuple[str, ...] = ()
+    """Names of the backbones it is used on; all by default."""
+
+    trains: ClassVar[bool] = False
+    """Whether its runs are tuned on a training set before they read a probe."""
+    needs_training_set: ClassVar[bool] = False
+    """Whether it has runs for each training set: it tunes on it or takes demonstrations from it."""
+    reads_pairs: ClassVar[bool] = False
+    """Whether it reads the study's `pairs` instead of its `probes`."""
+    shares_backbone: ClassVar[bool] = True
+    """Whether its runs leave the backbone's weights as they are, so that methods can share them."""
+    can_shard: ClassVar[bool] = True
+    """Whether workers can share the backbone with ZeRO-3."""
+    runs_per_replica: ClassVar[int] = 16
+    """Runs that a replica keeps loaded beside the backbone."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_name(cls, data: Any) -> Any:
+        if isinstance(data, dict) and not data.get("name"):
+            data = {**data, "name": cls.model_fields["kind"].default}
+        return data
+
+    def resolve(self, profile: Profile) -> Self:
+        """Return the method with every option that the profile decides filled in."""
+        return self
+
+    @property
+    def n_runs(self) -> int:
+        """Runs that read the probes, for each training set where it needs one."""
+        return 1
+
+    @property
+    def shots(self) -> int:
+        """Demonstrations in a prompt."""
+        return 0
+
+    @property
+    def selection(self) -> str | None:
+        """The split by whose accuracy runs are kept; None where all of them are."""
+        return None
+
+    @property
+    def steps_between_evaluations(self) -> int:
+        """Optimizer steps from one evaluation of a run to the next."""
+        return 1
+
+    @abstractmethod
+    def output(self) -> OutputSpec:
+        """Say where a resolved method's rows are stored, and in which columns."""
+
+    def untrained_runs(
+        self, backbone: Backbone, text: StudyText, training: Sequence[str]
+    ) -> Sequence[UntrainedRun]:
+        """List the runs of a method that tunes nothing.
+
+        Parameters
+        ----------
+        training: names of the study's training sets.
+        """
+        return ()
+
+    @abstractmethod
+    def check(self, backbone: Backbone, text: StudyText) -> None:
+        """Refuse what no run could work with; tokenizer and configuration are read, no weights.
+
+        Raises
+        ------
+        ModelError: a backbone of the wrong architecture, label words that share a token, or texts
+            longer than the context.
+        DataError: a training set without what the method needs.
+        """
+
+    def check_training(self, training: str, splits: Mapping[str, pl.DataFrame]) -> None:
+        """Refuse a training set that lacks what the method needs.
+
+        Raises
+        ------
+        DataError: says what it lacks.
+        """
+
+    def check_label_words(self, words: Sequence[str]) -> None:
+        """Refuse label words that answers could not be read by.
+
+        Raises
+        ------
+        ConfigError: a word is empty, given twice, or part of another one.
+        """
+
+    def check_texts(self, encoder: TextEncoder, texts: Sequence[str]) -> None:
+        """Refuse texts that are no items of a probe and do not fit the context.
+
+        Raises
+        ------
+        ModelError: counts them and names the longest.
+        """
+
+    @abstractmethod
+    def predictor(self, context: ModelContext, store: Store) -> Predictor:
+        """Load what reads items with any run of the method.
+
+        Parameters
+        ----------
+        store: the study's OUT, which holds the runs.
+
+        Raises
+        ------
+        ModelError: the backbone cannot be loaded, or not for this method.
+        """
+
+    def bytes_per_weight(self, shape: ModelShape) -> int:
+        """Return the bytes of one weight of the backbone."""
+        return shape.item
+
+    @abstractmethod
+    def inference_memory(
+        self, shape: ModelShape, *, tokens: int, device: str, partitions: int = 1
+    ) -> tuple[MemoryTerm, ...]:
+        """Count the memory of a replica that reads `tokens` tokens at a time.
+
+        Parameters
+        ----------
+        device: "cpu" or "gpu".
+        partitions: workers that share the weights; 1 holds all of them.
+        """
+
+    def weights_per_token(self, shape: ModelShape) -> int:
+        """Return the parameters that one token is multiplied by."""
+        return shape.block_parameters
+
+    @property
+    def new_tokens(self) -> int:
+        """Most tokens that are written after one prompt."""
+        return 0
+
+    @abstractmethod
+    def tokens_per_item(self, text: StudyText, probe: str) -> float:
+        """Return the mean number of tokens that one run reads and writes for an item."""
+
+
+class _Registered:
+    """Validates a method by its `kind`, among all that the registry knows."""
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        from raybias.registry import methods
+
+        known = methods()
+        return core_schema.tagged_union_schema(
+            {kind: handler.generate_schema(each) for kind, each in known.items()},
+            discriminator=_kind,
+            custom_error_type="kind",
+            custom_error_message=f"unknown kind of method; known kinds: {', '.join(known)}",
+        )
+
+
+def _kind(data: Any) -> str:
+    kind = data.get("kind", DEFAULT_KIND) if isinstance(data, dict) else getattr(data, "kind", "")
+    return str(kind)
+
+
+def default_methods() -> tuple[Method, ...]:
+    """Return the methods of a study that names none: soft-prompt tuning."""
+    from raybias.registry import methods
+
+    return (methods()[DEFAULT_KIND].model_validate({}),)
+
+
+#: Any registered method; a study file names it by its `kind`.
+AnyMethod = Annotated[Method, _Registered()]

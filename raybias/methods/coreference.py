@@ -1,0 +1,149 @@
+"""Ask whom a pronoun stands for, with six prompts and greedy answers (002)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+
+import pyarrow as pa
+from pydantic import Field
+
+from raybias.config.method import Method, StudyText
+from raybias.methods.causal import check_causal
+from raybias.methods.lengths import mean_length, thinned
+from raybias.methods.prediction import Shard, ShardResult, UntrainedRun
+from raybias.probes.coreference import coreference_prompts, names_referent
+from raybias.registry import method
+from raybias.schema import COREFERENCE_ANSWERS, COREFERENCES, OutputSpec
+
+if TYPE_CHECKING:
+    from raybias.config import Backbone
+    from raybias.engine.context import ModelContext
+    from raybias.engine.generation import TextGenerator
+    from raybias.engine.memory import MemoryTerm
+    from raybias.engine.shape import ModelShape
+    from raybias.storage import Store
+
+#: Prompts that each sentence is asked with.
+_PROMPTS: Final = 6
+
+
+@method
+class Coreference(Method):
+    """Whom a pronoun stands for, asked with six prompts and answered greedily (002)."""
+
+    kind: Literal["coreference"] = "coreference"
+    """Names the kind of method."""
+    answer_tokens: int = Field(32, ge=1)
+    """Most tokens of an answer; only its first words count by the exact rule."""
+
+    reads_pairs: ClassVar[bool] = True
+
+    def output(self) -> OutputSpec:
+        """Say where answers are stored."""
+        return OutputSpec("coreference", COREFERENCE_ANSWERS, _PROMPTS, COREFERENCES)
+
+    def untrained_runs(
+        self, backbone: Backbone, text: StudyText, training: Sequence[str]
+    ) -> list[UntrainedRun]:
+        """List its one run: nothing is drawn."""
+        return [UntrainedRun(f"{backbone.name}.none.{self.name}")]
+
+    def check(self, backbone: Backbone, text: StudyText) -> None:
+        """Refuse an encoder, and prompts that leave no room for an answer."""
+        from raybias.engine.backbone import check_lengths
+
+        check_causal(backbone, self)
+        for frame in text.items.values():
+            asked = frame.select("item_id", "text", "pronoun").rows()
+            prompts = [p for _, *said in asked for p in coreference_prompts(*said).values()]
+            check_lengths(
+                text.encoder.encode(prompts),
+                context=text.encoder.context,
+                taken=self.answer_tokens,
+                by="tokens of an answer",
+                names=[item_id for item_id, *said in asked for _ in coreference_prompts(*said)],
+            )
+
+    def predictor(self, context: ModelContext, store: Store) -> CoreferencePredictor:
+        """Load the backbone with what writes answers."""
+        from raybias.engine.generation import TextGenerator
+
+        writer = TextGenerator(context.backbone(), tokens_per_batch=context.tokens_per_batch)
+        return CoreferencePredictor(writer, self)
+
+    def inference_memory(
+        self, shape: ModelShape, *, tokens: int, device: str, partitions: int = 1
+    ) -> tuple[MemoryTerm, ...]:
+        """Count the memory of a replica; see `Method.inference_memory`."""
+        from raybias.engine.memory import inference_memory
+
+        return inference_memory(
+            shape,
+            tokens=tokens,
+            device=device,
+            partitions=partitions,
+            key_copies=3,
+            key_note=", decoded tokens too",
+            logits=True,
+        )
+
+    @property
+    def new_tokens(self) -> int:
+        """Most tokens that are written after one prompt."""
+        return self.answer_tokens
+
+    def tokens_per_item(self, text: StudyText, probe: str) -> float:
+        """Return the mean number of tokens that all prompts of a sentence take."""
+        asked = thinned(text.items[probe].select("text", "pronoun")).rows()
+        prompts = [p for said in asked for p in coreference_prompts(*said).values()]
+        per_item = len(prompts) / max(1, len(asked))
+        return per_item * (mean_length(text.encoder.encode(prompts)) + self.new_tokens)
+
+
+@dataclass(frozen=True)
+class CoreferencePredictor:
+    """Asks whom a pronoun stands for, with every prompt, and reads the answers by both rules."""
+
+    writer: TextGenerator
+    method: Coreference
+
+    def load(self, run_id: str) -> None:
+        """Load nothing: greedy answers need no seed."""
+
+    def table(self, run: None, shard: Shard, items: pa.Table) -> ShardResult:
+        """Compute rows of `schema.COREFERENCE_ANSWERS`, sentence after sentence."""
+        from raybias.engine.sampling import Sampling
+
+        asked: list[tuple[dict[str, Any], str, str]] = [
+            (item, name, prompt)
+            for item in items.to_pylist()
+            for name, prompt in coreference_prompts(item["text"], item["pronoun"]).items()
+        ]
+        backbone = self.writer.backbone
+        prompts = backbone.encode([prompt for _, _, prompt in asked])
+        found = self.writer.generate(
+            prompts,
+            [(item["item_id"], item["style"], name) for item, name, _ in asked],
+            sampling=Sampling.of(backbone.model, temperature=0),
+            max_new_tokens=self.method.answer_tokens,
+        )
+        rows = []
+        for (item, name, _), said in zip(asked, found, strict=True):
+            answer = backbone.tokenizer.decode(list(said.tokens), skip_special_tokens=True)
+            exact, contains = names_referent(answer, item["referent"])
+            rows.append(
+                {
+                    "model": shard.model,
+                    "probe": shard.probe,
+                    "prompt": name,
+                    **{key: item[key] for key in ("style", "item_id", "pair_id", "wino_type")},
+                    "condition": item["condition"],
+                    "answer": answer,
+                    "exact": exact,
+                    "contains": contains,
+                }
+            )
+        tokens = sum(map(len, prompts)) + sum(len(said.tokens) for said in found)
+        return ShardResult(pa.Table.from_pylist(rows, COREFERENCE_ANSWERS), tokens)

@@ -1,0 +1,70 @@
+"""Show a backbone labelled texts before it is asked for a label (004)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
+
+from pydantic import Field
+
+from raybias.config.section import Profile
+from raybias.methods.prompted import Prompted, Shot
+from raybias.probes import prompts
+from raybias.registry import method
+from raybias.schema import LABELS
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+@method
+class FewShot(Prompted):
+    """Demonstrations from a training set before the question (004)."""
+
+    kind: Literal["few_shot"] = "few_shot"
+    """Names the kind of method."""
+    shots_per_label: int = Field(3, ge=1)
+    """Demonstrations of each label, drawn anew in each run."""
+    shot_order: Literal["pool", "shuffled"] | None = None
+    """By their row in the training set (paper), or shuffled in each run (strict)."""
+
+    needs_training_set: ClassVar[bool] = True
+
+    def resolve(self, profile: Profile) -> Self:
+        """Return the method with every option that the profile decides filled in."""
+        order = self.shot_order or ("shuffled" if profile == "strict" else "pool")
+        return super().resolve(profile).model_copy(update={"shot_order": order})
+
+    @property
+    def shots(self) -> int:
+        """Demonstrations in a prompt."""
+        return len(LABELS) * self.shots_per_label
+
+    @property
+    def shown_first(self) -> str:
+        """What the model sees before the question, in words."""
+        return f"{self.shots_per_label} demonstrations per label, order: {self.shot_order}"
+
+    def prompt(self, text: str, shots: Sequence[Shot], words: Sequence[str]) -> str:
+        """Write the demonstrations and the question."""
+        return prompts.few_shot_prompt(shots, text, words)
+
+    def answer_words(self, words: Sequence[str]) -> list[str]:
+        """Write the label words with a capital, as the demonstrations do."""
+        return [word.capitalize() for word in words]
+
+    def check_training(self, training: str, splits: Mapping[str, pl.DataFrame]) -> None:
+        """Refuse a training set with too few sentences of a label."""
+        self.draw_shots({training: splits}, training, self.seeds[0])
+
+    def draw_shots(
+        self, sentences: Mapping[str, Mapping[str, pl.DataFrame]], training: str, seed: int
+    ) -> list[Shot]:
+        """Draw the demonstrations of one run."""
+        return prompts.draw_shots(
+            sentences[training]["train"],
+            seed=seed,
+            shots_per_label=self.shots_per_label,
+            order=self.shot_order or "shuffled",
+            where=f"training set {training}",
+        )

@@ -1,0 +1,107 @@
+"""Full fine-tuning of an encoder or a causal model, one run at a time (004)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
+
+from pydantic import Field
+
+from raybias.config.section import Profile
+from raybias.methods.finetuned import Finetuned
+from raybias.registry import method
+
+if TYPE_CHECKING:
+    from raybias.engine.context import ModelContext
+    from raybias.engine.full import FullLearner
+    from raybias.engine.memory import MemoryTerm
+    from raybias.engine.shape import ModelShape
+
+#: Bytes of a weight: full fine-tuning needs float32.
+_FLOAT32 = 4
+
+
+@method
+class Full(Finetuned):
+    """Full fine-tuning of an encoder or a causal model, one run at a time (004)."""
+
+    kind: Literal["full"] = "full"
+    """Names the kind of method."""
+    learning_rates: tuple[float, ...] = Field((1e-5,), min_length=1)
+    """More than one is a sweep: the best by mean validation accuracy is kept."""
+    weight_decay: float = Field(1e-5, ge=0)
+    """AdamW decay of all weights."""
+    max_steps: int | None = Field(30_000, ge=1)
+    """The last step."""
+    dropout_after_first_eval: bool | None = None
+    """Whether dropout goes on after the first evaluation; 004's code loses it there (paper
+    no, strict yes)."""
+
+    can_shard: ClassVar[bool] = False
+    max_pack: ClassVar[int | None] = 1
+    work_per_parameter: ClassVar[int] = 6
+    runs_per_replica: ClassVar[int] = 2
+
+    def resolve(self, profile: Profile) -> Self:
+        """Return the method with every option that the profile decides filled in."""
+        given = self.dropout_after_first_eval
+        keeps = profile == "strict" if given is None else given
+        resolved = self._resolved(profile, window=7)
+        return resolved.model_copy(update={"dropout_after_first_eval": keeps})
+
+    def drops_out(self, *, evaluated: bool) -> bool:
+        """Say whether a step has dropout, after a first evaluation or before."""
+        return bool(self.dropout_after_first_eval) or not evaluated
+
+    def trainer(self, context: ModelContext) -> FullLearner:
+        """Load the backbone as a classifier in float32."""
+        from raybias.engine.classifier import load_classifier
+        from raybias.engine.full import FullLearner
+
+        spec = context.spec
+        classifier = load_classifier(
+            spec, self, context.words, device=context.device, dtype="float32"
+        )
+        half = spec.dtype != "float32"
+        return FullLearner(classifier, self, half=half, tokens_per_batch=context.tokens_per_batch)
+
+    def bytes_per_weight(self, shape: ModelShape) -> int:
+        """Return the bytes of one weight, which is float32."""
+        return _FLOAT32
+
+    def training_memory(
+        self, shape: ModelShape, *, pack: int, tokens: int, device: str, partitions: int = 1
+    ) -> tuple[MemoryTerm, ...]:
+        """Count the memory of a worker, which tunes one run at a time."""
+        from raybias.engine import memory
+
+        copies = memory.TRAINING_COPIES + 1
+        # A step is one pass over its batch, which the token budget does not cut.
+        longest = min(shape.context or memory.LONGEST, memory.LONGEST)
+        step = max(tokens, self.batch_size * longest)
+        return (
+            memory.MemoryTerm(
+                "pretrained weights, the run's, gradients, AdamW, best",
+                f"{shape.parameters:,} parameters x 4 bytes x {copies}",
+                shape.parameters * _FLOAT32 * copies,
+            ),
+            *memory.training_activations(shape, step, _FLOAT32, device, frozen=False),
+            memory.process(device),
+        )
+
+    def inference_memory(
+        self, shape: ModelShape, *, tokens: int, device: str, partitions: int = 1
+    ) -> tuple[MemoryTerm, ...]:
+        """Count the memory of a replica, which keeps tuned models beside the backbone."""
+        from raybias.engine import memory
+
+        copies = 1 + self.runs_per_replica
+        return (
+            memory.MemoryTerm(
+                "weights of the backbone and of tuned models",
+                f"{shape.parameters:,} parameters x 4 bytes x {copies}",
+                shape.parameters * _FLOAT32 * copies,
+            ),
+            memory.activations(shape, tokens, _FLOAT32, "activations of the forward pass"),
+            memory.keys_and_values(shape, tokens, _FLOAT32),
+            memory.process(device),
+        )

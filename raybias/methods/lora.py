@@ -1,0 +1,126 @@
+"""Packed low-rank adaptation of a frozen backbone (004)."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
+
+from pydantic import Field, model_validator
+
+from raybias.config.method import StudyText
+from raybias.config.section import Profile
+from raybias.methods.finetuned import Finetuned
+from raybias.registry import method
+
+if TYPE_CHECKING:
+    from raybias.config import Backbone
+    from raybias.engine.context import ModelContext
+    from raybias.engine.lora import LoraLearner
+    from raybias.engine.memory import MemoryTerm
+    from raybias.engine.shape import ModelShape
+
+#: What 004's released configuration (vectorlm) says, where a study does not say otherwise. The
+#: separator before the label is ours: theirs is not published.
+_VECTORLM: Final = {
+    "target": "peft_default",
+    "head": "label_tokens",
+    "label_words": ("0", "1", "2"),
+    "template": "instruction: classify the following text as negative (0), neutral (1), or "
+    "positive (2)\n{text}\nlabel:",
+    "epochs": 3,
+    "batch_size": 32,
+    "betas": (0.9, 0.95),
+    "eps": 1e-5,
+    "schedule": "cosine",
+    "warmup": 0.05,
+    "clip": 1.0,
+}
+# Values kept per input and output of each layer that is adapted: the input and its mask, float32.
+_KEPT_BY_FACTORS: Final = 1.1
+
+
+@method
+class Lora(Finetuned):
+    """Packed low-rank adaptation of a frozen backbone (004)."""
+
+    kind: Literal["lora"] = "lora"
+    """Names the kind of method."""
+    preset: Literal["paper_text", "vectorlm"] = "paper_text"
+    """paper_text: all linear layers, classification head; vectorlm: the released configuration."""
+    rank: int = Field(8, ge=1)
+    """Rank of the factors."""
+    alpha: float = Field(32, gt=0)
+    """The product of the factors is scaled by alpha / rank."""
+    dropout: float = Field(0.1, ge=0, lt=1)
+    """Dropout before the factors; the frozen backbone itself runs without."""
+    target: Literal["all_linear", "peft_default"] | tuple[str, ...] = "all_linear"
+    """Which layers: all linear ones but embeddings and head, PEFT's choice for the
+    architecture (query and value mostly), or names such as [q_proj, v_proj]."""
+    learning_rates: tuple[float, ...] = Field((1e-4,), min_length=1)
+    """More than one is a sweep: the best by mean validation accuracy is kept."""
+    weight_decay: float = Field(1e-4, ge=0)
+    """AdamW decay of the factors and the head."""
+    max_steps: int | None = Field(30_000, ge=1)
+    """The last step."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _preset(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("preset") == "vectorlm":
+            data = {**_VECTORLM, **data}
+        return data
+
+    def resolve(self, profile: Profile) -> Self:
+        """Return the method with every option that the profile decides filled in."""
+        return self._resolved(profile, window=5)
+
+    def check(self, backbone: Backbone, text: StudyText) -> None:
+        """Refuse also target names that match no layer."""
+        from raybias.engine.lora import check_targets
+
+        check_targets(backbone, self)
+        super().check(backbone, text)
+
+    def trainer(self, context: ModelContext) -> LoraLearner:
+        """Load the frozen backbone as a classifier with what tunes factors in it."""
+        from raybias.engine.classifier import load_classifier
+        from raybias.engine.lora import LoraLearner
+
+        sharding = context.sharding
+        with nullcontext() if sharding is None else sharding.loading():
+            classifier = load_classifier(
+                context.spec,
+                self,
+                context.words,
+                device=context.device,
+                dtype=context.spec.dtype,
+                begin=None if sharding is None else sharding.begin,
+            )
+        return LoraLearner(
+            classifier, self, tokens_per_batch=context.tokens_per_batch, group=context.group
+        )
+
+    def training_memory(
+        self, shape: ModelShape, *, pack: int, tokens: int, device: str, partitions: int = 1
+    ) -> tuple[MemoryTerm, ...]:
+        """Count the memory of a worker that tunes `pack` runs together."""
+        from raybias.engine import memory
+
+        widths, rank = shape.linear_widths, self.rank
+        return (
+            *memory.training_weights(shape, partitions),
+            *memory.training_activations(shape, tokens, shape.item, device),
+            memory.MemoryTerm(
+                "inputs of the factors, kept too",
+                f"{tokens:,} tokens x {widths:,} inputs and outputs x {_KEPT_BY_FACTORS:g} x 4"
+                " bytes",
+                int(tokens * widths * _KEPT_BY_FACTORS * 4),
+            ),
+            memory.MemoryTerm(
+                "factors, gradients, AdamW, best",
+                f"{pack} x rank {rank} x {widths:,} inputs and outputs x 4 bytes x"
+                f" {memory.TRAINING_COPIES}",
+                pack * rank * widths * 4 * memory.TRAINING_COPIES,
+            ),
+            memory.process(device),
+        )

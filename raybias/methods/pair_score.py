@@ -1,0 +1,140 @@
+"""Score which sentence of a pair a model prefers (002)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
+
+import pyarrow as pa
+from pydantic import Field
+
+from raybias.config.method import Method, StudyText
+from raybias.config.section import Profile
+from raybias.methods.lengths import mean_length, sample
+from raybias.methods.prediction import Shard, ShardResult, UntrainedRun
+from raybias.registry import method
+from raybias.schema import PAIR_SCORES, PAIRS, OutputSpec
+
+if TYPE_CHECKING:
+    from raybias.config import Backbone
+    from raybias.engine.context import ModelContext
+    from raybias.engine.memory import MemoryTerm
+    from raybias.engine.pair_scores import PairScorer
+    from raybias.engine.shape import ModelShape
+    from raybias.storage import Store
+
+
+@method
+class PairScore(Method):
+    """Which sentence of a pair a model prefers (002, section 3 of its appendix)."""
+
+    kind: Literal["pair_score"] = "pair_score"
+    """Names the kind of method."""
+    scores: tuple[str, ...] = Field((), max_length=7)
+    """Scoring rules: bias_bench, prepend, sum, perplexity, shared for causal models, masked and
+    masked_differing for masked ones; bias_bench (paper) or prepend (strict) by default."""
+    eps: float = Field(0.0, ge=0)
+    """Log-likelihoods of `sum` at most this far apart are a tie."""
+
+    reads_pairs: ClassVar[bool] = True
+
+    def resolve(self, profile: Profile) -> Self:
+        """Return the method with every option that the profile decides filled in."""
+        default = ("prepend",) if profile == "strict" else ("bias_bench",)
+        return self.model_copy(update={"scores": self.scores or default})
+
+    def output(self) -> OutputSpec:
+        """Say where scores are stored."""
+        return OutputSpec("pair_scores", PAIR_SCORES, len(self.scores), PAIRS)
+
+    def untrained_runs(
+        self, backbone: Backbone, text: StudyText, training: Sequence[str]
+    ) -> list[UntrainedRun]:
+        """List its one run: nothing is drawn."""
+        return [UntrainedRun(f"{backbone.name}.none.{self.name}")]
+
+    def check(self, backbone: Backbone, text: StudyText) -> None:
+        """Refuse scores that the model cannot have, and sentences that are too long."""
+        from raybias.engine.backbone import check_lengths
+        from raybias.engine.pair_scores import check_scores
+
+        check_scores(backbone, self.scores)
+        for frame in text.items.values():
+            check_lengths(
+                text.encoder.encode([*frame["sent_more"], *frame["sent_less"]]),
+                context=text.encoder.context,
+                taken=1,
+                by="token that begins them",
+                names=[*frame["pair_id"]] * 2,
+            )
+
+    def predictor(self, context: ModelContext, store: Store) -> PairPredictor:
+        """Load the model that the scores need."""
+        from raybias.engine.pair_scores import PairScorer, pair_loader
+
+        model = context.backbone(pair_loader(context.spec, self.scores))
+        return PairPredictor(
+            PairScorer(model, self.scores, eps=self.eps, tokens_per_batch=context.tokens_per_batch)
+        )
+
+    def inference_memory(
+        self, shape: ModelShape, *, tokens: int, device: str, partitions: int = 1
+    ) -> tuple[MemoryTerm, ...]:
+        """Count the memory of a replica; see `Method.inference_memory`."""
+        from raybias.engine.memory import inference_memory
+
+        return inference_memory(
+            shape, tokens=tokens, device=device, partitions=partitions, logits=True
+        )
+
+    def weights_per_token(self, shape: ModelShape) -> int:
+        """Return all parameters: scores need the head at every token."""
+        return shape.parameters
+
+    def tokens_per_item(self, text: StudyText, probe: str) -> float:
+        """Return the mean number of tokens that all scores read for a pair."""
+        items = text.items[probe]
+        sides = [
+            mean_length(text.encoder.encode(sample(items[name])))
+            for name in ("sent_more", "sent_less")
+        ]
+        if any(score.startswith("masked") for score in self.scores):
+            # One copy of the sentence per masked token.
+            return len(self.scores) * sum(length * length for length in sides)
+        kinds = {"begun" if s in ("prepend", "sum", "shared") else s for s in self.scores}
+        return len(kinds) * sum(sides)
+
+
+@dataclass(frozen=True)
+class PairPredictor:
+    """Scores both sides of pairs by each rule of a method."""
+
+    scorer: PairScorer
+
+    def load(self, run_id: str) -> None:
+        """Load nothing: a backbone's scores need no run of their own."""
+
+    def table(self, run: None, shard: Shard, items: pa.Table) -> ShardResult:
+        """Compute rows of `schema.PAIR_SCORES`, rule after rule; tokens are the sentences'."""
+        pairs = items.to_pylist()
+        found = self.scorer.score(
+            [(pair["sent_more"], pair["sent_less"]) for pair in pairs],
+            names=[f"{pair['pair_id']} ({pair['style']})" for pair in pairs],
+        )
+        rows = [
+            {
+                "model": shard.model,
+                "score": rule,
+                "probe": shard.probe,
+                **{name: pair[name] for name in ("style", "pair_id", "bias_type", "direction")},
+                "score_more": score.more,
+                "score_less": score.less,
+                "preference": score.preference,
+            }
+            for rule, scores in found.items()
+            for pair, score in zip(pairs, scores, strict=True)
+        ]
+        sentences = [pair[side] for pair in pairs for side in ("sent_more", "sent_less")]
+        tokens = self.scorer.backbone.tokenizer(sentences)["input_ids"] if pairs else []
+        return ShardResult(pa.Table.from_pylist(rows, PAIR_SCORES), sum(map(len, tokens)))

@@ -1,0 +1,144 @@
+"""What reads items: the interface of predictors, and the rows that label predictors write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypedDict
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raybias.errors import WorkFailed
+from raybias.schema import PREDICTIONS
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+#: The style of an item that no transformation was applied to.
+ORIGINAL: Final = "original"
+
+
+@dataclass(frozen=True)
+class UntrainedRun:
+    """A run that tunes nothing.
+
+    Attributes
+    ----------
+    dataset: the training set that its demonstrations come from, or `none`.
+    seed: None where nothing is drawn.
+    recipe: what OUT/prompts/<run_id>.json holds of it; None where it has no such file.
+    """
+
+    run_id: str
+    dataset: str = "none"
+    seed: int | None = None
+    recipe: Mapping[str, Any] | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Rows `first_row` to `first_row + rows` of a probe, read by one run."""
+
+    probe: str
+    run_id: str
+    model: str
+    method: str
+    dataset: str
+    first_row: int
+    rows: int
+    folder: str
+
+    @property
+    def file(self) -> str:
+        """Where its rows go in OUT."""
+        return f"{self.folder}/{self.probe}/{self.run_id}/{self.first_row:08d}.parquet"
+
+
+class Labelling(TypedDict):
+    """The labels of some texts; one entry per text.
+
+    `logits` are the label logits, float32 [texts, labels]; `labels` is None where no label
+    could be read; `texts` is what was generated, or None where nothing is; `tokens` is how many
+    the model read and wrote for all of them.
+    """
+
+    logits: npt.NDArray[np.float32]
+    labels: list[int | None]
+    parsed: list[bool]
+    texts: list[str | None]
+    tokens: int
+
+
+class ShardResult(NamedTuple):
+    """The rows of a shard's file, and how many tokens the model read and wrote for them."""
+
+    table: pa.Table
+    tokens: int
+
+
+class Predictor(Protocol):
+    """Reads items with any run of one method on one backbone."""
+
+    def load(self, run_id: str) -> Any:
+        """Load what a run needs beside the backbone."""
+
+    def table(self, run: Any, shard: Shard, items: pa.Table) -> ShardResult:
+        """Compute the rows of a shard's file."""
+
+
+class LabelPredictor(Predictor, Protocol):
+    """A predictor of labels, which also reads texts that are no items of a probe."""
+
+    def label(self, run: Any, item_ids: Sequence[str], texts: Sequence[str]) -> Labelling:
+        """Label texts; what is sampled is keyed by `item_ids`."""
+
+
+def label_shard(predictor: LabelPredictor, run: Any, shard: Shard, items: pa.Table) -> ShardResult:
+    """Label a shard's items and put the rows into `schema.PREDICTIONS`.
+
+    Raises
+    ------
+    WorkFailed: a logit is not finite.
+    """
+    item_ids, texts = (items[name].to_pylist() for name in ("item_id", "text"))
+    labelled = predictor.label(run, item_ids, texts)
+    return ShardResult(prediction_rows(shard, items, labelled), labelled["tokens"])
+
+
+def prediction_rows(shard: Shard, items: pa.Table, labelled: Labelling) -> pa.Table:
+    """Build one row of `schema.PREDICTIONS` per item.
+
+    Raises
+    ------
+    WorkFailed: a logit is not finite, which a half-precision overflow makes.
+    """
+    logits_NL = labelled["logits"]
+    bad = np.flatnonzero(~np.isfinite(logits_NL).all(axis=1))
+    if bad.size:
+        raise WorkFailed(
+            f"{bad.size} of {len(logits_NL)} items have logits that are not finite,"
+            f" the first is {items['item_id'][int(bad[0])]}",
+            where=f"run {shard.run_id} on probe {shard.probe}",
+            cure="use dtype bfloat16 or float32 for this backbone",
+        )
+    count = len(logits_NL)
+    columns: dict[str, Any] = {
+        name: pa.repeat(pa.scalar(value, pa.string()), count)
+        for name, value in {
+            "model": shard.model,
+            "method": shard.method,
+            "dataset": shard.dataset,
+            "run_id": shard.run_id,
+            "probe": shard.probe,
+            "style": ORIGINAL,
+        }.items()
+    }
+    for name in ("item_id", "label", "attribute", "group", "template_id", "term"):
+        columns[name] = pc.cast(items[name], PREDICTIONS.field(name).type)
+    columns["pred"] = pa.array(labelled["labels"], pa.int8())
+    columns["scores"] = pa.array(list(logits_NL), pa.list_(pa.float32()))
+    columns["parsed"] = pa.array(labelled["parsed"], pa.bool_())
+    columns["answer"] = pa.array(labelled["texts"], pa.string())
+    return pa.table(columns, schema=PREDICTIONS)

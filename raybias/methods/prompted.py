@@ -1,0 +1,345 @@
+"""What prompted classifiers have in common: nothing is tuned, answers are sampled (004)."""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from raybias.config.method import Method, StudyText
+from raybias.config.section import Profile
+from raybias.methods.causal import check_causal
+from raybias.methods.lengths import mean_length, sample
+from raybias.methods.prediction import Labelling, Shard, ShardResult, UntrainedRun, label_shard
+from raybias.probes import prompts
+from raybias.schema import PREDICTIONS, OutputSpec
+from raybias.seeding import generator
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import polars as pl
+    import pyarrow as pa
+
+    from raybias.config import Backbone
+    from raybias.engine.context import ModelContext
+    from raybias.engine.generation import Generated, TextGenerator
+    from raybias.engine.memory import MemoryTerm
+    from raybias.engine.sampling import Sampling
+    from raybias.engine.shape import ModelShape
+    from raybias.storage import Store
+
+#: A demonstration: its text and label.
+Shot = tuple[str, int]
+
+
+class Prompted(Method):
+    """What every prompted classifier has in common: nothing is tuned, answers are sampled (004)."""
+
+    seeds: tuple[int, ...] = Field(tuple(range(2024, 2029)), min_length=1)
+    """One run per seed; a seed rules what is sampled and which demonstrations are shown."""
+    temperature: float = Field(0.8, ge=0)
+    """Of sampling, 0 takes the likeliest token; top-k and the rest are the model's own."""
+    answer_tokens: int = Field(3, ge=1)
+    """Most tokens of an answer."""
+    unparsed: Literal["random", "likelihood", "invalid"] | None = None
+    """What an answer without a label word counts as: a random label (paper), the label with
+    the highest likelihood (strict), or none. How many there are is reported in any case."""
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Self:
+        if repeated := sorted({s for s in self.seeds if self.seeds.count(s) > 1}):
+            raise ValueError(f"seeds repeat: {', '.join(map(str, repeated))}; list each once")
+        return self
+
+    def resolve(self, profile: Profile) -> Self:
+        """Return the method with every option that the profile decides filled in."""
+        unparsed = self.unparsed or ("likelihood" if profile == "strict" else "random")
+        return self.model_copy(update={"unparsed": unparsed})
+
+    @abstractmethod
+    def prompt(self, text: str, shots: Sequence[Shot], words: Sequence[str]) -> str:
+        """Write the first prompt for a text.
+
+        Parameters
+        ----------
+        words: the label words, in label order.
+        """
+
+    def answer_words(self, words: Sequence[str]) -> list[str]:
+        """Write the label words as they would follow the last prompt, for their tokens."""
+        return list(words)
+
+    def draw_shots(
+        self, sentences: Mapping[str, Mapping[str, pl.DataFrame]], training: str, seed: int
+    ) -> list[Shot]:
+        """Draw the demonstrations of one run; none where the method shows none.
+
+        Raises
+        ------
+        DataError: the training set has too few of a label.
+        """
+        return []
+
+    def ask(
+        self,
+        predictor: PromptedPredictor,
+        run: PromptedRun,
+        item_ids: Sequence[str],
+        texts: Sequence[str],
+        asked: list[list[int]],
+    ) -> tuple[list[Generated], list[Generated]]:
+        """Sample answers to prompts.
+
+        Parameters
+        ----------
+        asked: the tokens of each text's first prompt.
+
+        Returns
+        -------
+        What was written before the answers, none where nothing is, and the answers.
+        """
+        answers = predictor.writer.generate(
+            asked,
+            run.keys(item_ids, "answer"),
+            sampling=predictor.sampling,
+            max_new_tokens=self.answer_tokens,
+            label_ids=predictor.label_ids,
+        )
+        return [], answers
+
+    @property
+    def shown_first(self) -> str:
+        """What the model sees before the question, in words."""
+        return "nothing"
+
+    @property
+    def n_runs(self) -> int:
+        """Runs that read the probes, for each training set where it needs one."""
+        return len(self.seeds)
+
+    def output(self) -> OutputSpec:
+        """Say where predictions are stored."""
+        return OutputSpec("predictions", PREDICTIONS)
+
+    def untrained_runs(
+        self, backbone: Backbone, text: StudyText, training: Sequence[str]
+    ) -> list[UntrainedRun]:
+        """List a run per seed (and training set, where there are demonstrations)."""
+        sampling = self._sampling_of(backbone).record()
+        runs = []
+        for dataset in training if self.needs_training_set else ("none",):
+            for seed in self.seeds:
+                shots = self.draw_shots(text.sentences, dataset, seed)
+                run_id = f"{backbone.name}.{dataset}.{self.name}.s{seed}"
+                recipe = {
+                    "run_id": run_id,
+                    "seed": seed,
+                    "shots": shots,
+                    "sampling": sampling,
+                    "prompt": self.prompt("{text}", shots, text.words),
+                }
+                runs.append(UntrainedRun(run_id, dataset, seed, recipe))
+        return runs
+
+    def _sampling_of(self, backbone: Backbone) -> Sampling:
+        """Join the method's temperature with what the model's authors set.
+
+        Raises
+        ------
+        ModelError: a generation_config that asks for what there is not.
+        """
+        from raybias.engine.backbone import empty_model
+        from raybias.engine.sampling import Sampling
+
+        return Sampling.of(empty_model(backbone), temperature=self.temperature)
+
+    def check_label_words(self, words: Sequence[str]) -> None:
+        """Refuse label words that an answer could not be read by."""
+        prompts.check_answer_words(words)
+
+    def check(self, backbone: Backbone, text: StudyText) -> None:
+        """Refuse an encoder, label words that share a token, and prompts without room to answer."""
+        from raybias.engine.backbone import check_lengths
+        from raybias.engine.verbalizer import verbalizer_ids
+
+        check_causal(backbone, self)
+        encoder = text.encoder
+        verbalizer_ids(encoder.tokenizer, self.answer_words(text.words))
+        room = self.new_tokens + self._later_tokens(text)
+        asked = {
+            name: encoder.encode([self.prompt(t, (), text.words) for t in frame["text"]])
+            for name, frame in text.items.items()
+        }
+        bare = len(encoder.encode([self.prompt("", (), text.words)])[0])
+        # Demonstrations are counted once for all texts.
+        for dataset in text.sentences if self.needs_training_set else ("none",):
+            for seed in self.seeds:
+                shots = self.draw_shots(text.sentences, dataset, seed)
+                opening = len(encoder.encode([self.prompt("", shots, text.words)])[0]) - bare
+                for name, rows in asked.items():
+                    check_lengths(
+                        rows,
+                        context=encoder.context,
+                        taken=room + opening,
+                        by=f"tokens of answers and demonstrations (seed {seed})",
+                        names=text.items[name]["item_id"].to_list(),
+                    )
+
+    def _later_tokens(self, text: StudyText) -> int:
+        """Count what is asked after the first prompt, for the context."""
+        return 0
+
+    def predictor(self, context: ModelContext, store: Store) -> PromptedPredictor:
+        """Load the backbone with what samples answers."""
+        from raybias.engine.generation import TextGenerator
+        from raybias.engine.sampling import Sampling
+        from raybias.engine.verbalizer import verbalizer_ids
+
+        backbone = context.backbone()
+        return PromptedPredictor(
+            writer=TextGenerator(backbone, tokens_per_batch=context.tokens_per_batch),
+            sampling=Sampling.of(backbone.model, temperature=self.temperature),
+            method=self,
+            words=context.words,
+            label_ids=verbalizer_ids(backbone.tokenizer, self.answer_words(context.words)),
+            store=store,
+        )
+
+    def inference_memory(
+        self, shape: ModelShape, *, tokens: int, device: str, partitions: int = 1
+    ) -> tuple[MemoryTerm, ...]:
+        """Count the memory of a replica; see `Method.inference_memory`."""
+        from raybias.engine.memory import inference_memory
+
+        return inference_memory(
+            shape,
+            tokens=tokens,
+            device=device,
+            partitions=partitions,
+            key_copies=self._key_copies,
+            key_note=", decoded tokens too",
+            logits=True,
+        )
+
+    @property
+    def _key_copies(self) -> int:
+        """How often the keys and values of a batch are held."""
+        return 1
+
+    @property
+    def new_tokens(self) -> int:
+        """Most tokens that are written after one prompt."""
+        return self.answer_tokens
+
+    def tokens_per_item(self, text: StudyText, probe: str) -> float:
+        """Return the mean number of tokens that one run reads and writes for an item."""
+        texts = sample(text.items[probe]["text"])
+
+        def asked(shots: Sequence[Shot]) -> float:
+            prompted = [self.prompt(each, shots, text.words) for each in texts]
+            return mean_length(text.encoder.encode(prompted))
+
+        length = asked(())
+        if shots := self.draw_shots(
+            text.sentences, next(iter(text.sentences), "none"), self.seeds[0]
+        ):
+            # The opening is read once for all rows of a shard.
+            length += (asked(shots) - length) / text.rows_per_shard
+        return length + self._later_tokens(text) + self.new_tokens
+
+
+@dataclass(frozen=True)
+class PromptedRun:
+    """A run of a prompted method, from `OUT/prompts/<run_id>.json`."""
+
+    run_id: str
+    seed: int
+    shots: tuple[Shot, ...] = ()
+
+    @classmethod
+    def read(cls, store: Store, run_id: str) -> PromptedRun:
+        """Read the run's seed and demonstrations."""
+        content = json.loads(store.read_text(f"prompts/{run_id}.json"))
+        shots = tuple((text, label) for text, label in content["shots"])
+        return cls(content["run_id"], content["seed"], shots)
+
+    def keys(self, item_ids: Sequence[str], stage: str) -> list[tuple[str | int, ...]]:
+        """Return what the sampling of each item at a stage is keyed by."""
+        return [(self.seed, self.run_id, item_id, stage) for item_id in item_ids]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptedPredictor:
+    """Labels texts by what a backbone answers to a prompt (004).
+
+    Attributes
+    ----------
+    words: the label words, which are looked for in answers.
+    label_ids: their tokens, whose logits stand after the prompt.
+    """
+
+    writer: TextGenerator
+    sampling: Sampling
+    method: Prompted
+    words: tuple[str, ...]
+    label_ids: tuple[int, ...]
+    store: Store
+
+    def load(self, run_id: str) -> PromptedRun:
+        """Read the seed and demonstrations of a run."""
+        return PromptedRun.read(self.store, run_id)
+
+    def table(self, run: PromptedRun, shard: Shard, items: pa.Table) -> ShardResult:
+        """Compute rows of `schema.PREDICTIONS`."""
+        return label_shard(self, run, shard, items)
+
+    def label(self, run: PromptedRun, item_ids: Sequence[str], texts: Sequence[str]) -> Labelling:
+        """Label texts by the label word that comes first in each sampled answer."""
+        asked = self.writer.backbone.encode(
+            [self.method.prompt(text, run.shots, self.words) for text in texts]
+        )
+        before, found = self.method.ask(self, run, item_ids, texts, asked)
+        reasonings = [self.decode(each.tokens) for each in before] or [""] * len(texts)
+        answers = [self.decode(each.tokens) for each in found]
+        logits = np.array([each.label_logits for each in found], np.float32)
+        read = [prompts.read_answer(each, self.words) for each in answers]
+        return Labelling(
+            logits=logits,
+            labels=[
+                self._unparsed(run, item_id, own) if label is None else label
+                for item_id, label, own in zip(item_ids, read, logits, strict=True)
+            ],
+            parsed=[label is not None for label in read],
+            texts=[
+                f"{reasoning} [...]{answer}" if reasoning else answer
+                for reasoning, answer in zip(reasonings, answers, strict=True)
+            ],
+            tokens=sum(map(len, asked)) + sum(len(each.tokens) for each in (*before, *found)),
+        )
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Decode generated tokens, special ones left out."""
+        tokenizer = self.writer.backbone.tokenizer
+        text: str = tokenizer.decode(list(tokens), skip_special_tokens=True)
+        return text
+
+    def _unparsed(
+        self, run: PromptedRun, item_id: str, logits_L: npt.NDArray[np.float32]
+    ) -> int | None:
+        """Return what an answer without a label word counts as."""
+        if self.method.unparsed == "likelihood":
+            return int(logits_L.argmax())
+        if self.method.unparsed == "random":
+            drawn = generator(run.seed, run.run_id, item_id, "unparsed").integers(len(self.words))
+            return int(drawn)
+        return None
+
+
+def prompted_methods(methods: Iterable[Method]) -> list[Prompted]:
+    """Pick the methods that prompt, in their order."""
+    return [method for method in methods if isinstance(method, Prompted)]

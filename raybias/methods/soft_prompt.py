@@ -1,0 +1,95 @@
+"""Packed soft-prompt tuning of a frozen backbone (001)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field
+
+from raybias.config.method import StudyText
+from raybias.methods.causal import check_causal
+from raybias.methods.tuned import Tuned
+from raybias.registry import method
+
+if TYPE_CHECKING:
+    from raybias.config import Backbone
+    from raybias.engine.backbone import TextEncoder
+    from raybias.engine.context import ModelContext
+    from raybias.engine.memory import MemoryTerm
+    from raybias.engine.shape import ModelShape
+    from raybias.engine.soft_prompt import PromptLearner
+
+
+@method
+class SoftPrompt(Tuned):
+    """Packed soft-prompt tuning of a frozen backbone (001)."""
+
+    kind: Literal["soft_prompt"] = "soft_prompt"
+    """Names the kind of method."""
+    prompt_length: int = Field(8, ge=1)
+    """Number P of prompt vectors."""
+    init: Literal["normal", "zeros"] = "normal"
+    """Initial delta: Normal(0, init_std), keyed by the seed, or zeros."""
+    init_std: float = Field(0.02, gt=0)
+    """Standard deviation of the initial delta."""
+    append_eos: bool = False
+    """Put EOS after the text, so that the label is read there."""
+
+    small_state: ClassVar[bool] = True
+
+    @property
+    def context_vectors(self) -> int:
+        """Positions of the context that the prompt takes."""
+        return self.prompt_length
+
+    def encode(self, encoder: TextEncoder, texts: Sequence[str]) -> list[list[int]]:
+        """Tokenise texts, with EOS behind them where that is asked for."""
+        return encoder.encode(texts, append_eos=self.append_eos)
+
+    def check(self, backbone: Backbone, text: StudyText) -> None:
+        """Refuse an encoder, label words that share a token, and texts that are too long."""
+        from raybias.engine.verbalizer import verbalizer_ids
+
+        check_causal(backbone, self)
+        verbalizer_ids(text.encoder.tokenizer, text.words)
+        self.check_lengths(text)
+
+    def trainer(self, context: ModelContext) -> PromptLearner:
+        """Load the frozen backbone with what tunes prompts on it."""
+        from raybias.engine.scoring import LabelScorer
+        from raybias.engine.soft_prompt import PromptLearner
+        from raybias.engine.verbalizer import verbalizer_ids
+
+        backbone = context.backbone()
+        scorer = LabelScorer(
+            backbone,
+            verbalizer_ids(backbone.tokenizer, context.words),
+            tokens_per_batch=context.tokens_per_batch,
+            group=context.group,
+        )
+        return PromptLearner(scorer, self)
+
+    def training_memory(
+        self, shape: ModelShape, *, pack: int, tokens: int, device: str, partitions: int = 1
+    ) -> tuple[MemoryTerm, ...]:
+        """Count the memory of a worker that tunes `pack` prompts together."""
+        from raybias.engine import memory
+
+        item, length = shape.item, self.prompt_length
+        return (
+            *memory.training_weights(shape, partitions),
+            *memory.training_activations(shape, tokens, item, device),
+            memory.MemoryTerm(
+                "keys and values of the prompts",
+                f"{pack} x {length} vectors x {shape.layers} layers x 2 x {shape.keys} x {item}"
+                " bytes",
+                pack * length * shape.layers * 2 * shape.keys * item,
+            ),
+            memory.MemoryTerm(
+                "prompts, gradients, AdamW, best",
+                f"{pack} x {length} x {shape.width} x 4 bytes x {memory.TRAINING_COPIES}",
+                pack * length * shape.width * 4 * memory.TRAINING_COPIES,
+            ),
+            memory.process(device),
+        )

@@ -1,0 +1,327 @@
+"""What tuned classifiers have in common: options of training, runs, and when one stops."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple, Self
+
+from pydantic import Field, model_validator
+
+from raybias.config.method import Method, StudyText
+from raybias.config.section import Profile, Section
+from raybias.errors import DataError
+from raybias.methods.lengths import mean_length, sample
+from raybias.methods.prediction import Labelling, Shard, ShardResult, label_shard
+from raybias.schema import PREDICTIONS, OutputSpec
+
+if TYPE_CHECKING:
+    import polars as pl
+    import pyarrow as pa
+
+    from raybias.engine.backbone import TextEncoder
+    from raybias.engine.context import ModelContext
+    from raybias.engine.learner import Learner, Weights
+    from raybias.engine.memory import MemoryTerm
+    from raybias.engine.shape import ModelShape
+    from raybias.storage import Store
+
+ALL_ROWS: Final = 0
+
+
+class AdamW(NamedTuple):
+    """Options of AdamW; `clip` is the largest norm of a run's gradient, None for any."""
+
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    clip: float | None = None
+
+
+class EarlyStop(Section):
+    """When tuning stops before its last step."""
+
+    rule: Literal["exceeds_max_of_last", "patience"] | None = None
+    """exceeds_max_of_last: the newest evaluation loss exceeds each of the last `window` before
+    it; patience: none of the last `window` losses is below the lowest before them."""
+    after_step: int | None = Field(None, ge=0)
+    """Nothing stops at or before this step (soft prompts 2500, others 0)."""
+    window: int | None = Field(None, ge=1)
+    """How many evaluation losses the rule looks back on (full 7, others 5)."""
+    count_early: bool = True
+    """Whether losses seen before `after_step` belong to the window."""
+    stored: int | None = Field(None, ge=1)
+    """How many losses must have been seen before the newest; `window`, and one more in the
+    paper profile of full and lora, as the paper's code has it."""
+
+    def filled(self, *, rule: str, after_step: int, window: int, one_more: bool) -> Self:
+        """Return the same rule with what was left open decided."""
+        length = self.window if self.window is not None else window
+        return self.model_copy(
+            update={
+                "rule": self.rule or rule,
+                "after_step": self.after_step if self.after_step is not None else after_step,
+                "window": length,
+                "stored": self.stored or length + one_more,
+            }
+        )
+
+
+class Tuned(Method):
+    """What every tuned classifier has in common."""
+
+    learning_rates: tuple[float, ...] = Field((1e-3,), min_length=1)
+    """More than one is a sweep: the best by mean validation accuracy is kept."""
+    weight_decay: float = Field(1e-2, ge=0)
+    """AdamW decay of what is tuned; on a soft prompt it acts on the delta."""
+    weight_decays: tuple[float, ...] = ()
+    """Decays to sweep over, in every combination with the learning rates."""
+    stop_windows: tuple[int, ...] = ()
+    """Early-stop windows to sweep over, in every combination with the others."""
+    sweep_seeds: int = Field(1, ge=1)
+    """How many of the seeds, from the first, the sweep runs."""
+    batch_size: int = Field(8, ge=1)
+    """Rows of one seed's step."""
+    eval_every: int | None = Field(None, ge=1)
+    """Steps between evaluations (125; full and lora 5 in the paper profile)."""
+    validation_rows: int | None = Field(None, ge=0)
+    """Rows of one evaluation, drawn anew each time; 0 takes them all (full and lora in the
+    paper profile: 51 batches)."""
+    early_stop: EarlyStop = EarlyStop()
+    """The stopping rule."""
+    max_steps: int | None = Field(None, ge=1)
+    """A guard; without it a slowly falling loss can run for ever."""
+    restore_best: bool | None = None
+    """Keep the weights of the lowest evaluation loss instead of the last (paper no, strict yes)."""
+    select: Literal["validation", "test"] | None = None
+    """By which accuracy runs are kept; `test` is 004's choice and flatters its accuracies."""
+    seeds: tuple[int, ...] = Field(tuple(range(1001, 1016)), min_length=1)
+    """One run per seed; a seed rules the initial values, the data order and dropout."""
+    keep: int = Field(5, ge=1)
+    """How many runs, best by `select`, are probed."""
+    allow_failed: bool = False
+    """Go on when fewer runs than seeds finish, as long as `keep` do."""
+
+    trains: ClassVar[bool] = True
+    needs_training_set: ClassVar[bool] = True
+    max_pack: ClassVar[int | None] = None
+    """Runs that can share a step; None for any number."""
+    small_state: ClassVar[bool] = False
+    """Whether a run's state is small enough to be checkpointed at every evaluation."""
+    work_per_parameter: ClassVar[int] = 4
+    """FLOPs of a training step for each parameter and token: 2 forwards, 2 for the gradients of
+    activations, and 2 more where every weight has one."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for field in ("seeds", "learning_rates", "weight_decays", "stop_windows"):
+            values = getattr(self, field)
+            if repeated := sorted({each for each in values if values.count(each) > 1}):
+                raise ValueError(f"{field} repeat: {', '.join(map(str, repeated))}; list each once")
+        if self.keep > len(self.seeds):
+            raise ValueError(f"keep is {self.keep} but there are {len(self.seeds)} seeds")
+        if self.sweep_seeds > len(self.seeds):
+            raise ValueError(f"sweep_seeds is {self.sweep_seeds}, seeds are {len(self.seeds)}")
+        return self
+
+    def resolve(self, profile: Profile) -> Self:
+        """Return the method with every option that the profile decides filled in."""
+        strict = profile == "strict"
+        early_stop = self.early_stop.filled(
+            rule="exceeds_max_of_last", after_step=2500, window=5, one_more=False
+        )
+        return self.model_copy(
+            update={
+                "early_stop": early_stop,
+                "eval_every": self.eval_every or 125,
+                "validation_rows": self.validation_rows or ALL_ROWS,
+                "restore_best": strict if self.restore_best is None else self.restore_best,
+                "select": self.select or "validation",
+            }
+        )
+
+    @property
+    def n_runs(self) -> int:
+        """Runs of each training set that are kept and read the probes."""
+        return self.keep
+
+    @property
+    def selection(self) -> str | None:
+        """The split by whose accuracy runs are kept."""
+        return self.select or "validation"
+
+    @property
+    def steps_between_evaluations(self) -> int:
+        """Optimizer steps from one evaluation of a run to the next."""
+        return self.eval_every or 1
+
+    @property
+    def adamw(self) -> AdamW:
+        """Options of AdamW beside the learning rate and the decay; torch's own by default."""
+        return AdamW()
+
+    def last_step(self, rows: int) -> int | None:
+        """Return the step after which tuning on so many rows ends; None where nothing says."""
+        return self.max_steps
+
+    def rate_share(self, step: int, end: int | None) -> float:
+        """Return the share of the learning rate that `step` (from 0) takes of `end` steps."""
+        return 1.0
+
+    def drops_out(self, *, evaluated: bool) -> bool:
+        """Say whether a step has dropout, after a first evaluation or before."""
+        return True
+
+    @property
+    def first_stop(self) -> int:
+        """The first step at which the early-stop rule can end a run."""
+        rule, every = self.early_stop, self.steps_between_evaluations
+        stored = max(rule.window or 1, rule.stored or 0)
+        after = rule.after_step or 0
+        # Losses seen before `after_step` may not count, and the newest is compared with `stored`.
+        counted = 0 if rule.count_early else after // every
+        return every * max(after // every + 1, counted + stored + 1)
+
+    @property
+    def context_vectors(self) -> int:
+        """Positions of the context that tuned vectors take beside the text."""
+        return 0
+
+    def encode(self, encoder: TextEncoder, texts: Sequence[str]) -> list[list[int]]:
+        """Tokenise texts as the backbone reads them, tuned vectors aside."""
+        return encoder.encode(texts)
+
+    def output(self) -> OutputSpec:
+        """Say where predictions are stored."""
+        return OutputSpec("predictions", PREDICTIONS)
+
+    def check_training(self, training: str, splits: Mapping[str, pl.DataFrame]) -> None:
+        """Refuse a training set without the splits that stopping and selection need.
+
+        Raises
+        ------
+        DataError: no validation split, or no test split to select by.
+        """
+        where = f"training set {training}"
+        if "validation" not in splits:
+            raise DataError(
+                f"has no validation split, which {self.name} stops and selects by",
+                where=where,
+                cure="give a folder of train and validation files",
+            )
+        if self.select == "test" and "test" not in splits:
+            raise DataError(
+                f"has no test split, by which {self.name} selects its runs",
+                where=where,
+                cure="set the method's select to validation",
+            )
+
+    def check_lengths(self, text: StudyText) -> None:
+        """Refuse items and training sentences that do not fit the context.
+
+        Raises
+        ------
+        ModelError: counts them and names the longest.
+        """
+        for frame in text.items.values():
+            self._check_fit(text.encoder, frame["text"].to_list(), frame["item_id"].to_list())
+        for name, splits in text.sentences.items():
+            for split, frame in splits.items():
+                rows = [f"{name} {split} row {row}" for row in range(1, len(frame) + 1)]
+                self._check_fit(text.encoder, frame["text"].to_list(), rows)
+
+    def check_texts(self, encoder: TextEncoder, texts: Sequence[str]) -> None:
+        """Refuse texts that do not fit the context.
+
+        Raises
+        ------
+        ModelError: counts them and names the longest.
+        """
+        self._check_fit(encoder, texts, [f"text {place}" for place in range(len(texts))])
+
+    def _check_fit(self, encoder: TextEncoder, texts: Sequence[str], names: Sequence[str]) -> None:
+        from raybias.engine.backbone import check_lengths
+
+        check_lengths(
+            self.encode(encoder, texts),
+            context=encoder.context,
+            taken=self.context_vectors,
+            by="prompt vectors" if self.context_vectors else "",
+            names=names,
+        )
+
+    @abstractmethod
+    def trainer(self, context: ModelContext) -> Learner:
+        """Load the backbone with what tunes and reads runs of this method on it.
+
+        Raises
+        ------
+        ModelError: the backbone cannot be loaded, or not for this method.
+        """
+
+    def predictor(self, context: ModelContext, store: Store) -> AdapterPredictor:
+        """Load what reads items with the tuned adapters in `store`."""
+        return AdapterPredictor(self.trainer(context), store)
+
+    @abstractmethod
+    def training_memory(
+        self, shape: ModelShape, *, pack: int, tokens: int, device: str, partitions: int = 1
+    ) -> tuple[MemoryTerm, ...]:
+        """Count the memory of a worker that tunes `pack` runs together.
+
+        Parameters
+        ----------
+        tokens: of one forward and backward pass.
+        device: "cpu" or "gpu".
+        partitions: workers that share the weights; 1 holds all of them.
+        """
+
+    def inference_memory(
+        self, shape: ModelShape, *, tokens: int, device: str, partitions: int = 1
+    ) -> tuple[MemoryTerm, ...]:
+        """Count the memory of a replica; see `Method.inference_memory`."""
+        from raybias.engine.memory import inference_memory
+
+        return inference_memory(shape, tokens=tokens, device=device, partitions=partitions)
+
+    def mean_length(self, encoder: TextEncoder, texts: pl.Series) -> float:
+        """Return the mean number of positions of a text, from a sample."""
+        return mean_length(self.encode(encoder, sample(texts))) + self.context_vectors
+
+    def tokens_per_item(self, text: StudyText, probe: str) -> float:
+        """Return the mean number of tokens that one run reads for an item."""
+        return self.mean_length(text.encoder, text.items[probe]["text"])
+
+
+@dataclass(frozen=True)
+class AdapterPredictor:
+    """Labels texts with tuned adapters: the label with the highest logit."""
+
+    learner: Learner
+    store: Store
+
+    def load(self, run_id: str) -> Weights:
+        """Load the weights of a run's adapter."""
+        return self.learner.load(self.store, f"adapters/{run_id}")
+
+    def table(self, run: Weights, shard: Shard, items: pa.Table) -> ShardResult:
+        """Compute rows of `schema.PREDICTIONS`."""
+        return label_shard(self, run, shard, items)
+
+    def label(self, run: Weights, item_ids: Sequence[str], texts: Sequence[str]) -> Labelling:
+        """Label texts by the highest logit."""
+        rows = self.learner.encode(texts)
+        (logits_NL,) = self.learner.logits([run], [self.learner.prepare(rows)])
+        logits = logits_NL.numpy()
+        return Labelling(
+            logits=logits,
+            labels=logits.argmax(axis=1).tolist(),
+            parsed=[True] * len(texts),
+            texts=[None] * len(texts),
+            tokens=sum(map(len, rows)),
+        )
+
+
+def tuned_methods(methods: Iterable[Method]) -> list[Tuned]:
+    """Pick the methods that tune something, in their order."""
+    return [method for method in methods if isinstance(method, Tuned)]
