@@ -64,16 +64,22 @@ def run(
     show(gaps, place)
 
 
-def show(gaps: pl.DataFrame, out: str) -> None:
-    """Print the gaps with their intervals, what styles do to pairs, and where the page is."""
+def show(gaps: pl.DataFrame, out: str, *, profile: Profile | None = None) -> None:
+    """Print the gaps with their intervals, the scores of pairs, and where the page is.
+
+    `profile` is the one that the statistics were restated by, if any.
+    """
     from raybias.cli.pairs import show_tables
-    from raybias.report import load_record, print_gap_table, read_pair_tables
+    from raybias.report import load_record, print_gap_table, read_pair_tables, restated
+    from raybias.report.pairs import PairRules
     from raybias.storage import Store
 
     store = Store(out)
     study = load_record(store).study
+    if profile is not None:
+        study = restated(study, profile)
     if study.pairs:
-        show_tables(read_pair_tables(store), strict=study.profile == "strict")
+        show_tables(read_pair_tables(store), PairRules.of(study.profile, study.statistics))
     if study.probes:
         print_gap_table(gaps)
     print(f"\nreport: {store.uri_of('report.html')}")

@@ -330,14 +330,14 @@ class PairScore(PairMethod):
     """Names the kind of method."""
     scores: tuple[str, ...] = Field((), max_length=7)
     """Scoring rules: bias_bench, prepend, sum, perplexity, shared for causal models, masked and
-    masked_differing for masked ones; bias_bench (paper) or prepend (strict) by default."""
+    masked_differing for masked ones. By default bias_bench (paper) or prepend (strict) on causal
+    backbones and masked on masked ones; a study that runs records them."""
     eps: float = Field(0.0, ge=0)
     """Log-likelihoods of `sum` at most this far apart are a tie."""
 
     def resolve(self, profile: Profile) -> Self:
-        """The same method with what the profile decides filled in."""
-        default = ("prepend",) if profile == "strict" else ("bias_bench",)
-        return self.model_copy(update={"scores": self.scores or default})
+        """The same method; what its default scores are depends on the backbone too."""
+        return self
 
 
 class Coreference(PairMethod):

@@ -25,6 +25,8 @@ from typing import Any
 import numpy as np
 
 from raybias.config import Backbone as Spec
+from raybias.config import Method, Study
+from raybias.config import PairScore as PairScoreMethod
 from raybias.engine.backbone import (
     Backbone,
     check_lengths,
@@ -48,7 +50,15 @@ from raybias.engine.pair_rules import (
 from raybias.engine.token_scores import TokenScorer, Values
 from raybias.errors import ConfigError, ModelError, WorkFailed
 
-__all__ = ["CAUSAL", "MASKED", "PairScore", "PairScorer", "check_scores", "pair_loader"]
+__all__ = [
+    "CAUSAL",
+    "MASKED",
+    "PairScore",
+    "PairScorer",
+    "check_scores",
+    "pair_loader",
+    "with_scores",
+]
 
 Pair = tuple[str, str]
 #: Both sides' scores.
@@ -231,6 +241,33 @@ def pair_loader(spec: Spec, scores: Sequence[str]) -> Callable[..., Backbone]:
     """
     check_scores(spec, scores)
     return load_masked if is_encoder(spec) else load_backbone
+
+
+def with_scores(study: Study) -> Study:
+    """Give every `pair_score` method that names no scores those of its backbones and profile.
+
+    The one place that decides the default: a method whose backbones differ becomes two of its
+    name, one for causal backbones and one for masked ones. Reads configs, no weights.
+
+    Raises
+    ------
+    ModelError: no readable config.
+    """
+    causal = "prepend" if study.profile == "strict" else "bias_bench"
+    methods: list[Method] = []
+    for method in study.methods:
+        if not isinstance(method, PairScoreMethod) or method.scores:
+            methods.append(method)
+            continue
+        backbones: dict[str, list[str]] = {}
+        for spec in study.backbones:
+            if method in study.methods_of(spec):
+                default = "masked" if is_encoder(spec) else causal
+                backbones.setdefault(default, []).append(spec.name)
+        for score, names in backbones.items():
+            chosen = tuple(names) if len(backbones) > 1 else method.backbones
+            methods.append(method.model_copy(update={"scores": (score,), "backbones": chosen}))
+    return study.model_copy(update={"methods": tuple(methods)})
 
 
 def check_scores(spec: Spec, scores: Sequence[str]) -> None:

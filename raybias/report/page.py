@@ -86,7 +86,7 @@ def write_pair_page(store: Store, tables: Mapping[str, pl.DataFrame], rules: Pai
     if section is None:
         return
     context = {
-        "title": "Pairs of sentences under styles",
+        "title": "Pairs of sentences" + (" under styles" if section.styles else ""),
         "profile": "strict" if rules.strict else "paper",
         "study": None,
         "gaps": False,

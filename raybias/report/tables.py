@@ -108,14 +108,22 @@ def _breakdowns(counts: stats.Counts, gaps: pl.DataFrame, study: Study) -> dict[
     }
 
 
-def write_frame(store: Store, name: str, frame: pl.DataFrame, *, text: bool = True) -> None:
+def write_frame(
+    store: Store,
+    name: str,
+    frame: pl.DataFrame,
+    *,
+    text: bool = True,
+    metadata: Mapping[str, str] | None = None,
+) -> None:
     """Write `name`.parquet and, unless `text` is false, `name`.csv and `name`.md.
 
-    Missing values are empty in CSV and Markdown; NaN counts as missing.
+    Missing values are empty in CSV and Markdown; NaN counts as missing. `metadata` goes into the
+    Parquet file's schema.
     """
     floats = [column for column, dtype in frame.schema.items() if dtype.is_float()]
     frame = frame.with_columns(pl.col(floats).fill_nan(None))
-    store.write_table(f"{name}.parquet", frame.to_arrow())
+    store.write_table(f"{name}.parquet", frame.to_arrow().replace_schema_metadata(metadata))
     if text:
         store.write_text(f"{name}.csv", frame.write_csv())
         store.write_text(f"{name}.md", markdown(frame))
