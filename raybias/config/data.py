@@ -88,8 +88,9 @@ class Probe(_Sourced):
 class PairProbe(_Sourced):
     """Sentences in pairs, for the preference between their sides or for coreference (002)."""
 
-    source: Literal["crows_pairs", "winobias", "winobias_dev", "pairs"]
-    """Which probe, or `pairs` for your own file (sent_more, sent_less, bias_type)."""
+    source: Literal["crows_pairs", "winobias", "winobias_dev", "pairs", "coreferences"]
+    """Which probe, or your own file: `pairs` (sent_more, sent_less, bias_type) for pair_score,
+    `coreferences` (pair_id, condition, text, pronoun, referent) for coreference."""
     name: Name = ""
     """Short name in tables and file names; the source by default."""
     data: str | None = None

@@ -244,29 +244,30 @@ def pair_loader(spec: Spec, scores: Sequence[str]) -> Callable[..., Backbone]:
 
 
 def with_scores(study: Study) -> Study:
-    """Give every `pair_score` method that names no scores those of its backbones and profile.
+    """Give `pair_score` methods without scores the default of their backbones; refuse wrong ones.
 
-    The one place that decides the default: a method whose backbones differ becomes two of its
-    name, one for causal backbones and one for masked ones. Reads configs, no weights.
+    The one place that decides both: a method whose backbones have different defaults becomes two
+    of its name, one for causal backbones and one for masked ones. Reads no weights.
 
     Raises
     ------
-    ModelError: no readable config.
+    ConfigError, ModelError: see `check_scores`.
     """
     causal = "prepend" if study.profile == "strict" else "bias_bench"
     methods: list[Method] = []
     for method in study.methods:
-        if not isinstance(method, PairScoreMethod) or method.scores:
+        if not isinstance(method, PairScoreMethod):
             methods.append(method)
             continue
-        backbones: dict[str, list[str]] = {}
+        names: dict[tuple[str, ...], list[str]] = {}
         for spec in study.backbones:
             if method in study.methods_of(spec):
-                default = "masked" if is_encoder(spec) else causal
-                backbones.setdefault(default, []).append(spec.name)
-        for score, names in backbones.items():
-            chosen = tuple(names) if len(backbones) > 1 else method.backbones
-            methods.append(method.model_copy(update={"scores": (score,), "backbones": chosen}))
+                scores = method.scores or ("masked" if is_encoder(spec) else causal,)
+                check_scores(spec, scores)
+                names.setdefault(scores, []).append(spec.name)
+        for scores, own in names.items():
+            chosen = tuple(own) if len(names) > 1 else method.backbones
+            methods.append(method.model_copy(update={"scores": scores, "backbones": chosen}))
     return study.model_copy(update={"methods": tuple(methods)})
 
 

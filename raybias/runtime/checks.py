@@ -155,12 +155,10 @@ def _check_model(
 def _check_pairs(
     backbone: Backbone, encoder: TextEncoder, method: PairMethod, items: Items
 ) -> None:
-    """Refuse scores that a model cannot have, and sentences or prompts that are too long."""
+    """Refuse an encoder that is asked questions, and sentences or prompts that are too long."""
     from raybias.engine.backbone import check_lengths, is_encoder
-    from raybias.engine.pair_scores import check_scores
 
     if isinstance(method, PairScore):
-        check_scores(backbone, method.scores)
         taken, by = 1, "token that begins them"
     else:
         if is_encoder(backbone):

@@ -28,6 +28,7 @@ from raybias.config import (
     Tuned,
 )
 from raybias.engine.backbone import load_tokenizer
+from raybias.engine.pair_scores import with_scores
 from raybias.engine.schedule import last_step
 from raybias.errors import DataError, ModelError
 from raybias.probes import prompts, training_sentences
@@ -123,6 +124,7 @@ class Costs:
 
 def costs_of(study: Study, plan: Plan, machine: Machine) -> Costs:
     """The costs of all stages of a plan whose texts and tokenizers can be read."""
+    study = with_scores(study)
     sentences: dict[str, dict[str, pl.DataFrame]] = {}
     unknown: list[str] = []
     for training in study.training:

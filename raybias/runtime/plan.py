@@ -82,9 +82,12 @@ def plan(study: Study, inventory: Inventory, *, out: str | None = None) -> Plan:
     PlanError: more CPUs, GPUs or memory than there are, or a layout that cannot run.
     OutputError: a local `out` with more than one machine.
     ModelError, DataError: a backbone's configuration or a probe cannot be read.
+    ConfigError, ModelError: pair scores that a backbone cannot have.
     """
+    from raybias.engine.pair_scores import with_scores
     from raybias.engine.shape import model_shape
 
+    study = with_scores(study)
     if out is not None:
         check_place(Store(out), inventory)
     shapes = {backbone.name: model_shape(backbone) for backbone in study.backbones}
@@ -194,11 +197,25 @@ def _check_styles(study: Study) -> None:
 
 
 def read_by(study: Study, method: Method) -> list[str]:
-    """Names of the probes that a method reads."""
+    """Names of the probes that a method reads.
+
+    Raises
+    ------
+    ConfigError: there is none.
+    """
     wanted = reading_of(method).items
     if wanted is None:
         return [probe.name for probe in study.probes]
-    return [p.name for p in study.pairs if PAIR_PROBES[p.source].schema.equals(wanted)]
+    sources = [name for name, each in PAIR_PROBES.items() if each.schema.equals(wanted)]
+    found = [probe.name for probe in study.pairs if probe.source in sources]
+    if not found:
+        raise ConfigError(
+            f"method {method.name!r} has nothing to read: it cannot read pairs of source"
+            f" {', '.join(dict.fromkeys(probe.source for probe in study.pairs))}",
+            where="pairs",
+            cure=f"add pairs of source {', '.join(sources)}, or take the method out",
+        )
+    return found
 
 
 def limited(items: pl.DataFrame, limit: int | None) -> pl.DataFrame:

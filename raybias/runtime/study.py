@@ -77,8 +77,10 @@ def run_study(
     BadInput: before any work, for what the user can mend.
     WorkFailed: the work was begun and failed; running again goes on with it.
     """
+    from raybias.engine.pair_scores import with_scores
+
     reporter = reporter or Reporter()
-    study = study.resolve()
+    study = with_scores(study.resolve())
     store = Store(out)
     reporter.say(f"{study.name}: checking data, models and {store.uri}")
     data = read_data(study)
