@@ -13,7 +13,8 @@ import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from raybias.config.data import Backbone, PairProbe, Probe, TrainingSet, Verbalizer
-from raybias.config.methods import KINDS, FewShot, Method, PairMethod, SoftPrompt, Tuned
+from raybias.config.methods import KINDS, Method, PairMethod, SoftPrompt, Tuned
+from raybias.config.prompted import FewShot
 from raybias.config.section import Name, Profile, Section
 from raybias.config.styles import Styles
 from raybias.config.tracking import Tracking
