@@ -127,7 +127,9 @@ class Study(Section):
     tracking: Tracking = Tracking()
     """Which experiment trackers are told."""
     limit: int | None = Field(None, ge=1)
-    """Only the first N items of each attribute, to try a study out."""
+    """To try a study out: a fixed sample of at most N items of each attribute (pairs: of each bias
+    type), in equal parts over labels and in whole templates, so that every group is in each; at
+    least one template of each label, even where that is more than N."""
 
     @model_validator(mode="after")
     def _distinct(self) -> Self:

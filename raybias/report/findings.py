@@ -157,8 +157,8 @@ def cautions(study: Study, record: Record, tables: Mapping[str, pl.DataFrame]) -
         )
     if study.limit is not None:
         found.append(
-            f"Only the first {study.limit:,} items of each attribute or bias type were used "
-            "(limit)."
+            f"Only a balanced sample of some {study.limit:,} items of each attribute or bias type "
+            "was used (limit)."
         )
     if not tables:
         return found
