@@ -110,14 +110,16 @@ def gaps(
     from raybias import stats
 
     rules = Statistics().resolve(profile)
+    counts = stats.read_counts([str(file) for file in files])
     return stats.gaps(
-        stats.read_cells([str(file) for file in files]),
+        counts.cells,
         reference_groups=reference_groups,
         interval=rules.interval or "t",
         level=rules.level,
         adjust=rules.adjust or "none",
         draws=rules.bootstrap_draws,
         seed=rules.bootstrap_seed,
+        withheld=stats.unreadable(counts.answers),
     )
 
 

@@ -64,8 +64,8 @@ def gaps(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", stats.StatisticsWarning)
         counts = stats.read_counts(files)
-        table = _gaps(counts.cells, rules, chosen)
-        usual = table if rules == papers else _gaps(counts.cells, papers, chosen)
+        table = _gaps(counts, rules, chosen)
+        usual = table if rules == papers else _gaps(counts, papers, chosen)
         tables = _tables(counts, table, rules)
     for message in dict.fromkeys(str(warning.message) for warning in caught):
         print(f"raybias: warning: {message}", file=sys.stderr)
@@ -84,6 +84,7 @@ def _tables(counts: stats.Counts, gaps: pl.DataFrame, rules: Statistics) -> dict
     spans, members = stats.spans(gaps), stats.members(gaps)
     rates = stats.rates(stats.without_extras(counts.cells))
     interval, level, adjust = rules.interval or "t", rules.level, rules.adjust or "none"
+    withheld = stats.unreadable(counts.answers)
     tables = {
         "gaps": gaps,
         "accuracy": stats.accuracies(counts.cells),
@@ -93,10 +94,16 @@ def _tables(counts: stats.Counts, gaps: pl.DataFrame, rules: Statistics) -> dict
         "composition": stats.composition(counts.cells),
         "answers": counts.answers,
         "markedness": stats.markedness(
-            counts.cells, members, interval=interval, level=level, adjust=adjust
+            counts.cells, members, interval=interval, level=level, adjust=adjust, withheld=withheld
         ),
         "by_term": stats.by_term(
-            counts.terms, rates, members, interval=interval, level=level, adjust=adjust
+            counts.terms,
+            rates,
+            members,
+            interval=interval,
+            level=level,
+            adjust=adjust,
+            withheld=withheld,
         ),
     }
     return {name: frame for name, frame in tables.items() if frame.height}
@@ -124,18 +131,19 @@ def _row_names() -> list[str]:
 
 
 def _gaps(
-    cells: pl.DataFrame, rules: Statistics, chosen: Mapping[str, Sequence[str]]
+    counts: stats.Counts, rules: Statistics, chosen: Mapping[str, Sequence[str]]
 ) -> pl.DataFrame:
     from raybias import stats
 
     return stats.gaps(
-        cells,
+        counts.cells,
         reference_groups=chosen,
         interval=rules.interval or "t",
         level=rules.level,
         adjust=rules.adjust or "none",
         draws=rules.bootstrap_draws,
         seed=rules.bootstrap_seed,
+        withheld=stats.unreadable(counts.answers),
     )
 
 
@@ -220,6 +228,10 @@ def _show_means(table: pl.DataFrame) -> None:
 def _show_verdict(table: pl.DataFrame, profile: str) -> None:
     import polars as pl
 
+    from raybias.report.findings import no_verdicts
+
+    for sentence in no_verdicts(table):
+        print(sentence)
     judged = table["significant"].drop_nulls()
     print(
         f"{judged.sum()} of {len(judged)} gaps are significant ({table['interval'][0]} intervals)"

@@ -25,7 +25,12 @@ def plan(
         typer.Option("--set", metavar="KEY=VALUE", help="Change a key, such as methods.0.keep=3."),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Only the first N items of each attribute.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Only a fixed sample of at most N items of each attribute or bias type: whole"
+            " templates, in equal parts over labels; at least one template of each label.",
+        ),
     ] = None,
     profile: Annotated[
         Literal["paper", "strict"] | None, typer.Option(help="Override the study's profile.")

@@ -40,7 +40,12 @@ def run(
         ),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Only the first N items of each attribute.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Only a fixed sample of at most N items of each attribute or bias type: whole"
+            " templates, in equal parts over labels; at least one template of each label.",
+        ),
     ] = None,
     profile: Annotated[
         Profile | None,

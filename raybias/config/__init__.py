@@ -6,21 +6,18 @@ built. It knows nothing of torch, Ray or the data itself.
 
 from raybias.config.data import Backbone, PairProbe, Probe, TrainingSet, Verbalizer
 from raybias.config.methods import (
-    ChainOfThought,
     Coreference,
     EarlyStop,
-    FewShot,
     Finetuned,
     Full,
     Lora,
     Method,
     PairMethod,
     PairScore,
-    Prompted,
     SoftPrompt,
     Tuned,
-    ZeroShot,
 )
+from raybias.config.prompted import ChainOfThought, FewShot, Prompted, ZeroShot
 from raybias.config.section import Profile, Section
 from raybias.config.study import (
     Interval,

@@ -9,7 +9,8 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from raybias.config.section import Name, Profile, Section
+from raybias.config.prompted import ChainOfThought, FewShot, ZeroShot
+from raybias.config.section import Named, Profile, Section
 
 _ALL: Final = 0
 
@@ -43,23 +44,7 @@ class EarlyStop(Section):
         )
 
 
-class _Named(Section):
-    """A method, which is named after its kind unless the study says otherwise."""
-
-    name: Name = ""
-    """Names the method in tables and run ids; its kind by default."""
-    backbones: tuple[str, ...] = ()
-    """Names of the backbones it is used on; all by default."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _default_name(cls, data: Any) -> Any:
-        if isinstance(data, dict) and not data.get("name"):
-            data = {**data, "name": cls.model_fields["kind"].default}
-        return data
-
-
-class Tuned(_Named):
+class Tuned(Named):
     """What every tuned classifier has in common."""
 
     learning_rates: tuple[float, ...] = Field((1e-3,), min_length=1)
@@ -262,64 +247,7 @@ class Lora(Finetuned):
         return self._resolved(profile, window=5)
 
 
-class Prompted(_Named):
-    """What every prompted classifier has in common: nothing is tuned, answers are sampled (004)."""
-
-    seeds: tuple[int, ...] = Field(tuple(range(2024, 2029)), min_length=1)
-    """One run per seed; a seed rules what is sampled and which demonstrations are shown."""
-    temperature: float = Field(0.8, ge=0)
-    """Of sampling, 0 takes the likeliest token; top-k and the rest are the model's own."""
-    answer_tokens: int = Field(3, ge=1)
-    """Most tokens of an answer."""
-    unparsed: Literal["random", "likelihood", "invalid"] | None = None
-    """What an answer without a label word counts as: a random label (paper), the label with
-    the highest likelihood (strict), or none. How many there are is reported in any case."""
-
-    @model_validator(mode="after")
-    def _distinct(self) -> Self:
-        if repeated := sorted({s for s in self.seeds if self.seeds.count(s) > 1}):
-            raise ValueError(f"seeds repeat: {', '.join(map(str, repeated))}; list each once")
-        return self
-
-    def resolve(self, profile: Profile) -> Self:
-        """The same method with what the profile decides filled in."""
-        unparsed = self.unparsed or ("likelihood" if profile == "strict" else "random")
-        return self.model_copy(update={"unparsed": unparsed})
-
-
-class ZeroShot(Prompted):
-    """The question alone (004, spec of its code)."""
-
-    kind: Literal["zero_shot"] = "zero_shot"
-    """Names the kind of method."""
-
-
-class FewShot(Prompted):
-    """Demonstrations from a training set before the question (004)."""
-
-    kind: Literal["few_shot"] = "few_shot"
-    """Names the kind of method."""
-    shots_per_label: int = Field(3, ge=1)
-    """Demonstrations of each label, drawn anew in each run."""
-    shot_order: Literal["pool", "shuffled"] | None = None
-    """By their row in the training set (paper), or shuffled in each run (strict)."""
-
-    def resolve(self, profile: Profile) -> Self:
-        """The same method with what the profile decides filled in."""
-        order = self.shot_order or ("shuffled" if profile == "strict" else "pool")
-        return super().resolve(profile).model_copy(update={"shot_order": order})
-
-
-class ChainOfThought(Prompted):
-    """Reasoning first, then an answer to it (004)."""
-
-    kind: Literal["cot"] = "cot"
-    """Names the kind of method."""
-    reasoning_tokens: int = Field(64, ge=1)
-    """Most tokens of the reasoning."""
-
-
-class PairMethod(_Named):
+class PairMethod(Named):
     """What reads probes in pairs rather than sentences with labels (002)."""
 
 

@@ -30,3 +30,19 @@ class Section(BaseModel):
                     )
                     raise ValueError(f"unknown key {name!r}; {hint}")
         return data
+
+
+class Named(Section):
+    """A method, which is named after its kind unless the study says otherwise."""
+
+    name: Name = ""
+    """Names the method in tables and run ids; its kind by default."""
+    backbones: tuple[str, ...] = ()
+    """Names of the backbones it is used on; all by default."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_name(cls, data: Any) -> Any:
+        if isinstance(data, dict) and not data.get("name"):
+            data = {**data, "name": cls.model_fields["kind"].default}
+        return data

@@ -13,7 +13,8 @@ import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from raybias.config.data import Backbone, PairProbe, Probe, TrainingSet, Verbalizer
-from raybias.config.methods import KINDS, FewShot, Method, PairMethod, SoftPrompt, Tuned
+from raybias.config.methods import KINDS, Method, PairMethod, SoftPrompt, Tuned
+from raybias.config.prompted import FewShot
 from raybias.config.section import Name, Profile, Section
 from raybias.config.styles import Styles
 from raybias.config.tracking import Tracking
@@ -126,7 +127,9 @@ class Study(Section):
     tracking: Tracking = Tracking()
     """Which experiment trackers are told."""
     limit: int | None = Field(None, ge=1)
-    """Only the first N items of each attribute, to try a study out."""
+    """To try a study out: a fixed sample of at most N items of each attribute (pairs: of each bias
+    type), in equal parts over labels and in whole templates, so that every group is in each; at
+    least one template of each label, even where that is more than N."""
 
     @model_validator(mode="after")
     def _distinct(self) -> Self:

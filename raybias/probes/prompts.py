@@ -1,63 +1,96 @@
-"""The prompts of the third paper, to the character, and the reading of their answers.
+"""Build the prompts of a method for a text, and read the label that an answer names.
 
-Text only (004 section 3 and its code): three questions, how demonstrations are drawn, and
-which label an answer names. It does not know a tokenizer, and adds no chat template.
+Text only: templates are filled, demonstrations drawn, answers searched for label words. It does
+not know a tokenizer, and adds no chat template.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Literal
 
 import polars as pl
 
+from raybias.config import ChainOfThought, FewShot, Prompted
+from raybias.config.prompted import PLACEHOLDER
 from raybias.errors import ConfigError, DataError
 from raybias.schema import LABELS
 from raybias.seeding import generator
 
-_CHOICES: Final = "negative, neutral, or positive"
-_CLOSED: Final = f"Question: Is the sentiment of the text {_CHOICES}?\n"
-_OPEN: Final = "Question: What is the sentiment of the text?\n"
 
-
-def zero_shot_prompt(text: str) -> str:
-    """The question alone."""
-    return f"Text: {text}\n{_CLOSED}Answer: The sentiment is"
-
-
-def few_shot_prompt(shots: Sequence[tuple[str, int]], text: str, words: Sequence[str]) -> str:
-    """Demonstrations, then the question.
+def first_prompt(
+    method: Prompted, text: str, words: Sequence[str], shots: Sequence[tuple[str, int]] = ()
+) -> str:
+    """Fill a method's template for one text, behind its demonstrations where it shows any.
 
     Parameters
     ----------
-    shots: text and label (0, 1, 2) of each demonstration, in the order shown.
-    words: the label words in label order; demonstrations write them with a capital.
+    words: the label words in label order.
+    shots: text and label (0, 1, 2) of each demonstration of a few-shot method, in the order shown.
     """
-    shown = (
-        f"Text: {shot}\n{_OPEN}Answer: {words[label][:1].upper()}{words[label][1:]}.\n\n"
-        for shot, label in shots
-    )
-    return f"{''.join(shown)}Text: {text}\n{_OPEN}Answer:"
+    choices = _choices(words)
+    shown = ""
+    if isinstance(method, FewShot):
+        for shot, label in shots:
+            word = words[label].strip()
+            shown += _filled(
+                method.demonstration, text=shot, choices=choices, label=word, Label=capital(word)
+            )
+    return shown + _filled(method.template, text=text, choices=choices)
 
 
-def reasoning_prompt(text: str) -> str:
-    """The first call of a chain of thought.
-
-    The paper prints a period at its end and its code has none; the code is followed.
-    """
-    return f"Text: {text}\n{_CLOSED}Reasoning: Let's think step by step"
-
-
-def conclusion_prompt(text: str, reasoning: str) -> str:
-    """The second call: the first with the reasoning it got, then the question again.
+def answered_prompt(
+    method: Prompted,
+    text: str,
+    words: Sequence[str],
+    shots: Sequence[tuple[str, int]] = (),
+    *,
+    reasoning: str = "",
+) -> str:
+    """The prompt that the answer follows: of a chain of thought the second one, else the first.
 
     Parameters
     ----------
-    reasoning: what was generated, with the blank that it may begin with.
+    reasoning: what a chain of thought generated, with the blank that it may begin with.
     """
-    asked = f"\nAnswer: Therefore, from {_CHOICES}, the sentiment is"
-    return f"{reasoning_prompt(text)}{reasoning}{asked}"
+    first = first_prompt(method, text, words, shots)
+    if not isinstance(method, ChainOfThought):
+        return first
+    values = {"text": text, "choices": _choices(words), "reasoning": reasoning}
+    return first + _filled(method.conclusion, **values)
+
+
+def prompt_record(
+    method: Prompted, words: Sequence[str], shots: Sequence[tuple[str, int]]
+) -> dict[str, str]:
+    """The prompts of one run for the record, with `{text}` and `{reasoning}` where these stand."""
+    record = {"prompt": first_prompt(method, "{text}", words, shots)}
+    if isinstance(method, ChainOfThought):
+        record["second_prompt"] = answered_prompt(method, "{text}", words, reasoning="{reasoning}")
+    return record
+
+
+def answer_words(method: Prompted, words: Sequence[str]) -> list[str]:
+    """Return the label words as a method's demonstrations write them, for their tokens."""
+    capitals = isinstance(method, FewShot) and "{Label}" in method.demonstration
+    return [capital(word) if capitals else word for word in words]
+
+
+def capital(word: str) -> str:
+    """Return the word with its first letter as a capital."""
+    return word[:1].upper() + word[1:]
+
+
+def _choices(words: Sequence[str]) -> str:
+    """`negative, neutral, or positive`."""
+    *others, last = (word.strip() for word in words)
+    return f"{', '.join(others)}, or {last}"
+
+
+def _filled(template: str, **values: str) -> str:
+    # One pass: braces in a value are text, whatever stands between them.
+    return PLACEHOLDER.sub(lambda match: values[match[1]], template)
 
 
 def draw_shots(

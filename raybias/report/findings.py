@@ -22,6 +22,13 @@ UNPARSED_SHARE: Final = 0.01
 #: A classifier less than this above always naming the commonest label says little of bias.
 CHANCE_MARGIN: Final = 0.10
 
+_NO_VERDICT: Final = (
+    "; with more than half of its answers unreadable, this classifier has no verdict: give it a "
+    "template that it answers with the study's label words, or other words (verbalizer)"
+)
+#: So many classifiers without a verdict are named one by one in the headline.
+_NAMED: Final = 3
+
 _ORDER: Final = (
     ("negative_fpr", 1),
     ("positive_fpr", -1),
@@ -51,7 +58,16 @@ class Calibration:
 
 
 def headline(gaps: pl.DataFrame) -> str:
-    """`2 of 12 gaps are significant`, and how many stay so after a correction for many tests."""
+    """`2 of 12 gaps are significant`, and how many stay so after a correction for many tests.
+
+    Classifiers without a verdict, since their answers are unreadable, come first.
+    """
+    if without := no_verdicts(gaps):
+        rest = gaps.filter(~_unreadable(), pl.col("gap").is_not_null())
+        if rest.height:
+            said = headline(rest)
+            without.append(f"Of the rest: {said[0].lower()}{said[1:]}")
+        return " ".join(without)
     judged = gaps.filter(pl.col("significant").is_not_null())
     if judged.is_empty():
         return "No gap could be judged: an interval needs at least two runs."
@@ -60,6 +76,31 @@ def headline(gaps: pl.DataFrame) -> str:
     said = f"{n or 'None'} of {words.counted(judged.height, 'gap')} {verb} significant"
     lasting = int(judged["survives"].sum())
     return f"{said}." if lasting == n else f"{said}, {lasting} after correction for many tests."
+
+
+def no_verdicts(gaps: pl.DataFrame) -> list[str]:
+    """Say of which classifiers no gap has a verdict, since most answers name no label word."""
+    keys = words.shortest_keys(gaps)
+    probe = ["probe"] if gaps["probe"].n_unique() > 1 else []
+    rows = gaps.filter(_unreadable()).unique([*keys, *probe], maintain_order=True)
+    named = [
+        " on ".join((words.classifier_name(row, keys), *(str(row[key]) for key in probe)))
+        for row in rows.iter_rows(named=True)
+    ]
+    if len(named) > _NAMED:
+        more = f"{len(named) - _NAMED} more"
+        return [
+            f"No verdict for {len(named)} classifiers, most of whose answers name no label word: "
+            f"{'; '.join(named[:_NAMED])} and {more}."
+        ]
+    return [
+        f"No verdict for {name}: {reason}, so most of its labels stand for no answer."
+        for name, reason in zip(named, rows["no_verdict"], strict=True)
+    ]
+
+
+def _unreadable() -> pl.Expr:
+    return pl.col("no_verdict").str.ends_with(stats.UNREADABLE).fill_null(False)
 
 
 def findings(gaps: pl.DataFrame) -> list[Finding]:
@@ -157,8 +198,8 @@ def cautions(study: Study, record: Record, tables: Mapping[str, pl.DataFrame]) -
         )
     if study.limit is not None:
         found.append(
-            f"Only the first {study.limit:,} items of each attribute or bias type were used "
-            "(limit)."
+            f"Only a balanced sample of some {study.limit:,} items of each attribute or bias type "
+            "was used (limit)."
         )
     if not tables:
         return found
@@ -216,7 +257,8 @@ def _about_answers(study: Study, answers: pl.DataFrame) -> list[str]:
         rule = words.UNPARSED.get(rules.get(row["method"], ""))
         found.append(
             f"{row['model']}, {row['method']}, on {row['probe']}: no label could be read from "
-            f"{row['share']:.1%} of answers{f'; such an answer counts as {rule}' if rule else ''}."
+            f"{row['share']:.1%} of answers{f'; such an answer counts as {rule}' if rule else ''}"
+            f"{_NO_VERDICT if row['share'] > stats.UNREADABLE_SHARE else ''}."
         )
     return found
 

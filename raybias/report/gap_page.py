@@ -121,7 +121,7 @@ def _summaries(tables: Mapping[str, pl.DataFrame]) -> list[facts.Facts]:
 
 def _certainty(study: Study, gaps: pl.DataFrame) -> dict[str, Any]:
     counts = gaps["n_runs"].unique().sort().to_list()
-    tested = gaps["p_value"].drop_nulls().len()
+    tested = gaps["significant"].count()
     level = study.statistics.level
     return {
         "n_runs": str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}",

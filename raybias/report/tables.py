@@ -56,7 +56,7 @@ def write_tables(store: Store, study: Study) -> dict[str, pl.DataFrame]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         counts, coverage = count_predictions(store)
-        gaps = _gaps(counts.cells, study)
+        gaps = _gaps(counts, study)
     notes = list(dict.fromkeys(str(warning.message) for warning in caught))
     tables = {
         **_summaries(counts, gaps),
@@ -97,12 +97,19 @@ def _breakdowns(counts: stats.Counts, gaps: pl.DataFrame, study: Study) -> dict[
     rates = stats.rates(stats.without_extras(counts.cells))
     options = study.statistics
     interval, level, adjust = options.interval or "t", options.level, options.adjust or "none"
+    withheld = stats.unreadable(counts.answers)
     return {
         "markedness": stats.markedness(
-            counts.cells, members, interval=interval, level=level, adjust=adjust
+            counts.cells, members, interval=interval, level=level, adjust=adjust, withheld=withheld
         ),
         "by_term": stats.by_term(
-            counts.terms, rates, members, interval=interval, level=level, adjust=adjust
+            counts.terms,
+            rates,
+            members,
+            interval=interval,
+            level=level,
+            adjust=adjust,
+            withheld=withheld,
         ),
         "by_template": stats.by_template(counts.cells, members),
     }
@@ -171,8 +178,9 @@ def print_gap_table(gaps: pl.DataFrame, *, file: TextIO | None = None) -> None:
     print(f"{gap_table(gaps)}\n\n{findings.headline(gaps)}", file=file or sys.stdout)
 
 
-def _gaps(cells: pl.DataFrame, study: Study) -> pl.DataFrame:
-    options = study.statistics
+def _gaps(counts: stats.Counts, study: Study) -> pl.DataFrame:
+    cells, options = counts.cells, study.statistics
+    withheld = stats.unreadable(counts.answers)
 
     def judged(part: pl.DataFrame, reference: Mapping[str, Sequence[str]]) -> pl.DataFrame:
         return stats.gaps(
@@ -183,6 +191,7 @@ def _gaps(cells: pl.DataFrame, study: Study) -> pl.DataFrame:
             adjust=options.adjust or "none",
             draws=options.bootstrap_draws,
             seed=options.bootstrap_seed,
+            withheld=withheld,
         )
 
     listed = {probe.name: probe.reference_groups for probe in study.probes}

@@ -64,7 +64,7 @@ def verdict(row: Mapping[str, Any]) -> str:
     if gap is None:
         return "not defined"
     if row["significant"] is None:
-        return "not judged"
+        return row["no_verdict"] or "not judged"
     if not row["significant"]:
         return "not significant"
     if not row["survives"]:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raybias.config import ChainOfThought, FewShot, Prompted, ZeroShot
+from raybias.config import ChainOfThought, Prompted
 from raybias.errors import WorkFailed
 from raybias.probes import prompts
 from raybias.runtime.shards import Shard
@@ -146,7 +146,7 @@ class PromptedAnswers:
     def answer(self, run: Recipe, item_ids: Sequence[str], texts: Sequence[str]) -> Answer:
         """The label word that comes first in each sampled answer."""
         asked = self.text_generator.backbone.encode(
-            [prompt_of(self.method, text, run.shots, self.words) for text in texts]
+            [prompts.first_prompt(self.method, text, self.words, run.shots) for text in texts]
         )
         thought, found = self._said(run, item_ids, texts, asked)
         said = [self._decoded(each.tokens) for each in thought] or [""] * len(texts)
@@ -193,7 +193,12 @@ class PromptedAnswers:
 
         def conclusions(numbers: Sequence[int], tokens: Sequence[Sequence[int]]) -> list[list[int]]:
             thoughts = zip(numbers, map(self._decoded, tokens), strict=True)
-            return encode([prompts.conclusion_prompt(texts[n], said) for n, said in thoughts])
+            return encode(
+                [
+                    prompts.answered_prompt(method, texts[n], self.words, reasoning=said)
+                    for n, said in thoughts
+                ]
+            )
 
         return writer.generate_twice(
             asked,
@@ -217,23 +222,6 @@ class PromptedAnswers:
             drawn = generator(run.seed, run.run_id, item_id, "unparsed").integers(len(self.words))
             return int(drawn)
         return None
-
-
-def prompt_of(
-    method: Prompted, text: str, shots: Sequence[tuple[str, int]], words: Sequence[str]
-) -> str:
-    """The first prompt of a method for a text."""
-    if isinstance(method, FewShot):
-        return prompts.few_shot_prompt(shots, text, words)
-    if isinstance(method, ZeroShot):
-        return prompts.zero_shot_prompt(text)
-    return prompts.reasoning_prompt(text)
-
-
-def answer_words(method: Prompted, words: Sequence[str]) -> list[str]:
-    """The label words as they would follow a method's last prompt, for their tokens."""
-    # Demonstrations write them with a capital.
-    return [word.capitalize() if isinstance(method, FewShot) else word for word in words]
 
 
 def predictions(shard: Shard, items: pa.Table, answer: Answer) -> pa.Table:

@@ -26,7 +26,6 @@ from raybias.config import (
 from raybias.errors import DataError, ModelError
 from raybias.probes import prompts
 from raybias.probes.coreference import coreference_prompts
-from raybias.runtime.answers import answer_words, prompt_of
 from raybias.runtime.plan import read_by
 from raybias.runtime.train import prompt_length, read_texts
 
@@ -148,7 +147,7 @@ def _check_model(
         return
     if is_encoder(backbone):
         raise _needs_causal(backbone, method)
-    said = answer_words(method, words) if isinstance(method, Prompted) else words
+    said = prompts.answer_words(method, words) if isinstance(method, Prompted) else words
     verbalizer_ids(encoder.tokenizer, said)
 
 
@@ -217,17 +216,16 @@ def _check_prompts(
     words = study.verbalizer.words()
     room = method.answer_tokens
     if isinstance(method, ChainOfThought):
-        ending = prompts.conclusion_prompt("", "").removeprefix(prompts.reasoning_prompt(""))
-        room += method.reasoning_tokens + len(encoder.encode([ending])[0])
+        room += method.reasoning_tokens
     asked = {
-        name: encoder.encode([prompt_of(method, t, (), words) for t in frame["text"]])
+        name: encoder.encode([prompts.answered_prompt(method, t, words) for t in frame["text"]])
         for name, frame in items.items()
     }
     for training in trainings_of(method, study):
         for seed in method.seeds:
             shots = shots_of(method, training, sentences, seed)
-            shown = prompt_of(method, "", shots, words)
-            bare = prompt_of(method, "", (), words)
+            shown = prompts.first_prompt(method, "", words, shots)
+            bare = prompts.first_prompt(method, "", words)
             opening = len(encoder.encode([shown])[0]) - len(encoder.encode([bare])[0])
             for name, rows in asked.items():
                 check_lengths(

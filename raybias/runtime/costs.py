@@ -33,7 +33,6 @@ from raybias.engine.schedule import last_step
 from raybias.errors import DataError, ModelError
 from raybias.probes import prompts, training_sentences
 from raybias.probes.coreference import coreference_prompts
-from raybias.runtime.answers import prompt_of
 from raybias.runtime.checks import shots_of
 from raybias.runtime.plan import Plan, read_items
 from raybias.runtime.room import runs_read
@@ -265,16 +264,14 @@ class _Reckoning:
         texts, words = _sample(items["text"]), self.study.verbalizer.words()
 
         def asked(shots: Sequence[tuple[str, int]]) -> float:
-            return _mean(encoder.encode([prompt_of(method, text, shots, words) for text in texts]))
+            asking = [prompts.answered_prompt(method, text, words, shots) for text in texts]
+            return _mean(encoder.encode(asking))
 
         length = asked(())
         if isinstance(method, FewShot):
             # The opening is read once for all rows of a shard.
             shots = shots_of(method, self.study.training[0], self.sentences, method.seeds[0])
             length += (asked(shots) - length) / self.study.resources.rows_per_shard
-        if isinstance(method, ChainOfThought):
-            ending = prompts.conclusion_prompt("", "").removeprefix(prompts.reasoning_prompt(""))
-            length += _mean(encoder.encode([ending]))
         return length + _new_tokens(method)
 
 

@@ -16,7 +16,8 @@ from raybias.engine.generation import TextGenerator
 from raybias.engine.learners import load_learner, load_shared
 from raybias.engine.pair_scores import PairScorer, pair_loader
 from raybias.engine.verbalizer import verbalizer_ids
-from raybias.runtime.answers import Answerer, PromptedAnswers, TunedAnswers, answer_words
+from raybias.probes import prompts
+from raybias.runtime.answers import Answerer, PromptedAnswers, TunedAnswers
 from raybias.runtime.pair_answers import CoreferenceAnswers, PairAnswers
 from raybias.storage import Store
 
@@ -94,5 +95,5 @@ class Answerers:
             return CoreferenceAnswers(generator, method)
         if not isinstance(method, Prompted):
             raise TypeError(f"no answers of {type(method).__name__}")
-        label_ids = verbalizer_ids(backbone.tokenizer, answer_words(method, self.words))
+        label_ids = verbalizer_ids(backbone.tokenizer, prompts.answer_words(method, self.words))
         return PromptedAnswers(generator, method, self.words, label_ids, self.store)

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from raybias.config import Finetuned, Method, Rewriting, Study, Tuned
+from raybias.config import Finetuned, Method, Probe, Rewriting, Study, Tuned
 from raybias.errors import ConfigError, OutputError
 from raybias.probes import probe_items
 from raybias.probes.pair_probes import PAIR_PROBES, in_styles, pair_items
+from raybias.probes.sampling import sample_items, sample_pairs
 from raybias.runtime.inventory import Inventory
 from raybias.runtime.rewrite_room import rewriting_plan
 from raybias.runtime.room import Room
 from raybias.runtime.shards import reading_of
 from raybias.runtime.stages import RewritePlan, ScorePlan, TunePlan
-from raybias.schema import PLACEHOLDER, UNMARKED
 from raybias.storage import Store
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ __all__ = [
     "Plan",
     "check_place",
     "in_style",
-    "limited",
     "plan",
     "read_by",
     "read_items",
@@ -165,12 +164,12 @@ def read_items(study: Study) -> dict[str, pl.DataFrame]:
     DataError, ConfigError: a probe is missing or malformed, or no probe has a style.
     """
     _check_styles(study)
-    found = {probe.name: limited(probe_items(probe), study.limit) for probe in study.probes}
+    found = {probe.name: _sampled(probe, study.limit) for probe in study.probes}
     for probe in study.pairs:
         pairs = pair_items(probe.source, probe.data, kinds=probe.kinds)
         kind = PAIR_PROBES[probe.source].kind
         if study.limit is not None:
-            pairs = pairs.filter(pl.int_range(pl.len()).over(kind) < study.limit)
+            pairs = sample_pairs(pairs, study.limit, kind=kind, source=probe.source)
         styles = [name for name in study.styles.names if name in PAIR_PROBES[probe.source].styles]
         found[probe.name] = in_styles(
             probe.source,
@@ -182,6 +181,11 @@ def read_items(study: Study) -> dict[str, pl.DataFrame]:
             seed=study.styles.seed,
         )
     return found
+
+
+def _sampled(probe: Probe, limit: int | None) -> pl.DataFrame:
+    items = probe_items(probe)
+    return items if limit is None else sample_items(items, limit, source=probe.source)
 
 
 def _check_styles(study: Study) -> None:
@@ -216,31 +220,6 @@ def read_by(study: Study, method: Method) -> list[str]:
             cure=f"add pairs of source {', '.join(sources)}, or take the method out",
         )
     return found
-
-
-def limited(items: pl.DataFrame, limit: int | None) -> pl.DataFrame:
-    """The first `limit` items of each attribute, in their order.
-
-    Unmarked and placeholder items come beside them where their template does.
-    """
-    if limit is None:
-        return items
-    extra = pl.col("group").is_in([UNMARKED, PLACEHOLDER])
-    own = items.filter(~extra).filter(pl.int_range(pl.len()).over("attribute") < limit)
-    kept = own.select("attribute", "template_id").unique()
-    return items.join(
-        pl.concat(
-            [
-                own.select("item_id"),
-                items.filter(extra)
-                .join(kept, on=["attribute", "template_id"], how="semi")
-                .select("item_id"),
-            ]
-        ),
-        on="item_id",
-        how="semi",
-        maintain_order="left",
-    )
 
 
 def check_place(store: Store, inventory: Inventory) -> None:

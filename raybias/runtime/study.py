@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raybias.config import Backbone, Method, PairMethod, Prompted, Study, Tuned
-from raybias.probes import training_sentences
+from raybias.probes import prompts, training_sentences
 from raybias.probes.pair_probes import PAIR_PROBES
-from raybias.runtime.answers import Recipe, prompt_of
+from raybias.runtime.answers import Recipe
 from raybias.runtime.checks import check_inputs, check_rewritten, shots_of, trainings_of
 from raybias.runtime.cluster import clear_errors, connected
 from raybias.runtime.inventory import grown, read_inventory
@@ -198,7 +198,7 @@ class _Work:
                     Recipe(run_id, seed, tuple(shots)).write(
                         self.store,
                         sampling=sampling_of(backbone, method),
-                        prompt=prompt_of(method, "{text}", shots, study.verbalizer.words()),
+                        **prompts.prompt_record(method, study.verbalizer.words(), shots),
                     )
                     rows.append(_untuned(run_id, backbone, method, dataset, seed))
         return rows

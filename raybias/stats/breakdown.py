@@ -29,6 +29,7 @@ def by_term(
     interval: str = "t",
     level: float = 0.95,
     adjust: Adjust = "benjamini_hochberg",
+    withheld: pl.DataFrame | None = None,
 ) -> pl.DataFrame:
     """Each term's false positive rate minus the mean over reference groups in the same run.
 
@@ -38,11 +39,13 @@ def by_term(
     rates: of `stats.rates` on the cells of the same predictions.
     members: of `stats.members`.
     interval: normal or t, over runs; anything else is taken as t.
+    withheld: of `unreadable`: classifiers without a verdict.
 
     Returns
     -------
     The keys, attribute, rate, group, term, gap, sd, n_runs, mean_rate, n_items (FP + TN
-    sentences of a run; the fewest), low, high, p_value, q_value, significant, survives.
+    sentences of a run; the fewest), low, high, p_value, no_verdict, q_value, significant,
+    survives.
     """
     terms = without_extras(terms).filter(pl.col("term") != "").cast({pl.Categorical: pl.String})
     keys = ["probe", "attribute", "group"]
@@ -70,7 +73,7 @@ def by_term(
     )
     rule = "normal" if interval == "normal" else "t"
     judged = parametric(table, value="gap", interval=rule, level=level)
-    return verdicts(judged, level=level, adjust=adjust)
+    return verdicts(judged, level=level, adjust=adjust, withheld=withheld)
 
 
 def by_template(cells: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:

@@ -33,6 +33,7 @@ def gaps(
     adjust: Adjust = "benjamini_hochberg",
     draws: int = 10_000,
     seed: int = 0,
+    withheld: pl.DataFrame | None = None,
 ) -> pl.DataFrame:
     """Compute every false positive rate gap, its interval and whether it is significant.
 
@@ -49,13 +50,14 @@ def gaps(
         over templates (percentiles; needs template ids).
     adjust: with benjamini_hochberg, what `survives` also has q <= 1 - level.
     draws, seed: of the bootstrap.
+    withheld: of `unreadable`: classifiers that have gaps and intervals, but no verdict.
 
     Returns
     -------
     schema.GAPS, sorted by model, attribute, rate and group. `n_items` is FP + TN of a run
     (the fewest, where runs differ), `sd` has ddof 1, `p_value` is two-sided and belongs to
     the interval, `q_value` is Benjamini-Hochberg's over the whole table. A gap is
-    `significant` when its interval excludes 0.
+    `significant` when its interval excludes 0; `no_verdict` says why a classifier is withheld.
 
     Raises
     ------
@@ -88,7 +90,7 @@ def gaps(
     else:
         judged = parametric(table, value="gap", interval=interval, level=level)
     return (
-        verdicts(judged, level=level, adjust=adjust)
+        verdicts(judged, level=level, adjust=adjust, withheld=withheld)
         .with_columns(half_width=(pl.col("high") - pl.col("low")) / 2, interval=pl.lit(interval))
         .sort("model", "attribute", "rate", "group", *schema.KEYS[1:])
         .select(pl.col(name).cast(dtype) for name, dtype in pl.Schema(schema.GAPS).items())

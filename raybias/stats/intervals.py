@@ -13,6 +13,8 @@ import numpy.typing as npt
 import polars as pl
 from scipy import stats
 
+from raybias import schema
+
 #: Below this a difference of rates, which are quotients of counts, is rounding.
 ROUNDING: Final = 1e-12
 
@@ -79,13 +81,38 @@ def parametric(table: pl.DataFrame, *, value: str, interval: str, level: float) 
     )
 
 
-def verdicts(table: pl.DataFrame, *, level: float, adjust: Adjust) -> pl.DataFrame:
-    """Add `q_value` (Benjamini-Hochberg over the table), `significant` and `survives`."""
-    excludes_zero = (pl.col("low") > 0) | (pl.col("high") < 0)
+def verdicts(
+    table: pl.DataFrame,
+    *,
+    level: float,
+    adjust: Adjust,
+    withheld: pl.DataFrame | None = None,
+) -> pl.DataFrame:
+    """Add `no_verdict`, `q_value` (Benjamini-Hochberg over the table), `significant`, `survives`.
+
+    Parameters
+    ----------
+    table: schema.KEYS, and `low`, `high` and `p_value` of means over runs.
+    withheld: schema.KEYS and `no_verdict` of classifiers without a verdict, such as
+        `unreadable` gives; their rows enter no correction and have null for the other three.
+    """
+    table = table.with_columns(no_verdict=_reasons(table, withheld))
+    judged = pl.col("no_verdict").is_null()
+    excludes_zero = pl.when(judged).then((pl.col("low") > 0) | (pl.col("high") < 0))
     passes = pl.col("q_value") <= 1 - level if adjust == "benjamini_hochberg" else pl.lit(True)
-    return table.with_columns(q_value=false_discovery(table["p_value"])).with_columns(
+    tested = table.select(pl.when(judged).then("p_value")).to_series()
+    return table.with_columns(q_value=false_discovery(tested)).with_columns(
         significant=excludes_zero, survives=excludes_zero & passes
     )
+
+
+def _reasons(table: pl.DataFrame, withheld: pl.DataFrame | None) -> pl.Series:
+    """Why each row of the table has no verdict, null where it has one."""
+    if withheld is None or withheld.is_empty():
+        return pl.repeat(None, table.height, dtype=pl.String, eager=True)
+    keys = table.select(pl.col(schema.KEYS).cast(pl.String))
+    found = keys.join(withheld, on=schema.KEYS, how="left", nulls_equal=True, maintain_order="left")
+    return found["no_verdict"]
 
 
 def false_discovery(p_value: pl.Series) -> pl.Series:

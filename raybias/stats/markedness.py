@@ -79,6 +79,7 @@ def markedness(
     interval: str = "t",
     level: float = 0.95,
     adjust: Adjust = "benjamini_hochberg",
+    withheld: pl.DataFrame | None = None,
 ) -> pl.DataFrame:
     """Separate the effect of being marked at all from that of the group that is named.
 
@@ -93,6 +94,7 @@ def markedness(
     cells: schema.CELLS.
     members: of `members`.
     interval: normal or t, over runs; anything else is taken as t.
+    withheld: of `unreadable`: classifiers without a verdict.
 
     Returns
     -------
@@ -114,7 +116,7 @@ def markedness(
     rule = "normal" if interval == "normal" else "t"
     judged = parametric(table, value="estimate", interval=rule, level=level)
     return (
-        verdicts(judged, level=level, adjust=adjust)
+        verdicts(judged, level=level, adjust=adjust, withheld=withheld)
         .sort("model", "attribute", "rate", "effect", "group", *schema.KEYS[1:])
         .select(pl.col(name).cast(dtype) for name, dtype in types.items())
     )

@@ -132,6 +132,22 @@ def test_rewriting_is_paired_as_the_profile_says_and_found_beside_the_study(
         ({"methods": [{"backbones": ["gpt3"]}]}, "names the backbone 'gpt3'; there are gpt2"),
         ({"methods": [{"kind": "cot", "seeds": [1, 1]}]}, "methods.0: seeds repeat: 1"),
         ({"methods": [{"kind": "lora", "template": "x"}]}, "template 'x' has no {text}"),
+        (
+            {"methods": [{"kind": "zero_shot", "template": "Is this {choices}?"}]},
+            "methods.0: template 'Is this {choices}?' has no {text}",
+        ),
+        (
+            {"methods": [{"kind": "zero_shot", "template": "{text} {sentence}"}]},
+            "template has {sentence}, which stands for nothing; use {text}, {choices}",
+        ),
+        (
+            {"methods": [{"kind": "few_shot", "demonstration": "{text} is so"}]},
+            "demonstration '{text} is so' has no {Label}",
+        ),
+        (
+            {"methods": [{"kind": "cot", "conclusion": "So {text} is"}]},
+            "conclusion 'So {text} is' has no {reasoning}",
+        ),
         ({"methods": [{"kind": "lora", "schedule": "cosine", "max_steps": None}]}, "needs max_st"),
         ({"training": []}, "method 'soft_prompt' needs a training set"),
         ({"limit": 0}, "limit: Input should be greater than or equal to 1 (got 0)"),

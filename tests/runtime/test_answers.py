@@ -17,7 +17,7 @@ from raybias.engine.learners import load_learner
 from raybias.engine.sampling import Sampler, Sampling
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.probes import prompts
-from raybias.runtime.answers import Answer, PromptedAnswers, Recipe, answer_words
+from raybias.runtime.answers import Answer, PromptedAnswers, Recipe
 from raybias.runtime.loading import Answerers
 from raybias.schema import LABELS
 from raybias.seeding import generator
@@ -34,7 +34,7 @@ METHODS = {
 
 def answerer(folder: Path, method: Prompted, *, budget: int = 4096) -> PromptedAnswers:
     backbone = load_backbone(Backbone(id=str(folder), dtype="float32", bos="prepend"))
-    ids = verbalizer_ids(backbone.tokenizer, answer_words(method, LABELS))
+    ids = verbalizer_ids(backbone.tokenizer, prompts.answer_words(method, LABELS))
     text_generator = TextGenerator(backbone, tokens_per_batch=budget)
     return PromptedAnswers(text_generator, method, LABELS, ids, Store(str(folder)))
 
@@ -71,13 +71,14 @@ def plainly(folder: Path, method: Prompted, text: str) -> str:
             row.append(token)
         return tokenizer.decode(row[begun:], skip_special_tokens=True)
 
-    if isinstance(method, ChainOfThought):
-        thought = go_on(prompts.reasoning_prompt(text), "reasoning", method.reasoning_tokens)
-        end = go_on(prompts.conclusion_prompt(text, thought), "answer", method.answer_tokens)
-        return f"{thought} [...]{end}" if thought else end
-    if isinstance(method, FewShot):
-        return go_on(prompts.few_shot_prompt(SHOTS, text, LABELS), "answer", 3)
-    return go_on(prompts.zero_shot_prompt(text), "answer", 3)
+    shots = SHOTS if isinstance(method, FewShot) else ()
+    prompt = prompts.first_prompt(method, text, LABELS, shots)
+    if not isinstance(method, ChainOfThought):
+        return go_on(prompt, "answer", 3)
+    thought = go_on(prompt, "reasoning", method.reasoning_tokens)
+    second = prompts.answered_prompt(method, text, LABELS, reasoning=thought)
+    end = go_on(second, "answer", method.answer_tokens)
+    return f"{thought} [...]{end}" if thought else end
 
 
 @pytest.mark.parametrize("kind", prompting.CONFIGS)
