@@ -287,7 +287,8 @@ KINDS: Final = (
 )
 
 
-def _kind(data: Any) -> str:
+def kind_of(data: Any) -> str:
+    """The `kind` of a method, or of a mapping that will be one."""
     kind = data.get("kind", "soft_prompt") if isinstance(data, dict) else getattr(data, "kind", "")
     return str(kind)
 
@@ -302,7 +303,7 @@ Method = Annotated[
     | Annotated[PairScore, Tag("pair_score")]
     | Annotated[Coreference, Tag("coreference")],
     Discriminator(
-        _kind,
+        kind_of,
         custom_error_type="kind",
         custom_error_message=f"unknown kind of method; known kinds: {', '.join(KINDS)}",
     ),

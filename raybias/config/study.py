@@ -7,20 +7,27 @@ Options that differ between the `paper` and `strict` profiles are None here unti
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Final, Literal, Self
 
-import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from raybias.config.data import Backbone, PairProbe, Probe, TrainingSet, Verbalizer
 from raybias.config.methods import KINDS, Method, PairMethod, SoftPrompt, Tuned
+from raybias.config.overrides import override
 from raybias.config.prompted import FewShot
 from raybias.config.section import Name, Profile, Section
 from raybias.config.styles import Styles
 from raybias.config.tracking import Tracking
+from raybias.config.yaml_text import parse_yaml
 from raybias.errors import ConfigError
 
 Interval = Literal["normal", "t", "bootstrap"]
+#: By pydantic's type of error, what it says in Python's words.
+_MESSAGES: Final = {
+    "tuple_type": "needs a list",
+    "model_type": "needs keys with values",
+    "dict_type": "needs keys with values",
+}
 
 
 class Statistics(Section):
@@ -208,15 +215,15 @@ def load_study(
     """
     source = Path(path)
     try:
-        data = yaml.safe_load(source.read_text("utf-8"))
+        data = parse_yaml(source.read_text("utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read ({error.strerror})", where=str(path)) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"not YAML ({error})", where=str(path)) from error
+    except ValueError as error:
+        raise ConfigError(str(error), where=str(path)) from error
     if not isinstance(data, dict):
         raise ConfigError("holds no keys", where=str(path), cure="see jobs/ for examples")
     for text in overrides:
-        _override(data, text)
+        override(data, text, Study)
     if profile is not None:
         data["profile"] = profile
     if limit is not None:
@@ -231,34 +238,13 @@ def parse_study(data: dict[str, Any], *, where: str = "study") -> Study:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"] if part not in KINDS)
-        message = first["msg"].removeprefix("Value error, ")
+        message = _MESSAGES.get(first["type"], first["msg"].removeprefix("Value error, "))
         given = "" if first["type"] in ("value_error", "missing") else f" (got {first['input']!r})"
         # A wrong entry also makes the list around it too short; that is no second fault.
         more = sum(each["loc"] != first["loc"][: len(each["loc"])] for each in error.errors()[1:])
         rest = f" (and {more} more)" if more else ""
         raise ConfigError(
             f"{place + ': ' if place else ''}{message}{given}{rest}", where=where
-        ) from error
-
-
-def _override(data: dict[str, Any], text: str) -> None:
-    dotted, equals, raw = text.partition("=")
-    if not equals or not dotted:
-        raise ConfigError(f"--set {text!r} is not key=value", cure="such as methods.0.keep=3")
-    *parents, last = dotted.split(".")
-    node: Any = data
-    try:
-        value = yaml.safe_load(raw)
-        for part in parents:
-            node = node[int(part)] if isinstance(node, list) else node.setdefault(part, {})
-        if isinstance(node, list):
-            node[int(last)] = value
-        else:
-            node[last] = value
-    except (yaml.YAMLError, ValueError, IndexError, TypeError, AttributeError) as error:
-        raise ConfigError(
-            f"--set {text!r} does not fit the study ({error})",
-            cure="dots go into sections, numbers into lists: methods.0.keep=3",
         ) from error
 
 

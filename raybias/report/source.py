@@ -17,10 +17,9 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
-import yaml
 
 from raybias import schema, stats
-from raybias.config import Profile, Study, parse_study
+from raybias.config import Profile, Study, parse_study, parse_yaml
 from raybias.errors import DataError, OutputError
 from raybias.storage import Store
 
@@ -73,9 +72,9 @@ def load_record(store: Store) -> Record:
             "holds no study.yaml", where=store.uri, cure="give the OUT of a finished study"
         )
     try:
-        content = yaml.safe_load(store.read_text("study.yaml"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise OutputError(f"not YAML ({error})", where=where) from error
+        content = parse_yaml(store.read_text("study.yaml"))
+    except ValueError as error:
+        raise OutputError(str(error), where=where) from error
     if not isinstance(content, dict) or not isinstance(content.get("study"), dict):
         raise OutputError("has no key `study`", where=where)
     return Record(

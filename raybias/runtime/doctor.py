@@ -16,11 +16,13 @@ from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit, urlunsplit
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from raybias.errors import PlanError
+from raybias.redaction import redact
 from raybias.runtime.inventory import size
 from raybias.runtime.weaknesses import Finding, cluster_weaknesses, out_weaknesses
 
@@ -160,9 +162,13 @@ def _reachable() -> Iterator[Finding]:
     if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
         yield Finding("ok", "model hub", "not tried, HF_HUB_OFFLINE is set")
         return
-    place = os.environ.get("HF_ENDPOINT", _HUB)
+    address = os.environ.get("HF_ENDPOINT", _HUB)
+    place = redact(address)
     try:
-        with urllib.request.urlopen(place, timeout=_HUB_TIMEOUT_S):
+        # urllib takes no user and password in an address, and needs none to see who answers.
+        parts = urlsplit(address)
+        bare = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+        with urllib.request.urlopen(bare, timeout=_HUB_TIMEOUT_S):
             yield Finding("ok", "model hub", f"{place} answers")
     except (urllib.error.URLError, OSError, ValueError) as error:
         yield Finding(

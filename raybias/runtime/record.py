@@ -18,7 +18,7 @@ from typing import Any, Final
 import polars as pl
 import yaml
 
-from raybias.config import Study, parse_study
+from raybias.config import Study, parse_study, parse_yaml
 from raybias.errors import OutputError, StorageError
 from raybias.storage import Store
 
@@ -67,7 +67,7 @@ def read_record(store: Store) -> Record:
         )
     where = store.uri_of(NAME)
     try:
-        content = yaml.safe_load(store.read_text(NAME))
+        content = parse_yaml(store.read_text(NAME))
         return Record(
             study=parse_study(content["study"], where=where),
             data=dict(content["data"]),
@@ -75,7 +75,7 @@ def read_record(store: Store) -> Record:
             command=str(content["command"]),
             parameters=dict(content.get("parameters") or {}),
         )
-    except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise OutputError(f"is no record of a study ({error})", where=where) from error
 
 

@@ -59,6 +59,14 @@ def test_labels_and_runs(client: TestClient) -> None:
     assert client.get("/healthz").json() == {"status": "ok"}
 
 
+@pytest.mark.parametrize("kind", [None, "application/x-www-form-urlencoded", "text/plain"])
+def test_json_is_read_whatever_it_is_called(client: TestClient, kind: str | None) -> None:
+    """`curl -d` calls it a form."""
+    headers = TOKEN if kind is None else TOKEN | {"Content-Type": kind}
+    answer = client.post("/label", content=b'{"run": "a", "texts": ["one"]}', headers=headers)
+    assert answer.status_code == 200, answer.text
+
+
 @pytest.mark.parametrize(
     "given", [None, "", "Bearer", "Bearer ", "Bearer secret2", "Basic secret", "secret", "Bearer é"]
 )
