@@ -128,7 +128,8 @@ def load_classifier(
 
     Raises
     ------
-    ModelError: not found, no safetensors weights, or a head that the model cannot have.
+    ModelError: not found, no safetensors weights, a head that the model cannot have, or a
+        checkpoint that lacks weights beside the head.
     """
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
@@ -143,7 +144,12 @@ def load_classifier(
     else:
         label_ids = ()
         model, missing = load_pretrained(
-            AutoModelForSequenceClassification, spec, dtype=dtype, num_labels=len(LABELS)
+            AutoModelForSequenceClassification,
+            spec,
+            dtype=dtype,
+            is_new=_is_new,
+            cure="give a whole checkpoint without a head, or with one of three labels",
+            num_labels=len(LABELS),
         )
         head = _head(model, missing)
     model.requires_grad_(False).eval()
@@ -184,6 +190,12 @@ def initial_head(classifier: Classifier, seed: int) -> dict[str, Tensor]:
             values = generator(seed, "head", name).normal(0.0, spread, shape)
         drawn[name] = torch.from_numpy(values.astype(np.float32)).to(classifier.device)
     return drawn
+
+
+def _is_new(model: PreTrainedModel, name: str) -> bool:
+    """Whether a weight belongs to the head, or to a pooler that only a head reads."""
+    base = f"{model.base_model_prefix}."
+    return not name.startswith(base) or name.startswith(f"{base}pooler.")
 
 
 def _head(model: PreTrainedModel, missing: Sequence[str]) -> dict[str, tuple[int, ...]]:
