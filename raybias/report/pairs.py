@@ -17,11 +17,12 @@ from raybias.errors import DataError
 from raybias.report import words
 from raybias.report.pair_figures import effect_figures
 from raybias.report.pair_page import PairSection, pair_section
-from raybias.report.source import Record, as_frame
+from raybias.report.source import as_frame
 from raybias.report.t_figures import t_figures
 from raybias.report.tables import write_frame
 from raybias.stats import pairs
 from raybias.storage import Store
+from raybias.study_record import Record
 
 Scale = Literal["score", "log"]
 
