@@ -59,7 +59,8 @@ def plan(study: Study, *, out: str | Path | None = None, address: str | None = N
     from raybias.runtime.inventory import grown, read_inventory
     from raybias.runtime.plan import plan as decide
 
-    inventory = grown(read_inventory(address), study.resources.nodes)
+    there = read_inventory(address, products=study.undecided)
+    inventory = grown(there, study.resources.nodes)
     return decide(study.resolve(), inventory, out=None if out is None else str(out))
 
 

@@ -19,8 +19,9 @@ class Backbone(Section):
     """Short name in tables and file names; the last part of `id` by default."""
     revision: str | None = None
     """Branch, tag or commit on the hub."""
-    dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
-    """Precision of the frozen weights; prompts, label logits and losses stay float32."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Precision of the frozen weights; prompts, label logits and losses stay float32. auto is
+    decided once per OUT: bfloat16 where the hardware multiplies in it, float32 elsewhere."""
     bos: Literal["tokenizer", "prepend", "none"] = "tokenizer"
     """Begin-of-sequence token before a text: as the tokenizer adds it, exactly one, or none."""
 

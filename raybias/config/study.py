@@ -6,6 +6,7 @@ Options that differ between the `paper` and `strict` profiles are None here unti
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
@@ -180,6 +181,39 @@ class Study(Section):
     def methods_of(self, backbone: Backbone) -> list[Method]:
         """The methods that are used on a backbone."""
         return [m for m in self.methods if not m.backbones or backbone.name in m.backbones]
+
+    @property
+    def checkpoints(self) -> dict[str, Backbone]:
+        """Every model that is loaded: backbones by name, and those that rewrite pairs."""
+        found = {backbone.name: backbone for backbone in self.backbones}
+        for style, options in self.styles.rewriting.items():
+            found[f"rewriting {style}"] = options.spec()
+            found[f"adequacy {style}"] = options.adequacy.spec()
+        return found
+
+    def pinned(self, revisions: Mapping[str, str | None]) -> Self:
+        """Return the study with the revision of each of its `checkpoints` replaced."""
+        backbones = tuple(
+            each.model_copy(update={"revision": revisions[each.name]}) for each in self.backbones
+        )
+        return self.model_copy(
+            update={"backbones": backbones, "styles": self.styles.pinned(revisions)}
+        )
+
+    @property
+    def undecided(self) -> bool:
+        """Whether the dtype of a backbone is still `auto`."""
+        return any(backbone.dtype == "auto" for backbone in self.backbones)
+
+    def with_dtypes(self, dtypes: Mapping[str, str]) -> Self:
+        """Return the study with `auto` replaced by a backbone's dtype, by its name."""
+        backbones = tuple(
+            each.model_copy(update={"dtype": dtypes.get(each.name, each.dtype)})
+            if each.dtype == "auto"
+            else each
+            for each in self.backbones
+        )
+        return self.model_copy(update={"backbones": backbones})
 
     def resolve(self) -> Study:
         """The same study with every option that the profile decides filled in."""

@@ -12,20 +12,17 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cached_property
-from pathlib import Path
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from raybias.config import Backbone as Spec
+from raybias.engine.checkpoint import folder_of, locate
 from raybias.errors import ModelError
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
-
-#: The model that `Backbone.id == "planted"` names.
-PLANTED: Final = Path(__file__).parents[1] / "assets" / "planted"
 
 #: What each of transformers' auto classes that are used here loads.
 _KINDS: Final = {
@@ -179,7 +176,7 @@ def load_pretrained(
     try:
         model, loading = kind.from_pretrained(
             _source(spec),
-            revision=spec.revision,
+            **_version(spec),
             dtype=getattr(torch, dtype),
             use_safetensors=True,
             trust_remote_code=False,
@@ -227,7 +224,7 @@ def load_tokenizer(spec: Spec) -> TextEncoder:
     config = _config(spec)
     try:
         tokenizer = AutoTokenizer.from_pretrained(
-            _source(spec), revision=spec.revision, trust_remote_code=False
+            _source(spec), **_version(spec), trust_remote_code=False
         )
     except (OSError, ValueError, KeyError) as error:
         raise _unreadable(spec, error) from error
@@ -252,16 +249,16 @@ def empty_model(spec: Spec, kind: Any = None) -> PreTrainedModel:
     config = _config(spec)
     if kind is None:
         kind = AutoModel if is_encoder(spec) else AutoModelForCausalLM
+    # Inputs are checked before a dtype is decided, and ask for the model's structure alone.
+    dtype = torch.float32 if spec.dtype == "auto" else getattr(torch, spec.dtype)
     try:
         with torch.device("meta"):
-            model: PreTrainedModel = kind.from_config(config, dtype=getattr(torch, spec.dtype))
+            model: PreTrainedModel = kind.from_config(config, dtype=dtype)
     except ValueError as error:
         raise _unreadable(spec, error) from error
     # Many models have no such file; what their config says holds then.
     with suppress(OSError):
-        model.generation_config = GenerationConfig.from_pretrained(
-            _source(spec), revision=spec.revision
-        )
+        model.generation_config = GenerationConfig.from_pretrained(_source(spec), **_version(spec))
     return model
 
 
@@ -315,7 +312,19 @@ def _misshapen(weights: Iterable[tuple[str, Sequence[int], Sequence[int]]]) -> s
 
 
 def _source(spec: Spec) -> str:
-    return str(PLANTED) if spec.id == "planted" else spec.id
+    return str(folder_of(spec.id) or spec.id)
+
+
+def _version(spec: Spec) -> dict[str, Any]:
+    """Arguments of `from_pretrained` that say which version of a model is meant, and whence."""
+    if folder_of(spec.id) is not None:
+        return {}
+    located = _located(spec.id, spec.revision)
+    return {"revision": located.commit, "local_files_only": located.cached_only}
+
+
+#: A process asks the hub once for each model.
+_located = lru_cache(maxsize=64)(locate)
 
 
 def _config(spec: Spec) -> PretrainedConfig:
@@ -323,7 +332,7 @@ def _config(spec: Spec) -> PretrainedConfig:
 
     try:
         config: PretrainedConfig = AutoConfig.from_pretrained(
-            _source(spec), revision=spec.revision, trust_remote_code=False
+            _source(spec), **_version(spec), trust_remote_code=False
         )
     except (OSError, ValueError) as error:
         raise _unreadable(spec, error) from error

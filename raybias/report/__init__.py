@@ -2,8 +2,9 @@
 
 from raybias.report.page import write_pair_page, write_report
 from raybias.report.pairs import read_pair_tables
-from raybias.report.source import add_corpus, load_record, restated
+from raybias.report.source import add_corpus, restated
 from raybias.report.tables import gap_table, print_gap_table, write_frame, write_tables
+from raybias.study_record import read_record as load_record
 
 __all__ = [
     "add_corpus",

@@ -14,7 +14,8 @@ import polars as pl
 from raybias import schema, stats
 from raybias.config import Prompted, Study, Tuned
 from raybias.report import words
-from raybias.report.source import Planted, Record
+from raybias.report.source import Planted
+from raybias.study_record import Record
 
 #: A larger share of answers without a label is worth a caution.
 UNPARSED_SHARE: Final = 0.01

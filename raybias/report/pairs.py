@@ -17,12 +17,13 @@ from raybias.errors import DataError
 from raybias.report import words
 from raybias.report.pair_figures import effect_figures, score_figures
 from raybias.report.pair_page import PairFigures, PairSection, pair_section
-from raybias.report.source import Record, as_frame
+from raybias.report.source import as_frame
 from raybias.report.t_figures import t_figures
 from raybias.report.tables import write_frame
 from raybias.stats import pairs
 from raybias.stats.intervals import Adjust
 from raybias.storage import Store
+from raybias.study_record import Record
 
 Scale = Literal["score", "log"]
 

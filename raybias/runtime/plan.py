@@ -19,11 +19,13 @@ from raybias.probes import probe_items
 from raybias.probes.pair_probes import PAIR_PROBES, in_styles, pair_items
 from raybias.probes.sampling import sample_items, sample_pairs
 from raybias.runtime.inventory import Inventory
+from raybias.runtime.precision import Precision, decide_dtypes
 from raybias.runtime.rewrite_room import rewriting_plan
 from raybias.runtime.room import Room
 from raybias.runtime.shards import reading_of
 from raybias.runtime.stages import RewritePlan, ScorePlan, TunePlan
 from raybias.storage import Store
+from raybias.study_record import recorded_dtypes
 
 if TYPE_CHECKING:
     from raybias.engine.shape import ModelShape
@@ -43,6 +45,10 @@ class Plan:
     """A study on an inventory."""
 
     study: str
+    decided: Study
+    """The study, with every dtype that it left to the hardware."""
+    precision: Precision | None
+    """What was decided and why; None where the study, or OUT before it, says."""
     inventory: Inventory
     items: dict[str, int]
     """Rows per probe."""
@@ -74,7 +80,8 @@ def plan(study: Study, inventory: Inventory, *, out: str | None = None) -> Plan:
     Parameters
     ----------
     study: resolved.
-    out: where results will go, to be checked against the inventory.
+    out: where results will go, to be checked against the inventory; a dtype that it was begun
+        with stays.
 
     Raises
     ------
@@ -89,6 +96,8 @@ def plan(study: Study, inventory: Inventory, *, out: str | None = None) -> Plan:
     study = with_scores(study)
     if out is not None:
         check_place(Store(out), inventory)
+        study = recorded_dtypes(Store(out), study)
+    study, precision = decide_dtypes(study, inventory)
     shapes = {backbone.name: model_shape(backbone) for backbone in study.backbones}
     read = read_items(study)
     items = {name: frame.height for name, frame in read.items()}
@@ -118,6 +127,8 @@ def plan(study: Study, inventory: Inventory, *, out: str | None = None) -> Plan:
     )
     return Plan(
         study=study.name,
+        decided=study,
+        precision=precision,
         inventory=inventory,
         items=items,
         shapes=shapes,

@@ -18,8 +18,8 @@ from typing import Final, Literal
 import psutil
 
 from raybias.errors import BadInput
-from raybias.runtime.record import read_record
 from raybias.storage import Store
+from raybias.study_record import read_record
 
 #: Files that can run code when they are opened by who unpickles.
 _PICKLES: Final = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib", ".npz")

@@ -27,9 +27,9 @@ from raybias.probes.planted import Plant
 from raybias.runtime.answers import Answer, predictions
 from raybias.runtime.cluster import clear_errors, explained
 from raybias.runtime.progress import Reporter
-from raybias.runtime.record import Record, begin, make_record, read_record, resumed
 from raybias.runtime.shards import Reading, Shard, missing, shards_of
 from raybias.storage import Store
+from raybias.study_record import Record, begin, make_record, read_record, resumed
 
 DATA = {"probe mine": "0123", "sst5 train": "4567"}
 

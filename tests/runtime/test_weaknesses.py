@@ -12,7 +12,6 @@ import raybias
 from raybias import config
 from raybias.errors import ConfigError, OutputError
 from raybias.runtime.doctor import _reachable
-from raybias.runtime.record import begin, make_record
 from raybias.runtime.weaknesses import (
     Finding,
     Port,
@@ -22,6 +21,7 @@ from raybias.runtime.weaknesses import (
     port_weaknesses,
 )
 from raybias.storage import Store
+from raybias.study_record import begin, make_record
 
 PROXY = Port("0.0.0.0", 8000, "ray::ProxyActor")
 DASHBOARD = Port("192.0.2.7", 8265, "python /x/ray/dashboard/dashboard.py --host=0.0.0.0")

@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 from raybias.cli import app
 from raybias.config import Study
 from raybias.errors import ConfigError, ModelError, OutputError
-from raybias.runtime.record import begin, make_record
 from raybias.runtime.web import Limits, Overloaded, token_digest, web
 from raybias.storage import Store
+from raybias.study_record import begin, make_record
 
 TOKEN = {"Authorization": "Bearer secret"}
 LIMITS = Limits(max_body_bytes=2000, max_texts=3, max_characters=400, timeout_s=0.2)
