@@ -67,7 +67,7 @@ def run(
 def show(gaps: pl.DataFrame, out: str) -> None:
     """Print the gaps with their intervals, what styles do to pairs, and where the page is."""
     from raybias.cli.pairs import show_tables
-    from raybias.report import load_record, print_gap_table, read_pair_tables
+    from raybias.report import load_record, print_gap_table, read_notes, read_pair_tables
     from raybias.storage import Store
 
     store = Store(out)
@@ -75,6 +75,8 @@ def show(gaps: pl.DataFrame, out: str) -> None:
     if study.pairs:
         show_tables(read_pair_tables(store), strict=study.profile == "strict")
     if study.probes:
+        for note in read_notes(store):
+            print(f"raybias: warning: {note}", file=sys.stderr)
         print_gap_table(gaps)
     print(f"\nreport: {store.uri_of('report.html')}")
 

@@ -170,7 +170,7 @@ def _neutral(part: pl.DataFrame) -> list[str]:
             continue
         if rows.height == 1:
             row = rows.row(0, named=True)
-            verdict = "significant" if row["survives"] else "not significant"
+            verdict = "significant" if row["survives"] else row["no_verdict"] or "not significant"
             said.append(
                 f"A neutral word in the group's place changes the rate of {name} by "
                 f"{words.signed(row['estimate'])} "

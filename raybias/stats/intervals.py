@@ -18,6 +18,12 @@ ROUNDING: Final = 1e-12
 
 Adjust = Literal["none", "benjamini_hochberg"]
 
+#: Why a mean over runs has no verdict (column `no_verdict`).
+UNDEFINED: Final = "not defined"
+MIRRORED: Final = "mirror of negative_fpr"
+ONE_RUN: Final = "one run"
+NO_VARIATION: Final = "runs do not vary"
+
 
 def unrounded(value: pl.Expr) -> pl.Expr:
     """A difference of rates with 0 where only rounding differs."""
@@ -48,10 +54,13 @@ def over_runs(table: pl.DataFrame, by: Sequence[str], *more: pl.Expr, value: str
 def parametric(table: pl.DataFrame, *, value: str, interval: str, level: float) -> pl.DataFrame:
     """Add `low`, `high` and the two-sided `p_value` of means over runs; null for one run.
 
+    A t interval is null too where the runs do not vary: no number of copies of one run says how
+    another would come out.
+
     Parameters
     ----------
     table: `value`, `sd` and `n_runs`, as `over_runs` gives them.
-    interval: normal (1.96 sd / sqrt n at level .95, as the papers' code) or t.
+    interval: normal (1.96 sd / sqrt n at level .95, as the papers' code, also where sd is 0) or t.
     """
     n = table["n_runs"].to_numpy().astype(float)
     mean = table[value].cast(pl.Float64).fill_null(np.nan).to_numpy()
@@ -67,7 +76,7 @@ def parametric(table: pl.DataFrame, *, value: str, interval: str, level: float) 
         freedom = np.maximum(n - 1, 1)
         quantile = stats.t.ppf(upper, freedom)
         p_value = 2 * stats.t.sf(score, freedom)
-    known = n > 1
+    known = n > 1 if interval == "normal" else (n > 1) & (sd > ROUNDING)
     columns = {
         "low": mean - quantile * error,
         "high": mean + quantile * error,
@@ -79,13 +88,56 @@ def parametric(table: pl.DataFrame, *, value: str, interval: str, level: float) 
     )
 
 
+def without_verdict(
+    table: pl.DataFrame, *, value: str, mirrored: pl.DataFrame | None = None
+) -> pl.DataFrame:
+    """Add `no_verdict`: why a mean over runs cannot be judged; null where it can.
+
+    Parameters
+    ----------
+    table: `value`, `n_runs` and `low`.
+    mirrored: the keys, attribute and rate of rows that repeat another rate (of
+        `mirrors.mirrored_rates`).
+    """
+    unknown = pl.col("low").is_null()
+    reason = (
+        pl.when(pl.col(value).is_null())
+        .then(pl.lit(UNDEFINED))
+        .when(_among(table, mirrored))
+        .then(pl.lit(MIRRORED))
+        .when(unknown & (pl.col("n_runs") < 2))
+        .then(pl.lit(ONE_RUN))
+        .when(unknown)
+        .then(pl.lit(NO_VARIATION))
+    )
+    return table.with_columns(no_verdict=reason)
+
+
 def verdicts(table: pl.DataFrame, *, level: float, adjust: Adjust) -> pl.DataFrame:
-    """Add `q_value` (Benjamini-Hochberg over the table), `significant` and `survives`."""
-    excludes_zero = (pl.col("low") > 0) | (pl.col("high") < 0)
+    """Add `q_value` (Benjamini-Hochberg over the table), `significant` and `survives`.
+
+    They are null in rows with a `no_verdict`, where the table has that column, and such rows
+    enter no correction.
+    """
+    explained = "no_verdict" in table.columns
+    judged = pl.col("no_verdict").is_null() if explained else pl.lit(True)
+    excludes_zero = pl.when(judged).then((pl.col("low") > 0) | (pl.col("high") < 0))
     passes = pl.col("q_value") <= 1 - level if adjust == "benjamini_hochberg" else pl.lit(True)
-    return table.with_columns(q_value=false_discovery(table["p_value"])).with_columns(
+    tested = table.select(pl.when(judged).then("p_value")).to_series()
+    return table.with_columns(q_value=false_discovery(tested)).with_columns(
         significant=excludes_zero, survives=excludes_zero & passes
     )
+
+
+def _among(table: pl.DataFrame, rows: pl.DataFrame | None) -> pl.Series:
+    """Whether each row of the table is named by `rows`, by all their columns."""
+    if rows is None or rows.is_empty():
+        return pl.repeat(False, table.height, eager=True)
+    named = rows.with_columns(named=True)
+    found = table.select(rows.columns).join(
+        named, on=rows.columns, how="left", nulls_equal=True, maintain_order="left"
+    )
+    return found["named"].fill_null(False)
 
 
 def false_discovery(p_value: pl.Series) -> pl.Series:

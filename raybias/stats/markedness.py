@@ -17,7 +17,14 @@ import polars as pl
 from raybias import schema
 from raybias.schema import PLACEHOLDER, UNMARKED
 from raybias.stats.cells import RUN_KEYS, codes
-from raybias.stats.intervals import Adjust, over_runs, parametric, unrounded, verdicts
+from raybias.stats.intervals import (
+    Adjust,
+    over_runs,
+    parametric,
+    unrounded,
+    verdicts,
+    without_verdict,
+)
 from raybias.stats.rates import RATES
 
 _EFFECT: Final = (*schema.KEYS, "attribute", "group", "rate", "effect")
@@ -79,6 +86,7 @@ def markedness(
     interval: str = "t",
     level: float = 0.95,
     adjust: Adjust = "benjamini_hochberg",
+    mirrored: pl.DataFrame | None = None,
 ) -> pl.DataFrame:
     """Separate the effect of being marked at all from that of the group that is named.
 
@@ -93,6 +101,7 @@ def markedness(
     cells: schema.CELLS.
     members: of `members`.
     interval: normal or t, over runs; anything else is taken as t.
+    mirrored: of `stats.mirrored`; these rates have no verdict.
 
     Returns
     -------
@@ -113,8 +122,9 @@ def markedness(
     )
     rule = "normal" if interval == "normal" else "t"
     judged = parametric(table, value="estimate", interval=rule, level=level)
+    explained = without_verdict(judged, value="estimate", mirrored=mirrored)
     return (
-        verdicts(judged, level=level, adjust=adjust)
+        verdicts(explained, level=level, adjust=adjust)
         .sort("model", "attribute", "rate", "effect", "group", *schema.KEYS[1:])
         .select(pl.col(name).cast(dtype) for name, dtype in types.items())
     )
