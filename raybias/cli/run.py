@@ -75,7 +75,13 @@ def show(gaps: pl.DataFrame, out: str, *, profile: Profile | None = None) -> Non
     `profile` is the one that the statistics were restated by, if any.
     """
     from raybias.cli.pairs import show_tables
-    from raybias.report import load_record, print_gap_table, read_pair_tables, restated
+    from raybias.report import (
+        load_record,
+        print_gap_table,
+        read_notes,
+        read_pair_tables,
+        restated,
+    )
     from raybias.report.pairs import PairRules
     from raybias.storage import Store
 
@@ -86,6 +92,8 @@ def show(gaps: pl.DataFrame, out: str, *, profile: Profile | None = None) -> Non
     if study.pairs:
         show_tables(read_pair_tables(store), PairRules.of(study.profile, study.statistics))
     if study.probes:
+        for note in read_notes(store):
+            print(f"raybias: warning: {note}", file=sys.stderr)
         print_gap_table(gaps)
     print(f"\nreport: {store.uri_of('report.html')}")
 

@@ -29,6 +29,12 @@ _NO_VERDICT: Final = (
 )
 #: So many classifiers without a verdict are named one by one in the headline.
 _NAMED: Final = 3
+#: Why no gap at all has a verdict, where the reason needs more words than in a table.
+_CANNOT: Final = {
+    stats.ONE_RUN: "an interval needs at least two runs",
+    stats.NO_VARIATION: "every gap is the same in all runs",
+    stats.UNDEFINED: "no sentence can be wrong in these ways",
+}
 
 _ORDER: Final = (
     ("negative_fpr", 1),
@@ -59,24 +65,36 @@ class Calibration:
 
 
 def headline(gaps: pl.DataFrame) -> str:
-    """`2 of 12 gaps are significant`, and how many stay so after a correction for many tests.
+    """`2 of 12 gaps are significant`, how many are left by a correction, how many not judged.
 
     Classifiers without a verdict, since their answers are unreadable, come first.
     """
-    if without := no_verdicts(gaps):
+    if unread := no_verdicts(gaps):
         rest = gaps.filter(~_unreadable(), pl.col("gap").is_not_null())
         if rest.height:
             said = headline(rest)
-            without.append(f"Of the rest: {said[0].lower()}{said[1:]}")
-        return " ".join(without)
+            unread.append(f"Of the rest: {said[0].lower()}{said[1:]}")
+        return " ".join(unread)
     judged = gaps.filter(pl.col("significant").is_not_null())
+    without = _without_verdict(gaps)
     if judged.is_empty():
-        return "No gap could be judged: an interval needs at least two runs."
+        reasons = [_CANNOT.get(reason, reason) for reason in without]
+        return f"No gap could be judged: {words.listed(reasons) or 'there is none'}."
     n = int(judged["significant"].sum())
     verb = "is" if n == 1 else "are"
     said = f"{n or 'None'} of {words.counted(judged.height, 'gap')} {verb} significant"
     lasting = int(judged["survives"].sum())
-    return f"{said}." if lasting == n else f"{said}, {lasting} after correction for many tests."
+    if lasting != n:
+        said += f", {lasting} after correction for many tests"
+    more = "".join(f"; {n:,} more without a verdict: {why}" for why, n in without.items())
+    return f"{said}{more}."
+
+
+def _without_verdict(gaps: pl.DataFrame) -> dict[str, int]:
+    """How many gaps have no verdict, by reason; a mirror of another gap is none of its own."""
+    own = gaps.filter(~pl.col("no_verdict").is_in([stats.MIRRORED, stats.UNDEFINED]))
+    counts = own.group_by("no_verdict").len().sort("len", "no_verdict", descending=[True, False])
+    return {str(reason): int(n) for reason, n in counts.iter_rows()}
 
 
 def no_verdicts(gaps: pl.DataFrame) -> list[str]:
@@ -191,7 +209,7 @@ def cautions(study: Study, record: Record, tables: Mapping[str, pl.DataFrame]) -
     ----------
     tables: of `write_tables`; none where the study has no gaps.
     """
-    found = [str(note) for note in tables["notes"]["note"]] if tables else []
+    found = tables["notes"].filter(~pl.col("urgent"))["note"].to_list() if tables else []
     if record.study.profile != study.profile:
         found.append(
             f"The statistics are restated with the {study.profile} profile; the study was run "
@@ -270,7 +288,7 @@ def _about_gaps(gaps: pl.DataFrame) -> list[str]:
     if undefined.height:
         named = words.listed(_named(undefined))
         found.append(f"Not defined, since no sentence can be wrong in that way: {named}.")
-    single = gaps.filter(pl.col("gap").is_not_null(), pl.col("low").is_null())
+    single = gaps.filter(no_verdict=stats.ONE_RUN)
     if single.height:
         found.append(
             f"{words.counted(single.height, 'gap rests', 'gaps rest')} on one run and have no "

@@ -81,6 +81,7 @@ def gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame]) 
         "marked_parts": marked.marked_parts(tables["markedness"], of_marks),
         "breakdowns": marked.breakdown_facts(store, tables),
         "corpus_tables": marked.corpus_facts(tables),
+        "urgent": tables["notes"].filter("urgent")["note"].to_list(),
         "headline": findings.headline(tables["gaps"]),
         "findings": findings.findings(tables["gaps"]),
         "calibration": findings.calibration(load_planted(store), tables["gaps"]),

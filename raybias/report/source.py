@@ -113,11 +113,13 @@ def count_predictions(store: Store) -> tuple[stats.Counts, pl.DataFrame]:
 
     Raises
     ------
-    DataError: there are no predictions, or a file is not one of ours.
+    DataError: there are no predictions, a file is not one of ours, or an item is not the same
+        in all runs.
 
     Warns
     -----
-    StatisticsWarning: prompted runs were the same and count as one.
+    UnevenRuns: runs do not hold the same items, since the study is not finished.
+    StatisticsWarning: runs gave the same predictions; prompted ones count as one.
     """
     cells, terms, answers, prints, coverage = [], [], [], [], []
     asked: dict[str, int | None] = {}
@@ -141,8 +143,9 @@ def count_predictions(store: Store) -> tuple[stats.Counts, pl.DataFrame]:
         raise DataError(
             "holds no predictions", where=store.uri, cure="finish the study with `raybias run`"
         )
-    same = stats.repeated_runs(pl.concat(prints))
-    stats.warn_repeated(same)
+    same = stats.checked_runs(
+        pl.concat(prints), lambda: _frames_by_run(store), where=store.uri, uneven="warn"
+    )
     counts = stats.Counts(
         _without(pl.concat(cells), same),
         _without(pl.concat(terms), same),

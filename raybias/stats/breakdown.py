@@ -6,13 +6,21 @@ templates alike. Counts in, counts out: it never sees a prediction.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import polars as pl
 
 from raybias import schema
 from raybias.stats.cells import RUN_KEYS, without_extras
-from raybias.stats.intervals import Adjust, over_runs, parametric, unrounded, verdicts
+from raybias.stats.intervals import (
+    Adjust,
+    over_runs,
+    parametric,
+    unrounded,
+    verdicts,
+    without_verdict,
+)
 from raybias.stats.markedness import named_runs, template_rates
 from raybias.stats.rates import RATES
 
@@ -29,7 +37,7 @@ def by_term(
     interval: str = "t",
     level: float = 0.95,
     adjust: Adjust = "benjamini_hochberg",
-    withheld: pl.DataFrame | None = None,
+    excluded: Sequence[pl.DataFrame] = (),
 ) -> pl.DataFrame:
     """Each term's false positive rate minus the mean over reference groups in the same run.
 
@@ -39,7 +47,7 @@ def by_term(
     rates: of `stats.rates` on the cells of the same predictions.
     members: of `stats.members`.
     interval: normal or t, over runs; anything else is taken as t.
-    withheld: of `unreadable`: classifiers without a verdict.
+    excluded: such as `stats.excluded`: rates of classifiers that have no verdict.
 
     Returns
     -------
@@ -73,7 +81,8 @@ def by_term(
     )
     rule = "normal" if interval == "normal" else "t"
     judged = parametric(table, value="gap", interval=rule, level=level)
-    return verdicts(judged, level=level, adjust=adjust, withheld=withheld)
+    explained = without_verdict(judged, value="gap", excluded=excluded)
+    return verdicts(explained, level=level, adjust=adjust)
 
 
 def by_template(cells: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
