@@ -37,13 +37,8 @@ from raybias.engine.generation import Followup, TextGenerator
 from raybias.engine.sampling import Sampling
 from raybias.engine.scoring import LabelScorer
 from raybias.engine.verbalizer import verbalizer_ids
+from raybias.methods import ChainOfThought, FewShot, ZeroShot
 from raybias.probes.coreference import coreference_prompts
-from raybias.probes.prompts import (
-    conclusion_prompt,
-    few_shot_prompt,
-    reasoning_prompt,
-    zero_shot_prompt,
-)
 from raybias.probes.winobias import coreference_items
 from raybias.schema import LABELS
 from raybias.storage import Store
@@ -52,6 +47,7 @@ TEMPERATURE = 0.8
 ANSWER = 3
 REASONING = 64
 COREFERENCE = 32
+COT = ChainOfThought()
 
 
 class Writer(Protocol):
@@ -84,11 +80,11 @@ class Ours:
 
     def reason(self, texts: Sequence[str]) -> list[str]:
         """Answers after reasonings."""
-        prompts = [reasoning_prompt(text) for text in texts]
+        prompts = [COT.prompt(text, LABELS) for text in texts]
 
         def conclusions(numbers: Sequence[int], tokens: Sequence[Sequence[int]]) -> list[list[int]]:
             pairs = zip(numbers, self._texts(tokens), strict=True)
-            return self.backbone.encode([conclusion_prompt(texts[n], said) for n, said in pairs])
+            return self.backbone.encode([_concluding(texts[n], said) for n, said in pairs])
 
         _, found = self.generator.generate_twice(
             self.backbone.encode(prompts),
@@ -101,6 +97,10 @@ class Ours:
 
     def _texts(self, tokens: Sequence[Sequence[int]]) -> list[str]:
         return list(self.backbone.tokenizer.batch_decode(tokens, skip_special_tokens=True))
+
+
+def _concluding(text: str, reasoning: str) -> str:
+    return COT.answered_prompt(text, LABELS, reasoning=reasoning)
 
 
 def _keys(prompts: Sequence[str], new: int) -> list[tuple[str | int, ...]]:
@@ -124,8 +124,8 @@ class Pipeline:
 
     def reason(self, texts: Sequence[str]) -> list[str]:
         """Answers after reasonings."""
-        said = self([reasoning_prompt(text) for text in texts], REASONING)
-        second = [conclusion_prompt(text, each) for text, each in zip(texts, said, strict=True)]
+        said = self([COT.prompt(text, LABELS) for text in texts], REASONING)
+        second = [_concluding(text, each) for text, each in zip(texts, said, strict=True)]
         return self(second, ANSWER)
 
 
@@ -170,7 +170,7 @@ def few_shot(
 
     def prompts(turn: int) -> list[str]:
         shown = demonstrations(turn)
-        return [few_shot_prompt(shown, text, LABELS) for text in texts]
+        return [FewShot().prompt(text, LABELS, shown) for text in texts]
 
     def work(write: Writer) -> Callable[[int], object]:
         return lambda turn: write(prompts(turn), ANSWER)
@@ -190,13 +190,13 @@ def cot(
     writers: dict[str, Writer], checks: list[Writer], backbone: Backbone, texts: list[str]
 ) -> Part:
     """64 tokens of reasoning, then 3 of answer."""
-    prompts = [reasoning_prompt(text) for text in texts]
+    prompts = [COT.prompt(text, LABELS) for text in texts]
 
     def work(write: Writer) -> Callable[[int], object]:
         return lambda _turn: write.reason(texts)
 
     rows = backbone.encode(prompts)
-    asked = len(backbone.encode([conclusion_prompt(texts[0], "")])[0]) - len(rows[0])
+    asked = len(backbone.encode([_concluding(texts[0], "")])[0]) - len(rows[0])
     head: int = 2 * backbone.model.get_output_embeddings().weight.numel() * ANSWER * len(rows)
     later = len(rows) * (asked + ANSWER)
     return Part(
@@ -265,7 +265,7 @@ def likelihood(
     lm: Any, peer: str, scorers: dict[str, LabelScorer], backbone: Backbone, texts: list[str]
 ) -> Part:
     """Three label words after each zero-shot prompt."""
-    prompts = [zero_shot_prompt(text) for text in texts]
+    prompts = [ZeroShot().prompt(text, LABELS) for text in texts]
 
     def score(scorer: LabelScorer) -> Callable[[int], torch.Tensor]:
         return lambda _turn: scorer.score(backbone.encode(prompts))

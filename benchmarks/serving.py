@@ -34,10 +34,10 @@ from raybias.engine.adapter import save_soft_prompt
 from raybias.methods import SoftPrompt
 from raybias.runtime.cluster import connected
 from raybias.runtime.ingress import TOKEN_VARIABLE, Serving, served
-from raybias.runtime.record import begin, make_record
 from raybias.runtime.web import Limits
 from raybias.schema import RUNS
 from raybias.storage import Store
+from raybias.study_record import begin, make_record
 
 PROMPT, RUN_IDS, TOKEN = 8, ("r1", "r2"), "a token for this run alone"
 #: Seconds after which the client calls a request a hang; the server's own limit is below.

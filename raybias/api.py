@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from raybias.config import Probe, Profile, Statistics, Study, load_study
+from raybias.config import Probe, Profile, Study, load_study
 from raybias.storage import Store
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ def plan(study: Study, *, out: str | Path | None = None, address: str | None = N
     from raybias.runtime.inventory import grown, read_inventory
     from raybias.runtime.plan import plan as decide
 
-    inventory = grown(read_inventory(address), study.resources.nodes)
+    there = read_inventory(address, products=study.undecided)
+    inventory = grown(there, study.resources.nodes)
     return decide(study.resolve(), inventory, out=None if out is None else str(out))
 
 
@@ -93,32 +94,31 @@ def write_report(
 def gaps(
     files: Sequence[str | Path],
     *,
-    profile: Profile = "strict",
+    profile: Profile | None = None,
     reference_groups: Mapping[str, Sequence[str]] | None = None,
 ) -> pl.DataFrame:
-    """Gaps (`schema.GAPS`) of prediction files: the third paper's TSV, or our Parquet.
+    """Gaps (`schema.GAPS`) of prediction files: the third paper's TSV, our Parquet, or an OUT.
+
+    The predictions of an OUT are judged as its report judges them: by the statistics and
+    reference groups of its study.
 
     Parameters
     ----------
-    reference_groups: per attribute, the groups whose mean a gap is taken from; the
-        papers' by default.
+    profile: states the statistics by this profile; by default the study's, else strict.
+    reference_groups: per attribute, the groups whose mean a gap is taken from; by default the
+        study's, else the papers'.
 
     Raises
     ------
-    DataError: a file is missing or malformed.
+    DataError: a file is missing or malformed, an item is not the same in all runs, or the runs
+        of a classifier do not hold the same items.
+    ConfigError: reference groups that are not there, or studies that are judged differently.
     """
-    from raybias import stats
+    from raybias import report, stats
 
-    rules = Statistics().resolve(profile)
-    return stats.gaps(
-        stats.read_cells([str(file) for file in files]),
-        reference_groups=reference_groups,
-        interval=rules.interval or "t",
-        level=rules.level,
-        adjust=rules.adjust or "none",
-        draws=rules.bootstrap_draws,
-        seed=rules.bootstrap_seed,
-    )
+    paths = [str(file) for file in files]
+    rules = report.rules_of_files(paths, profile=profile, reference_groups=reference_groups)
+    return stats.judged_gaps(stats.read_counts(paths), rules)
 
 
 def probe_items(probe: Probe) -> pl.DataFrame:

@@ -17,6 +17,8 @@ before any work, 1 for work that failed.
 
 from __future__ import annotations
 
+from raybias.redaction import redact
+
 
 class RaybiasError(Exception):
     """Root of all errors that raybias raises on purpose.
@@ -39,7 +41,7 @@ class RaybiasError(Exception):
     def __str__(self) -> str:
         text = f"{self.where}: {self.problem}" if self.where else self.problem
         text = f"{text}; {self.cure}" if self.cure else text
-        return " ".join(text.split())
+        return redact(" ".join(text.split()))
 
     def __reduce__(self) -> tuple[object, ...]:
         # Keyword-only fields would be lost by the default pickling, and these

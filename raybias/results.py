@@ -88,7 +88,7 @@ class Results:
     @property
     def runs(self) -> pl.LazyFrame:
         """One row per run (`schema.RUNS`): steps, losses, accuracies, whether it was kept."""
-        from raybias.report import load_runs
+        from raybias.report.source import load_runs
 
         return load_runs(self.store).lazy()
 
@@ -124,11 +124,16 @@ class Results:
         return f"Results({self.out!r})"
 
     def __str__(self) -> str:
-        from raybias.report import summary
+        from raybias.report import headline
 
-        return summary(self.store, self.study)
+        gaps = self.gaps.collect()
+        found = [headline(gaps)] if gaps.height else []
+        return "\n".join(
+            [self.study.name, *found, f"tables: {', '.join(self.tables)}", f"report: {self.report}"]
+        )
 
     def _repr_html_(self) -> str:
         from html import escape
 
-        return f"<pre>{escape(str(self))}</pre><p>{escape(self.report)}</p>"
+        shown = self.gaps.collect()._repr_html_() if self.study.probes else ""
+        return f"<pre>{escape(str(self))}</pre>{shown}"

@@ -135,7 +135,8 @@ TERM_CELLS: Final = pa.schema(
 )
 
 #: The first ten columns are the public contract of gaps.csv. `significant` says that the
-#: interval excludes zero, `survives` that it does so after the correction for many tests.
+#: interval excludes zero, `survives` that it does so after the correction for many tests;
+#: `no_verdict` says why both are null, and is null where they are not.
 GAPS: Final = pa.schema(
     [
         ("model", pa.string()),
@@ -160,6 +161,7 @@ GAPS: Final = pa.schema(
         ("p_value", pa.float64()),
         ("q_value", pa.float64()),
         ("survives", pa.bool_()),
+        ("no_verdict", pa.string()),
     ]
 )
 
@@ -211,6 +213,7 @@ MARKEDNESS: Final = pa.schema(
         ("dataset", pa.string()),
         ("probe", pa.string()),
         ("style", pa.string()),
+        ("no_verdict", pa.string()),
     ]
 )
 

@@ -16,13 +16,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from raybias.errors import OutputError, StorageError
+from raybias.redaction import holds_secret
 
 #: How often S3 is asked before it counts as gone, where AWS_MAX_ATTEMPTS says nothing. The
 #: pauses double up to 20 s, so this rides out about a minute.
@@ -83,7 +83,7 @@ class Store:
     def __init__(self, uri: str | Path) -> None:
         text = str(uri)
         remote = "://" in text
-        if remote and urlsplit(text).password:
+        if remote and holds_secret(text):
             raise OutputError(
                 "a password in a URI would be printed and written down",
                 where=f"{text.partition('://')[0]}://",

@@ -12,7 +12,7 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 
-from raybias.probes.prompts import conclusion_prompt, few_shot_prompt
+from raybias.methods import ChainOfThought, FewShot
 
 POSITIONS = 512
 _TEXTS = ["the film was a delight", "nothing works in it", "it runs for two hours", "a dull day"]
@@ -42,8 +42,9 @@ def save(kind: str, folder: Path) -> Path:
     tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
     tokenizer.decoder = ByteLevelDecoder()
     words = ("negative", "neutral", "positive")
-    corpus = [few_shot_prompt(_SHOTS, text, words) for text in _TEXTS]
-    corpus += [conclusion_prompt(text, " and so on") for text in _TEXTS]
+    corpus = [FewShot().prompt(text, words, _SHOTS) for text in _TEXTS]
+    cot = ChainOfThought()
+    corpus += [cot.answered_prompt(text, words, reasoning=" and so on") for text in _TEXTS]
     corpus += [f" {word} {word.capitalize()}" for word in words] * 50
     trainer = BpeTrainer(
         vocab_size=400,

@@ -63,13 +63,18 @@ def predictions(
 
 
 def prompted(
-    *, seed: int = 0, runs: int = 3, method: str = "few_shot", same_scores: bool = False
+    *,
+    seed: int = 0,
+    runs: int = 3,
+    method: str = "few_shot",
+    same_scores: bool = False,
+    readable: float = 0.8,
 ) -> pl.DataFrame:
     """Answers of a prompted classifier: some hold no label, and scores that may be the same."""
     random = np.random.default_rng(seed + 1)
     table = predictions(seed=seed, models=1, runs=runs, terms=True)
     n = table.height
-    parsed = random.random(n) < 0.8
+    parsed = random.random(n) < readable
     scores = random.normal(size=(n, 3)).astype(np.float32)
     if same_scores:
         scores = np.tile(scores[: n // runs], (runs, 1))

@@ -28,6 +28,7 @@ from raybias.cli import (
     serve,
 )
 from raybias.errors import RaybiasError
+from raybias.redaction import redact
 
 app = typer.Typer(
     name="raybias",
@@ -61,6 +62,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         app(arguments)
     except RaybiasError as error:
         if os.environ.get("RAYBIAS_DEBUG", "0") not in ("", "0"):
-            traceback.print_exc()
+            print(redact(traceback.format_exc()), file=sys.stderr)
         print(f"raybias: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

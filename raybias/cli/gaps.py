@@ -5,18 +5,25 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
+
+from raybias.config import Interval, Profile
 
 if TYPE_CHECKING:
     import polars as pl
 
     from raybias import stats
-    from raybias.config import Statistics
     from raybias.storage import Store
 
-_MARKS: Final = {True: "yes", False: "no", None: "?"}
+_MARKS: Final = {True: "yes", False: "no"}
+#: What is shown and written, unless it has no rows.
+_TABLES: Final = (
+    *("gaps", "accuracy", "spans", "spans_mean", "extremes", "composition", "answers"),
+    *("markedness", "by_term"),
+)
 
 
 def gaps(
@@ -24,25 +31,28 @@ def gaps(
         list[str],
         typer.Argument(
             help="The third paper's TSV (.tsv, .tsv.gz), Parquet files of predictions, or a "
-            "folder of them, such as a study's output."
+            "folder of them. A study's output is judged as its report is."
         ),
     ],
     profile: Annotated[
-        Literal["paper", "strict"],
+        Profile | None,
         typer.Option(
             help="paper: normal intervals, no correction; strict: Student's t and "
-            "Benjamini-Hochberg over the table."
+            "Benjamini-Hochberg over the table.",
+            show_default="the study's, else strict",
         ),
-    ] = "strict",
+    ] = None,
     interval: Annotated[
-        Literal["normal", "t", "bootstrap"] | None,
-        typer.Option(help="Instead of the profile's: normal, t, or bootstrap over templates."),
+        Interval | None,
+        typer.Option(
+            help="Instead of the profile's or study's: normal, t, or bootstrap over templates."
+        ),
     ] = None,
     reference: Annotated[
         list[str] | None,
         typer.Option(
             help="Groups whose mean a gap is taken from, as attribute=group,group; may be "
-            "repeated. By default the papers' lists, else all groups."
+            "repeated. By default the study's or the papers' lists, else all groups."
         ),
     ] = None,
     out: Annotated[
@@ -54,52 +64,40 @@ def gaps(
     A gap is a group's rate minus the mean over the attribute's reference groups in the same
     run, averaged over runs; negative_fpr is harm, positive_fpr benefit.
     """
-    from raybias import stats
-    from raybias.config import Statistics
+    from raybias import report, stats
     from raybias.storage import Store
 
     chosen = _references(reference or [])
-    rules = Statistics(interval=interval).resolve(profile)
-    papers = Statistics().resolve("paper")
+    rules = report.rules_of_files(
+        files, profile=profile, interval=interval, reference_groups=chosen
+    )
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", stats.StatisticsWarning)
         counts = stats.read_counts(files)
-        table = _gaps(counts.cells, rules, chosen)
-        usual = table if rules == papers else _gaps(counts.cells, papers, chosen)
-        tables = _tables(counts, table, rules)
+        table = stats.judged_gaps(counts, rules)
+        derived = report.derived_tables(counts, table, rules.statistics)
     for message in dict.fromkeys(str(warning.message) for warning in caught):
         print(f"raybias: warning: {message}", file=sys.stderr)
+    tables = {name: derived[name] for name in _TABLES if derived[name].height}
     if out is not None:
-        _write(Store(out), tables, rules.level)
-    by_paper = usual.select(*_row_names(), paper="significant")
-    _show(table.join(by_paper, on=_row_names(), maintain_order="left"), tables, profile)
+        _write(Store(out), tables, rules.statistics.level)
+    _show(table, tables, _by_papers(counts, rules))
     if out is not None:
         print(f"\n{', '.join(tables)} and figures are in {Store(out).uri}")
 
 
-def _tables(counts: stats.Counts, gaps: pl.DataFrame, rules: Statistics) -> dict[str, pl.DataFrame]:
-    """All that follows from the counts, by file name; what the files have no data for is out."""
+def _by_papers(counts: stats.Counts, rules: stats.GapRules) -> pl.DataFrame | None:
+    """What is significant by the papers' rule; None where that is the rule."""
     from raybias import stats
+    from raybias.config import Statistics
 
-    spans, members = stats.spans(gaps), stats.members(gaps)
-    rates = stats.rates(stats.without_extras(counts.cells))
-    interval, level, adjust = rules.interval or "t", rules.level, rules.adjust or "none"
-    tables = {
-        "gaps": gaps,
-        "accuracy": stats.accuracies(counts.cells),
-        "spans": spans,
-        "spans_mean": stats.spans_mean(spans),
-        "extremes": stats.extremes(gaps),
-        "composition": stats.composition(counts.cells),
-        "answers": counts.answers,
-        "markedness": stats.markedness(
-            counts.cells, members, interval=interval, level=level, adjust=adjust
-        ),
-        "by_term": stats.by_term(
-            counts.terms, rates, members, interval=interval, level=level, adjust=adjust
-        ),
-    }
-    return {name: frame for name, frame in tables.items() if frame.height}
+    papers = Statistics().resolve("paper")
+    if rules.statistics == papers:
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", stats.StatisticsWarning)
+        usual = stats.judged_gaps(counts, replace(rules, statistics=papers))
+    return usual.select(*_row_names(), paper="significant")
 
 
 def _write(store: Store, tables: Mapping[str, pl.DataFrame], level: float) -> None:
@@ -123,22 +121,6 @@ def _row_names() -> list[str]:
     return [*schema.KEYS, "attribute", "group", "rate"]
 
 
-def _gaps(
-    cells: pl.DataFrame, rules: Statistics, chosen: Mapping[str, Sequence[str]]
-) -> pl.DataFrame:
-    from raybias import stats
-
-    return stats.gaps(
-        cells,
-        reference_groups=chosen,
-        interval=rules.interval or "t",
-        level=rules.level,
-        adjust=rules.adjust or "none",
-        draws=rules.bootstrap_draws,
-        seed=rules.bootstrap_seed,
-    )
-
-
 def _references(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
     from raybias.errors import ConfigError
 
@@ -157,17 +139,25 @@ def _references(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
     return chosen
 
 
-def _show(table: pl.DataFrame, tables: Mapping[str, pl.DataFrame], profile: str) -> None:
+def _show(
+    gaps: pl.DataFrame, tables: Mapping[str, pl.DataFrame], papers: pl.DataFrame | None
+) -> None:
     import polars as pl
     from tabulate import tabulate
 
     from raybias import schema
 
+    table, marks = gaps, ["significant"]
+    if papers is not None:
+        table = gaps.join(papers, on=_row_names(), maintain_order="left")
+        marks += ["survives", "paper"]
     keys = ["model", *(name for name in schema.KEYS[1:] if table[name].n_unique() > 1)]
-    marks = ["significant"] if profile == "paper" else ["significant", "survives", "paper"]
-    shown = table.select(
+    words = table.with_columns(
+        pl.col(marks).replace_strict(_MARKS, default=None, return_dtype=pl.String)
+    )
+    shown = words.select(
         *keys, "attribute", "rate", "group", "gap", "low", "high", "n_runs",
-        pl.col(*marks).replace_strict(_MARKS, return_dtype=pl.String),
+        pl.coalesce("significant", "no_verdict").alias("significant"), *marks[1:],
     )  # fmt: skip
     print(tabulate(shown.rows(), headers=shown.columns, floatfmt="+.4f", missingval="-"))
     print()
@@ -179,7 +169,7 @@ def _show(table: pl.DataFrame, tables: Mapping[str, pl.DataFrame], profile: str)
     _show_spans(tables["spans_mean"])
     _show_answers(tables)
     _show_means(table)
-    _show_verdict(table, profile)
+    _show_verdict(table, compared=papers is not None)
 
 
 def _show_spans(means: pl.DataFrame) -> None:
@@ -217,16 +207,14 @@ def _show_means(table: pl.DataFrame) -> None:
         print(f"{f'{probe} ' if probe else ''}{attribute}: mean over {', '.join(inside)}{rest}")
 
 
-def _show_verdict(table: pl.DataFrame, profile: str) -> None:
+def _show_verdict(table: pl.DataFrame, *, compared: bool) -> None:
     import polars as pl
 
-    judged = table["significant"].drop_nulls()
-    print(
-        f"{judged.sum()} of {len(judged)} gaps are significant ({table['interval'][0]} intervals)"
-    )
-    if profile == "paper":
+    from raybias import report
+
+    print(f"{report.headline(table)} Intervals: {table['interval'][0]}.")
+    if not compared:
         return
-    print(f"{table['survives'].sum()} of them survive Benjamini-Hochberg over the whole table")
     for verb, here, there in (("lose", False, True), ("gain", True, False)):
         moved = table.filter(pl.col("significant") == here, pl.col("paper") == there)
         if moved.height:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
-from raybias.config import Profile
+from raybias.config import Profile, Statistics
 
 if TYPE_CHECKING:
     import polars as pl
 
+    from raybias.report.pairs import PairRules
     from raybias.stats.pairs import ScoreFiles
 
 _UNITS: Final = {"K": 1e3, "M": 1e6, "B": 1e9}
@@ -68,7 +69,8 @@ def pairs(
     sizes = _sizes(size or [])
     scores = read_score_files(files)
     _check_models(sizes, scores)
-    rules = PairRules(strict=profile == "strict", scale=scale, margin=margin, sizes=sizes)
+    judged = Statistics().resolve(profile)
+    rules = PairRules.of(profile, judged, scale=scale, margin=margin, sizes=sizes)
     store = None if out is None else Store(out)
     if store is not None and store.exists("study.yaml"):
         raise OutputError("holds a study, whose report.html this would replace", where=store.uri,
@@ -76,7 +78,7 @@ def pairs(
     tables = pair_tables(scores, rules)
     if store is not None:
         write_pair_page(store, tables, rules)
-    show_tables(tables, strict=rules.strict)
+    show_tables(tables, rules)
     if store is not None:
         made = [*tables, *(name for name in ("figures", "report.html") if store.exists(name))]
         print(f"\n{', '.join(made)} are in {store.uri}")
@@ -109,14 +111,19 @@ def _check_models(sizes: Mapping[str, float], scores: ScoreFiles) -> None:
                               cure=f"models are {', '.join(sorted(models))}")  # fmt: skip
 
 
-def show_tables(tables: Mapping[str, pl.DataFrame], *, strict: bool) -> None:
-    """Print what a reader of the tables looks for first."""
-    if "tables8_9_scores" in tables:
-        _show_preferences(tables, strict)
-    if "table3_winobias" in tables:
-        _show_winobias(tables["table3_winobias"])
+def show_tables(tables: Mapping[str, pl.DataFrame], rules: PairRules) -> None:
+    """Print what a reader of the tables looks for first.
+
+    Parameters
+    ----------
+    tables: of `pair_tables`, by these rules.
+    """
+    if "bias_scores" in tables:
+        _show_scores(tables, rules)
+    if "tables6_7_t_values" in tables:
+        _show_lists(tables["tables6_7_t_values"], rules)
     if "style_effects" in tables:
-        _show_effects(tables["style_effects"], strict)
+        _show_effects(tables["style_effects"], rules)
     if "stability" in tables:
         _show_verdicts(tables["stability"])
     if "variance" in tables:
@@ -149,46 +156,32 @@ def _whole(pairs: float | None) -> str:
     return "-" if pairs is None or pairs == float("inf") else f"{pairs:,.0f}"
 
 
-def _show_preferences(tables: Mapping[str, pl.DataFrame], strict: bool) -> None:
-    import polars as pl
+def _show_scores(tables: Mapping[str, pl.DataFrame], rules: PairRules) -> None:
+    from tabulate import tabulate
 
-    table = tables["tables8_9_scores"]
-    keys = _named(table)
-    by = ["model", "score", "probe", "style"]
-    wide = {
-        part: table.filter(part=part, bias_type="avg_weighted").select(
-            *by, pl.col("value").alias(part)
-        )
-        for part in ("stereo", "antistereo")
-    }
-    means = table.filter(part="all", bias_type="avg_unweighted").select(*by, types="value")
-    shown = table.filter(part="all", bias_type="avg_weighted")
-    for other in (means, *wide.values()):
-        shown = shown.join(other, on=by, how="left", maintain_order="left")
-    rows = shown.select(*keys, "style", "n", "ties", "value", "types", "stereo", "antistereo")
-    headers = [*keys, "style", "pairs", "ties", "AVG over pairs", "AVG of types", "stereo",
-               "antistereo"]  # fmt: skip
-    print("preference for sent_more, in percent of the pairs (Tables 2, 8, 9)")
-    _table(rows.rows(), headers)
-    tests = tables["tables6_7_t_values"]
-    how = "paired" if strict else "independent"
+    from raybias.report import pair_scores
+
+    for facts in pair_scores.tables(tables):
+        print(facts.title)
+        print(tabulate(facts.rows, headers=facts.headers, disable_numparse=True), end="\n\n")
+    scores = tables["bias_scores"]
+    print(pair_scores.headline(scores))
+    for finding in pair_scores.findings(scores):
+        print(f"  {finding}")
+    corrected = "Benjamini-Hochberg over the table" if rules.adjust != "none" else "not corrected"
+    print(f"{100 * rules.level:g}% intervals cover another sample of pairs like these; tests are "
+          f"{corrected}\n")  # fmt: skip
+
+
+def _show_lists(tests: pl.DataFrame, rules: PairRules) -> None:
+    how = "paired" if rules.strict else "independent"
     print(f"{tests['marked'].sum()} of {tests['t_value'].count()} {how} t tests of two lists of "
           "scores have |t| > 1.96 (Tables 6, 7)\n")  # fmt: skip
 
 
-def _show_winobias(table: pl.DataFrame) -> None:
-    keys = ["model", *(["probe"] if table["probe"].n_unique() > 1 else [])]
-    rows = [
-        [*(row[key] for key in (*keys, "rule", "wino_type", "style", "pro", "anti")),
-         row["diff"], _interval(row), row["abs_diff"]]
-        for row in table.sort(*keys, "rule", "wino_type", maintain_order=True).iter_rows(named=True)
-    ]  # fmt: skip
-    print("WinoBias, mean over prompts (Table 3)")
-    _table(rows, [*keys, "rule", "type", "style", "pro", "anti", "pro - anti", "interval",
-                  "|pro - anti|"])  # fmt: skip
+def _show_effects(effects: pl.DataFrame, rules: PairRules) -> None:
+    from raybias.report.pair_page import survivors
 
-
-def _show_effects(effects: pl.DataFrame, strict: bool) -> None:
     keys = _named(effects)
     whole = effects.filter(bias_type="avg_weighted")
     marks = {True: "yes", False: "no", None: "-"}
@@ -202,10 +195,7 @@ def _show_effects(effects: pl.DataFrame, strict: bool) -> None:
     print("effects of styles, over all pairs, in points")
     _table(rows, [*keys, "style", "pairs", "original", "styled", "effect", "interval", "flips %",
                   "pairs needed", "z (paper)", "survives"])  # fmt: skip
-    tested = effects["p_value"].count()
-    print(f"{effects['survives'].sum()} of {tested} effects survive Benjamini-Hochberg over the "
-          f"whole family; the paper's z test marks {effects['paper'].sum()} of "
-          f"{effects['paper'].count()}{'' if strict else ' (profile paper)'}\n")  # fmt: skip
+    print(f"{survivors(effects, rules.adjust)}\n")
 
 
 def _show_verdicts(stability: pl.DataFrame) -> None:

@@ -25,7 +25,12 @@ def plan(
         typer.Option("--set", metavar="KEY=VALUE", help="Change a key, such as methods.0.keep=3."),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Only the first N items of each attribute.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Only a fixed sample of at most N items of each attribute or bias type: whole"
+            " templates, in equal parts over labels; at least one template of each label.",
+        ),
     ] = None,
     profile: Annotated[
         Literal["paper", "strict"] | None, typer.Option(help="Override the study's profile.")
@@ -67,7 +72,11 @@ def plan(
     from raybias.runtime.plan import plan as make_plan
 
     nodes = loaded.resources.nodes
-    inventory = assumed(*assume) if assume else grown(read_inventory(address), nodes)
+    inventory = (
+        assumed(*assume)
+        if assume
+        else grown(read_inventory(address, products=loaded.undecided), nodes)
+    )
     made = make_plan(loaded, inventory, out=out)
     typer.echo(describe(made, costs_of(loaded, made, Machine(peak, utilisation))))
 
@@ -75,6 +84,8 @@ def plan(
 def describe(plan: Plan, costs: Costs) -> str:
     """A plan and its costs as text for people."""
     parts = [f"{plan.study} on {plan.inventory}"]
+    if plan.precision is not None:
+        parts.append(str(plan.precision))
     parts += [_rewriting(part) for part in plan.rewriting]
     for tuned in plan.tuning:
         cost = costs.stages.get((tuned.backbone, tuned.method, tuned.training))

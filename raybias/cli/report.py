@@ -32,4 +32,4 @@ def report(
     from raybias import api
     from raybias.cli.run import show
 
-    show(api.write_report(out, profile=profile, corpus=corpus), out)
+    show(api.write_report(out, profile=profile, corpus=corpus), out, profile=profile)

@@ -40,7 +40,12 @@ def run(
         ),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Only the first N items of each attribute.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Only a fixed sample of at most N items of each attribute or bias type: whole"
+            " templates, in equal parts over labels; at least one template of each label.",
+        ),
     ] = None,
     profile: Annotated[
         Profile | None,
@@ -64,17 +69,31 @@ def run(
     show(gaps, place)
 
 
-def show(gaps: pl.DataFrame, out: str) -> None:
-    """Print the gaps with their intervals, what styles do to pairs, and where the page is."""
+def show(gaps: pl.DataFrame, out: str, *, profile: Profile | None = None) -> None:
+    """Print the gaps with their intervals, the scores of pairs, and where the page is.
+
+    `profile` is the one that the statistics were restated by, if any.
+    """
     from raybias.cli.pairs import show_tables
-    from raybias.report import load_record, print_gap_table, read_pair_tables
+    from raybias.report import (
+        load_record,
+        print_gap_table,
+        read_notes,
+        read_pair_tables,
+        restated,
+    )
+    from raybias.report.pairs import PairRules
     from raybias.storage import Store
 
     store = Store(out)
     study = load_record(store).study
+    if profile is not None:
+        study = restated(study, profile)
     if study.pairs:
-        show_tables(read_pair_tables(store), strict=study.profile == "strict")
+        show_tables(read_pair_tables(store), PairRules.of(study.profile, study.statistics))
     if study.probes:
+        for note in read_notes(store):
+            print(f"raybias: warning: {note}", file=sys.stderr)
         print_gap_table(gaps)
     print(f"\nreport: {store.uri_of('report.html')}")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import signal
 import socket
@@ -49,12 +48,13 @@ def serve(
     from raybias.runtime.cluster import connected
     from raybias.runtime.ingress import TOKEN_VARIABLE, Serving, read_token, served
     from raybias.runtime.inventory import read_inventory
+    from raybias.runtime.weaknesses import is_loopback
     from raybias.runtime.web import Limits
 
     if debug:
         os.environ["RAYBIAS_DEBUG"] = "1"
     anyone = token_file is None and TOKEN_VARIABLE not in os.environ
-    if anyone and not _is_loopback(host):
+    if anyone and not is_loopback(host):
         raise ConfigError(
             f"--host {host} is open to others, and there is no token",
             cure=f"give --token-file or {TOKEN_VARIABLE}",
@@ -87,13 +87,6 @@ def serve(
 def say(text: str) -> None:
     """One line on standard error."""
     print(text, file=sys.stderr, flush=True)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _check_free(host: str, port: int) -> None:

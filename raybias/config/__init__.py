@@ -18,6 +18,7 @@ from raybias.config.study import (
 )
 from raybias.config.styles import Adequacy, Rewriting, StyleOptions, Styles
 from raybias.config.tracking import Tracking
+from raybias.config.yaml_text import parse_yaml
 
 __all__ = [
     "Adequacy",
@@ -42,4 +43,5 @@ __all__ = [
     "Verbalizer",
     "load_study",
     "parse_study",
+    "parse_yaml",
 ]

@@ -19,8 +19,9 @@ class Backbone(Section):
     """Short name in tables and file names; the last part of `id` by default."""
     revision: str | None = None
     """Branch, tag or commit on the hub."""
-    dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
-    """Precision of the frozen weights; prompts, label logits and losses stay float32."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Precision of the frozen weights; prompts, label logits and losses stay float32. auto is
+    decided once per OUT: bfloat16 where the hardware multiplies in it, float32 elsewhere."""
     bos: Literal["tokenizer", "prepend", "none"] = "tokenizer"
     """Begin-of-sequence token before a text: as the tokenizer adds it, exactly one, or none."""
 
@@ -88,8 +89,9 @@ class Probe(_Sourced):
 class PairProbe(_Sourced):
     """Sentences in pairs, for the preference between their sides or for coreference (002)."""
 
-    source: Literal["crows_pairs", "winobias", "winobias_dev", "pairs"]
-    """Which probe, or `pairs` for your own file (sent_more, sent_less, bias_type)."""
+    source: Literal["crows_pairs", "winobias", "winobias_dev", "pairs", "coreferences"]
+    """Which probe, or your own file: `pairs` (sent_more, sent_less, bias_type) for pair_score,
+    `coreferences` (pair_id, condition, text, pronoun, referent) for coreference."""
     name: Name = ""
     """Short name in tables and file names; the source by default."""
     data: str | None = None

@@ -88,6 +88,15 @@ class Method(Section):
         """Return the method with every option that the profile decides filled in."""
         return self
 
+    def fit(self, backbone: Backbone, profile: Profile) -> Self:
+        """Return the method with what depends on the backbone filled in; no weights are read.
+
+        Raises
+        ------
+        ConfigError, ModelError: options that the backbone cannot have.
+        """
+        return self
+
     @property
     def n_runs(self) -> int:
         """Runs that read the probes, for each training set where it needs one."""
@@ -212,13 +221,14 @@ class _Registered:
         known = methods()
         return core_schema.tagged_union_schema(
             {kind: handler.generate_schema(each) for kind, each in known.items()},
-            discriminator=_kind,
+            discriminator=kind_of,
             custom_error_type="kind",
             custom_error_message=f"unknown kind of method; known kinds: {', '.join(known)}",
         )
 
 
-def _kind(data: Any) -> str:
+def kind_of(data: Any) -> str:
+    """Return the `kind` of a method, or of a mapping that will be one."""
     kind = data.get("kind", DEFAULT_KIND) if isinstance(data, dict) else getattr(data, "kind", "")
     return str(kind)
 

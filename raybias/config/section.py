@@ -3,30 +3,134 @@
 from __future__ import annotations
 
 import difflib
-from typing import Annotated, Any, Literal
+import re
+from collections.abc import Iterator
+from inspect import isclass
+from types import UnionType
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
+
+from raybias.redaction import holds_secret
 
 Profile = Literal["paper", "strict"]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_+-]*(\.[A-Za-z0-9_+-]+)*$")]
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]*(\.[A-Za-z0-9_+-]+)*")
+#: What other tools, or other sections, call our keys; the first that is found is meant.
+_ELSEWHERE: Final = {
+    "model": ("backbones", "id"),
+    "models": ("backbones",),
+    "model_name_or_path": ("backbones", "id"),
+    "pretrained": ("backbones", "id"),
+    "torch_dtype": ("dtype",),
+    "datasets": ("training",),
+    "train": ("training",),
+    "tasks": ("probes",),
+    "benchmarks": ("probes",),
+    "lr": ("learning_rates",),
+    "seed": ("seeds",),
+    "num_virtual_tokens": ("prompt_length",),
+    "r": ("rank",),
+    "target_modules": ("target",),
+}
+
+
+def _checked_name(text: str) -> str:
+    if not _NAME.fullmatch(text):
+        raise ValueError(
+            f"{text!r} cannot be a name; it may have letters, digits, _ + - and single dots between"
+            " them, and begins with a letter or digit"
+        )
+    return text
+
+
+Name = Annotated[str, AfterValidator(_checked_name)]
 
 
 class Section(BaseModel):
-    """Base of all study sections: frozen, and strict about names."""
+    """Base of all study sections: frozen, strict about names, and without secrets."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False
+    )
 
     @model_validator(mode="before")
     @classmethod
-    def _known_names(cls, data: Any) -> Any:
-        if isinstance(data, dict):
-            for name in data:
-                if name not in cls.model_fields:
-                    near = difflib.get_close_matches(str(name), cls.model_fields, n=1, cutoff=0.5)
-                    hint = (
-                        f"did you mean {near[0]!r}?"
-                        if near
-                        else (f"known keys: {', '.join(cls.model_fields)}")
-                    )
-                    raise ValueError(f"unknown key {name!r}; {hint}")
-        return data
+    def _as_written(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        for name, value in data.items():
+            cls.check_key(name)
+            _check_public(name, value)
+        return {name: listed(cls.model_fields[name].annotation, data[name]) for name in data}
+
+    @classmethod
+    def check_key(cls, name: object) -> None:
+        """Refuse a key that the section does not have.
+
+        Raises
+        ------
+        ValueError: names the key that was meant, or all there are.
+        """
+        if name not in cls.model_fields:
+            meant = cls._meant(str(name))
+            known = f"known keys: {', '.join(cls.model_fields)}"
+            hint = f"did you mean {meant!r}?" if meant else known
+            raise ValueError(f"unknown key {name!r}; {hint}")
+
+    @classmethod
+    def _meant(cls, name: str) -> str | None:
+        """The key of this section, or of a section in it, that comes nearest to `name`."""
+        for word in (*_ELSEWHERE.get(name, ()), name):
+            if word in cls.model_fields:
+                return word
+            for key, field in cls.model_fields.items():
+                for part, place in _parts(field.annotation, key):
+                    if word in part.model_fields:
+                        return f"{place}.{word}"
+        near = difflib.get_close_matches(name, cls.model_fields, n=1, cutoff=0.5)
+        return near[0] if near else None
+
+
+def plain_types(annotation: Any) -> list[Any]:
+    """The types that an annotation allows: unions and `Annotated` taken apart."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return plain_types(get_args(annotation)[0])
+    if origin in (Union, UnionType):
+        return [each for part in get_args(annotation) for each in plain_types(part)]
+    return [annotation]
+
+
+def listed(annotation: Any, value: Any) -> Any:
+    """A single value as a list of one, where the annotation takes any number of them."""
+    kinds = plain_types(annotation)
+    if isinstance(value, dict):
+        held = next((get_args(kind)[1] for kind in kinds if get_origin(kind) is dict), None)
+        return value if held is None else {key: listed(held, each) for key, each in value.items()}
+    if not isinstance(value, str | int | float) or isinstance(value, bool):
+        return value
+    if any(get_origin(kind) is Literal and value in get_args(kind) for kind in kinds):
+        return value
+    many = any(get_origin(kind) is tuple and get_args(kind)[-1] is Ellipsis for kind in kinds)
+    return [value] if many else value
+
+
+def _parts(annotation: Any, place: str) -> Iterator[tuple[type[Section], str]]:
+    """The sections that a key holds, each with its place; a list's is its first."""
+    for kind in plain_types(annotation):
+        if get_origin(kind) is tuple:
+            yield from _parts(get_args(kind)[0], f"{place}.0")
+        elif isclass(kind) and issubclass(kind, Section):
+            yield kind, place
+
+
+def _check_public(name: str, value: Any) -> None:
+    """Refuse a password: a study is written to OUT, shown in its page and told to trackers."""
+    texts = value if isinstance(value, list | tuple) else [value]
+    if any(isinstance(text, str) and holds_secret(text) for text in texts):
+        raise ValueError(
+            f"{name} holds a password or token, which would be printed and written down; set it in"
+            " the environment, such as MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or"
+            " AWS_SECRET_ACCESS_KEY"
+        )

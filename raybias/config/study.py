@@ -6,20 +6,28 @@ Options that differ between the `paper` and `strict` profiles are None here unti
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Final, Literal, Self
 
-import yaml
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from raybias.config.data import Backbone, PairProbe, Probe, TrainingSet, Verbalizer
 from raybias.config.method import AnyMethod, Method, default_methods
+from raybias.config.overrides import override
 from raybias.config.section import Name, Profile, Section
 from raybias.config.styles import Styles
 from raybias.config.tracking import Tracking
+from raybias.config.yaml_text import parse_yaml
 from raybias.errors import ConfigError
 
 Interval = Literal["normal", "t", "bootstrap"]
+#: By pydantic's type of error, what it says in Python's words.
+_MESSAGES: Final = {
+    "tuple_type": "needs a list",
+    "model_type": "needs keys with values",
+    "dict_type": "needs keys with values",
+}
 
 
 class Statistics(Section):
@@ -129,7 +137,9 @@ class Study(Section):
     tracking: Tracking = Tracking()
     """Which experiment trackers are told."""
     limit: int | None = Field(None, ge=1)
-    """Only the first N items of each attribute, to try a study out."""
+    """To try a study out: a fixed sample of at most N items of each attribute (pairs: of each bias
+    type), in equal parts over labels and in whole templates, so that every group is in each; at
+    least one template of each label, even where that is more than N."""
 
     @model_validator(mode="after")
     def _distinct(self) -> Self:
@@ -172,6 +182,39 @@ class Study(Section):
         """The methods that are used on a backbone."""
         return [m for m in self.methods if not m.backbones or backbone.name in m.backbones]
 
+    @property
+    def checkpoints(self) -> dict[str, Backbone]:
+        """Every model that is loaded: backbones by name, and those that rewrite pairs."""
+        found = {backbone.name: backbone for backbone in self.backbones}
+        for style, options in self.styles.rewriting.items():
+            found[f"rewriting {style}"] = options.spec()
+            found[f"adequacy {style}"] = options.adequacy.spec()
+        return found
+
+    def pinned(self, revisions: Mapping[str, str | None]) -> Self:
+        """Return the study with the revision of each of its `checkpoints` replaced."""
+        backbones = tuple(
+            each.model_copy(update={"revision": revisions[each.name]}) for each in self.backbones
+        )
+        return self.model_copy(
+            update={"backbones": backbones, "styles": self.styles.pinned(revisions)}
+        )
+
+    @property
+    def undecided(self) -> bool:
+        """Whether the dtype of a backbone is still `auto`."""
+        return any(backbone.dtype == "auto" for backbone in self.backbones)
+
+    def with_dtypes(self, dtypes: Mapping[str, str]) -> Self:
+        """Return the study with `auto` replaced by a backbone's dtype, by its name."""
+        backbones = tuple(
+            each.model_copy(update={"dtype": dtypes.get(each.name, each.dtype)})
+            if each.dtype == "auto"
+            else each
+            for each in self.backbones
+        )
+        return self.model_copy(update={"backbones": backbones})
+
     def resolve(self) -> Study:
         """The same study with every option that the profile decides filled in."""
         methods = tuple(method.resolve(self.profile) for method in self.methods)
@@ -206,15 +249,15 @@ def load_study(
     """
     source = Path(path)
     try:
-        data = yaml.safe_load(source.read_text("utf-8"))
+        data = parse_yaml(source.read_text("utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read ({error.strerror})", where=str(path)) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"not YAML ({error})", where=str(path)) from error
+    except ValueError as error:
+        raise ConfigError(str(error), where=str(path)) from error
     if not isinstance(data, dict):
         raise ConfigError("holds no keys", where=str(path), cure="see jobs/ for examples")
     for text in overrides:
-        _override(data, text)
+        override(data, text, Study)
     if profile is not None:
         data["profile"] = profile
     if limit is not None:
@@ -231,34 +274,13 @@ def parse_study(data: dict[str, Any], *, where: str = "study") -> Study:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"] if part not in methods())
-        message = first["msg"].removeprefix("Value error, ")
+        message = _MESSAGES.get(first["type"], first["msg"].removeprefix("Value error, "))
         given = "" if first["type"] in ("value_error", "missing") else f" (got {first['input']!r})"
         # A wrong entry also makes the list around it too short; that is no second fault.
         more = sum(each["loc"] != first["loc"][: len(each["loc"])] for each in error.errors()[1:])
         rest = f" (and {more} more)" if more else ""
         raise ConfigError(
             f"{place + ': ' if place else ''}{message}{given}{rest}", where=where
-        ) from error
-
-
-def _override(data: dict[str, Any], text: str) -> None:
-    dotted, equals, raw = text.partition("=")
-    if not equals or not dotted:
-        raise ConfigError(f"--set {text!r} is not key=value", cure="such as methods.0.keep=3")
-    *parents, last = dotted.split(".")
-    node: Any = data
-    try:
-        value = yaml.safe_load(raw)
-        for part in parents:
-            node = node[int(part)] if isinstance(node, list) else node.setdefault(part, {})
-        if isinstance(node, list):
-            node[int(last)] = value
-        else:
-            node[last] = value
-    except (yaml.YAMLError, ValueError, IndexError, TypeError, AttributeError) as error:
-        raise ConfigError(
-            f"--set {text!r} does not fit the study ({error})",
-            cure="dots go into sections, numbers into lists: methods.0.keep=3",
         ) from error
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal, Self, get_args
 
 from pydantic import Field, model_validator
@@ -129,6 +129,21 @@ class Styles(Section):
     def resolve(self, profile: Profile) -> Self:
         """The same styles with what the profile decides filled in."""
         made = {style: options.resolve(profile) for style, options in self.rewriting.items()}
+        return self.model_copy(update={"rewriting": made})
+
+    def pinned(self, revisions: Mapping[str, str | None]) -> Self:
+        """Return the styles with the revisions of their models replaced; see `Study.pinned`."""
+        made = {
+            style: options.model_copy(
+                update={
+                    "revision": revisions[f"rewriting {style}"],
+                    "adequacy": options.adequacy.model_copy(
+                        update={"revision": revisions[f"adequacy {style}"]}
+                    ),
+                }
+            )
+            for style, options in self.rewriting.items()
+        }
         return self.model_copy(update={"rewriting": made})
 
     def located(self, local: Callable[[str], str]) -> Self:

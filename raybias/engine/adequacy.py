@@ -147,16 +147,15 @@ def check_adequacy(options: Adequacy) -> ModelShape:
 
 def _load(options: Adequacy) -> PreTrainedModel:
     judges = options.kind == "classifier"
-    model, missing = load_pretrained(_kind(options), options.spec(), dtype=options.dtype)
-    missing = [name for name in missing if judges or not name.startswith(_UNREAD)]
-    if missing:
-        raise ModelError(
-            f"its checkpoint lacks {missing[0]}",
-            where=options.model,
-            cure="give a checkpoint tuned as a classifier, or set kind: embedding"
-            if judges
-            else "give a whole encoder",
-        )
+    model, _ = load_pretrained(
+        _kind(options),
+        options.spec(),
+        dtype=options.dtype,
+        is_new=lambda model, name: not judges and name.startswith(_UNREAD),
+        cure="give a checkpoint tuned as a classifier, or set kind: embedding"
+        if judges
+        else "give a whole encoder",
+    )
     _check_labels(model.config, options)
     model.requires_grad_(False).eval()
     return model

@@ -8,23 +8,32 @@ training, labels or groups.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
+from difflib import get_close_matches
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from raybias.config import Backbone as Spec
+from raybias.engine.checkpoint import folder_of, locate
 from raybias.errors import ModelError
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-#: The model that `Backbone.id == "planted"` names.
-PLANTED: Final = Path(__file__).parents[1] / "assets" / "planted"
+#: What each of transformers' auto classes that are used here loads.
+_KINDS: Final = {
+    "AutoModel": "an encoder",
+    "AutoModelForCausalLM": "a causal language model",
+    "AutoModelForMaskedLM": "a masked language model",
+    "AutoModelForSeq2SeqLM": "a sequence-to-sequence model",
+    "AutoModelForSequenceClassification": "a classifier",
+}
+#: Weights that an error names; the others are counted.
+_NAMED: Final = 2
 
 #: Tokenizers without a limit report an absurd one.
 _NO_LIMIT: Final = 10**9
@@ -113,7 +122,8 @@ def load_backbone(spec: Spec, *, device: str | torch.device = "cpu") -> Backbone
 
     Raises
     ------
-    ModelError: not found, no safetensors weights, not a causal language model.
+    ModelError: not found, no safetensors weights, not a causal language model, or a checkpoint
+        that lacks weights of one.
     """
     from transformers import AutoModelForCausalLM
 
@@ -135,34 +145,58 @@ def load_backbone(spec: Spec, *, device: str | torch.device = "cpu") -> Backbone
 
 
 def load_pretrained(
-    kind: Any, spec: Spec, *, dtype: str, **options: Any
+    kind: Any,
+    spec: Spec,
+    *,
+    dtype: str,
+    is_new: Callable[[PreTrainedModel, str], bool] = lambda model, name: False,
+    cure: str = "give a whole checkpoint, saved as such a model with its config.json",
+    **options: Any,
 ) -> tuple[PreTrainedModel, list[str]]:
-    """A model of one of transformers' auto classes, and the weights its checkpoint lacks.
+    """Load a model of one of transformers' auto classes, all of its weights from a checkpoint.
+
+    Parameters
+    ----------
+    is_new: whether a checkpoint may lack a weight of the model, by the weight's name.
+    cure: of a checkpoint that lacks others.
+    options: of `from_pretrained`.
+
+    Returns the model, and the names of the weights that the checkpoint lacks.
 
     Raises
     ------
-    ModelError: not found, no safetensors weights, or not a model of this kind.
+    ModelError: not found, no safetensors weights, not a model of this kind, or weights that the
+        checkpoint lacks or holds in another shape.
     """
     from transformers.utils import logging
 
-    # What a checkpoint lacks is handled by the caller, so its report need not alarm a user.
+    # What a checkpoint lacks is refused below, so its report need not alarm a user.
     level = logging.get_verbosity()
     logging.set_verbosity_error()
     try:
         model, loading = kind.from_pretrained(
             _source(spec),
-            revision=spec.revision,
+            **_version(spec),
             dtype=getattr(torch, dtype),
             use_safetensors=True,
             trust_remote_code=False,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,
             **options,
         )
     except (OSError, ValueError, RuntimeError) as error:
         raise _unreadable(spec, error) from error
     finally:
         logging.set_verbosity(level)
-    return model, sorted(loading["missing_keys"])
+    missing = sorted(loading["missing_keys"])
+    lacking = [name for name in missing if not is_new(model, name)]
+    problem = _misshapen(loading["mismatched_keys"])
+    if lacking:
+        total = len({*missing, *(name for name, _ in model.named_parameters())})
+        problem = _lacking(lacking, total, _KINDS[kind.__name__], loading["unexpected_keys"])
+    if problem:
+        raise ModelError(f"its checkpoint {problem}", where=spec.id, cure=cure)
+    return model, missing
 
 
 def is_encoder(spec: Spec) -> bool:
@@ -190,7 +224,7 @@ def load_tokenizer(spec: Spec) -> TextEncoder:
     config = _config(spec)
     try:
         tokenizer = AutoTokenizer.from_pretrained(
-            _source(spec), revision=spec.revision, trust_remote_code=False
+            _source(spec), **_version(spec), trust_remote_code=False
         )
     except (OSError, ValueError, KeyError) as error:
         raise _unreadable(spec, error) from error
@@ -215,16 +249,16 @@ def empty_model(spec: Spec, kind: Any = None) -> PreTrainedModel:
     config = _config(spec)
     if kind is None:
         kind = AutoModel if is_encoder(spec) else AutoModelForCausalLM
+    # Inputs are checked before a dtype is decided, and ask for the model's structure alone.
+    dtype = torch.float32 if spec.dtype == "auto" else getattr(torch, spec.dtype)
     try:
         with torch.device("meta"):
-            model: PreTrainedModel = kind.from_config(config, dtype=getattr(torch, spec.dtype))
+            model: PreTrainedModel = kind.from_config(config, dtype=dtype)
     except ValueError as error:
         raise _unreadable(spec, error) from error
     # Many models have no such file; what their config says holds then.
     with suppress(OSError):
-        model.generation_config = GenerationConfig.from_pretrained(
-            _source(spec), revision=spec.revision
-        )
+        model.generation_config = GenerationConfig.from_pretrained(_source(spec), **_version(spec))
     return model
 
 
@@ -262,8 +296,35 @@ def check_lengths(
         )
 
 
+def _lacking(names: Sequence[str], total: int, kind: str, unread: Iterable[str]) -> str:
+    """Name the first weights that a checkpoint lacks, and the one it may hold the first by."""
+    first = ", ".join([*names[:_NAMED], *["..."] * (len(names) > _NAMED)])
+    alike = get_close_matches(names[0], sorted(unread), n=1)
+    renamed = f", and holds {alike[0]}, which is not read" if alike else ""
+    return f"lacks {first} ({len(names)} of the {total} weights that {kind} needs){renamed}"
+
+
+def _misshapen(weights: Iterable[tuple[str, Sequence[int], Sequence[int]]]) -> str:
+    """Name the first weight of another shape than a model's, or nothing where there is none."""
+    for name, held, needed in sorted(weights):
+        return f"holds {name} as {list(held)}, and its config.json asks for {list(needed)}"
+    return ""
+
+
 def _source(spec: Spec) -> str:
-    return str(PLANTED) if spec.id == "planted" else spec.id
+    return str(folder_of(spec.id) or spec.id)
+
+
+def _version(spec: Spec) -> dict[str, Any]:
+    """Arguments of `from_pretrained` that say which version of a model is meant, and whence."""
+    if folder_of(spec.id) is not None:
+        return {}
+    located = _located(spec.id, spec.revision)
+    return {"revision": located.commit, "local_files_only": located.cached_only}
+
+
+#: A process asks the hub once for each model.
+_located = lru_cache(maxsize=64)(locate)
 
 
 def _config(spec: Spec) -> PretrainedConfig:
@@ -271,7 +332,7 @@ def _config(spec: Spec) -> PretrainedConfig:
 
     try:
         config: PretrainedConfig = AutoConfig.from_pretrained(
-            _source(spec), revision=spec.revision, trust_remote_code=False
+            _source(spec), **_version(spec), trust_remote_code=False
         )
     except (OSError, ValueError) as error:
         raise _unreadable(spec, error) from error

@@ -2,7 +2,7 @@
 
 A classifier maps token rows to label logits: through a new classification head, as
 transformers' `ForSequenceClassification` models read it, or through the label words' rows
-of a causal model's LM head. Rows are padded at the right; nothing is sampled or tuned here.
+of a causal model's LM head. Nothing is sampled or tuned here.
 Shapes: R rows, T tokens, L labels, V vocabulary.
 """
 
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from raybias.config import Backbone as Spec
 from raybias.engine.backbone import TextEncoder, load_pretrained, load_tokenizer
+from raybias.engine.forward import TOLERANCE
 from raybias.engine.packing import Batch
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.errors import ModelError
@@ -42,6 +43,8 @@ class Classifier(torch.nn.Module):
     head: shape of each weight that a classification head adds to the backbone, by its name in
         `model`; they are tuned whole.
     label_ids: the label words' tokens, or none under a classification head.
+    pads_left: whether rows are padded at the left, for a model that reads the last position
+        whatever stands there, as XLNet's does.
     """
 
     def __init__(
@@ -61,7 +64,9 @@ class Classifier(torch.nn.Module):
         self.label_ids = tuple(label_ids)
         self.pad = _pad_token(encoder)
         model.config.pad_token_id = self.pad
+        self.pads_left = False
         self.short = bool(label_ids) and self._short_cut_holds()
+        self.pads_left = self._reads_right_padding()
 
     @property
     def device(self) -> torch.device:
@@ -75,9 +80,20 @@ class Classifier(torch.nn.Module):
 
     def read(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """What `forward` takes, of a batch whose sequences are one row each."""
-        last_R = batch.at_T
-        mask_RT = torch.arange(batch.tokens_RT.shape[1]) <= last_R[:, None]
-        tokens_RT = batch.tokens_RT.masked_fill(~mask_RT, self.pad)
+        return self._padded(batch.tokens_RT, batch.at_T)
+
+    def _padded(self, tokens_RT: Tensor, last_R: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Pad rows whose last tokens stand at `last_R`; their tokens, masks and last places."""
+        place_T = torch.arange(tokens_RT.shape[1])
+        if self.pads_left:
+            # Row r moves right by the length of its padding.
+            place_RT = place_T - (place_T[-1] - last_R)[:, None]
+            mask_RT = place_RT >= 0
+            tokens_RT = tokens_RT.gather(1, place_RT.clamp(min=0))
+            last_R = torch.full_like(last_R, int(place_T[-1]))
+        else:
+            mask_RT = place_T <= last_R[:, None]
+        tokens_RT = tokens_RT.masked_fill(~mask_RT, self.pad)
         return tokens_RT.to(self.device), mask_RT.long().to(self.device), last_R.to(self.device)
 
     def forward(self, tokens_RT: Tensor, mask_RT: Tensor, last_R: Tensor) -> Tensor:
@@ -95,10 +111,28 @@ class Classifier(torch.nn.Module):
         labels_RL: Tensor = logits_RV[:, list(self.label_ids)]
         return labels_RL.float()
 
+    def _example(self) -> Tensor:
+        """A row [1, 8] of tokens to compare two ways of reading on."""
+        vocabulary = self.model.config.vocab_size
+        return torch.tensor([[(7919 * n) % vocabulary for n in range(1, 9)]])
+
+    def _reads_right_padding(self) -> bool:
+        """Whether padding at the right changes a row's logits, and less so at the left."""
+        tokens_RT, last_R = self._example(), torch.tensor([7])
+        longer_RT = torch.nn.functional.pad(tokens_RT, (0, 3))
+        changes = []
+        with torch.no_grad():
+            alone_RL = self(*self._padded(tokens_RT, last_R))
+            for self.pads_left in (False, True):
+                changed_RL = self(*self._padded(longer_RT, last_R)) - alone_RL
+                changes.append(float(changed_RL.abs().max()))
+        right, left = changes
+        tolerance = TOLERANCE[self.model.dtype] * max(1.0, float(alone_RL.abs().max()))
+        return right > tolerance and left < right
+
     def _short_cut_holds(self) -> bool:
         """Whether the LM head on the last token alone gives the model's own logits."""
-        vocabulary = self.model.config.vocab_size
-        tokens_RT = torch.tensor([[(7919 * n) % vocabulary for n in range(1, 9)]])
+        tokens_RT = self._example()
         mask_RT, last_R = torch.ones_like(tokens_RT), torch.tensor([7])
         parts = [each.to(self.device) for each in (tokens_RT, mask_RT, last_R)]
         with torch.no_grad():
@@ -129,7 +163,8 @@ def load_classifier(
 
     Raises
     ------
-    ModelError: not found, no safetensors weights, or a head that the model cannot have.
+    ModelError: not found, no safetensors weights, a head that the model cannot have, or a
+        checkpoint that lacks weights beside the head.
     """
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
@@ -144,7 +179,12 @@ def load_classifier(
     else:
         label_ids = ()
         model, missing = load_pretrained(
-            AutoModelForSequenceClassification, spec, dtype=dtype, num_labels=len(LABELS)
+            AutoModelForSequenceClassification,
+            spec,
+            dtype=dtype,
+            is_new=_is_new,
+            cure="give a whole checkpoint without a head, or with one of three labels",
+            num_labels=len(LABELS),
         )
         head = _head(model, missing)
     model.requires_grad_(False).eval()
@@ -185,6 +225,12 @@ def initial_head(classifier: Classifier, seed: int) -> dict[str, Tensor]:
             values = generator(seed, "head", name).normal(0.0, spread, shape)
         drawn[name] = torch.from_numpy(values.astype(np.float32)).to(classifier.device)
     return drawn
+
+
+def _is_new(model: PreTrainedModel, name: str) -> bool:
+    """Whether a weight belongs to the head, or to a pooler that only a head reads."""
+    base = f"{model.base_model_prefix}."
+    return not name.startswith(base) or name.startswith(f"{base}pooler.")
 
 
 def _head(model: PreTrainedModel, missing: Sequence[str]) -> dict[str, tuple[int, ...]]:

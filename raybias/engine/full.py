@@ -77,7 +77,10 @@ class FullLearner:
         return pack(rows, max_tokens=0)
 
     def gradients(self, lessons: Sequence[Lesson]) -> tuple[list[dict[str, Tensor]], Tensor]:
-        """The gradient of each lesson's mean loss by name, and the losses [S]."""
+        """The gradient of each lesson's mean loss by name, and the losses [S].
+
+        A weight that the loss does not depend on has none.
+        """
         found = [self._gradient(lesson) for lesson in lessons]
         return [gradient for gradient, _ in found], torch.stack([loss for _, loss in found])
 
@@ -155,7 +158,7 @@ class FullLearner:
                 loss = cross_entropy(self._call(leaves, batch), target_N)
             finally:
                 self.classifier.eval()
-            # A pooler that no head reads has no gradient, and is left as it is.
+            # A pooler that no head reads, and XLNet's `mask_emb`, have no gradient.
             parts = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
         gradient = {
             name: part for name, part in zip(leaves, parts, strict=True) if part is not None

@@ -118,7 +118,7 @@ class LoraLearner:
 
     Raises
     ------
-    ModelError: a target that matches no layer.
+    ModelError: a target that matches no layer, or a model whose rows are padded at the left.
     """
 
     at_once: int | None = None
@@ -131,14 +131,14 @@ class LoraLearner:
         tokens_per_batch: int,
         group: Collective | None = None,
     ) -> None:
+        where = classifier.encoder.spec.id
+        if classifier.pads_left:  # Dropout is drawn from each row's first place on.
+            raise ModelError("lora needs rows padded at the right", where=where, cure="use full")
         self.classifier = classifier
         self.method = method
         self.device = classifier.device
         self.batcher = Batcher(
-            where=classifier.encoder.spec.id,
-            device=self.device,
-            tokens_per_batch=tokens_per_batch,
-            group=group,
+            where=where, device=self.device, tokens_per_batch=tokens_per_batch, group=group
         )
         self._now = _Pass()
         self._sizes = {

@@ -38,21 +38,19 @@ def load_masked(spec: Spec, *, device: str | torch.device = "cpu") -> Backbone:
 
     Raises
     ------
-    ModelError: not found, no safetensors weights, no mask token, or weights without the
-        head of a masked language model.
+    ModelError: not found, no safetensors weights, no mask token, or a checkpoint that lacks
+        weights of a masked language model, such as its head.
     """
     from transformers import AutoModelForMaskedLM
 
     encoder = load_tokenizer(spec)
     check_tokenizer(encoder)
-    model, missing = load_pretrained(AutoModelForMaskedLM, spec, dtype=spec.dtype)
-    if missing:
-        raise ModelError(
-            f"its weights lack {len(missing)} that a masked language model needs "
-            f"({missing[0]}, ...)",
-            where=spec.id,
-            cure="use a checkpoint that was saved with its masked-language-model head",
-        )
+    model, _ = load_pretrained(
+        AutoModelForMaskedLM,
+        spec,
+        dtype=spec.dtype,
+        cure="use a checkpoint that was saved with its masked-language-model head",
+    )
     model.requires_grad_(False).eval()
     place = torch.device(device)
     model.to(place)

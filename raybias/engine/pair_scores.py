@@ -48,7 +48,14 @@ from raybias.engine.pair_rules import (
 from raybias.engine.token_scores import TokenScorer, Values
 from raybias.errors import ConfigError, ModelError, WorkFailed
 
-__all__ = ["CAUSAL", "MASKED", "PairScore", "PairScorer", "check_scores", "pair_loader"]
+__all__ = [
+    "CAUSAL",
+    "MASKED",
+    "PairScore",
+    "PairScorer",
+    "check_scores",
+    "pair_loader",
+]
 
 Pair = tuple[str, str]
 #: Both sides' scores.

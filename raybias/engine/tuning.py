@@ -268,8 +268,9 @@ class PackedTuner:
             if not finite or not math.isfinite(float(norm)):
                 run.stop_reason = "diverged"
                 continue
+            # AdamW leaves alone what no gradient reaches, such as XLNet's `mask_emb`.
             for name, weight in run.weights.items():
-                weight.grad = gradient[name]
+                weight.grad = _laid_out(gradient[name], weight) if name in gradient else None
             self._apply(run)
 
     def _lesson(self, run: _Run) -> Lesson:
@@ -347,6 +348,13 @@ class PackedTuner:
             "window": unit.stop_window,
             "stored": (rule.stored or window) + unit.stop_window - window,
         }
+
+
+def _laid_out(gradient: Tensor, weight: Tensor) -> Tensor:
+    """A gradient with its weight's strides, which the fused AdamW takes for granted."""
+    if gradient.stride() == weight.stride():
+        return gradient
+    return torch.empty_like(weight).copy_(gradient)
 
 
 def _named(state: Mapping[str, Tensor], kind: str) -> dict[str, Tensor]:

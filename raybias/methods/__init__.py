@@ -9,6 +9,7 @@ from raybias.methods.chain_of_thought import ChainOfThought
 from raybias.methods.coreference import Coreference
 from raybias.methods.few_shot import FewShot
 from raybias.methods.finetuned import Finetuned
+from raybias.methods.fitting import fit_methods
 from raybias.methods.full import Full
 from raybias.methods.lora import Lora
 from raybias.methods.pair_score import PairScore
@@ -30,6 +31,7 @@ __all__ = [
     "SoftPrompt",
     "Tuned",
     "ZeroShot",
+    "fit_methods",
     "prompted_methods",
     "tuned_methods",
 ]

@@ -1,14 +1,13 @@
-"""Have a backbone reason about a text before it is asked for the label (004)."""
+"""Have a backbone reason about a text before it is asked for the label."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from raybias.config.method import StudyText
-from raybias.methods.prompted import Prompted, PromptedPredictor, PromptedRun, Shot
+from raybias.methods.prompted import CLOSED_QUESTION, Prompted, PromptedPredictor, PromptedRun, Shot
 from raybias.probes import prompts
 from raybias.registry import method
 
@@ -18,10 +17,16 @@ if TYPE_CHECKING:
 
 @method
 class ChainOfThought(Prompted):
-    """Reasoning first, then an answer to it (004)."""
+    """Reasoning first, then an answer to it."""
 
     kind: Literal["cot"] = "cot"
     """Names the kind of method."""
+    # The paper prints a period at its end and its code has none; the code is followed.
+    template: str = f"{CLOSED_QUESTION}Reasoning: Let's think step by step"
+    """The first prompt, which is answered by the reasoning, with `{text}` and `{choices}`."""
+    conclusion: str = "{reasoning}\nAnswer: Therefore, from {choices}, the sentiment is"
+    """What follows the first prompt in the second one, with `{reasoning}` and, if need be, `{text}`
+    and `{choices}`."""
     reasoning_tokens: int = Field(64, ge=1)
     """Most tokens of the reasoning."""
 
@@ -30,9 +35,25 @@ class ChainOfThought(Prompted):
         """What the model sees before the question, in words."""
         return f"its own reasoning, at most {self.reasoning_tokens} tokens"
 
-    def prompt(self, text: str, shots: Sequence[Shot], words: Sequence[str]) -> str:
-        """Write the prompt for the reasoning."""
-        return prompts.reasoning_prompt(text)
+    @model_validator(mode="after")
+    def _concludes_from_the_reasoning(self) -> Self:
+        prompts.check_placeholders(
+            "conclusion", self.conclusion, needed=("reasoning",), others=("text", "choices")
+        )
+        return self
+
+    def answered_prompt(
+        self, text: str, words: Sequence[str], shots: Sequence[Shot] = (), *, reasoning: str = ""
+    ) -> str:
+        """Write the first prompt, its reasoning and the question about it."""
+        return self.prompt(text, words, shots) + prompts.filled(
+            self.conclusion, text=text, choices=prompts.choices(words), reasoning=reasoning
+        )
+
+    def prompt_record(self, words: Sequence[str], shots: Sequence[Shot]) -> dict[str, str]:
+        """Write both prompts for the record, with placeholders for what varies."""
+        second = self.answered_prompt("{text}", words, shots, reasoning="{reasoning}")
+        return {**super().prompt_record(words, shots), "second_prompt": second}
 
     def ask(
         self,
@@ -50,7 +71,10 @@ class ChainOfThought(Prompted):
         def conclusions(numbers: Sequence[int], tokens: Sequence[Sequence[int]]) -> list[list[int]]:
             reasonings = zip(numbers, map(predictor.decode, tokens), strict=True)
             return writer.backbone.encode(
-                [prompts.conclusion_prompt(texts[n], reasoning) for n, reasoning in reasonings]
+                [
+                    self.answered_prompt(texts[n], predictor.words, reasoning=reasoning)
+                    for n, reasoning in reasonings
+                ]
             )
 
         return writer.generate_twice(
@@ -70,7 +94,3 @@ class ChainOfThought(Prompted):
     @property
     def _key_copies(self) -> int:
         return 3
-
-    def _later_tokens(self, text: StudyText) -> int:
-        ending = prompts.conclusion_prompt("", "").removeprefix(prompts.reasoning_prompt(""))
-        return len(text.encoder.encode([ending])[0])

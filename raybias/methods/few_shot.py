@@ -1,14 +1,14 @@
-"""Show a backbone labelled texts before it is asked for a label (004)."""
+"""Show a backbone labelled texts before it is asked for a label."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from raybias.config.section import Profile
-from raybias.methods.prompted import Prompted, Shot
+from raybias.methods.prompted import OPEN_QUESTION, Prompted, Shot
 from raybias.probes import prompts
 from raybias.registry import method
 from raybias.schema import LABELS
@@ -19,16 +19,29 @@ if TYPE_CHECKING:
 
 @method
 class FewShot(Prompted):
-    """Demonstrations from a training set before the question (004)."""
+    """Demonstrations from a training set before the question."""
 
     kind: Literal["few_shot"] = "few_shot"
     """Names the kind of method."""
+    template: str = OPEN_QUESTION
+    """The question after the demonstrations, with `{text}` and, if need be, `{choices}`."""
+    demonstration: str = OPEN_QUESTION + " {Label}.\n\n"
+    """One demonstration, with `{text}` and its label word: `{label}`, or `{Label}` with a capital,
+    which the likelihood of the labels is then read with too."""
     shots_per_label: int = Field(3, ge=1)
     """Demonstrations of each label, drawn anew in each run."""
     shot_order: Literal["pool", "shuffled"] | None = None
     """By their row in the training set (paper), or shuffled in each run (strict)."""
 
     needs_training_set: ClassVar[bool] = True
+
+    @model_validator(mode="after")
+    def _shows_texts_and_labels(self) -> Self:
+        label = "label" if "{label}" in self.demonstration else "Label"
+        prompts.check_placeholders(
+            "demonstration", self.demonstration, needed=("text", label), others=("choices", "Label")
+        )
+        return self
 
     def resolve(self, profile: Profile) -> Self:
         """Return the method with every option that the profile decides filled in."""
@@ -45,13 +58,25 @@ class FewShot(Prompted):
         """What the model sees before the question, in words."""
         return f"{self.shots_per_label} demonstrations per label, order: {self.shot_order}"
 
-    def prompt(self, text: str, shots: Sequence[Shot], words: Sequence[str]) -> str:
+    def prompt(self, text: str, words: Sequence[str], shots: Sequence[Shot] = ()) -> str:
         """Write the demonstrations and the question."""
-        return prompts.few_shot_prompt(shots, text, words)
+        choices, shown = prompts.choices(words), ""
+        for shot, label in shots:
+            word = words[label].strip()
+            shown += prompts.filled(
+                self.demonstration,
+                text=shot,
+                choices=choices,
+                label=word,
+                Label=prompts.capital(word),
+            )
+        return shown + super().prompt(text, words)
 
     def answer_words(self, words: Sequence[str]) -> list[str]:
-        """Write the label words with a capital, as the demonstrations do."""
-        return [word.capitalize() for word in words]
+        """Return the label words as the demonstrations write them, for their tokens."""
+        if "{Label}" not in self.demonstration:
+            return list(words)
+        return [prompts.capital(word) for word in words]
 
     def check_training(self, training: str, splits: Mapping[str, pl.DataFrame]) -> None:
         """Refuse a training set with too few sentences of a label."""

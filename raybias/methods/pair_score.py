@@ -33,16 +33,27 @@ class PairScore(Method):
     """Names the kind of method."""
     scores: tuple[str, ...] = Field((), max_length=7)
     """Scoring rules: bias_bench, prepend, sum, perplexity, shared for causal models, masked and
-    masked_differing for masked ones; bias_bench (paper) or prepend (strict) by default."""
+    masked_differing for masked ones. By default bias_bench (paper) or prepend (strict) on causal
+    backbones and masked on masked ones; a study that runs records them."""
     eps: float = Field(0.0, ge=0)
     """Log-likelihoods of `sum` at most this far apart are a tie."""
 
     reads_pairs: ClassVar[bool] = True
 
-    def resolve(self, profile: Profile) -> Self:
-        """Return the method with every option that the profile decides filled in."""
-        default = ("prepend",) if profile == "strict" else ("bias_bench",)
-        return self.model_copy(update={"scores": self.scores or default})
+    def fit(self, backbone: Backbone, profile: Profile) -> Self:
+        """Return the method with the default scores of a backbone, or refuse those it cannot have.
+
+        Raises
+        ------
+        ConfigError, ModelError: see `engine.pair_scores.check_scores`.
+        """
+        from raybias.engine.backbone import is_encoder
+        from raybias.engine.pair_scores import check_scores
+
+        causal = "prepend" if profile == "strict" else "bias_bench"
+        scores = self.scores or ("masked" if is_encoder(backbone) else causal,)
+        check_scores(backbone, scores)
+        return self.model_copy(update={"scores": scores})
 
     def output(self) -> OutputSpec:
         """Say where scores are stored."""
@@ -55,11 +66,9 @@ class PairScore(Method):
         return [UntrainedRun(f"{backbone.name}.none.{self.name}")]
 
     def check(self, backbone: Backbone, text: StudyText) -> None:
-        """Refuse scores that the model cannot have, and sentences that are too long."""
+        """Refuse sentences that are too long."""
         from raybias.engine.backbone import check_lengths
-        from raybias.engine.pair_scores import check_scores
 
-        check_scores(backbone, self.scores)
         for frame in text.items.values():
             check_lengths(
                 text.encoder.encode([*frame["sent_more"], *frame["sent_less"]]),

@@ -1,12 +1,16 @@
-"""What prompted classifiers have in common: nothing is tuned, answers are sampled (004)."""
+"""What prompted classifiers have in common: what is asked, how answers are sampled and counted.
+
+The default templates are those of "The Impact of Unstated Norms in Bias Analysis of Language
+Models" (arXiv 2404.03471), to the character. In a template, `{text}` stands for the sentence and
+`{choices}` for the study's label words ("negative, neutral, or positive"); other braces stay.
+"""
 
 from __future__ import annotations
 
 import json
-from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Final, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -33,13 +37,17 @@ if TYPE_CHECKING:
     from raybias.engine.shape import ModelShape
     from raybias.storage import Store
 
+CLOSED_QUESTION: Final = "Text: {text}\nQuestion: Is the sentiment of the text {choices}?\n"
+OPEN_QUESTION: Final = "Text: {text}\nQuestion: What is the sentiment of the text?\nAnswer:"
 #: A demonstration: its text and label.
 Shot = tuple[str, int]
 
 
 class Prompted(Method):
-    """What every prompted classifier has in common: nothing is tuned, answers are sampled (004)."""
+    """What every prompted classifier has in common: nothing is tuned, answers are sampled."""
 
+    template: str
+    """The prompt for one sentence, without a blank at its end."""
     seeds: tuple[int, ...] = Field(tuple(range(2024, 2029)), min_length=1)
     """One run per seed; a seed rules what is sampled and which demonstrations are shown."""
     temperature: float = Field(0.8, ge=0)
@@ -48,7 +56,8 @@ class Prompted(Method):
     """Most tokens of an answer."""
     unparsed: Literal["random", "likelihood", "invalid"] | None = None
     """What an answer without a label word counts as: a random label (paper), the label with
-    the highest likelihood (strict), or none. How many there are is reported in any case."""
+    the highest likelihood (strict), or none. How many there are is reported in any case, and
+    where most are, nothing is called significant."""
 
     @model_validator(mode="after")
     def _distinct(self) -> Self:
@@ -56,22 +65,43 @@ class Prompted(Method):
             raise ValueError(f"seeds repeat: {', '.join(map(str, repeated))}; list each once")
         return self
 
+    @model_validator(mode="after")
+    def _asks_about_the_text(self) -> Self:
+        prompts.check_placeholders("template", self.template, needed=("text",), others=("choices",))
+        return self
+
     def resolve(self, profile: Profile) -> Self:
         """Return the method with every option that the profile decides filled in."""
         unparsed = self.unparsed or ("likelihood" if profile == "strict" else "random")
         return self.model_copy(update={"unparsed": unparsed})
 
-    @abstractmethod
-    def prompt(self, text: str, shots: Sequence[Shot], words: Sequence[str]) -> str:
-        """Write the first prompt for a text.
+    def prompt(self, text: str, words: Sequence[str], shots: Sequence[Shot] = ()) -> str:
+        """Fill the template for one text, behind its demonstrations where it shows any.
 
         Parameters
         ----------
         words: the label words, in label order.
+        shots: text and label (0, 1, 2) of each demonstration, in the order shown.
         """
+        return prompts.filled(self.template, text=text, choices=prompts.choices(words))
+
+    def answered_prompt(
+        self, text: str, words: Sequence[str], shots: Sequence[Shot] = (), *, reasoning: str = ""
+    ) -> str:
+        """Write the prompt that the answer follows.
+
+        Parameters
+        ----------
+        reasoning: what was generated after the first prompt, with the blank that it begins with.
+        """
+        return self.prompt(text, words, shots)
+
+    def prompt_record(self, words: Sequence[str], shots: Sequence[Shot]) -> dict[str, str]:
+        """Write the prompts of one run for the record, with placeholders for what varies."""
+        return {"prompt": self.prompt("{text}", words, shots)}
 
     def answer_words(self, words: Sequence[str]) -> list[str]:
-        """Write the label words as they would follow the last prompt, for their tokens."""
+        """Return the label words as they would follow the last prompt, for their tokens."""
         return list(words)
 
     def draw_shots(
@@ -141,7 +171,7 @@ class Prompted(Method):
                     "seed": seed,
                     "shots": shots,
                     "sampling": sampling,
-                    "prompt": self.prompt("{text}", shots, text.words),
+                    **self.prompt_record(text.words, shots),
                 }
                 runs.append(UntrainedRun(run_id, dataset, seed, recipe))
         return runs
@@ -170,29 +200,24 @@ class Prompted(Method):
         check_causal(backbone, self)
         encoder = text.encoder
         verbalizer_ids(encoder.tokenizer, self.answer_words(text.words))
-        room = self.new_tokens + self._later_tokens(text)
         asked = {
-            name: encoder.encode([self.prompt(t, (), text.words) for t in frame["text"]])
+            name: encoder.encode([self.answered_prompt(t, text.words) for t in frame["text"]])
             for name, frame in text.items.items()
         }
-        bare = len(encoder.encode([self.prompt("", (), text.words)])[0])
+        bare = len(encoder.encode([self.prompt("", text.words)])[0])
         # Demonstrations are counted once for all texts.
         for dataset in text.sentences if self.needs_training_set else ("none",):
             for seed in self.seeds:
                 shots = self.draw_shots(text.sentences, dataset, seed)
-                opening = len(encoder.encode([self.prompt("", shots, text.words)])[0]) - bare
+                opening = len(encoder.encode([self.prompt("", text.words, shots)])[0]) - bare
                 for name, rows in asked.items():
                     check_lengths(
                         rows,
                         context=encoder.context,
-                        taken=room + opening,
+                        taken=self.new_tokens + opening,
                         by=f"tokens of answers and demonstrations (seed {seed})",
                         names=text.items[name]["item_id"].to_list(),
                     )
-
-    def _later_tokens(self, text: StudyText) -> int:
-        """Count what is asked after the first prompt, for the context."""
-        return 0
 
     def predictor(self, context: ModelContext, store: Store) -> PromptedPredictor:
         """Load the backbone with what samples answers."""
@@ -241,7 +266,7 @@ class Prompted(Method):
         texts = sample(text.items[probe]["text"])
 
         def asked(shots: Sequence[Shot]) -> float:
-            prompted = [self.prompt(each, shots, text.words) for each in texts]
+            prompted = [self.answered_prompt(each, text.words, shots) for each in texts]
             return mean_length(text.encoder.encode(prompted))
 
         length = asked(())
@@ -250,7 +275,7 @@ class Prompted(Method):
         ):
             # The opening is read once for all rows of a shard.
             length += (asked(shots) - length) / text.rows_per_shard
-        return length + self._later_tokens(text) + self.new_tokens
+        return length + self.new_tokens
 
 
 @dataclass(frozen=True)
@@ -301,7 +326,7 @@ class PromptedPredictor:
     def label(self, run: PromptedRun, item_ids: Sequence[str], texts: Sequence[str]) -> Labelling:
         """Label texts by the label word that comes first in each sampled answer."""
         asked = self.writer.backbone.encode(
-            [self.method.prompt(text, run.shots, self.words) for text in texts]
+            [self.method.prompt(text, self.words, run.shots) for text in texts]
         )
         before, found = self.method.ask(self, run, item_ids, texts, asked)
         reasonings = [self.decode(each.tokens) for each in before] or [""] * len(texts)

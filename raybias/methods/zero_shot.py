@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
-from raybias.methods.prompted import Prompted, Shot
-from raybias.probes import prompts
+from raybias.methods.prompted import CLOSED_QUESTION, Prompted
 from raybias.registry import method
 
 
 @method
 class ZeroShot(Prompted):
-    """The question alone (004, spec of its code)."""
+    """The question alone."""
 
     kind: Literal["zero_shot"] = "zero_shot"
     """Names the kind of method."""
-
-    def prompt(self, text: str, shots: Sequence[Shot], words: Sequence[str]) -> str:
-        """Write the question for a text."""
-        return prompts.zero_shot_prompt(text)
+    template: str = f"{CLOSED_QUESTION}Answer: The sentiment is"
+    """The prompt for one sentence, with `{text}` and, if it lists the label words, `{choices}`."""

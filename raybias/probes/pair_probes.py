@@ -22,7 +22,7 @@ from raybias.probes.styles import (
     styled_pairs,
 )
 from raybias.probes.tables import choose
-from raybias.probes.winobias import WINO_TYPES, Split, coreference_items
+from raybias.probes.winobias import WINO_TYPES, Split, coreference_items, own_coreferences
 from raybias.schema import COREFERENCES, PAIRS
 from raybias.storage import Store
 
@@ -56,7 +56,7 @@ def pair_items(
 
     Parameters
     ----------
-    kinds: bias types (crows_pairs, pairs) or types (winobias); all without it.
+    kinds: bias types (crows_pairs, pairs) or types (winobias, coreferences); all without it.
 
     Raises
     ------
@@ -128,13 +128,24 @@ def _pairs(
     )
 
 
-def _winobias(split: Split, *, about: str) -> PairSource:
+def _coreferences(
+    items: Callable[[str], pl.DataFrame], *, kinds: tuple[str, ...], about: str, data: str
+) -> PairSource:
     return PairSource(
-        items=lambda data: coreference_items(Store(data), split=split),
+        items=items,
         restyle=styled_coreferences,
         schema=COREFERENCES,
         styles=COREFERENCE_STYLES,
         kind="wino_type",
+        kinds=kinds,
+        about=about,
+        data=data,
+    )
+
+
+def _winobias(split: Split, *, about: str) -> PairSource:
+    return _coreferences(
+        lambda data: coreference_items(Store(data), split=split),
         kinds=WINO_TYPES,
         about=about,
         data=f"folder with pro_stereotyped_type1.txt.{split} and the other three",
@@ -157,6 +168,12 @@ PAIR_PROBES: Final[Mapping[str, PairSource]] = {
         own_pairs,
         kinds=(),
         about="your own pairs: sent_more, sent_less, bias_type",
+        data="one .csv, .tsv or .parquet file",
+    ),
+    "coreferences": _coreferences(
+        own_coreferences,
+        kinds=(),
+        about="your own sentences with a pronoun: pair_id, condition, text, pronoun, referent",
         data="one .csv, .tsv or .parquet file",
     ),
 }

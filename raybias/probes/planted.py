@@ -126,7 +126,7 @@ def planted_items() -> pl.DataFrame:
     """The probe: wordings in two frames each x groups x terms, columns of `schema.ITEMS`.
 
     1,080 sentences: 90 templates (30 a label) x 6 groups x 2 terms, the same for every group.
-    Labels take turns, so that the first items of a probe under `limit` hold them all.
+    Labels take turns, so that any stretch of the probe holds them all.
     """
     rows: list[dict[str, object]] = []
     a_label = len(WORDINGS) // len(LABELS)

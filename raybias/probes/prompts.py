@@ -1,7 +1,7 @@
-"""The prompts of the third paper, to the character, and the reading of their answers.
+"""Fill prompt templates, draw demonstrations, and read the label that an answer names.
 
-Text only (004 section 3 and its code): three questions, how demonstrations are drawn, and
-which label an answer names. It does not know a tokenizer, and adds no chat template.
+Text only: templates are filled, demonstrations drawn, answers searched for label words. It does
+not know a tokenizer, and adds no chat template.
 """
 
 from __future__ import annotations
@@ -16,48 +16,44 @@ from raybias.errors import ConfigError, DataError
 from raybias.schema import LABELS
 from raybias.seeding import generator
 
-_CHOICES: Final = "negative, neutral, or positive"
-_CLOSED: Final = f"Question: Is the sentiment of the text {_CHOICES}?\n"
-_OPEN: Final = "Question: What is the sentiment of the text?\n"
+#: A placeholder of a template; its name is the first group.
+PLACEHOLDER: Final = re.compile(r"\{(\w+)\}")
 
 
-def zero_shot_prompt(text: str) -> str:
-    """The question alone."""
-    return f"Text: {text}\n{_CLOSED}Answer: The sentiment is"
+def filled(template: str, **values: str) -> str:
+    """Replace each `{name}` of a template; braces in a value are text."""
+    return PLACEHOLDER.sub(lambda match: values[match[1]], template)
 
 
-def few_shot_prompt(shots: Sequence[tuple[str, int]], text: str, words: Sequence[str]) -> str:
-    """Demonstrations, then the question.
+def check_placeholders(
+    field: str, template: str, *, needed: tuple[str, ...], others: tuple[str, ...]
+) -> None:
+    """Refuse a template that lacks a placeholder or has one that stands for nothing.
 
-    Parameters
-    ----------
-    shots: text and label (0, 1, 2) of each demonstration, in the order shown.
-    words: the label words in label order; demonstrations write them with a capital.
+    Raises
+    ------
+    ValueError: names the field and the placeholder.
     """
-    shown = (
-        f"Text: {shot}\n{_OPEN}Answer: {words[label][:1].upper()}{words[label][1:]}.\n\n"
-        for shot, label in shots
-    )
-    return f"{''.join(shown)}Text: {text}\n{_OPEN}Answer:"
+    found = PLACEHOLDER.findall(template)
+    for name in needed:
+        if name not in found:
+            raise ValueError(f"{field} {template!r} has no {{{name}}}")
+    known = dict.fromkeys((*needed, *others))
+    for name in found:
+        if name not in known:
+            listed = ", ".join(f"{{{each}}}" for each in known)
+            raise ValueError(f"{field} has {{{name}}}, which stands for nothing; use {listed}")
 
 
-def reasoning_prompt(text: str) -> str:
-    """The first call of a chain of thought.
-
-    The paper prints a period at its end and its code has none; the code is followed.
-    """
-    return f"Text: {text}\n{_CLOSED}Reasoning: Let's think step by step"
+def capital(word: str) -> str:
+    """Return the word with its first letter as a capital."""
+    return word[:1].upper() + word[1:]
 
 
-def conclusion_prompt(text: str, reasoning: str) -> str:
-    """The second call: the first with the reasoning it got, then the question again.
-
-    Parameters
-    ----------
-    reasoning: what was generated, with the blank that it may begin with.
-    """
-    asked = f"\nAnswer: Therefore, from {_CHOICES}, the sentiment is"
-    return f"{reasoning_prompt(text)}{reasoning}{asked}"
+def choices(words: Sequence[str]) -> str:
+    """List the label words: `negative, neutral, or positive`."""
+    *others, last = (word.strip() for word in words)
+    return f"{', '.join(others)}, or {last}"
 
 
 def draw_shots(

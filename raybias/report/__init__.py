@@ -1,17 +1,31 @@
 """From tables to people: tables, figures and one page, from an OUT folder's files alone."""
 
+from raybias.report.findings import headline
 from raybias.report.page import write_pair_page, write_report
 from raybias.report.pairs import read_pair_tables
-from raybias.report.source import add_corpus, load_record, restated
-from raybias.report.tables import gap_table, print_gap_table, write_frame, write_tables
+from raybias.report.rules import rules_of_files
+from raybias.report.source import add_corpus, restated
+from raybias.report.tables import (
+    derived_tables,
+    gap_table,
+    print_gap_table,
+    read_notes,
+    write_frame,
+    write_tables,
+)
+from raybias.study_record import read_record as load_record
 
 __all__ = [
     "add_corpus",
+    "derived_tables",
     "gap_table",
+    "headline",
     "load_record",
     "print_gap_table",
+    "read_notes",
     "read_pair_tables",
     "restated",
+    "rules_of_files",
     "write_frame",
     "write_pair_page",
     "write_report",

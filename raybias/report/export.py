@@ -15,8 +15,8 @@ import polars as pl
 
 from raybias import schema, stats
 from raybias.config import Study
-from raybias.report.source import Record
 from raybias.storage import Store
+from raybias.study_record import Record
 
 
 def write_results(

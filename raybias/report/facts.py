@@ -15,7 +15,11 @@ from raybias.config import Backbone, Study
 from raybias.methods import prompted_methods
 from raybias.report import words
 from raybias.schema import LABELS
+from raybias.study_record import Record
 
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}")
+#: Of a hash that are shown; OUT/study.yaml has all.
+_DIGITS: Final = 12
 _NUMBER: Final = re.compile(r"none|[+-]?[0-9][0-9,]*(\.[0-9]+)?(e[+-]?[0-9]+)?%?")
 
 
@@ -34,23 +38,18 @@ class Facts:
         return "number" if values and numeric else "text"
 
 
-def backbones(study: Study, runs: pl.DataFrame, parameters: Mapping[str, int]) -> Facts:
-    """Each frozen model, and the token ids that its classifiers used.
-
-    Parameters
-    ----------
-    parameters: of each model that is known, by name.
-    """
-    headers = ["model", "id", "revision", "parameters", "dtype", "BOS"]
+def backbones(study: Study, runs: pl.DataFrame, record: Record) -> Facts:
+    """Each frozen model with its commit or weights, and the token ids that its classifiers used."""
+    headers = ["model", "id", "commit or sha256", "parameters", "dtype", "BOS"]
     if study.probes:
         headers += ["prompt token", "label words (token id)"]
     rows = []
     for backbone in study.backbones:
-        size = parameters.get(backbone.name)
+        size = record.parameters.get(backbone.name)
         row = [
             backbone.name,
             backbone.id,
-            _revision(backbone),
+            _version(backbone, (record.models or {}).get(backbone.name, {})),
             "" if size is None else f"{size:,}",
             backbone.dtype,
             backbone.bos,
@@ -212,9 +211,15 @@ def _tuned_runs(study: Study, runs: pl.DataFrame) -> pl.DataFrame:
     return runs.filter(~pl.col("method").is_in(others))
 
 
-def _revision(backbone: Backbone) -> str:
+def _version(backbone: Backbone, files: Mapping[str, str]) -> str:
+    """The start of a local model's hash or of a hub model's commit, where OUT records it."""
+    weights = [name for name in files if name.endswith(".safetensors")]
+    if weights:
+        more = f" and {len(weights) - 1} more" if len(weights) > 1 else ""
+        return f"{weights[0]} {files[weights[0]][:_DIGITS]}{more}"
     if backbone.revision:
-        return backbone.revision
+        is_commit = _COMMIT.fullmatch(backbone.revision)
+        return backbone.revision[:_DIGITS] if is_commit else backbone.revision
     shipped = backbone.id == "planted" or Path(backbone.id).is_absolute()
     return "local" if shipped else "not pinned"
 

@@ -15,13 +15,27 @@ from raybias import schema, stats
 from raybias.config import Study
 from raybias.methods import prompted_methods
 from raybias.report import words
-from raybias.report.source import Planted, Record
+from raybias.report.source import Planted
+from raybias.study_record import Record
 
 #: A larger share of answers without a label is worth a caution.
 UNPARSED_SHARE: Final = 0.01
 
 #: A classifier less than this above always naming the commonest label says little of bias.
 CHANCE_MARGIN: Final = 0.10
+
+_NO_VERDICT: Final = (
+    "; with more than half of its answers unreadable, this classifier has no verdict: give it a "
+    "template that it answers with the study's label words, or other words (verbalizer)"
+)
+#: So many classifiers without a verdict are named one by one in the headline.
+_NAMED: Final = 3
+#: Why no gap at all has a verdict, where the reason needs more words than in a table.
+_CANNOT: Final = {
+    stats.ONE_RUN: "an interval needs at least two runs",
+    stats.NO_VARIATION: "every gap is the same in all runs",
+    stats.UNDEFINED: "no sentence can be wrong in these ways",
+}
 
 _ORDER: Final = (
     ("negative_fpr", 1),
@@ -52,15 +66,61 @@ class Calibration:
 
 
 def headline(gaps: pl.DataFrame) -> str:
-    """`2 of 12 gaps are significant`, and how many stay so after a correction for many tests."""
+    """`2 of 12 gaps are significant`, how many are left by a correction, how many not judged.
+
+    Classifiers without a verdict, since their answers are unreadable, come first.
+    """
+    if unread := no_verdicts(gaps):
+        rest = gaps.filter(~_unreadable(), pl.col("gap").is_not_null())
+        if rest.height:
+            said = headline(rest)
+            unread.append(f"Of the rest: {said[0].lower()}{said[1:]}")
+        return " ".join(unread)
     judged = gaps.filter(pl.col("significant").is_not_null())
+    without = _without_verdict(gaps)
     if judged.is_empty():
-        return "No gap could be judged: an interval needs at least two runs."
+        reasons = [_CANNOT.get(reason, reason) for reason in without]
+        return f"No gap could be judged: {words.listed(reasons) or 'there is none'}."
     n = int(judged["significant"].sum())
     verb = "is" if n == 1 else "are"
     said = f"{n or 'None'} of {words.counted(judged.height, 'gap')} {verb} significant"
     lasting = int(judged["survives"].sum())
-    return f"{said}." if lasting == n else f"{said}, {lasting} after correction for many tests."
+    if lasting != n:
+        said += f", {lasting} after correction for many tests"
+    more = "".join(f"; {n:,} more without a verdict: {why}" for why, n in without.items())
+    return f"{said}{more}."
+
+
+def _without_verdict(gaps: pl.DataFrame) -> dict[str, int]:
+    """How many gaps have no verdict, by reason; a mirror of another gap is none of its own."""
+    own = gaps.filter(~pl.col("no_verdict").is_in([stats.MIRRORED, stats.UNDEFINED]))
+    counts = own.group_by("no_verdict").len().sort("len", "no_verdict", descending=[True, False])
+    return {str(reason): int(n) for reason, n in counts.iter_rows()}
+
+
+def no_verdicts(gaps: pl.DataFrame) -> list[str]:
+    """Say of which classifiers no gap has a verdict, since most answers name no label word."""
+    keys = words.shortest_keys(gaps)
+    probe = ["probe"] if gaps["probe"].n_unique() > 1 else []
+    rows = gaps.filter(_unreadable()).unique([*keys, *probe], maintain_order=True)
+    named = [
+        " on ".join((words.classifier_name(row, keys), *(str(row[key]) for key in probe)))
+        for row in rows.iter_rows(named=True)
+    ]
+    if len(named) > _NAMED:
+        more = f"{len(named) - _NAMED} more"
+        return [
+            f"No verdict for {len(named)} classifiers, most of whose answers name no label word: "
+            f"{'; '.join(named[:_NAMED])} and {more}."
+        ]
+    return [
+        f"No verdict for {name}: {reason}, so most of its labels stand for no answer."
+        for name, reason in zip(named, rows["no_verdict"], strict=True)
+    ]
+
+
+def _unreadable() -> pl.Expr:
+    return pl.col("no_verdict").str.ends_with(stats.UNREADABLE).fill_null(False)
 
 
 def findings(gaps: pl.DataFrame) -> list[Finding]:
@@ -150,7 +210,7 @@ def cautions(study: Study, record: Record, tables: Mapping[str, pl.DataFrame]) -
     ----------
     tables: of `write_tables`; none where the study has no gaps.
     """
-    found = [str(note) for note in tables["notes"]["note"]] if tables else []
+    found = tables["notes"].filter(~pl.col("urgent"))["note"].to_list() if tables else []
     if record.study.profile != study.profile:
         found.append(
             f"The statistics are restated with the {study.profile} profile; the study was run "
@@ -158,8 +218,8 @@ def cautions(study: Study, record: Record, tables: Mapping[str, pl.DataFrame]) -
         )
     if study.limit is not None:
         found.append(
-            f"Only the first {study.limit:,} items of each attribute or bias type were used "
-            "(limit)."
+            f"Only a balanced sample of some {study.limit:,} items of each attribute or bias type "
+            "was used (limit)."
         )
     if not tables:
         return found
@@ -215,7 +275,8 @@ def _about_answers(study: Study, answers: pl.DataFrame) -> list[str]:
         rule = words.UNPARSED.get(rules.get(row["method"], ""))
         found.append(
             f"{row['model']}, {row['method']}, on {row['probe']}: no label could be read from "
-            f"{row['share']:.1%} of answers{f'; such an answer counts as {rule}' if rule else ''}."
+            f"{row['share']:.1%} of answers{f'; such an answer counts as {rule}' if rule else ''}"
+            f"{_NO_VERDICT if row['share'] > stats.UNREADABLE_SHARE else ''}."
         )
     return found
 
@@ -226,7 +287,7 @@ def _about_gaps(gaps: pl.DataFrame) -> list[str]:
     if undefined.height:
         named = words.listed(_named(undefined))
         found.append(f"Not defined, since no sentence can be wrong in that way: {named}.")
-    single = gaps.filter(pl.col("gap").is_not_null(), pl.col("low").is_null())
+    single = gaps.filter(no_verdict=stats.ONE_RUN)
     if single.height:
         found.append(
             f"{words.counted(single.height, 'gap rests', 'gaps rest')} on one run and have no "

@@ -82,6 +82,7 @@ def gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame]) 
         "marked_parts": marked.marked_parts(tables["markedness"], of_marks),
         "breakdowns": marked.breakdown_facts(store, tables),
         "corpus_tables": marked.corpus_facts(tables),
+        "urgent": tables["notes"].filter("urgent")["note"].to_list(),
         "headline": findings.headline(tables["gaps"]),
         "findings": findings.findings(tables["gaps"]),
         "calibration": findings.calibration(load_planted(store), tables["gaps"]),
@@ -122,7 +123,7 @@ def _summaries(tables: Mapping[str, pl.DataFrame]) -> list[facts.Facts]:
 
 def _certainty(study: Study, gaps: pl.DataFrame) -> dict[str, Any]:
     counts = gaps["n_runs"].unique().sort().to_list()
-    tested = gaps["p_value"].drop_nulls().len()
+    tested = gaps["significant"].count()
     level = study.statistics.level
     return {
         "n_runs": str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}",

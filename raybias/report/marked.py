@@ -30,6 +30,7 @@ AMONG: Final = "a gap; not shown to differ from a neutral word"
 SHARED: Final = "no gap shown; unlike a neutral word, as other groups are"
 MARKING: Final = "no gap shown; being marked at all changes the rate"
 NOTHING: Final = "nothing shown"
+UNREAD: Final = "no verdict: most answers name no label word"
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,8 @@ def readings(markedness: pl.DataFrame) -> pl.DataFrame:
     survives for each effect, as `gap.estimate`; and `reading`. What counts is `survives`.
     """
     values = ("estimate", "low", "high", "survives")
-    wide = markedness.filter(effect="marking_effect").select(*_KEYS)
+    unread = pl.col("no_verdict").str.ends_with(stats.UNREADABLE).fill_null(False)
+    wide = markedness.filter(effect="marking_effect").select(*_KEYS, unread=unread)
     for effect in ("marking_effect", "beyond_neutral", "gap"):
         named = [pl.col(value).alias(f"{effect}.{value}") for value in values]
         one = markedness.filter(effect=effect).select(*_KEYS, *named)
@@ -100,7 +102,9 @@ def readings(markedness: pl.DataFrame) -> pl.DataFrame:
     )
     same = pl.col("gap.estimate").sign() == pl.col("beyond_neutral.estimate").sign()
     reading = (
-        pl.when(gap & beyond & same & marking)
+        pl.when("unread")
+        .then(pl.lit(UNREAD))
+        .when(gap & beyond & same & marking)
         .then(pl.lit(BEYOND))
         .when(gap & beyond & same)
         .then(pl.lit(UNNAMED))
@@ -112,7 +116,7 @@ def readings(markedness: pl.DataFrame) -> pl.DataFrame:
         .then(pl.lit(MARKING))
         .otherwise(pl.lit(NOTHING))
     )
-    return wide.with_columns(reading=reading)
+    return wide.with_columns(reading=reading).drop("unread")
 
 
 def breakdown_facts(store: Store, tables: Mapping[str, pl.DataFrame]) -> list[facts.Facts]:
@@ -170,7 +174,7 @@ def _neutral(part: pl.DataFrame) -> list[str]:
             continue
         if rows.height == 1:
             row = rows.row(0, named=True)
-            verdict = "significant" if row["survives"] else "not significant"
+            verdict = "significant" if row["survives"] else row["no_verdict"] or "not significant"
             said.append(
                 f"A neutral word in the group's place changes the rate of {name} by "
                 f"{words.signed(row['estimate'])} "

@@ -20,9 +20,10 @@ from raybias.report.gap_page import gap_section, inlined
 from raybias.report.pair_page import PairSection
 from raybias.report.pairs import PairRules, StudyPairs, read_study_pairs, write_pairs
 from raybias.report.run_figures import run_figures
-from raybias.report.source import Record, load_record, load_runs, load_sampling
+from raybias.report.source import load_runs, load_sampling
 from raybias.report.tables import no_gaps, write_tables
 from raybias.storage import Store
+from raybias.study_record import Record, read_record
 
 _RUN_COLUMNS = (
     "model", "method", "dataset", "seed", "learning_rate", "weight_decay", "stage", "steps",
@@ -47,7 +48,7 @@ def write_report(store: Store, study: Study) -> pl.DataFrame:
     OutputError: OUT cannot be written.
     """
     study = study.resolve()
-    record = load_record(store) if store.exists("study.yaml") else Record(study)
+    record = read_record(store) if store.exists("study.yaml") else Record(study)
     pairs = read_study_pairs(store, study, record) if study.pairs else None
     written = write_tables(store, study) if study.probes else {}
     tables = {name: _in_study_order(frame, study) for name, frame in written.items()}
@@ -86,7 +87,7 @@ def write_pair_page(store: Store, tables: Mapping[str, pl.DataFrame], rules: Pai
     if section is None:
         return
     context = {
-        "title": "Pairs of sentences under styles",
+        "title": "Pairs of sentences" + (" under styles" if section.styles else ""),
         "profile": "strict" if rules.strict else "paper",
         "study": None,
         "gaps": False,
@@ -129,7 +130,7 @@ def _measured_on(
     drawn = run_figures(runs, study.methods)
     for figure in drawn.values():
         store.write_text(f"figures/{figure.name}.svg", figure.svg)
-    found = [facts.backbones(study, runs, record.parameters)]
+    found = [facts.backbones(study, runs, record)]
     context: dict[str, Any] = {
         "runs": inlined(drawn, "r"),
         "options": facts.options(study),

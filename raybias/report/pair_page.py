@@ -1,4 +1,4 @@
-"""Pairs on a page: whether conclusions hold under every style, then the numbers behind it.
+"""Pairs on a page: what models prefer, whether that holds under every style, and the numbers.
 
 It reads finished tables and computes nothing.
 """
@@ -13,16 +13,29 @@ from typing import Final
 import polars as pl
 from markupsafe import Markup
 
-from raybias.report import canvas, facts, words
+from raybias.report import canvas, facts, pair_scores, words
 from raybias.report.figures import Drawn
+from raybias.stats.intervals import Adjust
 from raybias.stats.pairs import AVERAGES, FEWEST_MODELS, STYLES, VERDICTS, WEIGHTED
 
 _KEYS: Final = ["model", "score", "probe"]
 
 
 @dataclass(frozen=True)
-class PairSection:
-    """What the page says of pairs."""
+class PairFigures:
+    """The drawn figures of pairs."""
+
+    scores: Sequence[Drawn]
+    """Of `score_figures`."""
+    effects: Sequence[Drawn]
+    """Of `effect_figures`."""
+    lists: Sequence[Drawn]
+    """Of `t_figures`."""
+
+
+@dataclass(frozen=True)
+class StylePart:
+    """What the page says of styles beside the original."""
 
     headline: str
     findings: tuple[str, ...]
@@ -31,10 +44,23 @@ class PairSection:
     """Each verdict given, how often over all pairs of a metric, and its definition."""
     survivors: str
     tables: tuple[facts.Facts, ...]
-    """To read."""
+    figures: tuple[Markup, ...]
+
+
+@dataclass(frozen=True)
+class PairSection:
+    """What the page says of pairs."""
+
+    headline: str
+    findings: tuple[str, ...]
+    """What each score says, over all pairs."""
+    tables: tuple[facts.Facts, ...]
+    """Scores, to read."""
+    figures: tuple[Markup, ...]
+    styles: StylePart | None
+    """None where there is the original alone."""
     details: tuple[facts.Facts, ...]
     """To look up; folded."""
-    figures: tuple[Markup, ...]
     lists: str
     """How many t tests between lists of sentence scores are beyond 1.96."""
     list_figures: tuple[Markup, ...]
@@ -42,35 +68,72 @@ class PairSection:
     """How scores go with model size, or why that is not said."""
     percent: str
     strict: bool
+    corrected: bool
 
 
 def pair_section(
     tables: Mapping[str, pl.DataFrame],
-    of_effects: Sequence[Drawn],
-    of_lists: Sequence[Drawn],
+    figures: PairFigures,
     *,
     sizes: Mapping[str, float],
     strict: bool,
     level: float,
+    adjust: Adjust,
 ) -> PairSection:
-    """What a page says of the tables of `pair_tables`.
+    """Put the tables of `pair_tables` into words.
 
     Parameters
     ----------
-    tables: of `pair_tables`, with `style_effects` and `stability`.
-    of_effects: of `effect_figures`.
-    of_lists: of `t_figures`.
+    tables: of `pair_tables`, with `bias_scores`.
     sizes: parameters of the models that are known.
-    strict: whether tests are paired and corrected.
+    strict: whether tests of lists are paired.
     level: of the intervals.
+    adjust: the correction behind `survives`.
     """
+    scores = tables["bias_scores"]
+    found = [*pair_scores.tables(tables), pair_scores.read_pairs(scores)]
+    return PairSection(
+        headline=pair_scores.headline(scores),
+        findings=tuple(pair_scores.findings(scores)),
+        tables=tuple(found),
+        figures=_inlined(figures.scores, "s"),
+        styles=_styles(tables, figures.effects, strict, adjust)
+        if "style_effects" in tables
+        else None,
+        details=tuple(_looked_up(tables)),
+        lists=_lists(tables),
+        list_figures=_inlined(figures.lists, "t"),
+        size=tuple(_size(tables, sizes)),
+        percent=f"{100 * level:g}%",
+        strict=strict,
+        corrected=adjust != "none",
+    )
+
+
+def survivors(effects: pl.DataFrame, adjust: Adjust) -> str:
+    """Count the effects of styles that are significant, by our tests and by the paper's."""
+    tested = effects.filter(pl.col("p_value").is_not_null())["survives"]
+    marked = effects["paper"].drop_nulls()
+    how = (
+        "survive Benjamini-Hochberg over the whole family"
+        if adjust != "none"
+        else "have an interval that excludes 0, without a correction for many tests"
+    )
+    return (
+        f"{tested.sum()} of {len(tested)} effects of a style {how}; the paper's two-proportion z "
+        f"test, which takes a pair's two styles for strangers, marks {marked.sum()} of "
+        f"{len(marked)}."
+    )
+
+
+def _styles(
+    tables: Mapping[str, pl.DataFrame], drawn: Sequence[Drawn], strict: bool, adjust: Adjust
+) -> StylePart:
     stability, effects = tables["stability"], tables["style_effects"]
     whole = stability.filter(bias_type=WEIGHTED)
     counts = dict(whole.group_by("verdict").len().iter_rows())
     seen = set(stability["verdict"])
-    tested = effects.filter(pl.col("p_value").is_not_null())["survives"]
-    marked = effects["paper"].drop_nulls()
-    return PairSection(
+    return StylePart(
         headline=_headline(counts),
         findings=tuple(_findings(effects.filter(bias_type=WEIGHTED), strict)),
         verdicts=tuple(
@@ -78,19 +141,9 @@ def pair_section(
             for name, text in VERDICTS.items()
             if name in seen
         ),
-        survivors=(
-            f"{tested.sum()} of {len(tested)} effects of a style survive Benjamini-Hochberg over "
-            f"the whole family; the paper's two-proportion z test, which takes a pair's two styles "
-            f"for strangers, marks {marked.sum()} of {len(marked)}."
-        ),
+        survivors=survivors(effects, adjust),
         tables=tuple(_read(tables)),
-        details=tuple(_looked_up(tables)),
-        figures=_inlined(of_effects, "p"),
-        lists=_lists(tables),
-        list_figures=_inlined(of_lists, "t"),
-        size=tuple(_size(tables, sizes)),
-        percent=f"{100 * level:g}%",
-        strict=strict,
+        figures=_inlined(drawn, "p"),
     )
 
 
@@ -185,17 +238,6 @@ def _read(tables: Mapping[str, pl.DataFrame]) -> list[facts.Facts]:
         shares = tables["variance"].filter(bias_type="all").drop("bias_type", "total")
         title = "Shares of variance: style, content (which pair it is), and their interaction"
         found.append(facts.plain(title, shares))
-    if "table3_winobias" in tables:
-        title = "WinoBias, mean over prompts (Table 3 of the paper)"
-        found.append(facts.plain(title, tables["table3_winobias"]))
-    read = (
-        effects.filter(~pl.col("bias_type").is_in(AVERAGES))
-        .group_by("probe", "bias_type", maintain_order=True)
-        .agg(pl.col("n").max(), styles=pl.col("style").n_unique() + 1)
-    )
-    rows = tuple((probe, kind, f"{n:,}", str(k)) for probe, kind, n, k in read.iter_rows())
-    headers = ("probe", "bias type", "pairs", "styles")
-    found.append(facts.Facts("Pairs that were read", headers, rows))
     return found
 
 
@@ -255,20 +297,27 @@ def _share(value: float | None) -> str:
 
 def _looked_up(tables: Mapping[str, pl.DataFrame]) -> list[facts.Facts]:
     kinds = ~pl.col("bias_type").is_in(AVERAGES)
-    effects = tables["style_effects"].select(
-        *_KEYS, "bias_type", "style", "n", "original", "value", "effect", "low", "high",
-        "flip_share", "q_value", "survives", "pairs_needed", "resolvable",
+    scores = tables["bias_scores"].select(
+        *_KEYS, "bias_type", "style", "n", "ties", "value", "low", "high", "p_value", "q_value",
+        "significant", "survives", "resolvable",
     )  # fmt: skip
-    found = [
-        facts.plain("Verdict by bias type", tables["stability"].filter(kinds).select(
-            *_KEYS, "bias_type", "original", "lowest", "highest", "moved", "smallest_effect",
-            "pairs_needed", "verdict")),
-        facts.plain("Effect of each style by bias type", effects),
-    ]  # fmt: skip
+    found = [facts.plain("Every score, with its interval and test", scores)]
+    if "style_effects" in tables:
+        effects = tables["style_effects"].select(
+            *_KEYS, "bias_type", "style", "n", "original", "value", "effect", "low", "high",
+            "flip_share", "q_value", "survives", "pairs_needed", "resolvable",
+        )  # fmt: skip
+        found += [
+            facts.plain("Verdict by bias type", tables["stability"].filter(kinds).select(
+                *_KEYS, "bias_type", "original", "lowest", "highest", "moved", "smallest_effect",
+                "pairs_needed", "verdict")),
+            facts.plain("Effect of each style by bias type", effects),
+        ]  # fmt: skip
     for name, title in (
         ("table2_summary", "Scores of the originals and extreme changes (Table 2)"),
         ("tables8_9_scores", "Preference scores (Tables 8 and 9)"),
         ("tables6_7_t_values", "t tests of lists of sentence scores (Tables 6 and 7)"),
+        ("table3_winobias", "WinoBias, mean over prompts (Table 3)"),
         ("tables10_17_winobias", "WinoBias by prompt (Tables 10 to 17)"),
         ("size", "Trends with model size: points for each tenfold of parameters"),
     ):

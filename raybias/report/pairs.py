@@ -12,21 +12,24 @@ from typing import Any, Final, Literal
 
 import polars as pl
 
-from raybias.config import Study
+from raybias.config import Profile, Statistics, Study
 from raybias.errors import DataError
 from raybias.report import words
-from raybias.report.pair_figures import effect_figures
-from raybias.report.pair_page import PairSection, pair_section
-from raybias.report.source import Record, as_frame
+from raybias.report.pair_figures import effect_figures, score_figures
+from raybias.report.pair_page import PairFigures, PairSection, pair_section
+from raybias.report.source import as_frame
 from raybias.report.t_figures import t_figures
 from raybias.report.tables import write_frame
 from raybias.stats import pairs
+from raybias.stats.intervals import Adjust
 from raybias.storage import Store
+from raybias.study_record import Record
 
 Scale = Literal["score", "log"]
 
 #: What each table is, in the order in which a reader wants them.
 TABLES: Final = {
+    "bias_scores": "scores by bias type and style, each with an interval and a test of no bias",
     "table2_summary": "Table 2: scores of the originals, extreme changes and marked AVG changes",
     "tables8_9_scores": "Tables 8 and 9: preference scores by bias type and direction",
     "tables6_7_t_values": "Tables 6 and 7: t tests of every two lists of sentence scores",
@@ -50,6 +53,8 @@ class PairRules:
     """Of the t tests."""
     level: float = 0.95
     """Of intervals and of the correction."""
+    adjust: Adjust = "benjamini_hochberg"
+    """Correction for many tests within a table."""
     margin: float = 5.0
     """Points below which an effect is of no concern, for verdicts."""
     draws: int = 10_000
@@ -58,6 +63,30 @@ class PairRules:
     """Of the bootstrap."""
     sizes: Mapping[str, float] = field(default_factory=dict)
     """Parameters of models whose names do not tell them."""
+
+    @classmethod
+    def of(cls, profile: Profile, statistics: Statistics, **more: Any) -> PairRules:
+        """Take the rules of a study's resolved statistics, and `more` of the other fields."""
+        return cls(
+            strict=profile == "strict",
+            level=statistics.level,
+            adjust=statistics.adjust or "none",
+            draws=statistics.bootstrap_draws,
+            seed=statistics.bootstrap_seed,
+            **more,
+        )
+
+    def metadata(self) -> dict[str, str]:
+        """What the numbers of a table depend on, for its file."""
+        return {
+            "profile": "strict" if self.strict else "paper",
+            "scale": self.scale,
+            "level": f"{self.level:g}",
+            "adjust": self.adjust,
+            "margin": f"{self.margin:g}",
+            "bootstrap_draws": str(self.draws),
+            "bootstrap_seed": str(self.seed),
+        }
 
 
 @dataclass(frozen=True)
@@ -95,12 +124,17 @@ def pair_tables(files: pairs.ScoreFiles, rules: PairRules) -> dict[str, pl.DataF
         tables["tables10_17_winobias"] = detail
         tables["table3_winobias"] = pairs.winobias_summary(detail)
     if outcomes:
-        effects = pairs.effects(
-            pl.concat(outcomes), level=rules.level, draws=rules.draws, seed=rules.seed
+        joined = pl.concat(outcomes)
+        scores = pairs.bias_scores(
+            joined, level=rules.level, draws=rules.draws, seed=rules.seed, adjust=rules.adjust
         )
+        effects = pairs.effects(
+            joined, level=rules.level, draws=rules.draws, seed=rules.seed, adjust=rules.adjust
+        )
+        tables["bias_scores"] = scores
         tables["style_effects"] = effects
         tables["stability"] = pairs.stability(effects, margin=rules.margin)
-        tables["size"] = pairs.model_size(effects, known_sizes(effects, rules), level=rules.level)
+        tables["size"] = _sizes(scores, effects, rules)
         if files.pair_scores is not None:
             tables["table2_summary"] = pairs.summary(
                 tables["tables8_9_scores"], effects, strict=rules.strict
@@ -109,6 +143,12 @@ def pair_tables(files: pairs.ScoreFiles, rules: PairRules) -> dict[str, pl.DataF
     order = [name for name in TABLES if name in tables]
     rest = [name for name in tables if name not in TABLES]
     return {name: tables[name] for name in (*order, *rest) if tables[name].height}
+
+
+def _sizes(scores: pl.DataFrame, effects: pl.DataFrame, rules: PairRules) -> pl.DataFrame:
+    by = ["model", "score", "probe", "bias_type", "style"]
+    both = scores.select(*by, "value").join(effects.select(*by, "effect"), on=by, how="left")
+    return pairs.model_size(both, known_sizes(scores, rules), level=rules.level)
 
 
 def _published(printed: Mapping[str, pl.DataFrame], rules: PairRules) -> dict[str, pl.DataFrame]:
@@ -131,10 +171,10 @@ def _published(printed: Mapping[str, pl.DataFrame], rules: PairRules) -> dict[st
     return tables
 
 
-def known_sizes(effects: pl.DataFrame, rules: PairRules) -> dict[str, float]:
+def known_sizes(table: pl.DataFrame, rules: PairRules) -> dict[str, float]:
     """Parameters of the models of a table: as the rules give them, else as their names tell."""
-    known = {**pairs.sizes_in_names(effects["model"]), **rules.sizes}
-    models = set(effects["model"])
+    known = {**pairs.sizes_in_names(table["model"]), **rules.sizes}
+    models = set(table["model"])
     return {model: float(size) for model, size in known.items() if model in models}
 
 
@@ -159,16 +199,25 @@ def write_pairs(
     of_lists = t_figures(tables.get("tables6_7_t_values", pl.DataFrame()))
     drawn = [*of_lists, *t_figures(tables.get("published_tables6_7", pl.DataFrame()))]
     section = None
-    if "style_effects" in tables:
-        effects = tables["style_effects"]
-        of_effects = list(effect_figures(effects, level=rules.level).values())
-        drawn += of_effects
-        sizes = known_sizes(effects, rules)
+    if "bias_scores" in tables:
+        scores = tables["bias_scores"]
+        of_scores = score_figures(scores, level=rules.level, adjust=rules.adjust)
+        of_effects = []
+        if "style_effects" in tables:
+            of_effects = effect_figures(
+                tables["style_effects"], level=rules.level, adjust=rules.adjust
+            )
+        drawn += [*of_scores, *of_effects]
         section = pair_section(
-            tables, of_effects, of_lists, sizes=sizes, strict=rules.strict, level=rules.level
+            tables,
+            PairFigures(of_scores, of_effects, of_lists),
+            sizes=known_sizes(scores, rules),
+            strict=rules.strict,
+            level=rules.level,
+            adjust=rules.adjust,
         )
     for name, frame in tables.items():
-        write_frame(store, f"{folder}{name}", frame)
+        write_frame(store, f"{folder}{name}", frame, metadata=rules.metadata())
     for figure in drawn:
         store.write_text(f"figures/{figure.name}.svg", figure.svg)
     return section
@@ -192,9 +241,7 @@ def read_study_pairs(store: Store, study: Study, record: Record) -> StudyPairs:
             "holds no scores of pairs", where=store.uri, cure="finish the study with `raybias run`"
         )
     files = pairs.read_score_files([store.uri_of(name) for name in folders])
-    rules = PairRules(
-        strict=study.profile == "strict", level=study.statistics.level, sizes=record.parameters
-    )
+    rules = PairRules.of(study.profile, study.statistics, sizes=record.parameters)
     return StudyPairs(pair_tables(files, rules), rules, tuple(_cautions(store, study, files)))
 
 

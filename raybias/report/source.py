@@ -1,4 +1,4 @@
-"""What a finished OUT folder says: its study, its runs, and its predictions as counts.
+"""What a finished OUT folder says: its runs, and its predictions as counts.
 
 Everything is read through `Store`, one run at a time, so an OUT of any size on
 any file system works. It knows neither how runs were made nor how gaps are judged.
@@ -7,8 +7,8 @@ any file system works. It knows neither how runs were made nor how gaps are judg
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
 
@@ -17,11 +17,10 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
-import yaml
 
 from raybias import schema, stats
-from raybias.config import Profile, Study, parse_study
-from raybias.errors import DataError, OutputError
+from raybias.config import Profile, Study
+from raybias.errors import DataError
 from raybias.storage import Store
 
 _RUN: Final = (*schema.KEYS, "run_id")
@@ -34,19 +33,6 @@ _CORPUS: Final = "corpus.parquet"
 
 
 @dataclass(frozen=True)
-class Record:
-    """The content of OUT/study.yaml; every part but the study may be missing."""
-
-    study: Study
-    hash: str = ""
-    command: str = ""
-    versions: Mapping[str, str] = field(default_factory=dict)
-    data: Mapping[str, str] = field(default_factory=dict)
-    parameters: Mapping[str, int] = field(default_factory=dict)
-    """Of each backbone, by its name; an older OUT does not tell."""
-
-
-@dataclass(frozen=True)
 class Planted:
     """A bias put into a model on purpose (OUT/planted.json of the calibration)."""
 
@@ -55,37 +41,6 @@ class Planted:
     rate: str
     sign: int
     size: float | None
-
-
-def load_record(store: Store) -> Record:
-    """Read OUT/study.yaml.
-
-    Raises
-    ------
-    OutputError: no such folder, or no raybias output in it.
-    ConfigError: the study in it is wrong.
-    """
-    if not store.exists(""):
-        raise OutputError("is not there", where=store.uri, cure="give the OUT of a finished study")
-    where = store.uri_of("study.yaml")
-    if not store.exists("study.yaml"):
-        raise OutputError(
-            "holds no study.yaml", where=store.uri, cure="give the OUT of a finished study"
-        )
-    try:
-        content = yaml.safe_load(store.read_text("study.yaml"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise OutputError(f"not YAML ({error})", where=where) from error
-    if not isinstance(content, dict) or not isinstance(content.get("study"), dict):
-        raise OutputError("has no key `study`", where=where)
-    return Record(
-        study=parse_study(content["study"], where=where).resolve(),
-        hash=str(content.get("hash") or ""),
-        command=str(content.get("command") or ""),
-        versions=_texts(content.get("versions")),
-        data=_texts(content.get("data")),
-        parameters=_counts(content.get("parameters"), where),
-    )
 
 
 def restated(study: Study, profile: Profile) -> Study:
@@ -158,11 +113,13 @@ def count_predictions(store: Store) -> tuple[stats.Counts, pl.DataFrame]:
 
     Raises
     ------
-    DataError: there are no predictions, or a file is not one of ours.
+    DataError: there are no predictions, a file is not one of ours, or an item is not the same
+        in all runs.
 
     Warns
     -----
-    StatisticsWarning: prompted runs were the same and count as one.
+    UnevenRuns: runs do not hold the same items, since the study is not finished.
+    StatisticsWarning: runs gave the same predictions; prompted ones count as one.
     """
     cells, terms, answers, prints, coverage = [], [], [], [], []
     asked: dict[str, int | None] = {}
@@ -186,8 +143,9 @@ def count_predictions(store: Store) -> tuple[stats.Counts, pl.DataFrame]:
         raise DataError(
             "holds no predictions", where=store.uri, cure="finish the study with `raybias run`"
         )
-    same = stats.repeated_runs(pl.concat(prints))
-    stats.warn_repeated(same)
+    same = stats.checked_runs(
+        pl.concat(prints), lambda: _frames_by_run(store), where=store.uri, uneven="warn"
+    )
     counts = stats.Counts(
         _without(pl.concat(cells), same),
         _without(pl.concat(terms), same),
@@ -313,19 +271,3 @@ def _conform(table: pa.Table, where: str) -> pa.Table:
         return table.select(schema.RUNS.names).cast(schema.RUNS)
     except (KeyError, ValueError) as error:
         raise DataError(f"not a table of runs ({error})", where=where) from error
-
-
-def _texts(value: Any) -> dict[str, str]:
-    return {str(k): str(v) for k, v in value.items()} if isinstance(value, dict) else {}
-
-
-def _counts(value: Any, where: str) -> dict[str, int]:
-    found = value if isinstance(value, dict) else {}
-    for name, count in found.items():
-        if type(count) is not int or count < 1:
-            raise OutputError(
-                f"parameters of {name!r} are {count!r}, not a number of them",
-                where=where,
-                cure="mend it, or run the study's command again, which counts them",
-            )
-    return {str(name): count for name, count in found.items()}

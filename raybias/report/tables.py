@@ -15,7 +15,7 @@ import polars as pl
 from tabulate import tabulate
 
 from raybias import schema, stats
-from raybias.config import Study
+from raybias.config import Statistics, Study
 from raybias.report import findings, words
 from raybias.report.source import as_frame, count_predictions, load_corpus, load_runs
 from raybias.storage import Store
@@ -45,25 +45,25 @@ def write_tables(store: Store, study: Study) -> dict[str, pl.DataFrame]:
     (schema.MARKEDNESS), `by_term`, `by_template` and `cells` (both Parquet only), `corpus` and
     `corpus_rates` (empty without OUT/corpus.parquet); and `runs` (one row per seed),
     `coverage` (predictions asked for and found per run) and `notes` (what the statistics
-    warned about).
+    warned about, and whether that is `urgent`: to be read before any number).
 
     Raises
     ------
-    DataError: there are no predictions, or files are unreadable.
+    DataError: there are no predictions, files are unreadable, or an item is not the same in all
+        runs.
     ConfigError: reference groups that the predictions do not have.
     OutputError: OUT cannot be written.
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         counts, coverage = count_predictions(store)
-        gaps = _gaps(counts.cells, study)
-    notes = list(dict.fromkeys(str(warning.message) for warning in caught))
+        gaps = stats.judged_gaps(counts, rules_of(study))
     tables = {
-        **_summaries(counts, gaps),
-        **_breakdowns(counts, gaps, study),
+        **derived_tables(counts, gaps, study.statistics),
+        "by_template": stats.by_template(counts.cells, stats.members(gaps)),
         "runs": load_runs(store).select(_RUN_TABLE),
         "coverage": coverage,
-        "notes": pl.DataFrame({"note": notes}, {"note": pl.String}),
+        "notes": _notes(caught),
         "cells": counts.cells,
     }
     rates = load_corpus(store)
@@ -78,8 +78,35 @@ def write_tables(store: Store, study: Study) -> dict[str, pl.DataFrame]:
     return tables
 
 
-def _summaries(counts: stats.Counts, gaps: pl.DataFrame) -> dict[str, pl.DataFrame]:
-    spans = stats.spans(gaps)
+def rules_of(study: Study) -> stats.GapRules:
+    """How a study's gaps are taken and judged.
+
+    Parameters
+    ----------
+    study: resolved.
+    """
+    return stats.GapRules(
+        study.statistics, {probe.name: probe.reference_groups for probe in study.probes}
+    )
+
+
+def derived_tables(
+    counts: stats.Counts, gaps: pl.DataFrame, options: Statistics
+) -> dict[str, pl.DataFrame]:
+    """Everything that follows from the counts and gaps without any choice of its own.
+
+    Parameters
+    ----------
+    options: resolved, by which the gaps were judged.
+
+    Returns
+    -------
+    Those of `write_tables`, from `gaps` to `by_term`; some may have no rows.
+    """
+    spans, members = stats.spans(gaps), stats.members(gaps)
+    rates = stats.rates(stats.without_extras(counts.cells))
+    interval, level, adjust = options.interval or "t", options.level, options.adjust or "none"
+    excluded = [stats.excluded(gaps)]
     return {
         "gaps": gaps,
         "accuracy": stats.accuracies(counts.cells),
@@ -89,36 +116,52 @@ def _summaries(counts: stats.Counts, gaps: pl.DataFrame) -> dict[str, pl.DataFra
         "extremes": stats.extremes(gaps),
         "composition": stats.composition(counts.cells),
         "answers": counts.answers,
-    }
-
-
-def _breakdowns(counts: stats.Counts, gaps: pl.DataFrame, study: Study) -> dict[str, pl.DataFrame]:
-    members = stats.members(gaps)
-    rates = stats.rates(stats.without_extras(counts.cells))
-    options = study.statistics
-    interval, level, adjust = options.interval or "t", options.level, options.adjust or "none"
-    return {
         "markedness": stats.markedness(
-            counts.cells, members, interval=interval, level=level, adjust=adjust
+            counts.cells, members, interval=interval, level=level, adjust=adjust, excluded=excluded
         ),
         "by_term": stats.by_term(
-            counts.terms, rates, members, interval=interval, level=level, adjust=adjust
+            counts.terms,
+            rates,
+            members,
+            interval=interval,
+            level=level,
+            adjust=adjust,
+            excluded=excluded,
         ),
-        "by_template": stats.by_template(counts.cells, members),
     }
 
 
-def write_frame(store: Store, name: str, frame: pl.DataFrame, *, text: bool = True) -> None:
+def _notes(caught: Sequence[warnings.WarningMessage]) -> pl.DataFrame:
+    """What the statistics warned about, once each, the urgent first."""
+    said = {str(each.message): issubclass(each.category, stats.UnevenRuns) for each in caught}
+    rows = sorted(said.items(), key=lambda row: not row[1])
+    return pl.DataFrame(rows, {"note": pl.String, "urgent": pl.Boolean}, orient="row")
+
+
+def write_frame(
+    store: Store,
+    name: str,
+    frame: pl.DataFrame,
+    *,
+    text: bool = True,
+    metadata: Mapping[str, str] | None = None,
+) -> None:
     """Write `name`.parquet and, unless `text` is false, `name`.csv and `name`.md.
 
-    Missing values are empty in CSV and Markdown; NaN counts as missing.
+    Missing values are empty in CSV and Markdown; NaN counts as missing. `metadata` goes into the
+    Parquet file's schema.
     """
     floats = [column for column, dtype in frame.schema.items() if dtype.is_float()]
     frame = frame.with_columns(pl.col(floats).fill_nan(None))
-    store.write_table(f"{name}.parquet", frame.to_arrow())
+    store.write_table(f"{name}.parquet", frame.to_arrow().replace_schema_metadata(metadata))
     if text:
         store.write_text(f"{name}.csv", frame.write_csv())
         store.write_text(f"{name}.md", markdown(frame))
+
+
+def read_notes(store: Store) -> list[str]:
+    """What the statistics of OUT/tables warned about, the urgent first."""
+    return [str(note) for note in as_frame(store.read_table("tables/notes.parquet"))["note"]]
 
 
 def markdown(frame: pl.DataFrame) -> str:
@@ -161,42 +204,6 @@ def no_gaps() -> pl.DataFrame:
 def print_gap_table(gaps: pl.DataFrame, *, file: TextIO | None = None) -> None:
     """Print `gap_table` and the headline under it, to standard output."""
     print(f"{gap_table(gaps)}\n\n{findings.headline(gaps)}", file=file or sys.stdout)
-
-
-def _gaps(cells: pl.DataFrame, study: Study) -> pl.DataFrame:
-    options = study.statistics
-
-    def judged(part: pl.DataFrame, reference: Mapping[str, Sequence[str]]) -> pl.DataFrame:
-        return stats.gaps(
-            part,
-            reference_groups=reference or None,
-            interval=options.interval or "t",
-            level=options.level,
-            adjust=options.adjust or "none",
-            draws=options.bootstrap_draws,
-            seed=options.bootstrap_seed,
-        )
-
-    listed = {probe.name: probe.reference_groups for probe in study.probes}
-    used: dict[str, dict[str, tuple[str, ...] | None]] = {}
-    for probe, attribute in cells.select("probe", "attribute").unique().sort("probe").iter_rows():
-        used.setdefault(attribute, {})[probe] = listed.get(probe, {}).get(attribute)
-    if all(len(set(choices.values())) == 1 for choices in used.values()):
-        chosen = {name: next(iter(choices.values())) for name, choices in used.items()}
-        return judged(cells, {name: groups for name, groups in chosen.items() if groups})
-    warnings.warn(
-        "The probes take the gaps of one attribute from different groups: each probe is judged "
-        "apart, with its own correction for many tests.",
-        stats.StatisticsWarning,
-        stacklevel=2,
-    )
-    parts = [judged(part, listed.get(name, {})) for name, part in _by_probe(cells)]
-    return pl.concat(parts)
-
-
-def _by_probe(cells: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
-    names = cells["probe"].unique().sort().to_list()
-    return [(name, cells.filter(pl.col("probe") == name)) for name in names]
 
 
 def _cell(value: Any) -> str:

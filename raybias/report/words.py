@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from raybias import schema
+from raybias import schema, stats
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,9 @@ INTERVALS: Final = {
     "bootstrap": "template bootstrap",
 }
 
+#: What a table says instead of a verdict, where that is not the reason itself.
+NO_VERDICT: Final = {stats.ONE_RUN: "not judged: one run"}
+
 UNPARSED: Final = {
     "random": "a label drawn at random",
     "likelihood": "the label with the highest likelihood",
@@ -61,10 +64,8 @@ def heading(rate: str, gap: float) -> str:
 def verdict(row: Mapping[str, Any]) -> str:
     """One cell of words for a gap: `harm: called negative more often`, or `not significant`."""
     gap = row["gap"]
-    if gap is None:
-        return "not defined"
-    if row["significant"] is None:
-        return "not judged"
+    if row["no_verdict"] is not None:
+        return NO_VERDICT.get(row["no_verdict"], str(row["no_verdict"]))
     if not row["significant"]:
         return "not significant"
     if not row["survives"]:

@@ -12,6 +12,7 @@ import polars as pl
 
 from raybias.config import Method, Study, StudyText
 from raybias.runtime.plan import read_by
+from raybias.stats import check_reference_groups
 
 if TYPE_CHECKING:
     from raybias.engine.backbone import TextEncoder
@@ -32,10 +33,12 @@ def check_inputs(study: Study, items: Items, sentences: Sentences) -> None:
     ModelError: an encoder where a causal model is needed, label words that share a token,
         LoRA targets that match nothing, or texts longer than the context.
     DataError: a training set without the splits that a method needs, or too few shots.
-    ConfigError: label words that an answer cannot be read by.
+    ConfigError: label words that an answer cannot be read by, or reference groups that a probe
+        does not have.
     """
     from raybias.engine.backbone import load_tokenizer
 
+    check_references(study, items)
     for method in study.methods:
         method.check_label_words(study.verbalizer.words())
         for training in study.training:
@@ -44,6 +47,25 @@ def check_inputs(study: Study, items: Items, sentences: Sentences) -> None:
         encoder = load_tokenizer(backbone)
         for method in study.methods_of(backbone):
             method.check(backbone, study_text(study, method, encoder, items, sentences))
+
+
+def check_references(study: Study, items: Items) -> None:
+    """Refuse reference groups that a probe's items do not have.
+
+    Parameters
+    ----------
+    items: per probe, with the study's limit applied.
+
+    Raises
+    ------
+    ConfigError: names the probe and what is wrong.
+    """
+    for probe in study.probes:
+        check_reference_groups(
+            items[probe.name],
+            probe.reference_groups,
+            where=f"probe {probe.name}, reference_groups",
+        )
 
 
 def check_rewritten(study: Study, items: Items) -> None:

@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from operator import attrgetter
 
 from raybias.errors import PlanError, RaybiasError, WorkFailed
 from raybias.storage import is_storage_error, storage_error
@@ -32,6 +33,7 @@ def connected(address: str | None = None) -> Iterator[None]:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     import ray
 
+    _send_arguments_by_value()
     if ray.is_initialized():
         _quiet()
         yield
@@ -120,6 +122,21 @@ def _logs() -> str:
 
     session = ray.get_runtime_context().get_session_name() if ray.is_initialized() else None
     return f"/tmp/ray/{session or 'session_latest'}/logs on the head node"
+
+
+def _send_arguments_by_value() -> None:
+    """Send Ray Data's actors their constructor arguments by value, as far as they are small.
+
+    Ray 2.60 puts them into the object store, where an actor that starts again may not find them
+    (ray#53727), and says so on standard error in each stage.
+    """
+    from ray.data._internal.execution.operators.actor_pool_map_operator import ActorPoolMapOperator
+
+    for reference, value in (
+        ("_map_transformer_ref", "_map_transformer"),
+        ("_data_context_ref", "data_context"),
+    ):
+        setattr(ActorPoolMapOperator, reference, property(attrgetter(value)))
 
 
 def _quiet() -> None:

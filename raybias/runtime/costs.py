@@ -17,7 +17,7 @@ import polars as pl
 from raybias.config import Backbone, Method, Study, StudyText
 from raybias.engine.backbone import load_tokenizer
 from raybias.errors import DataError, ModelError
-from raybias.methods import Tuned, tuned_methods
+from raybias.methods import Tuned, fit_methods, tuned_methods
 from raybias.probes import training_sentences
 from raybias.runtime.checks import study_text
 from raybias.runtime.plan import Plan, read_items
@@ -106,6 +106,7 @@ class Costs:
 
 def costs_of(study: Study, plan: Plan, machine: Machine) -> Costs:
     """The costs of all stages of a plan whose texts and tokenizers can be read."""
+    study = fit_methods(study)
     sentences: dict[str, dict[str, pl.DataFrame]] = {}
     unknown: list[str] = []
     for training in study.training:

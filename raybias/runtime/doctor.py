@@ -14,14 +14,16 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
-from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit, urlunsplit
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from raybias.errors import PlanError
+from raybias.redaction import redact
 from raybias.runtime.inventory import size
+from raybias.runtime.precision import choose
 from raybias.runtime.weaknesses import Finding, cluster_weaknesses, out_weaknesses
 
 _SCRATCH_NEEDED: Final = 2 * 2**30
@@ -96,17 +98,8 @@ def _processor() -> Iterator[Finding]:
     if torch.cuda.is_available():
         count, name = torch.cuda.device_count(), torch.cuda.get_device_name(0)
         yield Finding("ok", "accelerator", f"{count} x {name}")
-    elif _has_amx():
-        yield Finding("ok", "accelerator", "no GPU; the CPU has AMX, so bfloat16 is fast")
     else:
-        yield Finding(
-            "warn", "accelerator", "no GPU and no AMX", "use dtype float32; large models are slow"
-        )
-
-
-def _has_amx() -> bool:
-    cpu = Path("/proc/cpuinfo")
-    return cpu.exists() and "amx_bf16" in cpu.read_text("utf-8", errors="replace")
+        yield Finding("ok", "accelerator", "no GPU")
 
 
 def _memory() -> Iterator[Finding]:
@@ -144,7 +137,7 @@ def _ray(address: str | None) -> Iterator[Finding]:
 
     try:
         with connected(address):
-            inventory = read_inventory(address)
+            inventory = read_inventory(address, products=True)
             weaknesses = list(cluster_weaknesses())
     except PlanError as error:
         yield Finding("fail", "ray", error.problem, f"{error.where}: {error.cure}")
@@ -153,6 +146,12 @@ def _ray(address: str | None) -> Iterator[Finding]:
         yield Finding("fail", "ray", str(inventory), "add nodes with CPUs")
     else:
         yield Finding("ok", "ray", str(inventory))
+        chosen = choose(inventory, gpus=inventory.gpus > 0)
+        said = f"{chosen.dtype}: {chosen.reason}"
+        if chosen.dtype == "bfloat16":
+            yield Finding("ok", "dtype auto", said)
+        else:
+            yield Finding("warn", "dtype auto", said, "large models are slow on it")
     yield from weaknesses
 
 
@@ -160,9 +159,13 @@ def _reachable() -> Iterator[Finding]:
     if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
         yield Finding("ok", "model hub", "not tried, HF_HUB_OFFLINE is set")
         return
-    place = os.environ.get("HF_ENDPOINT", _HUB)
+    address = os.environ.get("HF_ENDPOINT", _HUB)
+    place = redact(address)
     try:
-        with urllib.request.urlopen(place, timeout=_HUB_TIMEOUT_S):
+        # urllib takes no user and password in an address, and needs none to see who answers.
+        parts = urlsplit(address)
+        bare = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+        with urllib.request.urlopen(bare, timeout=_HUB_TIMEOUT_S):
             yield Finding("ok", "model hub", f"{place} answers")
     except (urllib.error.URLError, OSError, ValueError) as error:
         yield Finding(

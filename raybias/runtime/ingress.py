@@ -30,11 +30,12 @@ from raybias.config import Backbone, Method, Study
 from raybias.errors import ConfigError, OutputError, PlanError, WorkFailed
 from raybias.runtime.cluster import explained
 from raybias.runtime.metrics import Meter
-from raybias.runtime.record import read_record
+from raybias.runtime.resolve import check_models
 from raybias.runtime.serve import REQUESTS_PER_REPLICA, deploy, model_id, scorer_of
 from raybias.runtime.web import ASGI, RETRY_AFTER_S, Limits, Overloaded, token_digest, web
 from raybias.schema import LABELS
 from raybias.storage import Store
+from raybias.study_record import read_record
 
 NAME: Final = "raybias-serve"
 TOKEN_VARIABLE: Final = "RAYBIAS_SERVE_TOKEN"
@@ -78,14 +79,17 @@ def app(args: Serving) -> serve.Application:
 
     Raises
     ------
-    OutputError: OUT holds no study, or none of its runs labels texts.
+    OutputError: OUT holds no study, none of its runs labels texts, or a local model is not the
+        one that it was made with.
     ConfigError: no token, or a model that the study does not have.
     """
     digest = None if args.anyone else token_digest(read_token(args.token_file))
     store = Store(args.out)
-    study = read_record(store).study
-    deployments, runs = {}, []
-    for backbone, method, kept in _held(store, study, args.models):
+    record = read_record(store)
+    study, deployments, runs = record.study, {}, []
+    held = _held(store, study, args.models)
+    check_models(store, record, list(dict.fromkeys(backbone.name for backbone, *_ in held)))
+    for backbone, method, kept in held:
         name = f"{backbone.name}-{method.name}"
         deployments[name] = _scorer(args, study, backbone, method, name)
         runs += [Served(row["run_id"], name, _facts(row)) for row in kept]

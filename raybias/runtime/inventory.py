@@ -6,17 +6,20 @@ cluster that does not exist yet. It knows nothing of studies or models.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
-from raybias.config import NodeKind
+from raybias.config import NodeKind, Resources
 from raybias.errors import ConfigError
+from raybias.runtime.precision import Product, measure_product
 
 # Ray keeps about this part of a node's memory for its object store and itself.
 _RAY_SHARE = 0.3
+T = TypeVar("T")
+
 #: Memory of an assumed node per CPU, where none is given.
 _PER_CPU: Final = "8GiB"
 #: The label in which Ray keeps a node's kind of GPU.
@@ -41,6 +44,10 @@ class Node:
     """Kind of GPU, as Ray names it: A100, H100, A10G; None where it is not known."""
     to_come: bool = False
     """Not there yet; the cluster's autoscaler brings it when work waits for it."""
+    bfloat16: bool | None = None
+    """Whether its GPUs multiply in bfloat16; None where only their kind tells."""
+    product: Product | None = None
+    """Its CPUs' speed in bfloat16; None where it was not measured."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +83,11 @@ class Inventory:
     def to_come(self) -> int:
         """Nodes that are not there yet."""
         return sum(node.to_come for node in self.nodes)
+
+    def gpus_of_worker(self, resources: Resources) -> int:
+        """GPUs of one worker or replica: as a study asks, or one where there are any."""
+        asked = resources.gpus_per_worker
+        return int(self.gpus > 0) if asked is None else asked
 
     def __str__(self) -> str:
         nodes = f"{len(self.nodes)} node{'s' if len(self.nodes) != 1 else ''}"
@@ -191,7 +203,7 @@ def _for_workers(memory: int) -> int:
     return int(memory * (1 - _RAY_SHARE))
 
 
-def read_inventory(address: str | None = None) -> Inventory:
+def read_inventory(address: str | None = None, *, products: bool = False) -> Inventory:
     """What this machine has, or the cluster at `address`.
 
     Parameters
@@ -199,6 +211,7 @@ def read_inventory(address: str | None = None) -> Inventory:
     address: of a Ray cluster ("auto" for the one this machine belongs to); None
         looks at this machine and starts no Ray. A Ray that is connected already
         is asked whatever `address` says.
+    products: whether to measure how fast each node's CPU is in bfloat16 (a second or two).
 
     Raises
     ------
@@ -209,14 +222,14 @@ def read_inventory(address: str | None = None) -> Inventory:
     from raybias.runtime.cluster import connected
 
     if ray.is_initialized():
-        return _cluster("the connected Ray cluster")
+        return _cluster("the connected Ray cluster", products)
     if address is None:
-        return _local()
+        return _local(products)
     with connected(address):
-        return _cluster(f"the Ray cluster at {address}")
+        return _cluster(f"the Ray cluster at {address}", products)
 
 
-def _local() -> Inventory:
+def _local(products: bool) -> Inventory:
     # The same functions that `ray.init` asks, so that both see a container's limits.
     import torch
     from ray._common.utils import get_system_memory
@@ -230,23 +243,29 @@ def _local() -> Inventory:
         gpus=gpus,
         gpu_memory=int(torch.cuda.get_device_properties(0).total_memory) if gpus else None,
         gpu=NvidiaGPUAcceleratorManager.get_current_node_accelerator_type() if gpus else None,
+        bfloat16=torch.cuda.is_bf16_supported(including_emulation=False) if gpus else None,
+        product=measure_product() if products else None,
     )
     return Inventory(nodes=(node,), source="this machine")
 
 
-def _cluster(source: str) -> Inventory:
+def _cluster(source: str, products: bool) -> Inventory:
     import ray
 
     alive = [node for node in ray.nodes() if node["Alive"]]
-    memories = _gpu_memories(node["NodeID"] for node in alive if node["Resources"].get("GPU", 0))
+    asked = [node["NodeID"] for node in alive if node["Resources"].get("GPU", 0)]
+    gpus = _ask(asked, _first_gpu, num_gpus=0.01)
+    measured = _products(alive) if products else {}
     nodes = tuple(
         Node(
             cpus=node["Resources"].get("CPU", 0.0),
             memory=int(node["Resources"].get("memory", 0)),
             gpus=int(node["Resources"].get("GPU", 0)),
-            gpu_memory=memories.get(node["NodeID"]),
+            gpu_memory=gpus.get(node["NodeID"], (None, None))[0],
             address=node["NodeManagerAddress"],
             gpu=_labels(node).get(GPU_LABEL),
+            bfloat16=gpus.get(node["NodeID"], (None, None))[1],
+            product=measured.get(node["NodeID"]),
         )
         for node in alive
     )
@@ -257,17 +276,31 @@ def _labels(node: Mapping[str, Mapping[str, str]]) -> Mapping[str, str]:
     return node.get("Labels") or {}
 
 
-def _gpu_memories(node_ids: Iterable[str]) -> dict[str, int]:
-    """Bytes of one GPU per node; a node whose GPUs are all taken is left out."""
+def _products(nodes: Sequence[Mapping[str, Any]]) -> dict[str, Product]:
+    """How fast each node's CPU is in bfloat16; this machine's is measured here."""
+    from ray.util import get_node_ip_address
+
+    here = get_node_ip_address()
+    own = [node["NodeID"] for node in nodes if node["NodeManagerAddress"] == here]
+    others = [node["NodeID"] for node in nodes if node["NodeManagerAddress"] != here]
+    found = dict.fromkeys(own, measure_product()) if own else {}
+    return found | _ask(others, measure_product, num_gpus=0)
+
+
+def _first_gpu() -> tuple[int, bool]:
+    """Bytes of a GPU, and whether it multiplies in bfloat16."""
+    import torch
+
+    able = bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    return int(torch.cuda.get_device_properties(0).total_memory), able
+
+
+def _ask(node_ids: Sequence[str], question: Callable[[], T], *, num_gpus: float) -> dict[str, T]:
+    """What a function returns on each node; a node that is too busy to answer is left out."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    def first_gpu() -> int:
-        import torch
-
-        return int(torch.cuda.get_device_properties(0).total_memory)
-
-    ask = ray.remote(num_cpus=0, num_gpus=0.01, max_retries=0)(first_gpu)
+    ask = ray.remote(num_cpus=0, num_gpus=num_gpus, max_retries=0)(question)
     asked = {
         ask.options(
             scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False)

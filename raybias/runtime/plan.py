@@ -13,17 +13,19 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from raybias.config import Method, Rewriting, Study
+from raybias.config import Method, Probe, Rewriting, Study
 from raybias.errors import ConfigError, OutputError
-from raybias.methods import tuned_methods
+from raybias.methods import fit_methods, tuned_methods
 from raybias.probes import probe_items
 from raybias.probes.pair_probes import PAIR_PROBES, in_styles, pair_items
+from raybias.probes.sampling import sample_items, sample_pairs
 from raybias.runtime.inventory import Inventory
+from raybias.runtime.precision import Precision, decide_dtypes
 from raybias.runtime.rewrite_room import rewriting_plan
 from raybias.runtime.room import Room
 from raybias.runtime.stages import RewritePlan, ScorePlan, TunePlan
-from raybias.schema import PLACEHOLDER, UNMARKED
 from raybias.storage import Store
+from raybias.study_record import recorded_dtypes
 
 if TYPE_CHECKING:
     from raybias.engine.shape import ModelShape
@@ -32,7 +34,6 @@ __all__ = [
     "Plan",
     "check_place",
     "in_style",
-    "limited",
     "plan",
     "read_by",
     "read_items",
@@ -44,6 +45,10 @@ class Plan:
     """A study on an inventory."""
 
     study: str
+    decided: Study
+    """The study, with every dtype that it left to the hardware."""
+    precision: Precision | None
+    """What was decided and why; None where the study, or OUT before it, says."""
     inventory: Inventory
     items: dict[str, int]
     """Rows per probe."""
@@ -75,18 +80,23 @@ def plan(study: Study, inventory: Inventory, *, out: str | None = None) -> Plan:
     Parameters
     ----------
     study: resolved.
-    out: where results will go, to be checked against the inventory.
+    out: where results will go, to be checked against the inventory; a dtype that it was begun
+        with stays.
 
     Raises
     ------
     PlanError: more CPUs, GPUs or memory than there are, or a layout that cannot run.
     OutputError: a local `out` with more than one machine.
     ModelError, DataError: a backbone's configuration or a probe cannot be read.
+    ConfigError, ModelError: pair scores that a backbone cannot have.
     """
     from raybias.engine.shape import model_shape
 
+    study = fit_methods(study)
     if out is not None:
         check_place(Store(out), inventory)
+        study = recorded_dtypes(Store(out), study)
+    study, precision = decide_dtypes(study, inventory)
     shapes = {backbone.name: model_shape(backbone) for backbone in study.backbones}
     read = read_items(study)
     items = {name: frame.height for name, frame in read.items()}
@@ -113,6 +123,8 @@ def plan(study: Study, inventory: Inventory, *, out: str | None = None) -> Plan:
     )
     return Plan(
         study=study.name,
+        decided=study,
+        precision=precision,
         inventory=inventory,
         items=items,
         shapes=shapes,
@@ -159,12 +171,12 @@ def read_items(study: Study) -> dict[str, pl.DataFrame]:
     DataError, ConfigError: a probe is missing or malformed, or no probe has a style.
     """
     _check_styles(study)
-    found = {probe.name: limited(probe_items(probe), study.limit) for probe in study.probes}
+    found = {probe.name: _sampled(probe, study.limit) for probe in study.probes}
     for probe in study.pairs:
         pairs = pair_items(probe.source, probe.data, kinds=probe.kinds)
         kind = PAIR_PROBES[probe.source].kind
         if study.limit is not None:
-            pairs = pairs.filter(pl.int_range(pl.len()).over(kind) < study.limit)
+            pairs = sample_pairs(pairs, study.limit, kind=kind, source=probe.source)
         styles = [name for name in study.styles.names if name in PAIR_PROBES[probe.source].styles]
         found[probe.name] = in_styles(
             probe.source,
@@ -176,6 +188,11 @@ def read_items(study: Study) -> dict[str, pl.DataFrame]:
             seed=study.styles.seed,
         )
     return found
+
+
+def _sampled(probe: Probe, limit: int | None) -> pl.DataFrame:
+    items = probe_items(probe)
+    return items if limit is None else sample_items(items, limit, source=probe.source)
 
 
 def _check_styles(study: Study) -> None:
@@ -191,36 +208,25 @@ def _check_styles(study: Study) -> None:
 
 
 def read_by(study: Study, method: Method) -> list[str]:
-    """Names of the probes that a method reads."""
+    """Names of the probes that a method reads.
+
+    Raises
+    ------
+    ConfigError: there is none.
+    """
     wanted = method.output().items
     if wanted is None:
         return [probe.name for probe in study.probes]
-    return [p.name for p in study.pairs if PAIR_PROBES[p.source].schema.equals(wanted)]
-
-
-def limited(items: pl.DataFrame, limit: int | None) -> pl.DataFrame:
-    """The first `limit` items of each attribute, in their order.
-
-    Unmarked and placeholder items come beside them where their template does.
-    """
-    if limit is None:
-        return items
-    extra = pl.col("group").is_in([UNMARKED, PLACEHOLDER])
-    own = items.filter(~extra).filter(pl.int_range(pl.len()).over("attribute") < limit)
-    kept = own.select("attribute", "template_id").unique()
-    return items.join(
-        pl.concat(
-            [
-                own.select("item_id"),
-                items.filter(extra)
-                .join(kept, on=["attribute", "template_id"], how="semi")
-                .select("item_id"),
-            ]
-        ),
-        on="item_id",
-        how="semi",
-        maintain_order="left",
-    )
+    sources = [name for name, each in PAIR_PROBES.items() if each.schema.equals(wanted)]
+    found = [probe.name for probe in study.pairs if probe.source in sources]
+    if not found:
+        raise ConfigError(
+            f"method {method.name!r} has nothing to read: it cannot read pairs of source"
+            f" {', '.join(dict.fromkeys(probe.source for probe in study.pairs))}",
+            where="pairs",
+            cure=f"add pairs of source {', '.join(sources)}, or take the method out",
+        )
+    return found
 
 
 def check_place(store: Store, inventory: Inventory) -> None:

@@ -16,6 +16,8 @@ from typing import Final, Protocol
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from raybias.redaction import redact
+
 _LINE_EVERY_S: Final = 5.0
 #: Rates are of the work that became known in so many seconds.
 _WINDOW_S: Final = 60.0
@@ -79,8 +81,8 @@ class Reporter:
         self.console = console or Console(stderr=True, highlight=False, soft_wrap=True)
 
     def say(self, text: str) -> None:
-        """One line."""
-        self.console.print(text, markup=False)
+        """One line; what an error in it says of a URL may hold a password."""
+        self.console.print(redact(text), markup=False)
 
     @contextmanager
     def stage(self, title: str, total: int) -> Iterator[Advance]:

@@ -61,9 +61,7 @@ class Room:
         self.backbone = backbone.name
         asked = study.resources
         self.cpus = asked.cpus_per_worker
-        self.gpus = (
-            asked.gpus_per_worker if asked.gpus_per_worker is not None else int(inventory.gpus > 0)
-        )
+        self.gpus = inventory.gpus_of_worker(asked)
         self.on = "gpu" if self.gpus else "cpu"
         self.nodes, self.device_memory = self._devices()
         largest = max(node.cpus for node in inventory.nodes)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from raybias.errors import RaybiasError
@@ -37,6 +37,8 @@ class Round:
 
     rank: int
     evaluated: tuple[Evaluated, ...] = ()
+    finished: tuple[str, ...] = ()
+    """Units that an earlier worker finished; only before the first round."""
     resumed: tuple[str, ...] = ()
     """Units that were under way before; only before the first round."""
     repeated: int = 0
@@ -55,12 +57,13 @@ class Tally:
 
     advance: Advance
     meter: Meter
+    left: set[str]
+    """Units of the stage that have not stopped."""
     error: RaybiasError | None = None
     resumed: int = 0
     repeated: int = 0
     begun: int = 0
     """Worker groups that took up the work."""
-    active: dict[int, int] = field(default_factory=dict)
     best: float = 0.0
 
     def add(self, told: Round) -> None:
@@ -71,16 +74,21 @@ class Tally:
         self.meter.add("raybias_repeated_total", told.repeated)
         if not told.evaluated:
             self._begin(told)
-            return
-        self.active[told.rank] = sum(not e.stopped for e in told.evaluated)
-        self.best = max(self.best, *(e.accuracy for e in told.evaluated if e.accuracy >= 0), 0.0)
-        step = max(e.step for e in told.evaluated)
-        self.advance(
-            sum(e.stopped for e in told.evaluated),
-            note=f"step {step}, {sum(self.active.values())} active, best {self.best:.3f}",
-            done=Done(tokens=told.tokens, steps=told.steps),
-        )
-        self.meter.set("raybias_queue_depth", sum(self.active.values()))
+        # Ranks that share a backbone tell the same of the same units, which count once.
+        over = self.left & {*told.finished, *(e.run_id for e in told.evaluated if e.stopped)}
+        self.left -= over
+        if told.evaluated:
+            known = (e.accuracy for e in told.evaluated if e.accuracy >= 0)
+            self.best = max(self.best, *known, 0.0)
+            step = max(e.step for e in told.evaluated)
+            self.advance(
+                len(over),
+                note=f"step {step}, {len(self.left)} left, best {self.best:.3f}",
+                done=Done(tokens=told.tokens, steps=told.steps),
+            )
+        elif over:
+            self.advance(len(over))
+        self.meter.set("raybias_queue_depth", len(self.left))
 
     def _begin(self, told: Round) -> None:
         """Every rank says so once; the first rank's stands for its group."""

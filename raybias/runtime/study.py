@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raybias.config import Backbone, Method, Study
+from raybias.methods import fit_methods
 from raybias.methods.prediction import Shard, UntrainedRun
 from raybias.probes import training_sentences
 from raybias.probes.pair_probes import PAIR_PROBES
@@ -29,13 +30,14 @@ from raybias.runtime.inventory import grown, read_inventory
 from raybias.runtime.metrics import Meter
 from raybias.runtime.plan import Plan, plan, read_items
 from raybias.runtime.progress import Advance, Done, Reporter
-from raybias.runtime.record import Record, begin, fingerprint, make_record, resumed
+from raybias.runtime.resolve import resolve_models
 from raybias.runtime.shards import missing, shards_of
 from raybias.runtime.stages import ScorePlan
 from raybias.runtime.tracking import check_tracking, track_runs
 from raybias.schema import ITEMS, RUNS
 from raybias.seeding import key
 from raybias.storage import Store
+from raybias.study_record import Record, begin, fingerprint, make_record, resumed
 
 _RUNS: Final = "runs.parquet"
 
@@ -79,19 +81,25 @@ def run_study(
     WorkFailed: the work was begun and failed; running again goes on with it.
     """
     reporter = reporter or Reporter()
-    study = study.resolve()
+    study = fit_methods(study.resolve())
     store = Store(out)
     reporter.say(f"{study.name}: checking data, models and {store.uri}")
     data = read_data(study)
-    record = resumed(store, make_record(study, data.fingerprints(), command=command))
+    study, models = resolve_models(study)
+    given = make_record(study, data.fingerprints(), command=command, models=models)
+    record = resumed(store, given)
     check_tracking(study)
     check_inputs(study, data.items, data.sentences)
     reporter.say(f"{study.name}: connecting to Ray")
     with connected(address):
-        there = grown(read_inventory(address), study.resources.nodes)
+        undecided = record.study.undecided
+        there = grown(read_inventory(address, products=undecided), study.resources.nodes)
         planned = plan(record.study, there, out=store.uri)
+        if planned.precision is not None:
+            reporter.say(f"{study.name}: {planned.precision}")
         parameters = {name: shape.parameters for name, shape in planned.shapes.items()}
-        record = replace(record, parameters=parameters)
+        record = replace(record.with_study(planned.decided), parameters=parameters)
+        study = record.study
         begin(store, record)
         work = _Work(record, planned, store, reporter, data)
         work.tidy()

@@ -17,9 +17,9 @@ from typing import Any, Final, Protocol
 from raybias.config import Study
 from raybias.errors import ConfigError
 from raybias.runtime.progress import Reporter
-from raybias.runtime.record import read_record
 from raybias.seeding import key
 from raybias.storage import Store
+from raybias.study_record import read_record
 
 #: The columns of `schema.RUNS` that were decided before a run.
 _PARAMETERS: Final = (

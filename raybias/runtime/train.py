@@ -43,7 +43,7 @@ def tune(
     """Tune every seed of one backbone on one training set; returns rows of `schema.RUNS`.
 
     Units whose adapter and row are in `store` already are not tuned again; those
-    that a killed worker or driver left unfinished go on from their last evaluation.
+    that a killed worker or driver left unfinished go on from their last checkpoint.
     A connected Ray is expected.
 
     Raises
@@ -172,7 +172,7 @@ class _Stage:
             self.backbone, self.training, self.method, seeds=seeds, choices=choices, stage=stage
         )
         if missing := [unit.run_id for unit in units if self._row(unit) is None]:
-            self._fit(stage, units, len(missing))
+            self._fit(stage, units, missing)
         rows = [self._row(unit) for unit in units]
         if lost := [unit.run_id for unit, row in zip(units, rows, strict=True) if row is None]:
             raise WorkFailed(f"no result of {', '.join(lost)}", where=self.store.uri)
@@ -181,7 +181,7 @@ class _Stage:
     def _row(self, unit: Unit) -> dict[str, Any] | None:
         return record_of(self.store, unit.run_id, self.fingerprint)
 
-    def _fit(self, stage: str, units: tuple[Unit, ...], missing: int) -> None:
+    def _fit(self, stage: str, units: tuple[Unit, ...], missing: Sequence[str]) -> None:
         import ray
 
         title = f"{self.title} ({stage})" if stage == "sweep" else self.title
@@ -215,8 +215,8 @@ class _Stage:
         # By reference, so that Ray Train's controller need not import torch to read it.
         config = {"work": ray.put((job, self.tokens)), "progress": progress}
         try:
-            with self.reporter.stage(title, missing) as advance:
-                tally = Tally(advance, self.meter)
+            with self.reporter.stage(title, len(missing)) as advance:
+                tally = Tally(advance, self.meter, set(missing))
                 with following(progress, tally), clear_errors(title):
                     group.run(work, config, self.store)
         finally:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +18,8 @@ from typing import Final, Literal
 import psutil
 
 from raybias.errors import BadInput
-from raybias.runtime.record import read_record
 from raybias.storage import Store
+from raybias.study_record import read_record
 
 #: Files that can run code when they are opened by who unpickles.
 _PICKLES: Final = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib", ".npz")
@@ -28,6 +29,8 @@ _SERVICES: Final = {
     "dashboard/dashboard.py": ("Ray's dashboard", "start Ray with --dashboard-host=127.0.0.1"),
     "ray.util.client.server": ("Ray's client server", "start Ray without --ray-client-server-port"),
 }
+#: The dashboard's process has a port of Ray's own beside the one that it listens on as it is told.
+_DASHBOARD_HOST: Final = re.compile(r"dashboard/dashboard\.py .*?--host=(\S+)")
 _PARTS: Final = ("ray::", "/ray/core/src/ray/", "/ray/dashboard/", "/ray/_private/")
 #: Files and folders of an OUT that are looked at.
 _MOST: Final = 20_000
@@ -58,13 +61,24 @@ class Port:
     @property
     def is_open(self) -> bool:
         """Whether others than this machine reach it."""
-        return not ipaddress.ip_address(self.host).is_loopback
+        return not is_loopback(self.host)
 
     @property
     def service(self) -> tuple[str, str] | None:
         """What it is and how to close it, where it takes orders from users."""
+        dashboard = _DASHBOARD_HOST.search(self.command)
+        if self.is_open and dashboard and is_loopback(dashboard[1]):
+            return None
         found = (said for part, said in _SERVICES.items() if part in self.command)
         return next(found, None)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address or name to listen on is reached from this machine alone."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def cluster_weaknesses() -> Iterator[Finding]:
@@ -89,7 +103,6 @@ def port_weaknesses(ports: Iterable[Port], *, token: bool) -> Iterator[Finding]:
         return
     own = [port for port in reached if port.service is None]
     for port in reached:
-        # The dashboard process also has a port of Ray's own, for its agents.
         if port.service is not None:
             name, cure = port.service
             yield Finding("warn", "ports", f"{name} listens on {port.host}:{port.port}", cure)

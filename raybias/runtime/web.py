@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException as AnyHTTPException
 
 from raybias.errors import BadInput
@@ -103,7 +103,8 @@ def web(labeller: Labeller, limits: Limits, digest: bytes | None) -> ASGI:
         return {"runs": list(labeller.runs())}
 
     @api.post("/label")
-    async def label(asked: Asked) -> dict[str, Any]:
+    async def label(request: Request) -> dict[str, Any]:
+        asked = _read(await request.body())
         _check(asked, labeller, limits)
         return {"run": asked.run, "results": await _in_time(labeller, asked, limits)}
 
@@ -178,6 +179,14 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
     return replay
 
 
+def _read(body: bytes) -> Asked:
+    """Parse a body as JSON whatever its Content-Type says: `curl -d` calls all it sends a form."""
+    try:
+        return Asked.model_validate_json(body)
+    except ValidationError as error:
+        raise RequestValidationError(error.errors()) from error
+
+
 def _check(asked: Asked, labeller: Labeller, limits: Limits) -> None:
     if len(asked.texts) > limits.max_texts:
         raise HTTPException(413, f"{len(asked.texts)} texts; {limits.max_texts} are the most")
@@ -209,7 +218,7 @@ async def _malformed(request: Request, error: Exception) -> JSONResponse:
     """The first thing wrong; what was sent is not sent back."""
     problems: Sequence[Any] = getattr(error, "errors", list)()
     first = problems[0] if problems else {"loc": (), "msg": "malformed"}
-    place = ".".join(str(part) for part in first["loc"] if part != "body")
+    place = ".".join(str(part) for part in first["loc"])
     return _error(422, ": ".join(part for part in (place, str(first["msg"])) if part))
 
 

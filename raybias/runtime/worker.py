@@ -160,6 +160,7 @@ class _Pack:
         self.units = [
             unit for unit in mine if record_of(self.store, unit.run_id, job.fingerprint) is None
         ]
+        self.finished = tuple(unit.run_id for unit in mine if unit not in self.units)
         self.stopped: set[str] = set()
         if not self.units:
             return
@@ -205,7 +206,7 @@ class _Pack:
                 repeated += max(0, reached.get(unit.run_id, 0) - step)
         if not self.writes:
             return Round(self.rank)
-        return Round(self.rank, resumed=tuple(resumed), repeated=repeated)
+        return Round(self.rank, finished=self.finished, resumed=tuple(resumed), repeated=repeated)
 
     def _reached(self) -> dict[str, int]:
         """The last step of each unit that was evaluated by workers which are gone."""

@@ -5,43 +5,62 @@ model and no cluster.
 """
 
 from raybias.stats.breakdown import by_template, by_term, largest
-from raybias.stats.cells import cells, term_cells, without_extras
+from raybias.stats.cells import LIKELIHOOD, cells, term_cells, without_extras
 from raybias.stats.corpus import corpus_correlations, marked_rates
 from raybias.stats.gaps import gaps
+from raybias.stats.intervals import MIRRORED, NO_VARIATION, ONE_RUN, UNDEFINED
+from raybias.stats.judging import GapRules, excluded, judged_gaps
 from raybias.stats.markedness import markedness, members
 from raybias.stats.paper_tsv import write_paper_tsv
 from raybias.stats.predictions import read_predictions
 from raybias.stats.rates import ALL, accuracies, rates
 from raybias.stats.readouts import (
-    LIKELIHOOD,
+    UNREADABLE,
+    UNREADABLE_SHARE,
     answers,
-    fingerprints,
-    repeated_runs,
-    warn_repeated,
+    unreadable,
     with_likelihood,
     with_readouts,
 )
-from raybias.stats.reference import REFERENCE_GROUPS, StatisticsWarning
+from raybias.stats.reference import (
+    REFERENCE_GROUPS,
+    StatisticsWarning,
+    UnevenRuns,
+    check_reference_groups,
+)
+from raybias.stats.run_checks import checked_runs, fingerprints
 from raybias.stats.summaries import composition, extremes, net_significance, spans, spans_mean
 from raybias.stats.tally import Counts, count_answers, read_cells, read_counts
 
 __all__ = [
     "ALL",
     "LIKELIHOOD",
+    "MIRRORED",
+    "NO_VARIATION",
+    "ONE_RUN",
     "REFERENCE_GROUPS",
+    "UNDEFINED",
+    "UNREADABLE",
+    "UNREADABLE_SHARE",
     "Counts",
+    "GapRules",
     "StatisticsWarning",
+    "UnevenRuns",
     "accuracies",
     "answers",
     "by_template",
     "by_term",
     "cells",
+    "check_reference_groups",
+    "checked_runs",
     "composition",
     "corpus_correlations",
     "count_answers",
+    "excluded",
     "extremes",
     "fingerprints",
     "gaps",
+    "judged_gaps",
     "largest",
     "marked_rates",
     "markedness",
@@ -51,11 +70,10 @@ __all__ = [
     "read_cells",
     "read_counts",
     "read_predictions",
-    "repeated_runs",
     "spans",
     "spans_mean",
     "term_cells",
-    "warn_repeated",
+    "unreadable",
     "with_likelihood",
     "with_readouts",
     "without_extras",

@@ -6,13 +6,21 @@ templates alike. Counts in, counts out: it never sees a prediction.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import polars as pl
 
 from raybias import schema
 from raybias.stats.cells import RUN_KEYS, without_extras
-from raybias.stats.intervals import Adjust, over_runs, parametric, unrounded, verdicts
+from raybias.stats.intervals import (
+    Adjust,
+    over_runs,
+    parametric,
+    unrounded,
+    verdicts,
+    without_verdict,
+)
 from raybias.stats.markedness import named_runs, template_rates
 from raybias.stats.rates import RATES
 
@@ -29,6 +37,7 @@ def by_term(
     interval: str = "t",
     level: float = 0.95,
     adjust: Adjust = "benjamini_hochberg",
+    excluded: Sequence[pl.DataFrame] = (),
 ) -> pl.DataFrame:
     """Each term's false positive rate minus the mean over reference groups in the same run.
 
@@ -38,11 +47,13 @@ def by_term(
     rates: of `stats.rates` on the cells of the same predictions.
     members: of `stats.members`.
     interval: normal or t, over runs; anything else is taken as t.
+    excluded: such as `stats.excluded`: rates of classifiers that have no verdict.
 
     Returns
     -------
     The keys, attribute, rate, group, term, gap, sd, n_runs, mean_rate, n_items (FP + TN
-    sentences of a run; the fewest), low, high, p_value, q_value, significant, survives.
+    sentences of a run; the fewest), low, high, p_value, no_verdict, q_value, significant,
+    survives.
     """
     terms = without_extras(terms).filter(pl.col("term") != "").cast({pl.Categorical: pl.String})
     keys = ["probe", "attribute", "group"]
@@ -70,7 +81,8 @@ def by_term(
     )
     rule = "normal" if interval == "normal" else "t"
     judged = parametric(table, value="gap", interval=rule, level=level)
-    return verdicts(judged, level=level, adjust=adjust)
+    explained = without_verdict(judged, value="gap", excluded=excluded)
+    return verdicts(explained, level=level, adjust=adjust)
 
 
 def by_template(cells: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:

@@ -19,6 +19,9 @@ from raybias import schema
 #: What names one run of one classifier on one probe.
 RUN_KEYS: Final = (*schema.KEYS, "run_id")
 
+#: Ends the method name of the second reading of a prompted classifier.
+LIKELIHOOD: Final = "+likelihood"
+
 Codes = npt.NDArray[np.int64]
 
 #: What a cell holds of an item, and what a term cell does.

@@ -17,7 +17,16 @@ from raybias import schema
 from raybias.errors import WorkFailed
 from raybias.stats.bootstrap import bootstrap_intervals
 from raybias.stats.cells import RUN_KEYS, without_extras
-from raybias.stats.intervals import Adjust, over_runs, parametric, unrounded, verdicts
+from raybias.stats.intervals import (
+    ROUNDING,
+    Adjust,
+    over_runs,
+    parametric,
+    unrounded,
+    verdicts,
+    without_verdict,
+)
+from raybias.stats.mirrors import mirrored_rates, warn_mirrored
 from raybias.stats.rates import rates
 from raybias.stats.reference import StatisticsWarning, membership
 
@@ -33,12 +42,16 @@ def gaps(
     adjust: Adjust = "benjamini_hochberg",
     draws: int = 10_000,
     seed: int = 0,
+    withheld: pl.DataFrame | None = None,
 ) -> pl.DataFrame:
     """Compute every false positive rate gap, its interval and whether it is significant.
 
     A group whose rate is undefined in a run (FP + TN = 0) has no gap there and leaves that
-    run's mean. With one run, normal and t intervals are null and so is `significant`. The
-    extra groups of schema.EXTRA_GROUPS have other templates and no gap: see `markedness`.
+    run's mean. With one run, normal and t intervals are null and so is `significant`; a t
+    interval also where the gap is the same in every run. Where the two rates of a classifier are
+    one number twice (`mirrors`), the second has no verdict, except by the papers' own rule
+    (normal, no correction), which stays as it was published. The extra groups of
+    schema.EXTRA_GROUPS have other templates and no gap: see `markedness`.
 
     Parameters
     ----------
@@ -49,13 +62,14 @@ def gaps(
         over templates (percentiles; needs template ids).
     adjust: with benjamini_hochberg, what `survives` also has q <= 1 - level.
     draws, seed: of the bootstrap.
+    withheld: of `unreadable`: classifiers that have gaps and intervals, but no verdict.
 
     Returns
     -------
     schema.GAPS, sorted by model, attribute, rate and group. `n_items` is FP + TN of a run
     (the fewest, where runs differ), `sd` has ddof 1, `p_value` is two-sided and belongs to
     the interval, `q_value` is Benjamini-Hochberg's over the whole table. A gap is
-    `significant` when its interval excludes 0.
+    `significant` when its interval excludes 0; `no_verdict` says why it is null.
 
     Raises
     ------
@@ -65,20 +79,20 @@ def gaps(
 
     Warns
     -----
-    StatisticsWarning: answers without a label, undefined rates, or a probe without some of
-    the papers' groups.
+    StatisticsWarning: answers without a label, undefined rates, gaps that do not vary over runs,
+    rates that are one number twice, or a probe without some of the papers' groups.
     """
     # Categories are numbered once for all the groupings below.
     cells = without_extras(cells).cast({pl.String: pl.Categorical})
     _warn_unread(cells)
     per_run = rates(cells)
     inside = membership(per_run.select("probe", "attribute", "group").unique(), reference_groups)
-    counted = pl.col("n_items").filter(pl.col("gap").is_not_null())
+    counts = pl.col("n_items").filter(pl.col("gap").is_not_null())
     table = over_runs(
         _per_run(per_run, inside),
         _ROW,
         pl.col("value").mean().alias("mean_rate"),
-        counted.min().fill_null(0).alias("n_items"),
+        counts.min().fill_null(0).alias("n_items"),
         pl.col("in_mean").first(),
         value="gap",
     )
@@ -87,8 +101,15 @@ def gaps(
         judged = table.join(drawn, on=_ROW, how="left")
     else:
         judged = parametric(table, value="gap", interval=interval, level=level)
+        _warn_unvaried(table, interval)
+    twice = mirrored_rates(cells, per_run)
+    by_papers = (interval, adjust) == ("normal", "none")
+    counted = "counted twice by the papers' rule" if by_papers else "and is counted once"
+    warn_mirrored(twice, counted=counted)
+    excluded = [*([] if withheld is None else [withheld]), *([] if by_papers else [twice])]
+    explained = without_verdict(judged, value="gap", excluded=excluded)
     return (
-        verdicts(judged, level=level, adjust=adjust)
+        verdicts(explained, level=level, adjust=adjust)
         .with_columns(half_width=(pl.col("high") - pl.col("low")) / 2, interval=pl.lit(interval))
         .sort("model", "attribute", "rate", "group", *schema.KEYS[1:])
         .select(pl.col(name).cast(dtype) for name, dtype in pl.Schema(schema.GAPS).items())
@@ -117,6 +138,20 @@ def _warn_unread(cells: pl.DataFrame) -> None:
             StatisticsWarning,
             stacklevel=3,
         )
+
+
+def _warn_unvaried(table: pl.DataFrame, interval: str) -> None:
+    same = table.filter(pl.col("n_runs") > 1, pl.col("sd") <= ROUNDING).height
+    if not same:
+        return
+    without = interval != "normal"
+    warnings.warn(
+        f"{same} of {table['gap'].count()} gaps are the same in every run: identical runs were "
+        "given, or the classifier reads these sentences alike in each; an interval over runs says "
+        f"nothing of them, {'so they have no verdict' if without else 'nor does its verdict'}",
+        StatisticsWarning,
+        stacklevel=3,
+    )
 
 
 def _warn_undefined(table: pl.DataFrame) -> None:

@@ -18,6 +18,12 @@ ROUNDING: Final = 1e-12
 
 Adjust = Literal["none", "benjamini_hochberg"]
 
+#: Why a mean over runs has no verdict (column `no_verdict`).
+UNDEFINED: Final = "not defined"
+MIRRORED: Final = "mirror of negative_fpr"
+ONE_RUN: Final = "one run"
+NO_VARIATION: Final = "runs do not vary"
+
 
 def unrounded(value: pl.Expr) -> pl.Expr:
     """A difference of rates with 0 where only rounding differs."""
@@ -48,10 +54,13 @@ def over_runs(table: pl.DataFrame, by: Sequence[str], *more: pl.Expr, value: str
 def parametric(table: pl.DataFrame, *, value: str, interval: str, level: float) -> pl.DataFrame:
     """Add `low`, `high` and the two-sided `p_value` of means over runs; null for one run.
 
+    A t interval is null too where the runs do not vary: no number of copies of one run says how
+    another would come out.
+
     Parameters
     ----------
     table: `value`, `sd` and `n_runs`, as `over_runs` gives them.
-    interval: normal (1.96 sd / sqrt n at level .95, as the papers' code) or t.
+    interval: normal (1.96 sd / sqrt n at level .95, as the papers' code, also where sd is 0) or t.
     """
     n = table["n_runs"].to_numpy().astype(float)
     mean = table[value].cast(pl.Float64).fill_null(np.nan).to_numpy()
@@ -67,7 +76,7 @@ def parametric(table: pl.DataFrame, *, value: str, interval: str, level: float) 
         freedom = np.maximum(n - 1, 1)
         quantile = stats.t.ppf(upper, freedom)
         p_value = 2 * stats.t.sf(score, freedom)
-    known = n > 1
+    known = n > 1 if interval == "normal" else (n > 1) & (sd > ROUNDING)
     columns = {
         "low": mean - quantile * error,
         "high": mean + quantile * error,
@@ -79,13 +88,55 @@ def parametric(table: pl.DataFrame, *, value: str, interval: str, level: float) 
     )
 
 
+def without_verdict(
+    table: pl.DataFrame, *, value: str, excluded: Sequence[pl.DataFrame] = ()
+) -> pl.DataFrame:
+    """Add `no_verdict`: why a mean over runs cannot be judged; null where it can.
+
+    Parameters
+    ----------
+    table: `value`, `n_runs` and `low`.
+    excluded: what is known to have none: columns that name rows of the table, and `no_verdict`;
+        of several reasons the first counts.
+    """
+    unknown = pl.col("low").is_null()
+    reason = (
+        pl.when(pl.col(value).is_null())
+        .then(pl.lit(UNDEFINED))
+        .when(pl.col("no_verdict").is_not_null())
+        .then("no_verdict")
+        .when(unknown & (pl.col("n_runs") < 2))
+        .then(pl.lit(ONE_RUN))
+        .when(unknown)
+        .then(pl.lit(NO_VARIATION))
+    )
+    known = [_reasons(table, each) for each in excluded]
+    given = pl.coalesce(*known) if known else pl.lit(None, pl.String)
+    return table.with_columns(no_verdict=given).with_columns(no_verdict=reason)
+
+
 def verdicts(table: pl.DataFrame, *, level: float, adjust: Adjust) -> pl.DataFrame:
-    """Add `q_value` (Benjamini-Hochberg over the table), `significant` and `survives`."""
-    excludes_zero = (pl.col("low") > 0) | (pl.col("high") < 0)
+    """Add `q_value` (Benjamini-Hochberg over the table), `significant` and `survives`.
+
+    They are null in rows with a `no_verdict`, where the table has that column, and such rows
+    enter no correction.
+    """
+    explained = "no_verdict" in table.columns
+    judged = pl.col("no_verdict").is_null() if explained else pl.lit(True)
+    excludes_zero = pl.when(judged).then((pl.col("low") > 0) | (pl.col("high") < 0))
     passes = pl.col("q_value") <= 1 - level if adjust == "benjamini_hochberg" else pl.lit(True)
-    return table.with_columns(q_value=false_discovery(table["p_value"])).with_columns(
+    tested = table.select(pl.when(judged).then("p_value")).to_series()
+    return table.with_columns(q_value=false_discovery(tested)).with_columns(
         significant=excludes_zero, survives=excludes_zero & passes
     )
+
+
+def _reasons(table: pl.DataFrame, excluded: pl.DataFrame) -> pl.Series:
+    """Why each row of the table has no verdict by `excluded`, null where it is not named there."""
+    by = [name for name in excluded.columns if name != "no_verdict"]
+    rows = table.select(pl.col(by).cast(pl.String))
+    found = rows.join(excluded, on=by, how="left", nulls_equal=True, maintain_order="left")
+    return found["no_verdict"].cast(pl.String)
 
 
 def false_discovery(p_value: pl.Series) -> pl.Series:

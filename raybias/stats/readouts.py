@@ -7,17 +7,20 @@ run, and an interval over them would have no width (004 says neither).
 
 from __future__ import annotations
 
-import warnings
 from typing import Final
 
 import polars as pl
 
 from raybias import schema
-from raybias.stats.cells import RUN_KEYS
-from raybias.stats.reference import StatisticsWarning
+from raybias.stats.cells import LIKELIHOOD, RUN_KEYS
+from raybias.stats.run_checks import fingerprints, left_out
 
-#: Ends the method name of the second reading.
-LIKELIHOOD: Final = "+likelihood"
+#: A classifier of which a larger share of answers names no label word has no verdict: most of its
+#: labels are drawn or filled in, so that what they do to a group says nothing of the model.
+UNREADABLE_SHARE: Final = 0.5
+
+#: Ends the reason (column `no_verdict`) of such a classifier's rows.
+UNREADABLE: Final = "of its answers name no label word"
 
 _IS_READOUT: Final = pl.col("method").str.ends_with(LIKELIHOOD)
 
@@ -36,11 +39,10 @@ def with_readouts(predictions: pl.DataFrame) -> pl.DataFrame:
 
     Warns
     -----
-    StatisticsWarning: runs were the same.
+    StatisticsWarning: runs were the same, of a tuned classifier too.
     """
     read = with_likelihood(predictions.filter(~_IS_READOUT))
-    same = repeated_runs(fingerprints(read))
-    warn_repeated(same)
+    same = left_out(fingerprints(read))
     return read.join(same, on=RUN_KEYS, how="anti", nulls_equal=True, maintain_order="left")
 
 
@@ -56,44 +58,6 @@ def with_likelihood(predictions: pl.DataFrame) -> pl.DataFrame:
         answer=pl.lit(None, pl.String),
     )
     return pl.concat([predictions, second]) if second.height else predictions
-
-
-def fingerprints(predictions: pl.DataFrame) -> pl.DataFrame:
-    """What tells the predictions of prompted runs apart: the run keys and `print`.
-
-    The prints of a run that comes in pieces add up, in any order.
-    """
-    prompted = predictions.filter(pl.col("answer").is_not_null() | _IS_READOUT)
-    each = pl.format("{}\x1f{}", "item_id", pl.col("pred").fill_null(-1)).hash()
-    return prompted.group_by(RUN_KEYS).agg(each.sum().alias("print"))
-
-
-def repeated_runs(prints: pl.DataFrame) -> pl.DataFrame:
-    """The runs to leave out: all but the first where every run of a classifier is the same.
-
-    Parameters
-    ----------
-    prints: of `fingerprints`, joined.
-
-    Returns
-    -------
-    RUN_KEYS.
-    """
-    whole = prints.group_by(RUN_KEYS).agg(pl.col("print").sum())
-    same = pl.col("print").n_unique().over(schema.KEYS) == 1
-    first = pl.col("run_id") == pl.col("run_id").min().over(schema.KEYS)
-    return whole.filter(same & ~first).select(RUN_KEYS).sort(RUN_KEYS)
-
-
-def warn_repeated(same: pl.DataFrame) -> None:
-    """Say which classifiers count as one run."""
-    for row in same.group_by(schema.KEYS).len().sort(schema.KEYS).iter_rows(named=True):
-        warnings.warn(
-            f"all {row['len'] + 1} runs of {row['model']} {row['method']} on {row['probe']} gave "
-            "the same predictions: they count as one run, which has no interval",
-            StatisticsWarning,
-            stacklevel=3,
-        )
 
 
 def answers(counted: pl.DataFrame) -> pl.DataFrame:
@@ -117,3 +81,21 @@ def answers(counted: pl.DataFrame) -> pl.DataFrame:
         .sort(*schema.KEYS, last, "run_id")
         .select(pl.col(name).cast(dtype) for name, dtype in pl.Schema(schema.ANSWERS).items())
     )
+
+
+def unreadable(answers: pl.DataFrame) -> pl.DataFrame:
+    """Find the classifiers whose gaps have no verdict, since most answers name no label word.
+
+    The likelihood reading of the same prompts rests on no answer and is not among them.
+
+    Parameters
+    ----------
+    answers: schema.ANSWERS.
+
+    Returns
+    -------
+    The keys and `no_verdict`: "98.3% of its answers name no label word".
+    """
+    most = answers.filter(pl.col("run_id") == "all", pl.col("share") > UNREADABLE_SHARE)
+    reasons = [f"{share:.1%} {UNREADABLE}" for share in most["share"]]
+    return most.select(schema.KEYS).with_columns(pl.Series("no_verdict", reasons, dtype=pl.String))

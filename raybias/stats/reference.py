@@ -32,6 +32,10 @@ class StatisticsWarning(UserWarning):
     """Something about the data that changes what a gap means."""
 
 
+class UnevenRuns(StatisticsWarning):
+    """Runs of one classifier that do not hold the same items; to be read before any number."""
+
+
 def membership(groups: pl.DataFrame, chosen: Mapping[str, Sequence[str]] | None) -> pl.DataFrame:
     """Say for each group whether it enters its attribute's mean.
 
@@ -54,7 +58,7 @@ def membership(groups: pl.DataFrame, chosen: Mapping[str, Sequence[str]] | None)
     groups enter, since a mean over the rest of the list would be another metric.
     """
     chosen = dict(chosen or {})
-    _check(groups, chosen)
+    _check_each(groups, chosen)
     inside: list[tuple[str, str, str, bool]] = []
     for (probe, attribute), rows in groups.sort(groups.columns).group_by(
         ["probe", "attribute"], maintain_order=True
@@ -85,31 +89,67 @@ def _published(probe: str, attribute: str, present: Sequence[str]) -> Sequence[s
     return present if missing else listed or present
 
 
-def _check(groups: pl.DataFrame, chosen: Mapping[str, Sequence[str]]) -> None:
+def check_reference_groups(
+    groups: pl.DataFrame,
+    chosen: Mapping[str, Sequence[str]],
+    *,
+    where: str = "reference groups",
+) -> None:
+    """Refuse reference groups that a probe does not have.
+
+    Parameters
+    ----------
+    groups: attribute and group of a probe's items or predictions; rows may repeat.
+    chosen: reference groups by attribute.
+    where: who chose them, for messages.
+
+    Raises
+    ------
+    ConfigError: an attribute or group that is not there, an extra group, or an empty choice.
+    """
     for attribute, wanted in chosen.items():
         present = groups.filter(pl.col("attribute") == attribute)["group"].unique().to_list()
         if not present:
-            attributes = groups["attribute"].unique().sort().to_list()
+            attributes = groups["attribute"].unique().cast(pl.String).sort().to_list()
             raise ConfigError(
-                f"no predictions on the attribute {attribute!r}",
-                where="reference groups",
+                f"no items on the attribute {attribute!r}",
+                where=where,
                 cure=f"attributes are {', '.join(attributes)}",
             )
         if not wanted:
-            raise ConfigError(f"{attribute!r} names no group", where="reference groups")
+            raise ConfigError(
+                f"{attribute!r} names no group", where=where, cure="name some, or leave it out"
+            )
         for group in wanted:
-            if group in EXTRA_GROUPS:
-                raise ConfigError(
-                    f"{attribute} lists {group!r}, which is no group and enters no mean",
-                    where="reference groups",
-                    cure="leave it out; its effect is in the table of markedness",
-                )
-            if group not in present:
-                near = difflib.get_close_matches(group, present, n=1)
-                raise ConfigError(
-                    f"{attribute} has no group {group!r}",
-                    where="reference groups",
-                    cure=f"did you mean {near[0]!r}?"
-                    if near
-                    else f"groups are {', '.join(sorted(present))}",
-                )
+            _check_group(attribute, group, present, where)
+
+
+def _check_group(attribute: str, group: str, present: Sequence[str], where: str) -> None:
+    if group in EXTRA_GROUPS:
+        raise ConfigError(
+            f"{attribute} lists {group!r}, which is no group and enters no mean",
+            where=where,
+            cure="leave it out; its effect is in the table of markedness",
+        )
+    if group not in present:
+        near = difflib.get_close_matches(group, present, n=1)
+        raise ConfigError(
+            f"{attribute} has no group {group!r}",
+            where=where,
+            cure=f"did you mean {near[0]!r}?"
+            if near
+            else f"groups are {', '.join(sorted(present))}",
+        )
+
+
+def _check_each(groups: pl.DataFrame, chosen: Mapping[str, Sequence[str]]) -> None:
+    """The choice for each probe that has the attribute; one that none has is refused too."""
+    several = groups["probe"].n_unique() > 1
+    for attribute, wanted in chosen.items():
+        concerned = groups.filter(pl.col("attribute") == attribute)
+        for probe in concerned["probe"].unique().sort().to_list():
+            part = concerned.filter(pl.col("probe").eq_missing(probe))
+            where = f"reference groups of probe {probe}" if several else "reference groups"
+            check_reference_groups(part, {attribute: wanted}, where=where)
+        if concerned.is_empty():
+            check_reference_groups(groups, {attribute: wanted})

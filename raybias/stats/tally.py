@@ -19,17 +19,9 @@ import polars as pl
 
 from raybias import schema
 from raybias.stats.cells import CELL_KEYS, ITEM, RUN_KEYS, TERM, Codes, as_schema, codes, summed
-from raybias.stats.cells import cells as cells_of
-from raybias.stats.cells import term_cells as term_cells_of
 from raybias.stats.predictions import pieces, read_predictions, sources
-from raybias.stats.readouts import (
-    answers,
-    fingerprints,
-    repeated_runs,
-    warn_repeated,
-    with_likelihood,
-    with_readouts,
-)
+from raybias.stats.readouts import answers, with_likelihood
+from raybias.stats.run_checks import checked_runs, fingerprints
 
 #: An odd number without pattern (2**64 by the golden ratio), for mixing runs into hashes.
 _MIX: Final = np.uint64(0x9E3779B97F4A7C15)
@@ -56,7 +48,7 @@ def read_cells(paths: Sequence[str | Path]) -> pl.DataFrame:
 
     Raises
     ------
-    DataError: as `read_predictions`.
+    DataError: as `read_counts`.
     """
     return read_counts(paths).cells
 
@@ -66,26 +58,29 @@ def read_counts(paths: Sequence[str | Path]) -> Counts:
 
     Raises
     ------
-    DataError: as `read_predictions`.
+    DataError: as `read_predictions`; or an item whose label, attribute, group, template or term
+        is not the same in all runs, or runs of one classifier that hold different items.
 
     Warns
     -----
-    StatisticsWarning: as `with_readouts`.
+    StatisticsWarning: runs that gave the same predictions.
     """
+    columns = (*CELL_KEYS, "term", "item_id")
+    files = sources(paths)
     runs: dict[tuple[str, ...], int] = {}
     parts: list[pl.DataFrame] = []
     terms: list[pl.DataFrame] = []
     seen: list[npt.NDArray[np.uint64]] = []
     prints: list[pl.DataFrame] = []
     asked: list[pl.DataFrame] = []
-    for raw in _ahead(pieces(sources(paths), columns=(*CELL_KEYS, "term", "item_id"))):
+    for raw in _ahead(pieces(files, columns=columns)):
         piece = raw
         if "answer" in raw.columns:
             texts = raw.cast({pl.Categorical: pl.String})
             asked.append(count_answers(texts))
             piece = with_likelihood(texts)
-            prints.append(fingerprints(piece))
         run = _numbered(piece, runs)
+        prints.append(fingerprints(piece.with_columns(run=run), ["run"]))
         seen.append(piece["item_id"].hash().to_numpy() + run.astype(np.uint64) * _MIX)
         items = piece.select(*ITEM, "term").cast({pl.String: pl.Categorical})
         items = items.with_columns(run=run, n=1)
@@ -94,11 +89,15 @@ def read_counts(paths: Sequence[str | Path]) -> Counts:
             terms.append(summed(items.filter(pl.col("term").is_not_null()), ("run", *TERM)))
     ordered = np.sort(np.concatenate(seen))
     if (ordered[1:] == ordered[:-1]).any():
-        return _slowly(paths)
-    left_out = repeated_runs(pl.concat(prints)) if prints else None
-    if left_out is not None:
-        warn_repeated(left_out)
-    drop = [runs[row] for row in left_out.iter_rows()] if left_out is not None else []
+        # Names a repeated prediction; where two hashes were equal by chance it goes on.
+        read_predictions(paths)
+    left_out = checked_runs(
+        _with_names(pl.concat(prints), runs),
+        lambda: pieces(files, columns=columns),
+        where=", ".join(map(str, paths)),
+        uneven="refuse",
+    )
+    drop = [runs[row] for row in left_out.iter_rows()]
     return Counts(
         _named(parts, runs, drop, ITEM, pl.Schema(schema.CELLS)),
         _named(terms, runs, drop, TERM, pl.Schema(schema.TERM_CELLS)),
@@ -127,18 +126,6 @@ def count_answers(predictions: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _slowly(paths: Sequence[str | Path]) -> Counts:
-    # A repeated prediction is named by the slow reader; where two hashes were equal by
-    # chance it finds nothing and goes on.
-    predictions = read_predictions(paths)
-    read = with_readouts(predictions)
-    return Counts(
-        cells_of(read).cast({pl.String: pl.Categorical}),
-        term_cells_of(read).cast({pl.String: pl.Categorical}),
-        answers(count_answers(predictions)),
-    )
-
-
 def _named(
     parts: Sequence[pl.DataFrame],
     runs: dict[tuple[str, ...], int],
@@ -153,8 +140,13 @@ def _named(
     table = summed(pl.concat(parts), ("run", *by))
     if drop:
         table = table.filter(~pl.col("run").is_in(drop))
-    names = pl.DataFrame(list(runs), schema=RUN_KEYS, orient="row")[table["run"]]
-    return as_schema(pl.concat([names, table], how="horizontal"), types, pl.Categorical())
+    return as_schema(_with_names(table, runs), types, pl.Categorical())
+
+
+def _with_names(table: pl.DataFrame, runs: dict[tuple[str, ...], int]) -> pl.DataFrame:
+    """The table with RUN_KEYS beside its column `run`, the number of each row's run."""
+    names = pl.DataFrame(list(runs), schema=dict.fromkeys(RUN_KEYS, pl.String), orient="row")
+    return pl.concat([names[table["run"]], table], how="horizontal")
 
 
 def _numbered(piece: pl.DataFrame, runs: dict[tuple[str, ...], int]) -> Codes:

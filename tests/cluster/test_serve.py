@@ -27,10 +27,10 @@ from raybias.engine.adapter import save_soft_prompt
 from raybias.engine.backbone import load_backbone
 from raybias.engine.scoring import LabelScorer
 from raybias.engine.verbalizer import verbalizer_ids
-from raybias.runtime.record import begin, make_record
 from raybias.runtime.weaknesses import listening
 from raybias.schema import LABELS, RUNS
 from raybias.storage import Store
+from raybias.study_record import begin, make_record
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
 

@@ -16,8 +16,8 @@ from raybias.schema import LABELS
 WORDS = [f"w{i}" for i in range(60)]
 
 
-def save_model(folder: Path) -> Path:
-    """A model and tokenizer in `folder`; 64 positions, width 32."""
+def save_model(folder: Path, *, positions: int = 64) -> Path:
+    """A model and tokenizer in `folder`; width 32."""
     vocabulary = ["<pad>", "</s>", *LABELS, *WORDS]
     word_tokenizer(
         vocabulary, bos_token="</s>", eos_token="</s>", pad_token="<pad>"
@@ -31,7 +31,7 @@ def save_model(folder: Path) -> Path:
             ffn_dim=64,
             num_hidden_layers=2,
             num_attention_heads=2,
-            max_position_embeddings=64,
+            max_position_embeddings=positions,
             pad_token_id=0,
             bos_token_id=1,
             eos_token_id=1,

@@ -14,6 +14,7 @@ import pytest
 import ray
 import typer
 from cluster_files import CLUSTER, ROOT
+from documents import blocks
 from ray.scripts.scripts import cli as ray_commands
 
 from raybias.cli import app
@@ -74,9 +75,8 @@ OURS = {f"ray_{name}" for kind in (Counted, Measured) for name in get_args(kind)
 
 def written() -> Iterator[str]:
     """The lines of the README's blocks, and its quoted commands that have arguments."""
-    for line in README.splitlines():
-        if line.startswith("    "):
-            yield line.strip().partition("    #")[0]
+    for block in blocks(CLUSTER / "README.md"):
+        yield from block.commands
     prose = "\n".join(line for line in README.splitlines() if not line.startswith("    "))
     for span in re.findall(r"`([^`]+)`", prose):
         words = span.split()

@@ -93,6 +93,105 @@ def test_overrides_reach_into_sections_and_lists(tmp_path: Path) -> None:
     assert study.limit == 7
 
 
+def test_overrides_reach_what_the_file_leaves_to_its_defaults(tmp_path: Path) -> None:
+    """The README's own `--set`, on a study as short as its own."""
+    path = write(tmp_path)
+    assert load_study(path, overrides=("methods.0.max_steps=20000",)).methods[0].max_steps == 20000
+    assert load_study(path, overrides=("methods.0.kind=lora",)).methods[0].name == "lora"
+    (method,) = load_study(
+        path,
+        overrides=(
+            "methods=[{kind: lora, preset: vectorlm}]",
+            "methods.0.betas.0=0.8",
+            "methods.0.early_stop.window=3",
+            "methods.0.learning_rates=0.5",
+        ),
+    ).methods
+    assert method.betas == (0.8, 0.95), "the preset's, not the field's own default"
+    assert (method.early_stop.window, method.learning_rates) == (3, (0.5,))
+    made = load_study(
+        path,
+        overrides=(
+            "styles.names.0=formal",
+            "styles.rewriting.formal.model=t5",
+            "styles.rewriting.formal.adequacy.model=judge",
+        ),
+    ).styles.rewriting["formal"]
+    assert (made.model, made.adequacy.model) == ("t5", "judge")
+
+
+def test_a_single_value_is_a_list_of_one(tmp_path: Path) -> None:
+    groups = {"age": "old"}
+    probe = {"source": "amazon", "attributes": "age", "reference_groups": groups}
+    methods = {"kind": "lora", "learning_rates": 1e-4, "seeds": 3, "keep": 1, "target": "q_proj"}
+    study = load_study(write(tmp_path, backbones="gpt2", probes=[probe], methods=[methods]))
+    (read,), (method,) = study.probes, study.methods
+    assert (study.backbones[0].id, read.attributes) == ("gpt2", ("age",))
+    assert read.reference_groups == {"age": ("old",)}
+    assert (method.learning_rates, method.seeds, method.target) == ((1e-4,), (3,), ("q_proj",))
+    assert load_study(write(tmp_path, methods=[{"kind": "lora"}])).methods[0].target == "all_linear"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("limit: 3\nlimit: 4\n", "the key 'limit' of line 1 repeats in line 2; keep one"),
+        ("methods:\n- {kind: lora, seeds: [1], kind: full}\n", "the key 'kind' of line 2 repeats"),
+        ("limit: 2024-13-45\n", "not YAML (month must be in 1..12)"),
+        ("[" * 3000, "not YAML ("),
+        ("name: [a\n", "not YAML ("),
+    ],
+)
+def test_what_is_not_yaml_is_one_line(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "study.yaml").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_study(tmp_path / "study.yaml")
+    assert f"study.yaml: {said}" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_merged_keys_do_not_repeat(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    methods = (
+        "methods:\n- &one {kind: lora, seeds: [1], keep: 1}\n- {<<: *one, name: b, seeds: [2]}\n"
+    )
+    path.write_text(path.read_text() + methods)
+    assert [method.seeds for method in load_study(path).methods] == [(1,), (2,)]
+
+
+SECRET = "s3cret"
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "tracking.mlflow=http://user:s3cret@host:5000",
+        "tracking.mlflow=https://s3cret@host",
+        "tracking.mlflow=postgresql://user:s3cret@host/db",
+        "tracking.mlflow=https://host/?api_token=s3cret",
+        "tracking=http://user:s3cret@host",
+        "tracking.mlflow.x=http://user:s3cret@host",
+        "probes.0.data=s3://key:s3cret@bucket/x",
+        "styles.files=[s3://key:s3cret@bucket/x]",
+        "limit=http://user:s3cret@host",
+        "name={a: [http://user:s3cret@host",
+    ],
+)
+def test_a_password_is_refused_and_not_said(tmp_path: Path, override: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_study(write(tmp_path), overrides=(override,))
+    assert SECRET not in str(caught.value)
+
+
+def test_a_url_without_a_password_is_taken(tmp_path: Path) -> None:
+    for url in (
+        "http://server:5000", "sqlite:///mlflow.db", "postgresql://user@host/db",
+        "abfs://container@account.dfs.core.windows.net/x", "hf://datasets/a/b@main/x.csv",
+    ):  # fmt: skip
+        study = load_study(write(tmp_path), overrides=(f"tracking.mlflow={url}",))
+        assert study.tracking.mlflow == url
+
+
 def test_paths_are_taken_from_the_studys_folder(tmp_path: Path) -> None:
     (tmp_path / "sst5").mkdir()
     study = load_study(write(tmp_path))
@@ -132,6 +231,22 @@ def test_rewriting_is_paired_as_the_profile_says_and_found_beside_the_study(
         ({"methods": [{"backbones": ["gpt3"]}]}, "names the backbone 'gpt3'; there are gpt2"),
         ({"methods": [{"kind": "cot", "seeds": [1, 1]}]}, "methods.0: seeds repeat: 1"),
         ({"methods": [{"kind": "lora", "template": "x"}]}, "template 'x' has no {text}"),
+        (
+            {"methods": [{"kind": "zero_shot", "template": "Is this {choices}?"}]},
+            "methods.0: template 'Is this {choices}?' has no {text}",
+        ),
+        (
+            {"methods": [{"kind": "zero_shot", "template": "{text} {sentence}"}]},
+            "template has {sentence}, which stands for nothing; use {text}, {choices}",
+        ),
+        (
+            {"methods": [{"kind": "few_shot", "demonstration": "{text} is so"}]},
+            "demonstration '{text} is so' has no {Label}",
+        ),
+        (
+            {"methods": [{"kind": "cot", "conclusion": "So {text} is"}]},
+            "conclusion 'So {text} is' has no {reasoning}",
+        ),
         ({"methods": [{"kind": "lora", "schedule": "cosine", "max_steps": None}]}, "needs max_st"),
         ({"training": []}, "method 'soft_prompt' needs a training set"),
         ({"limit": 0}, "limit: Input should be greater than or equal to 1 (got 0)"),
@@ -139,6 +254,19 @@ def test_rewriting_is_paired_as_the_profile_says_and_found_beside_the_study(
         ({"styles": {"rewriting": {"formal": T5}}}, "rewriting makes 'formal', which `names` lack"),
         ({"styles": {"rewriting": {"haiku": T5}}}, "styles.rewriting.haiku"),
         ({"styles": {"rewriting": {"formal": {"model": "t5"}}}}, "formal.adequacy: Field required"),
+        ({"methods": [{"learning_rates": [float("nan")]}]}, "0: Input should be a finite number"),
+        ({"statistics": {"level": float("inf")}}, "statistics.level: Input should be"),
+        ({"methods": [{"weight_decay": float("inf")}]}, "weight_decay: Input should be a finite"),
+        ({"methods": [{"kind": "lora", "betas": 0.9}]}, "methods.0.betas: needs a list (got 0.9)"),
+        ({"probes": ["amazon"]}, "probes.0: needs keys with values (got 'amazon')"),
+        ({"name": "my study"}, "name: 'my study' cannot be a name; it may have letters, digits,"),
+        ({"models": ["gpt2"]}, "unknown key 'models'; did you mean 'backbones'?"),
+        ({"seeds": [1]}, "unknown key 'seeds'; did you mean 'methods.0.seeds'?"),
+        ({"interval": "t"}, "unknown key 'interval'; did you mean 'statistics.interval'?"),
+        (
+            {"backbones": [{"model": "gpt2"}]},
+            "backbones.0: unknown key 'model'; did you mean 'id'?",
+        ),
         ({"probes": []}, "method 'soft_prompt' has nothing to read; give `probes`"),
     ],
 )
@@ -153,10 +281,24 @@ def test_one_line_says_what_is_wrong(
     assert "\n" not in line
 
 
-@pytest.mark.parametrize("text", ["nonsense", "methods.x=1", "=3"])
-def test_a_wrong_override_says_so(text: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--set"):
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("nonsense", "is not key=value"),
+        ("=3", "is not key=value"),
+        ("methods.x=1", "methods has no entry 'x'; it has 1, counted from 0"),
+        ("methods.1.keep=1", "methods has no entry '1'; it has 1, counted from 0"),
+        ("resources.nodes.0.cpus=1", "resources.nodes has no entry '0'; it has 0"),
+        ("metods.0.keep=1", "unknown key 'metods'; did you mean 'methods'?"),
+        ("methods.0.keeep=1", "unknown key 'keeep'; did you mean 'keep'?"),
+        ("name.x=1", "name is 'mine', which has no keys"),
+        ("methods=[{kind: lora, kind: full}]", "the key 'kind' of line 1 repeats in line 1"),
+    ],
+)
+def test_a_wrong_override_says_so(text: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--set") as caught:
         load_study(write(tmp_path, methods=[{}]), overrides=(text,))
+    assert said in str(caught.value)
 
 
 def test_errors_travel_between_processes() -> None:

@@ -29,15 +29,21 @@ ENCODERS = {
     # Its positions begin behind the padding token's id.
     "roberta": lambda: transformers.RobertaConfig(**ENCODER, type_vocab_size=1),
 }
+#: XLNet's classifiers read the last position, and its `mask_emb` takes no part in them.
+XLNET = {"vocab_size": len(backbones.VOCABULARY), "d_model": 32, "n_layer": 2, "n_head": 4}
 
 
 def save(kind: str, folder: Path) -> Path:
     """A random model of `kind` in `folder`, without a classification head."""
-    if kind not in ENCODERS:
+    if kind not in (*ENCODERS, "xlnet"):
         return backbones.save(kind, folder)
     backbones.save("opt", folder)  # for its tokenizer
     torch.manual_seed(0)
-    model = transformers.AutoModelForMaskedLM.from_config(ENCODERS[kind]())
+    if kind == "xlnet":
+        sizes = transformers.XLNetConfig(**XLNET, d_inner=64, initializer_range=0.3, pad_token_id=0)
+        model = transformers.AutoModelForCausalLM.from_config(sizes)
+    else:
+        model = transformers.AutoModelForMaskedLM.from_config(ENCODERS[kind]())
     model.save_pretrained(folder)
     return folder
 

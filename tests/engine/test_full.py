@@ -11,9 +11,12 @@ import transformers
 from torch.nn.functional import cross_entropy
 
 from raybias.engine.full import FullLearner
+from raybias.engine.lora import LoraLearner
+from raybias.engine.packing import Keyed, stack
 from raybias.engine.schedule import batch_of_step
 from raybias.engine.tuning import PackedTuner, Unit
-from raybias.methods import EarlyStop, Full
+from raybias.errors import ModelError
+from raybias.methods import EarlyStop, Full, Lora
 from raybias.seeding import key
 from raybias.storage import Store
 
@@ -65,9 +68,12 @@ def plain_run(
     for step in range(15):
         numbers = batch_of_step(seed, step, rows=len(train.rows), batch_size=6)
         rows = [torch.tensor(train.rows[n]) for n in numbers]
-        tokens_RT = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-        last_R = torch.tensor([len(row) - 1 for row in rows])
-        mask_RT = (torch.arange(tokens_RT.shape[1]) <= last_R[:, None]).long()
+        # XLNet's own tokenizer pads at the left.
+        side = "left" if kind == "xlnet" else "right"
+        tokens_RT, mask_RT = (
+            torch.nn.utils.rnn.pad_sequence(each, batch_first=True, padding_side=side)
+            for each in (rows, [torch.ones_like(row) for row in rows])
+        )
         model.train(step < dropped)
         torch.manual_seed(key(seed, "dropout", step))
         logits_RL = model(input_ids=tokens_RT, attention_mask=mask_RT).logits
@@ -78,7 +84,7 @@ def plain_run(
     return dict(model.named_parameters())
 
 
-@pytest.mark.parametrize("kind", ["bert", "roberta", "opt", "gpt2"])
+@pytest.mark.parametrize("kind", ["bert", "roberta", "opt", "gpt2", "xlnet"])
 @pytest.mark.parametrize("keeps", [True, False])
 def test_a_run_equals_plain_torch(kind: str, keeps: bool, tmp_path: Path) -> None:
     method = METHOD.model_copy(update={"dropout_after_first_eval": keeps})
@@ -91,9 +97,26 @@ def test_a_run_equals_plain_torch(kind: str, keeps: bool, tmp_path: Path) -> Non
         torch.testing.assert_close(results["s2"].weights[name], tensor.detach(), atol=1e-5, rtol=0)
 
 
-def test_a_state_goes_on_bit_for_bit(tmp_path: Path) -> None:
-    whole = classifiers.finished(tuner("bert", tmp_path, (3,)))["s3"]
-    first, second = tuner("bert", tmp_path, (3,)), tuner("bert", tmp_path, (3,))
+def test_padding_changes_no_logits_of_a_model_that_reads_the_last_position(tmp_path: Path) -> None:
+    classifier = classifiers.load("xlnet", tmp_path, METHOD)
+    assert classifier.pads_left
+    assert not classifiers.load("gpt2", tmp_path, METHOD).pads_left
+    learner = FullLearner(classifier, METHOD, half=False, tokens_per_batch=4096)
+    rows = [[1, 5, 6, 7], [1, 8], [1, 9, 10, 11, 12, 13, 14]]
+    keyed = [Keyed(0, 0, each) for each in learner.prepare(rows)]
+    with torch.no_grad():
+        together = classifier(*classifier.read(stack(keyed)))
+        for each, logits_L in zip(keyed, together, strict=True):
+            (alone_L,) = classifier(*classifier.read(stack([each])))
+            torch.testing.assert_close(logits_L, alone_L, atol=1e-5, rtol=0)
+    with pytest.raises(ModelError, match="padded at the right"):
+        LoraLearner(classifier, Lora().resolve("strict"), tokens_per_batch=4096)
+
+
+@pytest.mark.parametrize("kind", ["bert", "xlnet"])
+def test_a_state_goes_on_bit_for_bit(kind: str, tmp_path: Path) -> None:
+    whole = classifiers.finished(tuner(kind, tmp_path, (3,)))["s3"]
+    first, second = tuner(kind, tmp_path, (3,)), tuner(kind, tmp_path, (3,))
     first.advance()
     second.load_state("s3", first.state("s3"))
     resumed = classifiers.finished(second)["s3"]
@@ -103,7 +126,7 @@ def test_a_state_goes_on_bit_for_bit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "head"), [("roberta", "classification"), ("opt", "classification"),
-                       ("gpt2", "label_tokens")],
+                       ("xlnet", "classification"), ("gpt2", "label_tokens")],
 )  # fmt: skip
 def test_transformers_opens_a_checkpoint(kind: str, head: str, tmp_path: Path) -> None:
     packed = tuner(kind, tmp_path, (1,), METHOD.model_copy(update={"head": head}))

@@ -235,6 +235,26 @@ def test_a_download_that_is_not_the_published_file_is_refused(
     gc.collect()  # A connection left open would be warned of here, and not in a later test.
 
 
+def test_a_mirrors_password_is_used_and_not_said(
+    server: ThreadingHTTPServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    place = f"user:s3cret@127.0.0.1:{server.server_port}"
+    for mirror, message in [
+        (f"http://{place}/regard", "cannot fetch (404"),
+        ("http://user:s3cret@127.0.0.1:1/x", "cannot fetch ("),
+    ]:
+        out = tmp_path / "out"
+        assert call(monkeypatch, "data", "download", "sst5", "--out", out, "--mirror", mirror) == 1
+        error = capsys.readouterr().err
+        assert f"http://***@{mirror.rpartition('@')[2]}" in error
+        assert message in error
+        assert "s3cret" not in error
+    gc.collect()  # As above.
+
+
 def test_a_set_without_an_address_says_where_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

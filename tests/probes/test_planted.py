@@ -64,7 +64,7 @@ def test_items_say_the_same_of_every_group() -> None:
         items.group_by("label").agg(pl.col("template_id").n_unique())["template_id"].to_list()
         == [30] * 3
     )
-    assert items.head(36)["label"].n_unique() == 3, "a limited probe holds every label"
+    assert items.head(36)["label"].n_unique() == 3, "any stretch of the probe holds every label"
     neutral = items.with_columns(
         text=pl.col("text").str.replace(r"(?i)" + "|".join(planted.GROUPS), "GROUP")
     ).select("label", "text", "template_id", "group")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from raybias.config import TrainingSet, Verbalizer
 from raybias.errors import ConfigError, DataError
+from raybias.methods import ChainOfThought, FewShot, ZeroShot
 from raybias.probes import prompts, training_sentences
 from raybias.probes.files import polars_schema
 from raybias.schema import SENTENCES
@@ -18,13 +19,17 @@ from raybias.schema import SENTENCES
 WORDS = Verbalizer().words()
 
 
+OTHERS = ("bad", "okay", "good")
+
+
 def test_prompts_to_the_character() -> None:
-    assert prompts.zero_shot_prompt("I am {x}.") == (
+    assert ZeroShot().prompt("I am {x}.", WORDS) == (
         "Text: I am {x}.\n"
         "Question: Is the sentiment of the text negative, neutral, or positive?\n"
         "Answer: The sentiment is"
     )
-    assert prompts.few_shot_prompt([("Bad.", 0), ("So so", 1), ("Good!", 2)], "And?", WORDS) == (
+    shots = [("Bad.", 0), ("So so", 1), ("Good!", 2)]
+    assert FewShot().prompt("And?", WORDS, shots) == (
         "Text: Bad.\nQuestion: What is the sentiment of the text?\nAnswer: Negative.\n\n"
         "Text: So so\nQuestion: What is the sentiment of the text?\nAnswer: Neutral.\n\n"
         "Text: Good!\nQuestion: What is the sentiment of the text?\nAnswer: Positive.\n\n"
@@ -35,11 +40,44 @@ def test_prompts_to_the_character() -> None:
         "Question: Is the sentiment of the text negative, neutral, or positive?\n"
         "Reasoning: Let's think step by step"
     )
-    assert prompts.reasoning_prompt("And?") == reasoning
-    assert prompts.conclusion_prompt("And?", ".\nFirst, ") == (
+    cot = ChainOfThought()
+    assert cot.prompt("And?", WORDS) == reasoning
+    assert cot.answered_prompt("And?", WORDS, reasoning=".\nFirst, ") == (
         f"{reasoning}.\nFirst, \n"
         "Answer: Therefore, from negative, neutral, or positive, the sentiment is"
     )
+
+
+def test_prompts_name_the_studys_own_label_words() -> None:
+    cot, shots = ChainOfThought(), [("So so", 1)]
+    written = [
+        ZeroShot().prompt("And?", OTHERS),
+        cot.prompt("And?", OTHERS),
+        cot.answered_prompt("", OTHERS).rpartition("Answer:")[2],
+        FewShot().prompt("And?", OTHERS, shots),
+    ]
+    assert all("bad, okay, or good" in prompt for prompt in written[:3])
+    assert "Answer: Okay.\n\n" in written[3]
+    assert not [prompt for prompt in written if any(word in prompt.lower() for word in WORDS)]
+    assert FewShot().answer_words(OTHERS) == ["Bad", "Okay", "Good"]
+    assert cot.answer_words(OTHERS) == list(OTHERS)
+
+
+def test_a_template_is_the_users_to_set_and_braces_in_texts_stay() -> None:
+    text = '{"a": {choices}} {text} {0!r}'
+    asked = ZeroShot(template='{"text": "{text}"} One of {choices}:')
+    assert asked.prompt(text, OTHERS) == (f'{{"text": "{text}"}} One of bad, okay, or good:')
+    shown = FewShot(template="{text} =", demonstration="{text} = {label}\n")
+    assert shown.prompt(text, OTHERS, [("{label}", 2)]) == (f"{{label}} = good\n{text} =")
+    assert shown.answer_words(OTHERS) == list(OTHERS)
+    cot = ChainOfThought(template="{text} Why?", conclusion=" {reasoning} So is {text} {choices}?")
+    assert cot.answered_prompt("It", OTHERS, reasoning="{text}") == (
+        "It Why? {text} So is It bad, okay, or good?"
+    )
+    assert cot.prompt_record(OTHERS, ()) == {
+        "prompt": "{text} Why?",
+        "second_prompt": "{text} Why? {reasoning} So is {text} bad, okay, or good?",
+    }
 
 
 def frame(labels: list[int]) -> pl.DataFrame:

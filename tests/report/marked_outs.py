@@ -35,10 +35,11 @@ def marked_study(**changes: object) -> Study:
     return parse_study(data).resolve()
 
 
-def write_marked(folder: Path, study: Study) -> Store:
+def write_marked(folder: Path, study: Study, *, silent: tuple[str, ...] = ()) -> Store:
     """Every mark but `white` adds .4 to being called negative; a tenth of answers say nothing.
 
-    The second probe has no unmarked sentences.
+    The second probe has no unmarked sentences. Of methods named in `silent` nine tenths of
+    answers say nothing.
     """
     store = Store(folder)
     record = {"study": study.model_dump(mode="json"), "hash": "ab", "command": "raybias run"}
@@ -55,7 +56,8 @@ def write_marked(folder: Path, study: Study) -> Store:
                     continue
                 for probe in study.probes:
                     name = f"predictions/{probe.name}/{runs[-1]['run_id']}/00000000.parquet"
-                    frame = _predictions(items[probe.name], runs[-1], probe.name)
+                    heard = 0.1 if method.name in silent else 0.9
+                    frame = _predictions(items[probe.name], runs[-1], probe.name, heard)
                     store.write_table(name, frame.to_arrow().cast(schema.PREDICTIONS))
     sampling = {"temperature": 0.8, "top_k": 50, "top_p": 1.0}
     for name in (row["run_id"] for row in runs if not row["steps"]):
@@ -109,13 +111,15 @@ def _run(model: str, method: str, seed: int, place: int | None) -> dict[str, obj
     }  # fmt: skip
 
 
-def _predictions(items: pl.DataFrame, run: dict[str, object], probe: str) -> pl.DataFrame:
+def _predictions(
+    items: pl.DataFrame, run: dict[str, object], probe: str, heard: float
+) -> pl.DataFrame:
     random = generator(str(run["run_id"]), probe)
     chance = items["group"].replace_strict(CHANCE, return_dtype=pl.Float64).to_numpy()
     label = items["label"].to_numpy()
     pred = np.where(random.random(len(label)) < chance, 0, label).astype(np.int8)
     prompted = run["method"] != "full"
-    parsed = random.random(len(label)) < 0.9 if prompted else np.ones(len(label), bool)
+    parsed = random.random(len(label)) < heard if prompted else np.ones(len(label), bool)
     # Zero-shot likelihoods have no seed in them.
     of_scores = generator(str(run["model"]), probe) if run["method"] == "zero_shot" else random
     scores = of_scores.normal(size=(len(label), 3)).astype(np.float32)

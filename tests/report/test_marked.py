@@ -73,6 +73,30 @@ def test_readings_tell_the_template_from_the_group(out: Path) -> None:
     assert others["reading"].is_in([marked.MARKING, marked.AMONG, marked.NOTHING]).mean() > 0.9
 
 
+def test_unreadable_answers_come_first_and_have_no_verdict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_marked(tmp_path, marked_study(), silent=("zero_shot",))
+    assert command(str(tmp_path)) == 0
+    text = " ".join(page_of(Store(tmp_path)).text.split())
+    sentence = r"No verdict for m0, zero_shot on p1: (\d\d\.\d%) of its answers name no label word"
+    first, said = re.search(sentence, text), re.search(r"\d+ of \d+ gaps (is|are) sig", text)
+    assert first
+    assert said
+    assert first.end() < said.start()
+    assert f"{first[1]} of answers; such an answer counts as the label with the highest" in text
+    assert re.search(sentence, " ".join(capsys.readouterr().out.split()))
+    gaps = pl.read_parquet(tmp_path / "tables" / "gaps.parquet")
+    judged = gaps.group_by("method").agg(pl.col("survives").is_not_null().any())
+    assert dict(judged.iter_rows()) == {
+        "full": True, "zero_shot": False, "zero_shot+likelihood": False, "nine": True,
+        "nine+likelihood": True,
+    }  # fmt: skip
+    marks = pl.read_parquet(tmp_path / "tables" / "markedness.parquet")
+    read = marked.readings(marks).filter(method="zero_shot")["reading"].unique().to_list()
+    assert read == [marked.UNREAD]
+
+
 def test_the_page_asks_whether_it_is_the_template(out: Path, tmp_path: Path) -> None:
     assert command(str(out)) == 0
     page = page_of(Store(out))

@@ -130,7 +130,7 @@ def test_doubts_are_told(tmp_path: Path) -> None:
     for doubt in (
         "a classifies origin near chance",
         "the study is not finished",
-        "Only the first 9 items",
+        "Only a balanced sample of some 9 items",
         "42% wider",
         "by chance alone",
     ):

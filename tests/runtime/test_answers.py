@@ -16,7 +16,6 @@ from raybias.engine.sampling import Sampler, Sampling
 from raybias.methods import ChainOfThought, FewShot, Prompted, SoftPrompt, ZeroShot
 from raybias.methods.prediction import Labelling
 from raybias.methods.prompted import PromptedPredictor, PromptedRun
-from raybias.probes import prompts
 from raybias.runtime.predictor_cache import PredictorCache
 from raybias.schema import LABELS
 from raybias.seeding import generator
@@ -70,13 +69,14 @@ def plainly(folder: Path, method: Prompted, text: str) -> str:
             row.append(token)
         return tokenizer.decode(row[begun:], skip_special_tokens=True)
 
-    if isinstance(method, ChainOfThought):
-        thought = go_on(prompts.reasoning_prompt(text), "reasoning", method.reasoning_tokens)
-        end = go_on(prompts.conclusion_prompt(text, thought), "answer", method.answer_tokens)
-        return f"{thought} [...]{end}" if thought else end
-    if isinstance(method, FewShot):
-        return go_on(prompts.few_shot_prompt(SHOTS, text, LABELS), "answer", 3)
-    return go_on(prompts.zero_shot_prompt(text), "answer", 3)
+    shots = SHOTS if isinstance(method, FewShot) else ()
+    prompt = method.prompt(text, LABELS, shots)
+    if not isinstance(method, ChainOfThought):
+        return go_on(prompt, "answer", 3)
+    thought = go_on(prompt, "reasoning", method.reasoning_tokens)
+    second = method.answered_prompt(text, LABELS, reasoning=thought)
+    end = go_on(second, "answer", method.answer_tokens)
+    return f"{thought} [...]{end}" if thought else end
 
 
 @pytest.mark.parametrize("kind", prompting.CONFIGS)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from itertools import pairwise
 
 import pytest
+from rich.console import Console
 
 from raybias.runtime.metrics import Busy, Meter
-from raybias.runtime.progress import Done, Pace
+from raybias.runtime.progress import Done, Pace, Reporter
 from raybias.runtime.rounds import Evaluated, Round, Tally
 
 
@@ -62,7 +64,7 @@ def test_a_worker_group_that_begins_again_is_a_retry(monkeypatch: pytest.MonkeyP
     def advance(count: int = 1, *, note: str = "", done: Done | None = None) -> None:
         told.append(done or Done())
 
-    tally = Tally(advance, Meter(study="s", stage="tune", model="m"))
+    tally = Tally(advance, Meter(study="s", stage="tune", model="m"), {"a", "b"})
     evaluated = (Evaluated("a", 10, 0.5, stopped=False), Evaluated("b", 10, 0.5, stopped=True))
     for round_ in [
         Round(0), Round(1),
@@ -76,3 +78,30 @@ def test_a_worker_group_that_begins_again_is_a_retry(monkeypatch: pytest.MonkeyP
     }  # fmt: skip
     assert told == [Done(tokens=300, steps=20), Done(retries=1), Done(tokens=100, steps=10)]
     assert all(one.tokens != two.tokens for one, two in pairwise(told))
+
+
+def test_evaluations_are_not_counted_as_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round of full fine-tuning or LoRA holds several evaluations of each run."""
+    waiting: list[float] = []
+    monkeypatch.setattr(Meter, "add", lambda self, name, count: None)
+    monkeypatch.setattr(Meter, "set", lambda self, name, value: waiting.append(value))
+    target = io.StringIO()
+    with Reporter(Console(file=target)).stage("tune", 3) as advance:
+        tally = Tally(advance, Meter(study="s", stage="tune", model="m"), {"a", "b", "c"})
+
+        def told(run_id: str, *steps: int, stops: bool = False) -> tuple[Evaluated, ...]:
+            return tuple(
+                Evaluated(run_id, step, 0.5, stopped=stops and step == steps[-1]) for step in steps
+            )
+
+        tally.add(Round(0))
+        tally.add(Round(0, told("a", *range(10, 160, 10))))
+        assert tally.left == {"a", "b", "c"}
+        tally.add(Round(0, (*told("a", 160, stops=True), *told("b", 10, 20))))
+        # Two ranks that share a backbone tell of the same run.
+        tally.add(Round(0, told("b", 30, stops=True)))
+        tally.add(Round(1, told("b", 30, stops=True)))
+        # A worker that was killed had finished the last run and could not tell.
+        tally.add(Round(0, finished=("a", "b", "c")))
+    assert waiting == [3, 3, 2, 1, 1, 0]
+    assert target.getvalue() == "tune: 3/3 (1 retries)\n"

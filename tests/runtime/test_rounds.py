@@ -11,7 +11,7 @@ from ray.train.v2._internal.execution.preemption import PreemptionContext
 from ray.train.v2.api.preemption import PreemptionInfo
 
 from raybias.engine.tuning import Evaluation
-from raybias.methods import Full
+from raybias.methods import Full, Lora, SoftPrompt
 from raybias.runtime.worker import _Pack, ends_round
 
 
@@ -21,6 +21,61 @@ from raybias.runtime.worker import _Pack, ends_round
 )
 def test_a_round_is_a_minute_or_six_evaluations(elapsed: float, slowest: float, ends: bool) -> None:
     assert ends_round(elapsed, slowest) == ends
+
+
+class Clock:
+    """Seconds that pass only while a `SlowTuner` works."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class SlowTuner:
+    """A unit that is evaluated every five steps, which take so many seconds."""
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        self.clock, self.seconds, self.step = clock, seconds, 0
+        self.steps = self.tokens = 0
+
+    def advance(self) -> list[Evaluation]:
+        self.step += 5
+        self.clock.now += self.seconds
+        return [Evaluation("u", self.step, 1.0, 0.5, None)]
+
+
+def pack_of(tuner: Any, method: Any, *, sharded: bool = False) -> Any:
+    pack: Any = object.__new__(_Pack)
+    pack.job = SimpleNamespace(method=method, sharded=sharded)
+    pack.rank, pack.writes, pack.units, pack.stopped = 0, False, ["u"], set()
+    pack.tuner, pack._save = tuner, lambda result: None
+    return pack
+
+
+@pytest.mark.parametrize(
+    ("method", "sharded", "seconds", "evaluations"),
+    [
+        (SoftPrompt(), False, 1, 1), (Lora(), True, 1, 1), (Lora(), False, 1, 60),
+        (Full(), False, 4, 15), (Full(), False, 10, 6), (Full(), False, 40, 6),
+    ],
+)  # fmt: skip
+def test_a_killed_worker_repeats_a_minute_or_six_evaluations(
+    monkeypatch: pytest.MonkeyPatch,
+    method: Any,
+    sharded: bool,
+    seconds: float,
+    evaluations: int,
+) -> None:
+    """As ARCHITECTURE.md says: a checkpoint follows each round, so a kill costs one at most."""
+    clock = Clock()
+    monkeypatch.setattr("raybias.runtime.worker.time", clock)
+    monkeypatch.setattr("raybias.runtime.worker._preempted", lambda: False)
+    pack = pack_of(SlowTuner(clock, seconds), method, sharded=sharded)
+    for _ in range(3):
+        begun = clock.now
+        assert len(pack.advance().evaluated) == evaluations
+        assert clock.now - begun <= max(60, 6 * seconds)
 
 
 class Tuner:
@@ -48,9 +103,6 @@ def test_an_announced_loss_of_a_node_ends_the_round(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(
         context, "get_train_context", lambda: SimpleNamespace(preemption_context=told)
     )
-    pack: Any = object.__new__(_Pack)
-    pack.job = SimpleNamespace(method=Full(), sharded=False)
-    pack.rank, pack.writes, pack.units, pack.stopped = 0, False, ["u"], set()
-    pack.tuner, pack._save = Tuner(told), lambda result: None
+    pack = pack_of(Tuner(told), Full())
     assert [each.step for each in pack.advance().evaluated] == [5, 10]
     assert [each.step for each in pack.advance().evaluated] == [15]

@@ -26,12 +26,11 @@ from raybias.errors import ModelError, OutputError, RaybiasError, StorageError, 
 from raybias.methods.prediction import Labelling, Shard, prediction_rows
 from raybias.probes.planted import Plant
 from raybias.runtime.cluster import clear_errors, explained
-from raybias.runtime.plan import limited
 from raybias.runtime.progress import Reporter
-from raybias.runtime.record import Record, begin, make_record, read_record, resumed
 from raybias.runtime.shards import missing, shards_of
-from raybias.schema import PLACEHOLDER, UNMARKED, OutputSpec
+from raybias.schema import OutputSpec
 from raybias.storage import Store
+from raybias.study_record import Record, begin, make_record, read_record, resumed
 
 DATA = {"probe mine": "0123", "sst5 train": "4567"}
 
@@ -108,20 +107,6 @@ def test_an_out_that_raybias_did_not_write_is_refused(tmp_path: Path, content: s
     with pytest.raises(RaybiasError) as raised:
         resumed(store, record())
     assert raised.value.exit_code == 2
-
-
-def test_the_limit_is_per_attribute_and_keeps_the_order() -> None:
-    items = pl.DataFrame(
-        {
-            "attribute": list("aabbaabbab"),
-            "item_id": list("1234567890"),
-            "group": [*"xxxxxxxx", UNMARKED, PLACEHOLDER],
-            "template_id": list("pqpqrspsrs"),
-        }
-    )
-    # Of a's p, q, r and b's p, q, p; the extra items belong to r of a and s of b.
-    assert limited(items, 3)["item_id"].to_list() == list("1234579")
-    assert limited(items, None) is items
 
 
 @given(st.dictionaries(st.sampled_from("pqr"), st.integers(1, 50)), st.integers(1, 20))

@@ -14,10 +14,10 @@ from rich.console import Console
 from raybias import config
 from raybias.errors import ConfigError
 from raybias.runtime.progress import Reporter
-from raybias.runtime.record import begin, make_record
 from raybias.runtime.tracking import check_tracking, track_runs, track_tables
 from raybias.schema import RUNS
 from raybias.storage import Store
+from raybias.study_record import begin, make_record
 
 
 def study_of(**tracking: str) -> config.Study:

@@ -11,7 +11,7 @@ import pytest
 import raybias
 from raybias import config
 from raybias.errors import ConfigError, OutputError
-from raybias.runtime.record import begin, make_record
+from raybias.runtime.doctor import _reachable
 from raybias.runtime.weaknesses import (
     Finding,
     Port,
@@ -21,6 +21,7 @@ from raybias.runtime.weaknesses import (
     port_weaknesses,
 )
 from raybias.storage import Store
+from raybias.study_record import begin, make_record
 
 PROXY = Port("0.0.0.0", 8000, "ray::ProxyActor")
 DASHBOARD = Port("192.0.2.7", 8265, "python /x/ray/dashboard/dashboard.py --host=0.0.0.0")
@@ -40,7 +41,20 @@ def test_ports_beyond_loopback_are_named() -> None:
     for part in ("proxy listens on 0.0.0.0:8000", "192.0.2.7:8265", ":::10001", "1 ports"):
         assert part in said(found)
     assert [each.state for each in port_weaknesses([GCS], token=False)] == ["warn"]
+    command = DASHBOARD.command.replace("0.0.0.0", "127.0.0.1")
+    agents = Port("0.0.0.0", 44227, command)
+    found = list(port_weaknesses([*home, agents], token=True))
+    assert [each.state for each in found] == ["ok"], "the dashboard listens on loopback"
     listening()  # whatever runs here, it can be read
+
+
+def test_the_hubs_password_is_not_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setenv("HF_ENDPOINT", "http://user:s3cret@127.0.0.1:1")
+    (found,) = _reachable()
+    assert found.state == "warn"
+    assert "127.0.0.1:1 does not answer" in str(found)
+    assert "s3cret" not in str(found)
 
 
 def test_an_out_that_all_can_write_and_pickles_are_named(tmp_path: Path) -> None:

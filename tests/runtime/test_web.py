@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 from raybias.cli import app
 from raybias.config import Study
 from raybias.errors import ConfigError, ModelError, OutputError
-from raybias.runtime.record import begin, make_record
 from raybias.runtime.web import Limits, Overloaded, token_digest, web
 from raybias.storage import Store
+from raybias.study_record import begin, make_record
 
 TOKEN = {"Authorization": "Bearer secret"}
 LIMITS = Limits(max_body_bytes=2000, max_texts=3, max_characters=400, timeout_s=0.2)
@@ -57,6 +57,14 @@ def test_labels_and_runs(client: TestClient) -> None:
     assert [each["label"] for each in answer.json()["results"]] == ["positive"] * 2
     assert client.get("/runs", headers=TOKEN).json()["runs"][0]["run"] == "a"
     assert client.get("/healthz").json() == {"status": "ok"}
+
+
+@pytest.mark.parametrize("kind", [None, "application/x-www-form-urlencoded", "text/plain"])
+def test_json_is_read_whatever_it_is_called(client: TestClient, kind: str | None) -> None:
+    """`curl -d` calls it a form."""
+    headers = TOKEN if kind is None else TOKEN | {"Content-Type": kind}
+    answer = client.post("/label", content=b'{"run": "a", "texts": ["one"]}', headers=headers)
+    assert answer.status_code == 200, answer.text
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from stats_data import predictions
+from stats_data import predictions, prompted
 
+import raybias
 from raybias.cli import main
 
 CONTRACT = ["model", "attribute", "group", "rate", "gap", "low", "high", "half_width", "n_runs",
@@ -147,3 +148,28 @@ def test_needs_neither_torch_nor_ray(tmp_path: Path) -> None:
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "out" / "gaps.csv").exists()
+
+
+@pytest.mark.parametrize("profile", ["paper", "strict"])
+def test_unreadable_answers_have_no_verdict_and_are_named_first(
+    profile: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for method, readable in (("zero_shot", 0.1), ("few_shot", 0.9)):
+        table = prompted(method=method, readable=readable)
+        table.write_parquet(tmp_path / f"{method}.parquet")
+    assert run(monkeypatch, tmp_path, "--profile", profile) == 0
+    said = capsys.readouterr().out
+    verdict = said.index("No verdict for m0, zero_shot: ")
+    assert verdict < said.index("gaps are significant")
+    assert re.search(
+        r"No verdict for m0, zero_shot: [89]\d\.\d% of its answers name no label", said
+    )
+    assert "No verdict for m0, few_shot" not in said
+    with pytest.warns(match="hold no label"):
+        found = raybias.gaps([tmp_path], profile=profile)  # type: ignore[arg-type]
+    without = found.filter(pl.col("no_verdict").is_not_null())
+    assert without["method"].unique().to_list() == ["zero_shot"]
+    assert without["gap"].null_count() < without.height

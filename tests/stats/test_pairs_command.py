@@ -78,12 +78,16 @@ def test_score_files_become_tables_and_figures(
                 f"{name}.{suffix}"
                 for suffix in ("csv", "md", "parquet")
                 for name in (
-                    "table2_summary", "tables8_9_scores", "tables6_7_t_values", "table3_winobias",
-                    "tables10_17_winobias", "style_effects", "stability", "variance",
+                    "bias_scores", "table2_summary", "tables8_9_scores", "tables6_7_t_values",
+                    "table3_winobias", "tables10_17_winobias", "style_effects", "stability",
+                    "variance",
                 )
             ),
         }  # fmt: skip
         assert {path.name for path in (out / "figures").iterdir()} == {
+            "bias_scores.bias_bench.crows_pairs.svg",
+            "bias_scores.exact.winobias.svg",
+            "bias_scores.contains.winobias.svg",
             "style_effects.toy-1M.bias_bench.crows_pairs.svg",
             "style_effects.toy-1M.exact.winobias.svg",
             "style_effects.toy-1M.contains.winobias.svg",
@@ -92,7 +96,7 @@ def test_score_files_become_tables_and_figures(
         }
         page = (out / "report.html").read_text()
         assert "Does it hold under another style?" in page
-        assert page.count("<figure") == 5
+        assert page.count("<figure") == 8
         assert ("for independent samples" in page) == (profile == "paper")
     table2 = pl.read_csv(tmp_path / "paper" / "table2_summary.csv")
     assert set(table2["statistic"]) == {"score", "MIN", "MAX", "lowest", "highest", "AVG_delta"}

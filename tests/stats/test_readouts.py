@@ -95,3 +95,48 @@ def test_files_without_terms_or_answers(tmp_path: Path) -> None:
     rates = stats.rates(counts.cells)
     members = stats.members(stats.gaps(counts.cells))
     assert stats.by_term(counts.terms, rates, members).is_empty()
+
+
+def test_a_classifier_with_mostly_unreadable_answers_has_no_verdict(tmp_path: Path) -> None:
+    tables = [
+        prompted(method="zero_shot", readable=0.2),
+        prompted(seed=1),
+        predictions(models=1, terms=True, extras=True),
+    ]
+    filled = [table.with_columns(pl.col("pred").fill_null(0)) for table in tables]
+    for place, table in enumerate(filled):
+        table.write_parquet(tmp_path / f"{place}.parquet")
+    counts = stats.read_counts([tmp_path])
+    withheld = stats.unreadable(counts.answers)
+    assert withheld.select("method", "probe").rows() == [("zero_shot", "made")]
+    share = counts.answers.filter(method="zero_shot", run_id="all")["share"][0]
+    assert withheld["no_verdict"].to_list() == [f"{share:.1%} of its answers name no label word"]
+
+    before, after = (stats.gaps(counts.cells, withheld=frame) for frame in (None, withheld))
+    theirs = pl.col("method") == "zero_shot"
+    numbers = ["gap", "low", "high", "sd", "mean_rate", "p_value"]
+    assert_frame_equal(after.select(numbers), before.select(numbers))
+    for name in ("q_value", "significant", "survives"):
+        assert after.filter(theirs)[name].null_count() == after.filter(theirs).height
+    assert after.filter(theirs)["no_verdict"].unique().to_list() == withheld["no_verdict"].to_list()
+    # The rest is judged as if it had been alone; the likelihood rests on no answer.
+    alone = stats.gaps(counts.cells.filter(pl.col("method").cast(pl.String) != "zero_shot"))
+    assert "zero_shot+likelihood" in alone["method"].to_list()
+    assert_frame_equal(after.filter(~theirs), alone)
+
+    members, rates = stats.members(after), stats.rates(stats.without_extras(counts.cells))
+    marked = stats.markedness(counts.cells, members, withheld=withheld)
+    terms = stats.by_term(counts.terms, rates, members, withheld=withheld)
+    for table in (marked, terms):
+        assert table.filter(~theirs)["no_verdict"].null_count() == table.filter(~theirs).height
+        assert table.filter(theirs)["survives"].null_count() == table.filter(theirs).height
+    assert terms.filter(theirs).height
+
+
+@pytest.mark.parametrize(("unparsed", "withheld"), [(49, 0), (50, 0), (51, 1)])
+def test_more_than_half_of_the_answers_must_be_unreadable(unparsed: int, withheld: int) -> None:
+    keys = dict.fromkeys(schema.KEYS, "x")
+    counted = pl.DataFrame(
+        {**keys, "run_id": ["a", "b"], "predictions": [50, 50], "unparsed": [unparsed, 0]}
+    )
+    assert stats.unreadable(stats.answers(counted)).height == withheld

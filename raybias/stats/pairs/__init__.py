@@ -18,6 +18,7 @@ from raybias.stats.pairs.planted import planted_check
 from raybias.stats.pairs.preference import preferences, summary
 from raybias.stats.pairs.published import Check, check_published, style_effects, t_values
 from raybias.stats.pairs.reading import ScoreFiles, read_score_files
+from raybias.stats.pairs.scores import bias_scores
 from raybias.stats.pairs.size import FEWEST_MODELS, model_size, sizes_in_names
 from raybias.stats.pairs.stability import VERDICTS, stability
 from raybias.stats.pairs.variance import variance
@@ -34,6 +35,7 @@ __all__ = [
     "WEIGHTED",
     "Check",
     "ScoreFiles",
+    "bias_scores",
     "check_published",
     "coreference_outcomes",
     "effects",

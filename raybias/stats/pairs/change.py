@@ -6,6 +6,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
+from raybias.stats.intervals import ROUNDING
+
 Doubles = npt.NDArray[np.float64]
 
 
@@ -38,12 +40,17 @@ def mcnemar(up: npt.ArrayLike, down: npt.ArrayLike) -> Doubles:
 
 
 def paired_t(mean: npt.ArrayLike, mean_square: npt.ArrayLike, n: npt.ArrayLike) -> Doubles:
-    """Two-sided p of Student's paired test, from moments; 1 where no difference is seen."""
+    """Two-sided p of Student's paired test, from moments; 1 where no difference is seen.
+
+    NaN where differences do not vary: from equal ones nothing says how far another pair's lies.
+    """
     centre, square, size = (np.asarray(x, dtype=np.float64) for x in (mean, mean_square, n))
     with np.errstate(divide="ignore", invalid="ignore"):
-        error = np.sqrt(np.maximum(square - centre**2, 0) / (size - 1))
+        spread = np.maximum(square - centre**2, 0)
+        error = np.sqrt(spread / (size - 1))
         p = 2 * stats.t.sf(np.abs(centre) / error, size - 1)
-    found: Doubles = np.where(square == 0, 1.0, np.where(size > 1, p, np.nan))
+    varies = (size > 1) & (spread > ROUNDING)
+    found: Doubles = np.where(square == 0, 1.0, np.where(varies, p, np.nan))
     return found
 
 

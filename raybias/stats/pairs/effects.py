@@ -18,7 +18,7 @@ import numpy.typing as npt
 import polars as pl
 
 from raybias.seeding import generator
-from raybias.stats.intervals import verdicts
+from raybias.stats.intervals import Adjust, verdicts
 from raybias.stats.pairs import change
 from raybias.stats.pairs.frames import (
     METRIC,
@@ -29,7 +29,7 @@ from raybias.stats.pairs.frames import (
     in_order,
     style_order,
 )
-from raybias.stats.pairs.resampling import drawn_means, percentiles
+from raybias.stats.pairs.resampling import cube, drawn_means, percentiles, wilson
 
 Doubles = npt.NDArray[np.float64]
 
@@ -60,7 +60,12 @@ class _Sums:
 
 
 def effects(
-    outcomes: pl.DataFrame, *, level: float = 0.95, draws: int = 10_000, seed: int = 0
+    outcomes: pl.DataFrame,
+    *,
+    level: float = 0.95,
+    draws: int = 10_000,
+    seed: int = 0,
+    adjust: Adjust = "benjamini_hochberg",
 ) -> pl.DataFrame:
     """Average effect of every style on every metric, by bias type and over all.
 
@@ -69,18 +74,21 @@ def effects(
     outcomes: of `pair_outcomes` or `coreference_outcomes`, or both joined.
     level: of the intervals and of the correction.
     draws, seed: of the bootstrap.
+    adjust: whether `survives` asks for the correction for many tests.
 
     Returns
     -------
     A row per metric, bias_type (the two averages too) and style except `original`, over
     the n pairs that both have. In points: `original`, `value` and their difference
-    `effect`, each with an interval (`low` and `high` are the effect's). `flips`: pairs whose
+    `effect`, each with an interval (`low` and `high` are the effect's; a preference's own is
+    Wilson's, as in `bias_scores`). `flips`: pairs whose
     preference is another (a tie is one of its own); `up` and `down`: pairs whose outcome
     rises and falls. `z` and `z_p`: the paper's two-proportion test, `paper` whether
     |z| > 1.96. `p_value`: exact McNemar test for preferences, Student's paired test for
     coreference; none for the mean of types. `q_value`: Benjamini-Hochberg over the whole
-    table. `survives`: the interval excludes 0 and q <= 1 - level. `pairs_needed`: to resolve
-    the effect seen with 80% power; `resolvable`: the effect that these n pairs resolve so.
+    table. `survives`: the interval excludes 0 and, where adjusted, q <= 1 - level.
+    `pairs_needed`: to resolve the effect seen with 80% power; `resolvable`: the effect that
+    these n pairs resolve so.
     """
     rows: list[dict[str, Any]] = []
     for (probe,), part in outcomes.sort("probe").group_by(["probe"], maintain_order=True):
@@ -91,7 +99,7 @@ def effects(
     counts = dict.fromkeys(_COUNTS, pl.Int64)
     table = pl.DataFrame(rows, {**texts, **counts, **dict.fromkeys(_NUMBERS, pl.Float64)})
     judged = table.with_columns(pl.col(_NUMBERS).fill_nan(None)).pipe(
-        verdicts, level=level, adjust="benjamini_hochberg"
+        verdicts, level=level, adjust=adjust
     )
     return in_order(judged.with_columns(paper=pl.col("z").abs() > 1.96))
 
@@ -104,8 +112,8 @@ def _probe_rows(
     whole: _Sums | None = None
     kinds: list[_Sums] = []
     for bias_type in types:
-        cube = _cube(part.filter(bias_type=bias_type), metrics, [ORIGINAL, *styles])
-        sums = _sums(*cube, draws, generator(seed, "pairs", probe, bias_type))
+        both = cube(part.filter(bias_type=bias_type), metrics, [ORIGINAL, *styles])
+        sums = _sums(*both, draws, generator(seed, "pairs", probe, bias_type))
         yield from _rows(sums, metrics, styles, level, probe=probe, bias_type=bias_type)
         whole = sums if whole is None else whole + sums
         kinds.append(_means(sums))
@@ -117,27 +125,6 @@ def _probe_rows(
             mean = mean + kind
         yield from _rows(mean, metrics, styles, level, probe=probe, bias_type=UNWEIGHTED,
                          counts=whole)  # fmt: skip
-
-
-def _cube(
-    part: pl.DataFrame, metrics: list[tuple[str, ...]], styles: list[str]
-) -> tuple[Doubles, Doubles]:
-    """Values and states [M, 1 + S, N]; NaN where a metric has no such pair."""
-    # Numbered by name, so that the draws are the same for any order of the rows.
-    names = part["pair_id"].unique().sort()
-    place = pl.DataFrame(metrics, ["model", "score", "test"], orient="row").with_row_index("m")
-    rows = part.join(place, on=["model", "score"], maintain_order="left").select(
-        "m",
-        pl.col("style").cast(pl.Enum(styles)).to_physical().alias("s"),
-        pl.col("pair_id").cast(pl.Enum(names)).to_physical().alias("n"),
-        "value",
-        "state",
-    )
-    where = tuple(rows[name].to_numpy().astype(np.int64) for name in ("m", "s", "n"))
-    cubes = np.full((2, len(metrics), len(styles), len(names)), np.nan)
-    for cube, column in zip(cubes, ("value", "state"), strict=True):
-        cube[where] = rows[column].fill_null(np.nan).to_numpy()
-    return cubes[0], cubes[1]
 
 
 def _sums(values: Doubles, states: Doubles, draws: int, random: np.random.Generator) -> _Sums:
@@ -185,6 +172,12 @@ def _rows(
     n = np.broadcast_to(pairs.n, drawn_3MSB.shape[:3]).ravel()
     ends = percentiles(drawn_3MSB.reshape(n.size, -1), n, level)
     low, high = (100 * end.reshape(drawn_3MSB.shape[:3]) for end in ends)
+    if counts is None:
+        for place, total in ((1, sums.value), (2, sums.original)):
+            for m, s in zip(*np.nonzero(sums.n), strict=True):
+                if metrics[m][-1] == "mcnemar":
+                    own = wilson(int(total[m, s]), int(sums.n[m, s]), level)
+                    low[place, m, s], high[place, m, s] = (100 * end for end in own)
     before, after, square = sums.original / weight, sums.value / weight, sums.square / weight
     # Means over prompts are sixths: what is left of two equal ones is no effect.
     effect = np.round(after - before, 12)

@@ -18,7 +18,7 @@ from scipy import stats
 
 from raybias.seeding import generator
 from raybias.stats.intervals import ROUNDING, false_discovery
-from raybias.stats.pairs.frames import ORIGINAL, in_order
+from raybias.stats.pairs.frames import in_order
 
 Doubles = npt.NDArray[np.float64]
 
@@ -44,14 +44,13 @@ def sizes_in_names(models: pl.Series) -> dict[str, float]:
 
 
 def model_size(
-    effects: pl.DataFrame, sizes: Mapping[str, float], *, level: float = 0.95
+    scores: pl.DataFrame, sizes: Mapping[str, float], *, level: float = 0.95
 ) -> pl.DataFrame:
     """Trend over models of a score, and of a style's effect, with the number of parameters.
 
     Parameters
     ----------
-    effects: of `effects`, or a table of score, probe, bias_type, style, model, value and
-        effect, such as the published one.
+    scores: score, probe, bias_type, style, model, value and effect (null for `original`).
     sizes: parameters by model; models without are left out.
     level: of the intervals.
 
@@ -64,13 +63,9 @@ def model_size(
     permutation p_value (all orders up to eight models, else 9,999 seeded ones) and q_value
     (Benjamini-Hochberg over the table). Fewer than four models, or equal values, have no row.
     """
-    sized = (
-        _with_originals(effects)
-        .filter(pl.col("model").is_in(list(sizes)))
-        .with_columns(
-            size=pl.col("model").replace_strict(dict(sizes), return_dtype=pl.Float64),
-            absolute_effect=pl.col("effect").abs(),
-        )
+    sized = scores.filter(pl.col("model").is_in(list(sizes))).with_columns(
+        size=pl.col("model").replace_strict(dict(sizes), return_dtype=pl.Float64),
+        absolute_effect=pl.col("effect").abs(),
     )
     rows = []
     orders: dict[int, npt.NDArray[np.int64]] = {}
@@ -90,21 +85,6 @@ def model_size(
     types = {**texts, "n_models": pl.Int64, **dict.fromkeys(_NUMBERS, pl.Float64)}
     table = pl.DataFrame(rows, types, orient="row")
     return in_order(table.with_columns(q_value=false_discovery(table["p_value"])))
-
-
-def _with_originals(effects: pl.DataFrame) -> pl.DataFrame:
-    """A value per style, `original` too, which a table of effects has as a column."""
-    columns = [*_BY, "model", "value", "effect"]
-    if "original" not in effects.columns:
-        return effects.select(columns)
-    # Styles may lack pairs, and so have originals of their own.
-    base = effects.sort("n", descending=True, maintain_order=True).unique(
-        ["model", "score", "probe", "bias_type"], keep="first", maintain_order=True
-    )
-    originals = base.with_columns(
-        style=pl.lit(ORIGINAL), value=pl.col("original"), effect=pl.lit(None, pl.Float64)
-    )
-    return pl.concat([originals.select(columns), effects.select(columns)])
 
 
 def _slope(size: Doubles, values: Doubles, level: float) -> tuple[float, float, float]:

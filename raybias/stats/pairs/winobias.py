@@ -46,8 +46,8 @@ def winobias(
     by = ["model", "probe", "wino_type"]
     for names, part in answers.sort(by).group_by(by, maintain_order=True):
         head = dict(zip(by, names, strict=True))
-        # The same draws for all models: they read the same pairs.
-        random = generator(seed, "winobias", *(str(name) for name in names[1:]))
+        # The draws of `bias_scores`, the same for all models: they read the same pairs.
+        random = generator(seed, "pairs", *(str(name) for name in names[1:]))
         rows += _judged(part, head, level=level, draws=draws, random=random)
     texts = dict.fromkeys(_KEYS, pl.String)
     counts = {"n_pro": pl.Int64, "n_anti": pl.Int64}

@@ -1,0 +1,184 @@
+"""Find out which weights a model's id stands for: a commit of the hub, or files of a folder.
+
+One short request says which commit a branch or tag is, so that a machine without network is
+told so in seconds. It loads nothing and knows no torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any, Final
+
+from raybias.errors import ModelError, RaybiasError
+from raybias.storage import Store
+
+#: The model that the id `planted` names.
+PLANTED: Final = Path(__file__).parents[1] / "assets" / "planted"
+#: Files that decide what a model computes; others in its folder may change.
+_DECIDING: Final = (
+    *("*.safetensors", "*.safetensors.index.json", "config.json", "generation_config.json"),
+    *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "chat_template*"),
+    *("additional_chat_templates/*", "vocab*", "merges.txt", "*.model", "*.spm", "*.codes"),
+)
+_CONFIG: Final = "config.json"
+_TIMEOUT_S: Final = 5
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}")
+#: Hashes of files by path, size and times of change, in the user's cache folder.
+_HASHES: Final = "sha256.json"
+
+
+@dataclass(frozen=True)
+class Located:
+    """A model on the hub."""
+
+    commit: str
+    cached_only: bool
+    """Whether the hub cannot be asked, so that this machine's cache has to do."""
+
+
+def folder_of(name: str) -> Path | None:
+    """Return the folder that a model's id names, or None where it is an id of the hub."""
+    folder = PLANTED if name == "planted" else Path(name)
+    return folder if folder.is_dir() else None
+
+
+def locate(name: str, revision: str | None) -> Located:
+    """Find the commit of a hub model's branch, tag or commit, with one short request.
+
+    Without an answer it is the commit in this machine's cache.
+
+    Raises
+    ------
+    ModelError: no such model or revision, no access, or neither network nor cache.
+    """
+    from huggingface_hub import errors as hub
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url, is_offline_mode
+
+    where = name if revision is None else f"{name}@{revision}"
+    try:
+        if is_offline_mode():
+            return _cached(name, revision, where, "HF_HUB_OFFLINE is set")
+        url = hf_hub_url(name, _CONFIG, revision=revision)
+        found = get_hf_file_metadata(url, timeout=_TIMEOUT_S)
+    except hub.HFValidationError as error:
+        raise ModelError(
+            "is neither a folder here nor an id of the hub", where=where, cure="check the path"
+        ) from error
+    except hub.GatedRepoError as error:
+        raise ModelError(
+            "is gated, and this machine has no access",
+            where=where,
+            cure="accept its terms on its page, then set HF_TOKEN or run `hf auth login`",
+        ) from error
+    except hub.RepositoryNotFoundError as error:
+        raise ModelError(
+            "is neither a folder here nor a model that the hub shows to this machine",
+            where=where,
+            cure="check the id; a private model needs HF_TOKEN",
+        ) from error
+    except hub.RevisionNotFoundError as error:
+        raise ModelError(
+            "the model has no such revision", where=where, cure="give a branch, tag or commit"
+        ) from error
+    except hub.EntryNotFoundError as error:
+        raise ModelError(
+            f"has no {_CONFIG}", where=where, cure="give a model that transformers can load"
+        ) from error
+    except ModelError:
+        raise
+    except Exception as error:  # The errors of the hub's HTTP client change with its version.
+        return _cached(name, revision, where, f"the hub does not answer ({_first_line(error)})")
+    if found.commit_hash is None:
+        return _cached(name, revision, where, f"no hub is at {url}")
+    return Located(found.commit_hash, cached_only=False)
+
+
+def _cached(name: str, revision: str | None, where: str, why: str) -> Located:
+    from huggingface_hub import try_to_load_from_cache
+
+    path = try_to_load_from_cache(name, _CONFIG, revision=revision)
+    if not isinstance(path, str):
+        raise ModelError(
+            f"is no folder here, {why}, and this machine's cache does not have it",
+            where=where,
+            cure="download it where there is a network (`hf download`), or give a folder",
+        )
+    commit = Path(path).parent.name
+    if not _COMMIT.fullmatch(commit):
+        raise ModelError(f"its cache {path} is of no commit", where=where, cure="download it again")
+    return Located(commit, cached_only=True)
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def file_hashes(folder: Path) -> dict[str, str]:
+    """Compute the sha256 of each file that decides what a model computes, by relative path.
+
+    A file whose path, size and times of change are known is not read again.
+
+    Raises
+    ------
+    ModelError: a file cannot be read.
+    """
+    names = sorted(
+        path.relative_to(folder).as_posix()
+        for path in (*folder.glob("*"), *folder.glob("additional_chat_templates/*"))
+        if path.is_file()
+    )
+    deciding = [name for name in names if any(fnmatch(name, each) for each in _DECIDING)]
+    files = {name: (folder / name).resolve() for name in deciding}
+    known = _read_known()
+    try:
+        marks = {str(path): _mark(path) for path in files.values()}
+        new = [path for path, mark in marks.items() if known.get(path, {}).get("mark") != mark]
+        with ThreadPoolExecutor() as pool:
+            fresh = dict(zip(new, pool.map(_sha256, new), strict=True))
+    except OSError as error:
+        raise ModelError(f"cannot be read ({error})", where=str(folder)) from error
+    known |= {path: {"mark": marks[path], "sha256": sha} for path, sha in fresh.items()}
+    if fresh:
+        _write_known(known)
+    return {name: str(known[str(path)]["sha256"]) for name, path in files.items()}
+
+
+def _sha256(path: str) -> str:
+    with Path(path).open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _mark(path: Path) -> list[int]:
+    """Size and times of change; a program can set the first time back, but not the second."""
+    found = path.stat()
+    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns]
+
+
+def _cache() -> Store:
+    import pooch
+
+    return Store(pooch.os_cache("raybias"))
+
+
+def _read_known() -> dict[str, Any]:
+    try:
+        known = json.loads(_cache().read_text(_HASHES))
+    except (OSError, ValueError, RaybiasError):
+        return {}
+    whole = isinstance(known, dict) and all(isinstance(each, dict) for each in known.values())
+    return known if whole else {}
+
+
+def _write_known(known: Mapping[str, Any]) -> None:
+    there = {path: each for path, each in known.items() if Path(path).exists()}
+    # A home that cannot be written costs time and nothing else.
+    with suppress(RaybiasError):
+        _cache().write_text(_HASHES, json.dumps(there, indent=1))

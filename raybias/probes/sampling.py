@@ -1,0 +1,115 @@
+"""Sample the items of a probe for a study with a `limit`, balanced and keyed by their content.
+
+The sample of a probe depends on its source and texts alone: not on the model, the run, the names
+of items or their order, and a larger limit takes everything that a smaller one does.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import polars as pl
+
+from raybias.schema import EXTRA_GROUPS
+from raybias.seeding import key
+
+_ROW: Final = "row"
+_TEMPLATE: Final = ("attribute", "template_id")
+_CELL: Final = ("attribute", "group", "label")
+
+
+def sample_items(items: pl.DataFrame, limit: int, *, source: str) -> pl.DataFrame:
+    """Take at most `limit` items of each attribute, balanced over groups, labels and templates.
+
+    Templates are taken whole: with one term of each group that they have, and with further terms
+    only when all templates are taken. Labels take turns, and so do groups where templates are of
+    single groups. Every label is taken at least once in each group that has it, even where that
+    is more than `limit`, so that no rate becomes undefined.
+
+    Parameters
+    ----------
+    items: schema.ITEMS; the extra groups of schema.EXTRA_GROUPS are not counted and come beside
+        their template.
+    source: of the probe; part of the key of every draw.
+
+    Returns
+    -------
+    schema.ITEMS, in the order of `items`.
+    """
+    numbered = items.with_row_index(_ROW)
+    extra = pl.col("group").is_in(EXTRA_GROUPS)
+    own = _keyed(numbered.filter(~extra), ("attribute", "group", "label", "term", "text"), source)
+    # Which term of its group in its template an item is: 0 for the one that comes first.
+    layer = pl.int_range(pl.len()).over(*_TEMPLATE, "group", "label")
+    own = own.sort("key", _ROW).with_columns(layer=layer)
+    own = own.join(_template_rounds(own, source), on=_TEMPLATE, nulls_equal=True)
+    blocks = own.group_by("attribute", "template_id", "layer").agg(
+        pl.col("round", "template_key").first(),
+        pl.col("group", "label").min(),
+        pl.len().alias("size"),
+    )
+    order = ("layer", "round", "group", "label", "template_key", "template_id")
+    needed = (pl.col("layer") == 0) & (pl.col("round") == 0)
+    taken = _first(blocks.sort(order), "attribute", limit, needed=needed)
+    chosen = own.join(taken, on=(*_TEMPLATE, "layer"), how="semi", nulls_equal=True)
+    beside = numbered.filter(extra).join(chosen, on=_TEMPLATE, how="semi", nulls_equal=True)
+    rows = pl.concat([chosen[_ROW], beside[_ROW]])
+    return items[rows.sort().to_list()]
+
+
+def sample_pairs(pairs: pl.DataFrame, limit: int, *, kind: str, source: str) -> pl.DataFrame:
+    """Take at most `limit` rows of each kind of pair, at least one pair; pairs are taken whole.
+
+    Parameters
+    ----------
+    pairs: schema.PAIRS, a row per pair, or schema.COREFERENCES, whose sentences of one pair_id
+        are a pair.
+    kind: the column that says what a pair is about, such as bias_type.
+    source: of the probe; part of the key of every draw.
+
+    Returns
+    -------
+    The columns of `pairs`, in its order.
+    """
+    texts = [name for name in ("sent_more", "sent_less", "text") if name in pairs.columns]
+    keyed = _keyed(pairs.with_row_index(_ROW), (kind, *texts), source)
+    units = keyed.group_by(kind, "pair_id").agg(pl.col("key").sort(), pl.len().alias("size"))
+    units = units.with_columns(_together(units["key"], source))
+    needed = pl.int_range(pl.len()).over(kind) == 0
+    taken = _first(units.sort("key", "pair_id"), kind, limit, needed=needed)
+    return pairs.join(taken, on=[kind, "pair_id"], how="semi", maintain_order="left")
+
+
+def _template_rounds(own: pl.DataFrame, source: str) -> pl.DataFrame:
+    """Per template its key, and its place among the templates of its rarest group and label."""
+    templates = own.group_by(_TEMPLATE).agg(pl.col("key").sort())
+    templates = templates.with_columns(_together(templates["key"], source).alias("template_key"))
+    cells = own.select(*_CELL, "template_id").unique()
+    ranked = cells.join(templates.drop("key"), on=_TEMPLATE, nulls_equal=True).sort(
+        "template_key", "template_id"
+    )
+    place = pl.int_range(pl.len()).over(_CELL)
+    return (
+        ranked.with_columns(round=place)
+        .group_by(_TEMPLATE)
+        .agg(pl.col("round").min(), pl.col("template_key").first())
+    )
+
+
+def _first(blocks: pl.DataFrame, within: str, limit: int, *, needed: pl.Expr) -> pl.DataFrame:
+    """The blocks from the first on whose sizes add to `limit` at most, and those needed."""
+    total = pl.col("size").cum_sum().over(within)
+    return blocks.filter((total <= limit) | needed)
+
+
+def _keyed(frame: pl.DataFrame, columns: tuple[str, ...], source: str) -> pl.DataFrame:
+    """Add the column `key`, a draw per content of a row."""
+    contents = frame.select(pl.col(columns).cast(pl.String).fill_null("")).rows()
+    keys = [key("limit", source, *content) for content in contents]
+    return frame.with_columns(pl.Series("key", keys, dtype=pl.UInt64))
+
+
+def _together(keys: pl.Series, source: str) -> pl.Series:
+    """One draw per list of keys."""
+    drawn = [key("limit", source, *each) for each in keys.to_list()]
+    return pl.Series("key", drawn, dtype=pl.UInt64)

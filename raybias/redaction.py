@@ -1,0 +1,26 @@
+"""Passwords and tokens in URLs: found before they are written down, hidden where text is shown."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+#: What stands before an `@`: over HTTP anything, since a user's name there can be a token;
+#: elsewhere a password. Azure's `abfs://container@account` and a database's user are no secrets.
+_USER: Final = re.compile(r"(?i)(https?://)[^/\s?#]*@|([a-z][a-z0-9+.-]*://)[^/\s?#:]*:[^/\s?#]*@")
+_OPTION: Final = re.compile(
+    r"(?i)([?&][\w.-]*(?:token|passw|secret|signature|credential|(?:api|access|account)[_-]?key)"
+    r"[\w.-]*=)[^&\s'\"]+"
+)
+_HIDDEN: Final = "***"
+
+
+def redact(text: str) -> str:
+    """Replace the user, password and token-like options of every URL in a text by `***`."""
+    hidden = _USER.sub(lambda found: f"{found[1] or found[2]}{_HIDDEN}@", text)
+    return _OPTION.sub(rf"\g<1>{_HIDDEN}", hidden)
+
+
+def holds_secret(text: str) -> bool:
+    """Whether a text has a URL with a password or token in it."""
+    return redact(text) != text

@@ -1,0 +1,234 @@
+"""Read and write OUT/study.yaml: which study a folder holds, on which data and weights.
+
+Resources and tracking are written down but do not make another study: they never change
+results. The exception is the shard size, which names files; the first run's is kept, and so is
+a dtype that was chosen for the hardware. It knows neither torch nor Ray, so that a report can be
+made from files alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from typing import Any, Final
+
+import polars as pl
+import yaml
+
+from raybias.config import Study, parse_study, parse_yaml
+from raybias.errors import OutputError, StorageError
+from raybias.storage import Store
+
+NAME: Final = "study.yaml"
+_PACKAGES: Final = ("raybias", "torch", "transformers", "ray", "peft", "polars", "pyarrow")
+_SHOWN: Final = 3
+#: A commit, or the sha256 of a file.
+_DIGEST: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_DIGITS: Final = 12
+
+#: Per model in a local folder, the sha256 of each file that decides what it computes.
+Models = Mapping[str, Mapping[str, str]]
+
+
+@dataclass(frozen=True)
+class Record:
+    """The content of OUT/study.yaml; an older one lacks some of it."""
+
+    study: Study
+    """Resolved; a run's study names the commit of every model from the hub."""
+    hash: str = ""
+    """Fingerprint of the study, its data and its models, without resources and tracking."""
+    command: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    data: Mapping[str, str] = field(default_factory=dict)
+    """Fingerprint of every probe and training set."""
+    parameters: Mapping[str, int] = field(default_factory=dict)
+    """Of each backbone, counted from its config; not known before the study is planned."""
+    models: Models | None = None
+    """None in an OUT from before weights were recorded."""
+
+    def with_study(self, study: Study) -> Record:
+        """Replace the study, and the fingerprint with it."""
+        changed = replace(self, study=study)
+        content = yaml.safe_dump(_identity(changed)).encode("utf-8")
+        return replace(changed, hash=_fingerprint(content))
+
+
+def make_record(
+    study: Study, data: Mapping[str, str], *, command: str, models: Models | None = None
+) -> Record:
+    """Make the record of a study that runs now, with the versions it runs on."""
+    versions = {"python": platform.python_version()}
+    versions |= {package: version(package) for package in _PACKAGES}
+    record = Record(
+        study, data=dict(data), versions=versions, command=command, models=dict(models or {})
+    )
+    return record.with_study(study)
+
+
+def read_record(store: Store) -> Record:
+    """Read OUT/study.yaml.
+
+    Raises
+    ------
+    OutputError: no such folder, or no raybias output in it.
+    ConfigError: the study in it is wrong.
+    """
+    cure = "give the OUT of a study that was run"
+    if not store.exists(NAME):
+        missing = f"holds no {NAME}" if store.exists("") else "is not there"
+        raise OutputError(missing, where=store.uri or ".", cure=cure)
+    where = store.uri_of(NAME)
+    try:
+        content = parse_yaml(store.read_text(NAME))
+    except ValueError as error:
+        raise OutputError(str(error), where=where) from error
+    if not isinstance(content, dict) or not isinstance(content.get("study"), dict):
+        raise OutputError("has no key `study`", where=where)
+    models = content.get("models")
+    return Record(
+        study=parse_study(content["study"], where=where).resolve(),
+        hash=str(content.get("hash") or ""),
+        command=str(content.get("command") or ""),
+        versions=_texts(content.get("versions")),
+        data=_texts(content.get("data")),
+        parameters=_counts(content.get("parameters"), where),
+        models={str(k): _texts(v) for k, v in models.items()} if isinstance(models, dict) else None,
+    )
+
+
+@contextmanager
+def _before_work() -> Iterator[None]:
+    """A place that fails before anything was done was given wrongly."""
+    try:
+        yield
+    except StorageError as error:
+        raise OutputError(error.problem, where=error.where, cure=error.cure) from error
+
+
+@_before_work()
+def resumed(store: Store, record: Record) -> Record:
+    """Return the record to run in `store`.
+
+    In a new OUT it is as given; in a used one it takes the first run's shard size and dtypes.
+
+    Raises
+    ------
+    OutputError: OUT cannot be read, does not say which weights it was made with, or holds
+        another study; the first differing keys are shown.
+    """
+    if not store.exists(NAME):
+        return record
+    held = read_record(store)
+    if held.models is None:
+        raise OutputError(
+            "does not say which weights it was made with; an older raybias wrote it",
+            where=store.uri,
+            cure="give another --out; `raybias report` and `raybias serve` still read this one",
+        )
+    study = _with_dtypes_of(held.study, record.study)
+    rows = held.study.resources.rows_per_shard
+    resources = study.resources.model_copy(update={"rows_per_shard": rows})
+    record = record.with_study(study.model_copy(update={"resources": resources}))
+    refuse_other(store, _identity(held), _identity(record))
+    return record
+
+
+def recorded_dtypes(store: Store, study: Study) -> Study:
+    """Return the study with the dtypes that an OUT was begun with, where the study has `auto`."""
+    return _with_dtypes_of(read_record(store).study, study) if store.exists(NAME) else study
+
+
+def refuse_other(store: Store, held: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Refuse what differs from what an OUT holds, naming the first keys that do.
+
+    Raises
+    ------
+    OutputError: something differs.
+    """
+    differing = _differences(held, given)
+    if not differing:
+        return
+    more = len(differing) - _SHOWN
+    shown = "; ".join(differing[:_SHOWN]) + (f"; and {more} more" if more > 0 else "")
+    moved = any(".revision is " in text for text in differing)
+    raise OutputError(
+        f"holds another study ({shown})",
+        where=store.uri,
+        cure="give another --out, or "
+        + (f"set each revision as {NAME} has it" if moved else "the study that it holds"),
+    )
+
+
+@_before_work()
+def begin(store: Store, record: Record) -> None:
+    """Write OUT/study.yaml; `OutputError` where OUT cannot be written."""
+    content = {
+        "study": record.study.model_dump(mode="json"),
+        "hash": record.hash,
+        "data": dict(record.data),
+        "models": {name: dict(files) for name, files in (record.models or {}).items()},
+        "versions": dict(record.versions),
+        "command": record.command,
+        "parameters": dict(record.parameters),
+    }
+    store.write_text(NAME, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+
+
+def fingerprint(frame: pl.DataFrame) -> str:
+    """Return a fingerprint of a table's content and order."""
+    return _fingerprint(frame.write_csv().encode("utf-8"))
+
+
+def _fingerprint(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=8).hexdigest()
+
+
+def _identity(record: Record) -> dict[str, Any]:
+    study = record.study.model_dump(mode="json", exclude={"resources", "tracking"})
+    models = {name: dict(files) for name, files in (record.models or {}).items()}
+    return {**study, "data": dict(record.data), "models": models}
+
+
+def _with_dtypes_of(held: Study, study: Study) -> Study:
+    return study.with_dtypes({backbone.name: backbone.dtype for backbone in held.backbones})
+
+
+def _differences(held: object, given: object, key: str = "") -> list[str]:
+    """`key is held, now given` for every leaf that differs."""
+    if isinstance(held, Mapping) and isinstance(given, Mapping):
+        names = list(dict.fromkeys([*held, *given]))
+        pairs = [(name, held.get(name), given.get(name)) for name in names]
+    elif isinstance(held, list) and isinstance(given, list) and len(held) == len(given):
+        pairs = [(index, *pair) for index, pair in enumerate(zip(held, given, strict=True))]
+    else:
+        return [] if held == given else [f"{key} is {_shown(held)}, now {_shown(given)}"]
+    prefix = f"{key}." if key else ""
+    return [text for name, a, b in pairs for text in _differences(a, b, f"{prefix}{name}")]
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, str) and _DIGEST.fullmatch(value):
+        return f"{value[:_DIGITS]}.."
+    return repr(value)
+
+
+def _texts(value: Any) -> dict[str, str]:
+    return {str(k): str(v) for k, v in value.items()} if isinstance(value, dict) else {}
+
+
+def _counts(value: Any, where: str) -> dict[str, int]:
+    found = value if isinstance(value, dict) else {}
+    for name, count in found.items():
+        if type(count) is not int or count < 1:
+            raise OutputError(
+                f"parameters of {name!r} are {count!r}, not a number of them",
+                where=where,
+                cure="mend it, or run the study's command again, which counts them",
+            )
+    return {str(name): count for name, count in found.items()}

@@ -1,0 +1,252 @@
+"""README.md and cluster/README.md as a user follows them: what needs no cloud is run (about 30 s).
+
+What stands in for what is not here: a random model in a folder of the hub id's name, the data
+already downloaded, a short tuning, and a labeller behind the real HTTP application.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import uvicorn
+import yaml
+from documents import ROOT, blocks
+from ray.scripts.scripts import cli as ray_commands
+from tiny import save_model
+
+from raybias.cli import app, main
+from raybias.config import load_study
+from raybias.runtime.web import Limits, token_digest, web
+from raybias.storage import Store
+
+pytestmark = pytest.mark.cluster
+README = list(blocks(ROOT / "README.md"))
+STUDIES = [block for block in README if block.language == "yaml"]
+PYTHON = [block for block in README if block.language == "python"]
+#: Blocks that show what is printed or written, by their first word.
+SHOWN = ("model", "study.yaml")
+COMMANDS = [
+    command
+    for block in README
+    if not block.language and not block.text.startswith(SHOWN)
+    for command in block.commands
+]
+#: Why some commands are parsed, and not run here.
+PARSED = {
+    "make ": "it makes an environment; CI does",
+    "ray job": "needs a cluster and a bucket; tests/cluster/test_jobs.py submits another job",
+    "raybias serve": "tests/cluster/test_serve.py holds one up",
+}
+RUN = ("raybias data", "raybias plan", "raybias run", "openssl", "curl")
+#: What makes the README's study short.
+SHORT = """
+methods: [{kind: soft_prompt, seeds: [1001], keep: 1, max_steps: 2, validation_rows: 8}]
+resources: {train_workers: 1, replicas_max: 1}
+limit: 20
+"""
+
+
+@pytest.fixture(scope="module")
+def place(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's folder, with what the README's study names."""
+    folder = tmp_path_factory.mktemp("readme")
+    for name, kept in (("sst5", "sst5"), ("amazon", "amazon_templates")):
+        shutil.copytree(shared / "data" / kept, folder / "data" / name, copy_function=shutil.copy)
+    shutil.copy(shared / "data/regard_published/regard_opt-125m.tsv.gz", folder)
+    save_model(folder / "facebook/opt-1.3b", positions=128)
+    (folder / "opt-age.yaml").write_text(STUDIES[0].text + SHORT)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def printed(place: Path, ray_cluster: None) -> str:
+    """Standard output of the README's commands of `raybias`, run in order."""
+    said = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        for command in COMMANDS:
+            if command.startswith(("raybias data", "raybias plan", "raybias run")):
+                patch.setattr("sys.argv", words := shlex.split(command))
+                with redirect_stdout(said), pytest.raises(SystemExit) as ended:
+                    main(words[1:])
+                assert not ended.value.code, command
+    return said.getvalue()
+
+
+def test_every_block_is_run_parsed_or_shown() -> None:
+    assert len(README) >= 10
+    assert {block.language for block in README} == {"", "yaml", "python"}
+    for command in COMMANDS:
+        assert command.startswith((*RUN, *PARSED)), f"{command!r}: run it here, or say why not"
+
+
+def test_every_study_is_taken(place: Path) -> None:
+    """The later ones are parts, which are read together with those before them."""
+    content: dict[str, Any] = {}
+    for number, block in enumerate(STUDIES):
+        content |= yaml.safe_load(block.text)
+        (place / f"{number}.yaml").write_text(yaml.safe_dump(with_named(content)))
+        load_study(place / f"{number}.yaml")
+    overrides = re.findall(r"`--set (\S+)`", (ROOT / "README.md").read_text("utf-8"))
+    assert overrides
+    (place / "whole.yaml").write_text(STUDIES[0].text)
+    study = load_study(place / "whole.yaml", overrides=tuple(overrides))
+    assert study.methods[0].max_steps == 20_000
+
+
+def with_named(content: dict[str, Any]) -> dict[str, Any]:
+    """The study with the backbones that its methods are limited to."""
+    named = [name for each in content.get("methods", ()) for name in each.get("backbones", ())]
+    return content | {"backbones": [*content["backbones"], *named]}
+
+
+def test_the_commands_make_a_study_and_python_goes_on_with_it(
+    place: Path, printed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "sst5: " in printed
+    assert "report: " in printed
+    (table,) = (block for block in README if block.text.startswith("model"))
+    assert table.text.splitlines()[0].split() == next(
+        line.split() for line in printed.splitlines() if line.startswith("model ")
+    )
+    (tree,) = (block for block in README if block.text.startswith("study.yaml"))
+    listed = set(re.findall(r"^([\w.]+)/?", tree.text, flags=re.M)) | {"pair_scores", "coreference"}
+    assert {path.name for path in (place / "out/opt-age").iterdir()} <= listed
+    monkeypatch.chdir(place)
+    names: dict[str, Any] = {}
+    for block in PYTHON:
+        exec(compile(block.text, "README.md", "exec"), names)
+    assert names["gaps"].height > 0
+    assert names["published"].height > 0
+
+
+class Labeller:
+    """Knows the runs that a study kept, and calls all they are asked positive."""
+
+    def __init__(self, out: Path) -> None:
+        self.rows = Store(out).read_table("runs.parquet").to_pylist()
+
+    def runs(self) -> list[dict[str, Any]]:
+        return [{"run": row["run_id"]} for row in self.rows if row["selected"]]
+
+    async def label(self, run: str, texts: Sequence[str]) -> list[dict[str, Any]]:
+        return [{"label": "positive"} for _ in texts]
+
+
+@contextmanager
+def listening(application: Any) -> Iterator[int]:
+    """Serve an ASGI application on loopback; gives the port."""
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        server = uvicorn.Server(uvicorn.Config(application, log_level="error", lifespan="off"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
+        thread.start()
+        try:
+            while not server.started:
+                assert thread.is_alive()
+                time.sleep(0.01)
+            yield bound.getsockname()[1]
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
+@pytest.mark.parametrize("header", ["as it stands", "without its Content-Type"])
+def test_curl_is_answered(place: Path, printed: str, header: str) -> None:
+    (call,) = (command for command in COMMANDS if command.startswith("curl"))
+    (make,) = (command for command in COMMANDS if command.startswith("openssl"))
+    if header != "as it stands":
+        call, found = re.subn(r'-H "Content-Type: [^"]*"', "", call)
+        assert found == 1
+    subprocess.run(["bash", "-c", make], cwd=place, check=True)
+    digest = token_digest((place / "token").read_text().strip())
+    with listening(web(Labeller(place / "out/opt-age"), Limits(), digest)) as port:
+        call = call.replace("localhost:8000", f"--silent --noproxy '*' 127.0.0.1:{port}")
+        done = subprocess.run(
+            ["bash", "-c", call], cwd=place, capture_output=True, text=True, check=True
+        )
+    assert '"label":"positive"' in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith(tuple(PARSED))])
+def test_what_is_not_run_parses(command: str) -> None:
+    program, *words = shlex.split(command)
+    if program == "make":
+        subprocess.run([program, "--dry-run", *words], cwd=ROOT, check=True, capture_output=True)
+        return
+    parsed: Any = typer.main.get_command(app) if program == "raybias" else ray_commands
+    context = parsed.context_class(parsed, info_name=program)
+    while hasattr(parsed, "resolve_command"):
+        word, parsed, words = parsed.resolve_command(context, words)
+        context = parsed.context_class(parsed, info_name=word, parent=context)
+    parsed.parse_args(context, words)
+    for word in words:
+        assert not word.endswith(".py") or (ROOT / word).exists()
+
+
+CLUSTER = [line for block in blocks(ROOT / "cluster/README.md") for line in block.commands]
+#: What is run of cluster/README.md. `tests/contract/test_cluster_commands.py` parses all of it.
+CLUSTER_RUN = ("ray get-auth-token", "chmod", "raybias plan")
+#: And what the rest needs.
+CLUSTER_NEEDS = {
+    **dict.fromkeys(("aws", "gcloud", "docker", "export"), "an account"),
+    **dict.fromkeys(("kubectl", "helm", "curl"), "a Kubernetes"),
+    **dict.fromkeys(("ray up", "ray down", "ray dashboard", "ray job", "ray exec"), "a cluster"),
+    "ray attach": "a cluster",
+    "envsubst": "nothing; tests/contract/cluster_files.py fills in the same files",
+    "pip": "a network; make installs",
+    "raybias data download": "a network; README.md's is run",
+    "raybias report": "a bucket; README.md's study has a report made",
+}
+
+
+def test_every_command_for_clusters_is_run_or_says_what_it_needs() -> None:
+    assert len(CLUSTER) > 60
+    for command in CLUSTER:
+        assert command.startswith((*CLUSTER_RUN, *(f"{words} " for words in CLUSTER_NEEDS)))
+
+
+def test_what_needs_no_cloud_is_run(
+    place: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "cluster").mkdir()
+    shutil.copy(ROOT / "cluster/study.yaml", tmp_path / "cluster")
+    (tmp_path / "cluster/data").symlink_to(place / "data")
+    for backbone in load_study(ROOT / "cluster/study.yaml").backbones:
+        folder = tmp_path / "cluster" / backbone.id
+        folder.parent.mkdir(exist_ok=True)
+        folder.symlink_to(place / "facebook/opt-1.3b")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    for command in CLUSTER:
+        if not command.startswith(CLUSTER_RUN):
+            continue
+        if command.startswith("raybias"):
+            with pytest.raises(SystemExit) as ended:
+                main(shlex.split(command)[1:])
+            assert not ended.value.code
+        else:
+            subprocess.run(["bash", "-c", command], check=True, capture_output=True)
+    assert (tmp_path / ".ray/auth_token").stat().st_mode & 0o077 == 0
+    planned = capsys.readouterr().out
+    for name in ("opt-125m", "opt-1.3b", "opt-6.7b"):
+        assert f"tune {name} on sst5" in planned

@@ -1,0 +1,149 @@
+"""A checkpoint that lacks weights of its model is refused, and never filled up at random."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import classifiers
+import pair_models
+import pytest
+import rewriters
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from raybias.config import Adequacy, Rewriting
+from raybias.config import Backbone as Spec
+from raybias.engine.adequacy import AdequacyModel
+from raybias.engine.backbone import load_backbone
+from raybias.engine.classifier import Classifier, load_classifier
+from raybias.engine.masked import load_masked
+from raybias.engine.rewriting import Rewriter
+from raybias.errors import ModelError
+from raybias.methods import Full, Lora
+from raybias.schema import LABELS
+
+Tensors = dict[str, torch.Tensor]
+CPU = torch.device("cpu")
+
+
+def spec(folder: Path) -> Spec:
+    return Spec(id=str(folder), dtype="float32", bos="prepend")
+
+
+def causal(folder: Path) -> object:
+    return load_backbone(spec(folder))
+
+
+def masked(folder: Path) -> object:
+    return load_masked(spec(folder))
+
+
+def tokens(folder: Path) -> object:
+    method = Lora(head="label_tokens").resolve("strict")
+    return load_classifier(spec(folder), method, LABELS, device=CPU, dtype="float32")
+
+
+def head(folder: Path) -> Classifier:
+    method = Full(head="classification").resolve("strict")
+    return load_classifier(spec(folder), method, LABELS, device=CPU, dtype="float32")
+
+
+def rewriter(folder: Path) -> object:
+    judge = Adequacy(model=str(rewriters.save_judge(folder.parent / "whole_judge")))
+    return Rewriter(Rewriting(model=str(folder), adequacy=judge), style="formal")
+
+
+def judge(folder: Path) -> object:
+    return AdequacyModel(Adequacy(model=str(folder)))
+
+
+def embedder(folder: Path) -> object:
+    return AdequacyModel(Adequacy(model=str(folder), kind="embedding"))
+
+
+def changed(folder: Path, change: Callable[[Tensors], Tensors]) -> Path:
+    """The checkpoint in `folder` with other tensors."""
+    file = folder / "model.safetensors"
+    save_file(change(load_file(file)), file, metadata={"format": "pt"})
+    return folder
+
+
+def halved(tensors: Tensors) -> Tensors:
+    return {name: tensor for name, tensor in tensors.items() if not second(name)}
+
+
+def renamed(tensors: Tensors) -> Tensors:
+    return {f"old.{name}" if second(name) else name: each for name, each in tensors.items()}
+
+
+def second(name: str) -> bool:
+    """Whether a tensor belongs to the second block."""
+    return any(f".{part}.1." in name for part in ("h", "layer", "layers", "block"))
+
+
+CASES = [
+    *(("causal language model", causal, kind) for kind in ("opt", "gpt2", "llama", "bloom")),
+    *(("causal language model", tokens, kind) for kind in ("opt", "llama")),
+    *(("classifier", head, kind) for kind in ("opt", "gpt2", "qwen2", "bert", "roberta")),
+    *(("masked language model", masked, kind) for kind in ("bert", "roberta")),
+    ("sequence-to-sequence model", rewriter, "t5"),
+    ("classifier", judge, "judge"),
+    ("encoder", embedder, "judge"),
+]
+
+
+def save(load: object, kind: str, folder: Path) -> Path:
+    if kind == "t5":
+        return rewriters.save_t5(folder / kind)
+    if kind == "judge":
+        return rewriters.save_judge(folder / kind)
+    if load is masked:
+        return pair_models.save(kind, folder)
+    return classifiers.save(kind, folder / kind)
+
+
+@pytest.mark.parametrize(("needs", "load", "kind"), CASES)
+def test_weights_that_a_checkpoint_lacks_are_named_and_counted(
+    needs: str, load: Callable[[Path], object], kind: str, tmp_path: Path
+) -> None:
+    folder = save(load, kind, tmp_path)
+    load(folder)
+    prefix = "bert." if load is embedder else ""
+    whole = load_file(folder / "model.safetensors")
+    lost = [name.removeprefix(prefix) for name in sorted(filter(second, whole))]
+    for change in (renamed, halved):
+        changed(folder, lambda _, change=change: change(whole))
+        with pytest.raises(ModelError) as refused:
+            load(folder)
+        said = str(refused.value)
+        assert f"checkpoint lacks {lost[0]}, {lost[1]}, ... ({len(lost)} of the " in said
+        assert f"weights that a{'n' * (needs == 'encoder')} {needs} needs)" in said
+        assert (", and holds old." in said) == (change is renamed)
+
+
+def test_what_is_new_by_design_may_be_missing(tmp_path: Path) -> None:
+    # BERT's masked-language checkpoints hold no pooler, which its classifiers read.
+    bert = head(classifiers.save("bert", tmp_path / "bert"))
+    assert {name for name in bert.head if "pooler" in name}
+    # GPT-2's head is tied to its embeddings and written once.
+    gpt2 = classifiers.save("gpt2", tmp_path / "gpt2")
+    assert not any("lm_head" in name for name in load_file(gpt2 / "model.safetensors"))
+    causal(gpt2)
+    # Without the tie it is a weight that the checkpoint lacks.
+    config = transformers.AutoConfig.from_pretrained(gpt2)
+    config.tie_word_embeddings = False
+    config.save_pretrained(gpt2)
+    with pytest.raises(ModelError, match=r"lacks lm_head\.weight \(1 of the 29 weights"):
+        causal(gpt2)
+
+
+def test_weights_of_another_shape_are_named(tmp_path: Path) -> None:
+    opt = classifiers.save("opt", tmp_path / "opt")
+    config = transformers.AutoConfig.from_pretrained(opt)
+    config.ffn_dim = 48
+    config.save_pretrained(opt)
+    for load in (causal, head):
+        with pytest.raises(ModelError, match=r"layers\.0\.fc1\.bias as \[64\], .* asks for \[48\]"):
+            load(opt)
