@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Self
 from pydantic import GetCoreSchemaHandler, model_validator
 from pydantic_core import CoreSchema, core_schema
 
-from raybias.config.section import Name, Profile, Section
+from raybias.config.section import Choices, Name, Profile, Section
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -210,8 +210,14 @@ class Method(Section):
         """Return the mean number of tokens that one run reads and writes for an item."""
 
 
-class _Registered:
+class _Registered(Choices):
     """Validates a method by its `kind`, among all that the registry knows."""
+
+    def types(self) -> list[type[Section]]:
+        """Return every registered method."""
+        from raybias.registry import methods
+
+        return [*methods().values()]
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler

@@ -92,11 +92,21 @@ class Section(BaseModel):
         return near[0] if near else None
 
 
+class Choices:
+    """A note on an annotation: the sections it stands for, known only when asked for."""
+
+    def types(self) -> list[type[Section]]:
+        """Return the sections."""
+        raise NotImplementedError
+
+
 def plain_types(annotation: Any) -> list[Any]:
     """The types that an annotation allows: unions and `Annotated` taken apart."""
     origin = get_origin(annotation)
     if origin is Annotated:
-        return plain_types(get_args(annotation)[0])
+        plain, *notes = get_args(annotation)
+        choices = [note.types() for note in notes if isinstance(note, Choices)]
+        return choices[0] if choices else plain_types(plain)
     if origin in (Union, UnionType):
         return [each for part in get_args(annotation) for each in plain_types(part)]
     return [annotation]
