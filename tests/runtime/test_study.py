@@ -22,9 +22,17 @@ from rich.console import Console
 from raybias import schema
 from raybias.cli.demo import verdict
 from raybias.config import Study, parse_study
-from raybias.errors import ModelError, OutputError, RaybiasError, StorageError, WorkFailed
+from raybias.errors import (
+    ConfigError,
+    ModelError,
+    OutputError,
+    RaybiasError,
+    StorageError,
+    WorkFailed,
+)
 from raybias.probes.planted import Plant
 from raybias.runtime.answers import Answer, predictions
+from raybias.runtime.checks import check_inputs, check_references
 from raybias.runtime.cluster import clear_errors, explained
 from raybias.runtime.plan import limited
 from raybias.runtime.progress import Reporter
@@ -283,6 +291,28 @@ def gap_rows(*flagged: tuple[str, str, float]) -> pl.DataFrame:
         for gap in [{(g, r): v for g, r, v in flagged}.get((group, rate), 0.0)]
     ]  # fmt: skip
     return pl.DataFrame(rows)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        ({"age": ["old", "yuong"]}, "probe mine, reference_groups: age has no group 'yuong'; did"),
+        ({"race": ["old"]}, "no items on the attribute 'race'; attributes are age"),
+        ({"age": ["old", "unmarked"]}, "lists 'unmarked', which is no group"),
+        ({"age": []}, "'age' names no group"),
+    ],
+)
+def test_reference_groups_are_checked_before_any_work(
+    chosen: dict[str, list[str]], message: str
+) -> None:
+    items = pl.DataFrame({"attribute": ["age"] * 3, "group": ["old", "young", UNMARKED]})
+    mine = {"source": "file", "name": "mine", "data": "mine.csv"}
+    check_references(
+        study(probes=[{**mine, "reference_groups": {"age": ["old"]}}]), {"mine": items}
+    )
+    # Neither a model nor a training sentence is there to be looked at.
+    with pytest.raises(ConfigError, match=message):
+        check_inputs(study(probes=[{**mine, "reference_groups": chosen}]), {"mine": items}, {})
 
 
 def test_the_demonstration_knows_what_was_planted() -> None:
