@@ -328,3 +328,15 @@ def test_the_demonstration_knows_what_was_planted() -> None:
         with pytest.raises(WorkFailed):
             verdict(wrong, PLANT)
     assert verdict(gap_rows(right), replace(PLANT, size=0.2))
+    # Without a verdict, since its runs do not vary: none is none, and any other is one too many.
+    for gap, passes in ((0.0, True), (0.1, False)):
+        other = pl.col("group") == "other"
+        constant = gap_rows(right).with_columns(
+            gap=pl.when(other).then(gap).otherwise("gap"),
+            significant=pl.when(~other).then("significant"),
+        )
+        if passes:
+            assert verdict(constant, PLANT)
+        else:
+            with pytest.raises(WorkFailed, match="flagged: other"):
+                verdict(constant, PLANT)
