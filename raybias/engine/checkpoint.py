@@ -68,7 +68,9 @@ def locate(name: str, revision: str | None) -> Located:
         found = get_hf_file_metadata(url, timeout=_TIMEOUT_S)
     except hub.HFValidationError as error:
         raise ModelError(
-            "is neither a folder here nor an id of the hub", where=where, cure="check the path"
+            "cannot load (neither a folder here nor an id of the hub)",
+            where=where,
+            cure="check the path",
         ) from error
     except hub.GatedRepoError as error:
         raise ModelError(

@@ -193,7 +193,7 @@ def test_the_hub_is_asked_once_and_each_refusal_has_its_cure(hub: str, cache: Pa
         "org/gated": "is gated, and this machine has no access; accept its terms",
         "org/none": "a model that the hub shows to this machine; check the id",
         "org/bare": "has no config.json",
-        "./nowhere": "is neither a folder here nor an id of the hub; check the path",
+        "./nowhere": "cannot load (neither a folder here nor an id of the hub); check the path",
     }.items():
         assert said in found[name]
         assert "\n" not in found[name]
