@@ -54,13 +54,17 @@ def plan(study: Study, *, out: str | Path | None = None, address: str | None = N
 
     Raises
     ------
+    BadInput: what `run` would refuse before any work.
     PlanError: the machine or cluster cannot hold it.
     """
     from raybias.runtime.inventory import grown, read_inventory
     from raybias.runtime.plan import plan as decide
+    from raybias.runtime.study import prepare
 
+    study = study.resolve()
+    prepare(study, None if out is None else Store(out))
     inventory = grown(read_inventory(address), study.resources.nodes)
-    return decide(study.resolve(), inventory, out=None if out is None else str(out))
+    return decide(study, inventory, out=None if out is None else str(out))
 
 
 def write_report(

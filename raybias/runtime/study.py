@@ -81,10 +81,7 @@ def run_study(
     study = study.resolve()
     store = Store(out)
     reporter.say(f"{study.name}: checking data, models and {store.uri}")
-    data = read_data(study)
-    record = resumed(store, make_record(study, data.fingerprints(), command=command))
-    check_tracking(study)
-    check_inputs(study, data.items, data.sentences)
+    record, data = prepare(study, store, command=command)
     reporter.say(f"{study.name}: connecting to Ray")
     with connected(address):
         there = grown(read_inventory(address), study.resources.nodes)
@@ -100,6 +97,31 @@ def run_study(
             rows = work.runs(backbone)
             track_runs(study, rows, mark=record.hash, reporter=reporter)
             work.score(backbone, rows)
+
+
+def prepare(study: Study, store: Store | None, *, command: str = "") -> tuple[Record, Data]:
+    """Read a study's data and refuse what cannot be run, before it is planned or begun.
+
+    Neither weights nor Ray are needed, and nothing is written.
+
+    Parameters
+    ----------
+    study: resolved.
+    store: the study's OUT, which must not hold another study; None where it is not known yet.
+    command: what the user typed, for the record.
+
+    Raises
+    ------
+    BadInput: data, models, label words, lengths, trackers or OUT, as `check_inputs`, `read_data`,
+        `check_tracking` and `resumed` say.
+    """
+    data = read_data(study)
+    record = make_record(study, data.fingerprints(), command=command)
+    if store is not None:
+        record = resumed(store, record)
+    check_tracking(study)
+    check_inputs(study, data.items, data.sentences)
+    return record, data
 
 
 def read_data(study: Study) -> Data:
