@@ -47,7 +47,7 @@ def check_inputs(study: Study, items: Items, sentences: Sentences) -> None:
 
     Raises
     ------
-    ModelError: an encoder where a causal model is needed, label words that share a token,
+    ModelError: a model or tokenizer that a method cannot use, label words that share a token,
         LoRA targets that match nothing, or texts longer than the context.
     DataError: a training set without the splits that a method needs, or too few shots.
     ConfigError: label words that an answer cannot be read by, or reference groups that a probe
@@ -156,21 +156,24 @@ def _check_training(method: Method, training: TrainingSet, splits: dict[str, pl.
 def _check_model(
     backbone: Backbone, encoder: TextEncoder, method: Method, words: Sequence[str]
 ) -> None:
-    from raybias.engine.backbone import is_encoder
-    from raybias.engine.classifier import check_head
+    from raybias.engine.backbone import empty_model, is_encoder
+    from raybias.engine.classifier import check_classifier
     from raybias.engine.lora import check_targets
+    from raybias.engine.sampling import Sampling
     from raybias.engine.verbalizer import verbalizer_ids
 
     if isinstance(method, Finetuned):
-        check_head(backbone, method)
+        check_classifier(backbone, method, words)
         check_targets(backbone, method)
-        if method.head == "label_tokens":
-            verbalizer_ids(encoder.tokenizer, method.label_words or words)
         return
     if is_encoder(backbone):
         raise _needs_causal(backbone, method)
-    said = prompts.answer_words(method, words) if isinstance(method, Prompted) else words
-    verbalizer_ids(encoder.tokenizer, said)
+    if isinstance(method, Prompted):
+        words = prompts.answer_words(method, words)
+        Sampling.of(empty_model(backbone), temperature=method.temperature)
+    else:
+        _ = encoder.prompt_token_id  # raises where there is none
+    verbalizer_ids(encoder.tokenizer, words)
 
 
 def _check_pairs(
