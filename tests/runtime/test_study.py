@@ -289,7 +289,7 @@ def gap_rows(*flagged: tuple[str, str, float]) -> pl.DataFrame:
 def test_reference_groups_are_checked_before_any_work(
     chosen: dict[str, list[str]], message: str
 ) -> None:
-    items = pl.DataFrame({"attribute": ["age"] * 3, "group": ["old", "young", UNMARKED]})
+    items = pl.DataFrame({"attribute": ["age"] * 3, "group": ["old", "young", schema.UNMARKED]})
     mine = {"source": "file", "name": "mine", "data": "mine.csv"}
     check_references(
         study(probes=[{**mine, "reference_groups": {"age": ["old"]}}]), {"mine": items}
