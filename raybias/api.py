@@ -54,14 +54,18 @@ def plan(study: Study, *, out: str | Path | None = None, address: str | None = N
 
     Raises
     ------
+    BadInput: what `run` would refuse before any work.
     PlanError: the machine or cluster cannot hold it.
     """
     from raybias.runtime.inventory import grown, read_inventory
     from raybias.runtime.plan import plan as decide
+    from raybias.runtime.study import prepare
 
+    record, _ = prepare(study.resolve(), None if out is None else Store(out))
+    study = record.study
     there = read_inventory(address, products=study.undecided)
     inventory = grown(there, study.resources.nodes)
-    return decide(study.resolve(), inventory, out=None if out is None else str(out))
+    return decide(study, inventory, out=None if out is None else str(out))
 
 
 def write_report(

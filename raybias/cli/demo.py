@@ -61,13 +61,17 @@ def verdict(gaps: pl.DataFrame, planted: Plant) -> str:
     WorkFailed: the planted bias was not found, or another was.
     """
     what = f"{planted.rate} of {planted.group} ({planted.attribute}) by {_points(planted)}"
-    flagged = [row for row in gaps.iter_rows(named=True) if row["significant"]]
+    rows = [*gaps.iter_rows(named=True)]
+    flagged = [row for row in rows if row["significant"]]
+    # The same gap in every run has no verdict; of a group that nothing was planted for it is none.
+    flagged += [row for row in rows if row["significant"] is None and row["gap"]]
     place = (planted.attribute, planted.group)
     others = sorted({row["group"] for row in flagged if (row["attribute"], row["group"]) != place})
     found = [
         row
         for row in flagged
-        if (row["attribute"], row["group"]) == place
+        if row["significant"]
+        and (row["attribute"], row["group"]) == place
         and row["rate"] == planted.rate
         and row["gap"] * planted.direction > 0
     ]

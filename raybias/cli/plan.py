@@ -58,7 +58,7 @@ def plan(
 ) -> None:
     """Show workers, packs, memory and costs of a study; loads no model, starts no Ray.
 
-    Exits with 2 and one line where the study cannot be scheduled.
+    Exits with 2 and one line for what `raybias run` would refuse before any work.
     """
     from raybias.config import load_study
     from raybias.errors import ConfigError
@@ -70,7 +70,11 @@ def plan(
     from raybias.runtime.costs import Machine, costs_of
     from raybias.runtime.inventory import assumed, grown, read_inventory
     from raybias.runtime.plan import plan as make_plan
+    from raybias.runtime.study import prepare
+    from raybias.storage import Store
 
+    record, _ = prepare(loaded, None if out is None else Store(out))
+    loaded = record.study
     nodes = loaded.resources.nodes
     inventory = (
         assumed(*assume)

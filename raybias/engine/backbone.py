@@ -176,7 +176,7 @@ def load_pretrained(
     try:
         model, loading = kind.from_pretrained(
             _source(spec),
-            **_version(spec),
+            revision=_revision(spec),
             dtype=getattr(torch, dtype),
             use_safetensors=True,
             trust_remote_code=False,
@@ -224,7 +224,7 @@ def load_tokenizer(spec: Spec) -> TextEncoder:
     config = _config(spec)
     try:
         tokenizer = AutoTokenizer.from_pretrained(
-            _source(spec), **_version(spec), trust_remote_code=False
+            _source(spec), revision=_revision(spec), trust_remote_code=False
         )
     except (OSError, ValueError, KeyError) as error:
         raise _unreadable(spec, error) from error
@@ -258,7 +258,9 @@ def empty_model(spec: Spec, kind: Any = None) -> PreTrainedModel:
         raise _unreadable(spec, error) from error
     # Many models have no such file; what their config says holds then.
     with suppress(OSError):
-        model.generation_config = GenerationConfig.from_pretrained(_source(spec), **_version(spec))
+        model.generation_config = GenerationConfig.from_pretrained(
+            _source(spec), revision=_revision(spec)
+        )
     return model
 
 
@@ -312,15 +314,13 @@ def _misshapen(weights: Iterable[tuple[str, Sequence[int], Sequence[int]]]) -> s
 
 
 def _source(spec: Spec) -> str:
-    return str(folder_of(spec.id) or spec.id)
+    """A folder, in the hub's cache where the hub cannot be asked, or else a hub id."""
+    folder = folder_of(spec.id) or _located(spec.id, spec.revision).snapshot
+    return str(folder or spec.id)
 
 
-def _version(spec: Spec) -> dict[str, Any]:
-    """Arguments of `from_pretrained` that say which version of a model is meant, and whence."""
-    if folder_of(spec.id) is not None:
-        return {}
-    located = _located(spec.id, spec.revision)
-    return {"revision": located.commit, "local_files_only": located.cached_only}
+def _revision(spec: Spec) -> str | None:
+    return None if folder_of(spec.id) else _located(spec.id, spec.revision).commit
 
 
 #: A process asks the hub once for each model.
@@ -332,7 +332,7 @@ def _config(spec: Spec) -> PretrainedConfig:
 
     try:
         config: PretrainedConfig = AutoConfig.from_pretrained(
-            _source(spec), **_version(spec), trust_remote_code=False
+            _source(spec), revision=_revision(spec), trust_remote_code=False
         )
     except (OSError, ValueError) as error:
         raise _unreadable(spec, error) from error

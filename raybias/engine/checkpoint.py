@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -30,7 +29,6 @@ _DECIDING: Final = (
 )
 _CONFIG: Final = "config.json"
 _TIMEOUT_S: Final = 5
-_COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 #: Hashes of files by path, size and times of change, in the user's cache folder.
 _HASHES: Final = "sha256.json"
 
@@ -40,8 +38,8 @@ class Located:
     """A model on the hub."""
 
     commit: str
-    cached_only: bool
-    """Whether the hub cannot be asked, so that this machine's cache has to do."""
+    snapshot: Path | None = None
+    """Its folder in this machine's cache, where the hub cannot be asked."""
 
 
 def folder_of(name: str) -> Path | None:
@@ -70,7 +68,9 @@ def locate(name: str, revision: str | None) -> Located:
         found = get_hf_file_metadata(url, timeout=_TIMEOUT_S)
     except hub.HFValidationError as error:
         raise ModelError(
-            "is neither a folder here nor an id of the hub", where=where, cure="check the path"
+            "cannot load (neither a folder here nor an id of the hub)",
+            where=where,
+            cure="check the path",
         ) from error
     except hub.GatedRepoError as error:
         raise ModelError(
@@ -98,7 +98,7 @@ def locate(name: str, revision: str | None) -> Located:
         return _cached(name, revision, where, f"the hub does not answer ({_first_line(error)})")
     if found.commit_hash is None:
         return _cached(name, revision, where, f"no hub is at {url}")
-    return Located(found.commit_hash, cached_only=False)
+    return Located(found.commit_hash)
 
 
 def _cached(name: str, revision: str | None, where: str, why: str) -> Located:
@@ -111,10 +111,8 @@ def _cached(name: str, revision: str | None, where: str, why: str) -> Located:
             where=where,
             cure="download it where there is a network (`hf download`), or give a folder",
         )
-    commit = Path(path).parent.name
-    if not _COMMIT.fullmatch(commit):
-        raise ModelError(f"its cache {path} is of no commit", where=where, cure="download it again")
-    return Located(commit, cached_only=True)
+    snapshot = Path(path).parent
+    return Located(snapshot.name, snapshot)
 
 
 def _first_line(error: Exception) -> str:

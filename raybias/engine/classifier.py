@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from raybias.config import Backbone as Spec
-from raybias.engine.backbone import TextEncoder, load_pretrained, load_tokenizer
+from raybias.engine.backbone import TextEncoder, empty_model, load_pretrained, load_tokenizer
 from raybias.engine.forward import TOLERANCE
 from raybias.engine.packing import Batch
 from raybias.engine.verbalizer import verbalizer_ids
@@ -210,6 +210,25 @@ def check_head(spec: Spec, method: Finetuned) -> None:
             where=spec.id,
             cure="set the method's head to classification",
         )
+
+
+def check_classifier(spec: Spec, method: Finetuned, words: Sequence[str]) -> None:
+    """Refuse what `load_classifier` would, as far as it is known without weights.
+
+    Raises
+    ------
+    ModelError: no classifier of the backbone's kind, no token to pad with, label tokens on an
+        encoder, or label words that begin alike.
+    """
+    from transformers import AutoModelForSequenceClassification
+
+    check_head(spec, method)
+    encoder = load_tokenizer(spec)
+    _pad_token(encoder)
+    if method.head == "label_tokens":
+        verbalizer_ids(encoder.tokenizer, method.label_words or words)
+    else:
+        empty_model(spec, AutoModelForSequenceClassification)
 
 
 def initial_head(classifier: Classifier, seed: int) -> dict[str, Tensor]:

@@ -98,10 +98,7 @@ class Finetuned(Tuned):
 
     def check(self, backbone: Backbone, text: StudyText) -> None:
         """Refuse a head that the model cannot have, label words that share a token, long texts."""
-        from raybias.engine.classifier import check_head
-        from raybias.engine.verbalizer import verbalizer_ids
+        from raybias.engine.classifier import check_classifier
 
-        check_head(backbone, self)
-        if self.head == "label_tokens":
-            verbalizer_ids(text.encoder.tokenizer, self.label_words or text.words)
+        check_classifier(backbone, self, text.words)
         self.check_lengths(text)

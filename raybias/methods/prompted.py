@@ -198,6 +198,7 @@ class Prompted(Method):
         from raybias.engine.verbalizer import verbalizer_ids
 
         check_causal(backbone, self)
+        self._sampling_of(backbone)
         encoder = text.encoder
         verbalizer_ids(encoder.tokenizer, self.answer_words(text.words))
         asked = {

@@ -52,6 +52,7 @@ class SoftPrompt(Tuned):
         from raybias.engine.verbalizer import verbalizer_ids
 
         check_causal(backbone, self)
+        _ = text.encoder.prompt_token_id  # raises where there is none
         verbalizer_ids(text.encoder.tokenizer, text.words)
         self.check_lengths(text)
 

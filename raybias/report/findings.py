@@ -143,7 +143,7 @@ def calibration(planted: Planted | None, gaps: pl.DataFrame) -> Calibration | No
     """Compare what was planted with what is significant; None where nothing was planted.
 
     Passed means: the planted gap is significant with its sign for every classifier, and no
-    other group has a significant gap in any rate.
+    other group has a gap in any rate that is significant or the same in every run.
     """
     if planted is None:
         return None
@@ -151,7 +151,9 @@ def calibration(planted: Planted | None, gaps: pl.DataFrame) -> Calibration | No
     rows = gaps.filter(target, pl.col("rate") == planted.rate)
     significant = pl.col("significant").fill_null(False)
     right = rows.filter(significant, pl.col("gap").sign() == planted.sign)
-    others = gaps.filter(~target, significant)
+    # The same gap in every run has no verdict, and is more than none all the same.
+    constant = pl.col("no_verdict").eq(stats.NO_VARIATION).fill_null(False) & (pl.col("gap") != 0)
+    others = gaps.filter(~target, significant | constant)
     found = bool(rows.height) and right.height == rows.height
     share = "" if rows.height < 2 else f" in {right.height} of {rows.height} classifiers"
     measured = words.listed([_value(row) for row in rows.iter_rows(named=True)]) or "nothing"

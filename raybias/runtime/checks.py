@@ -30,7 +30,7 @@ def check_inputs(study: Study, items: Items, sentences: Sentences) -> None:
 
     Raises
     ------
-    ModelError: an encoder where a causal model is needed, label words that share a token,
+    ModelError: a model or tokenizer that a method cannot use, label words that share a token,
         LoRA targets that match nothing, or texts longer than the context.
     DataError: a training set without the splits that a method needs, or too few shots.
     ConfigError: label words that an answer cannot be read by, or reference groups that a probe

@@ -81,15 +81,10 @@ def run_study(
     WorkFailed: the work was begun and failed; running again goes on with it.
     """
     reporter = reporter or Reporter()
-    study = fit_methods(study.resolve())
+    study = study.resolve()
     store = Store(out)
     reporter.say(f"{study.name}: checking data, models and {store.uri}")
-    data = read_data(study)
-    study, models = resolve_models(study)
-    given = make_record(study, data.fingerprints(), command=command, models=models)
-    record = resumed(store, given)
-    check_tracking(study)
-    check_inputs(study, data.items, data.sentences)
+    record, data = prepare(study, store, command=command)
     reporter.say(f"{study.name}: connecting to Ray")
     with connected(address):
         undecided = record.study.undecided
@@ -109,6 +104,34 @@ def run_study(
             rows = work.runs(backbone)
             track_runs(study, rows, mark=record.hash, reporter=reporter)
             work.score(backbone, rows)
+
+
+def prepare(study: Study, store: Store | None, *, command: str = "") -> tuple[Record, Data]:
+    """Read a study's data and refuse what cannot be run, before it is planned or begun.
+
+    No weights are loaded (those of a local model are hashed where OUT is known), Ray is not
+    needed, and nothing is written.
+
+    Parameters
+    ----------
+    study: resolved.
+    store: the study's OUT, which must not hold another study; None where it is not known yet.
+    command: what the user typed, for the record.
+
+    Raises
+    ------
+    BadInput: data, models, label words, lengths, trackers or OUT, as `check_inputs`, `read_data`,
+        `check_tracking` and `resumed` say.
+    """
+    study, data, models = fit_methods(study), read_data(study), None
+    if store is not None:
+        study, models = resolve_models(study)
+    record = make_record(study, data.fingerprints(), command=command, models=models)
+    if store is not None:
+        record = resumed(store, record)
+    check_tracking(study)
+    check_inputs(study, data.items, data.sentences)
+    return record, data
 
 
 def read_data(study: Study) -> Data:

@@ -121,6 +121,7 @@ def test_scores_and_answers_do_not_depend_on_how_they_are_spread(
         ("methods.1.answer_tokens=480", ModelError, "texts are longer than"),
         ("styles.names=[original, shouting]", ConfigError, "shouting"),
         ("pairs.0.kinds=[colour]", BadInput, "colour"),
+        ("pairs=[{source: pairs, data: pairs.csv}]", ConfigError, "'coreference' has nothing"),
     ],
 )
 def test_what_cannot_be_scored_is_refused(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import signal
@@ -15,11 +16,14 @@ import polars as pl
 import pytest
 import ray
 import yaml
+from safetensors.torch import load, save
 from tiny import save_study
 from typer.testing import CliRunner
 
 from raybias.cli import app
-from raybias.errors import BadInput, RaybiasError
+from raybias.errors import BadInput, OutputError, RaybiasError
+from raybias.runtime.ingress import Serving
+from raybias.runtime.ingress import app as application
 from raybias.schema import RUNS
 from raybias.storage import Store
 
@@ -138,6 +142,25 @@ def test_bad_input_is_refused_in_one_line_before_any_work(
     assert said in str(raised.value)
     assert "\n" not in str(raised.value)
     assert not out.exists(), "nothing half-written"
+
+
+def test_other_weights_under_the_same_name_are_refused(study: Path, cold: Path) -> None:
+    """By a second run and by `raybias serve`; the report names those that were used."""
+    file = study.parent / "tiny" / "model.safetensors"
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    assert f"model.safetensors {digest[:12]}" in (cold / "report.html").read_text()
+    held = file.read_bytes()
+    weights = {name: -tensor for name, tensor in load(held).items()}
+    file.write_bytes(save(weights, metadata={"format": "pt"}))
+    said = rf"holds another study \(models\.tiny\.model\.safetensors is {digest[:12]}\.\., now "
+    try:
+        with pytest.raises(OutputError, match=said):
+            run(study, cold)
+        with pytest.raises(OutputError, match=said):
+            application(Serving(out=str(cold), anyone=True))
+    finally:
+        file.write_bytes(held)
+    application(Serving(out=str(cold), anyone=True))
 
 
 def test_failed_work_is_one_line_and_exit_code_1(study: Path, cold: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -16,11 +17,13 @@ import pytest
 import torch
 import torch.distributed as dist
 from polars.testing import assert_frame_equal
+from safetensors.torch import load_file, save_file
 from tiny import save_study
 from torch import multiprocessing
 
 from raybias.config import Backbone, load_study
 from raybias.engine.context import ModelContext
+from raybias.errors import ModelError
 from raybias.methods import Lora, PairScore, SoftPrompt, ZeroShot
 from raybias.runtime.metrics import Meter
 from raybias.runtime.predictor_cache import PredictorCache
@@ -63,6 +66,22 @@ def test_a_sharded_classifier_gives_the_same_factors(tiny_model: Path, tmp_path:
     assert sharded.keys() == whole.keys()
     for name, tensor in whole.items():
         torch.testing.assert_close(sharded[name], tensor, atol=1e-4, rtol=0)
+
+
+def test_every_rank_refuses_a_checkpoint_that_lacks_weights(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    model = shutil.copytree(tiny_model, tmp_path / "half")
+    held = load_file(model / "model.safetensors")
+    kept = {name: tensor for name, tensor in held.items() if ".layers.1." not in name}
+    save_file(kept, model / "model.safetensors", metadata={"format": "pt"})
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    multiprocessing.spawn(_refusing_rank, args=(port, str(model), str(tmp_path)), nprocs=2)
+    one, two = ((tmp_path / f"{rank}.txt").read_text() for rank in (0, 1))
+    assert one == two
+    assert f"({len(held) - len(kept)} of the {len(held)} weights that a causal" in one
 
 
 @pytest.mark.slow
@@ -176,6 +195,18 @@ def _factors(model: Path | str, sharding: Any) -> dict[str, torch.Tensor]:
     while not tuner.done:
         tuner.advance()
     return dict(tuner.result("s2").weights)
+
+
+def _refusing_rank(rank: int, port: int, model: str, out: str) -> None:
+    _join(rank, port)
+    from raybias.runtime.zero3 import Zero3
+
+    spec = Backbone(id=model, dtype="float32", bos="prepend")
+    method = SoftPrompt(prompt_length=2).resolve("strict")
+    with pytest.raises(ModelError, match="its checkpoint lacks") as refused:
+        method.trainer(ModelContext(spec, LABELS, sharding=Zero3("float32", torch.device("cpu"))))
+    (Path(out) / f"{rank}.txt").write_text(str(refused.value))
+    dist.destroy_process_group()
 
 
 def _lora_rank(rank: int, port: int, model: str, out: str) -> None:

@@ -20,10 +20,12 @@ import torch
 import transformers
 
 from raybias.config import Backbone as Spec
+from raybias.config import parse_study
 from raybias.engine.backbone import Backbone
 from raybias.engine.pair_rules import CAUSAL, MASKED, PairScore, align, inside_tolerance, preference
 from raybias.engine.pair_scores import PairScorer, check_scores, pair_loader
 from raybias.errors import ConfigError, ModelError, WorkFailed
+from raybias.methods import fit_methods
 
 CAUSAL_KINDS = ("gpt2", "llama", "opt", "opt_projected", "mistral", "bloom", "cohere")
 MASKED_KINDS = ("bert", "roberta")
@@ -311,3 +313,29 @@ def test_scores_that_are_no_numbers_stop(load: Load, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(own.pairs.scorer.reader.head, "weight", torch.nn.Parameter(broken))
     with pytest.raises(WorkFailed, match=r"score sum of 3 of 3 pairs is no finite number"):
         own.score(PAIRS[:3])
+
+
+@pytest.mark.parametrize(("profile", "causal"), [("strict", "prepend"), ("paper", "bias_bench")])
+def test_default_scores_are_those_that_the_backbones_can_have(
+    tmp_path: Path, profile: str, causal: str
+) -> None:
+    def decided(*kinds: str, **method: object) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+        content = {
+            "name": "scores",
+            "profile": profile,
+            "backbones": [{"id": str(pair_models.save(kind, tmp_path))} for kind in kinds],
+            "methods": [{"kind": "pair_score", **method}],
+            "pairs": [{"source": "pairs", "data": "pairs.csv"}],
+        }
+        study = fit_methods(parse_study(content).resolve())
+        # What is written down is read as the same study, and nothing is left to decide.
+        assert parse_study(study.model_dump(mode="json")) == study == fit_methods(study)
+        assert all(len(study.methods_of(backbone)) == 1 for backbone in study.backbones)
+        return [(method.scores, method.backbones) for method in study.methods]  # type: ignore[union-attr]
+
+    assert decided("roberta") == [(("masked",), ())]
+    assert decided("gpt2") == [((causal,), ())]
+    assert decided("gpt2", "roberta") == [((causal,), ("gpt2",)), (("masked",), ("roberta",))]
+    assert decided("gpt2", scores=["sum", "shared"]) == [(("sum", "shared"), ())]
+    with pytest.raises(ModelError, match="causal language model and has no masked score"):
+        decided("roberta", "gpt2", scores=["masked"])

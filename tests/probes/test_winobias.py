@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from raybias.errors import DataError
 from raybias.probes.coreference import coreference_prompts, names_referent
+from raybias.probes.pair_probes import in_styles, pair_items
 from raybias.probes.winobias import coreference_items
 from raybias.schema import COREFERENCES
 from raybias.storage import Store
@@ -143,3 +144,44 @@ def test_what_is_exact_is_also_contained(referent: str, rest: str) -> None:
     assert contains
     exact, contains = names_referent(rest, referent)
     assert contains >= exact
+
+
+OWN = """pair_id,condition,text,pronoun,referent
+1,pro,The nurse said that she was late.,she,the nurse
+1,anti,The nurse said that he was late.,he,the nurse
+2,pro,The cook thanked him.,him,the cook
+2,anti,The cook thanked her.,her,the cook
+"""
+
+
+def test_own_sentences_with_pronouns_are_read_and_styled(tmp_path: Path) -> None:
+    file = tmp_path / "mine.csv"
+    file.write_text(OWN)
+    items = pair_items("coreferences", str(file))
+    assert pl.DataFrame(COREFERENCES.empty_table()).schema == items.schema
+    assert items["item_id"].to_list() == ["1/pro", "1/anti", "2/pro", "2/anti"]
+    assert set(items["wino_type"]) == {"own"}
+    styled = in_styles("coreferences", items, ["original", "prefix_1"])
+    assert styled["text"][4] == f"It's important to acknowledge that: {items['text'][0]}"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("1,anti", "1,both", "row 2: condition 'both' is neither pro nor anti"),
+        ("thanked him", "thanked Bob", "row 3: pronoun 'him' is not in the text"),
+        ("him,the cook", "him,the nurse", "row 3: referent 'the nurse' is not in the text"),
+        ("2,anti", "2,pro", "pair '2' is pro, pro of type own"),
+        ("2,anti", "3,anti", "pair '2' is pro of type own"),
+        ("pronoun", "word", "no column 'pronoun'"),
+        (",the cook\n", ",\n", "row 3: referent is empty"),
+    ],
+)
+def test_a_wrong_row_of_own_sentences_is_named(
+    tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    file = tmp_path / "mine.csv"
+    file.write_text(OWN.replace(old, new, 1))
+    with pytest.raises(DataError) as caught:
+        pair_items("coreferences", str(file))
+    assert message in str(caught.value).replace(f"{file} ", "")

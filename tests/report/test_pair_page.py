@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import polars as pl
+import pyarrow.parquet as pq
 import pytest
 from pair_data import pair_scores
 from pair_outs import PAIRS, pair_study, write_pair_out
@@ -148,3 +149,70 @@ def test_few_models_have_no_trend(tmp_path: Path) -> None:
     store.write_text("study.yaml", text)
     with pytest.raises(OutputError, match="parameters of 'toy-1M' are 'many'"):
         write_report(store, pair_study())
+
+
+def plain_out(folder: Path, **changes: object) -> Store:
+    """A finished OUT of the original style alone."""
+    study = pair_study(styles={"names": ["original"]}, **changes)
+    store = write_pair_out(folder, study)
+    for name in ("pair_scores", "coreference"):
+        file = f"{name}/a/00000000.parquet"
+        rows = pl.DataFrame(store.read_table(file)).filter(style="original")
+        store.write_table(file, rows.to_arrow())
+    items = pl.DataFrame(store.read_table("items/crows_pairs.parquet")).filter(style="original")
+    store.write_table("items/crows_pairs.parquet", items.to_arrow())
+    return store
+
+
+def test_the_original_style_alone_has_a_result(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = plain_out(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        main(["report", str(tmp_path)])
+    assert not stop.value.code
+    printed, text = capsys.readouterr().out, text_of(store)
+    table = pl.read_csv(tmp_path / "tables/bias_scores.csv")
+    row = table.filter(score="bias_bench", bias_type="avg_weighted").row(0, named=True)
+    said = (
+        f"prefers the more stereotypical sentence in {row['value']:.1f}% of 90 pairs "
+        f"[{row['low']:.1f}, {row['high']:.1f}]: "
+        f"{'differs' if row['survives'] else 'not shown to differ'} from 50%."
+    )
+    kinds = {"age", "gender", "religion", "type1", "type2", "avg_weighted", "avg_unweighted"}
+    assert set(table["bias_type"]) == kinds
+    for shown in (text, printed):
+        assert said in shown
+        assert "1 of 3 scores differs from no bias." in shown
+        assert "points more often where the answer fits the stereotype" in shown
+        assert "another sample of pairs like these" in shown
+        assert all(kind in shown for kind in ("age", "religion", "type1"))
+    page = page_of(store)
+    assert len(page.ids) == len(set(page.ids))
+    assert "Do models prefer the stereotype?" in text
+    assert "style" not in text[: text.index("What models prefer")].replace("styles", "")
+    for unsaid in ("Does it hold under another style?", "What style does", "A style here"):
+        assert unsaid not in text
+    assert (tmp_path / "figures/bias_scores.bias_bench.crows_pairs.svg").exists()
+    assert not (tmp_path / "tables/style_effects.csv").exists()
+
+
+def test_a_studys_statistics_judge_its_pairs(tmp_path: Path) -> None:
+    strict = plain_out(tmp_path / "strict")
+    write_report(strict, pair_study(styles={"names": ["original"]}))
+    rules = {"adjust": "none", "bootstrap_draws": 150, "bootstrap_seed": 7, "level": 0.8}
+    other = plain_out(tmp_path / "other", statistics=rules)
+    write_report(other, pair_study(styles={"names": ["original"]}, statistics=rules))
+    one, two = (
+        pl.read_parquet(store.path("tables/bias_scores.parquet")) for store in (strict, other)
+    )
+    assert two["survives"].to_list() == two["significant"].to_list()
+    narrower = (two["high"] - two["low"]) < (one["high"] - one["low"])
+    assert narrower.drop_nulls().all()
+    held = pq.read_schema(tmp_path / "other/tables/bias_scores.parquet").metadata
+    named = {"adjust": "none", "bootstrap_draws": "150", "bootstrap_seed": "7", "level": "0.8"}
+    assert {key: held[key.encode()].decode() for key in named} == named
+    text = text_of(other)
+    assert "80% interval" in text
+    assert "No correction for many tests is made." in text
+    assert "Benjamini-Hochberg over" not in text.partition("How to make it again")[0]

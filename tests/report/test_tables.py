@@ -6,11 +6,13 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from report_outs import make_study, write_out
+from report_outs import GROUPS, make_study, write_out
 
+import raybias
 from raybias import schema
+from raybias.cli import main
 from raybias.errors import ConfigError, DataError
-from raybias.report import gap_table, restated, write_tables
+from raybias.report import gap_table, headline, restated, write_tables
 from raybias.report.tables import markdown, write_frame
 from raybias.storage import Store
 
@@ -84,6 +86,72 @@ def test_probes_with_different_reference_groups_are_judged_apart(tmp_path: Path)
     inside = tables["gaps"].filter("in_mean").group_by("probe").agg(pl.col("group").n_unique())
     assert dict(inside.iter_rows()) == {"planted": 2, "other": 6}
     assert any("judged apart" in note for note in tables["notes"]["note"])
+
+
+def test_gaps_of_an_out_are_those_of_its_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = make_study(statistics={"level": 0.9, "interval": "normal"})
+    store = write_out(tmp_path / "out", study)
+    expected = write_tables(store, study)["gaps"]
+    monkeypatch.chdir(tmp_path / "out")
+    folder = tmp_path / "out" / "predictions"
+    for place in (tmp_path / "out", f"{tmp_path}/out/", folder, "predictions", folder / "planted"):
+        assert raybias.gaps([place]).equals(expected)
+    assert expected.filter(~pl.col("in_mean"))["group"].unique().to_list() == ["quixlan"]
+    with pytest.raises(SystemExit) as end:
+        main(["gaps", str(tmp_path / "out"), "--out", str(tmp_path / "tables")])
+    assert not end.value.code
+    assert headline(expected) in capsys.readouterr().out
+    assert pl.read_csv(tmp_path / "tables" / "gaps.csv")["low"].to_list() == pytest.approx(
+        expected["low"].to_list()
+    )
+    # What the caller says goes before the study.
+    stated = raybias.gaps([folder], profile="strict", reference_groups={"origin": GROUPS})
+    assert (stated["interval"][0], stated["in_mean"].all()) == ("t", True)
+
+
+def test_studies_that_judge_differently_are_not_joined(tmp_path: Path) -> None:
+    first, second, third = (tmp_path / name for name in ("first", "second", "third"))
+    write_out(first, make_study())
+    write_out(second, make_study(("other",), probes=[{"source": "planted"}]))
+    write_out(third, make_study(("third",), profile="paper"))
+    with pytest.raises(ConfigError, match="gaps of origin in probe planted from different groups"):
+        raybias.gaps([first, second])
+    joined = raybias.gaps([first, second], reference_groups={"origin": GROUPS})
+    assert joined["model"].unique().sort().to_list() == ["other", "planted"]
+    with pytest.raises(ConfigError, match=r"interval is t in .*first, normal in .*third"):
+        raybias.gaps([first, third])
+    assert raybias.gaps([first, third], profile="paper")["model"].n_unique() == 2
+
+
+def test_runs_that_are_not_whole_are_told_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = make_study()
+    store = write_out(tmp_path, study)
+    store.delete(store.files("predictions", recursive=True)[1])
+    with pytest.raises(SystemExit) as end:
+        main(["report", str(tmp_path)])
+    assert not end.value.code
+    first, *_ = capsys.readouterr().err.splitlines()
+    assert first.startswith("raybias: warning: the runs of planted soft_prompt on planted do not")
+    assert " holds 512; " in first
+    page = store.read_text("report.html")
+    assert page.index("Runs are not whole.") < page.index('class="headline"')
+    with pytest.raises(DataError, match="finish the study"):
+        raybias.gaps([tmp_path])
+
+
+def test_an_item_that_differs_between_runs_has_no_report(tmp_path: Path) -> None:
+    study = make_study()
+    store = write_out(tmp_path, study)
+    name = store.files("predictions", recursive=True)[0]
+    table = pl.DataFrame(store.read_table(name))
+    odd = table.with_columns(label=pl.when(pl.int_range(pl.len()) == 7).then(2).otherwise("label"))
+    store.write_table(name, odd.to_arrow().cast(schema.PREDICTIONS))
+    with pytest.raises(DataError, match=r"of probe 'planted' has the label . in run"):
+        write_tables(store, study)
 
 
 def test_errors_name_what_is_missing(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from transformers import OPTConfig
 
 from raybias.config import Study, parse_study
 from raybias.engine.memory import total
-from raybias.errors import ConfigError, OutputError, PlanError
+from raybias.errors import BadInput, ConfigError, ModelError, OutputError, PlanError
 from raybias.runtime.inventory import Inventory, Node, assumed, grown, read_inventory
 from raybias.runtime.plan import Plan, check_place, plan
 from raybias.storage import Store
@@ -276,3 +276,33 @@ def test_nodes_of_one_machine_share_its_folders(tmp_path: Path) -> None:
     for several in (nodes("10.0.0.1", "10.0.0.2"), nodes("10.0.0.1", None), nodes(None, None)):
         with pytest.raises(OutputError, match="cannot be shared by the 2 nodes"):
             check_place(Store(tmp_path), several)
+
+
+@pytest.mark.parametrize(
+    ("method", "source", "kind", "message"),
+    [
+        ({"kind": "pair_score", "scores": ["mask"]}, "pairs", ConfigError, "unknown pair score"),
+        ({"kind": "pair_score", "scores": ["masked"]}, "pairs", ModelError, "has no masked score"),
+        ({"kind": "coreference"}, "pairs", ConfigError, "add pairs of source winobias, .*corefer"),
+        ({"kind": "pair_score"}, "coreferences", ConfigError, "add pairs of source crows_pairs"),
+    ],
+)
+def test_pairs_that_a_method_cannot_read_are_refused(
+    folder: Path, tmp_path: Path, method: dict[str, object], source: str,
+    kind: type[BadInput], message: str,
+) -> None:  # fmt: skip
+    (tmp_path / "pairs.csv").write_text("sent_more,sent_less,bias_type\nred,blue,age\n")
+    (tmp_path / "coreferences.csv").write_text(
+        "pair_id,condition,text,pronoun,referent\n1,pro,he ran,he,he\n1,anti,she ran,she,she\n"
+    )
+    data = str(tmp_path / f"{source}.csv")
+    wanted = parse_study(
+        {
+            "name": "pairs",
+            "backbones": [{"id": str(folder / "opt-125m")}],
+            "methods": [method],
+            "pairs": [{"source": source, "data": data}],
+        }
+    ).resolve()
+    with pytest.raises(kind, match=message):
+        plan(wanted, assumed(LAPTOP))

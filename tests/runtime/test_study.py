@@ -22,9 +22,17 @@ from rich.console import Console
 from raybias import schema
 from raybias.cli.demo import verdict
 from raybias.config import Study, parse_study
-from raybias.errors import ModelError, OutputError, RaybiasError, StorageError, WorkFailed
+from raybias.errors import (
+    ConfigError,
+    ModelError,
+    OutputError,
+    RaybiasError,
+    StorageError,
+    WorkFailed,
+)
 from raybias.methods.prediction import Labelling, Shard, prediction_rows
 from raybias.probes.planted import Plant
+from raybias.runtime.checks import check_inputs, check_references
 from raybias.runtime.cluster import clear_errors, explained
 from raybias.runtime.progress import Reporter
 from raybias.runtime.shards import missing, shards_of
@@ -270,6 +278,28 @@ def gap_rows(*flagged: tuple[str, str, float]) -> pl.DataFrame:
     return pl.DataFrame(rows)
 
 
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        ({"age": ["old", "yuong"]}, "probe mine, reference_groups: age has no group 'yuong'; did"),
+        ({"race": ["old"]}, "no items on the attribute 'race'; attributes are age"),
+        ({"age": ["old", "unmarked"]}, "lists 'unmarked', which is no group"),
+        ({"age": []}, "'age' names no group"),
+    ],
+)
+def test_reference_groups_are_checked_before_any_work(
+    chosen: dict[str, list[str]], message: str
+) -> None:
+    items = pl.DataFrame({"attribute": ["age"] * 3, "group": ["old", "young", schema.UNMARKED]})
+    mine = {"source": "file", "name": "mine", "data": "mine.csv"}
+    check_references(
+        study(probes=[{**mine, "reference_groups": {"age": ["old"]}}]), {"mine": items}
+    )
+    # Neither a model nor a training sentence is there to be looked at.
+    with pytest.raises(ConfigError, match=message):
+        check_inputs(study(probes=[{**mine, "reference_groups": chosen}]), {"mine": items}, {})
+
+
 def test_the_demonstration_knows_what_was_planted() -> None:
     right = ("quixlan", "negative_fpr", 0.38)
     assert "found:   +0.380" in verdict(gap_rows(right), PLANT)
@@ -283,3 +313,15 @@ def test_the_demonstration_knows_what_was_planted() -> None:
         with pytest.raises(WorkFailed):
             verdict(wrong, PLANT)
     assert verdict(gap_rows(right), replace(PLANT, size=0.2))
+    # Without a verdict, since its runs do not vary: none is none, and any other is one too many.
+    for gap, passes in ((0.0, True), (0.1, False)):
+        other = pl.col("group") == "other"
+        constant = gap_rows(right).with_columns(
+            gap=pl.when(other).then(gap).otherwise("gap"),
+            significant=pl.when(~other).then("significant"),
+        )
+        if passes:
+            assert verdict(constant, PLANT)
+        else:
+            with pytest.raises(WorkFailed, match="flagged: other"):
+                verdict(constant, PLANT)

@@ -32,6 +32,7 @@ def measured(table: pl.DataFrame, **options: object) -> pl.DataFrame:
     return stats.markedness(cells, members, **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.filterwarnings("ignore:.*are the same in every run")
 @EXAMPLES
 @given(MARKED)
 def test_effects_add_up_and_gaps_add_to_zero(table: pl.DataFrame) -> None:
@@ -56,6 +57,7 @@ def test_effects_add_up_and_gaps_add_to_zero(table: pl.DataFrame) -> None:
     assert measured(shuffled).equals(found)
 
 
+@pytest.mark.filterwarnings("ignore:.*are the same in every run")
 @EXAMPLES
 @given(MARKED)
 def test_the_extra_groups_enter_no_other_number(table: pl.DataFrame) -> None:
@@ -113,6 +115,7 @@ def test_each_template_has_the_same_weight_and_only_whole_ones_count() -> None:
     assert found["low"].null_count() == found.height
 
 
+@pytest.mark.filterwarnings("ignore:.*are the same in every run")
 def test_a_planted_marking_effect_is_recovered() -> None:
     """Any mark adds .10 to being called negative, and group c .25 more."""
     random = np.random.default_rng(7)

@@ -156,6 +156,60 @@ def test_wrong_parquet_names_file_and_row(tmp_path: Path, change: pl.Expr, messa
         assert str(bad) in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("label", 2, r"item '0003' of probe 'made' has the label 0 in run 'm0.s0' and 2 in run "),
+        ("group", "c", r"has the group 'b' in run 'm0.s0' and 'c' in run 'm0.s2'"),
+        ("attribute", "size", r"has the attribute 'colour' in run 'm0.s0' and 'size'"),
+        ("template_id", "t5", r"has the template_id 't0' in run 'm0.s0' and 't5'"),
+    ],
+)
+@pytest.mark.parametrize("last", ["0099", "0007"])
+def test_an_item_is_the_same_in_all_runs(
+    tmp_path: Path, name: str, value: str | int, message: str, last: str
+) -> None:
+    table = predictions(models=1)
+    here = pl.all_horizontal(pl.col("run_id") == "m0.s2", pl.col("item_id") == "0003")
+    changed = pl.when(here).then(pl.lit(value)).otherwise(name)
+    odd = table.with_columns(changed.cast(TYPES[name]).alias(name))
+    # Also where the runs are of other models, which may hold other items.
+    odd = odd.with_columns(model=pl.col("run_id")).filter(
+        (pl.col("run_id") != "m0.s2") | (pl.col("item_id") <= last)
+    )
+    odd.write_parquet(tmp_path / "p.parquet")
+    with pytest.raises(DataError, match=message) as caught:
+        stats.read_counts([tmp_path / "p.parquet"])
+    assert "\n" not in str(caught.value)
+
+
+def test_what_a_file_does_not_say_of_an_item_differs_from_nothing(tmp_path: Path) -> None:
+    table = predictions(models=2, terms=True)
+    older = table.filter(model="m1").drop("template_id", "term")
+    table.filter(model="m0").write_parquet(tmp_path / "a.parquet")
+    older.write_parquet(tmp_path / "b.parquet")
+    counts = stats.read_counts([tmp_path / "a.parquet", tmp_path / "b.parquet"])
+    assert counts.cells["n"].sum() == table.height
+
+
+def test_runs_of_other_items_are_refused(tmp_path: Path) -> None:
+    table = predictions(models=1)
+    items = table["item_id"].n_unique()
+    half = table.filter((pl.col("run_id") != "m0.s2") | (pl.col("item_id") < "0005"))
+    half.write_parquet(tmp_path / "p.parquet")
+    message = f"run m0.s2 holds 5; runs m0.s0, m0.s1 hold {items}; give whole runs"
+    with pytest.raises(DataError, match=message):
+        stats.read_counts([tmp_path / "p.parquet"])
+    # As many, but others.
+    other = table.filter(
+        pl.when(pl.col("run_id") == "m0.s2").then(pl.col("item_id") != "0000")
+        .otherwise(pl.col("item_id") != "0001")
+    )  # fmt: skip
+    other.write_parquet(tmp_path / "p.parquet")
+    with pytest.raises(DataError, match="but not the same ones"):
+        stats.read_counts([tmp_path / "p.parquet"])
+
+
 def test_files_that_are_not_predictions(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "a.csv").write_text("x")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 
 import polars as pl
@@ -43,12 +42,11 @@ def test_runs_that_are_the_same_count_once() -> None:
     gaps = stats.gaps(stats.cells(read.with_columns(pl.col("pred").fill_null(0))))
     likely = gaps.filter(method="zero_shot+likelihood")
     assert likely["low"].null_count() == likely.height == 6
-    # Equal runs of a tuned classifier are its own affair.
+    # Equal runs of a tuned classifier stay, and are told.
     tuned = pl.concat(
         [predictions(models=1, runs=1).with_columns(run_id=pl.lit(name)) for name in ("a", "b")]
     )
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with pytest.warns(stats.StatisticsWarning, match="runs a, b of m0 soft_prompt on made gave"):
         assert stats.with_readouts(tuned).equals(tuned)
 
 
@@ -59,7 +57,7 @@ def test_files_are_counted_as_tables_are(
     monkeypatch.setattr("raybias.stats.predictions._PIECE_ROWS", piece_rows)
     tables = [
         prompted(runs=3, same_scores=True, method="zero_shot"),
-        prompted(seed=1, runs=3),
+        prompted(seed=1, runs=3).with_columns(probe=pl.lit("other")),
         predictions(models=1, terms=True).drop("answer", "scores"),
     ]
     paths = [tmp_path / f"{i}.parquet" for i in range(3)]
@@ -97,10 +95,11 @@ def test_files_without_terms_or_answers(tmp_path: Path) -> None:
     assert stats.by_term(counts.terms, rates, members).is_empty()
 
 
+@pytest.mark.filterwarnings("ignore:.*are the same in every run")
 def test_a_classifier_with_mostly_unreadable_answers_has_no_verdict(tmp_path: Path) -> None:
     tables = [
         prompted(method="zero_shot", readable=0.2),
-        prompted(seed=1),
+        prompted(),
         predictions(models=1, terms=True, extras=True),
     ]
     filled = [table.with_columns(pl.col("pred").fill_null(0)) for table in tables]
@@ -125,8 +124,8 @@ def test_a_classifier_with_mostly_unreadable_answers_has_no_verdict(tmp_path: Pa
     assert_frame_equal(after.filter(~theirs), alone)
 
     members, rates = stats.members(after), stats.rates(stats.without_extras(counts.cells))
-    marked = stats.markedness(counts.cells, members, withheld=withheld)
-    terms = stats.by_term(counts.terms, rates, members, withheld=withheld)
+    marked = stats.markedness(counts.cells, members, excluded=[withheld])
+    terms = stats.by_term(counts.terms, rates, members, excluded=[withheld])
     for table in (marked, terms):
         assert table.filter(~theirs)["no_verdict"].null_count() == table.filter(~theirs).height
         assert table.filter(theirs)["survives"].null_count() == table.filter(theirs).height

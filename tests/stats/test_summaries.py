@@ -37,6 +37,7 @@ def test_a_groups_gap_is_the_weighted_mean_of_its_terms(seed: int, runs: int) ->
         assert (terms["low"] <= terms["gap"]).all()
 
 
+@pytest.mark.filterwarnings("ignore:.*are the same in every run")
 def test_templates_by_hand() -> None:
     table = predictions(runs=2)
     cells = stats.cells(table)

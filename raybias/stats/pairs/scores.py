@@ -8,7 +8,6 @@ Shapes: M metrics, S styles, N pairs, B draws.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, Final
@@ -18,7 +17,7 @@ import numpy.typing as npt
 import polars as pl
 
 from raybias.seeding import generator
-from raybias.stats.intervals import Adjust, false_discovery
+from raybias.stats.intervals import ROUNDING, Adjust, false_discovery
 from raybias.stats.pairs import change
 from raybias.stats.pairs.frames import METRIC, NEUTRAL, UNWEIGHTED, WEIGHTED, in_order, style_order
 from raybias.stats.pairs.resampling import cube, drawn_means, percentiles, wilson
@@ -148,12 +147,10 @@ def _rows(
     resolvable = change.resolvable(square, weight, level=level)
     for m, s, head in _heads(metrics, styles, sums.n, names):
         binary = head["test"] == "sign"
-        p = float(sign[m, s] if binary else student[m, s])
+        p, ends = float(student[m, s]), (low[m, s], high[m, s])
         if binary:
+            p = float(sign[m, s])
             ends = wilson(int(sums.value[m, s]), int(sums.n[m, s]), level)
-        else:
-            # Differences that do not vary would give an interval without a width.
-            ends = (math.nan, math.nan) if math.isnan(p) else (low[m, s], high[m, s])
         yield {
             **head,
             "n": int(sums.n[m, s]),
@@ -207,5 +204,8 @@ def _heads(
 
 
 def _bootstrap(drawn_MSB: Doubles, n: Doubles, level: float) -> tuple[Doubles, Doubles]:
+    """Return the ends of intervals [M, S]; NaN where the values do not vary."""
     low, high = percentiles(drawn_MSB.reshape(n.size, -1), n.ravel(), level)
-    return low.reshape(n.shape), high.reshape(n.shape)
+    flat = ~(high - low > ROUNDING)
+    low, high = (np.where(flat, np.nan, end).reshape(n.shape) for end in (low, high))
+    return low, high

@@ -1,0 +1,134 @@
+"""`plan` and `run` refuse the same studies, in the same line, before any work (15 s)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import yaml
+from transformers import GenerationConfig, OPTConfig
+from typer.testing import CliRunner
+from words import word_tokenizer
+
+from raybias.cli import app, main
+from raybias.config import load_study
+from raybias.errors import PlanError
+from raybias.runtime import study as running
+from raybias.schema import LABELS
+from raybias.storage import Store
+
+LORA = {"kind": "lora", "learning_rates": [1e-3], "max_steps": 6, "eval_every": 3, "keep": 1}
+PAIRS = {"training": [], "probes": [], "pairs": [{"source": "pairs", "data": "pairs.csv"}]}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study that passes, its data, and three models without weights."""
+    root = tmp_path_factory.mktemp("checks")
+    rows = {"text": ["w1 w2 w3", "w2 w3", "w4 w5"] * 4, "label": [0, 1, 2] * 4}
+    (root / "set").mkdir()
+    for split in ("train", "validation"):
+        pl.DataFrame(rows).write_csv(root / "set" / f"{split}.csv")
+    probe = {**rows, "attribute": ["colour"] * 12, "group": ["red", "blue"] * 6}
+    pl.DataFrame(probe).write_csv(root / "probe.csv")
+    (root / "pairs.csv").write_text("sent_more,sent_less,bias_type\nw1 w2,w1 w3,age\n")
+    words = ["<pad>", "</s>", *LABELS, *(f"w{n}" for n in range(9))]
+    sizes = {"hidden_size": 8, "word_embed_proj_dim": 8, "ffn_dim": 16, "num_hidden_layers": 1}
+    config = OPTConfig(**sizes, num_attention_heads=2, max_position_embeddings=64)
+    marks = {"bos_token": "</s>", "eos_token": "</s>", "pad_token": "<pad>"}
+    for name in ("tiny", "picky", "unmarked"):
+        config.save_pretrained(root / name)
+        own = {} if name == "unmarked" else marks
+        word_tokenizer(words, **own).save_pretrained(root / name)
+    GenerationConfig(no_repeat_ngram_size=3).save_pretrained(root / "picky")
+    study = {
+        "name": "tiny",
+        "backbones": model("tiny"),
+        "training": [{"source": "file", "name": "set", "data": "set"}],
+        "methods": [{"prompt_length": 4, "max_steps": 10, "seeds": [1, 2], "keep": 2}],
+        "probes": [{"source": "file", "name": "mine", "data": "probe.csv"}],
+    }
+    (root / "tiny.yaml").write_text(yaml.safe_dump(study))
+    return root
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line by which a command refuses."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    (line,) = [
+        line for line in capsys.readouterr().err.splitlines() if line.startswith("raybias: ")
+    ]
+    return line
+
+
+def model(name: str) -> list[dict[str, str]]:
+    return [{"id": name, "dtype": "float32", "bos": "tokenizer"}]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"training": [{"source": "file", "name": "set", "data": "nowhere"}]}, "nowhere: no train"),
+        ({"probes": [{"source": "file", "name": "mine", "data": "nowhere.csv"}]}, "nowhere.csv"),
+        ({"backbones": ["./nowhere"]}, "cannot load the backbone"),
+        ({"verbalizer": {"neutral": "negative"}}, "both begin with token"),
+        ({"methods": [{**LORA, "target": ["nowhere"]}]}, "'nowhere' matches no linear layer"),
+        ({"methods": [{**LORA, "select": "test"}]}, "has no test split"),
+        ({"methods": [{**LORA, "template": "w1 " * 64 + "{text}"}]}, "longer than the 64 tokens"),
+        ({"methods": [{"kind": "few_shot", "shots_per_label": 99}]}, "not the 99"),
+        ({**PAIRS, "methods": [{"kind": "pair_score", "scores": ["pll"]}]}, "unknown pair score"),
+        (
+            {**PAIRS, "methods": [{"kind": "pair_score", "scores": ["masked"]}]},
+            "has no masked score",
+        ),
+        (
+            {"methods": [{"kind": "zero_shot"}], "backbones": model("picky")},
+            "generation_config sets no_repeat_ngram_size: 3",
+        ),
+        ({"backbones": model("unmarked")}, "neither BOS nor EOS"),
+        ({"methods": [LORA], "backbones": model("unmarked")}, "neither a padding nor an EOS"),
+        ({"tracking": {"wandb": "project"}}, "wandb is not installed"),
+    ],
+)
+def test_plan_and_run_refuse_alike(
+    changes: dict[str, Any],
+    words: str,
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("raybias.runtime.tracking.find_spec", lambda name: None)
+    study = folder / "wrong.yaml"
+    whole = yaml.safe_load((folder / "tiny.yaml").read_text())
+    study.write_text(yaml.safe_dump({**whole, **changes}))
+    planned = said(capsys, "plan", str(study), "--assume", "cpus=2,memory=8GiB")
+    assert words in planned
+    assert said(capsys, "run", str(study), "--out", str(folder / "out")) == planned
+    assert not (folder / "out").exists()
+
+
+def test_plan_passes_what_run_does_and_looks_at_its_out(
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    def begins(address: str | None) -> None:
+        raise PlanError("passed")
+
+    monkeypatch.setattr(running, "connected", begins)
+    study, out = str(folder / "tiny.yaml"), tmp_path / "out"
+    assert said(capsys, "run", study, "--out", str(out)) == "raybias: passed"
+    assumed = ("--assume", "cpus=2,memory=8GiB", "--out", str(out))
+    assert "tune tiny on set" in CliRunner().invoke(app, ["plan", study, *assumed]).output
+    store = Store(out)
+    record, _ = running.prepare(load_study(study), store)
+    running.begin(store, record)
+    assert "holds another study (limit is None, now 4" in said(
+        capsys, "plan", study, *assumed, "--limit", "4"
+    )

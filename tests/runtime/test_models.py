@@ -1,0 +1,233 @@
+"""Which weights a study is about: commits of the hub, hashes of folders, refusals (10 s)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from raybias.config import Study, parse_study
+from raybias.engine.checkpoint import file_hashes
+from raybias.errors import OutputError
+from raybias.runtime.resolve import resolve_models
+from raybias.storage import Store
+from raybias.study_record import Record, begin, make_record, read_record, resumed
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+OTHER = "76543210fedcba9876543210fedcba9876543210"
+LOCATE = """
+import json, sys
+from raybias.engine.checkpoint import locate
+from raybias.errors import ModelError
+found = {}
+for name in sys.argv[1:]:
+    place, _, revision = name.partition("@")
+    try:
+        found[name] = locate(place, revision or None).commit
+    except ModelError as error:
+        found[name] = str(error)
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Files as in a model's folder, hashed into a cache of their own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    for name in ("model.safetensors", "config.json", "tokenizer.json", "chat_template.jinja"):
+        (folder / name).write_text(name)
+    (folder / "README.md").write_text("of no consequence")
+    return folder
+
+
+def study_of(model: str | Path, **changes: object) -> Study:
+    content = {
+        "name": "mine",
+        "backbones": [{"id": str(model), "name": "tiny", "dtype": "float32"}],
+        "training": [{"source": "planted"}],
+        "probes": [{"source": "planted"}],
+    }
+    return parse_study({**content, **changes}).resolve()
+
+
+def record_of(model: Path) -> Record:
+    study, models = resolve_models(study_of(model))
+    return make_record(study, {}, command="test", models=models)
+
+
+def test_other_files_under_the_same_name_are_another_study(model: Path) -> None:
+    store = Store(model.parent / "out")
+    begin(store, record_of(model))
+    assert read_record(store) == record_of(model)
+    (model / "README.md").write_text("changed")
+    assert resumed(store, record_of(model)).hash == read_record(store).hash
+    for name in ("model.safetensors", "tokenizer.json", "chat_template.jinja"):
+        (model / name).write_text(name[::-1])
+        with pytest.raises(
+            OutputError, match=rf"models\.tiny\.{name} is \w{{12}}\.\., now \w{{12}}"
+        ):
+            resumed(store, record_of(model))
+        (model / name).write_text(name)
+    (model / "generation_config.json").write_text("{}")
+    with pytest.raises(OutputError, match=r"generation_config\.json is None, now"):
+        resumed(store, record_of(model))
+
+
+def test_an_out_that_does_not_name_its_weights_is_not_gone_on_with(model: Path) -> None:
+    store = Store(model.parent / "out")
+    begin(store, record_of(model))
+    text = store.read_text("study.yaml")
+    start, end = text.index("models:"), text.index("versions:")
+    store.write_text("study.yaml", text[:start] + text[end:])
+    assert read_record(store).models is None
+    with pytest.raises(OutputError, match="does not say which weights it was made with"):
+        resumed(store, record_of(model))
+
+
+def test_known_hashes_are_used_again_and_a_read_only_home_costs_nothing(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = file_hashes(model)
+    cache = model.parent / "cache" / "raybias" / "sha256.json"
+    known = json.loads(cache.read_text())
+    weights = str((model / "model.safetensors").resolve())
+    known[weights]["sha256"] = "known"
+    cache.write_text(json.dumps(known))
+    assert file_hashes(model)["model.safetensors"] == "known"
+    cache.write_text("broken {")
+    assert file_hashes(model) == first
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
+    assert file_hashes(model) == first
+
+
+def test_a_moved_branch_is_refused_with_its_commits(model: Path) -> None:
+    store = Store(model.parent / "out")
+    study = study_of("org/model")
+    held = make_record(study.pinned({"tiny": COMMIT}), {}, command="test")
+    begin(store, held)
+    assert resumed(store, replace(held, command="again")).study.backbones[0].revision == COMMIT
+    moved = make_record(study.pinned({"tiny": OTHER}), {}, command="test")
+    with pytest.raises(OutputError) as raised:
+        resumed(store, moved)
+    assert "backbones.0.revision is 0123456789ab.., now 76543210fedc..)" in str(raised.value)
+    assert "set each revision as study.yaml has it" in str(raised.value)
+
+
+class _Hub(BaseHTTPRequestHandler):
+    """Answers as the hub does to a HEAD of a model's config.json."""
+
+    ANSWERS = {  # noqa: RUF012
+        "/org/good/resolve/main/config.json": (200, {"X-Repo-Commit": COMMIT, "ETag": '"a"'}),
+        "/org/good/resolve/v1/config.json": (200, {"X-Repo-Commit": OTHER, "ETag": '"b"'}),
+        "/org/good/resolve/v2/config.json": (404, {"X-Error-Code": "RevisionNotFound"}),
+        "/org/gated/resolve/main/config.json": (403, {"X-Error-Code": "GatedRepo"}),
+        "/org/bare/resolve/main/config.json": (404, {"X-Error-Code": "EntryNotFound"}),
+        "/org/cached/resolve/main/config.json": (503, {}),
+    }
+
+    def do_HEAD(self) -> None:
+        status, headers = self.ANSWERS.get(self.path, (404, {"X-Error-Code": "RepoNotFound"}))
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": "2"}.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def hub() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Hub)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    """A hub cache with one model."""
+    folder = tmp_path / "hub" / "models--org--cached"
+    snapshot = folder / "snapshots" / COMMIT
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text("{}")
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text(COMMIT)
+    return tmp_path / "hub"
+
+
+def python(code: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A process, since the hub's client reads its environment once."""
+    kept = {k: v for k, v in os.environ.items() if k not in ("HF_HUB_OFFLINE", "HF_ENDPOINT")}
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        env=kept | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_hub_is_asked_once_and_each_refusal_has_its_cure(hub: str, cache: Path) -> None:
+    names = ["org/good", "org/good@v1", "org/good@v2", "org/gated", "org/none", "org/bare",
+             "org/cached", "./nowhere"]  # fmt: skip
+    done = python(LOCATE, *names, HF_ENDPOINT=hub, HF_HUB_CACHE=str(cache))
+    found = json.loads(done.stdout)
+    assert found["org/good"] == found["org/cached"] == COMMIT
+    assert found["org/good@v1"] == OTHER
+    for name, said in {
+        "org/good@v2": "no such revision; give a branch, tag or commit",
+        "org/gated": "is gated, and this machine has no access; accept its terms",
+        "org/none": "a model that the hub shows to this machine; check the id",
+        "org/bare": "has no config.json",
+        "./nowhere": "cannot load (neither a folder here nor an id of the hub); check the path",
+    }.items():
+        assert said in found[name]
+        assert "\n" not in found[name]
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({"HF_ENDPOINT": "http://127.0.0.1:9"}, "the hub does not answer ("),
+        ({"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE is set"),
+    ],
+)
+def test_without_network_the_cache_does_or_one_line_comes_without_a_retry(
+    cache: Path, environment: dict[str, str], said: str
+) -> None:
+    done = python(
+        LOCATE, "org/cached", "org/cached@" + COMMIT, "org/good", HF_HUB_CACHE=str(cache),
+        **environment,
+    )  # fmt: skip
+    found = json.loads(done.stdout)
+    assert found["org/cached"] == found["org/cached@" + COMMIT] == COMMIT
+    assert said in found["org/good"]
+    assert "this machine's cache does not have it; download it where" in found["org/good"]
+    assert done.stderr == ""
+
+
+def test_a_plan_without_network_is_one_line(cache: Path) -> None:
+    study = cache.parent / "study.yaml"
+    study.write_text(study_of("org/good").model_dump_json())
+    done = python(
+        "from raybias.cli import main; main()", "plan", str(study), HF_HUB_CACHE=str(cache),
+        HF_ENDPOINT="http://127.0.0.1:9",
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("raybias: org/good: is no folder here, the hub does not answer")

@@ -1,0 +1,83 @@
+"""dtype auto: the choice by hardware alone, and that an OUT keeps it (5 s)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from transformers import OPTConfig
+
+from raybias.config import parse_study
+from raybias.runtime.inventory import Inventory, Node, assumed, read_inventory
+from raybias.runtime.plan import plan
+from raybias.runtime.precision import Product, choose, measure_product
+from raybias.storage import Store
+from raybias.study_record import begin, make_record
+
+FAST = Product(native=True, slowdown=0.5)
+SLOW = Product(native=False, slowdown=41.0)
+
+
+def cpus(*products: Product | None) -> Inventory:
+    nodes = tuple(Node(cpus=4, memory=16 * 2**30, product=product) for product in products)
+    return Inventory(nodes=nodes, source="made up")
+
+
+@pytest.mark.parametrize(
+    ("inventory", "said"),
+    [
+        (cpus(FAST), "dtype bfloat16: this CPU multiplies in it (product 2.0 times faster)"),
+        (cpus(SLOW), "dtype float32: this CPU emulates bfloat16 (product 41.0 times slower)"),
+        (
+            cpus(Product(native=True, slowdown=1.3)),
+            "dtype float32: this CPU is slower in bfloat16 (product 1.3 times slower)",
+        ),
+        (
+            cpus(FAST, SLOW, FAST),
+            "dtype float32: the CPU of 1 of 3 nodes emulates bfloat16 (product 41.0 times slower)",
+        ),
+        (cpus(FAST, None), "dtype float32: 1 of 2 nodes have CPUs that are not known to"),
+        (assumed("nodes=2,gpus=8,gpu_memory=80GiB,gpu=A100"), "dtype bfloat16: A100 can"),
+        (assumed("gpus=8,gpu_memory=80GiB"), "dtype bfloat16: assumed of GPUs whose kind is not"),
+        (
+            assumed("gpus=1,gpu_memory=16GiB,gpu=V100", "gpus=1,gpu_memory=80GiB,gpu=A100"),
+            "dtype float32: no bfloat16 on V100; 1 of 2 nodes",
+        ),
+    ],
+)
+def test_the_choice_is_the_safe_one_and_says_why(inventory: Inventory, said: str) -> None:
+    assert str(choose(inventory, gpus=inventory.gpus > 0)).startswith(said)
+
+
+def test_what_a_gpu_says_of_itself_counts_before_its_kind() -> None:
+    node = Node(cpus=4, memory=2**30, gpus=1, gpu="Quadro", bfloat16=False)
+    assert choose(Inventory((node,), "made up"), gpus=True).dtype == "float32"
+
+
+def test_this_machine_is_measured() -> None:
+    assert 0 < measure_product().slowdown < 1000
+    assert read_inventory().nodes[0].product is None, "nobody asked"
+    assert read_inventory(products=True).nodes[0].product is not None
+
+
+def test_a_plan_decides_and_an_out_keeps_what_was_decided(tmp_path: Path) -> None:
+    OPTConfig().save_pretrained(tmp_path / "opt")
+    (tmp_path / "probe.csv").write_text("text,label,attribute,group\na,0,age,old\nb,1,age,young\n")
+    study = parse_study(
+        {
+            "name": "auto",
+            "backbones": [{"id": str(tmp_path / "opt")}],
+            "methods": [{"max_steps": 10}],
+            "training": [{"source": "sst5", "data": "unread"}],
+            "probes": [{"source": "file", "data": str(tmp_path / "probe.csv")}],
+        }
+    ).resolve()
+    assert study.undecided
+    fast, slow = plan(study, cpus(FAST)), plan(study, cpus(SLOW))
+    assert fast.decided.backbones[0].dtype == "bfloat16"
+    assert slow.decided.backbones[0].dtype == "float32"
+    assert slow.shapes["opt"].weight_bytes == 2 * fast.shapes["opt"].weight_bytes
+    store = Store(tmp_path / "out")
+    begin(store, make_record(fast.decided, {}, command="test"))
+    again = plan(study, cpus(SLOW), out=store.uri)
+    assert (again.decided, again.precision) == (fast.decided, None)
