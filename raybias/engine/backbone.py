@@ -177,7 +177,7 @@ def load_pretrained(
         model, loading = kind.from_pretrained(
             _source(spec),
             revision=_revision(spec),
-            dtype=getattr(torch, dtype),
+            dtype=_torch_dtype(dtype),
             use_safetensors=True,
             trust_remote_code=False,
             output_loading_info=True,
@@ -249,11 +249,9 @@ def empty_model(spec: Spec, kind: Any = None) -> PreTrainedModel:
     config = _config(spec)
     if kind is None:
         kind = AutoModel if is_encoder(spec) else AutoModelForCausalLM
-    # Inputs are checked before a dtype is decided, and ask for the model's structure alone.
-    dtype = torch.float32 if spec.dtype == "auto" else getattr(torch, spec.dtype)
     try:
         with torch.device("meta"):
-            model: PreTrainedModel = kind.from_config(config, dtype=dtype)
+            model: PreTrainedModel = kind.from_config(config, dtype=_torch_dtype(spec.dtype))
     except ValueError as error:
         raise _unreadable(spec, error) from error
     # Many models have no such file; what their config says holds then.
@@ -311,6 +309,12 @@ def _misshapen(weights: Iterable[tuple[str, Sequence[int], Sequence[int]]]) -> s
     for name, held, needed in sorted(weights):
         return f"holds {name} as {list(held)}, and its config.json asks for {list(needed)}"
     return ""
+
+
+def _torch_dtype(name: str) -> torch.dtype:
+    """Return torch's dtype of a name; float32 for `auto` outside a study, which decides it."""
+    dtype: torch.dtype = torch.float32 if name == "auto" else getattr(torch, name)
+    return dtype
 
 
 def _source(spec: Spec) -> str:

@@ -75,7 +75,7 @@ def model(name: str) -> list[dict[str, str]]:
     [
         ({"training": [{"source": "file", "name": "set", "data": "nowhere"}]}, "nowhere: no train"),
         ({"probes": [{"source": "file", "name": "mine", "data": "nowhere.csv"}]}, "nowhere.csv"),
-        ({"backbones": ["./nowhere"]}, "cannot load the backbone"),
+        ({"backbones": ["./nowhere"]}, "neither a folder here nor an id of the hub"),
         ({"verbalizer": {"neutral": "negative"}}, "both begin with token"),
         ({"methods": [{**LORA, "target": ["nowhere"]}]}, "'nowhere' matches no linear layer"),
         ({"methods": [{**LORA, "select": "test"}]}, "has no test split"),
