@@ -18,7 +18,7 @@ import torch
 from prometheus_client.parser import text_string_to_metric_families
 from tiny import save_model, texts
 
-from raybias import config
+from raybias import config, methods
 from raybias.engine.adapter import load_soft_prompt, save_soft_prompt
 from raybias.engine.backbone import load_backbone
 from raybias.engine.scoring import LabelScorer
@@ -124,7 +124,7 @@ def score(store: Store, spec: config.Backbone, plan: ScorePlan, shards: Sequence
         "raybias-test",
         plan,
         spec=spec,
-        methods=[config.SoftPrompt(prompt_length=PROMPT)],
+        methods=[methods.SoftPrompt(prompt_length=PROMPT)],
         verbalizer=config.Verbalizer(),
         out=store.uri,
         meter=meter,

@@ -22,7 +22,7 @@ import torch
 from ray import serve
 from tiny import save_model, texts
 
-from raybias import config
+from raybias import config, methods
 from raybias.engine.adapter import save_soft_prompt
 from raybias.engine.backbone import load_backbone
 from raybias.engine.scoring import LabelScorer
@@ -42,7 +42,7 @@ TEXTS = texts(8, seed=4)
 def finished(folder: Path, model: Path) -> tuple[Store, dict[str, np.ndarray]]:
     """An OUT with two random adapters, and what the engine makes of `TEXTS` with each."""
     spec = config.Backbone(id=str(model), name="tiny", dtype="float32", bos="prepend")
-    method = config.SoftPrompt(prompt_length=4, seeds=(1, 2), keep=2)
+    method = methods.SoftPrompt(prompt_length=4, seeds=(1, 2), keep=2)
     training = config.TrainingSet(source="file", name="set", data="set")
     probe = config.Probe(source="planted")
     study = config.Study(
