@@ -4,6 +4,44 @@ The names below are the public interface; everything else may change. Importing 
 package loads neither torch nor Ray.
 """
 
-from raybias.api import gaps, load_study, plan, probe_items, run, write_report
+from raybias.api import gaps, load_study, open, plan, probe_items, run, write_report
+from raybias.config import Backbone, PairProbe, Probe, Study, TrainingSet
+from raybias.errors import BadInput, RaybiasError, WorkFailed
+from raybias.methods import (
+    ChainOfThought,
+    Coreference,
+    FewShot,
+    Full,
+    Lora,
+    PairScore,
+    SoftPrompt,
+    ZeroShot,
+)
+from raybias.results import Results
 
-__all__ = ["gaps", "load_study", "plan", "probe_items", "run", "write_report"]
+__all__ = [
+    "Backbone",
+    "BadInput",
+    "ChainOfThought",
+    "Coreference",
+    "FewShot",
+    "Full",
+    "Lora",
+    "PairProbe",
+    "PairScore",
+    "Probe",
+    "RaybiasError",
+    "Results",
+    "SoftPrompt",
+    "Study",
+    "TrainingSet",
+    "WorkFailed",
+    "ZeroShot",
+    "gaps",
+    "load_study",
+    "open",
+    "plan",
+    "probe_items",
+    "run",
+    "write_report",
+]

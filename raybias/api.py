@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raybias.config import Probe, Profile, Study, load_study
+from raybias.results import Results
 from raybias.storage import Store
 
 if TYPE_CHECKING:
@@ -18,22 +19,22 @@ if TYPE_CHECKING:
 
     from raybias.runtime.plan import Plan
 
-__all__ = ["gaps", "load_study", "plan", "probe_items", "run", "write_report"]
+__all__ = ["gaps", "load_study", "open", "plan", "probe_items", "run", "write_report"]
 
 
 def run(
     study: Study, *, out: str | Path, address: str | None = None, command: str = "raybias.run"
-) -> pl.DataFrame:
+) -> Results:
     """Run a study, or what OUT lacks of it, and write its tables and report.
 
     Parameters
     ----------
-    study: from `load_study`.
+    study: from `load_study`, or made from Python.
     out: folder or URI of the results.
     address: of a Ray cluster; None takes RAY_ADDRESS, or starts Ray on this machine.
     command: recorded in OUT/study.yaml.
 
-    Returns the gaps (`schema.GAPS`).
+    Returns what the study found, to be read from OUT.
 
     Raises
     ------
@@ -44,9 +45,19 @@ def run(
     from raybias.runtime.tracking import track_tables
 
     run_study(study, out, address=address, command=command)
-    found = write_report(out)
+    write_report(out)
     track_tables(study, Store(out))
-    return found
+    return Results(out)
+
+
+def open(out: str | Path) -> Results:
+    """Open the OUT of a study that was run.
+
+    Raises
+    ------
+    OutputError: OUT holds no study.
+    """
+    return Results(out)
 
 
 def plan(study: Study, *, out: str | Path | None = None, address: str | None = None) -> Plan:

@@ -65,8 +65,8 @@ def run(
         os.environ["RAYBIAS_DEBUG"] = "1"
     chosen = load_study(study, overrides=tuple(overrides or ()), profile=profile, limit=limit)
     place = out or f"out/{chosen.name}"
-    gaps = api.run(chosen, out=place, address=address, command=command_line())
-    show(gaps, place)
+    results = api.run(chosen, out=place, address=address, command=command_line())
+    show(results.gaps.collect(), place)
 
 
 def show(gaps: pl.DataFrame, out: str, *, profile: Profile | None = None) -> None:

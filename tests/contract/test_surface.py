@@ -35,8 +35,12 @@ COMMANDS = {
 
 def test_the_public_names() -> None:
     assert sorted(raybias.__all__) == [
+        *("Backbone", "BadInput", "ChainOfThought", "Coreference", "FewShot", "Full", "Lora"),
+        *("PairProbe", "PairScore", "Probe", "RaybiasError", "Results", "SoftPrompt", "Study"),
+        *("TrainingSet", "WorkFailed", "ZeroShot"),
         "gaps",
         "load_study",
+        "open",
         "plan",
         "probe_items",
         "run",

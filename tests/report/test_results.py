@@ -1,0 +1,53 @@
+"""A finished study from Python: its tables, runs and predictions as frames."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+from report_outs import make_study, write_out
+
+import raybias
+from raybias import schema
+from raybias.report import headline
+
+
+def test_results_are_what_the_report_wrote(tmp_path: Path) -> None:
+    store = write_out(tmp_path / "out", make_study())
+    gaps = raybias.write_report(store.uri)
+    results = raybias.open(store.uri)
+    assert results.study == make_study()
+    assert_frame_equal(results.gaps.collect(), gaps, check_row_order=False)
+    assert results.accuracy.collect()["mean"].is_not_null().all()
+    kept = results.runs.filter("selected").select("run_id").collect()["run_id"].to_list()
+    read = results.predictions.group_by("run_id").len().collect()
+    assert sorted(read["run_id"]) == sorted(kept)
+    assert results.predictions.collect_schema() == pl.Schema(schema.PREDICTIONS)
+    assert {"gaps", "accuracy", "spans"} <= {*results.tables}
+    assert Path(results.report).exists()
+    assert headline(gaps) in str(results)
+    assert "quixlan" in results._repr_html_()
+    assert results.pairs == {}
+
+
+def test_a_folder_without_a_study_is_no_result(tmp_path: Path) -> None:
+    with pytest.raises(raybias.BadInput, match=r"holds no study\.yaml"):
+        raybias.open(tmp_path)
+    store = write_out(tmp_path / "out", make_study())
+    with pytest.raises(raybias.BadInput, match="has no table 'gaps'"):
+        raybias.open(store.uri).table("gaps")
+
+
+def test_a_study_is_made_from_python() -> None:
+    study = raybias.Study(
+        name="from-python",
+        backbones=(raybias.Backbone(id="planted"),),
+        methods=(raybias.SoftPrompt(prompt_length=4, max_steps=20),),
+        training=(raybias.TrainingSet(source="planted"),),
+        probes=(raybias.Probe(source="planted"),),
+    )
+    assert study.backbones[0].name == "planted"
+    assert study.methods[0].name == "soft_prompt"
+    assert study.resolve() == study.resolve().resolve()
