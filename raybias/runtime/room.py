@@ -237,7 +237,8 @@ class Room:
             return whole
         if not method.can_shard and shard == "zero3":
             raise PlanError(
-                f"{self.backbone} ({method.name}) is tuned fully, which is not sharded",
+                f"workers cannot share {self.backbone} for {method.name}, whose runs are whole"
+                " models",
                 where=str(self.inventory),
                 cure="set resources.shard to auto, or use lora or soft_prompt",
             )
@@ -336,7 +337,7 @@ class Room:
         fewest = list(self._budgets())[-1]
         whole = f"use devices of {size(total(load.device(fewest, 1, False)))} or more"
         if not method.can_shard:
-            return f"{whole}, or lora, whose backbone is sharded"
+            return f"{whole}, or lora, for which workers can share it"
         counts = range(2, _MOST_SHARDS + 1)
         enough = (n for n in counts if total(load.device(fewest, n, True)) <= self.device_memory)
         workers = next(enough, None)
