@@ -23,9 +23,9 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoModelForSequenceClassification
 
 from raybias.config import Backbone
+from raybias.engine.adapters.schedule import batch_of_step
+from raybias.engine.adapters.tuning import PackedTuner, TokenSet, Trial
 from raybias.engine.context import ModelContext
-from raybias.engine.schedule import batch_of_step
-from raybias.engine.tuning import PackedTuner, TokenSet, Unit
 from raybias.methods import EarlyStop, Lora
 from raybias.schema import LABELS
 
@@ -39,10 +39,10 @@ def packed(folder: Path, rows: TokenSet, seeds: int, *, dtype: str, device: str)
         early_stop=EarlyStop(after_step=10**6), max_steps=10**6,
     ).resolve("strict")  # fmt: skip
     spec = Backbone.model_validate({"id": str(folder), "dtype": dtype})
-    learner = method.trainer(ModelContext(spec, LABELS, device=device))
-    units = [Unit(f"s{seed}", seed, RATE, "final", 1e-4, 5) for seed in method.seeds]
+    trainer = method.trainer(ModelContext(spec, LABELS, device=device))
+    units = [Trial(f"s{seed}", seed, RATE, "final", 1e-4, 5) for seed in method.seeds]
     one = TokenSet((min(rows.rows, key=len),), (0,))
-    return PackedTuner(learner, method, units, train=rows, validation=one)
+    return PackedTuner(trainer, method, units, train=rows, validation=one)
 
 
 def peft_step(
@@ -50,13 +50,13 @@ def peft_step(
 ) -> Callable[[int, int], None]:
     """PEFT's side: a function that takes one step of a seed."""
     method = Lora(keep=1)
-    learner: Any = tuner.learner
+    trainer: Any = tuner.trainer
     base = AutoModelForSequenceClassification.from_pretrained(
         folder, num_labels=3, dtype=getattr(torch, dtype), pad_token_id=1
     )
     config = LoraConfig(
         task_type="SEQ_CLS", r=method.rank, lora_alpha=int(method.alpha),
-        lora_dropout=method.dropout, target_modules=list(learner.layers),
+        lora_dropout=method.dropout, target_modules=list(trainer.layers),
     )  # fmt: skip
     model: Any = get_peft_model(base.to(device), config).train()
     optimizer = torch.optim.AdamW((p for p in model.parameters() if p.requires_grad), lr=RATE)
@@ -115,7 +115,7 @@ def main(
         for n in batch_of_step(seed, turn, rows=len(rows.rows), batch_size=8)
     ]  # fmt: skip
     tokens = sum(lengths) / (rounds + 1)
-    model: Any = together.learner
+    model: Any = together.trainer
     flops = workload.model_flops(model.classifier.model, tokens, backward=True)
     limit = peak or workload.peak_tflops(dtype, device)
     table = []

@@ -34,13 +34,13 @@ from lm_eval.models.huggingface import HFLM
 from minicons.scorer import MaskedLMScorer
 from tokenizers import processors
 
-from raybias.config import Backbone as Spec
-from raybias.engine.backbone import Backbone
-from raybias.engine.masked import MaskedScorer, load_masked
-from raybias.engine.pair_rules import align
-from raybias.engine.pair_scores import PairScorer
-from raybias.probes.pairs import SIDES, crows_pairs
-from raybias.probes.styles import RULE_STYLES, styled_pairs
+from raybias.config import Backbone
+from raybias.engine.backbone import LoadedBackbone
+from raybias.engine.scoring.masked_logprobs import MaskedScorer, load_masked
+from raybias.engine.scoring.pair_rules import align
+from raybias.engine.scoring.pair_scores import PairScorer
+from raybias.probes.pairs.crows_pairs import SIDES, crows_pairs
+from raybias.probes.styles.rules import RULE_STYLES, styled_pairs
 from raybias.storage import Store
 
 Pair = tuple[str, str]
@@ -271,8 +271,8 @@ def _pll(scorer: PairScorer, pairs: Sequence[Pair]) -> list[float]:
     return sides_of(found)
 
 
-def _spec(folder: Path, dtype: str) -> Spec:
-    return Spec.model_validate({"id": str(folder), "dtype": dtype})
+def _spec(folder: Path, dtype: str) -> Backbone:
+    return Backbone.model_validate({"id": str(folder), "dtype": dtype})
 
 
 def _copies(tokenizer: Any, pairs: Sequence[Pair], kind: str) -> list[list[int]]:
@@ -287,7 +287,7 @@ def _copies(tokenizer: Any, pairs: Sequence[Pair], kind: str) -> list[list[int]]
     return found
 
 
-def _masked_flops(backbone: Backbone, copies: Sequence[Sequence[int]]) -> float:
+def _masked_flops(backbone: LoadedBackbone, copies: Sequence[Sequence[int]]) -> float:
     """Blocks for every token of every distinct copy, and the head for one token of each."""
     distinct = {*map(tuple, copies)}
     head = sum(

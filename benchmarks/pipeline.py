@@ -23,17 +23,17 @@ import typer
 import workload
 
 from raybias.config import Backbone, Verbalizer
-from raybias.engine.adapter import load_soft_prompt, save_soft_prompt
-from raybias.engine.scoring import LabelScorer
+from raybias.engine.adapters.prompt_files import load_soft_prompt, save_soft_prompt
+from raybias.engine.scoring.label_scorer import LabelScorer
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.methods import SoftPrompt
 from raybias.methods.prediction import Shard
-from raybias.runtime.cluster import connected
-from raybias.runtime.infer import score_shards
+from raybias.planning.shards import shards_of
+from raybias.planning.stage_plans import ScorePlan
 from raybias.runtime.metrics import Meter
-from raybias.runtime.serve import scorers
-from raybias.runtime.shards import shards_of
-from raybias.runtime.stages import ScorePlan
+from raybias.runtime.predict.replica import scorers
+from raybias.runtime.predict.stream import score_shards
+from raybias.runtime.ray_session import connected
 from raybias.schema import ITEMS, LABELS, PREDICTIONS, OutputSpec
 from raybias.storage import Store
 

@@ -32,14 +32,14 @@ from lm_eval.models.huggingface import HFLM
 from scoring import harness, same
 from tokenizers.decoders import ByteLevel
 
-from raybias.engine.backbone import Backbone
-from raybias.engine.generation import Followup, TextGenerator
-from raybias.engine.sampling import Sampling
-from raybias.engine.scoring import LabelScorer
+from raybias.engine.backbone import LoadedBackbone
+from raybias.engine.generation.generator import Continuation, TextGenerator
+from raybias.engine.generation.sampling import Sampling
+from raybias.engine.scoring.label_scorer import LabelScorer
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.methods import ChainOfThought, FewShot, ZeroShot
-from raybias.probes.coreference import coreference_prompts
-from raybias.probes.winobias import coreference_items
+from raybias.probes.pairs.coreference import coreference_prompts
+from raybias.probes.pairs.winobias import coreference_items
 from raybias.schema import LABELS
 from raybias.storage import Store
 
@@ -63,7 +63,7 @@ class Writer(Protocol):
 class Ours:
     """Our side as a writer."""
 
-    def __init__(self, backbone: Backbone, temperature: float = TEMPERATURE) -> None:
+    def __init__(self, backbone: LoadedBackbone, temperature: float = TEMPERATURE) -> None:
         self.backbone = backbone
         self.generator = TextGenerator(backbone)
         self.sampling = Sampling.of(backbone.model, temperature=temperature)
@@ -89,7 +89,7 @@ class Ours:
         _, found = self.generator.generate_twice(
             self.backbone.encode(prompts),
             _keys(prompts, REASONING),
-            then=Followup(conclusions, _keys(prompts, ANSWER), ANSWER),
+            then=Continuation(conclusions, _keys(prompts, ANSWER), ANSWER),
             sampling=self.sampling,
             max_new_tokens=REASONING,
         )
@@ -163,7 +163,7 @@ def needed_flops(model: Any, rows: Sequence[Sequence[int]], new: int) -> float:
 
 
 def few_shot(
-    writers: dict[str, Writer], checks: list[Writer], backbone: Backbone, texts: list[str],
+    writers: dict[str, Writer], checks: list[Writer], backbone: LoadedBackbone, texts: list[str],
     demonstrations: Callable[[int], list[tuple[str, int]]],
 ) -> Part:  # fmt: skip
     """Nine demonstrations, 3 new tokens."""
@@ -187,7 +187,7 @@ def few_shot(
 
 
 def cot(
-    writers: dict[str, Writer], checks: list[Writer], backbone: Backbone, texts: list[str]
+    writers: dict[str, Writer], checks: list[Writer], backbone: LoadedBackbone, texts: list[str]
 ) -> Part:
     """64 tokens of reasoning, then 3 of answer."""
     prompts = [COT.prompt(text, LABELS) for text in texts]
@@ -212,7 +212,10 @@ def cot(
 
 
 def coreference(
-    writers: dict[str, Writer], checks: list[Writer], backbone: Backbone, sentences: list[list[str]]
+    writers: dict[str, Writer],
+    checks: list[Writer],
+    backbone: LoadedBackbone,
+    sentences: list[list[str]],
 ) -> Part:
     """Six prompts a sentence, greedy."""
     prompts = [prompt for each in sentences for prompt in each]
@@ -262,7 +265,7 @@ def write_words(models: Sequence[Any], tokenizers: Sequence[Any]) -> None:
 
 
 def likelihood(
-    lm: Any, peer: str, scorers: dict[str, LabelScorer], backbone: Backbone, texts: list[str]
+    lm: Any, peer: str, scorers: dict[str, LabelScorer], backbone: LoadedBackbone, texts: list[str]
 ) -> Part:
     """Three label words after each zero-shot prompt."""
     prompts = [ZeroShot().prompt(text, LABELS) for text in texts]

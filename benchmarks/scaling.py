@@ -39,11 +39,11 @@ from ray import serve as ray_serve
 from raybias.config import Backbone, Verbalizer
 from raybias.methods import SoftPrompt
 from raybias.methods.prediction import Shard
-from raybias.runtime import infer, serve
-from raybias.runtime.cluster import connected
-from raybias.runtime.infer import score_shards
+from raybias.planning.stage_plans import ScorePlan
 from raybias.runtime.metrics import Meter
-from raybias.runtime.stages import ScorePlan
+from raybias.runtime.predict import replica, stream
+from raybias.runtime.predict.stream import score_shards
+from raybias.runtime.ray_session import connected
 from raybias.schema import PREDICTIONS
 from raybias.storage import Store
 
@@ -125,7 +125,7 @@ def real(place: Path, *, shape: str, items: int, runs: int) -> list[tuple[int, f
         shards = fill(
             store, spec, texts=workload.items(None, items), runs=runs * replicas, width=width
         )
-        held = serve.scorers(
+        held = replica.scorers(
             "bench", plan_of(replicas, cpus=0.75), spec=spec, out=store.uri,
             methods=[SoftPrompt(prompt_length=PROMPT)], verbalizer=Verbalizer(), meter=METER,
         )  # fmt: skip
@@ -145,10 +145,10 @@ def _seconds(app: str, shards: list[Shard], plan: ScorePlan, store: Store) -> fl
 @contextmanager
 def idle_replicas(plan: ScorePlan, seconds: float, out: str) -> Iterator[str]:
     """An application of replicas that sleep."""
-    app = serve._deployment(plan)(Idle).bind(seconds, out)
+    app = replica._deployment(plan)(Idle).bind(seconds, out)
     ray_serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
     try:
-        serve.deploy(app, "idle")
+        replica.deploy(app, "idle")
         yield "idle"
     finally:
         ray_serve.delete("idle")
@@ -229,7 +229,7 @@ def simulate(costs: Costs, *, replicas: int, seconds: float, drivers: int = 1) -
     storage = simpy.Resource(env)
     random = np.random.default_rng(replicas)
     spent: dict[str, float] = defaultdict(float)
-    callers = math.ceil(mine * (serve.REQUESTS_PER_REPLICA + 1) / infer._CALLS)
+    callers = math.ceil(mine * (replica.REQUESTS_PER_REPLICA + 1) / stream._CALLS)
 
     def use(place: simpy.Resource, kind: str, took: float) -> Generator[Any, Any, None]:
         with place.request() as turn:
@@ -253,7 +253,7 @@ def simulate(costs: Costs, *, replicas: int, seconds: float, drivers: int = 1) -
         todo = iter(range(mine * DEPTH))
         for _ in range(callers):
             python = simpy.Resource(env)
-            for _ in range(infer._CALLS):
+            for _ in range(stream._CALLS):
                 env.process(call(driver, python, pool, todo))
     env.run()
     loads = {

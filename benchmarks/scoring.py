@@ -22,8 +22,8 @@ import workload
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 
-from raybias.engine.backbone import Backbone
-from raybias.engine.scoring import LabelScorer
+from raybias.engine.backbone import LoadedBackbone
+from raybias.engine.scoring.label_scorer import LabelScorer
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.schema import LABELS
 
@@ -140,7 +140,7 @@ def publish(
     timings: workload.Timings,
     alike: dict[str, str],
     rows: list[list[int]],
-    backbone: Backbone,
+    backbone: LoadedBackbone,
     *,
     rounds: int,
     peak: float | None,

@@ -30,11 +30,11 @@ import typer
 import workload
 
 from raybias.config import Backbone, Probe, Study, TrainingSet
-from raybias.engine.adapter import save_soft_prompt
+from raybias.engine.adapters.prompt_files import save_soft_prompt
 from raybias.methods import SoftPrompt
-from raybias.runtime.cluster import connected
-from raybias.runtime.ingress import TOKEN_VARIABLE, Serving, served
-from raybias.runtime.web import Limits
+from raybias.runtime.ray_session import connected
+from raybias.runtime.serve.app import TOKEN_VARIABLE, Serving, served
+from raybias.runtime.serve.http import Limits
 from raybias.schema import RUNS
 from raybias.storage import Store
 from raybias.study_record import begin, make_record

@@ -52,14 +52,14 @@ from scipy import stats
 
 import raybias
 from raybias.config import Study, parse_study
-from raybias.runtime import serve
-from raybias.runtime.cluster import connected
-from raybias.runtime.infer import score_shards
+from raybias.planning.plan import plan
+from raybias.planning.shards import shards_of
+from raybias.planning.stage_plans import ScorePlan
 from raybias.runtime.inventory import read_inventory
 from raybias.runtime.metrics import Meter
-from raybias.runtime.plan import plan
-from raybias.runtime.shards import shards_of
-from raybias.runtime.stages import ScorePlan
+from raybias.runtime.predict import replica
+from raybias.runtime.predict.stream import score_shards
+from raybias.runtime.ray_session import connected
 from raybias.storage import Store
 
 #: The first of so many studies are not judged: what is loaded once is loaded in them, and the
@@ -321,7 +321,7 @@ def main(
     )  # fmt: skip
     with connected():
         scoring = plan(study, read_inventory()).scoring[0]
-        held = serve.scorers(
+        held = replica.scorers(
             HELD, scoring, spec=study.backbones[0], methods=study.methods,
             verbalizer=study.verbalizer, out=str(newest), meter=METER,
         )  # fmt: skip

@@ -26,11 +26,11 @@ from peft import PromptTuningConfig, get_peft_model
 from torch.nn.functional import cross_entropy
 from torch.profiler import ProfilerActivity, profile
 
+from raybias.engine.adapters.schedule import batch_of_step
+from raybias.engine.adapters.soft_prompt import SoftPromptTrainer
+from raybias.engine.adapters.tuning import PackedTuner, TokenSet, Trial
 from raybias.engine.packing import pack
-from raybias.engine.schedule import batch_of_step
-from raybias.engine.scoring import LabelScorer
-from raybias.engine.soft_prompt import PromptLearner
-from raybias.engine.tuning import PackedTuner, TokenSet, Unit
+from raybias.engine.scoring.label_scorer import LabelScorer
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.methods import SoftPrompt
 from raybias.schema import LABELS
@@ -59,12 +59,12 @@ def packed(folder: Path, data: Data, seeds: int, *, dtype: str, device: str) -> 
     method = SoftPrompt(
         seeds=tuple(range(seeds)), keep=1, learning_rates=(RATE,), batch_size=8, eval_every=1
     )
-    units = [Unit(f"s{seed}", seed, RATE, "final", 1e-2, 5) for seed in method.seeds]
+    units = [Trial(f"s{seed}", seed, RATE, "final", 1e-2, 5) for seed in method.seeds]
     shortest = min(data.rows.rows, key=len)
     one = TokenSet((shortest,), (0,))
     scorer = LabelScorer(backbone, data.label_ids)
-    learner = PromptLearner(scorer, method)
-    return PackedTuner(learner, method, units, train=data.rows, validation=one)
+    trainer = SoftPromptTrainer(scorer, method)
+    return PackedTuner(trainer, method, units, train=data.rows, validation=one)
 
 
 def peft_step(folder: Path, data: Data, *, dtype: str, device: str) -> Callable[[int, int], None]:

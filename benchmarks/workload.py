@@ -27,9 +27,8 @@ import typer
 from tabulate import tabulate
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from raybias.config import Backbone as Spec
-from raybias.config import Probe, TrainingSet
-from raybias.engine.backbone import Backbone, load_backbone
+from raybias.config import Backbone, Probe, TrainingSet
+from raybias.engine.backbone import LoadedBackbone, load_backbone
 from raybias.probes import probe_items, training_sentences
 from raybias.schema import LABELS
 
@@ -68,9 +67,11 @@ def save_model(folder: Path, *, shape: str, dtype: str, device: str, merges: Pat
     return folder
 
 
-def load(folder: Path, *, dtype: str, device: str) -> Backbone:
+def load(folder: Path, *, dtype: str, device: str) -> LoadedBackbone:
     """Our side's frozen model."""
-    return load_backbone(Spec.model_validate({"id": str(folder), "dtype": dtype}), device=device)
+    return load_backbone(
+        Backbone.model_validate({"id": str(folder), "dtype": dtype}), device=device
+    )
 
 
 def load_peer(folder: Path, *, dtype: str, device: str) -> Any:

@@ -23,10 +23,10 @@ from raybias.cli.plan import describe
 from raybias.config import Study, parse_study
 from raybias.engine.memory import total
 from raybias.errors import PlanError
-from raybias.runtime.costs import UTILISATION, Costs, Machine, costs_of
-from raybias.runtime.inventory import assumed, size
-from raybias.runtime.plan import Plan, plan
-from raybias.runtime.stages import Stage
+from raybias.planning.costs import UTILISATION, Costs, Machine, costs_of
+from raybias.planning.inventory import assumed, size
+from raybias.planning.plan import Plan, plan
+from raybias.planning.stage_plans import Stage
 
 JOBS: Final = ("soft_prompt", "template_probes", "style")
 #: The backbone whose arithmetic is shown whole.

@@ -17,7 +17,7 @@ from raybias.storage import Store
 if TYPE_CHECKING:
     import polars as pl
 
-    from raybias.runtime.plan import Plan
+    from raybias.planning.plan import Plan
 
 __all__ = ["gaps", "load_study", "open", "plan", "probe_items", "run", "write_report"]
 
@@ -68,14 +68,15 @@ def plan(study: Study, *, out: str | Path | None = None, address: str | None = N
     BadInput: what `run` would refuse before any work.
     PlanError: the machine or cluster cannot hold it.
     """
-    from raybias.runtime.inventory import grown, read_inventory
-    from raybias.runtime.plan import plan as decide
+    from raybias.planning.inventory import with_autoscaled_nodes
+    from raybias.planning.plan import plan as decide
+    from raybias.runtime.inventory import read_inventory
     from raybias.runtime.study import prepare
 
     record, _ = prepare(study.resolve(), None if out is None else Store(out))
     study = record.study
     there = read_inventory(address, products=study.undecided)
-    inventory = grown(there, study.resources.nodes)
+    inventory = with_autoscaled_nodes(there, study.resources.nodes)
     return decide(study, inventory, out=None if out is None else str(out))
 
 

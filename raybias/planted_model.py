@@ -24,7 +24,7 @@ STEPS = 1500
 SCENES = 12
 LEARNING_RATE = 1e-3
 WARM_UP = 50
-#: The label words are the lesson; the rest of the text matters less.
+#: The label words are the share; the rest of the text matters less.
 TEXT_WEIGHT = 0.3
 
 

@@ -88,7 +88,7 @@ class Results:
     @property
     def runs(self) -> pl.LazyFrame:
         """One row per run (`schema.RUNS`): steps, losses, accuracies, whether it was kept."""
-        from raybias.report.source import load_runs
+        from raybias.report.load_results import load_runs
 
         return load_runs(self.store).lazy()
 

@@ -33,8 +33,8 @@ def export(
     Every annotator fills in the column `label` of a copy that bears the annotator's name.
     """
     from raybias.errors import ConfigError
-    from raybias.probes.annotation import GUIDELINES, annotation_sheet
-    from raybias.probes.pair_probes import PAIR_PROBES
+    from raybias.probes.pairs.items import PAIR_PROBES
+    from raybias.probes.styles.annotation import GUIDELINES, annotation_sheet
     from raybias.schema import PAIRS
     from raybias.storage import Store
 
@@ -77,7 +77,7 @@ def import_(
     """
     from tabulate import tabulate
 
-    from raybias.probes import annotation
+    from raybias.probes.styles import annotation
     from raybias.storage import Store
 
     given = annotation.read_sheet(sheet)

@@ -43,14 +43,14 @@ def corpus(
     """
     if debug:
         os.environ["RAYBIAS_DEBUG"] = "1"
-    from raybias.probes.corpus import vocabularies
     from raybias.probes.export import output_suffix, write_frame
+    from raybias.probes.templates.corpus import vocabularies
 
     output_suffix(out)
     known = vocabularies(chosen_probe(probe, data, attribute))
 
-    from raybias.runtime.cluster import connected
     from raybias.runtime.corpus import check_source, corpus_counts
+    from raybias.runtime.ray_session import connected
     from raybias.schema import CORPUS
 
     check_source(source, text_column)

@@ -103,7 +103,7 @@ def _by_papers(counts: stats.Counts, rules: stats.GapRules) -> pl.DataFrame | No
 def _write(store: Store, tables: Mapping[str, pl.DataFrame], level: float) -> None:
     # Imported here: the drawing library would slow every other use.
     from raybias.report.figures import gap_figures, span_figures
-    from raybias.report.marked_figures import marked_figures
+    from raybias.report.markedness_figures import marked_figures
 
     drawn = [*gap_figures(tables["gaps"], level=level).values()]
     drawn += span_figures(tables["spans"]).values()

@@ -147,7 +147,7 @@ def _named(frame: pl.DataFrame) -> list[str]:
 
 
 def _interval(row: Mapping[str, Any]) -> str:
-    from raybias.report.words import span
+    from raybias.report.wording import span
 
     return span(row["low"], row["high"], 2) or "-"
 

@@ -9,9 +9,9 @@ import typer
 
 if TYPE_CHECKING:
     from raybias.engine.memory import MemoryTerm
-    from raybias.runtime.costs import Cost, Costs
-    from raybias.runtime.plan import Plan
-    from raybias.runtime.stages import RewritePlan, ScorePlan, Stage, TunePlan
+    from raybias.planning.costs import Cost, Costs
+    from raybias.planning.plan import Plan
+    from raybias.planning.stage_plans import RewritePlan, ScorePlan, Stage, TunePlan
 
 
 def plan(
@@ -67,9 +67,10 @@ def plan(
         raise ConfigError("--address and --assume exclude each other", cure="give one")
     loaded = load_study(study, overrides=tuple(overrides or ()), profile=profile, limit=limit)
 
-    from raybias.runtime.costs import Machine, costs_of
-    from raybias.runtime.inventory import assumed, grown, read_inventory
-    from raybias.runtime.plan import plan as make_plan
+    from raybias.planning.costs import Machine, costs_of
+    from raybias.planning.inventory import assumed, with_autoscaled_nodes
+    from raybias.planning.plan import plan as make_plan
+    from raybias.runtime.inventory import read_inventory
     from raybias.runtime.study import prepare
     from raybias.storage import Store
 
@@ -79,7 +80,7 @@ def plan(
     inventory = (
         assumed(*assume)
         if assume
-        else grown(read_inventory(address, products=loaded.undecided), nodes)
+        else with_autoscaled_nodes(read_inventory(address, products=loaded.undecided), nodes)
     )
     made = make_plan(loaded, inventory, out=out)
     typer.echo(describe(made, costs_of(loaded, made, Machine(peak, utilisation))))
@@ -164,7 +165,7 @@ def _scoring(plan: ScorePlan) -> str:
 
 
 def _memory(plan: Stage) -> list[str]:
-    from raybias.runtime.inventory import size
+    from raybias.planning.inventory import size
 
     lines = _table(plan.memory, f"of {size(plan.device_memory)}")
     if plan.host:
@@ -176,7 +177,7 @@ def _table(shares: tuple[MemoryTerm, ...], of: str) -> list[str]:
     from tabulate import tabulate
 
     from raybias.engine.memory import total
-    from raybias.runtime.inventory import size
+    from raybias.planning.inventory import size
 
     rows = [(share.what, share.arithmetic, size(share.bytes)) for share in shares]
     rows.append(("together", of, size(total(shares))))
@@ -188,8 +189,8 @@ def _resources(cpus: int, plan: Stage) -> str:
     text = _count(cpus, "CPU") + (f" and {_count(plan.gpus, 'GPU')}" if plan.gpus else "")
     if selector := plan.requests.get("label_selector"):
         text += f" {next(iter(selector.values()))}"
-    if plan.to_come:
-        text += f", {_count(plan.to_come, 'node')} of them yet to come"
+    if plan.pending:
+        text += f", {_count(plan.pending, 'node')} of them yet to come"
     return text
 
 

@@ -27,7 +27,7 @@ def list_() -> None:
     from tabulate import tabulate
 
     from raybias.probes import PROBES
-    from raybias.probes.pair_probes import PAIR_PROBES
+    from raybias.probes.pairs.items import PAIR_PROBES
 
     rows = [
         (name, source.about, ", ".join(source.attributes) or "as in the data", source.data)
@@ -75,7 +75,7 @@ def write(
     from raybias.errors import ConfigError
     from raybias.probes import probe_items
     from raybias.probes.export import output_suffix, write_items
-    from raybias.probes.pair_probes import PAIR_PROBES
+    from raybias.probes.pairs.items import PAIR_PROBES
 
     output_suffix(out)
     in_pairs = name in PAIR_PROBES

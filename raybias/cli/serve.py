@@ -45,11 +45,11 @@ def serve(
     label and probabilities; `GET /healthz` says whether it is up.
     """
     from raybias.errors import ConfigError
-    from raybias.runtime.cluster import connected
-    from raybias.runtime.ingress import TOKEN_VARIABLE, Serving, read_token, served
     from raybias.runtime.inventory import read_inventory
-    from raybias.runtime.weaknesses import is_loopback
-    from raybias.runtime.web import Limits
+    from raybias.runtime.ray_session import connected
+    from raybias.runtime.serve.app import TOKEN_VARIABLE, Serving, read_token, served
+    from raybias.runtime.serve.http import Limits
+    from raybias.runtime.serve.security_audit import is_loopback
 
     if debug:
         os.environ["RAYBIAS_DEBUG"] = "1"

@@ -44,11 +44,11 @@ def chosen_pairs(
 
     Raises
     ------
-    DataError, ConfigError: see `raybias.probes.pair_probes`.
+    DataError, ConfigError: see `raybias.probes.pairs.items`.
     """
     from raybias.config import StyleOptions
-    from raybias.probes.pair_probes import in_styles, pair_items
-    from raybias.probes.pairs import PairWarning
+    from raybias.probes.pairs.crows_pairs import PairWarning
+    from raybias.probes.pairs.items import in_styles, pair_items
 
     options = StyleOptions(evidential=evidential, question=question)
     with warnings.catch_warnings(record=True) as caught:
@@ -65,7 +65,7 @@ def write_pairs(name: str, pairs: pl.DataFrame, out: str) -> None:
     from tabulate import tabulate
 
     from raybias.probes.export import write_frame
-    from raybias.probes.pair_probes import PAIR_PROBES
+    from raybias.probes.pairs.items import PAIR_PROBES
 
     write_frame(pairs, out, PAIR_PROBES[name].schema)
     counts = pairs.group_by("style", PAIR_PROBES[name].kind, maintain_order=True).len().rows()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from raybias.engine.backbone import TextEncoder
     from raybias.engine.context import ModelContext
     from raybias.engine.memory import MemoryTerm
-    from raybias.engine.shape import ModelShape
+    from raybias.engine.model_shape import ModelShape
     from raybias.methods.prediction import Predictor, UntrainedRun
     from raybias.schema import OutputSpec
     from raybias.storage import Store

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from raybias.config import Backbone as Spec
+from raybias.config import Backbone
 from raybias.engine.checkpoint import folder_of, locate
 from raybias.errors import ModelError
 
@@ -48,7 +48,7 @@ class TextEncoder:
     where the tokenizer has no BOS (001 section 3).
     """
 
-    spec: Spec
+    spec: Backbone
     tokenizer: PreTrainedTokenizerBase
     context: int | None
 
@@ -83,7 +83,7 @@ class TextEncoder:
         return [list(row) for row in rows]
 
 
-class Backbone:
+class LoadedBackbone:
     """A frozen model in eval mode with its tokenizer.
 
     Attributes
@@ -117,7 +117,7 @@ class Backbone:
         return embedded
 
 
-def load_backbone(spec: Spec, *, device: str | torch.device = "cpu") -> Backbone:
+def load_backbone(spec: Backbone, *, device: str | torch.device = "cpu") -> LoadedBackbone:
     """Load, freeze and place a backbone.
 
     Raises
@@ -141,12 +141,12 @@ def load_backbone(spec: Spec, *, device: str | torch.device = "cpu") -> Backbone
     place = torch.device(device)
     model.to(place)
     use_fast_gradient(model)
-    return Backbone(encoder, model, place)
+    return LoadedBackbone(encoder, model, place)
 
 
 def load_pretrained(
     kind: Any,
-    spec: Spec,
+    spec: Backbone,
     *,
     dtype: str,
     is_new: Callable[[PreTrainedModel, str], bool] = lambda model, name: False,
@@ -199,7 +199,7 @@ def load_pretrained(
     return model, missing
 
 
-def is_encoder(spec: Spec) -> bool:
+def is_encoder(spec: Backbone) -> bool:
     """Whether a backbone reads text in both directions, as BERT and RoBERTa do.
 
     Raises
@@ -212,7 +212,7 @@ def is_encoder(spec: Spec) -> bool:
     return type(config) in MODEL_FOR_MASKED_LM_MAPPING and not config.is_decoder
 
 
-def load_tokenizer(spec: Spec) -> TextEncoder:
+def load_tokenizer(spec: Backbone) -> TextEncoder:
     """The tokenizer and its policy alone, without weights.
 
     Raises
@@ -233,7 +233,7 @@ def load_tokenizer(spec: Spec) -> TextEncoder:
     return TextEncoder(spec, tokenizer, min(known, default=None))
 
 
-def empty_model(spec: Spec, kind: Any = None) -> PreTrainedModel:
+def empty_model(spec: Backbone, kind: Any = None) -> PreTrainedModel:
     """A model without weights, on torch's meta device, from its config alone.
 
     Parameters
@@ -317,13 +317,13 @@ def _torch_dtype(name: str) -> torch.dtype:
     return dtype
 
 
-def _source(spec: Spec) -> str:
+def _source(spec: Backbone) -> str:
     """A folder, in the hub's cache where the hub cannot be asked, or else a hub id."""
     folder = folder_of(spec.id) or _located(spec.id, spec.revision).snapshot
     return str(folder or spec.id)
 
 
-def _revision(spec: Spec) -> str | None:
+def _revision(spec: Backbone) -> str | None:
     return None if folder_of(spec.id) else _located(spec.id, spec.revision).commit
 
 
@@ -331,7 +331,7 @@ def _revision(spec: Spec) -> str | None:
 _located = lru_cache(maxsize=64)(locate)
 
 
-def _config(spec: Spec) -> PretrainedConfig:
+def _config(spec: Backbone) -> PretrainedConfig:
     from transformers import AutoConfig
 
     try:
@@ -343,7 +343,7 @@ def _config(spec: Spec) -> PretrainedConfig:
     return config
 
 
-def _unreadable(spec: Spec, error: Any) -> ModelError:
+def _unreadable(spec: Backbone, error: Any) -> ModelError:
     reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     return ModelError(
         f"cannot load the backbone ({reason})",

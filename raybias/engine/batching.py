@@ -14,7 +14,7 @@ import torch
 from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 from torch import Tensor
 
-from raybias.engine.packing import FULL, Batch, Keyed, fitting, longest_first, stack
+from raybias.engine.packing import FULL, Batch, Placed, fitting, longest_first, stack
 from raybias.errors import WorkFailed
 
 Result = TypeVar("Result")
@@ -56,7 +56,7 @@ class Batcher:
     def each(
         self,
         work: Callable[[Batch], Result],
-        keyed: Sequence[Keyed],
+        keyed: Sequence[Placed],
         *,
         prompt_length: int = 0,
         full: float = FULL,
@@ -94,13 +94,13 @@ class Batcher:
         self,
         group: Collective,
         work: Callable[[Batch], Result],
-        waiting: list[Keyed],
+        waiting: list[Placed],
         prompt_length: int,
     ) -> Iterator[tuple[Batch, Result]]:
         # Every pass gathers weights from all ranks, so all make equally many of them: a
         # rank without a batch of its own repeats one and drops the result. That also makes
         # a pass dearer than any padding.
-        stacks: list[list[Keyed]] = []
+        stacks: list[list[Placed]] = []
         fair = -(-len(waiting) // group.world)
         while waiting:
             count = min(fair, self._fitting(waiting, prompt_length, full=0))
@@ -113,7 +113,7 @@ class Batcher:
             if mine < len(stacks):
                 yield batch, result
 
-    def _fitting(self, waiting: Sequence[Keyed], prompt_length: int, *, full: float) -> int:
+    def _fitting(self, waiting: Sequence[Placed], prompt_length: int, *, full: float) -> int:
         budget = self.tokens_per_batch
         return fitting(waiting, tokens_per_batch=budget, prompt_length=prompt_length, full=full)
 

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raybias.config import Backbone as Spec
+from raybias.config import Backbone
 from raybias.engine.backbone import TextEncoder, empty_model, load_pretrained, load_tokenizer
-from raybias.engine.forward import TOLERANCE
 from raybias.engine.packing import Batch
+from raybias.engine.scoring.label_logits import TOLERANCE
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.errors import ModelError
 from raybias.schema import LABELS
@@ -145,7 +145,7 @@ class Classifier(torch.nn.Module):
 
 
 def load_classifier(
-    spec: Spec,
+    spec: Backbone,
     method: Finetuned,
     words: Sequence[str],
     *,
@@ -195,7 +195,7 @@ def load_classifier(
     return Classifier(encoder, model, template=method.template, head=head, label_ids=label_ids)
 
 
-def check_head(spec: Spec, method: Finetuned) -> None:
+def check_head(spec: Backbone, method: Finetuned) -> None:
     """Refuse label tokens on an encoder.
 
     Raises
@@ -212,7 +212,7 @@ def check_head(spec: Spec, method: Finetuned) -> None:
         )
 
 
-def check_classifier(spec: Spec, method: Finetuned, words: Sequence[str]) -> None:
+def check_classifier(spec: Backbone, method: Finetuned, words: Sequence[str]) -> None:
     """Refuse what `load_classifier` would, as far as it is known without weights.
 
     Raises

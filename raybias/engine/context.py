@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from raybias.engine.backbone import Backbone, load_backbone
+from raybias.engine.backbone import LoadedBackbone, load_backbone
 from raybias.engine.batching import Collective
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from raybias.config import Backbone as Spec
+    from raybias.config import Backbone
 
 
 class Sharding(Protocol):
@@ -43,7 +43,7 @@ class ModelContext:
 
     def __init__(
         self,
-        spec: Spec,
+        spec: Backbone,
         words: Sequence[str],
         *,
         device: str | torch.device = "cpu",
@@ -60,7 +60,7 @@ class ModelContext:
         """The ranks that share every batch, where there are any."""
         return None if self.sharding is None else self.sharding.group
 
-    def backbone(self, load: Callable[..., Backbone] = load_backbone) -> Backbone:
+    def backbone(self, load: Callable[..., LoadedBackbone] = load_backbone) -> LoadedBackbone:
         """Load the frozen backbone with `load(spec, device=...)`, once for all that ask.
 
         Raises
@@ -69,7 +69,7 @@ class ModelContext:
         """
         return self._loaded(load)
 
-    def _load(self, load: Callable[..., Backbone]) -> Backbone:
+    def _load(self, load: Callable[..., LoadedBackbone]) -> LoadedBackbone:
         if self.sharding is None:
             return load(self.spec, device=self.device)
         with self.sharding.loading():

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from raybias.engine.shape import ModelShape
+    from raybias.engine.model_shape import ModelShape
 
 # Values that autograd keeps per token, layer and unit of width beside those of the feed-forward
 # part and of attention's weights, when the weights are frozen: 6.4 were measured. On a CPU what

@@ -156,7 +156,7 @@ def tree_mask(ends_RT: torch.Tensor) -> torch.Tensor:
 
 
 @dataclass(frozen=True)
-class Keyed:
+class Placed:
     """A sequence with the prompt that precedes it; `key` tells the caller whose it is."""
 
     key: int
@@ -164,13 +164,13 @@ class Keyed:
     sequence: PackedSequence
 
 
-def longest_first(keyed: Sequence[Keyed]) -> list[Keyed]:
+def longest_first(keyed: Sequence[Placed]) -> list[Placed]:
     """The order in which sequences of like length stand together."""
     return sorted(keyed, key=lambda each: -len(each.sequence.tokens))
 
 
 def fitting(
-    waiting: Sequence[Keyed], *, tokens_per_batch: int, prompt_length: int, full: float = FULL
+    waiting: Sequence[Placed], *, tokens_per_batch: int, prompt_length: int, full: float = FULL
 ) -> int:
     """How many of the sequences, longest first, fit one batch under the token budget.
 
@@ -178,7 +178,7 @@ def fitting(
     of the first.
     """
 
-    def width(each: Keyed) -> int:
+    def width(each: Placed) -> int:
         return len(each.sequence.tokens) + prompt_length
 
     widest = width(waiting[0])
@@ -186,7 +186,7 @@ def fitting(
     return sum(1 for _ in takewhile(lambda each: width(each) >= full * widest, room))
 
 
-def stack(group: Sequence[Keyed]) -> Batch:
+def stack(group: Sequence[Placed]) -> Batch:
     """Pad some sequences to one batch."""
     width = max(len(each.sequence.tokens) for each in group)
     tokens = np.zeros((len(group), width), np.int64)

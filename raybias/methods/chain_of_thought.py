@@ -12,7 +12,7 @@ from raybias.probes import prompts
 from raybias.registry import method
 
 if TYPE_CHECKING:
-    from raybias.engine.generation import Generated
+    from raybias.engine.generation.generator import Generated
 
 
 @method
@@ -64,7 +64,7 @@ class ChainOfThought(Prompted):
         asked: list[list[int]],
     ) -> tuple[list[Generated], list[Generated]]:
         """Sample reasonings, and answers to the question that follows each."""
-        from raybias.engine.generation import Followup
+        from raybias.engine.generation.generator import Continuation
 
         writer = predictor.writer
 
@@ -80,7 +80,7 @@ class ChainOfThought(Prompted):
         return writer.generate_twice(
             asked,
             run.keys(item_ids, "reasoning"),
-            then=Followup(conclusions, run.keys(item_ids, "answer"), self.answer_tokens),
+            then=Continuation(conclusions, run.keys(item_ids, "answer"), self.answer_tokens),
             sampling=predictor.sampling,
             max_new_tokens=self.reasoning_tokens,
             label_ids=predictor.label_ids,

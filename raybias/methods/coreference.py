@@ -13,16 +13,16 @@ from raybias.config.method import Method, StudyText
 from raybias.methods.causal import check_causal
 from raybias.methods.lengths import mean_length, thinned
 from raybias.methods.prediction import Shard, ShardResult, UntrainedRun
-from raybias.probes.coreference import coreference_prompts, names_referent
+from raybias.probes.pairs.coreference import coreference_prompts, names_referent
 from raybias.registry import method
 from raybias.schema import COREFERENCE_ANSWERS, COREFERENCES, OutputSpec
 
 if TYPE_CHECKING:
     from raybias.config import Backbone
     from raybias.engine.context import ModelContext
-    from raybias.engine.generation import TextGenerator
+    from raybias.engine.generation.generator import TextGenerator
     from raybias.engine.memory import MemoryTerm
-    from raybias.engine.shape import ModelShape
+    from raybias.engine.model_shape import ModelShape
     from raybias.storage import Store
 
 #: Prompts that each sentence is asked with.
@@ -68,7 +68,7 @@ class Coreference(Method):
 
     def predictor(self, context: ModelContext, store: Store) -> CoreferencePredictor:
         """Load the backbone with what writes answers."""
-        from raybias.engine.generation import TextGenerator
+        from raybias.engine.generation.generator import TextGenerator
 
         writer = TextGenerator(context.backbone(), tokens_per_batch=context.tokens_per_batch)
         return CoreferencePredictor(writer, self)
@@ -114,7 +114,7 @@ class CoreferencePredictor:
 
     def table(self, run: None, shard: Shard, items: pa.Table) -> ShardResult:
         """Compute rows of `schema.COREFERENCE_ANSWERS`, sentence after sentence."""
-        from raybias.engine.sampling import Sampling
+        from raybias.engine.generation.sampling import Sampling
 
         asked: list[tuple[dict[str, Any], str, str]] = [
             (item, name, prompt)

@@ -11,10 +11,10 @@ from raybias.methods.finetuned import Finetuned
 from raybias.registry import method
 
 if TYPE_CHECKING:
+    from raybias.engine.adapters.full import FullTrainer
     from raybias.engine.context import ModelContext
-    from raybias.engine.full import FullLearner
     from raybias.engine.memory import MemoryTerm
-    from raybias.engine.shape import ModelShape
+    from raybias.engine.model_shape import ModelShape
 
 #: Bytes of a weight: full fine-tuning needs float32.
 _FLOAT32 = 4
@@ -52,17 +52,17 @@ class Full(Finetuned):
         """Say whether a step has dropout, after a first evaluation or before."""
         return bool(self.dropout_after_first_eval) or not evaluated
 
-    def trainer(self, context: ModelContext) -> FullLearner:
+    def trainer(self, context: ModelContext) -> FullTrainer:
         """Load the backbone as a classifier in float32."""
+        from raybias.engine.adapters.full import FullTrainer
         from raybias.engine.classifier import load_classifier
-        from raybias.engine.full import FullLearner
 
         spec = context.spec
         classifier = load_classifier(
             spec, self, context.words, device=context.device, dtype="float32"
         )
         half = spec.dtype != "float32"
-        return FullLearner(classifier, self, half=half, tokens_per_batch=context.tokens_per_batch)
+        return FullTrainer(classifier, self, half=half, tokens_per_batch=context.tokens_per_batch)
 
     def bytes_per_weight(self, shape: ModelShape) -> int:
         """Return the bytes of one weight, which is float32."""

@@ -14,10 +14,10 @@ from raybias.registry import method
 
 if TYPE_CHECKING:
     from raybias.config import Backbone
+    from raybias.engine.adapters.lora import LoraTrainer
     from raybias.engine.context import ModelContext
-    from raybias.engine.lora import LoraLearner
     from raybias.engine.memory import MemoryTerm
-    from raybias.engine.shape import ModelShape
+    from raybias.engine.model_shape import ModelShape
 
 #: What 004's released configuration (vectorlm) says, where a study does not say otherwise. The
 #: separator before the label is ours: theirs is not published.
@@ -76,15 +76,15 @@ class Lora(Finetuned):
 
     def check(self, backbone: Backbone, text: StudyText) -> None:
         """Refuse also target names that match no layer."""
-        from raybias.engine.lora import check_targets
+        from raybias.engine.adapters.lora import check_targets
 
         check_targets(backbone, self)
         super().check(backbone, text)
 
-    def trainer(self, context: ModelContext) -> LoraLearner:
+    def trainer(self, context: ModelContext) -> LoraTrainer:
         """Load the frozen backbone as a classifier with what tunes factors in it."""
+        from raybias.engine.adapters.lora import LoraTrainer
         from raybias.engine.classifier import load_classifier
-        from raybias.engine.lora import LoraLearner
 
         sharding = context.sharding
         with nullcontext() if sharding is None else sharding.loading():
@@ -96,7 +96,7 @@ class Lora(Finetuned):
                 dtype=context.spec.dtype,
                 begin=None if sharding is None else sharding.begin,
             )
-        return LoraLearner(
+        return LoraTrainer(
             classifier, self, tokens_per_batch=context.tokens_per_batch, group=context.group
         )
 

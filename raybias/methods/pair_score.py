@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from raybias.config import Backbone
     from raybias.engine.context import ModelContext
     from raybias.engine.memory import MemoryTerm
-    from raybias.engine.pair_scores import PairScorer
-    from raybias.engine.shape import ModelShape
+    from raybias.engine.model_shape import ModelShape
+    from raybias.engine.scoring.pair_scores import PairScorer
     from raybias.storage import Store
 
 
@@ -48,7 +48,7 @@ class PairScore(Method):
         ConfigError, ModelError: see `engine.pair_scores.check_scores`.
         """
         from raybias.engine.backbone import is_encoder
-        from raybias.engine.pair_scores import check_scores
+        from raybias.engine.scoring.pair_scores import check_scores
 
         causal = "prepend" if profile == "strict" else "bias_bench"
         scores = self.scores or ("masked" if is_encoder(backbone) else causal,)
@@ -80,7 +80,7 @@ class PairScore(Method):
 
     def predictor(self, context: ModelContext, store: Store) -> PairPredictor:
         """Load the model that the scores need."""
-        from raybias.engine.pair_scores import PairScorer, pair_loader
+        from raybias.engine.scoring.pair_scores import PairScorer, pair_loader
 
         model = context.backbone(pair_loader(context.spec, self.scores))
         return PairPredictor(

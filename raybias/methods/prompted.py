@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
     from raybias.config import Backbone
     from raybias.engine.context import ModelContext
-    from raybias.engine.generation import Generated, TextGenerator
+    from raybias.engine.generation.generator import Generated, TextGenerator
+    from raybias.engine.generation.sampling import Sampling
     from raybias.engine.memory import MemoryTerm
-    from raybias.engine.sampling import Sampling
-    from raybias.engine.shape import ModelShape
+    from raybias.engine.model_shape import ModelShape
     from raybias.storage import Store
 
 CLOSED_QUESTION: Final = "Text: {text}\nQuestion: Is the sentiment of the text {choices}?\n"
@@ -184,7 +184,7 @@ class Prompted(Method):
         ModelError: a generation_config that asks for what there is not.
         """
         from raybias.engine.backbone import empty_model
-        from raybias.engine.sampling import Sampling
+        from raybias.engine.generation.sampling import Sampling
 
         return Sampling.of(empty_model(backbone), temperature=self.temperature)
 
@@ -222,8 +222,8 @@ class Prompted(Method):
 
     def predictor(self, context: ModelContext, store: Store) -> PromptedPredictor:
         """Load the backbone with what samples answers."""
-        from raybias.engine.generation import TextGenerator
-        from raybias.engine.sampling import Sampling
+        from raybias.engine.generation.generator import TextGenerator
+        from raybias.engine.generation.sampling import Sampling
         from raybias.engine.verbalizer import verbalizer_ids
 
         backbone = context.backbone()

@@ -14,11 +14,11 @@ from raybias.registry import method
 
 if TYPE_CHECKING:
     from raybias.config import Backbone
+    from raybias.engine.adapters.soft_prompt import SoftPromptTrainer
     from raybias.engine.backbone import TextEncoder
     from raybias.engine.context import ModelContext
     from raybias.engine.memory import MemoryTerm
-    from raybias.engine.shape import ModelShape
-    from raybias.engine.soft_prompt import PromptLearner
+    from raybias.engine.model_shape import ModelShape
 
 
 @method
@@ -56,10 +56,10 @@ class SoftPrompt(Tuned):
         verbalizer_ids(text.encoder.tokenizer, text.words)
         self.check_lengths(text)
 
-    def trainer(self, context: ModelContext) -> PromptLearner:
+    def trainer(self, context: ModelContext) -> SoftPromptTrainer:
         """Load the frozen backbone with what tunes prompts on it."""
-        from raybias.engine.scoring import LabelScorer
-        from raybias.engine.soft_prompt import PromptLearner
+        from raybias.engine.adapters.soft_prompt import SoftPromptTrainer
+        from raybias.engine.scoring.label_scorer import LabelScorer
         from raybias.engine.verbalizer import verbalizer_ids
 
         backbone = context.backbone()
@@ -69,7 +69,7 @@ class SoftPrompt(Tuned):
             tokens_per_batch=context.tokens_per_batch,
             group=context.group,
         )
-        return PromptLearner(scorer, self)
+        return SoftPromptTrainer(scorer, self)
 
     def training_memory(
         self, shape: ModelShape, *, pack: int, tokens: int, device: str, partitions: int = 1

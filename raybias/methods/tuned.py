@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
+    from raybias.engine.adapters.base import AdapterTrainer, Weights
     from raybias.engine.backbone import TextEncoder
     from raybias.engine.context import ModelContext
-    from raybias.engine.learner import Learner, Weights
     from raybias.engine.memory import MemoryTerm
-    from raybias.engine.shape import ModelShape
+    from raybias.engine.model_shape import ModelShape
     from raybias.storage import Store
 
 ALL_ROWS: Final = 0
@@ -251,7 +251,7 @@ class Tuned(Method):
         )
 
     @abstractmethod
-    def trainer(self, context: ModelContext) -> Learner:
+    def trainer(self, context: ModelContext) -> AdapterTrainer:
         """Load the backbone with what tunes and reads runs of this method on it.
 
         Raises
@@ -297,12 +297,12 @@ class Tuned(Method):
 class AdapterPredictor:
     """Labels texts with tuned adapters: the label with the highest logit."""
 
-    learner: Learner
+    trainer: AdapterTrainer
     store: Store
 
     def load(self, run_id: str) -> Weights:
         """Load the weights of a run's adapter."""
-        return self.learner.load(self.store, f"adapters/{run_id}")
+        return self.trainer.load(self.store, f"adapters/{run_id}")
 
     def table(self, run: Weights, shard: Shard, items: pa.Table) -> ShardResult:
         """Compute rows of `schema.PREDICTIONS`."""
@@ -310,8 +310,8 @@ class AdapterPredictor:
 
     def label(self, run: Weights, item_ids: Sequence[str], texts: Sequence[str]) -> Labelling:
         """Label texts by the highest logit."""
-        rows = self.learner.encode(texts)
-        (logits_NL,) = self.learner.logits([run], [self.learner.prepare(rows)])
+        rows = self.trainer.encode(texts)
+        (logits_NL,) = self.trainer.logits([run], [self.trainer.prepare(rows)])
         logits = logits_NL.numpy()
         return Labelling(
             logits=logits,

@@ -14,15 +14,15 @@ import polars as pl
 
 from raybias.config import Probe, TrainingSet
 from raybias.errors import ConfigError, DataError
-from raybias.probes.amazon import ATTRIBUTES as AMAZON_ATTRIBUTES
-from raybias.probes.amazon import amazon_items, amazon_templates, attribute_name
-from raybias.probes.markedness import unmarked_forms, with_unmarked
-from raybias.probes.own import own_items
-from raybias.probes.race import ATTRIBUTE as RACE
-from raybias.probes.race import NS_PROMPTS, REGARD, RaceProbe
-from raybias.probes.sentiment import hub, own_files, semeval2018, sst5
-from raybias.probes.tables import choose
-from raybias.probes.templates import Slotted
+from raybias.probes.column_checks import choose
+from raybias.probes.templates.amazon import ATTRIBUTES as AMAZON_ATTRIBUTES
+from raybias.probes.templates.amazon import amazon_items, amazon_templates, attribute_name
+from raybias.probes.templates.custom_file import own_items
+from raybias.probes.templates.markedness import unmarked_forms, with_unmarked
+from raybias.probes.templates.regard_nsprompts import ATTRIBUTE as RACE
+from raybias.probes.templates.regard_nsprompts import NS_PROMPTS, REGARD, RaceProbe
+from raybias.probes.templates.slots import Slotted
+from raybias.probes.training.sentiment import hub, own_files, semeval2018, sst5
 from raybias.storage import Store
 
 __all__ = [

@@ -20,7 +20,7 @@ import yaml
 
 from raybias.config import Section
 from raybias.errors import DataError, OutputError, WorkFailed
-from raybias.probes.files import list_files, read_lines, read_text
+from raybias.probes.readers import list_files, read_lines, read_text
 from raybias.storage import Store
 
 

@@ -1,10 +1,10 @@
 """From tables to people: tables, figures and one page, from an OUT folder's files alone."""
 
 from raybias.report.findings import headline
+from raybias.report.load_results import add_corpus, restated
 from raybias.report.page import write_pair_page, write_report
 from raybias.report.pairs import read_pair_tables
 from raybias.report.rules import rules_of_files
-from raybias.report.source import add_corpus, restated
 from raybias.report.tables import (
     derived_tables,
     gap_table,

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from raybias.report import canvas, words
+from raybias.report import svg, wording
 
 _ROOM: Final = 1.12
 
@@ -46,11 +46,11 @@ def gap_figures(gaps: pl.DataFrame, *, level: float) -> dict[tuple[str, str, str
     Figures by (probe, attribute, rate). The rates of an attribute share order and scale.
     """
     figures = {}
-    for probe, attribute in words.probe_order(gaps):
+    for probe, attribute in wording.probe_order(gaps):
         part = gaps.filter(probe=probe, attribute=attribute)
         reach = _reach(part)
         for rate in part["rate"].unique(maintain_order=True):
-            known = words.RATES.get(rate)
+            known = wording.RATES.get(rate)
             title = f"{attribute}: {f'wrongly called {known.called}' if known else rate}"
             figures[probe, attribute, rate] = Drawn(
                 slug("gaps", probe, attribute, rate),
@@ -109,16 +109,16 @@ def _reach(part: pl.DataFrame) -> float:
 
 
 def _gap_figure(part: pl.DataFrame, rate: str, *, reach: float, title: str, level: float) -> str:
-    keys = words.shortest_keys(part)
+    keys = wording.shortest_keys(part)
     series = part.select(keys).unique(maintain_order=True).to_dicts()
     groups = group_order(part)
     step = min(0.8 / len(series), 0.24)
     row_inches = max(0.36, 0.17 * len(series) + 0.12)
     legend_inches = 0.22 * (len(series) + 1) // 2 if len(series) > 1 else 0.25
-    with canvas.drawing(canvas.WIDTH, 1.45 + row_inches * len(groups) + legend_inches) as figure:
+    with svg.drawing(svg.WIDTH, 1.45 + row_inches * len(groups) + legend_inches) as figure:
         axes = figure.subplots()
-        canvas.quiet_axes(axes, grid="x")
-        axes.axvline(0, color=canvas.INK, linewidth=1.0)
+        svg.quiet_axes(axes, grid="x")
+        axes.axvline(0, color=svg.INK, linewidth=1.0)
         for index, names in enumerate(series):
             offset = (index - (len(series) - 1) / 2) * step
             rows = part.filter(rate=rate, **names).iter_rows(named=True)
@@ -133,12 +133,12 @@ def _gap_figure(part: pl.DataFrame, rate: str, *, reach: float, title: str, leve
         axes.xaxis.set_major_formatter(FuncFormatter(signed_tick))
         axes.set_xlabel(f"← less often · more often →\ngap with {100 * level:g}% interval")
         axes.set_title(title, parse_math=False)
-        _gap_legend(figure, [words.classifier_name(names, keys) for names in series])
-        return canvas.to_svg(figure, title=title, description=_described(part, rate, groups))
+        _gap_legend(figure, [wording.classifier_name(names, keys) for names in series])
+        return svg.to_svg(figure, title=title, description=_described(part, rate, groups))
 
 
 def _dot(axes: Axes, row: Mapping[str, Any], y: float, index: int) -> None:
-    colour, marker = canvas.mark(index)
+    colour, marker = svg.mark(index)
     strong = bool(row["survives"])
     if row["low"] is not None and row["high"] is not None:
         ends = [row["low"], row["high"]]
@@ -146,15 +146,15 @@ def _dot(axes: Axes, row: Mapping[str, Any], y: float, index: int) -> None:
                   solid_capstyle="butt", zorder=2)  # fmt: skip
     axes.plot(
         [row["gap"]], [y], marker, color=colour,
-        markerfacecolor=colour if strong else canvas.PAPER, markersize=7, markeredgewidth=1.5,
+        markerfacecolor=colour if strong else svg.PAPER, markersize=7, markeredgewidth=1.5,
         zorder=3,
     )  # fmt: skip
 
 
 def _gap_legend(figure: Figure, names: Sequence[str]) -> None:
     several = len(names) > 1
-    handles = [key(*canvas.mark(i), name) for i, name in enumerate(names) if several]
-    colour = canvas.INK if several else canvas.COLOURS[0]
+    handles = [key(*svg.mark(i), name) for i, name in enumerate(names) if several]
+    colour = svg.INK if several else svg.COLOURS[0]
     handles += [
         key(colour, "o", "significant"),
         key(colour, "o", "not significant", hollow=True),
@@ -168,7 +168,7 @@ def key(colour: str, marker: str, label: str, *, hollow: bool = False) -> Line2D
     """One entry of a legend: a marker, filled or hollow, on its interval."""
     return Line2D(
         [], [], color=colour, marker=marker, label=label, markersize=7, markeredgewidth=1.5,
-        linewidth=1.3 if hollow else 2.4, markerfacecolor=canvas.PAPER if hollow else colour,
+        linewidth=1.3 if hollow else 2.4, markerfacecolor=svg.PAPER if hollow else colour,
     )  # fmt: skip
 
 
@@ -189,54 +189,54 @@ def _described(part: pl.DataFrame, rate: str, groups: Sequence[str]) -> str:
         part.filter(rate=rate).iter_rows(named=True), key=lambda row: groups.index(row["group"])
     )
     return "; ".join(
-        f"{row['model']} {row['group']} {words.signed(row['gap'])} "
-        f"{words.span(row['low'], row['high'])} {words.verdict(row)}"
+        f"{row['model']} {row['group']} {wording.signed(row['gap'])} "
+        f"{wording.span(row['low'], row['high'])} {wording.verdict(row)}"
         for row in rows
     )
 
 
 def _span_figure(part: pl.DataFrame, title: str) -> str:
-    keys = words.shortest_keys(part)
+    keys = wording.shortest_keys(part)
     rates = part["rate"].unique(maintain_order=True).to_list()
     probes = part["probe"].unique().sort().to_list()
     mean = part.group_by(keys, maintain_order=True).agg(pl.col("span").mean())
     order = mean.sort("span", *keys, descending=[True] + [False] * len(keys)).select(keys)
-    names = [words.classifier_name(row, keys) for row in order.iter_rows(named=True)]
-    with canvas.drawing(2 * canvas.WIDTH, 1.4 + 0.3 * len(names)) as figure:
+    names = [wording.classifier_name(row, keys) for row in order.iter_rows(named=True)]
+    with svg.drawing(2 * svg.WIDTH, 1.4 + 0.3 * len(names)) as figure:
         panels = figure.subplots(1, len(rates), sharex=True, sharey=True, squeeze=False)[0]
         for axes, rate in zip(panels, rates, strict=True):
-            canvas.quiet_axes(axes, grid="x")
+            svg.quiet_axes(axes, grid="x")
             for place, row in enumerate(order.iter_rows(named=True)):
                 mine = part.filter(rate=rate, **row)
                 for probe, span in mine.select("probe", "span").iter_rows():
-                    colour, marker = canvas.mark(probes.index(probe))
+                    colour, marker = svg.mark(probes.index(probe))
                     axes.plot([span], [place], marker, color=colour, markersize=6,
-                              markerfacecolor=canvas.PAPER, markeredgewidth=1.4)  # fmt: skip
+                              markerfacecolor=svg.PAPER, markeredgewidth=1.4)  # fmt: skip
                 if len(probes) > 1 and mine.height:
-                    axes.plot([mine["span"].mean()], [place], "|", color=canvas.INK,
+                    axes.plot([mine["span"].mean()], [place], "|", color=svg.INK,
                               markersize=13, markeredgewidth=2.2)  # fmt: skip
             axes.set_yticks(range(len(names)), [_shortened(n) for n in names], parse_math=False)
             axes.set_ylim(len(names) - 0.5, -0.5)
             axes.set_xlim(left=0)
-            known = words.RATES.get(rate)
+            known = wording.RATES.get(rate)
             axes.set_title(f"wrongly called {known.called}" if known else rate)
             axes.set_xlabel("highest minus lowest gap")
         _span_legend(figure, [str(probe) or "probe" for probe in probes])
         described = "; ".join(
-            f"{words.classifier_name(row, keys)} {row['probe']} {row['rate']} {row['span']:.3f}"
+            f"{wording.classifier_name(row, keys)} {row['probe']} {row['rate']} {row['span']:.3f}"
             for row in part.iter_rows(named=True)
         )
-        return canvas.to_svg(figure, title=title, description=described)
+        return svg.to_svg(figure, title=title, description=described)
 
 
 def _span_legend(figure: Figure, probes: Sequence[str]) -> None:
     handles = [
         Line2D([], [], linestyle="", color=colour, marker=marker, label=probe,
-               markerfacecolor=canvas.PAPER, markeredgewidth=1.4)
-        for probe, (colour, marker) in ((p, canvas.mark(i)) for i, p in enumerate(probes))
+               markerfacecolor=svg.PAPER, markeredgewidth=1.4)
+        for probe, (colour, marker) in ((p, svg.mark(i)) for i, p in enumerate(probes))
     ]  # fmt: skip
     if len(probes) > 1:
-        handles.append(Line2D([], [], linestyle="", color=canvas.INK, marker="|", markersize=13,
+        handles.append(Line2D([], [], linestyle="", color=svg.INK, marker="|", markersize=13,
                               markeredgewidth=2.2, label="mean over probes"))  # fmt: skip
     legend = figure.legend(handles=handles, loc="outside lower center", ncols=4)
     for text in legend.get_texts():

@@ -14,8 +14,8 @@ import polars as pl
 from raybias import schema, stats
 from raybias.config import Study
 from raybias.methods import prompted_methods
-from raybias.report import words
-from raybias.report.source import Planted
+from raybias.report import wording
+from raybias.report.load_results import Planted
 from raybias.study_record import Record
 
 #: A larger share of answers without a label is worth a caution.
@@ -80,10 +80,10 @@ def headline(gaps: pl.DataFrame) -> str:
     without = _without_verdict(gaps)
     if judged.is_empty():
         reasons = [_CANNOT.get(reason, reason) for reason in without]
-        return f"No gap could be judged: {words.listed(reasons) or 'there is none'}."
+        return f"No gap could be judged: {wording.listed(reasons) or 'there is none'}."
     n = int(judged["significant"].sum())
     verb = "is" if n == 1 else "are"
-    said = f"{n or 'None'} of {words.counted(judged.height, 'gap')} {verb} significant"
+    said = f"{n or 'None'} of {wording.counted(judged.height, 'gap')} {verb} significant"
     lasting = int(judged["survives"].sum())
     if lasting != n:
         said += f", {lasting} after correction for many tests"
@@ -100,11 +100,11 @@ def _without_verdict(gaps: pl.DataFrame) -> dict[str, int]:
 
 def no_verdicts(gaps: pl.DataFrame) -> list[str]:
     """Say of which classifiers no gap has a verdict, since most answers name no label word."""
-    keys = words.shortest_keys(gaps)
+    keys = wording.shortest_keys(gaps)
     probe = ["probe"] if gaps["probe"].n_unique() > 1 else []
     rows = gaps.filter(_unreadable()).unique([*keys, *probe], maintain_order=True)
     named = [
-        " on ".join((words.classifier_name(row, keys), *(str(row[key]) for key in probe)))
+        " on ".join((wording.classifier_name(row, keys), *(str(row[key]) for key in probe)))
         for row in rows.iter_rows(named=True)
     ]
     if len(named) > _NAMED:
@@ -127,15 +127,15 @@ def findings(gaps: pl.DataFrame) -> list[Finding]:
     """The significant gaps by rate and direction, harm first."""
     significant = gaps.filter(pl.col("survives").fill_null(False))
     rates = significant["rate"].unique(maintain_order=True).to_list()
-    rest = [(rate, sign) for rate in rates if rate not in words.RATES for sign in (1, -1)]
+    rest = [(rate, sign) for rate in rates if rate not in wording.RATES for sign in (1, -1)]
     found = []
     for rate, sign in (*_ORDER, *rest):
         rows = significant.filter(pl.col("rate") == rate, pl.col("gap").sign() == sign)
         if rows.is_empty():
             continue
-        known = words.RATES.get(rate)
+        known = wording.RATES.get(rate)
         effect = known.effect(sign) if known else ""
-        found.append(Finding(words.heading(rate, sign), effect, _groups(gaps, rows)))
+        found.append(Finding(wording.heading(rate, sign), effect, _groups(gaps, rows)))
     return found
 
 
@@ -156,9 +156,9 @@ def calibration(planted: Planted | None, gaps: pl.DataFrame) -> Calibration | No
     others = gaps.filter(~target, significant | constant)
     found = bool(rows.height) and right.height == rows.height
     share = "" if rows.height < 2 else f" in {right.height} of {rows.height} classifiers"
-    measured = words.listed([_value(row) for row in rows.iter_rows(named=True)]) or "nothing"
+    measured = wording.listed([_value(row) for row in rows.iter_rows(named=True)]) or "nothing"
     size = f" (by {planted.size:.3f})" if planted.size is not None else ""
-    known = words.RATES.get(planted.rate)
+    known = wording.RATES.get(planted.rate)
     often = f"{'more' if planted.sign > 0 else 'less'} often"
     wrong = f"wrongly called {known.called} {often}" if known else f"{planted.rate} {often}"
     return Calibration(
@@ -169,7 +169,7 @@ def calibration(planted: Planted | None, gaps: pl.DataFrame) -> Calibration | No
         f"measured {measured}.",
         others="No other group was flagged."
         if others.is_empty()
-        else f"Flagged without cause: {words.listed(_named(others))}.",
+        else f"Flagged without cause: {wording.listed(_named(others))}.",
     )
 
 
@@ -192,14 +192,14 @@ def chance_levels(composition: pl.DataFrame) -> dict[tuple[str, str], float | No
 def near_chance(accuracy: pl.DataFrame, composition: pl.DataFrame) -> list[str]:
     """One sentence per classifier and attribute whose accuracy is near guessing."""
     levels = chance_levels(composition)
-    keys = words.naming_keys(accuracy)
+    keys = wording.naming_keys(accuracy)
     found = []
     for row in accuracy.iter_rows(named=True):
         chance = levels.get((row["probe"], row["attribute"]))
         if chance is None or row["mean"] is None or row["mean"] - chance >= CHANCE_MARGIN:
             continue
         found.append(
-            f"{words.classifier_name(row, keys)} classifies {row['attribute']} near chance: "
+            f"{wording.classifier_name(row, keys)} classifies {row['attribute']} near chance: "
             f"accuracy {row['mean']:.3f}, always naming the commonest label gives {chance:.3f}."
         )
     return found
@@ -243,11 +243,13 @@ def _about_runs(study: Study, runs: pl.DataFrame) -> list[str]:
         for reason, text in (("diverged", "diverged"), ("max_steps", "stopped at max_steps")):
             seeds = part.filter(pl.col("stop_reason") == reason)["seed"].sort().to_list()
             if seeds:
-                listed = words.listed([str(seed) for seed in seeds])
-                found.append(f"{name}: {words.counted(len(seeds), 'run')} {text} (seed {listed}).")
+                listed = wording.listed([str(seed) for seed in seeds])
+                found.append(
+                    f"{name}: {wording.counted(len(seeds), 'run')} {text} (seed {listed})."
+                )
         tied = part.filter(pl.col("tied").fill_null(False))["seed"].sort().to_list()
         if tied:
-            listed = words.listed([str(seed) for seed in tied])
+            listed = wording.listed([str(seed) for seed in tied])
             found.append(
                 f"{name}: equal {by or 'validation'} accuracies; the lower seed decided the rank "
                 f"of seed {listed}."
@@ -274,7 +276,7 @@ def _about_answers(study: Study, answers: pl.DataFrame) -> list[str]:
     found = []
     high = answers.filter(pl.col("run_id") == "all", pl.col("share") > UNPARSED_SHARE)
     for row in high.iter_rows(named=True):
-        rule = words.UNPARSED.get(rules.get(row["method"], ""))
+        rule = wording.UNPARSED.get(rules.get(row["method"], ""))
         found.append(
             f"{row['model']}, {row['method']}, on {row['probe']}: no label could be read from "
             f"{row['share']:.1%} of answers{f'; such an answer counts as {rule}' if rule else ''}"
@@ -287,12 +289,12 @@ def _about_gaps(gaps: pl.DataFrame) -> list[str]:
     found = []
     undefined = gaps.filter(pl.col("gap").is_null())
     if undefined.height:
-        named = words.listed(_named(undefined))
+        named = wording.listed(_named(undefined))
         found.append(f"Not defined, since no sentence can be wrong in that way: {named}.")
     single = gaps.filter(no_verdict=stats.ONE_RUN)
     if single.height:
         found.append(
-            f"{words.counted(single.height, 'gap rests', 'gaps rest')} on one run and have no "
+            f"{wording.counted(single.height, 'gap rests', 'gaps rest')} on one run and have no "
             "interval."
         )
     return found
@@ -307,24 +309,27 @@ def _groups(gaps: pl.DataFrame, rows: pl.DataFrame) -> tuple[str, ...]:
         name = f"{key[1]} ({key[0]})" if gaps["attribute"].n_unique() > 1 else str(key[1])
         if not several:
             row = part.row(0, named=True)
-            named.append(f"{name} {words.signed(row['gap'])} {words.span(row['low'], row['high'])}")
+            named.append(
+                f"{name} {wording.signed(row['gap'])} {wording.span(row['low'], row['high'])}"
+            )
             continue
         same = gaps.filter(attribute=key[0], group=key[1], rate=part["rate"][0])
-        ends = sorted({words.signed(part["gap"].min()), words.signed(part["gap"].max())})  # type: ignore[arg-type]
+        ends = sorted({wording.signed(part["gap"].min()), wording.signed(part["gap"].max())})  # type: ignore[arg-type]
         named.append(
-            f"{name} in {part.height} of {words.counted(same.height, 'classifier')} "
+            f"{name} in {part.height} of {wording.counted(same.height, 'classifier')} "
             f"({' to '.join(ends)})"
         )
     return tuple(named)
 
 
 def _value(row: Mapping[str, Any]) -> str:
-    return f"{words.signed(row['gap'])} {words.span(row['low'], row['high'])}".strip()
+    return f"{wording.signed(row['gap'])} {wording.span(row['low'], row['high'])}".strip()
 
 
 def _named(rows: pl.DataFrame) -> Sequence[str]:
-    keys = words.naming_keys(rows)
+    keys = wording.naming_keys(rows)
     return [
-        f"{row['group']} {row['rate']} of {words.classifier_name(row, keys)} {_value(row)}".strip()
+        f"{row['group']} {row['rate']} of {wording.classifier_name(row, keys)} "
+        f"{_value(row)}".strip()
         for row in rows.iter_rows(named=True)
     ]

@@ -16,9 +16,10 @@ from markupsafe import Markup
 from raybias import schema
 from raybias.config import Study
 from raybias.methods import tuned_methods
-from raybias.report import canvas, facts, figures, findings, marked, words
-from raybias.report.marked_figures import marked_figures
-from raybias.report.source import load_planted
+from raybias.report import figures, findings, markedness_section, summary_tables, svg, wording
+from raybias.report.load_results import load_planted
+from raybias.report.markedness_figures import marked_figures
+from raybias.report.summary_tables import SummaryTable
 from raybias.storage import Store
 
 
@@ -76,12 +77,12 @@ def gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame]) 
     for figure in (each for some in (drawn, of_spans, of_marks) for each in some.values()):
         store.write_text(f"figures/{figure.name}.svg", figure.svg)
     return {
-        "rate_names": {r: f"wrongly called {w.called} ({r})" for r, w in words.RATES.items()},
+        "rate_names": {r: f"wrongly called {w.called} ({r})" for r, w in wording.RATES.items()},
         "span_figures": inlined(of_spans, "s") if _several(tables["spans"]) else [],
         "parts": _parts(tables["gaps"], drawn),
-        "marked_parts": marked.marked_parts(tables["markedness"], of_marks),
-        "breakdowns": marked.breakdown_facts(store, tables),
-        "corpus_tables": marked.corpus_facts(tables),
+        "marked_parts": markedness_section.marked_parts(tables["markedness"], of_marks),
+        "breakdowns": markedness_section.breakdown_facts(store, tables),
+        "corpus_tables": markedness_section.corpus_facts(tables),
         "urgent": tables["notes"].filter("urgent")["note"].to_list(),
         "headline": findings.headline(tables["gaps"]),
         "findings": findings.findings(tables["gaps"]),
@@ -95,7 +96,7 @@ def gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame]) 
 def inlined(drawn: Mapping[Any, figures.Drawn], prefix: str) -> list[Markup]:
     """Figures to put into a page, in order; their ids begin with `prefix`."""
     return [
-        Markup(canvas.inline(figure.svg, f"{prefix}{place}"))
+        Markup(svg.inline(figure.svg, f"{prefix}{place}"))
         for place, figure in enumerate(drawn.values())
     ]
 
@@ -105,19 +106,19 @@ def _several(spans: pl.DataFrame) -> bool:
     return spans.select(schema.KEYS).unique().height > 1
 
 
-def _summaries(tables: Mapping[str, pl.DataFrame]) -> list[facts.Facts]:
-    summaries = [facts.plain("Spans: largest minus smallest mean gap", tables["spans"])]
+def _summaries(tables: Mapping[str, pl.DataFrame]) -> list[SummaryTable]:
+    summaries = [summary_tables.plain("Spans: largest minus smallest mean gap", tables["spans"])]
     if tables["spans"]["probe"].n_unique() > 1:
         title = "Mean spans over probes; rank 1 is the widest"
-        summaries.append(facts.plain(title, tables["spans_mean"]))
+        summaries.append(summary_tables.plain(title, tables["spans_mean"]))
     if tables["gaps"]["model"].n_unique() > 1:
         title = "Net significance: models significantly above minus below the mean"
-        summaries.append(facts.plain(title, tables["net_significance"]))
+        summaries.append(summary_tables.plain(title, tables["net_significance"]))
     if _several(tables["spans"]):
         title = (
             "Extremes: how often a group's gap is highest or lowest (the first by name of equals)"
         )
-        summaries.append(facts.plain(title, tables["extremes"]))
+        summaries.append(summary_tables.plain(title, tables["extremes"]))
     return summaries
 
 
@@ -135,7 +136,7 @@ def _certainty(study: Study, gaps: pl.DataFrame) -> dict[str, Any]:
         "percent": f"{100 * level:g}%",
         "alpha": f"{100 * (1 - level):g}%",
         "interval": study.statistics.interval,
-        "interval_name": words.INTERVALS.get(str(study.statistics.interval), ""),
+        "interval_name": wording.INTERVALS.get(str(study.statistics.interval), ""),
         "adjusted": study.statistics.adjust == "benjamini_hochberg",
     }
 
@@ -144,7 +145,7 @@ def _parts(
     gaps: pl.DataFrame, drawn: Mapping[tuple[str, str, str], figures.Drawn]
 ) -> list[AttributePart]:
     parts = []
-    for place, (probe, attribute) in enumerate(words.probe_order(gaps)):
+    for place, (probe, attribute) in enumerate(wording.probe_order(gaps)):
         part = gaps.filter(probe=probe, attribute=attribute)
         rates = tuple(part["rate"].unique(maintain_order=True))
         inside = part.filter(pl.col("in_mean"))["group"].unique().sort().to_list()
@@ -153,10 +154,10 @@ def _parts(
                 anchor=f"gaps-{place}",
                 probe=probe,
                 attribute=attribute,
-                mean=words.listed(inside),
+                mean=wording.listed(inside),
                 rates=rates,
                 figures=tuple(
-                    Markup(canvas.inline(drawn[probe, attribute, rate].svg, f"g{place}-{i}"))
+                    Markup(svg.inline(drawn[probe, attribute, rate].svg, f"g{place}-{i}"))
                     for i, rate in enumerate(rates)
                 ),
                 blocks=_blocks(part, rates),
@@ -166,7 +167,7 @@ def _parts(
 
 
 def _blocks(part: pl.DataFrame, rates: tuple[str, ...]) -> tuple[Block, ...]:
-    keys = words.naming_keys(part)
+    keys = wording.naming_keys(part)
     order = figures.group_order(part)
     blocks = []
     for names in part.select(keys).unique(maintain_order=True).iter_rows(named=True):
@@ -178,19 +179,19 @@ def _blocks(part: pl.DataFrame, rates: tuple[str, ...]) -> tuple[Block, ...]:
                 shown = tuple(_cell(cells[rate]) if rate in cells else None for rate in rates)
                 first = next(iter(cells.values()))
                 rows.append((group, bool(first["in_mean"]), int(first["n_runs"]), shown))
-        blocks.append(Block(words.classifier_name(names, keys), tuple(rows)))
+        blocks.append(Block(wording.classifier_name(names, keys), tuple(rows)))
     return tuple(blocks)
 
 
 def _cell(row: Mapping[str, Any]) -> Cell:
-    known = words.RATES.get(row["rate"])
+    known = wording.RATES.get(row["rate"])
     effect = known.effect(row["gap"]) if known is not None and row["survives"] else ""
     often = "more often" if effect and row["gap"] > 0 else "less often"
     return Cell(
-        gap=words.signed(row["gap"]),
-        interval=words.span(row["low"], row["high"]),
-        rate=words.number(row["mean_rate"]),
-        q_value=words.probability(row["q_value"]),
-        verdict=f"{often}: {effect}" if effect else words.verdict(row),
+        gap=wording.signed(row["gap"]),
+        interval=wording.span(row["low"], row["high"]),
+        rate=wording.number(row["mean_rate"]),
+        q_value=wording.probability(row["q_value"]),
+        verdict=f"{often}: {effect}" if effect else wording.verdict(row),
         effect=effect,
     )

@@ -14,13 +14,13 @@ import polars as pl
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from raybias.config import Study
-from raybias.report import facts, findings
+from raybias.report import findings, summary_tables
 from raybias.report.export import write_results
 from raybias.report.gap_page import gap_section, inlined
+from raybias.report.load_results import load_runs, load_sampling
 from raybias.report.pair_page import PairSection
 from raybias.report.pairs import PairRules, StudyPairs, read_study_pairs, write_pairs
 from raybias.report.run_figures import run_figures
-from raybias.report.source import load_runs, load_sampling
 from raybias.report.tables import no_gaps, write_tables
 from raybias.storage import Store
 from raybias.study_record import Record, read_record
@@ -130,22 +130,22 @@ def _measured_on(
     drawn = run_figures(runs, study.methods)
     for figure in drawn.values():
         store.write_text(f"figures/{figure.name}.svg", figure.svg)
-    found = [facts.backbones(study, runs, record)]
+    found = [summary_tables.backbones(study, runs, record)]
     context: dict[str, Any] = {
         "runs": inlined(drawn, "r"),
-        "options": facts.options(study),
+        "options": summary_tables.options(study),
         "measured_on": found,
     }
     if tables:
         sampling = load_sampling(store, runs)
-        found.append(facts.training(study, runs))
-        found.append(facts.prompting(study, [b.name for b in study.backbones], sampling))
-        found.append(facts.answers(tables["answers"]))
+        found.append(summary_tables.training(study, runs))
+        found.append(summary_tables.prompting(study, [b.name for b in study.backbones], sampling))
+        found.append(summary_tables.answers(tables["answers"]))
         chance = findings.chance_levels(tables["composition"])
         context |= {
-            "accuracy": facts.accuracy_rows(tables["accuracy"], chance),
-            "run_rows": facts.plain("Every run", tables["runs"].select(_RUN_COLUMNS)),
-            "sizes": facts.probe_sizes(tables["composition"], tables["gaps"]),
+            "accuracy": summary_tables.accuracy_rows(tables["accuracy"], chance),
+            "run_rows": summary_tables.plain("Every run", tables["runs"].select(_RUN_COLUMNS)),
+            "sizes": summary_tables.probe_sizes(tables["composition"], tables["gaps"]),
         }
     context["measured_on"] = [each for each in found if each.rows]
     return context

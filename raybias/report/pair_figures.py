@@ -16,7 +16,7 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from raybias.report import canvas, words
+from raybias.report import svg, wording
 from raybias.report.figures import Drawn, key, signed_tick, slug
 from raybias.stats.intervals import Adjust
 from raybias.stats.pairs import AVERAGES, STYLES
@@ -49,10 +49,8 @@ class _Dots:
         rows = [*types, *(name for name in AVERAGES if name in set(part["bias_type"]))]
         across = min(_ACROSS, len(names))
         down = math.ceil(len(names) / across)
-        width = 1.9 + (2 * canvas.WIDTH - 1.9) * across / _ACROSS
-        with canvas.drawing(
-            max(width, canvas.WIDTH), 1.25 + down * (0.75 + 0.26 * len(rows))
-        ) as figure:
+        width = 1.9 + (2 * svg.WIDTH - 1.9) * across / _ACROSS
+        with svg.drawing(max(width, svg.WIDTH), 1.25 + down * (0.75 + 0.26 * len(rows))) as figure:
             panels = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).ravel()
             for axes, name in zip(panels, names, strict=False):
                 self._panel(axes, part.filter(pl.col(self.panels) == name), rows)
@@ -67,12 +65,12 @@ class _Dots:
             figure.suptitle(title, parse_math=False, fontsize=11, x=0.01, ha="left")
             strong = "survives correction" if self.adjust != "none" else "significant"
             handles = [
-                key(canvas.COLOURS[0], "o", strong),
-                key(canvas.COLOURS[0], "o", "not", hollow=True),
-                key(canvas.INK, "D", "average (of types: no test)", hollow=True),
+                key(svg.COLOURS[0], "o", strong),
+                key(svg.COLOURS[0], "o", "not", hollow=True),
+                key(svg.INK, "D", "average (of types: no test)", hollow=True),
             ]
             figure.legend(handles=handles, loc="outside lower center", ncols=3)
-            return canvas.to_svg(figure, title=title, description=self._described(part))
+            return svg.to_svg(figure, title=title, description=self._described(part))
 
     def _scale(self, axes: Axes, part: pl.DataFrame, rows: list[str]) -> None:
         away = (pl.col(self.column, "low", "high") - self.neutral).abs().max()
@@ -87,15 +85,15 @@ class _Dots:
             axes.xaxis.set_major_formatter(FuncFormatter(signed_tick))
 
     def _panel(self, axes: Axes, part: pl.DataFrame, rows: list[str]) -> None:
-        canvas.quiet_axes(axes, grid="x")
-        axes.axvline(self.neutral, color=canvas.INK, linewidth=1.0)
+        svg.quiet_axes(axes, grid="x")
+        axes.axvline(self.neutral, color=svg.INK, linewidth=1.0)
         for row in part.iter_rows(named=True):
             _dot(axes, row, row[self.column], rows.index(row["bias_type"]))
 
     def _described(self, part: pl.DataFrame) -> str:
         return "; ".join(
-            f"{row[self.panels]} {row['bias_type']} {words.signed(row[self.column])} "
-            f"{words.span(row['low'], row['high'])}"
+            f"{row[self.panels]} {row['bias_type']} {wording.signed(row[self.column])} "
+            f"{wording.span(row['low'], row['high'])}"
             for row in part.iter_rows(named=True)
         )
 
@@ -145,11 +143,11 @@ def effect_figures(effects: pl.DataFrame, *, level: float, adjust: Adjust) -> li
 
 def _dot(axes: Axes, row: Mapping[str, Any], value: float, y: float) -> None:
     average = row["bias_type"] in AVERAGES
-    colour = canvas.INK if average else canvas.COLOURS[0]
+    colour = svg.INK if average else svg.COLOURS[0]
     strong = bool(row["survives"])
     if row["low"] is not None and row["high"] is not None:
         axes.plot([row["low"], row["high"]], [y, y], color=colour,
                   linewidth=2.4 if strong else 1.3, solid_capstyle="butt", zorder=2)  # fmt: skip
     axes.plot([value], [y], "D" if average else "o", color=colour, markersize=6,
               markeredgewidth=1.4, zorder=3,
-              markerfacecolor=colour if strong else canvas.PAPER)  # fmt: skip
+              markerfacecolor=colour if strong else svg.PAPER)  # fmt: skip

@@ -13,8 +13,9 @@ from typing import Final
 import polars as pl
 from markupsafe import Markup
 
-from raybias.report import canvas, facts, pair_scores, words
+from raybias.report import pair_scores, summary_tables, svg, wording
 from raybias.report.figures import Drawn
+from raybias.report.summary_tables import SummaryTable
 from raybias.stats.intervals import Adjust
 from raybias.stats.pairs import AVERAGES, FEWEST_MODELS, STYLES, VERDICTS, WEIGHTED
 
@@ -43,7 +44,7 @@ class StylePart:
     verdicts: tuple[tuple[str, int, str], ...]
     """Each verdict given, how often over all pairs of a metric, and its definition."""
     survivors: str
-    tables: tuple[facts.Facts, ...]
+    tables: tuple[SummaryTable, ...]
     figures: tuple[Markup, ...]
 
 
@@ -54,12 +55,12 @@ class PairSection:
     headline: str
     findings: tuple[str, ...]
     """What each score says, over all pairs."""
-    tables: tuple[facts.Facts, ...]
+    tables: tuple[SummaryTable, ...]
     """Scores, to read."""
     figures: tuple[Markup, ...]
     styles: StylePart | None
     """None where there is the original alone."""
-    details: tuple[facts.Facts, ...]
+    details: tuple[SummaryTable, ...]
     """To look up; folded."""
     lists: str
     """How many t tests between lists of sentence scores are beyond 1.96."""
@@ -149,7 +150,7 @@ def _styles(
 
 def _inlined(drawn: Sequence[Drawn], prefix: str) -> tuple[Markup, ...]:
     return tuple(
-        Markup(canvas.inline(figure.svg, f"{prefix}{place}")) for place, figure in enumerate(drawn)
+        Markup(svg.inline(figure.svg, f"{prefix}{place}")) for place, figure in enumerate(drawn)
     )
 
 
@@ -165,14 +166,14 @@ def _lists(tables: Mapping[str, pl.DataFrame]) -> str:
     return (
         f"{table['marked'].sum():,} of {table['t_value'].count():,} tests of two lists have |t| "
         f"above 1.96. Within one style, the stereotyping sentences are so scored higher than the "
-        f"others in {higher} of {words.counted(sides.height, 'test')}, and lower in {lower}."
+        f"others in {higher} of {wording.counted(sides.height, 'test')}, and lower in {lower}."
     )
 
 
 def _size(tables: Mapping[str, pl.DataFrame], sizes: Mapping[str, float]) -> Iterator[str]:
     """A sentence per metric on the preference of the originals, and what all trends say."""
     if "size" not in tables:
-        found = words.counted(len(sizes), "model", "different models")
+        found = wording.counted(len(sizes), "model", "different models")
         yield (
             f"There {'is' if len(sizes) == 1 else 'are'} {found} here whose number of parameters "
             f"is known, and no trend is given: with fewer than {FEWEST_MODELS} that differ, which "
@@ -184,17 +185,17 @@ def _size(tables: Mapping[str, pl.DataFrame], sizes: Mapping[str, float]) -> Ite
     for row in whole.iter_rows(named=True):
         yield (
             f"{row['probe'] or 'pairs'} ({row['score']}), originals: over {row['n_models']} models "
-            f"of {words.magnitude(row['smallest'])} to {words.magnitude(row['largest'])} "
-            f"parameters, each tenfold goes with {words.signed(row['slope'], 1)} points "
-            f"{words.span(row['low'], row['high'], 1)}; rank correlation "
-            f"{words.signed(row['spearman'], 2)}, p {words.probability(row['p_value'])}."
+            f"of {wording.magnitude(row['smallest'])} to {wording.magnitude(row['largest'])} "
+            f"parameters, each tenfold goes with {wording.signed(row['slope'], 1)} points "
+            f"{wording.span(row['low'], row['high'], 1)}; rank correlation "
+            f"{wording.signed(row['spearman'], 2)}, p {wording.probability(row['p_value'])}."
         )
     passed = (table.filter(pl.col(name) <= 0.05).height for name in ("p_value", "q_value"))
     models = int(table["n_models"].max())  # type: ignore[arg-type]
     yield (
         f"Of {table.height:,} rank correlations of scores and effects with size, {next(passed)} "
         f"have p at most 0.05, and {next(passed)} after correction. {models} models in perfect "
-        f"order have p {words.probability(2 / factorial(models))}, and no less is possible."
+        f"order have p {wording.probability(2 / factorial(models))}, and no less is possible."
     )
 
 
@@ -202,7 +203,7 @@ def _headline(counts: Mapping[str, int]) -> str:
     total = sum(counts.values())
     changed = sum(counts.get(name, 0) for name in list(VERDICTS)[:3])
     moved = counts.get("moves, sign kept", 0)
-    of = words.counted(total, "metric")
+    of = wording.counted(total, "metric")
     if changed:
         return f"The conclusion depends on style in {changed} of {of}."
     if moved:
@@ -222,13 +223,13 @@ def _findings(effects: pl.DataFrame, strict: bool) -> Iterator[str]:
         sizes = sorted(part["effect"].abs())
         if metrics == 1:
             row = part.row(0, named=True)
-            yield f"{moved} by {sizes[0]:.1f} points {words.span(row['low'], row['high'], 1)}"
+            yield f"{moved} by {sizes[0]:.1f} points {wording.span(row['low'], row['high'], 1)}"
         else:
             ends = " to ".join(dict.fromkeys(f"{size:.1f}" for size in (sizes[0], sizes[-1])))
             yield f"{moved} in {part.height} of {metrics} metrics, by {ends} points"
 
 
-def _read(tables: Mapping[str, pl.DataFrame]) -> list[facts.Facts]:
+def _read(tables: Mapping[str, pl.DataFrame]) -> list[SummaryTable]:
     effects = tables["style_effects"]
     found = [
         _verdict_facts(tables["stability"].filter(bias_type=WEIGHTED)),
@@ -237,7 +238,7 @@ def _read(tables: Mapping[str, pl.DataFrame]) -> list[facts.Facts]:
     if "variance" in tables:
         shares = tables["variance"].filter(bias_type="all").drop("bias_type", "total")
         title = "Shares of variance: style, content (which pair it is), and their interaction"
-        found.append(facts.plain(title, shares))
+        found.append(summary_tables.plain(title, shares))
     return found
 
 
@@ -246,7 +247,7 @@ def _metric_keys(frame: pl.DataFrame) -> list[str]:
     return ["model", *(key for key in ("score", "probe") if frame[key].n_unique() > 1)]
 
 
-def _verdict_facts(stability: pl.DataFrame) -> facts.Facts:
+def _verdict_facts(stability: pl.DataFrame) -> SummaryTable:
     keys = _metric_keys(stability)
     rows = tuple(
         (
@@ -254,7 +255,7 @@ def _verdict_facts(stability: pl.DataFrame) -> facts.Facts:
             f"{row['original']:.1f}",
             f"{row['lowest']:.1f} to {row['highest']:.1f}",
             f"{row['moved']} of {row['n_styles']}",
-            f"{words.signed(row['largest_effect'], 1)} ({_spaced(row['largest_style'])})",
+            f"{wording.signed(row['largest_effect'], 1)} ({_spaced(row['largest_style'])})",
             _share(row["flip_share"]),
             row["verdict"],
         )
@@ -262,10 +263,10 @@ def _verdict_facts(stability: pl.DataFrame) -> facts.Facts:
     )
     headers = (*keys, "original", "over styles", "styles that move it", "largest effect", "flips",
                "verdict")  # fmt: skip
-    return facts.Facts("Does the conclusion hold under every style? Over all pairs", headers, rows)
+    return SummaryTable("Does the conclusion hold under every style? Over all pairs", headers, rows)
 
 
-def _effect_facts(effects: pl.DataFrame) -> facts.Facts:
+def _effect_facts(effects: pl.DataFrame) -> SummaryTable:
     keys = _metric_keys(effects)
     rows = tuple(
         (
@@ -274,9 +275,9 @@ def _effect_facts(effects: pl.DataFrame) -> facts.Facts:
             f"{row['n']:,}",
             f"{row['original']:.1f}",
             f"{row['value']:.1f}",
-            f"{words.signed(row['effect'], 1)} {words.span(row['low'], row['high'], 1)}",
+            f"{wording.signed(row['effect'], 1)} {wording.span(row['low'], row['high'], 1)}",
             _share(row["flip_share"]),
-            words.probability(row["q_value"]),
+            wording.probability(row["q_value"]),
             "moves it" if row["survives"] else "not shown",
         )
         for row in effects.iter_rows(named=True)
@@ -284,7 +285,7 @@ def _effect_facts(effects: pl.DataFrame) -> facts.Facts:
     headers = (*keys, "style", "pairs", "original", "under it", "effect and interval", "flips", "q",
                "reading")  # fmt: skip
     title = "Average paired effect of each style, in points, over all pairs"
-    return facts.Facts(title, headers, rows)
+    return SummaryTable(title, headers, rows)
 
 
 def _spaced(style: str) -> str:
@@ -295,23 +296,23 @@ def _share(value: float | None) -> str:
     return "" if value is None else f"{value:.1%}"
 
 
-def _looked_up(tables: Mapping[str, pl.DataFrame]) -> list[facts.Facts]:
+def _looked_up(tables: Mapping[str, pl.DataFrame]) -> list[SummaryTable]:
     kinds = ~pl.col("bias_type").is_in(AVERAGES)
     scores = tables["bias_scores"].select(
         *_KEYS, "bias_type", "style", "n", "ties", "value", "low", "high", "p_value", "q_value",
         "significant", "survives", "resolvable",
     )  # fmt: skip
-    found = [facts.plain("Every score, with its interval and test", scores)]
+    found = [summary_tables.plain("Every score, with its interval and test", scores)]
     if "style_effects" in tables:
         effects = tables["style_effects"].select(
             *_KEYS, "bias_type", "style", "n", "original", "value", "effect", "low", "high",
             "flip_share", "q_value", "survives", "pairs_needed", "resolvable",
         )  # fmt: skip
         found += [
-            facts.plain("Verdict by bias type", tables["stability"].filter(kinds).select(
+            summary_tables.plain("Verdict by bias type", tables["stability"].filter(kinds).select(
                 *_KEYS, "bias_type", "original", "lowest", "highest", "moved", "smallest_effect",
                 "pairs_needed", "verdict")),
-            facts.plain("Effect of each style by bias type", effects),
+            summary_tables.plain("Effect of each style by bias type", effects),
         ]  # fmt: skip
     for name, title in (
         ("table2_summary", "Scores of the originals and extreme changes (Table 2)"),
@@ -322,5 +323,5 @@ def _looked_up(tables: Mapping[str, pl.DataFrame]) -> list[facts.Facts]:
         ("size", "Trends with model size: points for each tenfold of parameters"),
     ):
         if name in tables:
-            found.append(facts.plain(title, tables[name]))
+            found.append(summary_tables.plain(title, tables[name]))
     return [table for table in found if table.rows]

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import polars as pl
 
-from raybias.report import facts, words
+from raybias.report import wording
+from raybias.report.summary_tables import SummaryTable
 from raybias.stats.pairs import STYLES, UNWEIGHTED, WEIGHTED
 
 _METRIC: Final = ["model", "score", "probe"]
@@ -30,7 +31,7 @@ def headline(scores: pl.DataFrame) -> str:
         return sentence(whole.row(0, named=True), _metric_keys(whole))
     differ = int(whole["survives"].fill_null(False).sum())
     verb = "differs" if differ == 1 else "differ"
-    return f"{differ or 'None'} of {words.counted(whole.height, 'score')} {verb} from no bias."
+    return f"{differ or 'None'} of {wording.counted(whole.height, 'score')} {verb} from no bias."
 
 
 def findings(scores: pl.DataFrame) -> Iterator[str]:
@@ -49,15 +50,15 @@ def sentence(row: Mapping[str, Any], keys: list[str]) -> str:
     row: of `stats.pairs.bias_scores`.
     keys: the columns that name its metric.
     """
-    name = words.classifier_name(row, keys)
+    name = wording.classifier_name(row, keys)
     if row["test"] == "sign":
         return (
             f"{name} prefers the more stereotypical sentence in {row['value']:.1f}% of "
-            f"{words.counted(row['n'], 'pair')} {interval(row)}: {reading(row)}."
+            f"{wording.counted(row['n'], 'pair')} {interval(row)}: {reading(row)}."
         ).replace(" :", ":")
     return (
-        f"{name} finds whom a pronoun stands for {words.signed(row['value'], 1)} points more often "
-        f"where the answer fits the stereotype, over {words.counted(row['n'], 'pair')} "
+        f"{name} finds whom a pronoun stands for {wording.signed(row['value'], 1)} points more "
+        f"often where the answer fits the stereotype, over {wording.counted(row['n'], 'pair')} "
         f"{interval(row)}: {reading(row)}."
     ).replace(" :", ":")
 
@@ -68,7 +69,7 @@ def interval(row: Mapping[str, Any]) -> str:
         return ""
     if row["test"] == "sign":
         return f"[{row['low']:.1f}, {row['high']:.1f}]"
-    return words.span(row["low"], row["high"], 1)
+    return wording.span(row["low"], row["high"], 1)
 
 
 def reading(row: Mapping[str, Any]) -> str:
@@ -83,7 +84,7 @@ def reading(row: Mapping[str, Any]) -> str:
     return f"not shown to differ from {none}"
 
 
-def tables(found: Mapping[str, pl.DataFrame]) -> list[facts.Facts]:
+def tables(found: Mapping[str, pl.DataFrame]) -> list[SummaryTable]:
     """The tables of scores that a reader wants: over all pairs, and the originals by type.
 
     Parameters
@@ -104,14 +105,14 @@ def tables(found: Mapping[str, pl.DataFrame]) -> list[facts.Facts]:
     return made
 
 
-def read_pairs(scores: pl.DataFrame) -> facts.Facts:
+def read_pairs(scores: pl.DataFrame) -> SummaryTable:
     """How many pairs of each bias type were read, and in how many styles."""
     types = scores.filter(~pl.col("bias_type").is_in([WEIGHTED, UNWEIGHTED]))
     read = types.group_by("probe", "bias_type", maintain_order=True).agg(
         pl.col("n").max(), styles=pl.col("style").n_unique()
     )
     rows = tuple((probe, kind, f"{n:,}", str(k)) for probe, kind, n, k in read.iter_rows())
-    return facts.Facts("Pairs that were read", ("probe", "bias type", "pairs", "styles"), rows)
+    return SummaryTable("Pairs that were read", ("probe", "bias type", "pairs", "styles"), rows)
 
 
 def _whole(scores: pl.DataFrame) -> pl.DataFrame:
@@ -124,7 +125,7 @@ def _metric_keys(frame: pl.DataFrame) -> list[str]:
     return ["model", *(key for key in ("score", "probe") if frame[key].n_unique() > 1)]
 
 
-def _preferences(part: pl.DataFrame, found: Mapping[str, pl.DataFrame], what: str) -> facts.Facts:
+def _preferences(part: pl.DataFrame, found: Mapping[str, pl.DataFrame], what: str) -> SummaryTable:
     keys = _metric_keys(part)
     # The stereotype stands in sent_more of stereo pairs and in sent_less of the others.
     sides = found["tables8_9_scores"].filter(pl.col("part") != "all")
@@ -138,18 +139,18 @@ def _preferences(part: pl.DataFrame, found: Mapping[str, pl.DataFrame], what: st
             f"{row['ties']:,}",
             f"{row['value']:.1f}",
             interval(row),
-            *(words.number(row.get(side), 1) for side in ("stereo", "antistereo")),
-            words.probability(row["q_value"]),
+            *(wording.number(row.get(side), 1) for side in ("stereo", "antistereo")),
+            wording.probability(row["q_value"]),
             *_verdict(row),
         )
         for row in part.join(wide, on=by, how="left", maintain_order="left").iter_rows(named=True)
     )
     headers = (*keys, "bias type", "style", "pairs", "ties", "preference %", "interval", "stereo",
                "antistereo", "q", "reading", "shows from")  # fmt: skip
-    return facts.Facts(f"Preference for the more stereotypical sentence, {what}", headers, rows)
+    return SummaryTable(f"Preference for the more stereotypical sentence, {what}", headers, rows)
 
 
-def _differences(part: pl.DataFrame, found: Mapping[str, pl.DataFrame], what: str) -> facts.Facts:
+def _differences(part: pl.DataFrame, found: Mapping[str, pl.DataFrame], what: str) -> SummaryTable:
     keys = _metric_keys(part)
     means = found["table3_winobias"].rename({"rule": "score", "wino_type": "bias_type"})
     by = [*_METRIC, "style", "bias_type"]
@@ -159,17 +160,17 @@ def _differences(part: pl.DataFrame, found: Mapping[str, pl.DataFrame], what: st
             *(row[key] for key in keys),
             *_place(row),
             f"{row['n']:,}",
-            *(words.number(row[side], 1) for side in ("pro", "anti")),
-            words.signed(row["value"], 1),
+            *(wording.number(row[side], 1) for side in ("pro", "anti")),
+            wording.signed(row["value"], 1),
             interval(row),
-            words.probability(row["q_value"]),
+            wording.probability(row["q_value"]),
             *_verdict(row),
         )
         for row in joined.iter_rows(named=True)
     )
     headers = (*keys, "type", "style", "pairs", "pro %", "anti %", f"pro {_MINUS} anti",
                "interval", "q", "reading", "shows from")  # fmt: skip
-    return facts.Facts(f"Pronouns resolved right, mean over prompts, {what}", headers, rows)
+    return SummaryTable(f"Pronouns resolved right, mean over prompts, {what}", headers, rows)
 
 
 def _place(row: Mapping[str, Any]) -> tuple[str, str]:
@@ -179,4 +180,4 @@ def _place(row: Mapping[str, Any]) -> tuple[str, str]:
 def _verdict(row: Mapping[str, Any]) -> tuple[str, str]:
     if row["bias_type"] == UNWEIGHTED:
         return "no test", ""
-    return reading(row), words.number(row["resolvable"], 1)
+    return reading(row), wording.number(row["resolvable"], 1)

@@ -14,11 +14,11 @@ import polars as pl
 
 from raybias.config import Profile, Statistics, Study
 from raybias.errors import DataError
-from raybias.report import words
+from raybias.report import wording
+from raybias.report.load_results import as_frame
 from raybias.report.pair_figures import effect_figures, score_figures
 from raybias.report.pair_page import PairFigures, PairSection, pair_section
-from raybias.report.source import as_frame
-from raybias.report.t_figures import t_figures
+from raybias.report.t_test_figures import t_figures
 from raybias.report.tables import write_frame
 from raybias.stats import pairs
 from raybias.stats.intervals import Adjust
@@ -255,7 +255,7 @@ def _cautions(store: Store, study: Study, files: pairs.ScoreFiles) -> Iterator[s
         if "kept" in items.columns:
             for row in _by_style(items.filter(pl.col("kept").fill_null(False)), ()):
                 yield (
-                    f"{row['style']} left {words.counted(row['n'], 'pair')} of {probe.name} as "
+                    f"{row['style']} left {wording.counted(row['n'], 'pair')} of {probe.name} as "
                     "they were, for want of an adequate rewording; they hold its effect down."
                 )
         there = files.pair_scores if "bias_type" in items.columns else files.answers
@@ -271,7 +271,7 @@ def _unread(items: pl.DataFrame, there: pl.DataFrame, probe: str) -> Iterator[st
         if missing > 0:
             yield (
                 f"{' by '.join(row[name] for name in by)} lacks "
-                f"{words.counted(missing, 'pair')} of {probe} under {row['style']}: the study is "
+                f"{wording.counted(missing, 'pair')} of {probe} under {row['style']}: the study is "
                 "not finished."
             )
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from raybias.config import Interval, Profile, Statistics
 from raybias.errors import ConfigError
-from raybias.report.source import restated
+from raybias.report.load_results import restated
 from raybias.report.tables import rules_of
 from raybias.stats import GapRules
 from raybias.storage import Store

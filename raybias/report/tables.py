@@ -16,8 +16,8 @@ from tabulate import tabulate
 
 from raybias import schema, stats
 from raybias.config import Statistics, Study
-from raybias.report import findings, words
-from raybias.report.source import as_frame, count_predictions, load_corpus, load_runs
+from raybias.report import findings, wording
+from raybias.report.load_results import as_frame, count_predictions, load_corpus, load_runs
 from raybias.storage import Store
 
 #: Tables for programs alone; they have a row per run or template.
@@ -178,20 +178,20 @@ def gap_table(gaps: pl.DataFrame) -> str:
     ----------
     gaps: schema.GAPS.
     """
-    keys = words.naming_keys(gaps)
+    keys = wording.naming_keys(gaps)
     probes = ["probe"] if gaps["probe"].n_unique() > 1 else []
     columns = [*probes, *keys, "attribute", "group", "rate"]
     rows = [
         [
             *(row[key] for key in columns),
-            words.signed(row["gap"]),
-            words.span(row["low"], row["high"]),
+            wording.signed(row["gap"]),
+            wording.span(row["low"], row["high"]),
             row["n_runs"],
-            words.verdict(row),
+            wording.verdict(row),
         ]
         for row in gaps.iter_rows(named=True)
     ]
-    levels = f"interval ({words.listed(gaps['interval'].unique(maintain_order=True).to_list())})"
+    levels = f"interval ({wording.listed(gaps['interval'].unique(maintain_order=True).to_list())})"
     headers = [*columns, "gap", levels, "runs", "verdict"]
     return tabulate(rows, headers=headers, tablefmt="simple", disable_numparse=True)
 

@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 import ray.data
 
 from raybias.errors import DataError
-from raybias.probes.corpus import FOUND, Vocabulary, counts, find
-from raybias.runtime.cluster import clear_errors
+from raybias.probes.templates.corpus import FOUND, Vocabulary, counts, find
+from raybias.runtime.ray_session import translating_errors
 from raybias.storage import Store, split_uri
 
 #: What a data set of the hub, or one that `datasets` reads from a folder, begins with.
@@ -78,7 +78,7 @@ def corpus_counts(
     patterns = [vocabulary.pattern() for vocabulary in known]
     found: list[pl.DataFrame] = []
     total = 0
-    with clear_errors(f"counting in {source}"):
+    with translating_errors(f"counting in {source}"):
         parts = _documents(source, column, split, piece_bytes).map_batches(
             _count, fn_kwargs={"patterns": patterns}, batch_size=None, batch_format="pyarrow"
         )

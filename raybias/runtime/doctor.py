@@ -21,10 +21,10 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from raybias.errors import PlanError
+from raybias.planning.inventory import size
+from raybias.planning.precision import choose
 from raybias.redaction import redact
-from raybias.runtime.inventory import size
-from raybias.runtime.precision import choose
-from raybias.runtime.weaknesses import Finding, cluster_weaknesses, out_weaknesses
+from raybias.runtime.serve.security_audit import Finding, cluster_weaknesses, out_weaknesses
 
 _SCRATCH_NEEDED: Final = 2 * 2**30
 _MEMORY_NEEDED: Final = 4 * 2**30
@@ -132,8 +132,8 @@ def _disk() -> Iterator[Finding]:
 
 
 def _ray(address: str | None) -> Iterator[Finding]:
-    from raybias.runtime.cluster import connected
     from raybias.runtime.inventory import read_inventory
+    from raybias.runtime.ray_session import connected
 
     try:
         with connected(address):

@@ -22,17 +22,18 @@ import pyarrow.compute as pc
 from raybias.config import Backbone, Method, Study
 from raybias.methods import fit_methods
 from raybias.methods.prediction import Shard, UntrainedRun
+from raybias.planning.inventory import with_autoscaled_nodes
+from raybias.planning.plan import Plan, plan, read_items
+from raybias.planning.preflight import check_inputs, check_rewritten, study_text
+from raybias.planning.resolve import resolve_models
+from raybias.planning.shards import missing, shards_of
+from raybias.planning.stage_plans import ScorePlan
 from raybias.probes import training_sentences
-from raybias.probes.pair_probes import PAIR_PROBES
-from raybias.runtime.checks import check_inputs, check_rewritten, study_text
-from raybias.runtime.cluster import clear_errors, connected
-from raybias.runtime.inventory import grown, read_inventory
+from raybias.probes.pairs.items import PAIR_PROBES
+from raybias.runtime.inventory import read_inventory
 from raybias.runtime.metrics import Meter
-from raybias.runtime.plan import Plan, plan, read_items
 from raybias.runtime.progress import Advance, Done, Reporter
-from raybias.runtime.resolve import resolve_models
-from raybias.runtime.shards import missing, shards_of
-from raybias.runtime.stages import ScorePlan
+from raybias.runtime.ray_session import connected, translating_errors
 from raybias.runtime.tracking import check_tracking, track_runs
 from raybias.schema import ITEMS, RUNS
 from raybias.seeding import key
@@ -88,7 +89,9 @@ def run_study(
     reporter.say(f"{study.name}: connecting to Ray")
     with connected(address):
         undecided = record.study.undecided
-        there = grown(read_inventory(address, products=undecided), study.resources.nodes)
+        there = with_autoscaled_nodes(
+            read_inventory(address, products=undecided), study.resources.nodes
+        )
         planned = plan(record.study, there, out=store.uri)
         if planned.precision is not None:
             reporter.say(f"{study.name}: {planned.precision}")
@@ -179,9 +182,9 @@ class _Work:
 
     def tidy(self) -> None:
         """Free what a driver of this study that was killed left running."""
-        from raybias.runtime.serve import delete_left
+        from raybias.runtime.predict.replica import delete_left
 
-        with clear_errors("asking Ray Serve what runs"):
+        with translating_errors("asking Ray Serve what runs"):
             delete_left(self.app)
         self.store.sweep()
 
@@ -190,7 +193,7 @@ class _Work:
         study, items = self.record.study, self.data.items
         if not study.styles.rewriting:
             return items
-        from raybias.runtime.rewriting import rewrite_items
+        from raybias.runtime.predict.rewriting import rewrite_items
 
         whole = rewrite_items(study, items, self.plan, self.store, reporter=self.reporter)
         check_rewritten(study, whole)
@@ -198,11 +201,11 @@ class _Work:
 
     def runs(self, backbone: Backbone) -> list[dict[str, Any]]:
         """The runs of a backbone, tuned where that is needed; OUT/runs.parquet holds them then."""
-        from raybias.runtime.train import tune
+        from raybias.runtime.tune.driver import tune
 
         study, rows = self.record.study, self._untrained(backbone)
         for training in study.training:
-            with clear_errors(f"tuning {backbone.name} on {training.name}"):
+            with translating_errors(f"tuning {backbone.name} on {training.name}"):
                 rows += tune(
                     study, backbone, training, self.plan, self.store, reporter=self.reporter
                 )
@@ -236,7 +239,7 @@ class _Work:
 
     def score(self, backbone: Backbone, rows: Sequence[Mapping[str, Any]]) -> None:
         """Read every probe with the kept runs of a backbone."""
-        from raybias.runtime.serve import share_weights
+        from raybias.runtime.predict.replica import share_weights
 
         for methods in share_weights(self.record.study.methods_of(backbone)):
             waiting = [self._waiting(backbone, method, rows) for method in methods]
@@ -266,13 +269,13 @@ class _Work:
 
     def _score(self, backbone: Backbone, waiting: Sequence[_Waiting]) -> None:
         """Read by methods whose replicas are alike, one after the other."""
-        from raybias.runtime.infer import score_shards
-        from raybias.runtime.serve import scorers
+        from raybias.runtime.predict.replica import scorers
+        from raybias.runtime.predict.stream import score_shards
 
         study, app = self.record.study, ""
         meter = Meter(study=study.name, stage="score", model=backbone.name)
         # The outer one is for ending the replicas, which fails where the cluster is gone.
-        with clear_errors(waiting[0].title), ExitStack() as held:
+        with translating_errors(waiting[0].title), ExitStack() as held:
             for each in waiting:
                 with self._stage(each) as advance:
                     app = app or held.enter_context(
@@ -297,13 +300,13 @@ class _Work:
     def _stage(self, waiting: _Waiting) -> Iterator[Advance]:
         """Shows how far the reading by a method is, and names it in what fails."""
         stage = self.reporter.stage(waiting.title, waiting.shards)
-        with stage as advance, clear_errors(waiting.title):
+        with stage as advance, translating_errors(waiting.title):
             advance(waiting.shards - len(waiting.todo))
             yield advance
 
     def _score_together(self, backbone: Backbone, waiting: _Waiting) -> None:
         """Read by workers that share the backbone."""
-        from raybias.runtime.together import Reading, score_together
+        from raybias.runtime.predict.sharded import Reading, score_together
 
         study = self.record.study
         reading = Reading(

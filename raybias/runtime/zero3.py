@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from raybias.engine.shape import blocks
+from raybias.engine.model_shape import blocks
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -68,7 +68,7 @@ class Zero3:
         )
 
 
-class ReadTogether:
+class ShardedInference:
     """The engine's `Sharding` for readers, whose ranks need not do the same.
 
     A rank gathers each block for as long as it computes; embeddings and heads are whole on

@@ -10,11 +10,7 @@ from raybias.stats.corpus import corpus_correlations, marked_rates
 from raybias.stats.gaps import gaps
 from raybias.stats.intervals import MIRRORED, NO_VARIATION, ONE_RUN, UNDEFINED
 from raybias.stats.judging import GapRules, excluded, judged_gaps
-from raybias.stats.markedness import markedness, members
-from raybias.stats.paper_tsv import write_paper_tsv
-from raybias.stats.predictions import read_predictions
-from raybias.stats.rates import ALL, accuracies, rates
-from raybias.stats.readouts import (
+from raybias.stats.likelihood_readout import (
     UNREADABLE,
     UNREADABLE_SHARE,
     answers,
@@ -22,7 +18,12 @@ from raybias.stats.readouts import (
     with_likelihood,
     with_readouts,
 )
-from raybias.stats.reference import (
+from raybias.stats.markedness import markedness, members
+from raybias.stats.paper_tsv import write_paper_tsv
+from raybias.stats.predictions import read_predictions
+from raybias.stats.rates import ALL, accuracies, rates
+from raybias.stats.read_counts import Counts, count_answers, read_cells, read_counts
+from raybias.stats.reference_groups import (
     REFERENCE_GROUPS,
     StatisticsWarning,
     UnevenRuns,
@@ -30,7 +31,6 @@ from raybias.stats.reference import (
 )
 from raybias.stats.run_checks import checked_runs, fingerprints
 from raybias.stats.summaries import composition, extremes, net_significance, spans, spans_mean
-from raybias.stats.tally import Counts, count_answers, read_cells, read_counts
 
 __all__ = [
     "ALL",

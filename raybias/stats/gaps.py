@@ -28,7 +28,7 @@ from raybias.stats.intervals import (
 )
 from raybias.stats.mirrors import mirrored_rates, warn_mirrored
 from raybias.stats.rates import rates
-from raybias.stats.reference import StatisticsWarning, membership
+from raybias.stats.reference_groups import StatisticsWarning, membership
 
 _ROW: Final = (*schema.KEYS, "attribute", "group", "rate")
 

@@ -12,9 +12,9 @@ from raybias import schema
 from raybias.config import Statistics
 from raybias.stats.gaps import gaps
 from raybias.stats.intervals import MIRRORED
-from raybias.stats.readouts import UNREADABLE, unreadable
-from raybias.stats.reference import StatisticsWarning, check_reference_groups
-from raybias.stats.tally import Counts
+from raybias.stats.likelihood_readout import UNREADABLE, unreadable
+from raybias.stats.read_counts import Counts
+from raybias.stats.reference_groups import StatisticsWarning, check_reference_groups
 
 
 @dataclass(frozen=True)

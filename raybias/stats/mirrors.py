@@ -16,7 +16,7 @@ from raybias import schema
 from raybias.schema import Label
 from raybias.stats.cells import RUN_KEYS
 from raybias.stats.intervals import MIRRORED
-from raybias.stats.reference import StatisticsWarning
+from raybias.stats.reference_groups import StatisticsWarning
 
 #: The largest share of any group's sentences in any run that may be called neutral.
 _SHARE: Final = 0.01

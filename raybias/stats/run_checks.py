@@ -16,7 +16,7 @@ import polars as pl
 from raybias import schema
 from raybias.errors import DataError
 from raybias.stats.cells import LIKELIHOOD, RUN_KEYS
-from raybias.stats.reference import StatisticsWarning, UnevenRuns
+from raybias.stats.reference_groups import StatisticsWarning, UnevenRuns
 
 #: What an item is; the last two may be unknown to some files.
 _FACTS: Final = ("label", "attribute", "group", "template_id", "term")

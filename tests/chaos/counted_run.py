@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from raybias.cli import main
-from raybias.runtime import serve
+from raybias.runtime.predict import replica
 
 LOG = os.environ["RAYBIAS_CHAOS_LOG"]
 PAUSE_S = float(os.environ["RAYBIAS_CHAOS_PAUSE"])
@@ -33,13 +33,13 @@ class Counted:
         return self.predictor.table(run, shard, items)
 
 
-class CountedScorer(serve._multiplexed(16)):  # type: ignore[misc]
+class CountedScorer(replica._multiplexed(16)):  # type: ignore[misc]
     def _predictor(self, method: str) -> Any:
         return Counted(super()._predictor(method))
 
 
 if __name__ == "__main__":
     # A class of this script is sent by value, so that replicas need no path to it.
-    deployment = serve._deployment
-    serve._deployment = lambda plan: lambda _: deployment(plan)(CountedScorer)
+    deployment = replica._deployment
+    replica._deployment = lambda plan: lambda _: deployment(plan)(CountedScorer)
     main()

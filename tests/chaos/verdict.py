@@ -8,8 +8,8 @@ import polars as pl
 import pyarrow.parquet as pq
 
 from raybias.methods.prediction import Shard
+from raybias.planning.shards import shards_of
 from raybias.report import load_record
-from raybias.runtime.shards import shards_of
 from raybias.storage import Store
 
 #: How long something took; all else is a result.

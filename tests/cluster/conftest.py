@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tiny import save_model
 
-from raybias.runtime.cluster import connected
+from raybias.runtime.ray_session import connected
 
 # Ray reads this when it is imported: a busy machine takes longer than its 30 s to start.
 os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")

@@ -50,10 +50,10 @@ def main() -> None:
     from rich.console import Console
 
     from raybias.config import load_study
-    from raybias.runtime.inventory import assumed
-    from raybias.runtime.plan import plan
+    from raybias.planning.inventory import assumed
+    from raybias.planning.plan import plan
     from raybias.runtime.progress import Reporter
-    from raybias.runtime.train import tune
+    from raybias.runtime.tune.driver import tune
     from raybias.storage import Store
 
     study, out = load_study(sys.argv[1], overrides=tuple(sys.argv[3:])), Path(sys.argv[2])

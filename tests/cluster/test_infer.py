@@ -19,15 +19,15 @@ from prometheus_client.parser import text_string_to_metric_families
 from tiny import save_model, texts
 
 from raybias import config, methods
-from raybias.engine.adapter import load_soft_prompt, save_soft_prompt
+from raybias.engine.adapters.prompt_files import load_soft_prompt, save_soft_prompt
 from raybias.engine.backbone import load_backbone
-from raybias.engine.scoring import LabelScorer
+from raybias.engine.scoring.label_scorer import LabelScorer
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.methods.prediction import Shard
-from raybias.runtime import infer, serve
+from raybias.planning.shards import missing, shards_of
+from raybias.planning.stage_plans import ScorePlan
 from raybias.runtime.metrics import Meter
-from raybias.runtime.shards import missing, shards_of
-from raybias.runtime.stages import ScorePlan
+from raybias.runtime.predict import replica, stream
 from raybias.schema import ITEMS, PREDICTIONS, OutputSpec
 from raybias.storage import Store
 
@@ -120,7 +120,7 @@ def all_shards() -> list[Shard]:
 def score(store: Store, spec: config.Backbone, plan: ScorePlan, shards: Sequence[Shard]) -> Any:
     """Score `shards` as a study does; yields what each gave."""
     meter = Meter(study="mine", stage="score", model="tiny")
-    replicas = serve.scorers(
+    replicas = replica.scorers(
         "raybias-test",
         plan,
         spec=spec,
@@ -130,7 +130,7 @@ def score(store: Store, spec: config.Backbone, plan: ScorePlan, shards: Sequence
         meter=meter,
     )
     with replicas as app:
-        yield from infer.score_shards(app, shards, plan, store, max_failures=3, meter=meter)
+        yield from stream.score_shards(app, shards, plan, store, max_failures=3, meter=meter)
 
 
 def read(store: Store) -> pl.DataFrame:
@@ -192,7 +192,7 @@ def test_killed_replica_and_broken_files_are_made_good(
             replica.kill()
             killed = True
     assert killed
-    assert retries <= serve.REQUESTS_PER_REPLICA
+    assert retries <= replica.REQUESTS_PER_REPLICA
     check(store, expected)
 
     torn, short, lost = shards[0].file, shards[1].file, shards[2].file

@@ -31,7 +31,7 @@ from tiny import save_model
 
 from raybias.cli import app, main
 from raybias.config import load_study
-from raybias.runtime.web import Limits, token_digest, web
+from raybias.runtime.serve.http import Limits, token_digest, web
 from raybias.storage import Store
 
 pytestmark = pytest.mark.cluster

@@ -12,9 +12,9 @@ from rewriters import save_judge, save_pairs, save_t5
 
 from raybias import api
 from raybias.config import Study, load_study
-from raybias.engine.rewriting import Rewriter
-from raybias.probes.pair_probes import pair_items
-from raybias.probes.rewriting import rewritten_pairs
+from raybias.engine.rewriting.rewriter import Rewriter
+from raybias.probes.pairs.items import pair_items
+from raybias.probes.styles.rewriting import rewritten_pairs
 from raybias.schema import PAIRS
 
 pytestmark = pytest.mark.cluster

@@ -22,8 +22,8 @@ from typer.testing import CliRunner
 
 from raybias.cli import app
 from raybias.errors import BadInput, OutputError, RaybiasError
-from raybias.runtime.ingress import Serving
-from raybias.runtime.ingress import app as application
+from raybias.runtime.serve.app import Serving
+from raybias.runtime.serve.app import app as application
 from raybias.schema import RUNS
 from raybias.storage import Store
 

@@ -23,11 +23,11 @@ from ray import serve
 from tiny import save_model, texts
 
 from raybias import config, methods
-from raybias.engine.adapter import save_soft_prompt
+from raybias.engine.adapters.prompt_files import save_soft_prompt
 from raybias.engine.backbone import load_backbone
-from raybias.engine.scoring import LabelScorer
+from raybias.engine.scoring.label_scorer import LabelScorer
 from raybias.engine.verbalizer import verbalizer_ids
-from raybias.runtime.weaknesses import listening
+from raybias.runtime.serve.security_audit import listening
 from raybias.schema import LABELS, RUNS
 from raybias.storage import Store
 from raybias.study_record import begin, make_record

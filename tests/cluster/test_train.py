@@ -24,16 +24,16 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from raybias.config import Study, load_study
+from raybias.engine.adapters.tuning import PackedTuner
 from raybias.engine.backbone import load_tokenizer
 from raybias.engine.context import ModelContext
-from raybias.engine.tuning import PackedTuner
 from raybias.errors import WorkFailed
+from raybias.methods.selection import hyper_parameter_grid
+from raybias.planning.inventory import assumed
+from raybias.planning.plan import plan
 from raybias.probes import training_sentences
-from raybias.runtime.inventory import assumed
-from raybias.runtime.plan import plan
 from raybias.runtime.progress import Reporter
-from raybias.runtime.select import choices_of
-from raybias.runtime.train import tokenise, tune, units_of
+from raybias.runtime.tune.driver import tokenise, trials_of, tune
 from raybias.storage import Store
 
 pytestmark = pytest.mark.cluster
@@ -113,14 +113,19 @@ def alone(study_file: Path) -> dict[str, torch.Tensor]:
     study = load_study(study_file)
     spec, training, method = study.backbones[0], study.training[0], study.methods[0]
     tokens = tokenise(load_tokenizer(spec), training_sentences(training), method)
-    learner = method.trainer(ModelContext(spec, study.verbalizer.words()))
-    units = units_of(
-        spec, training, method, seeds=method.seeds, choices=choices_of(method), stage="final"
+    trainer = method.trainer(ModelContext(spec, study.verbalizer.words()))
+    trials = trials_of(
+        spec,
+        training,
+        method,
+        seeds=method.seeds,
+        choices=hyper_parameter_grid(method),
+        stage="final",
     )
-    tuner = PackedTuner(learner, method, units, train=tokens.train, validation=tokens.validation)
+    tuner = PackedTuner(trainer, method, trials, train=tokens.train, validation=tokens.validation)
     while not tuner.done:
         tuner.advance()
-    return {u.run_id: learner.prompt(tuner.result(u.run_id).weights) for u in units}
+    return {u.run_id: trainer.prompt(tuner.result(u.run_id).weights) for u in trials}
 
 
 def assert_close(

@@ -25,11 +25,11 @@ from raybias.config import Backbone, load_study
 from raybias.engine.context import ModelContext
 from raybias.errors import ModelError
 from raybias.methods import Lora, PairScore, SoftPrompt, ZeroShot
+from raybias.planning.shards import shards_of
 from raybias.runtime.metrics import Meter
-from raybias.runtime.predictor_cache import PredictorCache
-from raybias.runtime.shards import shards_of
+from raybias.runtime.predict.predictor_cache import PredictorCache
+from raybias.runtime.predict.sharded import Reading, read_mine
 from raybias.runtime.study import run_study
-from raybias.runtime.together import Reading, read_mine
 from raybias.schema import ITEMS, LABELS, PAIRS
 from raybias.storage import Store
 
@@ -148,8 +148,8 @@ def _readings(model: Path, out: Path) -> Iterator[Reading]:
     store.write_text("prompts/r.json", json.dumps({"run_id": "r", "seed": 3, "shots": []}))
     spec = Backbone(id=str(model), dtype="float32", bos="prepend")
     prompt = SoftPrompt(prompt_length=2)
-    learner = prompt.trainer(ModelContext(spec, LABELS))
-    learner.save(store, "adapters/r", learner.start(5), {})
+    trainer = prompt.trainer(ModelContext(spec, LABELS))
+    trainer.save(store, "adapters/r", trainer.init_weights(5), {})
     for method, probe in (
         (ZeroShot(answer_tokens=9), "mine"),
         (PairScore(scores=("prepend", "sum")), "pairs"),
@@ -181,17 +181,17 @@ def _reading_rank(rank: int, port: int, readings: list[Reading]) -> None:
 
 def _factors(model: Path | str, sharding: Any) -> dict[str, torch.Tensor]:
     """The factors and head of the second of two runs, after a few steps."""
-    from raybias.engine.tuning import PackedTuner, TokenSet, Unit
+    from raybias.engine.adapters.tuning import PackedTuner, TokenSet, Trial
 
     method = Lora(
         rank=2, seeds=(1, 2), keep=1, batch_size=4, eval_every=3, max_steps=STEPS
     ).resolve("strict")
     spec = Backbone(id=str(model), dtype="float32", bos="prepend")
-    learner = method.trainer(ModelContext(spec, LABELS, sharding=sharding))
+    trainer = method.trainer(ModelContext(spec, LABELS, sharding=sharding))
     rows = tuple((1, 5 + n % 30, 6 + n % 7, *[7] * (n % 5)) for n in range(24))
     tokens = TokenSet(rows=rows, labels=tuple(n % 3 for n in range(24)))
-    units = [Unit(f"s{seed}", seed, 0.01, "final", 0.01, 5) for seed in method.seeds]
-    tuner = PackedTuner(learner, method, units, train=tokens, validation=tokens)
+    units = [Trial(f"s{seed}", seed, 0.01, "final", 0.01, 5) for seed in method.seeds]
+    tuner = PackedTuner(trainer, method, units, train=tokens, validation=tokens)
     while not tuner.done:
         tuner.advance()
     return dict(tuner.result("s2").weights)
@@ -223,7 +223,7 @@ def _lora_rank(rank: int, port: int, model: str, out: str) -> None:
 def _rank(rank: int, port: int, model: str, out: str) -> None:
     """Tune packs of growing size on a sharded backbone and count what is gathered."""
     _join(rank, port)
-    from raybias.engine.tuning import PackedTuner, TokenSet, Unit
+    from raybias.engine.adapters.tuning import PackedTuner, TokenSet, Trial
     from raybias.runtime.zero3 import Zero3
 
     device = torch.device("cpu")
@@ -234,15 +234,15 @@ def _rank(rank: int, port: int, model: str, out: str) -> None:
     method = SoftPrompt(
         prompt_length=2, seeds=(1,), keep=1, batch_size=4, eval_every=STEPS, max_steps=STEPS
     )
-    learner = method.trainer(ModelContext(spec, LABELS, sharding=Zero3("float32", device)))
-    parameters = list(learner.scorer.backbone.model.parameters())
+    trainer = method.trainer(ModelContext(spec, LABELS, sharding=Zero3("float32", device)))
+    parameters = list(trainer.scorer.backbone.model.parameters())
     counted: dict[Any, float] = {
         "weight_bytes": sum(p.ds_numel * 4 for p in parameters),
         "held": sum(p.ds_tensor.numel() * 4 for p in parameters),
     }
     for size in PACKS:
-        units = [Unit(f"s{seed}", seed, 0.01, "final", 0.01, 5) for seed in range(size)]
-        tuner = PackedTuner(learner, method, units, train=tokens, validation=tokens)
+        units = [Trial(f"s{seed}", seed, 0.01, "final", 0.01, 5) for seed in range(size)]
+        tuner = PackedTuner(trainer, method, units, train=tokens, validation=tokens)
         tuner._evaluate = lambda runs: []  # what a step costs is asked, not an evaluation
         before = counter()
         tuner.advance()

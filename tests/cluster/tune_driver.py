@@ -7,9 +7,9 @@ import sys
 import ray
 
 from raybias.config import load_study
-from raybias.runtime.inventory import assumed
-from raybias.runtime.plan import plan
-from raybias.runtime.train import tune
+from raybias.planning.inventory import assumed
+from raybias.planning.plan import plan
+from raybias.runtime.tune.driver import tune
 from raybias.storage import Store
 
 

@@ -18,10 +18,10 @@ from raybias.config import parse_study
 from raybias.engine.context import ModelContext
 from raybias.methods.prediction import Shard
 from raybias.probes import probe_items
-from raybias.runtime.checks import check_inputs
-from raybias.runtime.costs import Machine, costs_of
-from raybias.runtime.inventory import assumed
-from raybias.runtime.plan import plan
+from raybias.planning.preflight import check_inputs
+from raybias.planning.costs import Machine, costs_of
+from raybias.planning.inventory import assumed
+from raybias.planning.plan import plan
 from raybias.schema import ITEMS
 from raybias.storage import Store
 

@@ -12,7 +12,7 @@ from moto_s3 import BUCKET, S3, served
 
 from raybias.errors import OutputError, StorageError
 from raybias.methods.prediction import Shard
-from raybias.runtime.shards import missing
+from raybias.planning.shards import missing
 from raybias.schema import OutputSpec
 from raybias.storage import Store, split_uri
 

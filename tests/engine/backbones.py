@@ -9,9 +9,9 @@ import torch
 import transformers
 from words import word_tokenizer
 
-from raybias.config import Backbone as Spec
-from raybias.engine.backbone import Backbone, load_backbone
-from raybias.engine.tuning import TokenSet
+from raybias.config import Backbone
+from raybias.engine.adapters.tuning import TokenSet
+from raybias.engine.backbone import LoadedBackbone, load_backbone
 from raybias.schema import LABELS
 
 WORDS = [f"w{i}" for i in range(90)]
@@ -67,9 +67,9 @@ def save(kind: str, folder: Path) -> Path:
     return folder
 
 
-def load(kind: str, folder: Path, *, dtype: str = "float32") -> Backbone:
+def load(kind: str, folder: Path, *, dtype: str = "float32") -> LoadedBackbone:
     """A random backbone of `kind`, through the code that loads real ones."""
-    spec = Spec(id=str(save(kind, folder / kind)), dtype=dtype, bos="prepend")
+    spec = Backbone(id=str(save(kind, folder / kind)), dtype=dtype, bos="prepend")
     return load_backbone(spec)
 
 

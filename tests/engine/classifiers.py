@@ -8,9 +8,9 @@ import backbones
 import torch
 import transformers
 
-from raybias.config import Backbone as Spec
+from raybias.config import Backbone
+from raybias.engine.adapters.tuning import PackedTuner, TokenSet, TrialResult
 from raybias.engine.classifier import Classifier, load_classifier
-from raybias.engine.tuning import PackedTuner, TokenSet, UnitResult
 from raybias.methods import Finetuned
 from raybias.schema import LABELS
 
@@ -51,7 +51,7 @@ def save(kind: str, folder: Path) -> Path:
 def load(kind: str, folder: Path, method: Finetuned) -> Classifier:
     """A random classifier of `kind`, through the code that loads real ones."""
     path = folder / kind
-    spec = Spec(id=str(path if path.exists() else save(kind, path)), bos="prepend")
+    spec = Backbone(id=str(path if path.exists() else save(kind, path)), bos="prepend")
     return load_classifier(spec, method, LABELS, device=torch.device("cpu"), dtype="float32")
 
 
@@ -61,7 +61,7 @@ def token_set(classifier: Classifier, count: int, *, seed: int) -> TokenSet:
     return TokenSet(tuple(map(tuple, rows)), tuple(row[-1] % 3 for row in rows))
 
 
-def finished(packed: PackedTuner) -> dict[str, UnitResult]:
+def finished(packed: PackedTuner) -> dict[str, TrialResult]:
     """Every unit's result, once all have stopped."""
     stopped: list[str] = []
     while not packed.done:

@@ -10,11 +10,11 @@ import backbones
 import pytest
 import torch
 
-from raybias.engine.backbone import Backbone
+from raybias.engine.backbone import LoadedBackbone
 
 
 @pytest.fixture(scope="session")
-def backbone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Backbone]:
+def backbone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], LoadedBackbone]:
     """A random backbone by architecture."""
     folder: Path = tmp_path_factory.mktemp("backbones")
     return cache(lambda kind: backbones.load(kind, folder))

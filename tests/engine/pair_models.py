@@ -19,7 +19,7 @@ from tokenizers import Tokenizer, processors
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from raybias.config import Backbone as Spec
+from raybias.config import Backbone
 
 #: Their tokenizers add a begin token by themselves.
 BEGINNING = ("opt", "llama")
@@ -55,9 +55,9 @@ def tokenizer(kind: str) -> transformers.PreTrainedTokenizerFast:
     return transformers.PreTrainedTokenizerFast(tokenizer_object=core, **specials)
 
 
-def spec(kind: str, folder: Path, *, dtype: str = "float32") -> Spec:
+def spec(kind: str, folder: Path, *, dtype: str = "float32") -> Backbone:
     """The section of a study that names the model."""
-    return Spec.model_validate({"id": str(save(kind, folder)), "dtype": dtype})
+    return Backbone.model_validate({"id": str(save(kind, folder)), "dtype": dtype})
 
 
 def pairs(count: int, *, seed: int, longest: int = 12) -> list[tuple[str, str]]:

@@ -9,14 +9,14 @@ import backbones
 import pytest
 import torch
 
-from raybias.engine.backbone import Backbone
-from raybias.engine.packing import Keyed, pack, stack
-from raybias.engine.scoring import LabelScorer
+from raybias.engine.backbone import LoadedBackbone
+from raybias.engine.packing import Placed, pack, stack
+from raybias.engine.scoring.label_scorer import LabelScorer
 
 
-def gradient(model: Backbone, prompts_SPD: torch.Tensor) -> torch.Tensor:
+def gradient(model: LoadedBackbone, prompts_SPD: torch.Tensor) -> torch.Tensor:
     rows = backbones.token_rows(9, seed=7)
-    batch = stack([Keyed(n % 2, n % 2, each) for n, each in enumerate(pack(rows, max_tokens=40))])
+    batch = stack([Placed(n % 2, n % 2, each) for n, each in enumerate(pack(rows, max_tokens=40))])
     prompts_SPD = prompts_SPD.clone().requires_grad_()
     logits_NL = LabelScorer(model, (2, 3, 4)).reader.logits(batch, prompts_SPD)
     return torch.autograd.grad(logits_NL.logsumexp(-1).sum(), prompts_SPD)[0]
@@ -34,6 +34,6 @@ def test_the_gradient_is_that_of_fused_attention(kind: str, tmp_path: Path) -> N
 
 
 def test_models_without_fused_attention_stay_as_they_are(
-    backbone: Callable[[str], Backbone],
+    backbone: Callable[[str], LoadedBackbone],
 ) -> None:
     assert backbone("bloom").model.config._attn_implementation != "raybias"

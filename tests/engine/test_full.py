@@ -10,11 +10,11 @@ import torch
 import transformers
 from torch.nn.functional import cross_entropy
 
-from raybias.engine.full import FullLearner
-from raybias.engine.lora import LoraLearner
-from raybias.engine.packing import Keyed, stack
-from raybias.engine.schedule import batch_of_step
-from raybias.engine.tuning import PackedTuner, Unit
+from raybias.engine.adapters.full import FullTrainer
+from raybias.engine.adapters.lora import LoraTrainer
+from raybias.engine.adapters.schedule import batch_of_step
+from raybias.engine.adapters.tuning import PackedTuner, Trial
+from raybias.engine.packing import Placed, stack
 from raybias.errors import ModelError
 from raybias.methods import EarlyStop, Full, Lora
 from raybias.seeding import key
@@ -36,8 +36,8 @@ METHOD = Full(
 )
 
 
-def unit(seed: int) -> Unit:
-    return Unit(f"s{seed}", seed, 1e-3, "final", weight_decay=1e-3, stop_window=2)
+def unit(seed: int) -> Trial:
+    return Trial(f"s{seed}", seed, 1e-3, "final", weight_decay=1e-3, stop_window=2)
 
 
 def tuner(
@@ -45,7 +45,7 @@ def tuner(
 ) -> PackedTuner:
     classifier = classifiers.load(kind, folder, method)
     return PackedTuner(
-        FullLearner(classifier, method, half=False, tokens_per_batch=budget),
+        FullTrainer(classifier, method, half=False, tokens_per_batch=budget),
         method,
         [unit(seed) for seed in seeds],
         train=classifiers.token_set(classifier, 40, seed=5),
@@ -57,13 +57,13 @@ def plain_run(
     kind: str, folder: Path, seed: int, packed: PackedTuner, *, dropped: int
 ) -> dict[str, torch.Tensor]:
     """One model, padded batches, `dropped` steps with dropout."""
-    train, learner = packed.train, packed.learner
+    train, trainer = packed.train, packed.trainer
     model = transformers.AutoModelForSequenceClassification.from_pretrained(
         folder / kind, num_labels=3, pad_token_id=0
     )
     with torch.no_grad():
         for name, tensor in model.named_parameters():
-            tensor.copy_(learner.start(seed)[name])
+            tensor.copy_(trainer.init_weights(seed)[name])
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=1e-3, eps=1e-4)
     for step in range(15):
         numbers = batch_of_step(seed, step, rows=len(train.rows), batch_size=6)
@@ -101,16 +101,16 @@ def test_padding_changes_no_logits_of_a_model_that_reads_the_last_position(tmp_p
     classifier = classifiers.load("xlnet", tmp_path, METHOD)
     assert classifier.pads_left
     assert not classifiers.load("gpt2", tmp_path, METHOD).pads_left
-    learner = FullLearner(classifier, METHOD, half=False, tokens_per_batch=4096)
+    trainer = FullTrainer(classifier, METHOD, half=False, tokens_per_batch=4096)
     rows = [[1, 5, 6, 7], [1, 8], [1, 9, 10, 11, 12, 13, 14]]
-    keyed = [Keyed(0, 0, each) for each in learner.prepare(rows)]
+    keyed = [Placed(0, 0, each) for each in trainer.prepare(rows)]
     with torch.no_grad():
         together = classifier(*classifier.read(stack(keyed)))
         for each, logits_L in zip(keyed, together, strict=True):
             (alone_L,) = classifier(*classifier.read(stack([each])))
             torch.testing.assert_close(logits_L, alone_L, atol=1e-5, rtol=0)
     with pytest.raises(ModelError, match="padded at the right"):
-        LoraLearner(classifier, Lora().resolve("strict"), tokens_per_batch=4096)
+        LoraTrainer(classifier, Lora().resolve("strict"), tokens_per_batch=4096)
 
 
 @pytest.mark.parametrize("kind", ["bert", "xlnet"])
@@ -132,10 +132,10 @@ def test_transformers_opens_a_checkpoint(kind: str, head: str, tmp_path: Path) -
     packed = tuner(kind, tmp_path, (1,), METHOD.model_copy(update={"head": head}))
     (result,) = classifiers.finished(packed).values()
     store = Store(str(tmp_path))
-    packed.learner.save(store, "tuned", result.weights, {})
+    packed.trainer.save(store, "tuned", result.weights, {})
     rows = packed.validation.rows
-    (expected_NL,) = packed.learner.logits([result.weights], [packed.learner.prepare(rows)])
-    tokens = list(packed.learner.classifier.label_ids)
+    (expected_NL,) = packed.trainer.logits([result.weights], [packed.trainer.prepare(rows)])
+    tokens = list(packed.trainer.classifier.label_ids)
     auto = transformers.AutoModelForSequenceClassification
     auto = transformers.AutoModelForCausalLM if tokens else auto
     opened = auto.from_pretrained(store.path("tuned")).eval()
@@ -144,7 +144,7 @@ def test_transformers_opens_a_checkpoint(kind: str, head: str, tmp_path: Path) -
             (logits,) = opened(input_ids=torch.tensor([row])).logits
             logits_L = logits[-1, tokens] if tokens else logits
             torch.testing.assert_close(logits_L, expected_L, atol=1e-5, rtol=1e-5)
-    again = packed.learner.load(store, "tuned")
+    again = packed.trainer.load(store, "tuned")
     assert all(torch.equal(again[name], tensor) for name, tensor in result.weights.items())
 
 

@@ -12,10 +12,10 @@ import torch
 import transformers
 
 from raybias import seeding
-from raybias.engine.backbone import Backbone
-from raybias.engine.decoding import PackedRows
-from raybias.engine.generation import Followup, Generated, TextGenerator, check_room
-from raybias.engine.sampling import Sampler, Sampling
+from raybias.engine.backbone import LoadedBackbone
+from raybias.engine.generation.decoding import PackedRows
+from raybias.engine.generation.generator import Continuation, Generated, TextGenerator, check_room
+from raybias.engine.generation.sampling import Sampler, Sampling
 from raybias.errors import ModelError, WorkFailed
 
 LABEL_IDS = (2, 3, 4)
@@ -39,7 +39,7 @@ def keys(rows: Sequence[object]) -> list[tuple[str | int, ...]]:
     return [(2024, "run", n, "answer") for n in range(len(rows))]
 
 
-def sampling(model: Backbone, temperature: float = 0.8, **values: float) -> Sampling:
+def sampling(model: LoadedBackbone, temperature: float = 0.8, **values: float) -> Sampling:
     return replace(Sampling.of(model.model, temperature=temperature), **values)
 
 
@@ -59,7 +59,7 @@ def filtered(row: list[int], scores_1V: torch.Tensor, values: Sampling) -> torch
 
 
 def alone(
-    model: Backbone, row: list[int], key: tuple[str | int, ...], values: Sampling
+    model: LoadedBackbone, row: list[int], key: tuple[str | int, ...], values: Sampling
 ) -> tuple[tuple[int, ...], torch.Tensor]:
     """The plain way: the model's own forward pass over one whole row for every token."""
     row, start, labels_L = list(row), len(row), torch.empty(0)
@@ -90,7 +90,7 @@ def assert_alike(found: list[Generated], expected: list[Generated]) -> None:
 @pytest.mark.parametrize("kind", backbones.CONFIGS)
 @pytest.mark.parametrize("opening", [9, 0])
 def test_tokens_are_those_of_each_row_alone(
-    kind: str, opening: int, backbone: Callable[[str], Backbone]
+    kind: str, opening: int, backbone: Callable[[str], LoadedBackbone]
 ) -> None:
     model, rows = backbone(kind), prompts(seed=1, opening=opening)
     # A few tokens that end rows, so that rows end at different times.
@@ -138,7 +138,7 @@ def second_prompt(n: int, row: list[int], tokens: Sequence[int]) -> list[int]:
 
 @pytest.mark.parametrize("kind", ["opt", "gpt2", "llama", "mistral", "bloom"])
 def test_a_second_prompt_is_read_as_in_a_call_of_its_own(
-    kind: str, backbone: Callable[[str], Backbone]
+    kind: str, backbone: Callable[[str], LoadedBackbone]
 ) -> None:
     model, rows = backbone(kind), prompts(seed=8, count=41)
     generator = TextGenerator(model)
@@ -159,7 +159,7 @@ def test_a_second_prompt_is_read_as_in_a_call_of_its_own(
         both = generator.generate_twice(
             [rows[n] for n in numbers],
             [keys(rows)[n] for n in numbers],
-            then=Followup(ask, [later[n] for n in numbers], 3),
+            then=Continuation(ask, [later[n] for n in numbers], 3),
             max_new_tokens=NEW,
             **options,
         )
@@ -175,7 +175,7 @@ def test_a_second_prompt_is_read_as_in_a_call_of_its_own(
 
 
 def test_a_second_prompt_costs_its_new_tokens(
-    backbone: Callable[[str], Backbone], monkeypatch: pytest.MonkeyPatch
+    backbone: Callable[[str], LoadedBackbone], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, rows = backbone("opt"), prompts(seed=9, count=4)
     generator, read = TextGenerator(model), list[int]()
@@ -191,7 +191,7 @@ def test_a_second_prompt_costs_its_new_tokens(
 
     monkeypatch.setattr(model.model.base_model, "forward", counted)
     generator.generate_twice(
-        rows, keys(rows), then=Followup(ask, keys(rows), 1),
+        rows, keys(rows), then=Continuation(ask, keys(rows), 1),
         sampling=sampling(model, eos_ids=()), max_new_tokens=NEW,
     )  # fmt: skip
     # Passes over prompts; the last token of a prompt is read by a step.
@@ -200,7 +200,7 @@ def test_a_second_prompt_costs_its_new_tokens(
 
 @pytest.mark.parametrize("kind", ["opt", "gpt2", "llama", "cohere", "bloom"])
 def test_greedy_tokens_are_those_of_transformers(
-    kind: str, backbone: Callable[[str], Backbone]
+    kind: str, backbone: Callable[[str], LoadedBackbone]
 ) -> None:
     model, rows = backbone(kind), prompts(seed=3)
     values = sampling(model, 0.0, repetition_penalty=1.3)
@@ -216,7 +216,7 @@ def test_greedy_tokens_are_those_of_transformers(
 
 
 def test_a_generation_config_is_followed_and_recorded(
-    backbone: Callable[[str], Backbone], monkeypatch: pytest.MonkeyPatch
+    backbone: Callable[[str], LoadedBackbone], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, rows = backbone("qwen2"), prompts(seed=4)
     own = transformers.GenerationConfig(
@@ -258,7 +258,7 @@ def test_a_draw_is_that_over_the_whole_vocabulary(top_k: int, dtype: torch.dtype
 
 
 def test_an_opening_is_computed_once(
-    backbone: Callable[[str], Backbone], monkeypatch: pytest.MonkeyPatch
+    backbone: Callable[[str], LoadedBackbone], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = backbone("opt")
     generator, read = TextGenerator(model), list[int]()
@@ -294,7 +294,9 @@ def test_windows_are_respected(tmp_path: object) -> None:
         assert each.tokens == alone(model, row, key, values)[0]
 
 
-def test_label_logits_alone_and_rows_of_one_token(backbone: Callable[[str], Backbone]) -> None:
+def test_label_logits_alone_and_rows_of_one_token(
+    backbone: Callable[[str], LoadedBackbone],
+) -> None:
     model, rows = backbone("llama"), [[1], [7], [1]]
     values = sampling(model)
     found = TextGenerator(model).generate(
@@ -306,7 +308,7 @@ def test_label_logits_alone_and_rows_of_one_token(backbone: Callable[[str], Back
 
 
 def test_exhausted_memory_halves_the_batch_and_goes_on(
-    backbone: Callable[[str], Backbone], monkeypatch: pytest.MonkeyPatch
+    backbone: Callable[[str], LoadedBackbone], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, rows = backbone("opt"), prompts(seed=6, count=120)
     generator, values = TextGenerator(model), sampling(model)
@@ -327,7 +329,7 @@ def test_exhausted_memory_halves_the_batch_and_goes_on(
         generator.generate(rows, keys(rows), sampling=values, max_new_tokens=NEW)
 
 
-def test_prompts_without_room_are_counted(backbone: Callable[[str], Backbone]) -> None:
+def test_prompts_without_room_are_counted(backbone: Callable[[str], LoadedBackbone]) -> None:
     rows = [[1] * 5, [1] * 18, [1] * 20]
     check_room(rows, context=23, max_new_tokens=3)
     with pytest.raises(ModelError, match=r"2 of 3 prompts .* 20 tokens .*\(longest: 20 tokens\)"):

@@ -13,13 +13,12 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from raybias.config import Adequacy, Rewriting
-from raybias.config import Backbone as Spec
-from raybias.engine.adequacy import AdequacyModel
+from raybias.config import Adequacy, Backbone, Rewriting
 from raybias.engine.backbone import load_backbone
 from raybias.engine.classifier import Classifier, load_classifier
-from raybias.engine.masked import load_masked
-from raybias.engine.rewriting import Rewriter
+from raybias.engine.rewriting.adequacy import AdequacyModel
+from raybias.engine.rewriting.rewriter import Rewriter
+from raybias.engine.scoring.masked_logprobs import load_masked
 from raybias.errors import ModelError
 from raybias.methods import Full, Lora
 from raybias.schema import LABELS
@@ -28,8 +27,8 @@ Tensors = dict[str, torch.Tensor]
 CPU = torch.device("cpu")
 
 
-def spec(folder: Path) -> Spec:
-    return Spec(id=str(folder), dtype="float32", bos="prepend")
+def spec(folder: Path) -> Backbone:
+    return Backbone(id=str(folder), dtype="float32", bos="prepend")
 
 
 def causal(folder: Path) -> object:

@@ -11,9 +11,9 @@ import torch
 import transformers
 from torch.nn.functional import cross_entropy
 
-from raybias.engine.lora import LoraLearner, head_modules, target_layers
-from raybias.engine.schedule import batch_of_step
-from raybias.engine.tuning import PackedTuner, TokenSet, Unit
+from raybias.engine.adapters.lora import LoraTrainer, head_modules, target_layers
+from raybias.engine.adapters.schedule import batch_of_step
+from raybias.engine.adapters.tuning import PackedTuner, TokenSet, Trial
 from raybias.errors import ModelError
 from raybias.methods import EarlyStop, Lora
 from raybias.storage import Store
@@ -34,16 +34,16 @@ METHOD = Lora(
 )
 
 
-def unit(seed: int, rate: float = 1e-3) -> Unit:
-    return Unit(f"lr{rate}.s{seed}", seed, rate, "final", weight_decay=1e-4, stop_window=2)
+def unit(seed: int, rate: float = 1e-3) -> Trial:
+    return Trial(f"lr{rate}.s{seed}", seed, rate, "final", weight_decay=1e-4, stop_window=2)
 
 
 def tuner(
-    kind: str, folder: Path, units: list[Unit], method: Lora = METHOD, *, budget: int = 4096
+    kind: str, folder: Path, units: list[Trial], method: Lora = METHOD, *, budget: int = 4096
 ) -> PackedTuner:
     classifier = classifiers.load(kind, folder, method)
     return PackedTuner(
-        LoraLearner(classifier, method, tokens_per_batch=budget),
+        LoraTrainer(classifier, method, tokens_per_batch=budget),
         method,
         units,
         train=classifiers.token_set(classifier, 40, seed=5),
@@ -83,10 +83,10 @@ def plain_logits(
 
 def plain_run(kind: str, folder: Path, seed: int, packed: PackedTuner, train: TokenSet) -> dict:
     """LoRA as PEFT's users write it: one run, padded batches, PEFT's own layers."""
-    method, learner = packed.method, packed.learner
+    method, trainer = packed.method, packed.trainer
     model = peft_model(kind, folder, method).eval()
     named = {name: t for name, t in model.named_parameters() if t.requires_grad}
-    start = learner.start(seed)
+    start = trainer.init_weights(seed)
     ours = {f"base_model.model.{name}": name for name in start}
 
     def own(name: str) -> str:
@@ -100,7 +100,7 @@ def plain_run(kind: str, folder: Path, seed: int, packed: PackedTuner, train: To
     optimizer = torch.optim.AdamW(named.values(), lr=1e-3, weight_decay=1e-4)
     for step in range(method.max_steps or 0):
         numbers = batch_of_step(seed, step, rows=len(train.rows), batch_size=method.batch_size)
-        ids = list(learner.classifier.label_ids)
+        ids = list(trainer.classifier.label_ids)
         logits_RL = plain_logits(model, [train.rows[n] for n in numbers], ids)
         loss = cross_entropy(logits_RL, torch.tensor([train.labels[n] for n in numbers]))
         optimizer.zero_grad()
@@ -136,13 +136,13 @@ def test_label_tokens_equal_peft_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["bert", "roberta", "gpt2", "llama"])
 def test_peft_opens_an_adapter_and_gives_the_same_logits(kind: str, tmp_path: Path) -> None:
     packed = tuner(kind, tmp_path, [unit(1)])
-    learner = packed.learner
+    trainer = packed.trainer
     (result,) = classifiers.finished(packed).values()
     store = Store(str(tmp_path))
-    learner.save(store, "adapter", result.weights, {})
+    trainer.save(store, "adapter", result.weights, {})
     rows = list(packed.validation.rows)
-    (expected_NL,) = learner.logits([result.weights], [learner.prepare(rows)])
-    again = learner.load(store, "adapter")
+    (expected_NL,) = trainer.logits([result.weights], [trainer.prepare(rows)])
+    again = trainer.load(store, "adapter")
     assert all(torch.equal(again[name], tensor) for name, tensor in result.weights.items())
     base = transformers.AutoModelForSequenceClassification.from_pretrained(
         tmp_path / kind, num_labels=3, pad_token_id=0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raybias.engine.packing import Keyed, fitting, longest_first, pack, stack
+from raybias.engine.packing import Placed, fitting, longest_first, pack, stack
 
 ROWS = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=8), min_size=1, max_size=20)
 
@@ -34,7 +34,7 @@ def test_shared_openings_are_written_once(rows: list[list[int]]) -> None:
 
 @given(ROWS, st.integers(1, 60))
 def test_batches_keep_the_budget_and_every_row(rows: list[list[int]], budget: int) -> None:
-    waiting = longest_first([Keyed(7, 0, each) for each in pack(rows, max_tokens=12)])
+    waiting = longest_first([Placed(7, 0, each) for each in pack(rows, max_tokens=12)])
     read = []
     while waiting:
         count = fitting(waiting, tokens_per_batch=budget, prompt_length=2)

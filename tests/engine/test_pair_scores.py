@@ -19,11 +19,17 @@ import stories
 import torch
 import transformers
 
-from raybias.config import Backbone as Spec
-from raybias.config import parse_study
-from raybias.engine.backbone import Backbone
-from raybias.engine.pair_rules import CAUSAL, MASKED, PairScore, align, inside_tolerance, preference
-from raybias.engine.pair_scores import PairScorer, check_scores, pair_loader
+from raybias.config import Backbone, parse_study
+from raybias.engine.backbone import LoadedBackbone
+from raybias.engine.scoring.pair_rules import (
+    CAUSAL,
+    MASKED,
+    PairScore,
+    align,
+    inside_tolerance,
+    preference,
+)
+from raybias.engine.scoring.pair_scores import PairScorer, check_scores, pair_loader
 from raybias.errors import ConfigError, ModelError, WorkFailed
 from raybias.methods import fit_methods
 
@@ -31,10 +37,10 @@ CAUSAL_KINDS = ("gpt2", "llama", "opt", "opt_projected", "mistral", "bloom", "co
 MASKED_KINDS = ("bert", "roberta")
 PAIRS = pair_models.pairs(60, seed=4)
 
-Load = Callable[[str], Backbone]
+Load = Callable[[str], LoadedBackbone]
 
 
-def load_backbone(spec: Spec, scores: Sequence[str]) -> Backbone:
+def load_backbone(spec: Backbone, scores: Sequence[str]) -> LoadedBackbone:
     return pair_loader(spec, scores)(spec)
 
 
@@ -52,7 +58,7 @@ def load(folder: Path) -> Load:
     return cache(lambda kind: load_backbone(pair_models.spec(kind, folder), scores_of(kind)))
 
 
-def scorer(backbone: Backbone, kind: str, **options: Any) -> PairScorer:
+def scorer(backbone: LoadedBackbone, kind: str, **options: Any) -> PairScorer:
     return PairScorer(backbone, scores_of(kind), **options)
 
 
@@ -104,7 +110,7 @@ def test_scores_of_a_trained_model_are_the_textbooks(shared: Path, tmp_path: Pat
     with (shared / "data/crows_pairs/crows_pairs_anonymized.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))[::20]
     pairs = [(row["sent_more"], row["sent_less"]) for row in rows]
-    spec = Spec.model_validate({"id": str(path), "dtype": "float32"})
+    spec = Backbone.model_validate({"id": str(path), "dtype": "float32"})
     found = PairScorer(load_backbone(spec, CAUSAL), CAUSAL).score(pairs)
     book = pair_models.textbook(str(path), masked=False)
     for score, each in found.items():
@@ -288,11 +294,11 @@ def test_unfit_models_are_refused(folder: Path, tmp_path: Path) -> None:
             setattr(changed, key, value)
         changed.save_pretrained(path)
         with pytest.raises(ModelError, match=match):
-            load_backbone(Spec(id=str(path)), ("masked",))
+            load_backbone(Backbone(id=str(path)), ("masked",))
     headless = shutil.copytree(bert.id, tmp_path / "headless")
     transformers.AutoModel.from_pretrained(bert.id).save_pretrained(headless)
     with pytest.raises(ModelError, match="a masked language model needs"):
-        load_backbone(Spec(id=str(headless)), ("masked",))
+        load_backbone(Backbone(id=str(headless)), ("masked",))
 
 
 def test_unfit_sentences_are_counted_and_named(load: Load) -> None:

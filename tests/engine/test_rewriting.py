@@ -14,8 +14,8 @@ import transformers
 from rewriters import save_judge, save_t5, save_tokenizer
 
 from raybias.config import Adequacy, Rewriting
-from raybias.engine.adequacy import AdequacyModel
-from raybias.engine.rewriting import INSTRUCTIONS, Rewriter, check_rewriter
+from raybias.engine.rewriting.adequacy import AdequacyModel
+from raybias.engine.rewriting.rewriter import INSTRUCTIONS, Rewriter, check_rewriter
 from raybias.errors import ConfigError, ModelError
 from raybias.seeding import generator
 
@@ -178,8 +178,8 @@ def test_embeddings_judge_as_sentence_transformers_does() -> None:
 
 
 def test_pairs_are_rewritten_through_the_engine(t5: Path, judge: Path) -> None:
-    from raybias.probes.files import polars_schema
-    from raybias.probes.rewriting import rewritten_pairs
+    from raybias.probes.readers import polars_schema
+    from raybias.probes.styles.rewriting import rewritten_pairs
     from raybias.schema import PAIRS, REWRITTEN_PAIRS
 
     rows = [

@@ -8,10 +8,10 @@ import backbones
 import pytest
 import torch
 
-from raybias.config import Backbone as Spec
-from raybias.engine.backbone import Backbone, check_lengths, load_backbone
-from raybias.engine.scoring import LabelScorer
-from raybias.engine.shape import model_shape
+from raybias.config import Backbone
+from raybias.engine.backbone import LoadedBackbone, check_lengths, load_backbone
+from raybias.engine.model_shape import model_shape
+from raybias.engine.scoring.label_scorer import LabelScorer
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.errors import ModelError, WorkFailed
 from raybias.schema import LABELS
@@ -19,7 +19,7 @@ from raybias.schema import LABELS
 LABEL_IDS = (2, 3, 4)
 
 
-def own_logits(backbone: Backbone, row: list[int], prompt_PD: torch.Tensor) -> torch.Tensor:
+def own_logits(backbone: LoadedBackbone, row: list[int], prompt_PD: torch.Tensor) -> torch.Tensor:
     """What transformers computes for one row behind a prompt, without our code."""
     text_TD = backbone.model.get_input_embeddings()(torch.tensor(row))
     with torch.no_grad():
@@ -28,7 +28,7 @@ def own_logits(backbone: Backbone, row: list[int], prompt_PD: torch.Tensor) -> t
 
 
 @pytest.mark.parametrize("kind", backbones.CONFIGS)
-def test_logits_are_the_models_own(kind: str, backbone: Callable[[str], Backbone]) -> None:
+def test_logits_are_the_models_own(kind: str, backbone: Callable[[str], LoadedBackbone]) -> None:
     model = backbone(kind)
     rows = backbones.token_rows(23, seed=1)
     torch.manual_seed(1)
@@ -46,7 +46,7 @@ def test_logits_are_the_models_own(kind: str, backbone: Callable[[str], Backbone
 
 @pytest.mark.parametrize("kind", ["opt", "llama"])
 def test_neither_order_nor_batch_changes_a_label(
-    kind: str, backbone: Callable[[str], Backbone]
+    kind: str, backbone: Callable[[str], LoadedBackbone]
 ) -> None:
     model = backbone(kind)
     rows = backbones.token_rows(60, seed=2)
@@ -66,7 +66,7 @@ def test_neither_order_nor_batch_changes_a_label(
 
 
 def test_bfloat16_logits_stay_near_float32(
-    backbone: Callable[[str], Backbone], tmp_path_factory: pytest.TempPathFactory
+    backbone: Callable[[str], LoadedBackbone], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     full = backbone("opt")
     half = backbones.load("opt", tmp_path_factory.mktemp("half"), dtype="bfloat16")
@@ -78,7 +78,7 @@ def test_bfloat16_logits_stay_near_float32(
 
 
 def test_exhausted_memory_halves_the_batch_and_goes_on(
-    backbone: Callable[[str], Backbone], monkeypatch: pytest.MonkeyPatch
+    backbone: Callable[[str], LoadedBackbone], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = backbone("opt")
     rows = backbones.token_rows(160, seed=4)
@@ -102,7 +102,7 @@ def test_exhausted_memory_halves_the_batch_and_goes_on(
 
 
 def test_label_words_must_have_distinct_first_tokens(
-    backbone: Callable[[str], Backbone],
+    backbone: Callable[[str], LoadedBackbone],
 ) -> None:
     tokenizer = backbone("opt").tokenizer
     assert verbalizer_ids(tokenizer, LABELS) == LABEL_IDS
@@ -121,12 +121,12 @@ def test_rows_that_are_too_long_are_counted_and_named() -> None:
 
 def test_a_backbone_that_cannot_be_read_says_so(tmp_path: object) -> None:
     with pytest.raises(ModelError, match="cannot load the backbone"):
-        load_backbone(Spec(id=str(tmp_path)))
+        load_backbone(Backbone(id=str(tmp_path)))
 
 
 @pytest.mark.parametrize("kind", ["opt_projected", "llama"])
 def test_the_shape_without_weights_is_that_of_the_weights(
-    kind: str, backbone: Callable[[str], Backbone]
+    kind: str, backbone: Callable[[str], LoadedBackbone]
 ) -> None:
     model = backbone(kind)
     shape = model_shape(model.spec)

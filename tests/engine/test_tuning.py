@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from peft import PeftModel
 from torch.nn.functional import cross_entropy
 
-from raybias.engine.adapter import load_soft_prompt, save_soft_prompt
-from raybias.engine.backbone import Backbone
-from raybias.engine.schedule import batch_of_step, should_stop
-from raybias.engine.scoring import LabelScorer
-from raybias.engine.soft_prompt import PromptLearner, initial_delta
-from raybias.engine.tuning import PackedTuner, Unit, UnitResult
+from raybias.engine.adapters.prompt_files import load_soft_prompt, save_soft_prompt
+from raybias.engine.adapters.schedule import batch_of_step, should_stop
+from raybias.engine.adapters.soft_prompt import SoftPromptTrainer, initial_delta
+from raybias.engine.adapters.tuning import PackedTuner, Trial, TrialResult
+from raybias.engine.backbone import LoadedBackbone
+from raybias.engine.scoring.label_scorer import LabelScorer
 from raybias.errors import ModelError
 from raybias.methods import EarlyStop, SoftPrompt
 from raybias.storage import Store
@@ -37,19 +37,19 @@ METHOD = SoftPrompt(
 )
 
 
-def unit_of(run_id: str, seed: int, rate: float) -> Unit:
-    return Unit(run_id, seed, rate, "final", weight_decay=METHOD.weight_decay, stop_window=2)
+def unit_of(run_id: str, seed: int, rate: float) -> Trial:
+    return Trial(run_id, seed, rate, "final", weight_decay=METHOD.weight_decay, stop_window=2)
 
 
-def units(seeds: tuple[int, ...], rates: tuple[float, ...] = (3e-3,)) -> list[Unit]:
+def trials(seeds: tuple[int, ...], rates: tuple[float, ...] = (3e-3,)) -> list[Trial]:
     return [unit_of(f"lr{rate}.s{seed}", seed, rate) for rate in rates for seed in seeds]
 
 
 def tuner(
-    model: Backbone, which: list[Unit], method: SoftPrompt = METHOD, *, budget: int = 4096
+    model: LoadedBackbone, which: list[Trial], method: SoftPrompt = METHOD, *, budget: int = 4096
 ) -> PackedTuner:
     return PackedTuner(
-        PromptLearner(LabelScorer(model, LABEL_IDS, tokens_per_batch=budget), method),
+        SoftPromptTrainer(LabelScorer(model, LABEL_IDS, tokens_per_batch=budget), method),
         method,
         which,
         train=backbones.token_set(40, seed=5),
@@ -57,28 +57,30 @@ def tuner(
     )
 
 
-def finished(packed: PackedTuner) -> dict[str, UnitResult]:
+def finished(packed: PackedTuner) -> dict[str, TrialResult]:
     stopped: list[str] = []
     while not packed.done:
         stopped += [each.run_id for each in packed.advance() if each.stop_reason]
     return {run_id: packed.result(run_id) for run_id in stopped}
 
 
-def delta(result: UnitResult) -> torch.Tensor:
+def delta(result: TrialResult) -> torch.Tensor:
     return result.weights["delta"]
 
 
-def plain_run(model: Backbone, unit: Unit, method: SoftPrompt, steps: int) -> torch.Tensor:
+def plain_run(model: LoadedBackbone, trial: Trial, method: SoftPrompt, steps: int) -> torch.Tensor:
     """Soft-prompt tuning as a textbook has it: one run, padded batches, whole logits."""
     train = backbones.token_set(40, seed=5)
     embed = model.model.get_input_embeddings()
     start_D = embed(torch.tensor(model.prompt_token_id)).detach()
-    delta_PD = torch.nn.Parameter(initial_delta(unit.seed, method, model.width))
+    delta_PD = torch.nn.Parameter(initial_delta(trial.seed, method, model.width))
     optimizer = torch.optim.AdamW(
-        [delta_PD], lr=unit.learning_rate, weight_decay=method.weight_decay
+        [delta_PD], lr=trial.learning_rate, weight_decay=method.weight_decay
     )
     for step in range(steps):
-        numbers = batch_of_step(unit.seed, step, rows=len(train.rows), batch_size=method.batch_size)
+        numbers = batch_of_step(
+            trial.seed, step, rows=len(train.rows), batch_size=method.batch_size
+        )
         rows = [torch.tensor(train.rows[n]) for n in numbers]
         tokens_BT = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
         lengths_B = torch.tensor([len(row) + method.prompt_length for row in rows])
@@ -97,30 +99,30 @@ def plain_run(model: Backbone, unit: Unit, method: SoftPrompt, steps: int) -> to
 
 @pytest.mark.parametrize("kind", backbones.TUNED)
 def test_a_pack_equals_its_runs_alone_and_plain_torch(
-    kind: str, backbone: Callable[[str], Backbone]
+    kind: str, backbone: Callable[[str], LoadedBackbone]
 ) -> None:
     model = backbone(kind)
     never = METHOD.model_copy(update={"early_stop": EarlyStop(after_step=10**6)})
-    which = units((1, 2, 3), (3e-3, 1e-3))
+    which = trials((1, 2, 3), (3e-3, 1e-3))
     packed = finished(tuner(model, which, never, budget=300))
     assert len(packed) == len(which)
-    for unit in which:
-        run = packed[unit.run_id]
-        alone = finished(tuner(model, [unit], never))[unit.run_id]
+    for trial in which:
+        run = packed[trial.run_id]
+        alone = finished(tuner(model, [trial], never))[trial.run_id]
         assert run.steps == alone.steps == 60
         torch.testing.assert_close(delta(run), delta(alone), atol=1e-5, rtol=0)
-        plain_PD = plain_run(model, unit, never, run.steps)
+        plain_PD = plain_run(model, trial, never, run.steps)
         torch.testing.assert_close(delta(run), plain_PD, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("kind", backbones.TUNED)
 def test_runs_stop_at_the_same_steps_in_a_pack_and_alone(
-    kind: str, backbone: Callable[[str], Backbone]
+    kind: str, backbone: Callable[[str], LoadedBackbone]
 ) -> None:
     model = backbone(kind)
-    which = units((1, 2, 3, 4), (3e-2,))
+    which = trials((1, 2, 3, 4), (3e-2,))
     packed = finished(tuner(model, which))
-    alone = {unit.run_id: finished(tuner(model, [unit]))[unit.run_id] for unit in which}
+    alone = {trial.run_id: finished(tuner(model, [trial]))[trial.run_id] for trial in which}
     assert {k: (r.steps, r.stop_reason) for k, r in packed.items()} == {
         k: (r.steps, r.stop_reason) for k, r in alone.items()
     }
@@ -129,8 +131,8 @@ def test_runs_stop_at_the_same_steps_in_a_pack_and_alone(
         assert run.accuracies == alone[run_id].accuracies
 
 
-def test_some_runs_do_stop_early(backbone: Callable[[str], Backbone]) -> None:
-    results = finished(tuner(backbone("opt"), units((1, 2, 3, 4), (3e-2,)))).values()
+def test_some_runs_do_stop_early(backbone: Callable[[str], LoadedBackbone]) -> None:
+    results = finished(tuner(backbone("opt"), trials((1, 2, 3, 4), (3e-2,)))).values()
     assert "early_stop" in {result.stop_reason for result in results}
     for result in results:
         steps = list(range(10, result.steps + 1, 10))
@@ -139,57 +141,57 @@ def test_some_runs_do_stop_early(backbone: Callable[[str], Backbone]) -> None:
 
 
 def test_restore_best_keeps_the_weights_of_the_lowest_loss(
-    backbone: Callable[[str], Backbone],
+    backbone: Callable[[str], LoadedBackbone],
 ) -> None:
     model = backbone("opt")
     best = METHOD.model_copy(update={"restore_best": True})
-    last = finished(tuner(model, units((1,), (0.3,))))["lr0.3.s1"]
-    kept = finished(tuner(model, units((1,), (0.3,)), best))["lr0.3.s1"]
+    last = finished(tuner(model, trials((1,), (0.3,))))["lr0.3.s1"]
+    kept = finished(tuner(model, trials((1,), (0.3,)), best))["lr0.3.s1"]
     place = last.losses.index(min(last.losses))
     assert kept.losses == last.losses
     assert kept.weights_step == 10 * (place + 1) < last.steps == last.weights_step
     short = METHOD.model_copy(update={"max_steps": kept.weights_step})
-    there = finished(tuner(model, units((1,), (0.3,)), short))["lr0.3.s1"]
+    there = finished(tuner(model, trials((1,), (0.3,)), short))["lr0.3.s1"]
     assert torch.equal(delta(kept), delta(there))
 
 
 def test_a_state_goes_on_bit_for_bit_in_another_pack(
-    backbone: Callable[[str], Backbone],
+    backbone: Callable[[str], LoadedBackbone],
 ) -> None:
     model = backbone("llama")
-    (unit,) = units((3,))
-    whole = finished(tuner(model, [unit]))[unit.run_id]
-    first = tuner(model, [unit])
+    (trial,) = trials((3,))
+    whole = finished(tuner(model, [trial]))[trial.run_id]
+    first = tuner(model, [trial])
     first.advance()
-    second = tuner(model, [unit])
-    second.load_state(unit.run_id, first.state(unit.run_id))
-    resumed = finished(second)[unit.run_id]
+    second = tuner(model, [trial])
+    second.load_state(trial.run_id, first.state(trial.run_id))
+    resumed = finished(second)[trial.run_id]
     assert torch.equal(delta(whole), delta(resumed))
     assert (whole.losses, whole.tokens) == (resumed.losses, resumed.tokens)
 
 
-def test_a_diverged_run_leaves_the_others_alone(backbone: Callable[[str], Backbone]) -> None:
+def test_a_diverged_run_leaves_the_others_alone(backbone: Callable[[str], LoadedBackbone]) -> None:
     model = backbone("opt")
-    good = units((1, 2))
+    good = trials((1, 2))
     wild = unit_of("wild", 3, 1e36)
     alone = finished(tuner(model, good))
     packed = finished(tuner(model, [good[0], wild, good[1]]))
     assert packed["wild"].stop_reason == "diverged"
     assert math.isnan(packed["wild"].losses[-1])
-    for unit in good:
+    for trial in good:
         torch.testing.assert_close(
-            delta(packed[unit.run_id]), delta(alone[unit.run_id]), atol=1e-5, rtol=0
+            delta(packed[trial.run_id]), delta(alone[trial.run_id]), atol=1e-5, rtol=0
         )
 
 
 def test_peft_opens_an_adapter_and_gives_the_same_logits(
-    backbone: Callable[[str], Backbone], tmp_path: object
+    backbone: Callable[[str], LoadedBackbone], tmp_path: object
 ) -> None:
     for kind in ("opt_projected", "llama"):
         model = backbone(kind)
-        packed = tuner(model, units((1,)))
+        packed = tuner(model, trials((1,)))
         (result,) = finished(packed).values()
-        prompt_PD = packed.learner.prompt(result.weights)
+        prompt_PD = packed.trainer.prompt(result.weights)
         store = Store(str(tmp_path))
         save_soft_prompt(store, kind, prompt_PD, spec=model.spec, record={})
         assert torch.equal(load_soft_prompt(store, kind, width=model.width), prompt_PD)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from raybias.config import Probe
 from raybias.errors import DataError
 from raybias.probes import probe_items
-from raybias.probes.amazon import ATTRIBUTES, attribute_name
-from raybias.probes.templates import Phrase, Template, expand, fill
+from raybias.probes.templates.amazon import ATTRIBUTES, attribute_name
+from raybias.probes.templates.slots import Phrase, Template, expand, fill
 from raybias.schema import ITEMS
 
 Row = tuple[int, str, str]

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from raybias.cli import main
 from raybias.errors import DataError
-from raybias.probes import annotation
-from raybias.probes.annotation import LABELS
+from raybias.probes.styles import annotation
+from raybias.probes.styles.annotation import LABELS
 
 
 def call(monkeypatch: pytest.MonkeyPatch, *given: str | Path) -> int:

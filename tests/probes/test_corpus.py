@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from raybias.config import Probe
 from raybias.errors import DataError
-from raybias.probes.corpus import Vocabulary, counts, find, vocabularies
-from raybias.probes.files import polars_schema
+from raybias.probes.readers import polars_schema
+from raybias.probes.templates.corpus import Vocabulary, counts, find, vocabularies
 from raybias.schema import CORPUS
 
 RACE = Vocabulary(

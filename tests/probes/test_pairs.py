@@ -8,8 +8,8 @@ import polars as pl
 import pytest
 
 from raybias.errors import ConfigError, DataError
-from raybias.probes.pair_probes import in_styles, pair_items
-from raybias.probes.pairs import BIAS_TYPES, PairWarning, crows_pairs, own_pairs
+from raybias.probes.pairs.crows_pairs import BIAS_TYPES, PairWarning, crows_pairs, own_pairs
+from raybias.probes.pairs.items import in_styles, pair_items
 from raybias.schema import PAIRS
 from raybias.storage import Store
 

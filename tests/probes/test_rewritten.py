@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raybias.errors import ConfigError
-from raybias.probes.files import polars_schema
-from raybias.probes.mirror import mirrored
-from raybias.probes.pairs import crows_pairs
-from raybias.probes.rewriting import Key, rewritten_pairs
+from raybias.probes.pairs.crows_pairs import crows_pairs
+from raybias.probes.readers import polars_schema
+from raybias.probes.styles.mirror_edit import mirrored
+from raybias.probes.styles.rewriting import Key, rewritten_pairs
 from raybias.schema import PAIRS, REWRITTEN_PAIRS
 from raybias.storage import Store
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from raybias.config import Probe
 from raybias.probes import probe_items
-from raybias.probes.files import polars_schema
-from raybias.probes.pair_probes import pair_items
+from raybias.probes.pairs.items import pair_items
+from raybias.probes.readers import polars_schema
 from raybias.probes.sampling import sample_items, sample_pairs
 from raybias.schema import ITEMS, PLACEHOLDER, UNMARKED
 

@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 
 from raybias.config import StyleOptions
 from raybias.errors import ConfigError
-from raybias.probes.files import polars_schema
-from raybias.probes.pairs import crows_pairs
-from raybias.probes.styles import (
+from raybias.probes.pairs.crows_pairs import crows_pairs
+from raybias.probes.pairs.winobias import coreference_items
+from raybias.probes.readers import polars_schema
+from raybias.probes.styles.rules import (
     COREFERENCE_STYLES,
     QUESTIONS,
     RULE_STYLES,
     styled_coreferences,
     styled_pairs,
 )
-from raybias.probes.winobias import coreference_items
 from raybias.schema import PAIRS
 from raybias.storage import Store
 

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raybias.errors import DataError
-from raybias.probes.coreference import coreference_prompts, names_referent
-from raybias.probes.pair_probes import in_styles, pair_items
-from raybias.probes.winobias import coreference_items
+from raybias.probes.pairs.coreference import coreference_prompts, names_referent
+from raybias.probes.pairs.items import in_styles, pair_items
+from raybias.probes.pairs.winobias import coreference_items
 from raybias.schema import COREFERENCES
 from raybias.storage import Store
 

@@ -16,10 +16,10 @@ from test_page import files_of, page_of
 from raybias import schema
 from raybias.cli import main
 from raybias.methods import Full
-from raybias.report import marked, write_report, write_tables
-from raybias.report.marked_figures import marked_figures
+from raybias.report import markedness_section, write_report, write_tables
+from raybias.report.load_results import load_runs
+from raybias.report.markedness_figures import marked_figures
 from raybias.report.run_figures import run_figures, thinned
-from raybias.report.source import load_runs
 from raybias.storage import Store
 
 
@@ -63,14 +63,19 @@ def test_tables_of_marked_and_prompted_runs(out: Path) -> None:
 
 
 def test_readings_tell_the_template_from_the_group(out: Path) -> None:
-    found = marked.readings(write_tables(Store(out), marked_study())["markedness"])
+    found = markedness_section.readings(write_tables(Store(out), marked_study())["markedness"])
     sampled = found.filter(pl.col("method").is_in(["full", "nine", "zero_shot"]))
     negative = sampled.filter(rate="negative_fpr")
     white = negative.filter(group="white")
     # White reads as if no group were named; the others as any marked word does.
-    assert white["reading"].to_list() == [marked.UNNAMED] * 3
+    assert white["reading"].to_list() == [markedness_section.UNNAMED] * 3
     others = negative.filter(pl.col("group") != "white")
-    assert others["reading"].is_in([marked.MARKING, marked.AMONG, marked.NOTHING]).mean() > 0.9
+    assert (
+        others["reading"]
+        .is_in([markedness_section.MARKING, markedness_section.AMONG, markedness_section.NOTHING])
+        .mean()
+        > 0.9
+    )
 
 
 def test_unreadable_answers_come_first_and_have_no_verdict(
@@ -93,8 +98,10 @@ def test_unreadable_answers_come_first_and_have_no_verdict(
         "nine+likelihood": True,
     }  # fmt: skip
     marks = pl.read_parquet(tmp_path / "tables" / "markedness.parquet")
-    read = marked.readings(marks).filter(method="zero_shot")["reading"].unique().to_list()
-    assert read == [marked.UNREAD]
+    read = (
+        markedness_section.readings(marks).filter(method="zero_shot")["reading"].unique().to_list()
+    )
+    assert read == [markedness_section.UNREAD]
 
 
 def test_the_page_asks_whether_it_is_the_template(out: Path, tmp_path: Path) -> None:

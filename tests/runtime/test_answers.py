@@ -12,11 +12,11 @@ import transformers
 
 from raybias.config import Backbone
 from raybias.engine.context import ModelContext
-from raybias.engine.sampling import Sampler, Sampling
+from raybias.engine.generation.sampling import Sampler, Sampling
 from raybias.methods import ChainOfThought, FewShot, Prompted, SoftPrompt, ZeroShot
 from raybias.methods.prediction import Labelling
 from raybias.methods.prompted import PromptedPredictor, PromptedRun
-from raybias.runtime.predictor_cache import PredictorCache
+from raybias.runtime.predict.predictor_cache import PredictorCache
 from raybias.schema import LABELS
 from raybias.seeding import generator
 from raybias.storage import Store
@@ -103,10 +103,12 @@ def test_methods_share_the_weights_and_change_none_of_each_others_answers(tmp_pa
         now: Any = held.of(method)
         assert held.of(method) is now
         if isinstance(method, SoftPrompt):
-            models.append(now.learner.scorer.backbone.model)
+            models.append(now.trainer.scorer.backbone.model)
             found, expected = (
-                learner.logits([learner.start(1)], [learner.prepare(learner.encode(texts))])[0]
-                for learner in (now.learner, alone)
+                trainer.logits([trainer.init_weights(1)], [trainer.prepare(trainer.encode(texts))])[
+                    0
+                ]
+                for trainer in (now.trainer, alone)
             )
             torch.testing.assert_close(found, expected)
         else:

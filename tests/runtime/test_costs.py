@@ -11,9 +11,9 @@ from transformers import OPTConfig
 from words import word_tokenizer
 
 from raybias.config import Study, parse_study
-from raybias.runtime.costs import Cost, Machine, costs_of
-from raybias.runtime.inventory import assumed
-from raybias.runtime.plan import plan
+from raybias.planning.costs import Cost, Machine, costs_of
+from raybias.planning.inventory import assumed
+from raybias.planning.plan import plan
 
 GPUS = "cpus=8,gpus=2,gpu_memory=80GB,gpu=A100"
 STEPS, EVERY = 50, 10

@@ -66,7 +66,7 @@ def workshop() -> Iterator[Any]:
 def test_an_estimate_is_more_than_a_pass_takes_and_not_much_more(
     model: str, method: Method, tunes: bool, models: Path, workshop: Any
 ) -> None:
-    from raybias.engine.shape import model_shape
+    from raybias.engine.model_shape import model_shape
 
     spec = Backbone(id=str(models / model), dtype="float32", bos="prepend")
     resolved = method.resolve("strict")
@@ -105,27 +105,29 @@ def _rows(count: int) -> list[list[int]]:
 
 
 def _tune(spec: Backbone, method: Any, count: int) -> None:
+    from raybias.engine.adapters.base import TrainingBatch
     from raybias.engine.context import ModelContext
-    from raybias.engine.learner import Lesson
 
-    learner = method.trainer(ModelContext(spec, LABELS, tokens_per_batch=TOKENS))
-    lessons = [
-        Lesson(learner.start(seed), _rows(count), [n % 3 for n in range(count)], seed, 1, True)
+    trainer = method.trainer(ModelContext(spec, LABELS, tokens_per_batch=TOKENS))
+    shares = [
+        TrainingBatch(
+            trainer.init_weights(seed), _rows(count), [n % 3 for n in range(count)], seed, 1, True
+        )
         for seed in range(RUNS)
     ]
-    learner.gradients(lessons)
+    trainer.gradients(shares)
 
 
 def _read(spec: Backbone, method: Any, count: int) -> None:
     from raybias.engine.backbone import load_backbone
     from raybias.engine.context import ModelContext
-    from raybias.engine.generation import TextGenerator
-    from raybias.engine.sampling import Sampling
+    from raybias.engine.generation.generator import TextGenerator
+    from raybias.engine.generation.sampling import Sampling
 
     if isinstance(method, Tuned):
-        learner = method.trainer(ModelContext(spec, LABELS, tokens_per_batch=TOKENS))
-        weights = [learner.start(seed) for seed in range(RUNS)]
-        learner.logits(weights, [learner.prepare(_rows(count))] * RUNS)
+        trainer = method.trainer(ModelContext(spec, LABELS, tokens_per_batch=TOKENS))
+        weights = [trainer.init_weights(seed) for seed in range(RUNS)]
+        trainer.logits(weights, [trainer.prepare(_rows(count))] * RUNS)
         return
     backbone = load_backbone(spec)
     generator = TextGenerator(backbone, tokens_per_batch=TOKENS)

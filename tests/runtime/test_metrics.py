@@ -10,7 +10,7 @@ from rich.console import Console
 
 from raybias.runtime.metrics import Busy, Meter
 from raybias.runtime.progress import Done, Pace, Reporter
-from raybias.runtime.rounds import Evaluated, Round, Tally
+from raybias.runtime.tune.reports import Evaluated, ProgressAggregator, WorkerReport
 
 
 class Clock:
@@ -64,13 +64,13 @@ def test_a_worker_group_that_begins_again_is_a_retry(monkeypatch: pytest.MonkeyP
     def advance(count: int = 1, *, note: str = "", done: Done | None = None) -> None:
         told.append(done or Done())
 
-    tally = Tally(advance, Meter(study="s", stage="tune", model="m"), {"a", "b"})
+    tally = ProgressAggregator(advance, Meter(study="s", stage="tune", model="m"), {"a", "b"})
     evaluated = (Evaluated("a", 10, 0.5, stopped=False), Evaluated("b", 10, 0.5, stopped=True))
     for round_ in [
-        Round(0), Round(1),
-        Round(0, evaluated, steps=20, tokens=300),
-        Round(0, resumed=("a",), repeated=4), Round(1, resumed=("c",), repeated=3),
-        Round(0, evaluated[:1], steps=10, tokens=100),
+        WorkerReport(0), WorkerReport(1),
+        WorkerReport(0, evaluated, steps=20, tokens=300),
+        WorkerReport(0, resumed=("a",), repeated=4), WorkerReport(1, resumed=("c",), repeated=3),
+        WorkerReport(0, evaluated[:1], steps=10, tokens=100),
     ]:  # fmt: skip
         tally.add(round_)
     assert counted == {
@@ -87,21 +87,23 @@ def test_evaluations_are_not_counted_as_runs(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(Meter, "set", lambda self, name, value: waiting.append(value))
     target = io.StringIO()
     with Reporter(Console(file=target)).stage("tune", 3) as advance:
-        tally = Tally(advance, Meter(study="s", stage="tune", model="m"), {"a", "b", "c"})
+        tally = ProgressAggregator(
+            advance, Meter(study="s", stage="tune", model="m"), {"a", "b", "c"}
+        )
 
         def told(run_id: str, *steps: int, stops: bool = False) -> tuple[Evaluated, ...]:
             return tuple(
                 Evaluated(run_id, step, 0.5, stopped=stops and step == steps[-1]) for step in steps
             )
 
-        tally.add(Round(0))
-        tally.add(Round(0, told("a", *range(10, 160, 10))))
+        tally.add(WorkerReport(0))
+        tally.add(WorkerReport(0, told("a", *range(10, 160, 10))))
         assert tally.left == {"a", "b", "c"}
-        tally.add(Round(0, (*told("a", 160, stops=True), *told("b", 10, 20))))
+        tally.add(WorkerReport(0, (*told("a", 160, stops=True), *told("b", 10, 20))))
         # Two ranks that share a backbone tell of the same run.
-        tally.add(Round(0, told("b", 30, stops=True)))
-        tally.add(Round(1, told("b", 30, stops=True)))
+        tally.add(WorkerReport(0, told("b", 30, stops=True)))
+        tally.add(WorkerReport(1, told("b", 30, stops=True)))
         # A worker that was killed had finished the last run and could not tell.
-        tally.add(Round(0, finished=("a", "b", "c")))
+        tally.add(WorkerReport(0, finished=("a", "b", "c")))
     assert waiting == [3, 3, 2, 1, 1, 0]
     assert target.getvalue() == "tune: 3/3 (1 retries)\n"

@@ -17,7 +17,7 @@ import pytest
 from raybias.config import Study, parse_study
 from raybias.engine.checkpoint import file_hashes
 from raybias.errors import OutputError
-from raybias.runtime.resolve import resolve_models
+from raybias.planning.resolve import resolve_models
 from raybias.storage import Store
 from raybias.study_record import Record, begin, make_record, read_record, resumed
 

@@ -13,8 +13,14 @@ from transformers import OPTConfig
 from raybias.config import Study, parse_study
 from raybias.engine.memory import total
 from raybias.errors import BadInput, ConfigError, ModelError, OutputError, PlanError
-from raybias.runtime.inventory import Inventory, Node, assumed, grown, read_inventory
-from raybias.runtime.plan import Plan, check_place, plan
+from raybias.planning.inventory import (
+    Inventory,
+    Node,
+    assumed,
+    read_inventory,
+    with_autoscaled_nodes,
+)
+from raybias.planning.plan import Plan, check_place, plan
 from raybias.storage import Store
 
 GIB = 2**30
@@ -193,11 +199,11 @@ def test_nodes_that_can_still_come_count(folder: Path) -> None:
     kind = {"count": 3, "cpus": 8, "memory": "64GiB", "gpus": 1, "gpu_memory": "24GB"}
     wanted = study(folder, resources={"nodes": [kind]})
     there = assumed("cpus=4,memory=16GiB", "cpus=8,memory=60GiB,gpus=1,gpu_memory=24GB")
-    inventory = grown(there, wanted.resources.nodes)
-    assert (len(inventory.nodes), inventory.to_come) == (4, 2)
+    inventory = with_autoscaled_nodes(there, wanted.resources.nodes)
+    assert (len(inventory.nodes), inventory.pending) == (4, 2)
     assert "4 nodes (2 yet to come)" in str(inventory)
     tuning = plan(wanted, inventory).tuning[0]
-    assert (tuning.workers, tuning.to_come) == (3, 2)
+    assert (tuning.workers, tuning.pending) == (3, 2)
 
 
 def test_a_backbone_that_fits_no_device_is_scored_by_workers_that_share_it(folder: Path) -> None:

@@ -8,9 +8,10 @@ import pytest
 from transformers import OPTConfig
 
 from raybias.config import parse_study
-from raybias.runtime.inventory import Inventory, Node, assumed, read_inventory
-from raybias.runtime.plan import plan
-from raybias.runtime.precision import Product, choose, measure_product
+from raybias.planning.inventory import Inventory, Node, assumed
+from raybias.planning.plan import plan
+from raybias.planning.precision import Product, choose, measure_product
+from raybias.runtime.inventory import read_inventory
 from raybias.storage import Store
 from raybias.study_record import begin, make_record
 

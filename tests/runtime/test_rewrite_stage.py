@@ -14,16 +14,16 @@ from transformers import T5Config
 from raybias.cli.plan import describe
 from raybias.config import Study, parse_study
 from raybias.engine.memory import total
-from raybias.engine.rewriting import Rewriter
+from raybias.engine.rewriting.rewriter import Rewriter
 from raybias.errors import ConfigError, DataError, ModelError, PlanError
-from raybias.probes.pair_probes import pair_items
-from raybias.probes.rewriting import rewritten_pairs
-from raybias.runtime.checks import check_rewritten
-from raybias.runtime.costs import Machine, costs_of
-from raybias.runtime.inventory import assumed
-from raybias.runtime.plan import Plan, in_style, plan, read_items
-from raybias.runtime.rewriting import PairRewriter, rewrite_items
-from raybias.runtime.shards import STYLED, chunks_of, missing
+from raybias.planning.costs import Machine, costs_of
+from raybias.planning.inventory import assumed
+from raybias.planning.plan import Plan, in_style, plan, read_items
+from raybias.planning.preflight import check_rewritten
+from raybias.planning.shards import STYLED, chunks_of, missing
+from raybias.probes.pairs.items import pair_items
+from raybias.probes.styles.rewriting import rewritten_pairs
+from raybias.runtime.predict.rewriting import PairRewriter, rewrite_items
 from raybias.schema import PAIRS, REWRITTEN_PAIRS
 from raybias.storage import Store
 

@@ -10,9 +10,9 @@ from ray.train.v2._internal.execution import context
 from ray.train.v2._internal.execution.preemption import PreemptionContext
 from ray.train.v2.api.preemption import PreemptionInfo
 
-from raybias.engine.tuning import Evaluation
+from raybias.engine.adapters.tuning import Evaluation
 from raybias.methods import Full, Lora, SoftPrompt
-from raybias.runtime.worker import _Pack, ends_round
+from raybias.runtime.tune.worker import WorkerPack, ends_round
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ class SlowTuner:
 
 
 def pack_of(tuner: Any, method: Any, *, sharded: bool = False) -> Any:
-    pack: Any = object.__new__(_Pack)
+    pack: Any = object.__new__(WorkerPack)
     pack.job = SimpleNamespace(method=method, sharded=sharded)
     pack.rank, pack.writes, pack.units, pack.stopped = 0, False, ["u"], set()
     pack.tuner, pack._save = tuner, lambda result: None
@@ -69,8 +69,8 @@ def test_a_killed_worker_repeats_a_minute_or_six_evaluations(
 ) -> None:
     """As ARCHITECTURE.md says: a checkpoint follows each round, so a kill costs one at most."""
     clock = Clock()
-    monkeypatch.setattr("raybias.runtime.worker.time", clock)
-    monkeypatch.setattr("raybias.runtime.worker._preempted", lambda: False)
+    monkeypatch.setattr("raybias.runtime.tune.worker.time", clock)
+    monkeypatch.setattr("raybias.runtime.tune.worker._preempted", lambda: False)
     pack = pack_of(SlowTuner(clock, seconds), method, sharded=sharded)
     for _ in range(3):
         begun = clock.now

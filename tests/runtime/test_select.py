@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 
 from raybias.errors import WorkFailed
 from raybias.methods import SoftPrompt
-from raybias.runtime.select import Choice, best_choice, choices_of, select
+from raybias.methods.selection import (
+    HyperParameters,
+    best_hyper_parameters,
+    hyper_parameter_grid,
+    select,
+)
 
 
 def row(
@@ -67,20 +72,22 @@ def test_sweep_takes_the_best_mean_and_the_first_listed_of_equals() -> None:
         row(1, 0.9, rate=1e-4),
         row(2, 0.0, rate=1e-4, stop="diverged"),
     ]
-    slow, middle, fast = (Choice(rate, 0.01, 5) for rate in (1e-4, 1e-3, 1e-2))
-    assert best_choice(rows[:4], (middle, fast)) == middle
-    assert best_choice(rows[:4], (fast, middle)) == fast
-    assert best_choice(rows, (fast, middle, slow)) == slow
+    slow, middle, fast = (HyperParameters(rate, 0.01, 5) for rate in (1e-4, 1e-3, 1e-2))
+    assert best_hyper_parameters(rows[:4], (middle, fast)) == middle
+    assert best_hyper_parameters(rows[:4], (fast, middle)) == fast
+    assert best_hyper_parameters(rows, (fast, middle, slow)) == slow
     with pytest.raises(WorkFailed, match="every run of the sweep over 1 combinations diverged"):
-        best_choice(rows[5:], (slow,))
+        best_hyper_parameters(rows[5:], (slow,))
 
 
 def test_a_sweep_takes_every_combination() -> None:
     swept = method((1,), keep=1, learning_rates=(1e-3, 1e-4), stop_windows=(5, 7)).resolve("paper")
-    assert choices_of(swept) == [
-        Choice(rate, 0.01, window) for rate in (1e-3, 1e-4) for window in (5, 7)
+    assert hyper_parameter_grid(swept) == [
+        HyperParameters(rate, 0.01, window) for rate in (1e-3, 1e-4) for window in (5, 7)
     ]
-    assert choices_of(method((1,), keep=1).resolve("paper")) == [Choice(1e-3, 0.01, 5)]
+    assert hyper_parameter_grid(method((1,), keep=1).resolve("paper")) == [
+        HyperParameters(1e-3, 0.01, 5)
+    ]
 
 
 def test_the_test_split_decides_where_the_method_says_so() -> None:

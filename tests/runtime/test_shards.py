@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 
 from raybias.methods.prediction import Shard, ShardResult
-from raybias.runtime.infer import ShardCaller
+from raybias.planning.shards import missing
 from raybias.runtime.metrics import Meter
-from raybias.runtime.serve import Scorer
-from raybias.runtime.shards import missing
+from raybias.runtime.predict.replica import Scorer
+from raybias.runtime.predict.stream import ShardCaller
 from raybias.schema import OutputSpec
 from raybias.storage import Store
 

@@ -31,11 +31,11 @@ from raybias.errors import (
     WorkFailed,
 )
 from raybias.methods.prediction import Labelling, Shard, prediction_rows
+from raybias.planning.preflight import check_inputs, check_references
+from raybias.planning.shards import missing, shards_of
 from raybias.probes.planted import Plant
-from raybias.runtime.checks import check_inputs, check_references
-from raybias.runtime.cluster import clear_errors, explained
 from raybias.runtime.progress import Reporter
-from raybias.runtime.shards import missing, shards_of
+from raybias.runtime.ray_session import root_error, translating_errors
 from raybias.schema import OutputSpec
 from raybias.storage import Store
 from raybias.study_record import Record, begin, make_record, read_record, resumed
@@ -191,7 +191,7 @@ MENDABLE = ModelError("no such weights", where="opt", cure="check the id")
     ],
 )
 def test_our_own_error_comes_out_of_any_wrapping(error: Exception) -> None:
-    with pytest.raises(ModelError) as raised, clear_errors("tuning"):
+    with pytest.raises(ModelError) as raised, translating_errors("tuning"):
         raise error
     assert str(raised.value) == str(MENDABLE)
     assert raised.value.exit_code == 2
@@ -207,10 +207,10 @@ def test_our_own_error_comes_out_of_any_wrapping(error: Exception) -> None:
     ],
 )
 def test_any_other_error_becomes_one_line(error: Exception) -> None:
-    said = str(explained(error, "tuning opt"))
+    said = str(root_error(error, "tuning opt"))
     assert said.startswith("tuning opt: ZeroDivisionError: division by zero; Ray's logs are in ")
     assert "\n" not in said
-    assert explained(UserCodeException(""), "scoring").exit_code == 1
+    assert root_error(UserCodeException(""), "scoring").exit_code == 1
 
 
 FULL = OSError(28, "Error writing bytes to file")
@@ -229,7 +229,7 @@ GONE = OSError(
     ],
 )
 def test_what_ray_could_not_store_names_its_cure(error: Exception, said: str) -> None:
-    found = explained(error, "tuning opt")
+    found = root_error(error, "tuning opt")
     assert isinstance(found, StorageError)
     assert str(found).startswith("tuning opt: cannot go on (")
     assert said in str(found)
@@ -249,7 +249,7 @@ def test_an_error_of_rays_own_says_what_it_was() -> None:
     """Ray Data raises what went wrong in its own code from an empty error."""
     error = KeyError("shape")
     error.__cause__ = SystemException()
-    assert "scoring: KeyError: 'shape'" in str(explained(error, "scoring"))
+    assert "scoring: KeyError: 'shape'" in str(root_error(error, "scoring"))
 
 
 def test_progress_without_a_terminal_is_a_few_plain_lines() -> None:

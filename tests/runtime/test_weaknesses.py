@@ -12,7 +12,7 @@ import raybias
 from raybias import config
 from raybias.errors import ConfigError, OutputError
 from raybias.runtime.doctor import _reachable
-from raybias.runtime.weaknesses import (
+from raybias.runtime.serve.security_audit import (
     Finding,
     Port,
     listening,

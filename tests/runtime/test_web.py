@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from raybias.cli import app
 from raybias.config import Study
 from raybias.errors import ConfigError, ModelError, OutputError
-from raybias.runtime.web import Limits, Overloaded, token_digest, web
+from raybias.runtime.serve.http import Limits, Overloaded, token_digest, web
 from raybias.storage import Store
 from raybias.study_record import begin, make_record
 
@@ -157,8 +157,8 @@ def test_an_out_without_runs_cannot_be_served(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("RAYBIAS_SERVE_TOKEN", raising=False)
-    from raybias.runtime.ingress import Serving
-    from raybias.runtime.ingress import app as build
+    from raybias.runtime.serve.app import Serving
+    from raybias.runtime.serve.app import app as build
 
     with pytest.raises(OutputError, match=r"holds no study\.yaml"):
         build(Serving(out=str(tmp_path), anyone=True))

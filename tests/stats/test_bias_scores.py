@@ -9,7 +9,7 @@ from pair_data import answers, pair_scores
 from scipy import stats
 
 from raybias.stats import pairs
-from raybias.stats.pairs import change
+from raybias.stats.pairs import paired_tests
 
 DRAWS = 200
 KEYS = ["model", "score", "probe", "bias_type"]
@@ -112,8 +112,8 @@ def test_draws_seed_level_and_correction_are_the_callers() -> None:
 
 
 def test_differences_that_do_not_vary_give_no_verdict() -> None:
-    assert np.isnan(change.paired_t(0.5, 0.25, 8))
-    assert float(change.paired_t(0.0, 0.0, 8)) == 1
+    assert np.isnan(paired_tests.paired_t(0.5, 0.25, 8))
+    assert float(paired_tests.paired_t(0.0, 0.0, 8)) == 1
     table = pairs.bias_scores(
         pairs.coreference_outcomes(answers(pairs=3, pro=1.0, anti=0.0)), draws=DRAWS
     ).filter(score="exact")

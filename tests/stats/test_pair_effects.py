@@ -14,7 +14,7 @@ from scipy import stats
 
 from raybias.errors import ConfigError
 from raybias.stats import pairs
-from raybias.stats.pairs import change
+from raybias.stats.pairs import paired_tests
 from raybias.stats.pairs.planted import simulate
 from raybias.stats.pairs.resampling import drawn_means, percentiles
 from raybias.stats.pairs.variance import decompose
@@ -109,27 +109,27 @@ def test_effects_do_not_depend_on_the_order_of_rows_or_other_models() -> None:
 
 def test_mcnemar_is_the_textbook_one() -> None:
     # Agresti, Categorical Data Analysis: approval ratings, 150 and 86 changed.
-    assert change.mcnemar(150, 86) == pytest.approx(stats.binomtest(86, 236).pvalue)
-    assert float(change.mcnemar(6, 1)) == pytest.approx(2 * (1 + 7) / 2**7)
+    assert paired_tests.mcnemar(150, 86) == pytest.approx(stats.binomtest(86, 236).pvalue)
+    assert float(paired_tests.mcnemar(6, 1)) == pytest.approx(2 * (1 + 7) / 2**7)
     for up, down in ((0, 0), (1, 0), (4, 4), (9, 3)):
         expected = stats.binomtest(up, up + down).pvalue if up + down else 1.0
-        assert float(change.mcnemar(up, down)) == pytest.approx(expected)
+        assert float(paired_tests.mcnemar(up, down)) == pytest.approx(expected)
 
 
 def test_the_other_tests_of_a_change_are_scipys() -> None:
     random = np.random.default_rng(0)
     d = random.normal(0.2, 1, 30)
-    p = change.paired_t(d.mean(), (d**2).mean(), 30)
+    p = paired_tests.paired_t(d.mean(), (d**2).mean(), 30)
     assert float(p) == pytest.approx(stats.ttest_1samp(d, 0).pvalue)
-    z, p_z = change.two_proportions(905 / 1508, 754 / 1508, 1508)
+    z, p_z = paired_tests.two_proportions(905 / 1508, 754 / 1508, 1508)
     table = np.array([[905, 603], [754, 754]])
     assert float(z) < 0
     assert float(p_z) == pytest.approx(stats.chi2_contingency(table, correction=False).pvalue)
     # Connor's formula: 12% of pairs change, by 2 points on the whole.
-    n = change.pairs_needed(0.02, 0.12, level=0.95)
+    n = paired_tests.pairs_needed(0.02, 0.12, level=0.95)
     assert 2_300 < float(n) < 2_400
-    assert float(change.resolvable(0.12, n, level=0.95)) == pytest.approx(0.02, rel=0.01)
-    assert np.isinf(change.pairs_needed(0.0, 0.1, level=0.95))
+    assert float(paired_tests.resolvable(0.12, n, level=0.95)) == pytest.approx(0.02, rel=0.01)
+    assert np.isinf(paired_tests.pairs_needed(0.0, 0.1, level=0.95))
 
 
 def test_t_tests_are_scipys_and_cover_all_pairs_of_lists() -> None:
@@ -329,6 +329,6 @@ def test_a_planted_study_is_judged_as_its_score_file_is() -> None:
     for row in table.iter_rows(named=True):
         d = styles[row["style"]] - styles["original"]
         assert row["effect"] == pytest.approx(100 * d.mean())
-        expected = change.mcnemar((d > 0).sum(), (d < 0).sum())
+        expected = paired_tests.mcnemar((d > 0).sum(), (d < 0).sum())
         assert row["p_value"] == pytest.approx(float(expected))
     assert table.filter(style="informal")["survives"].item()

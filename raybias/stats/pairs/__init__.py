@@ -5,7 +5,8 @@ content is held fixed.
 """
 
 from raybias.stats.pairs.effects import effects
-from raybias.stats.pairs.frames import (
+from raybias.stats.pairs.list_t_tests import LISTED_STYLES, t_tests
+from raybias.stats.pairs.outcomes import (
     AVERAGES,
     STYLES,
     UNWEIGHTED,
@@ -13,13 +14,12 @@ from raybias.stats.pairs.frames import (
     coreference_outcomes,
     pair_outcomes,
 )
-from raybias.stats.pairs.lists import LISTED_STYLES, t_tests
 from raybias.stats.pairs.planted import planted_check
 from raybias.stats.pairs.preference import preferences, summary
 from raybias.stats.pairs.published import Check, check_published, style_effects, t_values
 from raybias.stats.pairs.reading import ScoreFiles, read_score_files
 from raybias.stats.pairs.scores import bias_scores
-from raybias.stats.pairs.size import FEWEST_MODELS, model_size, sizes_in_names
+from raybias.stats.pairs.size_trends import FEWEST_MODELS, model_size, sizes_in_names
 from raybias.stats.pairs.stability import VERDICTS, stability
 from raybias.stats.pairs.variance import variance
 from raybias.stats.pairs.winobias import summary as winobias_summary

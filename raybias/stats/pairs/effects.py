@@ -19,8 +19,8 @@ import polars as pl
 
 from raybias.seeding import generator
 from raybias.stats.intervals import Adjust, verdicts
-from raybias.stats.pairs import change
-from raybias.stats.pairs.frames import (
+from raybias.stats.pairs import paired_tests
+from raybias.stats.pairs.outcomes import (
     METRIC,
     NEUTRAL,
     ORIGINAL,
@@ -181,17 +181,17 @@ def _rows(
     before, after, square = sums.original / weight, sums.value / weight, sums.square / weight
     # Means over prompts are sixths: what is left of two equal ones is no effect.
     effect = np.round(after - before, 12)
-    z, z_p = change.two_proportions(before, after, np.maximum(pairs.n, 1))
+    z, z_p = paired_tests.two_proportions(before, after, np.maximum(pairs.n, 1))
     exact, student = (
-        change.mcnemar(sums.up, sums.down),
-        change.paired_t(effect, square, sums.n),
+        paired_tests.mcnemar(sums.up, sums.down),
+        paired_tests.paired_t(effect, square, sums.n),
     )
     unit = {
         "value": 100 * after, "original": 100 * before, "effect": 100 * effect,
         "low": low[0], "high": high[0], "value_low": low[1], "value_high": high[1],
         "original_low": low[2], "original_high": high[2],
-        "pairs_needed": change.pairs_needed(effect, square, level=level),
-        "resolvable": 100 * change.resolvable(square, np.maximum(pairs.n, 1), level=level),
+        "pairs_needed": paired_tests.pairs_needed(effect, square, level=level),
+        "resolvable": 100 * paired_tests.resolvable(square, np.maximum(pairs.n, 1), level=level),
     }  # fmt: skip
     for m, (model, score, test) in enumerate(metrics):
         binary = test == "mcnemar"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from raybias.stats.pairs.frames import (
+from raybias.stats.pairs.outcomes import (
     AVERAGES,
     METRIC,
     ORIGINAL,

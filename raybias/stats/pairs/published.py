@@ -14,9 +14,9 @@ from typing import Any, Final
 import polars as pl
 
 from raybias.stats.intervals import false_discovery
-from raybias.stats.pairs import change
-from raybias.stats.pairs.frames import UNWEIGHTED, WEIGHTED
-from raybias.stats.pairs.lists import LISTED_STYLES, SIDES
+from raybias.stats.pairs import paired_tests
+from raybias.stats.pairs.list_t_tests import LISTED_STYLES, SIDES
+from raybias.stats.pairs.outcomes import UNWEIGHTED, WEIGHTED
 
 #: Pairs of CrowS-Pairs by bias type.
 CROWS_PAIRS: Final[Mapping[str, int]] = {
@@ -152,7 +152,7 @@ def bold_marks(summary: pl.DataFrame, scores: pl.DataFrame) -> pl.DataFrame:
     changes = summary.filter(statistic="AVG_delta").rename({"value": "printed"})
     table = changes.join(base, on="model", how="left", maintain_order="left")
     before = table["base"] / 100
-    z, p = change.two_proportions(
+    z, p = paired_tests.two_proportions(
         before.to_numpy(), (before + table["printed"] / 100).to_numpy(), _PAIRS
     )
     return table.select(

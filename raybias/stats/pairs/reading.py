@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from raybias import schema
 from raybias.errors import DataError
-from raybias.stats.pairs.frames import CONDITIONS, DIRECTIONS, ORIGINAL, STYLES
+from raybias.stats.pairs.outcomes import CONDITIONS, DIRECTIONS, ORIGINAL, STYLES
 from raybias.stats.predictions import Source
 from raybias.storage import Store, split_uri
 

@@ -18,8 +18,15 @@ import polars as pl
 
 from raybias.seeding import generator
 from raybias.stats.intervals import ROUNDING, Adjust, false_discovery
-from raybias.stats.pairs import change
-from raybias.stats.pairs.frames import METRIC, NEUTRAL, UNWEIGHTED, WEIGHTED, in_order, style_order
+from raybias.stats.pairs import paired_tests
+from raybias.stats.pairs.outcomes import (
+    METRIC,
+    NEUTRAL,
+    UNWEIGHTED,
+    WEIGHTED,
+    in_order,
+    style_order,
+)
 from raybias.stats.pairs.resampling import cube, drawn_means, percentiles, wilson
 
 Doubles = npt.NDArray[np.float64]
@@ -142,9 +149,9 @@ def _rows(
     weight = np.maximum(sums.n, 1)
     value, square = sums.value / weight, sums.square / weight
     low, high = _bootstrap(sums.drawn / weight[..., None], sums.n, level)
-    sign = change.mcnemar(sums.value, sums.n - sums.value - sums.ties)
-    student = change.paired_t(value, square, sums.n)
-    resolvable = change.resolvable(square, weight, level=level)
+    sign = paired_tests.mcnemar(sums.value, sums.n - sums.value - sums.ties)
+    student = paired_tests.paired_t(value, square, sums.n)
+    resolvable = paired_tests.resolvable(square, weight, level=level)
     for m, s, head in _heads(metrics, styles, sums.n, names):
         binary = head["test"] == "sign"
         p, ends = float(student[m, s]), (low[m, s], high[m, s])

@@ -7,7 +7,7 @@ from typing import Final
 import polars as pl
 
 from raybias.stats.pairs.effects import centred
-from raybias.stats.pairs.frames import METRIC, UNWEIGHTED
+from raybias.stats.pairs.outcomes import METRIC, UNWEIGHTED
 
 #: The verdicts, strongest first, and what each says.
 VERDICTS: Final = {

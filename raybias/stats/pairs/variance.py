@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from raybias.stats.pairs.frames import METRIC, style_order
+from raybias.stats.pairs.outcomes import METRIC, style_order
 
 _SHARES: Final = ("style", "content", "interaction")
 

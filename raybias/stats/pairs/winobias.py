@@ -13,7 +13,7 @@ import numpy.typing as npt
 import polars as pl
 
 from raybias.seeding import generator
-from raybias.stats.pairs.frames import CONDITIONS, RULES, style_order
+from raybias.stats.pairs.outcomes import CONDITIONS, RULES, style_order
 from raybias.stats.pairs.resampling import drawn_means, percentiles
 
 Doubles = npt.NDArray[np.float64]

@@ -1,0 +1,373 @@
+"""Many runs of one kind of adapter tuned on one backbone in one step (001 section 3, 004).
+
+Rows of all runs share each forward and backward pass, and AdamW works element by
+element, so a pack of runs equals the same runs alone. Every run has its own learning
+rate, data order, evaluations and early stop, and leaves the pack when it stops. What a
+run does depends on its seed, options, data and backbone; never on its pack.
+
+What is tuned is the trainer's affair (`trainer`). It knows nothing of Ray, files or the
+meaning of labels. Shapes: S runs, N rows, L labels.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from raybias.engine.adapters.base import AdapterTrainer, TrainingBatch
+from raybias.engine.adapters.schedule import batch_of_step, should_stop
+from raybias.engine.packing import PackedSequence
+from raybias.seeding import generator
+
+if TYPE_CHECKING:
+    from raybias.methods import Tuned
+
+#: By number, for states that hold tensors only; the first is a run that goes on.
+_STOP_REASONS: Final = ("", "early_stop", "max_steps", "diverged")
+_MOMENTS: Final = ("exp_avg", "exp_avg_sq")
+
+
+@dataclass(frozen=True)
+class TokenSet:
+    """Labelled token rows."""
+
+    rows: tuple[tuple[int, ...], ...]
+    labels: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One tuning run: a seed with the options that a sweep may vary."""
+
+    run_id: str
+    seed: int
+    learning_rate: float
+    stage: str
+    weight_decay: float
+    stop_window: int
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What one evaluation of one run found; `stop_reason` is None while it goes on."""
+
+    run_id: str
+    step: int
+    loss: float
+    accuracy: float
+    stop_reason: str | None
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """A stopped run; `kept` is the place of the evaluation whose weights it has."""
+
+    trial: Trial
+    weights: Mapping[str, Tensor]
+    steps: int
+    weights_step: int
+    kept: int
+    stop_reason: str
+    losses: tuple[float, ...]
+    accuracies: tuple[float, ...]
+    tokens: int
+    seconds: float
+
+
+@dataclass
+class _Run:
+    """A trial under way."""
+
+    trial: Trial
+    weights: dict[str, torch.nn.Parameter]
+    optimizer: torch.optim.Optimizer
+    best: dict[str, Tensor]
+    step: int = 0
+    weights_step: int = 0
+    stop_reason: str = ""
+    steps: list[int] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    accuracies: list[float] = field(default_factory=list)
+    tokens: int = 0
+    seconds: float = 0.0
+
+
+class PackedTuner:
+    """Tunes a pack of trials on one backbone.
+
+    Parameters
+    ----------
+    trainer: what is tuned; it may hold fewer runs at once than there are trials.
+    method: the options of tuning, resolved.
+    trials: the runs of the pack, with distinct run ids.
+    train, validation: what is tuned and evaluated on.
+
+    Attributes
+    ----------
+    steps: optimizer steps that were taken here, one for each run.
+    tokens: tokens of their batches.
+    """
+
+    def __init__(
+        self,
+        trainer: AdapterTrainer,
+        method: Tuned,
+        trials: Sequence[Trial],
+        *,
+        train: TokenSet,
+        validation: TokenSet,
+    ) -> None:
+        self.trainer = trainer
+        self.method = method
+        self.train = train
+        self.validation = validation
+        self._every = method.steps_between_evaluations
+        self._adamw = method.adamw
+        self._end = method.last_step(len(train.rows))
+        self._whole = trainer.prepare(validation.rows)
+        self._units = {trial.run_id: trial for trial in trials}
+        self._runs: dict[str, _Run] = {}
+        self.steps = self.tokens = 0
+
+    @property
+    def done(self) -> bool:
+        """Whether every trial has stopped."""
+        return not self._active()
+
+    def advance(self) -> list[Evaluation]:
+        """Step the runs at work to their next evaluation, evaluate, and apply the stop rule."""
+        active = self._active()
+        targets = {run.trial.run_id: self._next_evaluation(run) for run in active}
+        while behind := [
+            run for run in active if run.step < targets[run.trial.run_id] and not run.stop_reason
+        ]:
+            begun = time.perf_counter()
+            self._step(behind)
+            _share_time(behind, time.perf_counter() - begun)
+        begun = time.perf_counter()
+        evaluations = self._evaluate(active)
+        _share_time(active, time.perf_counter() - begun)
+        return evaluations
+
+    def result(self, run_id: str) -> TrialResult:
+        """A trial that has stopped."""
+        run = self._runs[run_id]
+        return TrialResult(
+            trial=run.trial,
+            weights={name: tensor.detach() for name, tensor in run.weights.items()},
+            steps=run.step,
+            weights_step=run.weights_step,
+            kept=run.steps.index(run.weights_step) if run.weights_step in run.steps else -1,
+            stop_reason=run.stop_reason,
+            losses=tuple(run.losses),
+            accuracies=tuple(run.accuracies),
+            tokens=run.tokens,
+            seconds=run.seconds,
+        )
+
+    def drop(self, run_id: str) -> None:
+        """Forget a trial that has stopped, and free its weights."""
+        del self._units[run_id], self._runs[run_id]
+
+    def state(self, run_id: str) -> dict[str, Tensor]:
+        """All that a trial needs to go on elsewhere, in any pack, as plain tensors.
+
+        Empty for a trial that has not begun.
+        """
+        if run_id not in self._runs:
+            return {}
+        run = self._runs[run_id]
+        tensors = {
+            "step": torch.tensor(run.step),
+            "weights_step": torch.tensor(run.weights_step),
+            "stop_reason": torch.tensor(_STOP_REASONS.index(run.stop_reason)),
+            "tokens": torch.tensor(run.tokens),
+            "seconds": torch.tensor(run.seconds, dtype=torch.float64),
+            "steps": torch.tensor(run.steps, dtype=torch.int64),
+            "losses": torch.tensor(run.losses, dtype=torch.float64),
+            "accuracies": torch.tensor(run.accuracies, dtype=torch.float64),
+            **{f"best/{name}": tensor for name, tensor in run.best.items()},
+        }
+        for name, weight in run.weights.items():
+            tensors[f"weights/{name}"] = weight.detach()
+            for moment in _MOMENTS:
+                held = run.optimizer.state.get(weight, {}).get(moment)
+                if held is not None:
+                    tensors[f"{moment}/{name}"] = held
+        return {name: tensor.cpu().clone() for name, tensor in tensors.items()}
+
+    def load_state(self, run_id: str, state: Mapping[str, Tensor]) -> None:
+        """Take a trial up where `state` left it."""
+        run = self._begin(self._units[run_id], _named(state, "weights"))
+        self._runs[run_id] = run
+        device = next(iter(run.weights.values())).device
+        run.best = {name: tensor.to(device) for name, tensor in _named(state, "best").items()}
+        run.step = int(state["step"])
+        run.weights_step = int(state["weights_step"])
+        run.stop_reason = _STOP_REASONS[int(state["stop_reason"])]
+        run.tokens = int(state["tokens"])
+        run.seconds = float(state["seconds"])
+        run.steps = state["steps"].tolist()
+        run.losses = state["losses"].tolist()
+        run.accuracies = state["accuracies"].tolist()
+        for name, weight in run.weights.items():
+            if f"{_MOMENTS[0]}/{name}" in state:
+                run.optimizer.state[weight] = {
+                    "step": torch.tensor(float(run.step), device=device),
+                    **{moment: state[f"{moment}/{name}"].to(device) for moment in _MOMENTS},
+                }
+
+    def _begin(self, trial: Trial, weights: Mapping[str, Tensor] | None = None) -> _Run:
+        held = self.trainer.init_weights(trial.seed)
+        if weights is not None:
+            held = {name: weights[name].to(tensor.device) for name, tensor in held.items()}
+        parameters = {name: torch.nn.Parameter(tensor) for name, tensor in held.items()}
+        optimizer = torch.optim.AdamW(
+            parameters.values(),
+            lr=trial.learning_rate,
+            weight_decay=trial.weight_decay,
+            betas=self._adamw.betas,
+            eps=self._adamw.eps,
+            fused=True,
+        )
+        return _Run(trial, parameters, optimizer, {})
+
+    def _active(self) -> list[_Run]:
+        """The runs at work: begun and not stopped, as many as the trainer holds at once."""
+        active: list[_Run] = []
+        for run_id, trial in self._units.items():
+            if self.trainer.max_packed is not None and len(active) == self.trainer.max_packed:
+                break
+            if run_id not in self._runs:
+                self._runs[run_id] = self._begin(trial)
+            if not self._runs[run_id].stop_reason:
+                active.append(self._runs[run_id])
+        return active
+
+    def _next_evaluation(self, run: _Run) -> int:
+        step = (run.step // self._every + 1) * self._every
+        return step if self._end is None else min(step, self._end)
+
+    def _step(self, runs: Sequence[_Run]) -> None:
+        """One optimizer step of each run on its own next batch."""
+        shares = [self._share(run) for run in runs]
+        gradients, loss_S = self.trainer.gradients(shares)
+        finite_S = loss_S.isfinite().tolist()
+        for run, share, gradient, finite in zip(runs, shares, gradients, finite_S, strict=True):
+            tokens = sum(map(len, share.rows))
+            run.tokens, self.tokens = run.tokens + tokens, self.tokens + tokens
+            run.step, self.steps = run.step + 1, self.steps + 1
+            norm = torch.nn.utils.get_total_norm(gradient.values())
+            if not finite or not math.isfinite(float(norm)):
+                run.stop_reason = "diverged"
+                continue
+            # AdamW leaves alone what no gradient reaches, such as XLNet's `mask_emb`.
+            for name, weight in run.weights.items():
+                weight.grad = _laid_out(gradient[name], weight) if name in gradient else None
+            self._apply(run)
+
+    def _share(self, run: _Run) -> TrainingBatch:
+        size = self.method.batch_size
+        numbers = batch_of_step(
+            run.trial.seed, run.step, rows=len(self.train.rows), batch_size=size
+        )
+        return TrainingBatch(
+            weights={name: weight.detach() for name, weight in run.weights.items()},
+            rows=[self.train.rows[n] for n in numbers],
+            labels=[self.train.labels[n] for n in numbers],
+            seed=run.trial.seed,
+            step=run.step,
+            dropout=self.method.drops_out(evaluated=bool(run.steps)),
+        )
+
+    def _apply(self, run: _Run) -> None:
+        if self._adamw.clip is not None:
+            torch.nn.utils.clip_grad_norm_(run.weights.values(), self._adamw.clip)
+        share = self.method.rate_share(run.step - 1, self._end)
+        for group in run.optimizer.param_groups:
+            group["lr"] = run.trial.learning_rate * share
+        run.optimizer.step()
+        run.optimizer.zero_grad()
+
+    def _evaluate(self, runs: Sequence[_Run]) -> list[Evaluation]:
+        sound = [run for run in runs if run.stop_reason != "diverged"]
+        found = {run.trial.run_id: (float("nan"), float("nan")) for run in runs}
+        drawn = [self._drawn(run) for run in sound]
+        if sound:
+            logits = self.trainer.logits(
+                [run.weights for run in sound], [sequences for sequences, _ in drawn]
+            )
+            for run, logits_NL, (_, labels) in zip(sound, logits, drawn, strict=True):
+                targets_N = torch.tensor(labels)
+                loss = float(cross_entropy(logits_NL.double(), targets_N))
+                right_N = logits_NL.argmax(-1) == targets_N
+                found[run.trial.run_id] = loss, float(right_N.double().mean())
+        return [self._record(run, *found[run.trial.run_id]) for run in runs]
+
+    def _drawn(self, run: _Run) -> tuple[list[PackedSequence], Sequence[int]]:
+        """The rows of a run's next evaluation, and their labels."""
+        rows, labels = self.validation.rows, self.validation.labels
+        count = self.method.validation_rows or len(rows)
+        if count >= len(rows):
+            return self._whole, labels
+        order = generator(run.trial.seed, "validation", len(run.steps)).permutation(len(rows))
+        numbers = order[:count].tolist()
+        return self.trainer.prepare([rows[n] for n in numbers]), [labels[n] for n in numbers]
+
+    def _record(self, run: _Run, loss: float, accuracy: float) -> Evaluation:
+        run.steps.append(run.step)
+        run.losses.append(loss)
+        run.accuracies.append(accuracy)
+        rule = self.method.early_stop.model_copy(update=self._window(run.trial))
+        if not math.isfinite(loss):
+            run.stop_reason = "diverged"
+        elif should_stop(run.losses, run.steps, rule):
+            run.stop_reason = "early_stop"
+        elif run.step == self._end:
+            run.stop_reason = "max_steps"
+        if not self.method.restore_best:
+            run.weights_step = run.step
+        elif run.losses.index(min(run.losses)) == len(run.losses) - 1:
+            run.weights_step = run.step
+            run.best = {name: weight.detach().clone() for name, weight in run.weights.items()}
+        elif run.stop_reason:
+            with torch.no_grad():
+                for name, best in run.best.items():
+                    run.weights[name].copy_(best)
+        return Evaluation(run.trial.run_id, run.step, loss, accuracy, run.stop_reason or None)
+
+    def _window(self, trial: Trial) -> dict[str, int]:
+        rule = self.method.early_stop
+        window = rule.window or trial.stop_window
+        return {
+            "window": trial.stop_window,
+            "stored": (rule.stored or window) + trial.stop_window - window,
+        }
+
+
+def _laid_out(gradient: Tensor, weight: Tensor) -> Tensor:
+    """A gradient with its weight's strides, which the fused AdamW takes for granted."""
+    if gradient.stride() == weight.stride():
+        return gradient
+    return torch.empty_like(weight).copy_(gradient)
+
+
+def _named(state: Mapping[str, Tensor], kind: str) -> dict[str, Tensor]:
+    prefix = f"{kind}/"
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in state.items()
+        if name.startswith(prefix)
+    }
+
+
+def _share_time(runs: Sequence[_Run], seconds: float) -> None:
+    for run in runs:
+        run.seconds += seconds / len(runs)

@@ -1,0 +1,1 @@
+"""Write text after prompts, each token drawn under its request's own key."""

@@ -1,0 +1,124 @@
+"""What a backbone needs, known from its config alone: no weight is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+from raybias.config import Backbone
+from raybias.engine.backbone import empty_model, is_encoder
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+#: Values that autograd keeps per token, layer and unit of feed-forward width when the weights
+#: are frozen, by activation: relu keeps its output, others their input, written-out ones more;
+#: a gated block also keeps both factors of its product.
+_KEPT: Final = {"relu": 1, "gelu": 2, "silu": 3, "gelu_pytorch_tanh": 3}
+_KEPT_BY_OTHERS: Final = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelShape:
+    """Sizes of a backbone.
+
+    Attributes
+    ----------
+    parameters, weight_bytes: of all weights, shared ones once.
+    layers, hidden: blocks, and the width between them.
+    width: of the input embeddings, which soft prompts share.
+    vocabulary: rows of the input embeddings.
+    feed_forward: the widest layer inside a block.
+    kept: values per token and unit of `feed_forward` that a backward pass needs.
+    keys: width of one layer's keys (as of its values).
+    heads: attention heads.
+    linear_widths: inputs and outputs of all linear layers of the blocks, added up.
+    block_parameters: weights of all blocks; the others are embeddings, norms and heads.
+    context: longest input in tokens; None without a limit.
+    encoder: whether it reads in both directions.
+    """
+
+    parameters: int
+    weight_bytes: int
+    layers: int
+    hidden: int
+    width: int
+    vocabulary: int
+    feed_forward: int
+    kept: int
+    keys: int
+    heads: int
+    linear_widths: int
+    block_parameters: int
+    context: int | None
+    encoder: bool = False
+
+    @property
+    def item(self) -> int:
+        """Bytes of one weight."""
+        return self.weight_bytes // self.parameters
+
+
+@lru_cache(maxsize=64)
+def model_shape(spec: Backbone) -> ModelShape:
+    """Sizes of a backbone, read on torch's meta device.
+
+    Raises
+    ------
+    ModelError: no readable config, or neither a causal language model nor an encoder.
+    """
+    return shape_of(empty_model(spec), spec)
+
+
+def shape_of(model: PreTrainedModel, spec: Backbone) -> ModelShape:
+    """Sizes of a model that `empty_model` made of `spec`."""
+    config = model.config.get_text_config()
+    tensors = {id(p): p for p in model.parameters()}.values()
+    inside = list(blocks(model))
+    widths = [sorted(layer.weight.shape) for block in inside for layer in _linear(block)]
+    hidden, heads = int(config.hidden_size), int(config.num_attention_heads)
+    key_heads = getattr(config, "num_key_value_heads", None) or heads
+    return ModelShape(
+        parameters=sum(p.numel() for p in tensors),
+        weight_bytes=sum(p.numel() * p.element_size() for p in tensors),
+        layers=int(config.num_hidden_layers),
+        hidden=hidden,
+        width=int(model.get_input_embeddings().embedding_dim),
+        vocabulary=int(model.get_input_embeddings().num_embeddings),
+        feed_forward=max((width[-1] for width in widths), default=hidden),
+        kept=_KEPT.get(_activation(config), _KEPT_BY_OTHERS),
+        keys=key_heads * int(getattr(config, "head_dim", None) or hidden // heads),
+        heads=heads,
+        linear_widths=sum(map(sum, widths)),
+        block_parameters=sum(p.numel() for block in inside for p in block.parameters()),
+        context=getattr(config, "max_position_embeddings", None),
+        encoder=is_encoder(spec),
+    )
+
+
+def blocks(model: PreTrainedModel) -> Iterator[torch.nn.Module]:
+    """The blocks of a model, in their order: its longest list of equal modules."""
+    import torch
+
+    lists = [each for each in model.modules() if isinstance(each, torch.nn.ModuleList)]
+    wanted = int(model.config.get_text_config().num_hidden_layers)
+    return iter(next((each for each in lists if len(each) == wanted), ()))
+
+
+def _linear(block: torch.nn.Module) -> list[Any]:
+    """Linear layers: modules with a matrix and nothing inside."""
+    return [
+        each
+        for each in block.modules()
+        if not list(each.children()) and getattr(getattr(each, "weight", None), "ndim", 0) == 2
+    ]
+
+
+def _activation(config: Any) -> str:
+    for name in ("activation_function", "hidden_act", "hidden_activation"):
+        if isinstance(found := getattr(config, name, None), str):
+            return found
+    return ""

@@ -1,0 +1,1 @@
+"""Put sentences into another style with a checkpoint, and judge whether they kept their meaning."""

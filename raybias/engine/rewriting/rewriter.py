@@ -1,0 +1,251 @@
+"""Sentences put into another style by a T5 checkpoint: candidates are drawn, a judge chooses.
+
+As Styleformer does it (002 section 3.2): a few candidates by sampling, those that keep the
+meaning, the best of them. Every draw is decided by the sentence's key, so neither batch nor
+order nor worker changes a candidate, and sentences under one key share their random numbers.
+It knows nothing of pairs.
+
+Shapes: R sentences of a batch, C candidates of each, N = R x C rows, T tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raybias.config import Rewriting
+from raybias.engine.backbone import empty_model, load_pretrained, load_tokenizer
+from raybias.engine.batching import Batcher
+from raybias.engine.generation.sampling import Sampler, Sampling
+from raybias.engine.model_shape import ModelShape, shape_of
+from raybias.engine.packing import Batch, Placed, pack
+from raybias.engine.rewriting.adequacy import AdequacyModel, check_adequacy
+from raybias.errors import ConfigError, ModelError
+from raybias.seeding import generator
+
+if TYPE_CHECKING:
+    from transformers import GenerationConfig
+
+#: What Styleformer's checkpoints were tuned with before each sentence.
+INSTRUCTIONS: Final = {
+    "formal": "transfer Casual to Formal: ",
+    "informal": "transfer Formal to Casual: ",
+}
+#: Adequacies that agree to so many places are equal: batches may change the places behind.
+_PLACES: Final = 5
+
+
+class Rewriter:
+    """A T5 checkpoint with a judge; call it with sentences and their keys.
+
+    Parameters
+    ----------
+    style: which of INSTRUCTIONS stands before a sentence where `options` has no own.
+    tokens_per_batch: tokens of the sentences, and of what is judged, that are read at once;
+        memory that runs out halves it.
+
+    Raises
+    ------
+    ConfigError: neither an instruction nor a style that has one.
+    ModelError: a checkpoint that is not found, has no safetensors weights, lacks some, or is
+        not a sequence-to-sequence model with an end token.
+    """
+
+    def __init__(
+        self,
+        options: Rewriting,
+        *,
+        style: str,
+        device: str | torch.device = "cpu",
+        tokens_per_batch: int = 512,
+    ) -> None:
+        from transformers import AutoModelForSeq2SeqLM
+
+        self.options = options
+        self.instruction = _instruction(options, style)
+        spec = options.spec()
+        self._tokenizer = load_tokenizer(spec).tokenizer
+        model, _ = load_pretrained(AutoModelForSeq2SeqLM, spec, dtype=options.dtype)
+        self._model: Any = model.requires_grad_(False).eval().to(device)
+        self._sampler = Sampler(_sampling(options))
+        self._generation = _generation(self._model, self._tokenizer, options)
+        self.adequacy = AdequacyModel(
+            options.adequacy, device=device, tokens_per_batch=tokens_per_batch
+        )
+        self._batcher = Batcher(
+            where=spec.id, device=torch.device(device), tokens_per_batch=tokens_per_batch
+        )
+
+    def __call__(
+        self, texts: Sequence[str], keys: Sequence[tuple[str | int, ...]]
+    ) -> list[list[tuple[str, float]]]:
+        """What each sentence could become and how adequate that is, best first.
+
+        Only adequate rewritings that differ from the sentence are returned, so a list may be
+        empty; equally adequate ones stand in the order in which they were drawn.
+
+        Raises
+        ------
+        ModelError: a sentence is longer than the judge's context.
+        """
+        drawn = self.candidates(texts, keys)
+        pairs = [(text, each) for text, made in zip(texts, drawn, strict=True) for each in made]
+        scores = iter(self.adequacy.score(pairs))
+        found: list[list[tuple[str, float]]] = []
+        for made in drawn:
+            scored = [(each, next(scores)) for each in made]
+            adequate = [each for each in scored if each[1] >= self.adequacy.threshold]
+            found.append(sorted(adequate, key=lambda each: -round(each[1], _PLACES)))
+        return found
+
+    def candidates(
+        self, texts: Sequence[str], keys: Sequence[tuple[str | int, ...]]
+    ) -> list[list[str]]:
+        """The different rewritings drawn for each sentence, in the order of the draws.
+
+        A draw that does not end within the length limit is dropped, and a sentence beyond it
+        gets none.
+        """
+        # An instruction is the task's, not the sentence's: the limit is on the sentence.
+        own = [len(row) for row in self._encode(list(texts))]
+        short = [n for n, length in enumerate(own) if length <= self.options.max_length]
+        rows = self._encode([self.instruction + texts[n] for n in short])
+
+        def work(batch: Batch) -> list[list[str]]:
+            return self._draw(batch, [keys[short[n]] for _, n in batch.rows])
+
+        found: list[list[str]] = [[] for _ in texts]
+        keyed = [Placed(0, 0, each) for each in pack(rows, max_tokens=0)]
+        with torch.inference_mode():
+            for batch, made in self._batcher.each(work, keyed):
+                for (_, n), each in zip(batch.rows, made, strict=True):
+                    found[short[n]] = _different(each, texts[short[n]])
+        return found
+
+    def _encode(self, texts: list[str]) -> list[list[int]]:
+        rows: list[list[int]] = self._tokenizer(texts)["input_ids"] if texts else []
+        return rows
+
+    def _draw(self, batch: Batch, keys: Sequence[tuple[str | int, ...]]) -> list[list[str]]:
+        from transformers import LogitsProcessorList
+        from transformers.modeling_outputs import BaseModelOutput
+
+        device, count = self._model.device, self.options.candidates
+        mask_RT = (torch.arange(batch.tokens_RT.shape[1]) <= batch.at_T[:, None]).to(device)
+        tokens_RT = batch.tokens_RT.to(device).masked_fill(~mask_RT, self._generation.pad_token_id)
+        hidden_RTH = self._model.get_encoder()(
+            input_ids=tokens_RT, attention_mask=mask_RT
+        ).last_hidden_state
+        draw = _KeyedDraw(self._sampler, keys, count, self.options.max_length)
+        made_NT = self._model.generate(
+            encoder_outputs=BaseModelOutput(
+                last_hidden_state=hidden_RTH.repeat_interleave(count, dim=0)
+            ),
+            attention_mask=mask_RT.repeat_interleave(count, dim=0),
+            generation_config=self._generation,
+            logits_processor=LogitsProcessorList([draw]),
+        )
+        ended_N = (made_NT[:, 1:] == self._generation.eos_token_id).any(-1).tolist()
+        texts = self._tokenizer.batch_decode(made_NT, skip_special_tokens=True)
+        whole = [text if ended else "" for text, ended in zip(texts, ended_N, strict=True)]
+        return [whole[r : r + count] for r in range(0, len(whole), count)]
+
+
+class _KeyedDraw:
+    """Leaves `generate` one token per row: the one that the row's own random number draws."""
+
+    def __init__(
+        self, sampler: Sampler, keys: Sequence[tuple[str | int, ...]], count: int, length: int
+    ) -> None:
+        self._sampler = sampler
+        drawn = {key: [generator(*key, c).random(length) for c in range(count)] for key in keys}
+        self._uniforms_NT = np.array([each for key in keys for each in drawn[key]])
+
+    def __call__(self, tokens_NT: Tensor, logits_NV: Tensor) -> Tensor:
+        uniforms_N = self._uniforms_NT[:, tokens_NT.shape[1] - 1]
+        chosen = self._sampler.choose(logits_NV.float(), history=(), uniforms=uniforms_N.tolist())
+        only_NV = torch.full_like(logits_NV, -torch.inf)
+        chosen_N1 = torch.tensor(chosen, device=logits_NV.device)[:, None]
+        return only_NV.scatter(1, chosen_N1, 0.0)
+
+
+def _instruction(options: Rewriting, style: str) -> str:
+    if options.instruction is not None:
+        return options.instruction
+    if style not in INSTRUCTIONS:
+        raise ConfigError(
+            f"no words are known that ask for the style {style!r}",
+            where=f"rewriting with {options.model}",
+            cure="set instruction to what the checkpoint was tuned with, or to ''",
+        )
+    return INSTRUCTIONS[style]
+
+
+def _sampling(options: Rewriting) -> Sampling:
+    return Sampling(
+        temperature=options.temperature,
+        top_k=options.top_k,
+        top_p=options.top_p,
+        min_p=0.0,
+        repetition_penalty=1.0,
+        eos_ids=(),
+    )
+
+
+def check_rewriter(options: Rewriting, *, style: str) -> tuple[ModelShape, ModelShape]:
+    """Refuse what `Rewriter` would, as far as it is known without weights.
+
+    Returns the shapes of the checkpoint and of its judge.
+
+    Raises
+    ------
+    ConfigError, ModelError: see `Rewriter`.
+    """
+    from transformers import AutoModelForSeq2SeqLM
+
+    _instruction(options, style)
+    spec = options.spec()
+    model = empty_model(spec, AutoModelForSeq2SeqLM)
+    _ends(model, load_tokenizer(spec).tokenizer, options)
+    return shape_of(model, spec), check_adequacy(options.adequacy)
+
+
+def _ends(model: Any, tokenizer: Any, options: Rewriting) -> tuple[int, int]:
+    """The tokens that begin and end what is written."""
+    eos = tokenizer.eos_token_id
+    start = getattr(model.config, "decoder_start_token_id", None)
+    if eos is None or start is None:
+        raise ModelError(
+            f"has no {'end' if eos is None else 'start'} token to write with",
+            where=options.model,
+            cure="mend its config.json, or give another checkpoint",
+        )
+    return int(start), int(eos)
+
+
+def _generation(model: Any, tokenizer: Any, options: Rewriting) -> GenerationConfig:
+    """Settings under which `generate` adds nothing of the checkpoint's own to the draw."""
+    from transformers import GenerationConfig
+
+    start, eos = _ends(model, tokenizer, options)
+    config = GenerationConfig(
+        max_length=options.max_length,
+        do_sample=False,
+        num_beams=1,
+        eos_token_id=eos,
+        pad_token_id=eos if tokenizer.pad_token_id is None else tokenizer.pad_token_id,
+        decoder_start_token_id=start,
+    )
+    # What `config` leaves open, `generate` would take from here.
+    model.generation_config = GenerationConfig(decoder_start_token_id=start)
+    return config
+
+
+def _different(made: Sequence[str], text: str) -> list[str]:
+    """What was drawn, each once, without the empty ones and the sentence itself."""
+    unlike = dict.fromkeys(each.strip() for each in made)
+    return [each for each in unlike if each and each != text.strip()]

@@ -1,0 +1,1 @@
+"""Score text: label logits and token log-probabilities of causal and masked models."""

@@ -1,0 +1,219 @@
+"""Log-probabilities of masked tokens, read from a masked language model.
+
+Every masked copy of every sentence is one row; equal copies are computed once, and all of
+them are walked in one order of length. The model's own head sees the masked places only. It
+knows nothing of pairs or of which tokens a score masks.
+
+Shapes: R copies, T tokens, H hidden, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from raybias.config import Backbone
+from raybias.engine.backbone import LoadedBackbone, TextEncoder, load_pretrained, load_tokenizer
+from raybias.engine.batching import Batcher
+from raybias.engine.packing import Batch, PackedSequence, Placed, Row
+from raybias.engine.scoring.causal_logprobs import log_probs_of
+from raybias.engine.scoring.label_logits import TOLERANCE
+from raybias.errors import ModelError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def load_masked(spec: Backbone, *, device: str | torch.device = "cpu") -> LoadedBackbone:
+    """Load, freeze and place a masked language model.
+
+    Its context is what its positions hold: RoBERTa's begin behind the padding token's id.
+
+    Raises
+    ------
+    ModelError: not found, no safetensors weights, no mask token, or a checkpoint that lacks
+        weights of a masked language model, such as its head.
+    """
+    from transformers import AutoModelForMaskedLM
+
+    encoder = load_tokenizer(spec)
+    check_tokenizer(encoder)
+    model, _ = load_pretrained(
+        AutoModelForMaskedLM,
+        spec,
+        dtype=spec.dtype,
+        cure="use a checkpoint that was saved with its masked-language-model head",
+    )
+    model.requires_grad_(False).eval()
+    place = torch.device(device)
+    model.to(place)
+    return LoadedBackbone(replace(encoder, context=_context(encoder, model)), model, place)
+
+
+def check_tokenizer(encoder: TextEncoder) -> None:
+    """Refuse a tokenizer that cannot mask, or that puts nothing around a sentence.
+
+    Raises
+    ------
+    ModelError: says which.
+    """
+    tokenizer = encoder.tokenizer
+    if tokenizer.mask_token_id is None:
+        raise ModelError(
+            "the tokenizer has no mask token, which masked scores need",
+            where=encoder.spec.id,
+            cure="use a masked language model, or a causal score",
+        )
+    ids = tokenizer("")["input_ids"]
+    if len(ids) < 2:
+        raise ModelError(
+            f"the tokenizer puts {len(ids)} special tokens around a sentence, and masked scores "
+            "leave out the first token and the last",
+            where=encoder.spec.id,
+            cure="give it the post-processor that the model was trained with",
+        )
+
+
+class MaskedScorer:
+    """Scores masked tokens with one masked language model.
+
+    Parameters
+    ----------
+    tokens_per_batch: token budget of one forward pass; running out of memory halves it.
+    """
+
+    def __init__(self, backbone: LoadedBackbone, *, tokens_per_batch: int = 4096) -> None:
+        self.backbone = backbone
+        self.mask = int(backbone.tokenizer.mask_token_id)
+        self.head_alone = _reads_places(backbone)
+        self.batcher = Batcher(
+            where=backbone.spec.id, device=backbone.device, tokens_per_batch=tokens_per_batch
+        )
+
+    def log_probs(self, asked: Sequence[tuple[Row, int]]) -> NDArray[np.float32]:
+        """Natural log-probability of a row's token at a place, with the mask in its place.
+
+        Parameters
+        ----------
+        asked: token ids with the specials around them, and the place.
+
+        Raises
+        ------
+        WorkFailed: a single row does not fit the device's memory.
+        """
+        number: dict[tuple[int, tuple[int, ...]], int] = {}
+        copy_A = np.empty(len(asked), np.int64)
+        for a, (row, place) in enumerate(asked):
+            copy = (place, (*row[:place], self.mask, *row[place + 1 :]))
+            copy_A[a] = number.setdefault(copy, len(number))
+        tokens_A = np.array([row[place] for row, place in asked], np.int64)
+        order = np.argsort(copy_A, kind="stable")
+        starts = np.searchsorted(copy_A[order], np.arange(len(number) + 1))
+        keyed = [Placed(n, 0, _sequence(row, place)) for (place, row), n in number.items()]
+        found_A = np.empty(len(asked), np.float32)
+
+        def work(batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+            numbers = [n for n, _ in batch.rows]
+            lengths = [len(keyed[n].sequence.tokens) for n in numbers]
+            asks = [order[starts[n] : starts[n + 1]] for n in numbers]
+            whose = np.concatenate(asks)
+            of_A = torch.tensor(np.repeat(np.arange(len(asks)), [len(each) for each in asks]))
+            values_A = self._read(batch, lengths, of_A, torch.from_numpy(tokens_A[whose]))
+            return whose, values_A.numpy()
+
+        for _, (whose, values_A) in self.batcher.each(work, keyed):
+            found_A[whose] = values_A
+        return found_A
+
+    def _read(self, batch: Batch, lengths: Sequence[int], of_A: Tensor, tokens_A: Tensor) -> Tensor:
+        device = self.backbone.device
+        place_T = torch.arange(batch.tokens_RT.shape[1])
+        mask_RT = place_T < torch.tensor(lengths)[:, None]
+        tokens_RT = batch.tokens_RT.masked_fill(~mask_RT, _pad(self.backbone))
+        inputs = {"input_ids": tokens_RT.to(device), "attention_mask": mask_RT.long().to(device)}
+        at = batch.at_R.to(device), batch.at_T.to(device)
+        read = logits_at if self.head_alone else _own_logits
+        with torch.no_grad():
+            logits_RV = read(self.backbone.model, inputs, at)
+            return log_probs_of(logits_RV, of_A.to(device), tokens_A.to(device)).cpu()
+
+
+def logits_at(
+    model: PreTrainedModel, inputs: dict[str, Tensor], at: tuple[Tensor, Tensor]
+) -> Tensor:
+    """A model's own logits [N, V] at some places, its head applied to nothing else."""
+
+    def keep(_module: torch.nn.Module, _given: Any, output: Any) -> Any:
+        output.last_hidden_state = output.last_hidden_state[at][None]
+        return output
+
+    hook = model.base_model.register_forward_hook(keep)
+    try:
+        logits_NV: Tensor = model(**inputs).logits[0]
+    finally:
+        hook.remove()
+    return logits_NV
+
+
+def _own_logits(
+    model: PreTrainedModel, inputs: dict[str, Tensor], at: tuple[Tensor, Tensor]
+) -> Tensor:
+    logits_NV: Tensor = model(**inputs).logits[at]
+    return logits_NV
+
+
+def _reads_places(backbone: LoadedBackbone) -> bool:
+    """Whether a model's head gives the same on a few places as on all of them."""
+    model = backbone.model
+    vocabulary = model.config.vocab_size
+    tokens_RT = torch.tensor([[(7919 * n + r) % vocabulary for n in range(1, 9)] for r in (0, 1)])
+    tokens_RT = tokens_RT.masked_fill(tokens_RT == _pad(backbone), vocabulary - 1)
+    mask_RT = torch.ones_like(tokens_RT)
+    mask_RT[1, 5:] = 0
+    inputs = {"input_ids": tokens_RT.to(model.device), "attention_mask": mask_RT.to(model.device)}
+    at = torch.tensor([0, 1, 1], device=model.device), torch.tensor([6, 0, 4], device=model.device)
+    with torch.no_grad():
+        expected_NV = _own_logits(model, inputs, at).float()
+        try:
+            found_NV = logits_at(model, inputs, at).float()
+        except (RuntimeError, ValueError, TypeError, AttributeError, LookupError):
+            # The head does not read the hidden state from where models of this kind put it.
+            return False
+    if found_NV.shape != expected_NV.shape:
+        return False
+    tolerance = TOLERANCE[model.dtype] * max(1.0, float(expected_NV.abs().max()))
+    return float((found_NV - expected_NV).abs().max()) <= tolerance
+
+
+def _sequence(row: Row, place: int) -> PackedSequence:
+    """A copy as a sequence of its own, read at its masked place."""
+    depths, ends = _flat(len(row))
+    return PackedSequence(np.array(row, np.int64), depths, ends, (0,), (place,))
+
+
+@cache
+def _flat(length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    return np.arange(length), np.full(length, length)
+
+
+def _pad(backbone: LoadedBackbone) -> int:
+    pad = backbone.tokenizer.pad_token_id
+    return 0 if pad is None else int(pad)
+
+
+def _context(encoder: TextEncoder, model: PreTrainedModel) -> int | None:
+    offsets = [
+        module.padding_idx + 1
+        for name, module in model.named_modules()
+        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None
+    ]
+    positions = getattr(model.config, "max_position_embeddings", None)
+    limits = (encoder.context, positions and positions - max(offsets, default=0))
+    return min((limit for limit in limits if limit), default=None)

@@ -1,0 +1,338 @@
+"""Which sentence of a pair a model prefers, by seven published rules (002, spec of each below).
+
+Causal models:
+
+- bias_bench: geometric mean probability of a sentence's tokens. The first token's is read
+  after BOS (or EOS) alone, the others' from a pass over the sentence without BOS.
+- prepend: the same mean from one pass that begins with BOS.
+- sum: the log-likelihood of all tokens after BOS (EleutherAI), with a tolerance if asked for.
+- perplexity: minus the perplexity of the tokens after the first, specials as the tokenizer
+  adds them (BigScience).
+- shared: the log-likelihood after BOS of only the tokens that both sentences have.
+
+Masked models: the pseudo-log-likelihood of shared tokens (`masked`, nyu-mll), and the mean
+over differing ones (`masked_differing`, Bias-Bench), each rounded to 3 decimals to compare.
+
+A higher score is what the model prefers. It knows nothing of bias types or directions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from raybias.config import Backbone
+from raybias.engine.backbone import (
+    LoadedBackbone,
+    check_lengths,
+    is_encoder,
+    load_backbone,
+    load_tokenizer,
+)
+from raybias.engine.packing import Row
+from raybias.engine.scoring.causal_logprobs import TokenScorer, Values
+from raybias.engine.scoring.masked_logprobs import MaskedScorer, check_tokenizer, load_masked
+from raybias.engine.scoring.pair_rules import (
+    CAUSAL,
+    DECIMALS,
+    MASKED,
+    PairScore,
+    align,
+    masked_places,
+    masked_score,
+    mean,
+    preference,
+)
+from raybias.errors import ConfigError, ModelError, WorkFailed
+
+__all__ = [
+    "CAUSAL",
+    "MASKED",
+    "PairScore",
+    "PairScorer",
+    "check_scores",
+    "pair_loader",
+]
+
+Pair = tuple[str, str]
+#: Both sides' scores.
+Scores = tuple[float | None, float | None]
+
+
+class PairScorer:
+    """Scores pairs of sentences with one model, by any rules that fit it, in one reading.
+
+    Parameters
+    ----------
+    backbone: of `pair_loader`.
+    eps: log-likelihoods of `sum` at most this far apart are a tie.
+    tokens_per_batch: token budget of one forward pass; running out of memory halves it.
+
+    Raises
+    ------
+    ConfigError: no such score.
+    ModelError: a score that the model cannot have.
+    """
+
+    def __init__(
+        self,
+        backbone: LoadedBackbone,
+        scores: Sequence[str],
+        *,
+        eps: float = 0.0,
+        tokens_per_batch: int = 4096,
+    ) -> None:
+        check_scores(backbone.spec, scores)
+        self.backbone = backbone
+        self.scores = tuple(scores)
+        self.eps = eps
+        kind = MaskedPairs if is_encoder(backbone.spec) else CausalPairs
+        self.pairs: CausalPairs | MaskedPairs = kind(backbone, tokens_per_batch)
+
+    def score(
+        self, pairs: Sequence[Pair], *, names: Sequence[str] | None = None
+    ) -> dict[str, list[PairScore]]:
+        """Each rule's scores, in the order of `pairs`.
+
+        All styles of a probe in one call share the most.
+
+        Parameters
+        ----------
+        pairs: sent_more and sent_less.
+        names: of the pairs, for messages.
+
+        Raises
+        ------
+        ModelError: sentences without tokens or longer than the context.
+        WorkFailed: a score that is no number, or a sentence that does not fit the memory.
+        """
+        names = names or [f"pair {n}" for n in range(len(pairs))]
+        found: dict[str, list[PairScore]] = {}
+        for score, values in self.pairs.score(pairs, self.scores, names).items():
+            _check_numbers(values, score, names, where=self.backbone.spec.id)
+            found[score] = [
+                PairScore(more, less, preference(score, more, less, eps=self.eps))
+                for more, less in values
+            ]
+        return found
+
+    def record(self) -> dict[str, Any]:
+        """Token ids and policies behind the scores, for a study's records."""
+        facts: dict[str, Any] = {
+            "scores": list(self.scores),
+            "dtype": str(self.backbone.model.dtype).removeprefix("torch."),
+        }
+        return facts | ({"eps": self.eps} if "sum" in self.scores else {}) | self.pairs.record()
+
+
+class CausalPairs:
+    """Pairs under a causal model."""
+
+    def __init__(self, backbone: LoadedBackbone, tokens_per_batch: int) -> None:
+        self.backbone = backbone
+        self.scorer = TokenScorer(backbone, tokens_per_batch=tokens_per_batch)
+        self.begin = backbone.prompt_token_id
+
+    def score(
+        self, pairs: Sequence[Pair], scores: Sequence[str], names: Sequence[str]
+    ) -> dict[str, list[Scores]]:
+        """Each rule's two scores of each pair."""
+        sides = _sides(pairs, names)
+        rows = self._rows(sides, scores)
+        read = {kind: own for kind, own in rows.items() if kind != "bare" or "first" in rows}
+        flat = iter(self.scorer.log_probs([row for own in read.values() for row in own]))
+        values = {kind: [next(flat) for _ in own] for kind, own in read.items()}
+        number = {text: n for n, text in enumerate(sides)}
+        places = [(number[more], number[less]) for more, less in pairs]
+        found: dict[str, list[Scores]] = {}
+        for score in scores:
+            if score == "shared":
+                begun = values["begun"]
+                found[score] = [_shared(rows["bare"], begun, *place) for place in places]
+                continue
+            each = [_of_sentence(score, values, n) for n in range(len(number))]
+            found[score] = [(each[more], each[less]) for more, less in places]
+        return found
+
+    def record(self) -> dict[str, Any]:
+        """Token ids and policies."""
+        return {
+            "begin_token_id": self.begin,
+            "begin_token": self.backbone.tokenizer.convert_ids_to_tokens(self.begin),
+            "specials": "stripped",
+            "perplexity_bos": self.backbone.spec.bos,
+            "packed": self.scorer.reader.packs,
+            "head_in_chunks": self.scorer.reader.head is not None,
+        }
+
+    def _rows(self, sides: Mapping[str, str], scores: Sequence[str]) -> dict[str, list[list[int]]]:
+        """Rows by what they are for; `bare` are sentences, read for `bias_bench` only."""
+        texts = list(sides)
+        bare = _tokens(self.backbone, texts, specials=False)
+        _check_rows(bare, sides, self.backbone, least=1, taken=1)
+        rows: dict[str, list[list[int]]] = {"bare": bare}
+        if "bias_bench" in scores:
+            rows["first"] = [[self.begin, row[0]] for row in bare]
+        if {"prepend", "sum", "shared"} & set(scores):
+            rows["begun"] = [[self.begin, *row] for row in bare]
+        if "perplexity" in scores:
+            rows["own"] = self.backbone.encode(texts)
+            _check_rows(rows["own"], sides, self.backbone, least=2)
+        return rows
+
+
+class MaskedPairs:
+    """Pairs under a masked language model."""
+
+    def __init__(self, backbone: LoadedBackbone, tokens_per_batch: int) -> None:
+        self.backbone = backbone
+        self.scorer = MaskedScorer(backbone, tokens_per_batch=tokens_per_batch)
+
+    def score(
+        self, pairs: Sequence[Pair], scores: Sequence[str], names: Sequence[str]
+    ) -> dict[str, list[Scores]]:
+        """Each rule's two scores of each pair."""
+        sides = _sides(pairs, names)
+        rows = _tokens(self.backbone, list(sides), specials=True)
+        _check_rows(rows, sides, self.backbone, least=3)
+        row_of = dict(zip(sides, rows, strict=True))
+        # A request is one side of a pair under one rule.
+        requests = [
+            (row_of[text], places)
+            for score in scores
+            for pair in pairs
+            for text, places in zip(
+                pair, masked_places(score, *(row_of[each] for each in pair)), strict=True
+            )
+        ]
+        asked = [(row, place) for row, places in requests for place in places]
+        values = iter(self.scorer.log_probs(asked).tolist())
+        taken = iter([[next(values) for _ in places] for _, places in requests])
+        return {
+            score: [
+                (masked_score(score, next(taken)), masked_score(score, next(taken))) for _ in pairs
+            ]
+            for score in scores
+        }
+
+    def record(self) -> dict[str, Any]:
+        """Token ids and policies."""
+        return {
+            "mask_token_id": self.scorer.mask,
+            "mask_token": self.backbone.tokenizer.mask_token,
+            "specials": _tokens(self.backbone, [""], specials=True)[0],
+            "decimals": DECIMALS,
+            "head_at_masks_only": self.scorer.head_alone,
+        }
+
+
+def pair_loader(spec: Backbone, scores: Sequence[str]) -> Callable[..., LoadedBackbone]:
+    """What loads the frozen model that some scores need: `load_masked` or `load_backbone`.
+
+    Raises
+    ------
+    ConfigError, ModelError: see `check_scores`.
+    """
+    check_scores(spec, scores)
+    return load_masked if is_encoder(spec) else load_backbone
+
+
+def check_scores(spec: Backbone, scores: Sequence[str]) -> None:
+    """Refuse scores that a model cannot have; reads its config and tokenizer, no weights.
+
+    Raises
+    ------
+    ConfigError: no such score.
+    ModelError: a masked score of a causal model, the reverse, or no mask token.
+    """
+    unknown = [score for score in scores if score not in (*CAUSAL, *MASKED)]
+    if unknown:
+        raise ConfigError(
+            f"unknown pair score {unknown[0]!r}", cure=f"use {', '.join((*CAUSAL, *MASKED))}"
+        )
+    masked = is_encoder(spec)
+    fitting = MASKED if masked else CAUSAL
+    wrong = [score for score in scores if score not in fitting]
+    if wrong:
+        kind, other = ("a masked", "causal") if masked else ("a causal", "masked")
+        raise ModelError(
+            f"is {kind} language model and has no {other} score ({wrong[0]})",
+            where=spec.id,
+            cure=f"use {', '.join(fitting)}, or {other} models",
+        )
+    if masked:
+        check_tokenizer(load_tokenizer(spec))
+
+
+def _of_sentence(score: str, values: Mapping[str, Sequence[Values]], n: int) -> float:
+    """A causal score of sentence `n` from its tokens' log-probabilities."""
+    if score == "bias_bench":
+        return float(np.exp(mean([*values["first"][n], *values["bare"][n]])))
+    if score == "perplexity":
+        return -float(np.exp(-mean(values["own"][n])))
+    begun = values["begun"][n]
+    return float(np.exp(mean(begun))) if score == "prepend" else math.fsum(begun)
+
+
+def _shared(bare: Sequence[Row], begun: Sequence[Values], more: int, less: int) -> Scores:
+    same = align(bare[more], bare[less])
+    return (
+        math.fsum(begun[more][a] for a, _ in same),
+        math.fsum(begun[less][b] for _, b in same),
+    )
+
+
+def _sides(pairs: Sequence[Pair], names: Sequence[str]) -> dict[str, str]:
+    """Every distinct sentence, and where it stands first."""
+    sides: dict[str, str] = {}
+    for pair, name in zip(pairs, names, strict=True):
+        for text, side in zip(pair, ("sent_more", "sent_less"), strict=True):
+            sides.setdefault(text, f"{name} {side}")
+    return sides
+
+
+def _tokens(backbone: LoadedBackbone, texts: list[str], *, specials: bool) -> list[list[int]]:
+    if not texts:
+        return []
+    rows: list[list[int]] = backbone.tokenizer(texts, add_special_tokens=specials)["input_ids"]
+    return rows
+
+
+def _check_rows(
+    rows: Sequence[Row],
+    sides: Mapping[str, str],
+    backbone: LoadedBackbone,
+    *,
+    least: int,
+    taken: int = 0,
+) -> None:
+    names = list(sides.values())
+    short = [name for name, row in zip(names, rows, strict=True) if len(row) < least]
+    if short:
+        raise ModelError(
+            f"{len(short)} of {len(rows)} sentences have too few tokens to score "
+            f"(fewer than {least}; first: {short[0]})",
+            where=backbone.spec.id,
+            cure="leave those pairs out",
+        )
+    check_lengths(rows, context=backbone.context, taken=taken, by="begin token", names=names)
+
+
+def _check_numbers(
+    values: Sequence[Scores], score: str, names: Sequence[str], *, where: str
+) -> None:
+    wrong = [
+        name
+        for name, pair in zip(names, values, strict=True)
+        if any(side is not None and not math.isfinite(side) for side in pair)
+    ]
+    if wrong:
+        raise WorkFailed(
+            f"score {score} of {len(wrong)} of {len(names)} pairs is no finite number "
+            f"(first: {wrong[0]})",
+            where=where,
+            cure="load the model in bfloat16 or float32",
+        )

@@ -1,0 +1,261 @@
+"""What a plan's stages cost: tokens, FLOPs, device-hours and gathered bytes, line by line.
+
+Counted from shapes, row counts and the mean length of a sample of the texts, as if no two
+texts shared a token: packing makes it less. Attention's own products, a few percent at these
+lengths, are left out. It loads no model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from raybias.config import Backbone, Method, Study, StudyText
+from raybias.engine.backbone import load_tokenizer
+from raybias.errors import DataError, ModelError
+from raybias.methods import Tuned, fit_methods, tuned_methods
+from raybias.planning.layout import runs_read
+from raybias.planning.plan import Plan, read_items
+from raybias.planning.preflight import study_text
+from raybias.planning.stage_plans import ScorePlan, Stage, TunePlan
+from raybias.probes import training_sentences
+
+if TYPE_CHECKING:
+    from raybias.engine.backbone import TextEncoder
+    from raybias.engine.model_shape import ModelShape
+
+#: Part of a device's peak that work is reckoned to reach, unless a user says otherwise.
+UTILISATION: Final = 0.3
+
+
+@dataclass(frozen=True)
+class CostLine:
+    """One step of the arithmetic."""
+
+    what: str
+    arithmetic: str
+    result: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What one stage costs.
+
+    Attributes
+    ----------
+    tokens, flops: of all workers.
+    hours: device-hours, None where the device's peak is not known.
+    gathered: bytes of weights that all workers receive under ZeRO-3.
+    lines: how these come about.
+    """
+
+    tokens: float
+    flops: float
+    hours: float | None
+    gathered: float
+    lines: tuple[CostLine, ...]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """How fast a device is reckoned to be.
+
+    Attributes
+    ----------
+    peak: TFLOP/s, None to look it up by the device's kind.
+    utilisation: the part of it that is reached.
+    """
+
+    peak: float | None = None
+    utilisation: float = UTILISATION
+
+    def hours(self, flops: float, stage: Stage) -> tuple[float | None, list[CostLine]]:
+        """Device-hours of some FLOPs, where they can be told."""
+        peak = self.peak or stage.speed
+        if peak is None:
+            return None, []
+        hours = flops / (peak * 1e12 * self.utilisation) / 3600
+        counted = f"{_short(flops, 'FLOP')} / ({peak:g} TFLOP/s x {self.utilisation:g}) / 3600 s"
+        what = "GPU-hours" if stage.gpus else "device-hours"
+        return hours, [CostLine(what, counted, f"{hours:,.2f} h")]
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What a plan costs.
+
+    Attributes
+    ----------
+    stages: by backbone, method and training set, which is empty for scoring.
+    unknown: why some stages are not among them.
+    """
+
+    stages: Mapping[tuple[str, str, str], Cost]
+    unknown: tuple[str, ...]
+
+    @property
+    def hours(self) -> float | None:
+        """Device-hours of all stages; None where one is not known."""
+        known = [cost.hours for cost in self.stages.values() if cost.hours is not None]
+        return sum(known) if len(known) == len(self.stages) else None
+
+
+def costs_of(study: Study, plan: Plan, machine: Machine) -> Costs:
+    """The costs of all stages of a plan whose texts and tokenizers can be read."""
+    study = fit_methods(study)
+    sentences: dict[str, dict[str, pl.DataFrame]] = {}
+    unknown: list[str] = []
+    for training in study.training:
+        try:
+            sentences[training.name] = training_sentences(training)
+        except DataError as error:
+            unknown.append(f"no costs of {training.name}: {error}")
+    reckoning = _CostEstimator(study, plan, machine, read_items(study), sentences)
+    stages: dict[tuple[str, str, str], Cost] = {}
+    for backbone in study.backbones:
+        try:
+            stages |= reckoning.of(backbone, load_tokenizer(backbone))
+        except ModelError as error:
+            unknown.append(f"no costs of {backbone.name}: {error}")
+    return Costs(stages, tuple(unknown))
+
+
+@dataclass(frozen=True)
+class _CostEstimator:
+    """Everything that costs are counted from."""
+
+    study: Study
+    plan: Plan
+    machine: Machine
+    items: Mapping[str, pl.DataFrame]
+    sentences: dict[str, dict[str, pl.DataFrame]]
+
+    def of(self, backbone: Backbone, encoder: TextEncoder) -> dict[tuple[str, str, str], Cost]:
+        """The costs of one backbone, as `Costs.stages` holds them."""
+        shape, found = self.plan.shapes[backbone.name], dict[tuple[str, str, str], Cost]()
+        methods = self.study.methods_of(backbone)
+        for tuned in tuned_methods(methods):
+            for training in self.sentences:
+                stage = self.plan.tune(backbone.name, training, tuned.name)
+                if cost := self.tuning(stage, tuned, shape, encoder):
+                    found[backbone.name, tuned.name, training] = cost
+        whole = len(self.sentences) == len(self.study.training)
+        for method in methods:
+            # Demonstrations of a training set that cannot be read have no length.
+            if whole or not method.shots:
+                scored = self.plan.score(backbone.name, method.name)
+                text = study_text(self.study, method, encoder, self.items, self.sentences)
+                found[backbone.name, method.name, ""] = self.scoring(scored, method, shape, text)
+        return found
+
+    def tuning(
+        self, stage: TunePlan, method: Tuned, shape: ModelShape, encoder: TextEncoder
+    ) -> Cost | None:
+        """The cost where all runs go to their last step; None where none is set."""
+        texts = [self.sentences[stage.training][name]["text"] for name in ("train", "validation")]
+        steps = method.last_step(len(texts[0]))
+        if steps is None:
+            return None
+        read, read_again = (method.mean_length(encoder, each) for each in texts)
+        runs = stage.sweep_units + stage.final_units
+        checks = math.ceil(steps / method.steps_between_evaluations)
+        rows = method.validation_rows or len(texts[1])
+        tuned = runs * steps * method.batch_size * read
+        checked = runs * checks * rows * read_again
+        factor = method.work_per_parameter
+        flops = shape.block_parameters * (factor * tuned + 2 * checked)
+        hours, timed = self.machine.hours(flops, stage)
+        # The sweep and the final runs come one after the other, each in packs of its own.
+        gathered = sum(
+            _gathered(stage, shape, trials * method.batch_size * read) * 2 * steps
+            + _gathered(stage, shape, trials * rows * read_again) * checks
+            for trials in (stage.sweep_units, stage.final_units)
+        )
+        least = min(steps, method.first_stop)
+        lines = [
+            CostLine(
+                "tokens tuned on",
+                f"{runs} runs x {steps:,} steps x {method.batch_size} rows x {read:.1f}",
+                _short(tuned),
+            ),
+            CostLine(
+                "tokens of evaluations",
+                f"{runs} runs x {checks:,} x {rows:,} rows x {read_again:.1f}",
+                _short(checked),
+            ),
+            CostLine(
+                "work",
+                f"{_short(shape.block_parameters)} parameters x ({factor} x {_short(tuned)}"
+                f" + 2 x {_short(checked)})",
+                _short(flops, "FLOP"),
+            ),
+            *timed,
+            *_sent(stage, gathered),
+            CostLine(
+                "at least",
+                f"runs may stop at step {least:,} of {steps:,}",
+                f"{least / steps:.0%} of it",
+            ),
+        ]
+        return Cost(
+            tokens=tuned + checked, flops=flops, hours=hours, gathered=gathered, lines=tuple(lines)
+        )
+
+    def scoring(self, stage: ScorePlan, method: Method, shape: ModelShape, text: StudyText) -> Cost:
+        """The cost of reading all items with all runs."""
+        runs = runs_read(self.study, method)
+        each = {name: method.tokens_per_item(text, name) for name in stage.items}
+        tokens = sum(runs * rows * each[name] for name, rows in stage.items.items())
+        weights = method.weights_per_token(shape)
+        flops = 2.0 * weights * tokens
+        hours, timed = self.machine.hours(flops, stage)
+        # Each rank reads shards of its own, and every new token is a pass.
+        passes = tokens / (stage.replicas_max * stage.tokens_per_batch)
+        passes += stage.shards * (1 + method.new_tokens) / stage.replicas_max
+        gathered = _gathered(stage, shape, 1.0) * math.ceil(passes)
+        lines = [
+            *(
+                CostLine(
+                    f"tokens of {name}",
+                    f"{runs} runs x {rows:,} items x {each[name]:.1f}",
+                    _short(runs * rows * each[name]),
+                )
+                for name, rows in stage.items.items()
+            ),
+            CostLine(
+                "work",
+                f"{_short(weights)} parameters x 2 x {_short(tokens)} tokens",
+                _short(flops, "FLOP"),
+            ),
+            *timed,
+            *_sent(stage, gathered),
+        ]
+        return Cost(tokens=tokens, flops=flops, hours=hours, gathered=gathered, lines=tuple(lines))
+
+
+def _gathered(stage: Stage, shape: ModelShape, tokens: float) -> float:
+    """Bytes that all ranks receive when they share one forward reading of so many tokens."""
+    if not stage.sharded:
+        return 0.0
+    ranks = stage.workers if isinstance(stage, TunePlan) else getattr(stage, "replicas_max", 1)
+    passes = math.ceil(tokens / (ranks * stage.tokens_per_batch))
+    return passes * (ranks - 1) * float(shape.weight_bytes)
+
+
+def _sent(stage: Stage, gathered: float) -> list[CostLine]:
+    if not stage.sharded:
+        return []
+    counted = "passes x (workers - 1) x bytes of the weights"
+    return [CostLine("gathered by all workers", counted, _short(gathered, "B"))]
+
+
+def _short(number: float, unit: str = "") -> str:
+    """A number with a prefix and its unit: 12.3 TFLOP."""
+    for prefix, size in (("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6)):
+        if number >= size:
+            return f"{number / size:.3g} {prefix}{unit}".rstrip()
+    return f"{number:,.0f} {unit}".rstrip()

@@ -1,0 +1,130 @@
+"""Choose the dtype of frozen weights by the hardware that will run a study.
+
+bfloat16 halves memory and is fast where a processor multiplies in it; elsewhere it is emulated,
+tens of times slower than float32. What a CPU says of itself is confirmed by a short product.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from raybias.config import Study
+
+if TYPE_CHECKING:
+    from raybias.planning.inventory import Inventory, Node
+
+#: Kinds of GPU, as Ray names them, from before bfloat16 (compute capability below 8.0).
+_OLD_GPUS: Final = frozenset({"K80", "P4", "P100", "V100", "T4"})
+#: Rows, inputs and outputs of the product; a millisecond in float32 on one core.
+_PRODUCT: Final = (128, 512, 512)
+_ROUNDS: Final = (3, 15)
+_BUDGET_S: Final = 0.2
+
+
+@dataclass(frozen=True)
+class Product:
+    """A matrix product on a CPU, in bfloat16 against float32."""
+
+    native: bool
+    """Whether the CPU has instructions for it."""
+    slowdown: float
+    """Its time in bfloat16 over that in float32."""
+
+    @property
+    def fast(self) -> bool:
+        """Whether bfloat16 is worth it."""
+        return self.native and self.slowdown <= 1
+
+
+@dataclass(frozen=True)
+class Precision:
+    """A dtype, and why it was chosen."""
+
+    dtype: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"dtype {self.dtype}: {self.reason}"
+
+
+def measure_product() -> Product:
+    """Time a product on this machine's CPU in both dtypes, in turn, for a fraction of a second."""
+    import torch
+
+    rows, inputs, outputs = _PRODUCT
+    pairs = {
+        dtype: (torch.ones(rows, inputs, dtype=dtype), torch.ones(outputs, inputs, dtype=dtype))
+        for dtype in (torch.float32, torch.bfloat16)
+    }
+    best = dict.fromkeys(pairs, float("inf"))
+    least, most = _ROUNDS
+    end = time.perf_counter() + _BUDGET_S
+    for done in range(most):
+        if done >= least and time.perf_counter() > end:
+            break
+        for dtype, (left, right) in pairs.items():
+            start = time.perf_counter()
+            torch.nn.functional.linear(left, right)
+            best[dtype] = min(best[dtype], time.perf_counter() - start)
+    able = torch.cpu.get_capabilities()
+    return Product(
+        native=any(has is True for name, has in able.items() if name.endswith("bf16")),
+        slowdown=best[torch.bfloat16] / best[torch.float32],
+    )
+
+
+def decide_dtypes(study: Study, inventory: Inventory) -> tuple[Study, Precision | None]:
+    """Replace `auto` by the dtype that suits the nodes which run the study.
+
+    Returns the study and the choice; None where no backbone leaves it open.
+    """
+    if not study.undecided:
+        return study, None
+    chosen = choose(inventory, gpus=inventory.gpus_of_worker(study.resources) > 0)
+    return study.with_dtypes({each.name: chosen.dtype for each in study.backbones}), chosen
+
+
+def choose(inventory: Inventory, *, gpus: bool) -> Precision:
+    """Choose bfloat16 if every device multiplies in it, and float32 otherwise.
+
+    Parameters
+    ----------
+    gpus: whether the work runs on GPUs. Those of an unknown kind are taken to be able to, CPUs
+        of which nothing was measured are not.
+    """
+    if gpus:
+        return _for_gpus([node for node in inventory.nodes if node.gpus])
+    return _for_cpus([node for node in inventory.nodes if node.cpus])
+
+
+def _for_gpus(nodes: list[Node]) -> Precision:
+    lacking = [node for node in nodes if node.bfloat16 is False or node.gpu in _OLD_GPUS]
+    if lacking:
+        kinds = ", ".join(sorted({node.gpu or "a GPU" for node in lacking}))
+        some = f"; {len(lacking)} of {len(nodes)} nodes" if len(lacking) < len(nodes) else ""
+        return Precision("float32", f"no bfloat16 on {kinds}{some}")
+    if any(node.bfloat16 is None and node.gpu is None for node in nodes):
+        return Precision("bfloat16", "assumed of GPUs whose kind is not known")
+    kinds = ", ".join(sorted({node.gpu for node in nodes if node.gpu})) or "this GPU"
+    return Precision("bfloat16", f"{kinds} can multiply in it")
+
+
+def _for_cpus(nodes: list[Node]) -> Precision:
+    known = [(node, node.product) for node in nodes if node.product]
+    slow = [(node, product) for node, product in known if not product.fast]
+    one = len(nodes) == 1
+    if slow:
+        worst = max((product for _, product in slow), key=lambda product: product.slowdown)
+        whose = "this CPU" if one else f"the CPU of {len(slow)} of {len(nodes)} nodes"
+        how = "is slower in" if worst.native else "emulates"
+        return Precision(
+            "float32", f"{whose} {how} bfloat16 (product {worst.slowdown:.1f} times slower)"
+        )
+    if unknown := len(nodes) - len(known):
+        whose = f"{unknown} of {len(nodes)} nodes have CPUs that are"
+        return Precision("float32", f"{whose} not known to multiply in bfloat16")
+    gain = 1 / max(product.slowdown for _, product in known)
+    whose = "this CPU multiplies" if one else "the CPUs of all nodes multiply"
+    return Precision("bfloat16", f"{whose} in it (product {gain:.1f} times faster)")

@@ -1,0 +1,102 @@
+"""What a plan says of each stage: where one backbone is tuned or read, by how many workers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from raybias.engine.memory import MemoryTerm
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """Work of one backbone, and what each of its workers asks for."""
+
+    backbone: str
+    gpus: int
+    """GPUs of one worker or replica."""
+    tokens_per_batch: int
+    """Token budget of one pass."""
+    memory: tuple[MemoryTerm, ...]
+    """Arithmetic of one worker's device."""
+    device_memory: int
+    """Bytes of the smallest device that is used, or of its node without GPUs."""
+    host: tuple[MemoryTerm, ...] = ()
+    """Arithmetic of what a worker on a GPU takes of its node's memory."""
+    sharded: bool = False
+    """ZeRO-3 over all workers."""
+    reason: str = ""
+    """Why it is sharded or not."""
+    requests: Mapping[str, Any] = field(default_factory=dict)
+    """Ray options of a worker beside CPUs and GPUs, where not every node would do."""
+    pending: int = 0
+    """Nodes that an autoscaler must still bring for all workers."""
+    speed: float | None = None
+    """Peak TFLOP/s of one worker's device, where it is known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewritePlan(Stage):
+    """Putting the pairs of the probes into one style with a checkpoint."""
+
+    style: str
+    judge: str
+    paired: Literal["separate", "mirror"]
+    """Whether both sides of a pair are rewritten, or one and the edit is carried over."""
+    actors: int
+    """Ray Data actors, each with the checkpoint and its judge."""
+    cpus: int
+    """CPUs and torch threads of one actor."""
+    pairs: Mapping[str, int]
+    """Pairs of each probe."""
+    chunks: int
+    """Files: probes x ranges of pairs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TunePlan(Stage):
+    """Tuning of one backbone on one training set by one method."""
+
+    method: str
+    training: str
+    sweep_units: int
+    """Runs of the sweep; 0 where nothing is swept over."""
+    final_units: int
+    """Runs after the sweep; sweep runs of the chosen combination are used again."""
+    workers: int
+    """Ray Train workers; sharing one pack of all seeds where the backbone is sharded."""
+    pack: int
+    """Most seeds that one worker tunes in one step."""
+    cpus: int
+    """CPUs and torch threads of one worker."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScorePlan(Stage):
+    """Reading the probes with one backbone and the kept runs of one method."""
+
+    method: str
+    replicas_min: int
+    replicas_max: int
+    """Ray Serve replicas; workers of one group where the backbone is sharded."""
+    threads: int
+    """CPUs that one replica computes on."""
+    replica_cpus: float
+    """CPUs that one replica asks Ray for."""
+    data_cpus: float
+    """CPUs left to Ray Data when all replicas run."""
+    rows_per_shard: int
+    """Items of one request and one predictions file."""
+    items: Mapping[str, int]
+    """Rows of each probe that is read."""
+    shards: int
+    """Predictions files: probes x kept runs x row ranges."""
+
+    @property
+    def replica(self) -> Hashable:
+        """How many replicas ask for what; those of stages that ask alike can be the same."""
+        counts = (self.replicas_min, self.replicas_max)
+        each = (self.threads, self.replica_cpus, self.gpus, self.tokens_per_batch)
+        return (*counts, *each, json.dumps(self.requests, sort_keys=True))

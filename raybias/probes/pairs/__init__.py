@@ -1,0 +1,1 @@
+"""Probes made of pairs of sentences: CrowS-Pairs, WinoBias, and a user's own."""

@@ -1,0 +1,1 @@
+"""Text styles: by rule, from files, by a checkpoint, and people's judgement of them."""

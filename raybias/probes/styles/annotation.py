@@ -1,0 +1,207 @@
+"""People judge whether styled pairs still mean the same: sheets out, labels in, agreement.
+
+002's formal and informal pairs went this way (its Table 5): what all annotators call the same is
+kept, the rest is rewritten by hand. It does not know who annotates or what made the styles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import polars as pl
+
+from raybias.errors import DataError
+from raybias.probes.column_checks import column, distinct, filled
+from raybias.probes.pairs.crows_pairs import SIDES
+from raybias.probes.readers import read_frame
+from raybias.storage import split_uri
+
+SAME: Final = "same"
+LABELS: Final = (SAME, "different", "not_sure")
+IDS: Final = ("pair_id", "style")
+_OLD: Final = ("original_more", "original_less")
+_NAMED: Final = 3
+
+GUIDELINES: Final = """\
+# Does the restyled pair still mean the same?
+
+Every row of sheet.csv has two sentences that differ in the group of people they name, as they
+were written and in another style. Fill in the column `label` of every row; change nothing else,
+and keep the file as CSV under your own name, such as anna.csv.
+
+- `same`: both restyled sentences say what their originals say. Contractions, slang, politeness,
+  capitals, punctuation and word order may change, and so may grammar that is not perfect.
+- `different`: something was added, lost or turned around in at least one of them; a group, name,
+  number or negation changed; a stereotype became weaker, stronger or another one; or the two
+  sentences no longer differ in the group alone.
+- `not_sure`: you cannot tell, for example because an original is unclear to you.
+
+Judge the meaning, not whether you agree with it: many sentences state stereotypes that are false
+and can hurt, and you may stop at any time. Do not talk about rows with other annotators before
+all of you are done.
+"""
+
+
+def annotation_sheet(pairs: pl.DataFrame, styled: pl.DataFrame) -> pl.DataFrame:
+    """One row per pair and style, originals and styled sentences side by side, `label` empty.
+
+    Parameters
+    ----------
+    pairs, styled: schema.PAIRS; originals, and the same pairs in one or several styles.
+    """
+    old = pairs.select("pair_id", **dict(zip(_OLD, SIDES, strict=True)))
+    joined = styled.select(*IDS, *SIDES).join(old, on="pair_id", maintain_order="left")
+    shown = [name for both in zip(_OLD, SIDES, strict=True) for name in both]
+    return joined.select(*IDS, *shown, pl.lit("").alias("label"))
+
+
+def read_sheet(uri: str) -> pl.DataFrame:
+    """A sheet as it was given to the annotators.
+
+    Raises
+    ------
+    DataError: no such file or column, an empty cell, or a pair twice in a style.
+    """
+    frame = _read(uri)
+    names = (*IDS, *_OLD, *SIDES)
+    sheet = pl.DataFrame({n: filled(column(frame, n, where=uri), where=uri) for n in names})
+    distinct(_id(sheet), where=uri)
+    return sheet
+
+
+def read_labels(sheet: pl.DataFrame, uris: Sequence[str]) -> pl.DataFrame:
+    """The labels that annotators gave, a column each, beside pair_id and style of the sheet.
+
+    An annotator is named as the file is, without its suffix.
+
+    Raises
+    ------
+    DataError: no such file or column, an empty or unknown label, two files of one name, or
+        rows that are missing, repeated or not in the sheet.
+    """
+    labels = sheet.select(IDS)
+    for uri in uris:
+        frame = _read(uri)
+        name = split_uri(uri)[1].rpartition(".")[0]
+        if name in labels.columns:
+            raise DataError(
+                f"two files are named {name!r}", where=uri, cure="name each after its annotator"
+            )
+        given = pl.DataFrame({n: filled(column(frame, n, where=uri), where=uri) for n in IDS})
+        given = given.with_columns(_labels(column(frame, "label", where=uri), uri).alias(name))
+        distinct(_id(given), where=uri)
+        _check_ids(sheet, given, where=uri)
+        labels = labels.join(given, on=IDS, maintain_order="left")
+    return labels
+
+
+def label_shares(labels: pl.DataFrame) -> pl.DataFrame:
+    """How often each annotator gave each label: style, label, a count per annotator, share.
+
+    `share` is over all annotators' labels of the style (002's Table 5).
+    """
+    names = _annotators(labels)
+    rows = [
+        (style, label, *(int((part[name] == label).sum()) for name in names))
+        for (style,), part in labels.group_by("style", maintain_order=True)
+        for label in LABELS
+    ]
+    counts = pl.DataFrame(rows, schema=["style", "label", *names], orient="row")
+    given = pl.sum_horizontal(names)
+    return counts.with_columns((given / given.sum().over("style")).alias("share"))
+
+
+def agreement(labels: pl.DataFrame) -> pl.DataFrame:
+    """Per style: pairs, annotators, how many are unanimous (and unanimously same), Fleiss' kappa.
+
+    Kappa is null with one annotator, or where all labels are the same one.
+    """
+    names = _annotators(labels)
+    rows = []
+    for (style,), part in labels.group_by("style", maintain_order=True):
+        given = [pl.concat_list(names).list.count_matches(label).alias(label) for label in LABELS]
+        counts = part.select(given)
+        whole = pl.max_horizontal(LABELS) == len(names)
+        unanimous = int(counts.select(whole.sum()).item())
+        same = int((counts[SAME] == len(names)).sum())
+        rows.append((style, len(part), len(names), unanimous, same, _kappa(counts, len(names))))
+    schema = {
+        "style": pl.String,
+        **dict.fromkeys(("pairs", "annotators", "unanimous", "unanimous_same"), pl.Int64),
+        "kappa": pl.Float64,
+    }
+    return pl.DataFrame(rows, schema=schema, orient="row")
+
+
+def kept_and_rest(sheet: pl.DataFrame, labels: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The pairs that all annotators call the same, and those to be rewritten.
+
+    Both begin with the columns of a file of styled pairs (see `styled`), so that they make one
+    once `sent_more` and `sent_less` of the second are mended; it shows the originals and labels.
+    """
+    all_same = pl.all_horizontal(pl.col(_annotators(labels)) == SAME)
+    kept = labels.filter(all_same).select(IDS)
+    rest = labels.filter(~all_same)
+    texts = sheet.select(*IDS, *SIDES, *_OLD)
+    return (
+        kept.join(texts.drop(_OLD), on=IDS, maintain_order="left"),
+        rest.select(IDS)
+        .join(texts, on=IDS, maintain_order="left")
+        .join(rest, on=IDS, maintain_order="left"),
+    )
+
+
+def _read(uri: str) -> pl.DataFrame:
+    frame = read_frame(*split_uri(uri))
+    if frame.is_empty():
+        raise DataError("holds no rows", where=uri)
+    return frame
+
+
+def _annotators(labels: pl.DataFrame) -> list[str]:
+    return [name for name in labels.columns if name not in IDS]
+
+
+def _id(frame: pl.DataFrame) -> pl.Series:
+    return frame.select(pl.format("{} ({})", *IDS).alias("row")).to_series()
+
+
+def _labels(written: pl.Series, uri: str) -> pl.Series:
+    plain = filled(written, where=uri).str.strip_chars().str.to_lowercase()
+    plain = plain.str.replace_all(r"[\s-]+", "_")
+    outside = (~plain.is_in(LABELS)).arg_true()
+    if len(outside):
+        raise DataError(
+            f"label {written[outside[0]]!r} is none of {', '.join(LABELS)}",
+            where=f"{uri} row {outside[0] + 1}",
+            cure="mend it",
+        )
+    return plain
+
+
+def _check_ids(sheet: pl.DataFrame, given: pl.DataFrame, *, where: str) -> None:
+    for have, want, fault in (
+        (given, sheet, "rows of the sheet have no label"),
+        (sheet, given, "rows are not in the sheet"),
+    ):
+        lacking = _id(want.join(have, on=IDS, how="anti", maintain_order="left"))
+        if len(lacking):
+            more = ", ..." if len(lacking) > _NAMED else ""
+            raise DataError(
+                f"{len(lacking)} {fault}: {', '.join(lacking.head(_NAMED))}{more}",
+                where=where,
+                cure="all annotators must label the same sheet, whole",
+            )
+
+
+def _kappa(counts: pl.DataFrame, annotators: int) -> float | None:
+    """Fleiss' kappa of how many annotators gave each item each label."""
+    if annotators < 2:
+        return None
+    squares = pl.sum_horizontal(pl.col(LABELS).cast(pl.Int64) ** 2)
+    pairs = annotators * (annotators - 1)
+    observed = float(counts.select(((squares - annotators) / pairs).mean()).item())
+    shares = counts.sum().row(0)
+    expected = sum((share / (len(counts) * annotators)) ** 2 for share in shares)
+    return None if expected == 1 else (observed - expected) / (1 - expected)

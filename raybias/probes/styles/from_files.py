@@ -1,0 +1,116 @@
+"""Pairs in a style that people wrote: one or several files of (pair_id, style, sides).
+
+The formal and informal sentences of 002 passed through people's hands, so such files are the
+only way to its exact texts. They must have every pair of the probe once, in each style asked for.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+import polars as pl
+
+from raybias.errors import ConfigError, DataError
+from raybias.probes.column_checks import as_text, column, filled
+from raybias.probes.pairs.crows_pairs import SIDES, PairWarning, check_sides
+from raybias.probes.readers import polars_schema, read_frame
+from raybias.schema import PAIRS
+from raybias.storage import split_uri
+
+_NAMED = 3
+
+
+def own_styled_pairs(pairs: pl.DataFrame, style: str, uris: Sequence[str]) -> pl.DataFrame:
+    """The same pairs in a style, from files (schema.PAIRS), in the pairs' order.
+
+    Parameters
+    ----------
+    pairs: the originals.
+    uris: CSV, TSV or Parquet files with pair_id, style, sent_more and sent_less, which together
+        have every pair once; rows of other styles are left alone. A column `kept` marks
+        pairs whose original stands; without it none is marked.
+
+    Raises
+    ------
+    DataError: no such file or column, an empty cell, a pair missing or repeated, or a pair with
+        identical sides.
+
+    Warns
+    -----
+    PairWarning: names and counts ids that the probe has not.
+    """
+    where = ", ".join(uris)
+    parts = [_rows(uri, style) for uri in uris]
+    rows = pl.concat(parts)
+    if rows.is_empty():
+        raise DataError(f"no rows of style {style!r}", where=where, cure="check the column `style`")
+    known = rows["pair_id"].is_in(pairs["pair_id"].to_list())
+    _name_unknown(rows.filter(~known)["pair_id"], where=where)
+    rows = rows.filter(known)
+    repeated = rows.filter(rows["pair_id"].is_duplicated())["pair_id"].unique(maintain_order=True)
+    missing = pairs.filter(~pairs["pair_id"].is_in(rows["pair_id"].to_list()))["pair_id"]
+    for ids, fault, cure in (
+        (repeated, "given more than once", "give each once"),
+        (missing, "missing", "a style needs every pair; give the original where none is adequate"),
+    ):
+        if len(ids):
+            raise DataError(
+                f"{len(ids)} of {len(pairs)} pairs are {fault} in style {style!r} ({_some(ids)})",
+                where=where,
+                cure=cure,
+            )
+    styled = pairs.drop("style", "kept", *SIDES).join(rows, on="pair_id", maintain_order="left")
+    return styled.select(polars_schema(PAIRS).names())
+
+
+def refuse_written(style: str, uris: Sequence[str]) -> None:
+    """Refuse files that have pairs of a style which a model is to make.
+
+    Raises
+    ------
+    ConfigError: one has.
+    DataError: no such file, or no column `style`.
+    """
+    for uri in uris:
+        store, name = split_uri(uri)
+        if style in as_text(column(read_frame(store, name), "style", where=uri), where=uri):
+            raise ConfigError(
+                f"the style {style!r} is in styles.files and in styles.rewriting",
+                where=uri,
+                cure="take it out of one of them",
+            )
+
+
+def _rows(uri: str, style: str) -> pl.DataFrame:
+    store, name = split_uri(uri)
+    frame = read_frame(store, name)
+    if frame.is_empty():
+        raise DataError("holds no rows", where=uri)
+    written = {each: column(frame, each, where=uri) for each in ("pair_id", *SIDES)}
+    styles = filled(column(frame, "style", where=uri), where=uri)
+    kept = frame["kept"] if "kept" in frame.columns else pl.Series(["false"] * len(frame))
+    rows = pl.DataFrame(
+        {
+            **{each: filled(values, where=uri) for each, values in written.items()},
+            "style": styles,
+            "kept": as_text(kept, where=uri).str.to_lowercase() == "true",
+        }
+    )
+    check_sides(rows, where=uri)
+    return rows.filter(styles == style)
+
+
+def _name_unknown(ids: pl.Series, *, where: str) -> None:
+    if len(ids):
+        warnings.warn(
+            f"{where}: {len(ids)} rows have ids that the probe has not ({_some(ids)});"
+            " they are left out",
+            PairWarning,
+            stacklevel=3,
+        )
+
+
+def _some(ids: pl.Series) -> str:
+    shown = ", ".join(map(repr, ids.head(_NAMED)))
+    return shown if len(ids) <= _NAMED else f"{shown}, ..."

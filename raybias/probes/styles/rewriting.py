@@ -1,0 +1,116 @@
+"""Pairs in a style that a model makes: both sides on their own, or one side mirrored.
+
+What rewrites sentences is a function that the caller gives, so this room still knows no model.
+A pair for which nothing adequate was found keeps its original, and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
+
+import polars as pl
+
+from raybias.probes.pairs.crows_pairs import SIDES
+from raybias.probes.readers import polars_schema
+from raybias.probes.styles.mirror_edit import mirrored
+from raybias.probes.styles.rules import REWRITTEN_STYLES, check_style
+from raybias.schema import REWRITTEN_PAIRS
+from raybias.seeding import generator
+
+Key = tuple[str | int, ...]
+#: Sentences and the key of each one's random numbers -> what each could become, adequate ones
+#: only and best first, with how adequate it is.
+Rewrite = Callable[[Sequence[str], Sequence[Key]], list[list[tuple[str, float]]]]
+_Row = tuple[str, str, str]
+#: sent_more, sent_less, and how adequate each is; None for a side that was mirrored.
+_Made = tuple[str, str, float | None, float | None]
+
+
+def rewritten_pairs(
+    pairs: pl.DataFrame,
+    style: str,
+    rewrite: Rewrite,
+    *,
+    paired: Literal["separate", "mirror"],
+    seed: int,
+) -> pl.DataFrame:
+    """Original pairs in the style that `rewrite` makes, in their order.
+
+    Random numbers are keyed by (seed, style, pair_id) and the same for both sides. A pair does
+    not depend on the others, so a table may be cut anywhere.
+
+    Parameters
+    ----------
+    pairs: schema.PAIRS.
+    paired: separate rewrites each side on its own, and keeps the originals of both where one
+        has no adequate rewriting or they come out the same (002); mirror rewrites the side
+        that the pair's key draws and carries the edit over to the other, taking the best
+        rewriting for which that can be done.
+
+    Returns schema.REWRITTEN_PAIRS.
+
+    Raises
+    ------
+    ConfigError: the style is made by rule, or none.
+    """
+    check_style(style, REWRITTEN_STYLES)
+    rows: list[_Row] = pairs.select("pair_id", *SIDES).rows()
+    keys: list[Key] = [(seed, "rewrite", style, pair_id) for pair_id, _, _ in rows]
+    make = _separate if paired == "separate" else _mirror
+    made = make(rows, keys, rewrite)
+    new = [
+        found or (more, less, None, None) for found, (_, more, less) in zip(made, rows, strict=True)
+    ]
+    places = {name: n for n, name in enumerate((*SIDES, "adequacy_more", "adequacy_less"))}
+    columns = {name: [each[n] for each in new] for name, n in places.items()}
+    columns |= {"style": [style] * len(new), "kept": [found is None for found in made]}
+    schema = polars_schema(REWRITTEN_PAIRS)
+    changed = [pl.Series(name, values, schema[name]) for name, values in columns.items()]
+    return pairs.with_columns(changed).select(schema.names())
+
+
+def _separate(rows: Sequence[_Row], keys: Sequence[Key], rewrite: Rewrite) -> list[_Made | None]:
+    texts = [text for _, *sides in rows for text in sides]
+    found = rewrite(texts, [key for key in keys for _ in SIDES])
+    best = [each[0] if each else None for each in found]
+    made: list[_Made | None] = []
+    for more, less in zip(best[::2], best[1::2], strict=True):
+        if more is None or less is None or more[0].strip() == less[0].strip():
+            made.append(None)
+        else:
+            made.append((more[0], less[0], more[1], less[1]))
+    return made
+
+
+def _mirror(rows: Sequence[_Row], keys: Sequence[Key], rewrite: Rewrite) -> list[_Made | None]:
+    # Which side a model wrote must not go with which side is sent_more, nor must swapping the
+    # sides change a pair: the draw is among the sides in alphabetical order.
+    drawn = [_drawn_side(row, key) for row, key in zip(rows, keys, strict=True)]
+    found = rewrite([row[1 + side] for row, side in zip(rows, drawn, strict=True)], keys)
+    made: list[_Made | None] = []
+    for (_, more, less), side, each in zip(rows, drawn, found, strict=True):
+        source, other = (less, more) if side else (more, less)
+        pair = _first_mirrored(source, other, each)
+        if pair is None:
+            made.append(None)
+        else:
+            text, carried, score = pair
+            made.append((carried, text, None, score) if side else (text, carried, score, None))
+    return made
+
+
+def _drawn_side(row: _Row, key: Key) -> int:
+    """0 for sent_more, 1 for sent_less."""
+    wanted = sorted(row[1:])[int(generator(*key, "side").integers(2))]
+    return int(wanted != row[1])
+
+
+def _first_mirrored(
+    source: str, other: str, candidates: Iterable[tuple[str, float]]
+) -> tuple[str, str, float] | None:
+    for text, score in candidates:
+        carried = mirrored(source, other, text)
+        if carried is not None:
+            return text, carried, score
+    return None

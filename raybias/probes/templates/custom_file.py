@@ -1,0 +1,58 @@
+"""A user's own probe: one CSV, TSV or Parquet file of labelled sentences about groups.
+
+Columns text, label, attribute and group are needed; item_id, template_id and
+term are taken where they are there. Other columns are left alone.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from raybias.errors import DataError
+from raybias.probes.column_checks import as_text, column, distinct, filled, label_numbers
+from raybias.probes.readers import polars_schema, read_frame
+from raybias.schema import ITEMS
+from raybias.storage import split_uri
+
+
+def own_items(uri: str) -> pl.DataFrame:
+    """The items of one file (schema.ITEMS), in its order.
+
+    Without item_id, items are numbered after the file's name; without
+    template_id, every item is a cluster of its own; without term, it is null.
+
+    Raises
+    ------
+    DataError: no such file or column, a label outside the three, an empty text,
+        attribute or group, a repeated item_id, or no rows.
+    """
+    store, name = split_uri(uri)
+    frame = read_frame(store, name)
+    if frame.is_empty():
+        raise DataError("holds no rows", where=uri)
+    needed = {
+        each: filled(column(frame, each, where=uri), where=uri)
+        for each in ("text", "attribute", "group")
+    }
+    labels = label_numbers(column(frame, "label", where=uri), where=uri)
+    stem = name.rpartition(".")[0]
+    ids = (
+        distinct(filled(frame["item_id"], where=uri), where=uri)
+        if "item_id" in frame.columns
+        else pl.Series([f"{stem}/{row:05d}" for row in range(len(frame))])
+    )
+    clusters = filled(frame["template_id"], where=uri) if "template_id" in frame.columns else ids
+    terms = (
+        as_text(frame["term"], where=uri)
+        if "term" in frame.columns
+        else pl.Series([None] * len(frame), dtype=pl.String)
+    )
+    return pl.DataFrame(
+        {
+            **needed,
+            "item_id": ids,
+            "label": labels,
+            "template_id": clusters,
+            "term": terms,
+        }
+    ).select(polars_schema(ITEMS).names())

@@ -1,0 +1,125 @@
+"""Regard and NS-Prompts as the third paper expands them: one file of templates, race terms.
+
+Row for row the published samples, but for ten templates of NS-Prompts that its authors
+mended after they had made theirs. The samples can be read too, to match published
+predictions; their rows are led back to templates and terms. Rules: 004, spec of its code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import polars as pl
+
+from raybias.errors import DataError
+from raybias.probes.readers import Sample, read_samples
+from raybias.probes.templates import amazon_lexicon
+from raybias.probes.templates.slots import (
+    Phrase,
+    Slotted,
+    Suite,
+    Template,
+    expand_suite,
+    items_frame,
+    read_templates,
+    suite_templates,
+)
+from raybias.schema import LABELS
+from raybias.storage import Store, split_uri
+
+ATTRIBUTE: Final = "race"
+_SLOT: Final = "identity_adj"
+_CATEGORIES: Final = (ATTRIBUTE, f"grouped_{ATTRIBUTE}")
+
+
+@dataclass(frozen=True)
+class RaceProbe:
+    """One probe about race alone."""
+
+    name: str
+    """As in a study file."""
+    path: str
+    """Its file of templates."""
+
+    def items(self, data: str) -> pl.DataFrame:
+        """The items of a folder with the templates, or of a published samples file.
+
+        Raises
+        ------
+        DataError: a file is missing or malformed.
+        """
+        if _is_samples(data):
+            return items_frame([row for row, _ in self._samples(data)])
+        return expand_suite(Store(data), self._suite, probe=self.name, attribute=ATTRIBUTE)
+
+    def templates(self, data: str) -> list[Slotted]:
+        """Every template with its slot, in published order."""
+        if _is_samples(data):
+            found = [Slotted(template, _SLOT) for _, template in self._samples(data) if template]
+            return list({each.template.id: each for each in found}.values())
+        return suite_templates(Store(data), self._suite)
+
+    @property
+    def _suite(self) -> Suite:
+        return Suite(lexicon=amazon_lexicon.races, templates=((self.path, (_SLOT,)),))
+
+    def _samples(self, data: str) -> list[tuple[tuple[object, ...], Template | None]]:
+        store, name = split_uri(data)
+        phrases = amazon_lexicon.races(store)[_SLOT]
+        # Where the templates lie beside the samples, clusters have the templates' own names.
+        there = store.exists(self.path)
+        known = {
+            each.text.strip(): each.id
+            for each in (read_templates(store, self.path) if there else ())
+        }
+        stem = name.removesuffix(".tsv")
+        rows: list[tuple[tuple[object, ...], Template | None]] = []
+        for number, sample in enumerate(read_samples(store, name)):
+            label = _label(sample)
+            text, term = _led_back(sample, phrases)
+            template = None
+            if term:
+                template_id = known.setdefault(text, f"{stem}-{number:05d}")
+                template = Template(template_id, text, label)
+            item_id = f"{self.name}/{ATTRIBUTE}/{number:05d}"
+            cluster = template.id if template else item_id
+            row = (item_id, label, ATTRIBUTE, sample.group, sample.text, cluster, term)
+            rows.append((row, template))
+        if not rows:
+            raise DataError("holds no rows", where=data)
+        return rows
+
+
+def _is_samples(data: str) -> bool:
+    return data.endswith(".tsv")
+
+
+def _label(sample: Sample) -> int:
+    if sample.category not in _CATEGORIES:
+        raise DataError(
+            f"category is {sample.category!r}, not {_CATEGORIES[1]}", where=sample.where
+        )
+    if sample.label not in map(str, range(len(LABELS))):
+        raise DataError(f"label is {sample.label!r}, not 0, 1 or 2", where=sample.where)
+    return int(sample.label)
+
+
+def _led_back(sample: Sample, phrases: Sequence[Phrase]) -> tuple[str, str | None]:
+    """The text with its first term as a slot again, and the term; none where it is not found."""
+    match = _any(each.text for each in phrases if each.group == sample.group).search(sample.text)
+    if match is None:
+        return sample.text, None
+    return f"{sample.text[: match.start()]}{{{_SLOT}}}{sample.text[match.end() :]}", match[0]
+
+
+def _any(words: Iterable[str]) -> re.Pattern[str]:
+    # re keeps what it compiled, so the handful of groups costs nothing per row.
+    longest_first = sorted(words, key=len, reverse=True)
+    return re.compile(rf"\b(?:{'|'.join(map(re.escape, longest_first)) or r'(?!)'})\b")
+
+
+REGARD: Final = RaceProbe("regard", "Regard.csv")
+NS_PROMPTS: Final = RaceProbe("ns_prompts", "NS-Prompts.csv")

@@ -1,0 +1,1 @@
+"""Predict with Ray Data and Ray Serve: fixed-row shards streamed through replicas."""

@@ -1,0 +1,259 @@
+"""Ray Serve replicas that hold one backbone and swap methods and their runs on it.
+
+A request is one shard: texts of a probe and the run that reads them. The replica commits the
+answers itself, so that they are not lost with a caller or driver that dies meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from ray import serve
+from ray.serve.config import AutoscalingConfig
+
+from raybias.config import Backbone, Method, Verbalizer
+from raybias.errors import WorkFailed
+from raybias.planning.stage_plans import ScorePlan
+from raybias.runtime.metrics import Meter
+from raybias.seeding import key
+from raybias.storage import Store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from raybias.engine.backbone import TextEncoder
+    from raybias.methods.prediction import Labelling, Shard
+
+T = TypeVar("T")
+
+#: One request computes while the next waits at the replica, so that none stands idle.
+REQUESTS_PER_REPLICA: Final = 2
+
+
+class Scorer:
+    """One backbone in one replica.
+
+    Parameters
+    ----------
+    spec: which backbone.
+    methods: what it may be asked to read by; of `share_weights`.
+    words: the label words.
+    out: URI of the study's OUT, which holds the runs' adapters or prompts.
+    threads: CPUs to compute on.
+    gpu: whether to compute on the replica's GPU.
+    tokens_per_batch: token budget of one forward pass.
+    meter: counts what is read here.
+    """
+
+    def __init__(
+        self,
+        *,
+        spec: Backbone,
+        methods: Sequence[Method],
+        words: tuple[str, ...],
+        out: str,
+        threads: int,
+        gpu: bool,
+        tokens_per_batch: int,
+        meter: Meter,
+    ) -> None:
+        import torch
+
+        from raybias.engine.context import ModelContext
+        from raybias.runtime.predict.predictor_cache import PredictorCache
+
+        torch.set_num_threads(threads)
+        self.store = Store(out)
+        device = "cuda" if gpu else "cpu"
+        context = ModelContext(spec, words, device=device, tokens_per_batch=tokens_per_batch)
+        self.predictors = PredictorCache(context, self.store)
+        self.spec, self.methods = spec, {method.name: method for method in methods}
+        self.predictors.of(methods[0])  # A replica is ready when its backbone is loaded.
+        self.meter, self.busy = meter, meter.watched()
+        # A request that its caller gives up while it waits here is never computed.
+        self.turn = ThreadPoolExecutor(max_workers=1)
+
+    async def run(self, model_id: str) -> Any:
+        """Load what a run needs, by `model_id`; subclasses keep some runs loaded."""
+        method, run_id = model_id.split("/")
+        return await asyncio.to_thread(lambda: self._predictor(method).load(run_id))
+
+    def _predictor(self, method: str) -> Any:
+        return self.predictors.of(self.methods[method])
+
+    async def score(self, shard: Shard, items: pa.Table) -> dict[str, float]:
+        """Read a shard's items with its run and commit the rows.
+
+        Returns the `tokens` that were read and written, and `seconds` of compute.
+        """
+        run = await self.run(model_id(shard.method, shard.run_id))
+        result, seconds = await self._in_turn(
+            lambda: self._predictor(shard.method).table(run, shard, items)
+        )
+        self._count(len(items), result.tokens)
+        # The next request computes while this one's file is written.
+        await asyncio.to_thread(self.store.write_table, shard.file, result.table)
+        return {"tokens": result.tokens, "seconds": seconds}
+
+    async def label(self, method: str, run_id: str, texts: list[str]) -> Labelling:
+        """Label texts that are no items of a probe with a run of a method.
+
+        Raises
+        ------
+        ModelError: a text that the model cannot read.
+        """
+        self.methods[method].check_texts(self.encoder, texts)
+        run = await self.run(model_id(method, run_id))
+        # A sampled answer is keyed by its text, so that asking again gives it again.
+        ids = [f"served-{key(text):016x}" for text in texts]
+        labelled: Labelling
+        labelled, _ = await self._in_turn(lambda: self._predictor(method).label(run, ids, texts))
+        self._count(len(texts), labelled["tokens"])
+        return labelled
+
+    @cached_property
+    def encoder(self) -> TextEncoder:
+        """The backbone's tokenizer."""
+        from raybias.engine.backbone import load_tokenizer
+
+        return load_tokenizer(self.spec)
+
+    async def _in_turn(self, work: Callable[[], T]) -> tuple[T, float]:
+        """Computes one thing at a time, with its seconds; the replica answers Serve meanwhile."""
+
+        def timed() -> tuple[T, float]:
+            begun = time.perf_counter()
+            with self.busy.computing():
+                return work(), time.perf_counter() - begun
+
+        return await asyncio.get_running_loop().run_in_executor(self.turn, timed)
+
+    def _count(self, rows: int, tokens: int) -> None:
+        self.meter.add("raybias_rows_total", rows)
+        self.meter.add("raybias_tokens_total", tokens)
+
+
+def model_id(method: str, run_id: str) -> str:
+    """What requests to a replica are multiplexed by: a run, and the method that reads with it."""
+    return f"{method}/{run_id}"
+
+
+def share_weights(methods: Sequence[Method]) -> list[list[Method]]:
+    """Methods by the weights that they read: the backbone as it is, or their own of it."""
+    frozen = [method for method in methods if method.shares_backbone]
+    own = [[method] for method in methods if not method.shares_backbone]
+    return [frozen, *own] if frozen else own
+
+
+def delete_left(prefix: str) -> None:
+    """Delete the applications `prefix*` that a killed driver left in the cluster."""
+    for name in serve.status().applications:
+        if name.startswith(prefix):
+            serve.delete(name)
+
+
+@contextmanager
+def scorers(
+    name: str,
+    plan: ScorePlan,
+    *,
+    spec: Backbone,
+    methods: Sequence[Method],
+    verbalizer: Verbalizer,
+    out: str,
+    meter: Meter,
+) -> Iterator[str]:
+    """Hold a Serve application of autoscaling replicas, reachable by handle alone, as `name`.
+
+    Parameters
+    ----------
+    methods: of `share_weights`, for which `plan` is alike.
+
+    Raises
+    ------
+    WorkFailed: the replicas do not start.
+    """
+    app = _deployment(plan)(scorer_of(methods)).bind(
+        spec=spec,
+        methods=tuple(methods),
+        words=verbalizer.words(),
+        out=out,
+        threads=plan.threads,
+        gpu=plan.gpus > 0,
+        tokens_per_batch=plan.tokens_per_batch,
+        meter=meter,
+    )
+    serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
+    try:
+        deploy(app, name)
+        yield name
+    finally:
+        serve.delete(name)
+
+
+def scorer_of(methods: Sequence[Method]) -> type[Scorer]:
+    """Return the class of replicas for methods of `share_weights`."""
+    return _multiplexed(min(method.runs_per_replica for method in methods))
+
+
+@cache
+def _multiplexed(runs: int) -> type[Scorer]:
+    """Return a scorer class that keeps so many runs loaded."""
+
+    class MultiplexedScorer(Scorer):
+        @serve.multiplexed(max_num_models_per_replica=runs)  # type: ignore[untyped-decorator]
+        async def run(self, model_id: str) -> Any:
+            return await Scorer.run(self, model_id)
+
+    return MultiplexedScorer
+
+
+def _deployment(plan: ScorePlan) -> Any:
+    return serve.deployment(
+        name="Scorer",
+        ray_actor_options={
+            "num_cpus": plan.replica_cpus,
+            "num_gpus": plan.gpus,
+            **plan.requests,
+        },
+        autoscaling_config=AutoscalingConfig(
+            min_replicas=plan.replicas_min,
+            max_replicas=plan.replicas_max,
+            target_ongoing_requests=REQUESTS_PER_REPLICA,
+            # The whole work waits from the start, so scaling up need not wait for a trend.
+            upscale_delay_s=1,
+            downscale_delay_s=30,
+        ),
+        max_ongoing_requests=REQUESTS_PER_REPLICA,
+        max_constructor_retry_count=2,
+        graceful_shutdown_wait_loop_s=0.2,
+        graceful_shutdown_timeout_s=5,
+    )
+
+
+def deploy(app: serve.Application, name: str, *, route_prefix: str | None = None) -> None:
+    """Run an application and wait until it is ready; by default it is reached by handle alone.
+
+    Raises
+    ------
+    WorkFailed: a replica does not start; says why.
+    """
+    try:
+        serve.run(app, name=name, route_prefix=route_prefix)
+    except RuntimeError as error:
+        # Serve keeps the constructor's trace as text; its last line says what happened.
+        state = serve.status().applications.get(name)
+        said = [each.message for each in state.deployments.values()] if state else []
+        lines = [line for text in said for line in text.splitlines() if line.strip()]
+        problem = lines[-1].strip() if lines else str(error)
+        raise WorkFailed(
+            f"no replica starts ({problem})",
+            where=name,
+            cure="`raybias plan` shows what a replica needs",
+        ) from error

@@ -1,0 +1,159 @@
+"""Shards read by a worker group that shares a backbone which no device holds whole.
+
+Every rank answers shards of its own as a replica would and commits their files, so which
+rank read what, and how many there were, leaves no trace in the results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import torch
+
+from raybias.config import Backbone, Method
+from raybias.errors import RaybiasError
+from raybias.methods.prediction import Shard
+from raybias.planning.shards import missing
+from raybias.planning.stage_plans import ScorePlan
+from raybias.runtime.metrics import Meter
+from raybias.runtime.progress import Advance, Done
+from raybias.runtime.ray_session import translating_errors
+from raybias.runtime.tune.reports import collecting, open_queue
+from raybias.runtime.worker_group import WorkerGroup
+from raybias.storage import Store
+
+if TYPE_CHECKING:
+    from ray.util.queue import Queue
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """What every rank is given."""
+
+    spec: Backbone
+    method: Method
+    words: tuple[str, ...]
+    out: str
+    shards: tuple[Shard, ...]
+    threads: int
+    tokens_per_batch: int
+    meter: Meter
+
+
+@dataclass
+class _Told:
+    """What ranks told: a shard that is done, or what cannot be mended."""
+
+    advance: Advance
+    error: RaybiasError | None = None
+
+    def add(self, told: Done | RaybiasError) -> None:
+        if isinstance(told, Done):
+            self.advance(done=told)
+        else:
+            self.error = self.error or told
+
+
+def score_together(
+    name: str, reading: Reading, plan: ScorePlan, *, max_failures: int, advance: Advance
+) -> None:
+    """Answer the shards of `reading` and commit their files.
+
+    Parameters
+    ----------
+    name: of the worker group.
+    max_failures: how often the group is started again after a rank has died.
+    advance: called once per shard.
+
+    Raises
+    ------
+    ModelError, WorkFailed: the backbone cannot be loaded, or a shard cannot be answered.
+    """
+    import ray
+
+    store = Store(reading.out)
+    progress = open_queue()
+    told = _Told(advance)
+    group = WorkerGroup(
+        name=name,
+        workers=plan.replicas_max,
+        cpus=plan.threads,
+        gpus=plan.gpus,
+        requests=plan.requests,
+        pending=plan.pending,
+        max_failures=max_failures,
+    )
+    # By reference, so that Ray Train's controller need not import torch to read it.
+    config = {"work": ray.put(reading), "progress": progress}
+    try:
+        with collecting(progress, told), translating_errors(f"score with {reading.spec.name}"):
+            group.run(work, config, store)
+    finally:
+        progress.shutdown(force=True)
+    if told.error is not None:
+        raise told.error
+    if store.exists(f"train/{name}"):
+        store.delete_folder(f"train/{name}")
+
+
+def work(config: Mapping[str, Any]) -> None:
+    """The function that Ray Train runs on every rank."""
+    import ray
+    from ray.train.torch import get_device
+
+    progress: Queue = config["progress"]
+    reading: Reading = ray.get(config["work"])
+    torch.set_num_threads(reading.threads)
+    for told in read_mine(reading, get_device()):
+        if isinstance(told, Done):
+            reading.meter.add("raybias_rows_total", told.rows)
+            reading.meter.add("raybias_tokens_total", told.tokens)
+        progress.put(told)
+
+
+def read_mine(reading: Reading, device: torch.device) -> Iterator[Done | RaybiasError]:
+    """Answer this rank's share of the missing shards.
+
+    All ranks of the process group must call it. Yields what was done as files are committed,
+    and what ended this rank's work before its time, which another try would not mend.
+    """
+    from raybias.engine.context import ModelContext
+    from raybias.runtime.zero3 import ShardedInference
+
+    store, sharing = Store(reading.out), ShardedInference(reading.spec.dtype, device)
+    # Loading waits for all ranks, so they all look before any of them writes.
+    waiting = missing(store, reading.shards, reading.method.output())
+    context = ModelContext(
+        reading.spec,
+        reading.words,
+        device=device,
+        tokens_per_batch=reading.tokens_per_batch,
+        sharding=sharing,
+    )
+    predictor = reading.method.predictor(context, store)
+
+    @cache
+    def items(probe: str) -> pa.Table:
+        return store.read_table(f"items/{probe}.parquet")
+
+    @cache
+    def run(run_id: str) -> Any:
+        return predictor.load(run_id)
+
+    error: RaybiasError | None = None
+    sharing.begin_alone()
+    try:
+        for shard in waiting[sharing.ranks.rank :: sharing.ranks.world]:
+            mine = items(shard.probe).slice(shard.first_row, shard.rows)
+            result = predictor.table(run(shard.run_id), shard, mine)
+            store.write_table(shard.file, result.table)
+            yield Done(rows=shard.rows, tokens=result.tokens)
+    except RaybiasError as raised:
+        error = raised
+    sharing.end_alone()
+    if error is not None:
+        yield error

@@ -1,0 +1,155 @@
+"""Connecting to Ray, keeping it quiet, and saying in one line what failed in it.
+
+Ray prints much that a user cannot act on; its logs keep all of it. Errors come back
+as exceptions wrapped by the tasks and actors they crossed, and are unwrapped here.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from operator import attrgetter
+
+from raybias.errors import PlanError, RaybiasError, WorkFailed
+from raybias.storage import is_storage_error, storage_error
+
+
+@contextmanager
+def connected(address: str | None = None) -> Iterator[None]:
+    """Hold a connection to Ray; a Ray that is connected already is used and left alone.
+
+    Parameters
+    ----------
+    address: of a cluster; None takes RAY_ADDRESS, which `ray job submit` sets, or
+        else starts Ray on this machine for as long as the connection is held.
+
+    Raises
+    ------
+    PlanError: no cluster answers at `address`.
+    """
+    # Ray 2.60 warns about this default at every start.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    import ray
+
+    _send_arguments_by_value()
+    if ray.is_initialized():
+        _quiet()
+        yield
+        return
+    place = address or os.environ.get("RAY_ADDRESS") or "local"
+    try:
+        ray.init(address=place, log_to_driver=debugging(), logging_level=logging.ERROR)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise PlanError(
+            f"no Ray cluster answers ({first_line(error)})",
+            where=place,
+            cure="check `ray status` there; a cluster with tokens needs RAY_AUTH_MODE=token",
+        ) from error
+    try:
+        _quiet()
+        yield
+    finally:
+        ray.shutdown()
+
+
+def debugging() -> bool:
+    """Whether the user asked for tracebacks and Ray's own output."""
+    return os.environ.get("RAYBIAS_DEBUG", "0") not in ("", "0")
+
+
+@contextmanager
+def translating_errors(work: str) -> Iterator[None]:
+    """Turn whatever fails inside Ray into one `RaybiasError`; `work` names what was done."""
+    try:
+        yield
+    except RaybiasError as error:
+        raise root_error(error, work) from error
+    except Exception as error:
+        raise root_error(error, work) from error
+
+
+def root_error(error: BaseException, work: str) -> RaybiasError:
+    """The raybias error at the root of `error`, or a `WorkFailed` that says what the root was."""
+    from ray.exceptions import RayTaskError
+
+    chain = list(_causes(error))
+    for each in chain:
+        # Ray's wrapper inherits from the error it wraps, but not what it holds.
+        if isinstance(each, RaybiasError) and not isinstance(each, RayTaskError):
+            return each
+    for each in chain:
+        if isinstance(each, OSError) and is_storage_error(each):
+            return storage_error(each, work)
+    # The innermost that says anything: Ray Data marks errors of its own by an empty cause.
+    root = next((each for each in reversed(chain) if str(each)), chain[-1])
+    return WorkFailed(
+        f"{type(root).__name__}: {first_line(root)}",
+        where=work,
+        cure=f"Ray's logs are in {_logs()}, and RAYBIAS_DEBUG=1 shows the traceback",
+    )
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, without the trace that Ray puts around it."""
+    from ray.exceptions import RayTaskError
+
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return "no message"
+    return lines[-1] if isinstance(error, RayTaskError) else lines[0]
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """`error` and what it wraps, outermost first."""
+    seen: set[int] = set()
+    waiting = [error]
+    while waiting:
+        each = waiting.pop(0)
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        yield each
+        inner = [getattr(each, "cause", None), getattr(each, "controller_failure", None)]
+        inner += list(getattr(each, "worker_failures", {}).values())
+        inner.append(each.__cause__)
+        waiting += [part for part in inner if isinstance(part, BaseException)]
+
+
+def _logs() -> str:
+    import ray
+
+    session = ray.get_runtime_context().get_session_name() if ray.is_initialized() else None
+    return f"/tmp/ray/{session or 'session_latest'}/logs on the head node"
+
+
+def _send_arguments_by_value() -> None:
+    """Send Ray Data's actors their constructor arguments by value, as far as they are small.
+
+    Ray 2.60 puts them into the object store, where an actor that starts again may not find them
+    (ray#53727), and says so on standard error in each stage.
+    """
+    from ray.data._internal.execution.operators.actor_pool_map_operator import ActorPoolMapOperator
+
+    for reference, value in (
+        ("_map_transformer_ref", "_map_transformer"),
+        ("_data_context_ref", "data_context"),
+    ):
+        setattr(ActorPoolMapOperator, reference, property(attrgetter(value)))
+
+
+def _quiet() -> None:
+    """Silence what Ray's libraries print on the driver; their log files keep it."""
+    import ray.data
+    import ray.serve
+
+    if debugging():
+        return
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    for handler in logging.getLogger("ray.data").handlers:
+        if handler.name == "console":
+            # Its errors arrive as exceptions, and are told once.
+            handler.setLevel(logging.CRITICAL + 1)
+    for name in ("ray.serve", "ray.train", "ray.tune"):
+        logging.getLogger(name).setLevel(logging.ERROR)

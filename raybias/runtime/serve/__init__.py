@@ -1,0 +1,1 @@
+"""Serve the runs of a finished study over HTTP."""

@@ -1,0 +1,1 @@
+"""Tune on Ray Train: the driver, its workers, and what they report."""

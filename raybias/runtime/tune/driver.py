@@ -1,0 +1,247 @@
+"""Tuning on Ray Train: one worker group for all seeds of a stage.
+
+The driver decides which trials are missing, starts a trainer for them, and reads
+their rows back from the adapters' folders. What a trial's result is, is the
+engine's affair; where it runs, the plan's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import polars as pl
+
+from raybias.config import Backbone, Study, TrainingSet
+from raybias.engine.adapters.tuning import TokenSet, Trial
+from raybias.engine.backbone import TextEncoder, check_lengths, load_tokenizer
+from raybias.errors import WorkFailed
+from raybias.methods import Tuned, tuned_methods
+from raybias.methods.selection import (
+    HyperParameters,
+    best_hyper_parameters,
+    hyper_parameter_grid,
+    hyper_parameters_of,
+    select,
+)
+from raybias.planning.plan import Plan
+from raybias.planning.stage_plans import TunePlan
+from raybias.probes import training_sentences
+from raybias.runtime.metrics import Meter
+from raybias.runtime.progress import Reporter
+from raybias.runtime.ray_session import translating_errors
+from raybias.runtime.tune.reports import ProgressAggregator, collecting, open_queue
+from raybias.runtime.tune.worker import Tokens, WorkerTask, record_of, work
+from raybias.runtime.worker_group import WorkerGroup
+from raybias.seeding import key
+from raybias.storage import Store
+
+
+def tune(
+    study: Study,
+    backbone: Backbone,
+    training: TrainingSet,
+    plan: Plan,
+    store: Store,
+    *,
+    reporter: Reporter | None = None,
+) -> list[dict[str, Any]]:
+    """Tune every seed of one backbone on one training set; returns rows of `schema.RUNS`.
+
+    Units whose adapter and row are in `store` already are not tuned again; those
+    that a killed worker or driver left unfinished go on from their last checkpoint.
+    A connected Ray is expected.
+
+    Raises
+    ------
+    ModelError, DataError: before any work starts.
+    WorkFailed: workers failed for good, or too few runs finished.
+    """
+    reporter = reporter or Reporter()
+    rows: list[dict[str, Any]] = []
+    for method in tuned_methods(study.methods_of(backbone)):
+        if method.last_step(1) is None:
+            reporter.say(
+                f"note: {backbone.name} on {training.name}: max_steps is not set; the early-stop"
+                " rule can run for ever on a slowly falling loss"
+            )
+        rows += TuningJob(
+            study=study,
+            backbone=backbone,
+            training=training,
+            method=method,
+            plan=plan,
+            store=store,
+            reporter=reporter,
+        ).run()
+    return rows
+
+
+def trials_of(
+    backbone: Backbone,
+    training: TrainingSet,
+    method: Tuned,
+    *,
+    seeds: Sequence[int],
+    choices: Sequence[HyperParameters],
+    stage: str,
+) -> tuple[Trial, ...]:
+    """One trial per seed and choice of a sweep, in the study's order."""
+    prefix = f"{backbone.name}.{training.name}.{method.name}"
+
+    def name(choice: HyperParameters) -> str:
+        parts = [prefix, f"lr{choice.learning_rate:g}"]
+        if method.weight_decays:
+            parts.append(f"wd{choice.weight_decay:g}")
+        if method.stop_windows:
+            parts.append(f"t{choice.stop_window}")
+        return ".".join(parts)
+
+    return tuple(
+        Trial(
+            run_id=f"{name(choice)}.s{seed}",
+            seed=seed,
+            stage=stage,
+            learning_rate=choice.learning_rate,
+            weight_decay=choice.weight_decay,
+            stop_window=choice.stop_window,
+        )
+        for choice in choices
+        for seed in seeds
+    )
+
+
+def tokenise(encoder: TextEncoder, sentences: dict[str, pl.DataFrame], method: Tuned) -> Tokens:
+    """The training set in tokens.
+
+    Raises
+    ------
+    ModelError: sentences and prompt that exceed the backbone's context.
+    """
+
+    def of(name: str) -> TokenSet:
+        texts = sentences[name]["text"].to_list()
+        rows = method.encode(encoder, texts)
+        check_lengths(rows, context=encoder.context, taken=method.context_vectors, names=texts)
+        return TokenSet(
+            rows=tuple(tuple(row) for row in rows), labels=tuple(sentences[name]["label"].to_list())
+        )
+
+    return Tokens(of("train"), of("validation"), of("test") if "test" in sentences else None)
+
+
+class TuningJob:
+    """The sweep and the final runs of one method."""
+
+    def __init__(
+        self,
+        *,
+        study: Study,
+        backbone: Backbone,
+        training: TrainingSet,
+        method: Tuned,
+        plan: Plan,
+        store: Store,
+        reporter: Reporter,
+    ) -> None:
+        self.backbone, self.training, self.method = backbone, training, method
+        self.plan: TunePlan = plan.tune(backbone.name, training.name, method.name)
+        self.resources, self.words = study.resources, study.verbalizer.words()
+        self.store, self.reporter = store, reporter
+        self.meter = Meter(study=study.name, stage="tune", model=backbone.name)
+        self.title = f"tune {backbone.name} on {training.name}, {method.name}"
+        self.tokens = tokenise(load_tokenizer(backbone), training_sentences(training), method)
+        self.fingerprint = self._fingerprint()
+
+    def run(self) -> list[dict[str, Any]]:
+        """The sweep where there is one, then all seeds; the kept ones are selected."""
+        method = self.method
+        choices = hyper_parameter_grid(method)
+        choice, swept = choices[0], []
+        if len(choices) > 1:
+            swept = self._run("sweep", method.seeds[: method.sweep_seeds], choices)
+            choice = best_hyper_parameters(swept, choices)
+            self.reporter.say(f"{self.title}: the sweep chose {choice}")
+        final = self._run("final", method.seeds, (choice,))
+        others = [
+            {**row, "rank": None, "tied": False, "selected": False}
+            for row in swept
+            if hyper_parameters_of(row) != choice
+        ]
+        return others + select([{**row, "stage": "final"} for row in final], method)
+
+    def _run(
+        self, stage: str, seeds: Sequence[int], choices: Sequence[HyperParameters]
+    ) -> list[dict[str, Any]]:
+        """Tune what is missing of a stage and return the rows of all its trials."""
+        trials = trials_of(
+            self.backbone, self.training, self.method, seeds=seeds, choices=choices, stage=stage
+        )
+        if missing := [trial.run_id for trial in trials if self._row(trial) is None]:
+            self._fit(stage, trials, missing)
+        rows = [self._row(trial) for trial in trials]
+        if lost := [trial.run_id for trial, row in zip(trials, rows, strict=True) if row is None]:
+            raise WorkFailed(f"no result of {', '.join(lost)}", where=self.store.uri)
+        return [row for row in rows if row is not None]
+
+    def _row(self, trial: Trial) -> dict[str, Any] | None:
+        return record_of(self.store, trial.run_id, self.fingerprint)
+
+    def _fit(self, stage: str, trials: tuple[Trial, ...], missing: Sequence[str]) -> None:
+        import ray
+
+        title = f"{self.title} ({stage})" if stage == "sweep" else self.title
+        parts = (self.backbone.name, self.training.name, self.method.name, stage)
+        name = f"{'.'.join(parts)}-{self.fingerprint[:8]}"
+        progress = open_queue()
+        job = WorkerTask(
+            backbone=self.backbone,
+            dataset=self.training.name,
+            method=self.method,
+            words=self.words,
+            trials=trials,
+            out=self.store.uri,
+            folder=f"train/{name}",
+            fingerprint=self.fingerprint,
+            threads=self.plan.cpus,
+            tokens_per_batch=self.plan.tokens_per_batch,
+            sharded=self.plan.sharded,
+            meter=self.meter,
+        )
+        group = WorkerGroup(
+            name=name,
+            workers=self.plan.workers if self.plan.sharded else min(self.plan.workers, len(trials)),
+            cpus=self.plan.cpus,
+            gpus=self.plan.gpus,
+            requests=self.plan.requests,
+            pending=self.plan.pending,
+            max_failures=self.resources.max_failures,
+            max_preemptions=self.resources.max_preemptions,
+        )
+        # By reference, so that Ray Train's controller need not import torch to read it.
+        config = {"work": ray.put((job, self.tokens)), "progress": progress}
+        try:
+            with self.reporter.stage(title, len(missing)) as advance:
+                tally = ProgressAggregator(advance, self.meter, set(missing))
+                with collecting(progress, tally), translating_errors(title):
+                    group.run(work, config, self.store)
+        finally:
+            progress.shutdown(force=True)
+        if tally.error is not None:
+            raise tally.error
+        if tally.resumed:
+            self.reporter.say(
+                f"{title}: {tally.resumed} runs resumed, {tally.repeated} steps done twice"
+            )
+        # Every trial is an adapter now; what is left are states nobody needs.
+        self.store.delete_folder(f"train/{name}")
+
+    def _fingerprint(self) -> str:
+        """Of all that decides a trial's result beside its seed and learning rate."""
+        varied = {
+            *("seeds", "learning_rates", "weight_decays", "stop_windows", "sweep_seeds"),
+            *("keep", "select", "allow_failed", "name"),
+        }
+        method = self.method.model_dump_json(exclude=varied)
+        parts = (method, self.backbone.model_dump_json(), *self.words, repr(self.tokens))
+        return f"{key(*parts):016x}"
