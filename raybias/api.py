@@ -113,7 +113,7 @@ def gaps(
     profile: Profile | None = None,
     reference_groups: Mapping[str, Sequence[str]] | None = None,
 ) -> pl.DataFrame:
-    """Gaps (`schema.GAPS`) of prediction files: the third paper's TSV, our Parquet, or an OUT.
+    """Gaps (`schema.GAPS`) of prediction files: Kohankhaki2024's TSV, our Parquet, or an OUT.
 
     The predictions of an OUT are judged as its report judges them: by the statistics and
     reference groups of its study.

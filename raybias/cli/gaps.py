@@ -30,7 +30,7 @@ def gaps(
     files: Annotated[
         list[str],
         typer.Argument(
-            help="The third paper's TSV (.tsv, .tsv.gz), Parquet files of predictions, or a "
+            help="Kohankhaki2024's TSV (.tsv, .tsv.gz), Parquet files of predictions, or a "
             "folder of them. A study's output is judged as its report is."
         ),
     ],

@@ -23,7 +23,7 @@ def pairs(
         list[str],
         typer.Argument(
             help="Parquet or CSV files (or folders of them) of pair scores, coreference "
-            "answers, or the second paper's printed tables; their columns tell which."
+            "answers, or Zhao2025's printed tables; their columns tell which."
         ),
     ],
     *,

@@ -87,7 +87,7 @@ class Probe(_Sourced):
 
 
 class PairProbe(_Sourced):
-    """Sentences in pairs, for the preference between their sides or for coreference (002)."""
+    """Sentences in pairs, for the preference between their sides or for coreference (Zhao2025)."""
 
     source: Literal["crows_pairs", "winobias", "winobias_dev", "pairs", "coreferences"]
     """Which probe, or your own file: `pairs` (sent_more, sent_less, bias_type) for pair_score,

@@ -12,7 +12,7 @@ from raybias.config.section import Profile, Section
 
 
 class StyleOptions(Section):
-    """What the rule styles leave open (002 prints examples that differ)."""
+    """What the rule styles leave open (Zhao2025 prints examples that differ)."""
 
     evidential: Literal["Apparently", "Evidently"] = "Apparently"
     """The word that the evidential style puts first, on all sides of a pair."""

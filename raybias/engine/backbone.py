@@ -45,7 +45,7 @@ class TextEncoder:
 
     `context` is the longest input in tokens, or None where the model has no limit;
     `prompt_token_id` is the token whose embedding soft prompts start from: BOS, or EOS
-    where the tokenizer has no BOS (001 section 3).
+    where the tokenizer has no BOS (Tian2023 section 3).
     """
 
     spec: Backbone

@@ -1,4 +1,4 @@
-"""Encoders and causal models as three-way classifiers (004).
+"""Encoders and causal models as three-way classifiers (Kohankhaki2024).
 
 A classifier maps token rows to label logits: through a new classification head, as
 transformers' `ForSequenceClassification` models read it, or through the label words' rows

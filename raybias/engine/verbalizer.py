@@ -1,7 +1,7 @@
 """Which token stands for which label.
 
 The token is the first one of the word as it stands after a blank; a word that a
-tokenizer splits is known by its first piece (001 section 3).
+tokenizer splits is known by its first piece (Tian2023 section 3).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ask whom a pronoun stands for, with six prompts and greedy answers (002)."""
+"""Ask whom a pronoun stands for, with six prompts and greedy answers (Zhao2025)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PROMPTS: Final = 6
 
 @method
 class Coreference(Method):
-    """Whom a pronoun stands for, asked with six prompts and answered greedily (002)."""
+    """Whom a pronoun stands for, asked with six prompts and answered greedily (Zhao2025)."""
 
     kind: Literal["coreference"] = "coreference"
     """Names the kind of method."""

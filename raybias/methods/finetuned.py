@@ -1,4 +1,4 @@
-"""What full fine-tuning and LoRA have in common (004)."""
+"""What full fine-tuning and LoRA have in common (Kohankhaki2024)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PAPER_BATCHES = 51
 
 
 class Finetuned(Tuned):
-    """What full fine-tuning and LoRA have in common (004)."""
+    """What full fine-tuning and LoRA have in common (Kohankhaki2024)."""
 
     head: Literal["classification", "label_tokens"] = "classification"
     """A new head with three outputs, or the label words' rows of a causal model's LM head."""

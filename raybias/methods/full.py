@@ -1,4 +1,4 @@
-"""Full fine-tuning of an encoder or a causal model, one run at a time (004)."""
+"""Full fine-tuning of an encoder or a causal model, one run at a time (Kohankhaki2024)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FLOAT32 = 4
 
 @method
 class Full(Finetuned):
-    """Full fine-tuning of an encoder or a causal model, one run at a time (004)."""
+    """Full fine-tuning of an encoder or a causal model, one run at a time (Kohankhaki2024)."""
 
     kind: Literal["full"] = "full"
     """Names the kind of method."""
@@ -33,7 +33,7 @@ class Full(Finetuned):
     max_steps: int | None = Field(30_000, ge=1)
     """The last step."""
     dropout_after_first_eval: bool | None = None
-    """Whether dropout goes on after the first evaluation; 004's code loses it there (paper
+    """Whether dropout goes on after the first evaluation; lost in Kohankhaki2024's code (paper
     no, strict yes)."""
 
     can_shard: ClassVar[bool] = False

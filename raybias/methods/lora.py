@@ -1,4 +1,4 @@
-"""Packed low-rank adaptation of a frozen backbone (004)."""
+"""Packed low-rank adaptation of a frozen backbone (Kohankhaki2024)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from raybias.engine.memory import MemoryTerm
     from raybias.engine.model_shape import ModelShape
 
-#: What 004's released configuration (vectorlm) says, where a study does not say otherwise. The
+#: Kohankhaki2024's released configuration (vectorlm), where a study does not say otherwise. The
 #: separator before the label is ours: theirs is not published.
 _VECTORLM: Final = {
     "target": "peft_default",
@@ -41,7 +41,7 @@ _KEPT_BY_FACTORS: Final = 1.1
 
 @method
 class Lora(Finetuned):
-    """Packed low-rank adaptation of a frozen backbone (004)."""
+    """Packed low-rank adaptation of a frozen backbone (Kohankhaki2024)."""
 
     kind: Literal["lora"] = "lora"
     """Names the kind of method."""

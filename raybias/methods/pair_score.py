@@ -1,4 +1,4 @@
-"""Score which sentence of a pair a model prefers (002)."""
+"""Score which sentence of a pair a model prefers (Zhao2025)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @method
 class PairScore(Method):
-    """Which sentence of a pair a model prefers (002, section 3 of its appendix)."""
+    """Which sentence of a pair a model prefers (Zhao2025, section 3 of its appendix)."""
 
     kind: Literal["pair_score"] = "pair_score"
     """Names the kind of method."""

@@ -301,7 +301,7 @@ class PromptedRun:
 
 @dataclass(frozen=True, kw_only=True)
 class PromptedPredictor:
-    """Labels texts by what a backbone answers to a prompt (004).
+    """Labels texts by what a backbone answers to a prompt (Kohankhaki2024).
 
     Attributes
     ----------

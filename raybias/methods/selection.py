@@ -1,4 +1,4 @@
-"""What a sweep chooses and which seeds are kept (001 section 3, 004).
+"""What a sweep chooses and which seeds are kept (Tian2023 section 3, Kohankhaki2024).
 
 Works on rows of `schema.RUNS`; knows nothing of torch or Ray.
 """

@@ -1,4 +1,4 @@
-"""Packed soft-prompt tuning of a frozen backbone (001)."""
+"""Packed soft-prompt tuning of a frozen backbone (Tian2023)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @method
 class SoftPrompt(Tuned):
-    """Packed soft-prompt tuning of a frozen backbone (001)."""
+    """Packed soft-prompt tuning of a frozen backbone (Tian2023)."""
 
     kind: Literal["soft_prompt"] = "soft_prompt"
     """Names the kind of method."""

@@ -94,7 +94,7 @@ class Tuned(Method):
     restore_best: bool | None = None
     """Keep the weights of the lowest evaluation loss instead of the last (paper no, strict yes)."""
     select: Literal["validation", "test"] | None = None
-    """By which accuracy runs are kept; `test` is 004's choice and flatters its accuracies."""
+    """By which accuracy runs are kept; `test` (Kohankhaki2024) flatters its accuracies."""
     seeds: tuple[int, ...] = Field(tuple(range(1001, 1016)), min_length=1)
     """One run per seed; a seed rules the initial values, the data order and dropout."""
     keep: int = Field(5, ge=1)

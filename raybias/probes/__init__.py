@@ -181,9 +181,12 @@ PROBES: Final = {
         attributes=AMAZON_ATTRIBUTES,
         data="folder with templates/ and identity_terms/",
     ),
-    "regard": _race(REGARD, about="Regard sentences about a person (Sheng et al. 2019; 004)"),
+    "regard": _race(
+        REGARD, about="Regard sentences about a person (Sheng et al. 2019; Kohankhaki2024)"
+    ),
     "ns_prompts": _race(
-        NS_PROMPTS, about="NS-Prompts, neutral sentences about occupations (NAACL 2022; 004)"
+        NS_PROMPTS,
+        about="NS-Prompts, neutral sentences about occupations (NAACL 2022; Kohankhaki2024)",
     ),
     "planted": ProbeSource(
         items=_planted,

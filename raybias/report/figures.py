@@ -1,4 +1,4 @@
-"""The figures of gaps with intervals (001, figures 2-7; 004, figures 1-6) and of their spans.
+"""Draw gaps with intervals, and their spans (Tian2023, figures 2-7; Kohankhaki2024, figures 1-6).
 
 A filled marker is a significant gap, a hollow one is not, so that the figures do not
 rest on colour. They show derived tables and compute nothing.
@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from raybias.report import svg, wording
+from raybias.report import figure_style, wording
 
 _ROOM: Final = 1.12
 
@@ -61,7 +61,7 @@ def gap_figures(gaps: pl.DataFrame, *, level: float) -> dict[tuple[str, str, str
 
 
 def span_figures(spans: pl.DataFrame) -> dict[str, Drawn]:
-    """One figure per attribute: each classifier's span on every probe, and their mean (004).
+    """Draw each classifier's span on every probe and their mean, one figure per attribute.
 
     Parameters
     ----------
@@ -115,10 +115,12 @@ def _gap_figure(part: pl.DataFrame, rate: str, *, reach: float, title: str, leve
     step = min(0.8 / len(series), 0.24)
     row_inches = max(0.36, 0.17 * len(series) + 0.12)
     legend_inches = 0.22 * (len(series) + 1) // 2 if len(series) > 1 else 0.25
-    with svg.drawing(svg.WIDTH, 1.45 + row_inches * len(groups) + legend_inches) as figure:
+    with figure_style.drawing(
+        figure_style.WIDTH, 1.45 + row_inches * len(groups) + legend_inches
+    ) as figure:
         axes = figure.subplots()
-        svg.quiet_axes(axes, grid="x")
-        axes.axvline(0, color=svg.INK, linewidth=1.0)
+        figure_style.quiet_axes(axes, grid="x")
+        axes.axvline(0, color=figure_style.INK, linewidth=1.0)
         for index, names in enumerate(series):
             offset = (index - (len(series) - 1) / 2) * step
             rows = part.filter(rate=rate, **names).iter_rows(named=True)
@@ -134,11 +136,11 @@ def _gap_figure(part: pl.DataFrame, rate: str, *, reach: float, title: str, leve
         axes.set_xlabel(f"← less often · more often →\ngap with {100 * level:g}% interval")
         axes.set_title(title, parse_math=False)
         _gap_legend(figure, [wording.classifier_name(names, keys) for names in series])
-        return svg.to_svg(figure, title=title, description=_described(part, rate, groups))
+        return figure_style.to_svg(figure, title=title, description=_described(part, rate, groups))
 
 
 def _dot(axes: Axes, row: Mapping[str, Any], y: float, index: int) -> None:
-    colour, marker = svg.mark(index)
+    colour, marker = figure_style.mark(index)
     strong = bool(row["survives"])
     if row["low"] is not None and row["high"] is not None:
         ends = [row["low"], row["high"]]
@@ -146,15 +148,15 @@ def _dot(axes: Axes, row: Mapping[str, Any], y: float, index: int) -> None:
                   solid_capstyle="butt", zorder=2)  # fmt: skip
     axes.plot(
         [row["gap"]], [y], marker, color=colour,
-        markerfacecolor=colour if strong else svg.PAPER, markersize=7, markeredgewidth=1.5,
+        markerfacecolor=colour if strong else figure_style.PAPER, markersize=7, markeredgewidth=1.5,
         zorder=3,
     )  # fmt: skip
 
 
 def _gap_legend(figure: Figure, names: Sequence[str]) -> None:
     several = len(names) > 1
-    handles = [key(*svg.mark(i), name) for i, name in enumerate(names) if several]
-    colour = svg.INK if several else svg.COLOURS[0]
+    handles = [key(*figure_style.mark(i), name) for i, name in enumerate(names) if several]
+    colour = figure_style.INK if several else figure_style.COLOURS[0]
     handles += [
         key(colour, "o", "significant"),
         key(colour, "o", "not significant", hollow=True),
@@ -168,7 +170,7 @@ def key(colour: str, marker: str, label: str, *, hollow: bool = False) -> Line2D
     """One entry of a legend: a marker, filled or hollow, on its interval."""
     return Line2D(
         [], [], color=colour, marker=marker, label=label, markersize=7, markeredgewidth=1.5,
-        linewidth=1.3 if hollow else 2.4, markerfacecolor=svg.PAPER if hollow else colour,
+        linewidth=1.3 if hollow else 2.4, markerfacecolor=figure_style.PAPER if hollow else colour,
     )  # fmt: skip
 
 
@@ -202,18 +204,18 @@ def _span_figure(part: pl.DataFrame, title: str) -> str:
     mean = part.group_by(keys, maintain_order=True).agg(pl.col("span").mean())
     order = mean.sort("span", *keys, descending=[True] + [False] * len(keys)).select(keys)
     names = [wording.classifier_name(row, keys) for row in order.iter_rows(named=True)]
-    with svg.drawing(2 * svg.WIDTH, 1.4 + 0.3 * len(names)) as figure:
+    with figure_style.drawing(2 * figure_style.WIDTH, 1.4 + 0.3 * len(names)) as figure:
         panels = figure.subplots(1, len(rates), sharex=True, sharey=True, squeeze=False)[0]
         for axes, rate in zip(panels, rates, strict=True):
-            svg.quiet_axes(axes, grid="x")
+            figure_style.quiet_axes(axes, grid="x")
             for place, row in enumerate(order.iter_rows(named=True)):
                 mine = part.filter(rate=rate, **row)
                 for probe, span in mine.select("probe", "span").iter_rows():
-                    colour, marker = svg.mark(probes.index(probe))
+                    colour, marker = figure_style.mark(probes.index(probe))
                     axes.plot([span], [place], marker, color=colour, markersize=6,
-                              markerfacecolor=svg.PAPER, markeredgewidth=1.4)  # fmt: skip
+                              markerfacecolor=figure_style.PAPER, markeredgewidth=1.4)  # fmt: skip
                 if len(probes) > 1 and mine.height:
-                    axes.plot([mine["span"].mean()], [place], "|", color=svg.INK,
+                    axes.plot([mine["span"].mean()], [place], "|", color=figure_style.INK,
                               markersize=13, markeredgewidth=2.2)  # fmt: skip
             axes.set_yticks(range(len(names)), [_shortened(n) for n in names], parse_math=False)
             axes.set_ylim(len(names) - 0.5, -0.5)
@@ -226,18 +228,18 @@ def _span_figure(part: pl.DataFrame, title: str) -> str:
             f"{wording.classifier_name(row, keys)} {row['probe']} {row['rate']} {row['span']:.3f}"
             for row in part.iter_rows(named=True)
         )
-        return svg.to_svg(figure, title=title, description=described)
+        return figure_style.to_svg(figure, title=title, description=described)
 
 
 def _span_legend(figure: Figure, probes: Sequence[str]) -> None:
     handles = [
         Line2D([], [], linestyle="", color=colour, marker=marker, label=probe,
-               markerfacecolor=svg.PAPER, markeredgewidth=1.4)
-        for probe, (colour, marker) in ((p, svg.mark(i)) for i, p in enumerate(probes))
+               markerfacecolor=figure_style.PAPER, markeredgewidth=1.4)
+        for probe, (colour, marker) in ((p, figure_style.mark(i)) for i, p in enumerate(probes))
     ]  # fmt: skip
     if len(probes) > 1:
-        handles.append(Line2D([], [], linestyle="", color=svg.INK, marker="|", markersize=13,
-                              markeredgewidth=2.2, label="mean over probes"))  # fmt: skip
+        handles.append(Line2D([], [], linestyle="", color=figure_style.INK, marker="|",
+                              markersize=13, markeredgewidth=2.2, label="mean over probes"))  # fmt: skip
     legend = figure.legend(handles=handles, loc="outside lower center", ncols=4)
     for text in legend.get_texts():
         text.set_parse_math(False)

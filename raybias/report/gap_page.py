@@ -16,7 +16,14 @@ from markupsafe import Markup
 from raybias import schema
 from raybias.config import Study
 from raybias.methods import tuned_methods
-from raybias.report import figures, findings, markedness_section, summary_tables, svg, wording
+from raybias.report import (
+    figure_style,
+    figures,
+    findings,
+    markedness_section,
+    summary_tables,
+    wording,
+)
 from raybias.report.load_results import load_planted
 from raybias.report.markedness_figures import marked_figures
 from raybias.report.summary_tables import SummaryTable
@@ -96,7 +103,7 @@ def gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame]) 
 def inlined(drawn: Mapping[Any, figures.Drawn], prefix: str) -> list[Markup]:
     """Figures to put into a page, in order; their ids begin with `prefix`."""
     return [
-        Markup(svg.inline(figure.svg, f"{prefix}{place}"))
+        Markup(figure_style.inline(figure.svg, f"{prefix}{place}"))
         for place, figure in enumerate(drawn.values())
     ]
 
@@ -157,7 +164,7 @@ def _parts(
                 mean=wording.listed(inside),
                 rates=rates,
                 figures=tuple(
-                    Markup(svg.inline(drawn[probe, attribute, rate].svg, f"g{place}-{i}"))
+                    Markup(figure_style.inline(drawn[probe, attribute, rate].svg, f"g{place}-{i}"))
                     for i, rate in enumerate(rates)
                 ),
                 blocks=_blocks(part, rates),

@@ -16,7 +16,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from raybias import schema
-from raybias.report import svg, wording
+from raybias.report import figure_style, wording
 from raybias.report.figures import Drawn, key, signed_tick, slug
 
 #: Effect, its place in a group's row, its colour and marker, and how the legend has it.
@@ -50,7 +50,7 @@ def marked_figures(markedness: pl.DataFrame, *, level: float) -> dict[tuple[str,
 def _figure(part: pl.DataFrame, title: str, level: float) -> str:
     rates = part["rate"].unique(maintain_order=True).to_list()
     groups = _order(part)
-    with svg.drawing(2 * svg.WIDTH, 1.9 + 0.42 * len(groups)) as figure:
+    with figure_style.drawing(2 * figure_style.WIDTH, 1.9 + 0.42 * len(groups)) as figure:
         panels = figure.subplots(1, len(rates), sharex=True, sharey=True, squeeze=False)[0]
         for axes, rate in zip(panels, rates, strict=True):
             _panel(axes, part.filter(rate=rate), groups)
@@ -59,17 +59,17 @@ def _figure(part: pl.DataFrame, title: str, level: float) -> str:
             axes.set_xlabel(f"difference of rates with {100 * level:g}% interval")
         figure.suptitle(title, parse_math=False, fontsize=11, x=0.01, ha="left")
         _legend(figure, part)
-        return svg.to_svg(figure, title=title, description=_described(part))
+        return figure_style.to_svg(figure, title=title, description=_described(part))
 
 
 def _panel(axes: Axes, part: pl.DataFrame, groups: list[str]) -> None:
-    svg.quiet_axes(axes, grid="x")
-    axes.axvline(0, color=svg.INK, linewidth=1.0)
+    figure_style.quiet_axes(axes, grid="x")
+    axes.axvline(0, color=figure_style.INK, linewidth=1.0)
     for row in part.filter(effect="neutral_effect").iter_rows(named=True):
         low, high = row["low"], row["high"]
         if low is not None and high is not None:
-            axes.axvspan(low, high, color=svg.FAINT, alpha=_BAND, linewidth=0)
-        axes.axvline(row["estimate"], color=svg.FAINT, linewidth=1.2, linestyle="--")
+            axes.axvspan(low, high, color=figure_style.FAINT, alpha=_BAND, linewidth=0)
+        axes.axvline(row["estimate"], color=figure_style.FAINT, linewidth=1.2, linestyle="--")
     for effect, offset, index, _ in _SHOWN:
         for row in part.filter(effect=effect).iter_rows(named=True):
             _dot(axes, row, groups.index(row["group"]) + offset, index)
@@ -81,21 +81,21 @@ def _panel(axes: Axes, part: pl.DataFrame, groups: list[str]) -> None:
 
 
 def _dot(axes: Axes, row: Mapping[str, Any], y: float, index: int) -> None:
-    colour, marker = svg.mark(index)
+    colour, marker = figure_style.mark(index)
     strong = bool(row["survives"])
     if row["low"] is not None and row["high"] is not None:
         axes.plot([row["low"], row["high"]], [y, y], color=colour,
                   linewidth=2.4 if strong else 1.3, solid_capstyle="butt", zorder=2)  # fmt: skip
     axes.plot([row["estimate"]], [y], marker, color=colour, markersize=7, markeredgewidth=1.5,
-              markerfacecolor=colour if strong else svg.PAPER, zorder=3)  # fmt: skip
+              markerfacecolor=colour if strong else figure_style.PAPER, zorder=3)  # fmt: skip
 
 
 def _legend(figure: Figure, part: pl.DataFrame) -> None:
-    handles: list[Any] = [key(*svg.mark(index), label) for _, _, index, label in _SHOWN]
-    handles.append(key(svg.INK, "o", "not significant", hollow=True))
+    handles: list[Any] = [key(*figure_style.mark(index), label) for _, _, index, label in _SHOWN]
+    handles.append(key(figure_style.INK, "o", "not significant", hollow=True))
     if part.filter(effect="neutral_effect").height:
         handles.append(
-            Patch(color=svg.FAINT, alpha=2 * _BAND, label="a neutral word, against none")
+            Patch(color=figure_style.FAINT, alpha=2 * _BAND, label="a neutral word, against none")
         )
     figure.legend(handles=handles, loc="outside lower center", ncols=4)
 

@@ -14,7 +14,7 @@ import polars as pl
 from markupsafe import Markup
 
 from raybias import schema, stats
-from raybias.report import svg, wording
+from raybias.report import figure_style, wording
 from raybias.report.figures import Drawn
 from raybias.report.load_results import example_texts
 from raybias.report.summary_tables import SummaryTable
@@ -70,7 +70,7 @@ def marked_parts(
                 readings=tuple((str(reading), int(n)) for reading, n in counts.iter_rows()),
                 effects=_effect_facts(table, attribute),
                 figures=tuple(
-                    Markup(svg.inline(figure.svg, f"m{place}-{i}"))
+                    Markup(figure_style.inline(figure.svg, f"m{place}-{i}"))
                     for i, figure in enumerate(figures)
                 ),
             )

@@ -16,7 +16,7 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from raybias.report import svg, wording
+from raybias.report import figure_style, wording
 from raybias.report.figures import Drawn, key, signed_tick, slug
 from raybias.stats.intervals import Adjust
 from raybias.stats.pairs import AVERAGES, STYLES
@@ -49,8 +49,10 @@ class _Dots:
         rows = [*types, *(name for name in AVERAGES if name in set(part["bias_type"]))]
         across = min(_ACROSS, len(names))
         down = math.ceil(len(names) / across)
-        width = 1.9 + (2 * svg.WIDTH - 1.9) * across / _ACROSS
-        with svg.drawing(max(width, svg.WIDTH), 1.25 + down * (0.75 + 0.26 * len(rows))) as figure:
+        width = 1.9 + (2 * figure_style.WIDTH - 1.9) * across / _ACROSS
+        with figure_style.drawing(
+            max(width, figure_style.WIDTH), 1.25 + down * (0.75 + 0.26 * len(rows))
+        ) as figure:
             panels = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).ravel()
             for axes, name in zip(panels, names, strict=False):
                 self._panel(axes, part.filter(pl.col(self.panels) == name), rows)
@@ -65,12 +67,12 @@ class _Dots:
             figure.suptitle(title, parse_math=False, fontsize=11, x=0.01, ha="left")
             strong = "survives correction" if self.adjust != "none" else "significant"
             handles = [
-                key(svg.COLOURS[0], "o", strong),
-                key(svg.COLOURS[0], "o", "not", hollow=True),
-                key(svg.INK, "D", "average (of types: no test)", hollow=True),
+                key(figure_style.COLOURS[0], "o", strong),
+                key(figure_style.COLOURS[0], "o", "not", hollow=True),
+                key(figure_style.INK, "D", "average (of types: no test)", hollow=True),
             ]
             figure.legend(handles=handles, loc="outside lower center", ncols=3)
-            return svg.to_svg(figure, title=title, description=self._described(part))
+            return figure_style.to_svg(figure, title=title, description=self._described(part))
 
     def _scale(self, axes: Axes, part: pl.DataFrame, rows: list[str]) -> None:
         away = (pl.col(self.column, "low", "high") - self.neutral).abs().max()
@@ -85,8 +87,8 @@ class _Dots:
             axes.xaxis.set_major_formatter(FuncFormatter(signed_tick))
 
     def _panel(self, axes: Axes, part: pl.DataFrame, rows: list[str]) -> None:
-        svg.quiet_axes(axes, grid="x")
-        axes.axvline(self.neutral, color=svg.INK, linewidth=1.0)
+        figure_style.quiet_axes(axes, grid="x")
+        axes.axvline(self.neutral, color=figure_style.INK, linewidth=1.0)
         for row in part.iter_rows(named=True):
             _dot(axes, row, row[self.column], rows.index(row["bias_type"]))
 
@@ -143,11 +145,11 @@ def effect_figures(effects: pl.DataFrame, *, level: float, adjust: Adjust) -> li
 
 def _dot(axes: Axes, row: Mapping[str, Any], value: float, y: float) -> None:
     average = row["bias_type"] in AVERAGES
-    colour = svg.INK if average else svg.COLOURS[0]
+    colour = figure_style.INK if average else figure_style.COLOURS[0]
     strong = bool(row["survives"])
     if row["low"] is not None and row["high"] is not None:
         axes.plot([row["low"], row["high"]], [y, y], color=colour,
                   linewidth=2.4 if strong else 1.3, solid_capstyle="butt", zorder=2)  # fmt: skip
     axes.plot([value], [y], "D" if average else "o", color=colour, markersize=6,
               markeredgewidth=1.4, zorder=3,
-              markerfacecolor=colour if strong else svg.PAPER)  # fmt: skip
+              markerfacecolor=colour if strong else figure_style.PAPER)  # fmt: skip

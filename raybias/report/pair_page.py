@@ -13,7 +13,7 @@ from typing import Final
 import polars as pl
 from markupsafe import Markup
 
-from raybias.report import pair_scores, summary_tables, svg, wording
+from raybias.report import figure_style, pair_scores, summary_tables, wording
 from raybias.report.figures import Drawn
 from raybias.report.summary_tables import SummaryTable
 from raybias.stats.intervals import Adjust
@@ -150,7 +150,8 @@ def _styles(
 
 def _inlined(drawn: Sequence[Drawn], prefix: str) -> tuple[Markup, ...]:
     return tuple(
-        Markup(svg.inline(figure.svg, f"{prefix}{place}")) for place, figure in enumerate(drawn)
+        Markup(figure_style.inline(figure.svg, f"{prefix}{place}"))
+        for place, figure in enumerate(drawn)
     )
 
 

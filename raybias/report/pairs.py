@@ -1,4 +1,4 @@
-"""Score files to the tables of paper 002 and of what it does not have, and onto disk.
+"""Score files to the tables of Zhao2025 and of what it does not have, and onto disk.
 
 The names of tables say where the paper has them. It decides nothing: the numbers are
 those of `raybias.stats.pairs`.

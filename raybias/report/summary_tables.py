@@ -99,7 +99,7 @@ def prompting(
 
     Parameters
     ----------
-    sampling: by (model, method); the values that are not the study's are the model's own (004).
+    sampling: by (model, method); the values that are not the study's are the model's own.
     """
     rows = []
     for method in prompted_methods(study.methods):

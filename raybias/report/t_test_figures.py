@@ -1,4 +1,4 @@
-"""The figures of t tests between lists of sentence scores (Figures 3 and 4 of paper 002).
+"""The figures of t tests between lists of sentence scores (Figures 3 and 4 of Zhao2025).
 
 A list is one side (the stereotyping sentences or the others) under one style. One figure
 sets the two sides against each other, one the same side under two styles; a panel per
@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 
-from raybias.report import svg, wording
+from raybias.report import figure_style, wording
 from raybias.report.figures import Drawn, key, signed_tick, slug
 from raybias.stats.pairs import LISTED_STYLES
 
@@ -71,11 +71,11 @@ def _figure(part: pl.DataFrame, title: str) -> str:
     types = part["bias_type"].unique().sort().to_list()
     across = min(_ACROSS, len(lists))
     down = math.ceil(len(lists) / across)
-    width = max(1.9 + (2 * svg.WIDTH - 1.9) * across / _ACROSS, svg.WIDTH)
+    width = max(1.9 + (2 * figure_style.WIDTH - 1.9) * across / _ACROSS, figure_style.WIDTH)
     row_inches = max(0.24, 0.085 * len(models) + 0.08)
     legend = 0.24 * math.ceil((len(models) + 2) / 4)
     height = 0.9 + legend + down * (0.75 + row_inches * len(types))
-    with svg.drawing(width, height) as figure:
+    with figure_style.drawing(width, height) as figure:
         panels = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).ravel()
         for axes, (first, second) in zip(panels, lists, strict=False):
             _panel(axes, part.filter(first=first, second=second), types, models)
@@ -90,22 +90,22 @@ def _figure(part: pl.DataFrame, title: str) -> str:
             panels[place].set_xlabel("t, above 0: first is higher")
         figure.suptitle(title, parse_math=False, fontsize=11, x=0.01, ha="left")
         _legend(figure, models)
-        return svg.to_svg(figure, title=title, description=_described(part))
+        return figure_style.to_svg(figure, title=title, description=_described(part))
 
 
 def _panel(axes: Axes, part: pl.DataFrame, types: list[str], models: list[str]) -> None:
-    svg.quiet_axes(axes, grid="y")
-    axes.axvline(0, color=svg.INK, linewidth=1.0)
+    figure_style.quiet_axes(axes, grid="y")
+    axes.axvline(0, color=figure_style.INK, linewidth=1.0)
     for edge in (-_CRITICAL, _CRITICAL):
-        axes.axvline(edge, color=svg.FAINT, linewidth=0.8, linestyle="--")
+        axes.axvline(edge, color=figure_style.FAINT, linewidth=0.8, linestyle="--")
     step = min(0.8 / len(models), 0.24)
     for row in part.iter_rows(named=True):
         index = models.index(row["model"])
-        colour, marker = svg.mark(index)
+        colour, marker = figure_style.mark(index)
         y = types.index(row["bias_type"]) + (index - (len(models) - 1) / 2) * step
         axes.plot([row["t_value"]], [y], marker, color=colour, markersize=5.5, zorder=3,
                   markeredgewidth=1.2,
-                  markerfacecolor=colour if row["marked"] else svg.PAPER)  # fmt: skip
+                  markerfacecolor=colour if row["marked"] else figure_style.PAPER)  # fmt: skip
 
 
 def _scale(axes: Axes, part: pl.DataFrame, types: list[str]) -> None:
@@ -127,8 +127,8 @@ def _scale(axes: Axes, part: pl.DataFrame, types: list[str]) -> None:
 
 def _legend(figure: Figure, models: list[str]) -> None:
     several = len(models) > 1
-    handles = [key(*svg.mark(i), name) for i, name in enumerate(models) if several]
-    colour = svg.INK if several else svg.COLOURS[0]
+    handles = [key(*figure_style.mark(i), name) for i, name in enumerate(models) if several]
+    colour = figure_style.INK if several else figure_style.COLOURS[0]
     handles += [key(colour, "o", f"|t| > {_CRITICAL} (dashed)"),
                 key(colour, "o", "less", hollow=True)]  # fmt: skip
     for handle in handles:

@@ -1,6 +1,6 @@
 """The words and number forms in which tables, figures and the page speak of a gap.
 
-One place decides what a direction means (001, section 3): more neutral or positive
+One place decides what a direction means (Tian2023, section 3): more neutral or positive
 sentences wrongly called negative is harm, more wrongly called positive is benefit.
 """
 

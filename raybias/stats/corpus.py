@@ -1,6 +1,6 @@
 """How often a corpus names each group, and whether gaps follow it.
 
-Source: raybias's own, for 004's conjecture that groups which are rarely named read as
+Source: raybias's own, for Kohankhaki2024's conjecture that groups which are rarely named read as
 unmarked. With the handful of groups of an attribute a rank correlation is weak
 evidence, and its interval says so.
 """

@@ -2,7 +2,7 @@
 
 Both readings stand side by side under their own method names. Where all runs of a
 prompted classifier give the same predictions, seeds changed nothing: they are one
-run, and an interval over them would have no width (004 says neither).
+run, and an interval over them would have no width (Kohankhaki2024 says neither).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def with_likelihood(predictions: pl.DataFrame) -> pl.DataFrame:
 
 
 def answers(counted: pl.DataFrame) -> pl.DataFrame:
-    """How many answers of prompted classifiers held no label (004 does not say).
+    """How many answers of prompted classifiers held no label (Kohankhaki2024 does not say).
 
     Parameters
     ----------

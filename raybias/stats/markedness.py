@@ -1,6 +1,6 @@
 """Markedness measured: what naming any group does to a rate, apart from which group it is.
 
-Source: raybias's own; 004 conjectures it. Templates that also come without their group
+Source: raybias's own; Kohankhaki2024 conjectures it. Templates that also come without their group
 term (group `unmarked`) and with a neutral word in its place (group `placeholder`) are
 compared within each run. Every template has the same weight, so that groups with
 many terms, and forms with one, are comparable.

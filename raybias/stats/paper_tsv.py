@@ -1,4 +1,4 @@
-"""The third paper's table of predictions: tab-separated, text unquoted, plain or gzipped.
+"""Kohankhaki2024's table of predictions: tab-separated, text unquoted, plain or gzipped.
 
 The format has no template column. For race the templates are found again by
 taking the published terms out of the sentences; for other attributes, or where
@@ -21,12 +21,12 @@ from raybias import schema
 from raybias.errors import DataError
 from raybias.storage import split_uri
 
-#: 004's output columns, without the three accuracies that some of its files add.
+#: Kohankhaki2024's output columns, without the three accuracies that some of its files add.
 COLUMNS: Final = (
     "y_true", "y_pred", "category", "group", "text", "model", "run_id", "dataset", "num_params",
 )  # fmt: skip
 
-#: 004's files are named by the probe they hold; other names say nothing of it.
+#: Kohankhaki2024's files are named by the probe they hold; other names say nothing of it.
 _PROBE_NAME: Final = re.compile(r"^(amazon|regard|ns)[-_ ]", re.IGNORECASE)
 
 #: The race terms of the public identity terms (Czarnowska et al., 2021), longest first.
@@ -41,7 +41,7 @@ _UNPREFIXED: Final = ("names_gender",)
 
 
 def read_paper_tsv(data: bytes, *, name: str, where: str) -> pl.DataFrame:
-    """Read one file of 004's format into schema.PREDICTIONS.
+    """Read one file of Kohankhaki2024's format into schema.PREDICTIONS.
 
     `item_id` is the attribute and the row's place within its run; `probe` is told by a
     file name such as `regard_opt-125m.tsv`, else empty; `method` is "published".
@@ -83,7 +83,7 @@ def read_paper_tsv(data: bytes, *, name: str, where: str) -> pl.DataFrame:
 def write_paper_tsv(
     predictions: pl.DataFrame, path: str | Path, *, num_params: Mapping[str, float] | None = None
 ) -> None:
-    """Write predictions in 004's format, atomically; gzipped where `path` ends in .gz.
+    """Write predictions in Kohankhaki2024's format, atomically; gzipped where `path` ends in .gz.
 
     Parameters
     ----------
@@ -152,7 +152,7 @@ def _table(data: bytes, where: str) -> pl.DataFrame:
         raise DataError(
             f"lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}",
             where=where,
-            cure=f"the third paper's header is {', '.join(COLUMNS)}",
+            cure=f"Kohankhaki2024's header is {', '.join(COLUMNS)}",
         )
     if not lines:
         raise DataError("has a header and no predictions", where=where, cure="leave it out")

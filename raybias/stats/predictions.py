@@ -1,4 +1,4 @@
-"""Reading predictions: our own Parquet, and the third paper's TSV, plain or gzipped.
+"""Reading predictions: our own Parquet, and Kohankhaki2024's TSV, plain or gzipped.
 
 Every row is checked where it is read, so that a wrong label is named with its
 file and row. It does not know what is computed from the rows.
@@ -59,7 +59,7 @@ def read_predictions(paths: Sequence[str | Path]) -> pl.DataFrame:
 
     Parameters
     ----------
-    paths: files of the third paper's format (.tsv, .tsv.gz), Parquet files of
+    paths: files of Kohankhaki2024's format (.tsv, .tsv.gz), Parquet files of
         schema.PREDICTIONS, or folders: of Parquet files, or a study's output.
 
     Returns
@@ -110,7 +110,7 @@ def _expand(path: str) -> list[Source]:
             raise DataError(
                 "is neither .tsv, .tsv.gz nor .parquet",
                 where=path,
-                cure="give the third paper's TSV or raybias's own Parquet",
+                cure="give Kohankhaki2024's TSV or raybias's own Parquet",
             )
         return [Source(folder, name)]
     if not store.exists(""):

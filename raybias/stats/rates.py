@@ -21,7 +21,7 @@ ALL: Final = "all"
 
 
 def rates(cells: pl.DataFrame) -> pl.DataFrame:
-    """One-vs-rest false positive rates of each group in each run (004, code; 001 section 3).
+    """Compute one-vs-rest false positive rates per group and run (Tian2023, Kohankhaki2024).
 
     Parameters
     ----------
@@ -50,10 +50,11 @@ def rates(cells: pl.DataFrame) -> pl.DataFrame:
 
 
 def accuracies(cells: pl.DataFrame) -> pl.DataFrame:
-    """Plain accuracy on each attribute's sentences: mean and sd over runs (004, Table 2).
+    """Compute accuracy per attribute: mean and sd over runs (Kohankhaki2024, Table 2).
 
     A probe with several attributes also has the attribute `all`, over all sentences of a run
-    (004, Table 3). An answer without a label counts as wrong; the extra groups do not count.
+    (Kohankhaki2024, Table 3). An answer without a label counts as wrong; the extra groups do not
+    count.
 
     Returns
     -------

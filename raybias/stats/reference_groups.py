@@ -12,7 +12,7 @@ import polars as pl
 from raybias.errors import ConfigError
 from raybias.schema import EXTRA_GROUPS
 
-#: The papers' lists (004, code); an attribute that is not here uses all its groups.
+#: The papers' lists (Kohankhaki2024, code); an attribute that is not here uses all its groups.
 REFERENCE_GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "race": (
         "african_american", "american_indian", "asian", "hispanic", "pacific_islander", "white",

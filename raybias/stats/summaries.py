@@ -1,4 +1,4 @@
-"""Summaries: net significance (001, Table 1), spans and extremes (004, Table 4), sizes (Table 5).
+"""Summarise gaps: net significance (Tian2023, Table 1), spans, extremes, sizes (Kohankhaki2024).
 
 They rest on gaps and cells and estimate nothing anew.
 """
@@ -17,7 +17,7 @@ _ACROSS_MODELS: Final = tuple(name for name in schema.KEYS if name != "model")
 
 
 def net_significance(gaps: pl.DataFrame) -> pl.DataFrame:
-    """Count models with a significant gap, up minus down (001, Table 1).
+    """Count models with a significant gap, up minus down (Tian2023, Table 1).
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ def net_significance(gaps: pl.DataFrame) -> pl.DataFrame:
 
 
 def spans(gaps: pl.DataFrame) -> pl.DataFrame:
-    """Largest minus smallest mean gap of a model's reference groups (004, Table 4).
+    """Largest minus smallest mean gap of a model's reference groups (Kohankhaki2024, Table 4).
 
     A span is a maximum of noisy values and so is too large on average; it has no interval.
 
@@ -65,7 +65,7 @@ def spans(gaps: pl.DataFrame) -> pl.DataFrame:
 
 
 def spans_mean(spans: pl.DataFrame) -> pl.DataFrame:
-    """The mean of a classifier's spans over probes, and its rank (004, Table 4).
+    """The mean of a classifier's spans over probes, and its rank (Kohankhaki2024, Table 4).
 
     Returns
     -------
@@ -85,7 +85,7 @@ def spans_mean(spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def extremes(gaps: pl.DataFrame) -> pl.DataFrame:
-    """How often each group is an extreme (004, section on the White group).
+    """How often each group is an extreme (Kohankhaki2024, section on the White group).
 
     A group is an extreme of a (model, method, dataset, probe) pair when its mean gap is the
     highest or the lowest of the reference groups; among equals the first by name is. Where
@@ -116,7 +116,7 @@ def extremes(gaps: pl.DataFrame) -> pl.DataFrame:
 
 
 def composition(cells: pl.DataFrame) -> pl.DataFrame:
-    """How many sentences each group has, by right label (004, Table 5).
+    """How many sentences each group has, by right label (Kohankhaki2024, Table 5).
 
     The paper's table counts predictions, five runs of each sentence.
 

@@ -1,4 +1,4 @@
-"""Every method of the third paper on real Ray: the same answers however it is spread (2 min)."""
+"""Every method of Kohankhaki2024 on real Ray: the same answers however it is spread (2 min)."""
 
 from __future__ import annotations
 

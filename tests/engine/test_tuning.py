@@ -223,7 +223,7 @@ STEPS = [25, 50, 75, 100, 125, 150, 175]
         ([1, 1, 1, 1, 2], RULE.model_copy(update={"count_early": False}), False),
         ([9, 9, 9, 9, 1, 1, 1.5], RULE.model_copy(update={"count_early": False}), False),
         ([1, 1, 1, 1, 2], RULE.model_copy(update={"window": 5}), False),  # only four before
-        # 004's code wants one more loss in store than it looks at.
+        # Kohankhaki2024's code wants one more loss in store than it looks at.
         ([1, 1, 1, 2, 2], RULE.model_copy(update={"stored": 4}), False),
         ([1, 1, 2, 1, 3], RULE.model_copy(update={"stored": 4}), True),
         ([1, 1, 1, 1, 3], RULE.model_copy(update={"stored": 5}), False),

@@ -1,4 +1,4 @@
-"""The annotation round trip: 002's Table 5 from label files, kappa, kept pairs, bad files."""
+"""The annotation round trip: Zhao2025's Table 5 from label files, kappa, kept pairs, bad files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The third paper's prompts to the character, its demonstrations, and the reading of answers."""
+"""Kohankhaki2024's prompts to the character, its demonstrations, and the reading of answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Styles by rule: every text of 002's examples, the real files, and that sides go together."""
+"""Styles by rule: every text of Zhao2025's examples, the real files, and that sides go together."""
 
 from __future__ import annotations
 

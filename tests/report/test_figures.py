@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 from report_outs import make_study, write_out
 
-from raybias.report import figures, svg
+from raybias.report import figure_style, figures
 from raybias.report.load_results import load_runs
 from raybias.report.run_figures import run_figures
 from raybias.report.tables import write_tables
@@ -53,7 +53,7 @@ def test_significance_shows_in_the_fill(tmp_path: Path) -> None:
     for value in (True, False):
         flat = gaps.with_columns(survives=pl.lit(value))
         svg = figures.gap_figures(flat, level=0.95)["planted", "origin", "negative_fpr"].svg
-        dots[value] = svg.count(f"fill: {svg.PAPER}; stroke: {svg.COLOURS[0]}")
+        dots[value] = svg.count(f"fill: {figure_style.PAPER}; stroke: {figure_style.COLOURS[0]}")
     # The key alone has one hollow dot when everything is significant.
     assert dots[False] > dots[True]
 
@@ -78,12 +78,12 @@ def test_run_figure_marks_kept_and_diverged(tmp_path: Path) -> None:
 
 def test_inlined_figures_share_no_ids_and_take_the_pages_colours(tmp_path: Path) -> None:
     drawn = list(figures.gap_figures(gaps_of(tmp_path, 2), level=0.95).values())
-    pages = [svg.inline(figure.svg, f"f{i}") for i, figure in enumerate(drawn)]
+    pages = [figure_style.inline(figure.svg, f"f{i}") for i, figure in enumerate(drawn)]
     ids = [set(re.findall(r'\bid="([^"]+)"', page)) for page in pages]
     assert not ids[0] & ids[1]
     for page, own in zip(pages, ids, strict=True):
         assert set(re.findall(r'href="#([^"]+)"', page)) <= own
-        assert svg.INK not in page
+        assert figure_style.INK not in page
         assert "currentColor" in page
 
 

@@ -1,4 +1,4 @@
-"""`raybias gaps`: the third paper's published figures, and what a user sees."""
+"""`raybias gaps`: Kohankhaki2024's published figures, and what a user sees."""
 
 from __future__ import annotations
 

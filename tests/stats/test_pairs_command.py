@@ -1,4 +1,4 @@
-"""`raybias pairs`: the second paper's printed tables, score files, and what is refused."""
+"""`raybias pairs`: Zhao2025's printed tables, score files, and what is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Full fine-tuning of a classifier (004): every weight of a run is its own.
+"""Full fine-tuning of a classifier (Kohankhaki2024): every weight of a run is its own.
 
 The model's code is run with a run's weights put in its place, so one model serves any
 number of runs; they are stepped one at a time, because each is as large as the model.

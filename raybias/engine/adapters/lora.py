@@ -1,4 +1,4 @@
-"""Low-rank adapters of many runs on one frozen classifier (004; Hu et al. 2022).
+"""Low-rank adapters of many runs on one frozen classifier (Kohankhaki2024; Hu et al. 2022).
 
 Every target layer adds scaling * B A x to its output, with the factors of the run that a
 row belongs to, so rows of all runs share each pass over the frozen weights. A head is

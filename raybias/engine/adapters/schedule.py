@@ -1,6 +1,6 @@
 """Decide which rows a step takes and when a run stops.
 
-Pure functions of a run's seed, step and losses (001 section 3, 004).
+Pure functions of a run's seed, step and losses (Tian2023 section 3, Kohankhaki2024).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def should_stop(losses: Sequence[float], steps: Sequence[int], rule: EarlyStop) -> bool:
-    """Whether the newest evaluation loss says that tuning ends (001 section 3, 004).
+    """Decide from the evaluation losses whether tuning ends (Tian2023, Kohankhaki2024).
 
     exceeds_max_of_last: it exceeds every one of the `window` before it, strictly. patience:
     none of the last `window`, itself counted, is below the lowest of those before. Only after

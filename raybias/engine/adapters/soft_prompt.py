@@ -1,4 +1,4 @@
-"""Soft prompts of many runs read and tuned together on one frozen backbone (001 section 3).
+"""Soft prompts of many runs read and tuned together on one frozen backbone (Tian2023 section 3).
 
 What is tuned is a run's delta; the prompt that precedes a text is the embedding of BOS
 plus it. Shapes: S runs, P prompt vectors, D input width, N rows, L labels.

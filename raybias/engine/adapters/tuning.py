@@ -1,4 +1,4 @@
-"""Many runs of one kind of adapter tuned on one backbone in one step (001 section 3, 004).
+"""Tune many runs of one kind of adapter on one backbone in one step (Tian2023, Kohankhaki2024).
 
 Rows of all runs share each forward and backward pass, and AdamW works element by
 element, so a pack of runs equals the same runs alone. Every run has its own learning

@@ -1,6 +1,6 @@
 """Sentences put into another style by a T5 checkpoint: candidates are drawn, a judge chooses.
 
-As Styleformer does it (002 section 3.2): a few candidates by sampling, those that keep the
+As Styleformer does it (Zhao2025 section 3.2): a few candidates by sampling, those that keep the
 meaning, the best of them. Every draw is decided by the sentence's key, so neither batch nor
 order nor worker changes a candidate, and sentences under one key share their random numbers.
 It knows nothing of pairs.

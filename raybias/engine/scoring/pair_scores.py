@@ -1,4 +1,4 @@
-"""Which sentence of a pair a model prefers, by seven published rules (002, spec of each below).
+"""Score which sentence of a pair a model prefers, by seven published rules (Zhao2025).
 
 Causal models:
 

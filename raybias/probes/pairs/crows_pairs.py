@@ -19,7 +19,7 @@ from raybias.storage import Store, split_uri
 
 ORIGINAL: Final = "original"
 DIRECTIONS: Final = ("stereo", "antistereo")
-#: The types of CrowS-Pairs, in the order of 002's tables.
+#: The types of CrowS-Pairs, in the order of Zhao2025's tables.
 BIAS_TYPES: Final = (
     *("gender", "race-color", "religion", "socioeconomic", "disability", "nationality"),
     *("sexual-orientation", "physical-appearance", "age"),

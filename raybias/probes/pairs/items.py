@@ -157,11 +157,11 @@ PAIR_PROBES: Final[Mapping[str, PairSource]] = {
     "crows_pairs": _pairs(
         lambda data: crows_pairs(Store(data)),
         kinds=BIAS_TYPES,
-        about="CrowS-Pairs: 1,508 pairs of nine bias types (EMNLP 2020; 002)",
+        about="CrowS-Pairs: 1,508 pairs of nine bias types (EMNLP 2020; Zhao2025)",
         data=f"folder with {CROWS_FILE}",
     ),
     "winobias": _winobias(
-        "test", about="WinoBias: 1,584 sentences, what does the pronoun stand for (002)"
+        "test", about="WinoBias: 1,584 sentences, what does the pronoun stand for (Zhao2025)"
     ),
     "winobias_dev": _winobias("dev", about="WinoBias's development half"),
     "pairs": _pairs(

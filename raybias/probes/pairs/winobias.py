@@ -3,7 +3,7 @@
 Line i of a `pro` file and line i of its `anti` file make a pair; they may differ in more than
 the pronoun, and two pairs are of other sentences altogether: published texts are not mended.
 Where three mentions are bracketed, the first is the occupation and the second the
-pronoun that is asked about, as PromptSource takes them (002; spec of its prompts).
+pronoun that is asked about, as PromptSource takes them (Zhao2025; spec of its prompts).
 """
 
 from __future__ import annotations

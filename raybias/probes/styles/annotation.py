@@ -1,7 +1,7 @@
 """People judge whether styled pairs still mean the same: sheets out, labels in, agreement.
 
-002's formal and informal pairs went this way (its Table 5): what all annotators call the same is
-kept, the rest is rewritten by hand. It does not know who annotates or what made the styles.
+Zhao2025's formal and informal pairs went this way (its Table 5): what all annotators call the
+same is kept, the rest is rewritten by hand. It does not know who annotates or what made the styles.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def read_labels(sheet: pl.DataFrame, uris: Sequence[str]) -> pl.DataFrame:
 def label_shares(labels: pl.DataFrame) -> pl.DataFrame:
     """How often each annotator gave each label: style, label, a count per annotator, share.
 
-    `share` is over all annotators' labels of the style (002's Table 5).
+    `share` is over all annotators' labels of the style (Zhao2025's Table 5).
     """
     names = _annotators(labels)
     rows = [

@@ -1,6 +1,6 @@
 """Pairs in a style that people wrote: one or several files of (pair_id, style, sides).
 
-The formal and informal sentences of 002 passed through people's hands, so such files are the
+The formal and informal sentences of Zhao2025 passed through people's hands, so such files are the
 only way to its exact texts. They must have every pair of the probe once, in each style asked for.
 """
 

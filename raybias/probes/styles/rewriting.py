@@ -44,7 +44,7 @@ def rewritten_pairs(
     ----------
     pairs: schema.PAIRS.
     paired: separate rewrites each side on its own, and keeps the originals of both where one
-        has no adequate rewriting or they come out the same (002); mirror rewrites the side
+        has no adequate rewriting or they come out the same (Zhao2025); mirror rewrites the side
         that the pair's key draws and carries the edit over to the other, taking the best
         rewriting for which that can be done.
 

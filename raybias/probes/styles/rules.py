@@ -1,4 +1,4 @@
-"""Sentences in other styles by rule (002 section 3.2): the content stays, the wording changes.
+"""Sentences in other styles by rule (Zhao2025 section 3.2): the content stays, the wording changes.
 
 Every rule acts on all sides of a pair alike: what is drawn or decided is drawn or decided per
 pair. Formal and informal are no rules; see `styled` and `rewriting`. It knows no model.
@@ -25,7 +25,7 @@ PREFIXES: Final = {
 QUESTIONS: Final = ("Know what?", "Want to hear something?")
 #: Made by rule, for pairs.
 RULE_STYLES: Final = (ORIGINAL, *PREFIXES, "punctuation", "evidential", "question_answer")
-#: Made by rule, for sentences that a prompt asks about (002 uses no others there).
+#: Made by rule, for sentences that a prompt asks about (Zhao2025 uses no others there).
 COREFERENCE_STYLES: Final = (ORIGINAL, *PREFIXES, "evidential", "question_answer")
 #: Made by people or a model.
 REWRITTEN_STYLES: Final = ("formal", "informal")

@@ -1,8 +1,8 @@
-"""Regard and NS-Prompts as the third paper expands them: one file of templates, race terms.
+"""Regard and NS-Prompts as Kohankhaki2024 expands them: one file of templates, race terms.
 
 Row for row the published samples, but for ten templates of NS-Prompts that its authors
 mended after they had made theirs. The samples can be read too, to match published
-predictions; their rows are led back to templates and terms. Rules: 004, spec of its code.
+predictions; their rows are led back to templates and terms. Rules: Kohankhaki2024, its code.
 """
 
 from __future__ import annotations

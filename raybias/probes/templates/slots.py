@@ -1,6 +1,6 @@
 """Slot filling: templates x slots x terms give a probe's items in their published order.
 
-The rules are those of the Amazon templates (001 section 3; TACL 2021), and
+The rules are those of the Amazon templates (Tian2023 section 3; TACL 2021), and
 Regard and NS-Prompts follow them. It does not know which files or terms
 belong to an attribute: a `Suite` says that.
 """

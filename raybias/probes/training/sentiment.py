@@ -1,6 +1,6 @@
 """Training sets: SST-5, SemEval-2018 valence, a user's own files, and the hub.
 
-The published sets get the papers' three-way maps (001 section 3; spec of both
+The published sets get the papers' three-way maps (Tian2023 section 3; spec of both
 papers); sentence-level labels only. It does not know who trains on them.
 """
 

@@ -1,6 +1,6 @@
 """Statistics of pairs: preference, style effects, coreference, from score files alone.
 
-Paper 002's tables, and what it argues for: style as an intervention on a pair whose
+Zhao2025's tables, and what it argues for: style as an intervention on a pair whose
 content is held fixed.
 """
 

@@ -1,4 +1,4 @@
-"""t tests between lists of sentence scores: Tables 6 and 7 of paper 002.
+"""t tests between lists of sentence scores: Tables 6 and 7 of Zhao2025.
 
 A list is one side (the stereotyping sentences or the others) under one style. The paper's
 test takes two lists as independent samples; they hold the same pairs, so the strict one

@@ -14,7 +14,7 @@ Doubles = npt.NDArray[np.float64]
 def two_proportions(
     before: npt.ArrayLike, after: npt.ArrayLike, n: npt.ArrayLike
 ) -> tuple[Doubles, Doubles]:
-    """Two-sided z test of two proportions over n pairs each, as if samples were apart (002).
+    """Two-sided z test of two proportions over n pairs each, as if samples were apart (Zhao2025).
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Preference scores of CrowS-Pairs and their like: Tables 2, 8 and 9 of paper 002.
+"""Preference scores of CrowS-Pairs and their like: Tables 2, 8 and 9 of Zhao2025.
 
 A score is 100 k / n, ties in the denominator. Deltas are between equal definitions.
 """

@@ -1,4 +1,4 @@
-"""The printed tables of paper 002 judged by themselves: which hold, and which rule made them.
+"""The printed tables of Zhao2025 judged by themselves: which hold, and which rule made them.
 
 A printed number holds when ours is within one unit of its last digit (0.01), since the
 paper computed some numbers from printed ones and cut others.

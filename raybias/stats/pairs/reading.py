@@ -20,7 +20,7 @@ from raybias.stats.pairs.outcomes import CONDITIONS, DIRECTIONS, ORIGINAL, STYLE
 from raybias.stats.predictions import Source
 from raybias.storage import Store, split_uri
 
-#: Columns that name a printed table of paper 002.
+#: Columns that name a printed table of Zhao2025.
 PUBLISHED: Final[Mapping[str, tuple[str, ...]]] = {
     "table2": ("style", "statistic", "model", "bias_type", "value", "printed_bold"),
     "table3": ("style", "model", "wino_type", "mean_diff_pct"),

@@ -1,4 +1,4 @@
-"""WinoBias accuracies on pro and anti sentences: Tables 3 and 10 to 17 of paper 002.
+"""WinoBias accuracies on pro and anti sentences: Tables 3 and 10 to 17 of Zhao2025.
 
 A pro and an anti sentence share a pair, so intervals draw pairs anew, both sides, all
 prompts and both rules together.
