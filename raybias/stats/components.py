@@ -1,0 +1,217 @@
+"""Estimate crossed variance components, and how sure the mean of crossed cells is.
+
+A gap is a mean over crossed facets: training runs, templates, and the words that name a group.
+Its interval covers the facets that are drawn anew. In a balanced table everything follows from
+the mean squares of an analysis of variance (Brennan 2001, *Generalizability Theory*, chapter 3;
+with two facets the variance of the mean is that of two-way clustered standard errors, Cameron,
+Gelbach and Miller 2011). Where cells are missing, `symmetric_sums` estimates the components
+without bias (Koch 1967).
+
+Shapes: ... tables, A, B, ... the levels of their facets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+from scipy import stats
+
+Doubles = npt.NDArray[np.float64]
+#: Facets that vary together: ("run",), ("template",), ("run", "template").
+Facets = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class MeanEstimate:
+    """Means [...], the variances of these estimates, and the variances' degrees of freedom."""
+
+    mean: Doubles
+    variance: Doubles
+    freedom: Doubles
+
+    def interval(self, level: float) -> tuple[Doubles, Doubles]:
+        """Compute two-sided t intervals [...]; NaN where nothing varies."""
+        reach = self._quantile((1 + level) / 2) * self._error()
+        return self.mean - reach, self.mean + reach
+
+    def p_value(self) -> Doubles:
+        """Compute the two-sided p [...] of a true mean of 0; NaN where nothing varies."""
+        score = np.where(self.mean == 0, 0.0, np.abs(self.mean) / self._error())
+        return np.asarray(2 * stats.t.sf(score, self.freedom))
+
+    def detectable(self, level: float, *, power: float = 0.8) -> Doubles:
+        """Compute the true means [...] that a test at `level` finds with probability `power`."""
+        return (self._quantile((1 + level) / 2) + self._quantile(power)) * self._error()
+
+    def plus(self, variance: Doubles, freedom: Doubles) -> MeanEstimate:
+        """Add an independent source of variance (Satterthwaite's degrees of freedom)."""
+        return MeanEstimate(
+            self.mean, *_satterthwaite([(self.variance, self.freedom), (variance, freedom)])
+        )
+
+    def _error(self) -> Doubles:
+        return np.sqrt(np.where(self.variance > 0, self.variance, np.nan))
+
+    def _quantile(self, share: float) -> Doubles:
+        return np.asarray(stats.t.ppf(share, self.freedom))
+
+
+@dataclass(frozen=True)
+class Balanced:
+    """Balanced tables [..., A, B, ...] of crossed facets with one value a cell."""
+
+    values: Doubles
+    facets: Facets
+    """Names of the last axes; each has two levels or more."""
+
+    @cached_property
+    def levels(self) -> dict[str, int]:
+        """Levels of each facet."""
+        return dict(zip(self.facets, self.values.shape[-len(self.facets) :], strict=True))
+
+    @cached_property
+    def mean(self) -> Doubles:
+        """Means of the tables [...]."""
+        return np.asarray(self.values.mean(axis=self._axes(())))
+
+    @cached_property
+    def squares(self) -> dict[Facets, Doubles]:
+        """Mean squares [...] of every set of facets."""
+        effects: dict[Facets, Doubles] = {(): self.values.mean(axis=self._axes(()), keepdims=True)}
+        squares = {}
+        for names in _subsets(self.facets):
+            means = self.values.mean(axis=self._axes(names), keepdims=True)
+            effects[names] = means - sum(effects[part] for part in ((), *_subsets(names)[:-1]))
+            repeats = prod(n for name, n in self.levels.items() if name not in names)
+            total = (effects[names] ** 2).sum(axis=self._axes(())) * repeats
+            squares[names] = total / self._freedom(names)
+        return squares
+
+    @cached_property
+    def components(self) -> dict[Facets, Doubles]:
+        """Variance components [...] of every set of facets; unbiased, so they can be negative."""
+        found = {}
+        for names in self.squares:
+            signed = sum(
+                (-1) ** (len(other) - len(names)) * square
+                for other, square in self.squares.items()
+                if set(names) <= set(other)
+            )
+            found[names] = signed / prod(n for f, n in self.levels.items() if f not in names)
+        return found
+
+    def estimate(self, drawn: Sequence[str] | None = None) -> MeanEstimate:
+        """Estimate the means where the facets `drawn` (all by default) are random, others fixed.
+
+        The variance is at least that of each drawn facet alone, since the difference of mean
+        squares can by chance come out smaller; it then has that facet's degrees of freedom.
+        """
+        random = tuple(self.facets if drawn is None else drawn)
+        cells = prod(self.levels.values())
+        variance, freedom = _satterthwaite(
+            [
+                ((-1) ** (len(names) + 1) * self.squares[names] / cells, self._freedom(names))
+                for names in _subsets(random)
+            ]
+        )
+        for name in random:
+            alone = self.squares[name,] / cells
+            freedom = np.where(alone >= variance, self._freedom((name,)), freedom)
+            variance = np.maximum(alone, variance)
+        return MeanEstimate(self.mean, variance, freedom)
+
+    def _axes(self, kept: Collection[str]) -> tuple[int, ...]:
+        """Axes of the facets that are not kept."""
+        return tuple(n - len(self.facets) for n, f in enumerate(self.facets) if f not in kept)
+
+    def _freedom(self, names: Facets) -> int:
+        return prod(self.levels[name] - 1 for name in names)
+
+
+def symmetric_sums(table: pl.DataFrame, by: Sequence[str], facets: Facets) -> pl.DataFrame:
+    """Estimate variance components of crossed facets from tables in which cells may be missing.
+
+    Parameters
+    ----------
+    table: the columns `by`, one column for each facet, and `value`; a row per cell.
+
+    Returns
+    -------
+    `by` with a struct column `components`: one field for each set of facets, named "run",
+    "template", "run x template"; NaN where its facets have one level.
+    """
+    every = _subsets(facets)
+    raw: dict[Facets, pl.DataFrame] = {
+        names: table.group_by(*by, *names)
+        .agg(y=pl.col("value").sum(), n=pl.len())
+        .group_by(by)
+        .agg(y=(pl.col("y") ** 2).sum(), n=(pl.col("n").cast(pl.Float64) ** 2).sum())
+        for names in ((), *every)
+    }
+    wide = raw[()].select(by)
+    for names, sums in raw.items():
+        label = name_of(names)
+        renamed = sums.rename({"y": f"y {label}", "n": f"n {label}"})
+        wide = wide.join(renamed, on=by, nulls_equal=True)
+
+    def between(kind: str, names: Facets) -> pl.Expr:
+        return pl.sum_horizontal(
+            (-1) ** (len(other) - len(names)) * pl.col(f"{kind} {name_of(other)}")
+            for other in raw
+            if set(names) <= set(other)
+        )
+
+    quotients = {names: between("y", names) / between("n", names) for names in raw}
+    fields = [
+        pl.sum_horizontal(
+            (-1) ** (len(names) - len(part)) * quotients[part]
+            for part in raw
+            if set(part) <= set(names)
+        ).alias(name_of(names))
+        for names in every
+    ]
+    return wide.select(*by, components=pl.struct(fields))
+
+
+def name_of(facets: Facets) -> str:
+    """Name a set of facets for a table: run, template, run x template."""
+    return " x ".join(facets)
+
+
+def error_of_design(
+    components: Mapping[Facets, float], levels: Mapping[str, int], drawn: Collection[str]
+) -> float:
+    """Standard error of the mean of a balanced design with so many levels of each facet.
+
+    Components without a drawn facet are the same in every repetition and do not count;
+    negative ones count as 0.
+    """
+    return float(
+        np.sqrt(
+            sum(
+                max(value, 0.0) / prod(levels[name] for name in names)
+                for names, value in components.items()
+                if set(names) & set(drawn)
+            )
+        )
+    )
+
+
+def _satterthwaite(terms: Sequence[tuple[Doubles, Doubles | int]]) -> tuple[Doubles, Doubles]:
+    """Sum of variances, and the degrees of freedom of that sum."""
+    total = np.asarray(sum(variance for variance, _ in terms))
+    spread = np.asarray(sum(variance**2 / freedom for variance, freedom in terms))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return total, np.where(spread > 0, total**2 / spread, 1.0)
+
+
+def _subsets(facets: Facets) -> list[Facets]:
+    """List the sets of one facet or more, small ones first."""
+    return [names for n in range(1, len(facets) + 1) for names in combinations(facets, n)]
