@@ -23,7 +23,7 @@ import typer
 import workload
 
 from raybias.config import Backbone, Verbalizer
-from raybias.engine.adapters.prompt_files import load_soft_prompt, save_soft_prompt
+from raybias.engine.adapters.soft_prompt import load_soft_prompt, save_soft_prompt
 from raybias.engine.scoring.label_scorer import LabelScorer
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.methods import SoftPrompt

@@ -30,7 +30,7 @@ import typer
 import workload
 
 from raybias.config import Backbone, Probe, Study, TrainingSet
-from raybias.engine.adapters.prompt_files import save_soft_prompt
+from raybias.engine.adapters.soft_prompt import save_soft_prompt
 from raybias.methods import SoftPrompt
 from raybias.runtime.ray_session import connected
 from raybias.runtime.serve.app import TOKEN_VARIABLE, Serving, served

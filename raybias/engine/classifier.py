@@ -18,7 +18,7 @@ from torch import Tensor
 from raybias.config import Backbone
 from raybias.engine.backbone import TextEncoder, empty_model, load_pretrained, load_tokenizer
 from raybias.engine.packing import Batch
-from raybias.engine.scoring.label_logits import TOLERANCE
+from raybias.engine.self_check import TOLERANCE, agrees, distance, sample_tokens
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.errors import ModelError
 from raybias.schema import LABELS
@@ -111,37 +111,30 @@ class Classifier(torch.nn.Module):
         labels_RL: Tensor = logits_RV[:, list(self.label_ids)]
         return labels_RL.float()
 
-    def _example(self) -> Tensor:
-        """A row [1, 8] of tokens to compare two ways of reading on."""
-        vocabulary = self.model.config.vocab_size
-        return torch.tensor([[(7919 * n) % vocabulary for n in range(1, 9)]])
-
     def _reads_right_padding(self) -> bool:
-        """Whether padding at the right changes a row's logits, and less so at the left."""
-        tokens_RT, last_R = self._example(), torch.tensor([7])
+        """Check whether padding at the right changes a row's logits, and less so at the left."""
+        tokens_RT, last_R = self._example()
         longer_RT = torch.nn.functional.pad(tokens_RT, (0, 3))
-        changes = []
         with torch.no_grad():
             alone_RL = self(*self._padded(tokens_RT, last_R))
+            changes = []
             for self.pads_left in (False, True):
-                changed_RL = self(*self._padded(longer_RT, last_R)) - alone_RL
-                changes.append(float(changed_RL.abs().max()))
+                changes.append(distance(self(*self._padded(longer_RT, last_R)), alone_RL))
         right, left = changes
-        tolerance = TOLERANCE[self.model.dtype] * max(1.0, float(alone_RL.abs().max()))
-        return right > tolerance and left < right
+        return right > TOLERANCE[self.model.dtype] and left < right
 
     def _short_cut_holds(self) -> bool:
-        """Whether the LM head on the last token alone gives the model's own logits."""
-        tokens_RT = self._example()
-        mask_RT, last_R = torch.ones_like(tokens_RT), torch.tensor([7])
-        parts = [each.to(self.device) for each in (tokens_RT, mask_RT, last_R)]
+        """Check whether the LM head on the last token alone gives the model's own logits."""
+        inputs = self._padded(*self._example())
+        self.short = False
         with torch.no_grad():
-            self.short = False
-            own_RL = self(*parts)
-            self.short = True
-            short_RL = self(*parts)
-        tolerance = _TOLERANCE * max(1.0, float(own_RL.abs().max()))
-        return float((own_RL - short_RL).abs().max()) <= tolerance
+            expected_RL = self(*inputs)
+        self.short = True
+        return agrees(lambda: self(*inputs), expected_RL, tolerance=_TOLERANCE)
+
+    def _example(self) -> tuple[Tensor, Tensor]:
+        """Return a row [1, 8] of tokens to compare two ways of reading on, and its last place."""
+        return torch.tensor([sample_tokens(self.model, 8)]), torch.tensor([7])
 
 
 def load_classifier(

@@ -58,15 +58,15 @@ class Batch:
     ----------
     tokens_RT, depths_RT, ends_RT: the sequences, padded at the right; a pad token sees
         itself and the prompt only, and nothing sees it.
-    prompts: for each sequence, which prompt precedes it.
-    rows: for each read-out, the key that the caller gave its sequence, and its row there.
+    adapters: for each sequence, which run's adapter it is read with.
+    rows: for each read-out, the owner of its sequence, and its row there.
     at_R, at_T: where each read-out's last token is.
     """
 
     tokens_RT: torch.Tensor
     depths_RT: torch.Tensor
     ends_RT: torch.Tensor
-    prompts: tuple[int, ...]
+    adapters: tuple[int, ...]
     rows: tuple[tuple[int, int], ...]
     at_R: torch.Tensor
     at_T: torch.Tensor
@@ -157,16 +157,22 @@ def tree_mask(ends_RT: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Placed:
-    """A sequence with the prompt that precedes it; `key` tells the caller whose it is."""
+    """A sequence that waits for a forward pass.
 
-    key: int
-    prompt: int
+    Attributes
+    ----------
+    owner: whose it is, for the caller.
+    adapter: which run's adapter it is read with, such as the soft prompt before it.
+    """
+
+    owner: int
+    adapter: int
     sequence: PackedSequence
 
 
-def longest_first(keyed: Sequence[Placed]) -> list[Placed]:
+def longest_first(placed: Sequence[Placed]) -> list[Placed]:
     """The order in which sequences of like length stand together."""
-    return sorted(keyed, key=lambda each: -len(each.sequence.tokens))
+    return sorted(placed, key=lambda each: -len(each.sequence.tokens))
 
 
 def fitting(
@@ -186,28 +192,28 @@ def fitting(
     return sum(1 for _ in takewhile(lambda each: width(each) >= full * widest, room))
 
 
-def stack(group: Sequence[Placed]) -> Batch:
+def stack(placed: Sequence[Placed]) -> Batch:
     """Pad some sequences to one batch."""
-    width = max(len(each.sequence.tokens) for each in group)
-    tokens = np.zeros((len(group), width), np.int64)
-    depths = np.zeros((len(group), width), np.int64)
-    ends = np.tile(np.arange(1, width + 1), (len(group), 1))
+    width = max(len(each.sequence.tokens) for each in placed)
+    tokens = np.zeros((len(placed), width), np.int64)
+    depths = np.zeros((len(placed), width), np.int64)
+    ends = np.tile(np.arange(1, width + 1), (len(placed), 1))
     rows: list[tuple[int, int]] = []
     at: list[tuple[int, int]] = []
-    for r, each in enumerate(group):
+    for r, each in enumerate(placed):
         sequence = each.sequence
         length = len(sequence.tokens)
         tokens[r, :length] = sequence.tokens
         depths[r, :length] = sequence.depths
         ends[r, :length] = sequence.ends
-        rows.extend((each.key, n) for n in sequence.members)
+        rows.extend((each.owner, n) for n in sequence.members)
         at.extend((r, place) for place in sequence.lasts)
     at_N2 = torch.tensor(at)
     return Batch(
         torch.from_numpy(tokens),
         torch.from_numpy(depths),
         torch.from_numpy(ends),
-        tuple(each.prompt for each in group),
+        tuple(each.adapter for each in placed),
         tuple(rows),
         at_N2[:, 0],
         at_N2[:, 1],

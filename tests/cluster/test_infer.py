@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tiny import save_model, texts
 
 from raybias import config, methods
-from raybias.engine.adapters.prompt_files import load_soft_prompt, save_soft_prompt
+from raybias.engine.adapters.soft_prompt import load_soft_prompt, save_soft_prompt
 from raybias.engine.backbone import load_backbone
 from raybias.engine.scoring.label_scorer import LabelScorer
 from raybias.engine.verbalizer import verbalizer_ids

@@ -23,7 +23,7 @@ from ray import serve
 from tiny import save_model, texts
 
 from raybias import config, methods
-from raybias.engine.adapters.prompt_files import save_soft_prompt
+from raybias.engine.adapters.soft_prompt import save_soft_prompt
 from raybias.engine.backbone import load_backbone
 from raybias.engine.scoring.label_scorer import LabelScorer
 from raybias.engine.verbalizer import verbalizer_ids

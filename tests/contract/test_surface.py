@@ -35,7 +35,8 @@ COMMANDS = {
 
 def test_the_public_names() -> None:
     assert sorted(raybias.__all__) == [
-        *("Backbone", "BadInput", "ChainOfThought", "Coreference", "FewShot", "Full", "Lora"),
+        *("Backbone", "BadInput", "ChainOfThought", "Coreference", "FewShot", "Full", "Ia3"),
+        "Lora",
         *("PairProbe", "PairScore", "Probe", "RaybiasError", "Results", "SoftPrompt", "Study"),
         *("TrainingSet", "WorkFailed", "ZeroShot"),
         "gaps",

@@ -11,7 +11,8 @@ import torch
 import transformers
 from torch.nn.functional import cross_entropy
 
-from raybias.engine.adapters.lora import LoraTrainer, head_modules, target_layers
+from raybias.engine.adapters.lora import LoraTrainer
+from raybias.engine.adapters.packed_layers import head_modules, target_layers
 from raybias.engine.adapters.schedule import batch_of_step
 from raybias.engine.adapters.tuning import PackedTuner, TokenSet, Trial
 from raybias.errors import ModelError

@@ -13,9 +13,13 @@ from hypothesis import strategies as st
 from peft import PeftModel
 from torch.nn.functional import cross_entropy
 
-from raybias.engine.adapters.prompt_files import load_soft_prompt, save_soft_prompt
 from raybias.engine.adapters.schedule import batch_of_step, should_stop
-from raybias.engine.adapters.soft_prompt import SoftPromptTrainer, initial_delta
+from raybias.engine.adapters.soft_prompt import (
+    SoftPromptTrainer,
+    initial_delta,
+    load_soft_prompt,
+    save_soft_prompt,
+)
 from raybias.engine.adapters.tuning import PackedTuner, Trial, TrialResult
 from raybias.engine.backbone import LoadedBackbone
 from raybias.engine.scoring.label_scorer import LabelScorer

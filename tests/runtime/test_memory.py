@@ -14,7 +14,7 @@ from words import word_tokenizer
 
 from raybias.config import Backbone, Method
 from raybias.engine.memory import total
-from raybias.methods import Coreference, Lora, SoftPrompt, Tuned
+from raybias.methods import Coreference, Ia3, Lora, SoftPrompt, Tuned
 from raybias.schema import LABELS
 
 TOKENS, RUNS, ROWS = 2048, 3, 50
@@ -58,6 +58,7 @@ def workshop() -> Iterator[Any]:
         ("opt", SoftPrompt(), True),
         ("llama", SoftPrompt(), True),
         ("llama", Lora(), True),
+        ("opt", Ia3(), True),
         ("opt", SoftPrompt(), False),
         ("llama", Coreference(), False),
     ],

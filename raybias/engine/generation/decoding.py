@@ -27,7 +27,7 @@ from torch.nn.functional import pad
 from raybias.engine.backbone import LoadedBackbone
 from raybias.engine.generation.kv_cache import BufferCache, KeysValues, layer_count
 from raybias.engine.packing import Batch, Placed, Row, pack, stack, tree_mask
-from raybias.engine.scoring.label_logits import TOLERANCE
+from raybias.engine.self_check import TOLERANCE, agrees, sample_tokens
 
 Numbers = NDArray[np.int64]
 
@@ -258,25 +258,23 @@ class PlainRows:
 
 
 def reads_packed(backbone: LoadedBackbone) -> bool:
-    """Whether a model reads packed rows, step by step, as it reads each of them alone."""
-    token = [(7919 * n) % backbone.model.config.vocab_size for n in range(1, 16)]
+    """Check whether a model reads packed rows, step by step, as it reads each of them alone."""
+    token = sample_tokens(backbone.model, 15)
     rows = [token[:5], token[:3] + token[6:9], token[:2] + token[9:12], token[:2] + token[11:12]]
-    opening = PrefixCache(backbone)
+    batch = stack([Placed(0, 0, each) for each in pack([row[2:-1] for row in rows])])
+    order = [rows[n] for _, n in batch.rows]
+
+    def packed() -> Tensor:
+        prefix = PrefixCache(backbone)
+        prefix.set(token[:2])
+        cache = prefix.cache(count=1, capacity=64)
+        stems = PackedRows(backbone, batch, [len(row) for row in order], cache)
+        return _forced(stems, len(rows), token)
+
     with torch.no_grad():
-        expected = [_forced(PlainRows(backbone, [row]), 1, token) for row in rows]
-        try:
-            opening.set(token[:2])
-            batch = stack([Placed(0, 0, each) for each in pack([row[2:-1] for row in rows])])
-            cache = opening.cache(count=1, capacity=64)
-            lengths = [len(rows[n]) for _, n in batch.rows]
-            found_NSV = _forced(PackedRows(backbone, batch, lengths, cache), len(rows), token)
-        except (RuntimeError, ValueError, TypeError, AttributeError, LookupError):
-            # The architecture does not take a mask, positions or a cache of this shape.
-            return False
-    expected_NSV = torch.cat([expected[n] for _, n in batch.rows])
-    scale = max(1.0, float(expected_NSV.abs().max()))
-    gap = float((found_NSV - expected_NSV).abs().max())
-    return gap <= TOLERANCE[backbone.model.dtype] * scale
+        alone = [_forced(PlainRows(backbone, [row]), 1, token) for row in order]
+    tolerance = TOLERANCE[backbone.model.dtype]
+    return agrees(packed, torch.cat(alone), tolerance=tolerance)
 
 
 def _forced(rows: Rows, count: int, tokens: Sequence[int]) -> Tensor:

@@ -256,8 +256,8 @@ class TextGenerator:
         """
         found: dict[int, Result] = {}
         for group in groups:
-            keyed = [Placed(0, 0, sequence) for sequence in group]
-            batches = self.batcher.each(work, keyed, prompt_length=columns, full=full)
+            placed = [Placed(0, 0, sequence) for sequence in group]
+            batches = self.batcher.each(work, placed, prompt_length=columns, full=full)
             for batch, results in batches:
                 found.update(zip((n for _, n in batch.rows), results, strict=True))
         return [found[n] for n in range(count)]

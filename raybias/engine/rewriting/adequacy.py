@@ -112,9 +112,9 @@ class AdequacyModel:
             return read(self._padded(batch, types)).cpu()
 
         found: dict[int, Tensor] = {}
-        keyed = [Placed(0, 0, each) for each in pack(rows, max_tokens=0)]
+        placed = [Placed(0, 0, each) for each in pack(rows, max_tokens=0)]
         with torch.inference_mode():
-            for batch, made in self._batcher.each(work, keyed):
+            for batch, made in self._batcher.each(work, placed):
                 found |= {n: made[r] for r, (_, n) in enumerate(batch.rows)}
         return torch.stack([found[n] for n in range(len(rows))])
 

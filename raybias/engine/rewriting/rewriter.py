@@ -119,9 +119,9 @@ class Rewriter:
             return self._draw(batch, [keys[short[n]] for _, n in batch.rows])
 
         found: list[list[str]] = [[] for _ in texts]
-        keyed = [Placed(0, 0, each) for each in pack(rows, max_tokens=0)]
+        placed = [Placed(0, 0, each) for each in pack(rows, max_tokens=0)]
         with torch.inference_mode():
-            for batch, made in self._batcher.each(work, keyed):
+            for batch, made in self._batcher.each(work, placed):
                 for (_, n), each in zip(batch.rows, made, strict=True):
                     found[short[n]] = _different(each, texts[short[n]])
         return found

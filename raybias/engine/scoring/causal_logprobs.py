@@ -23,7 +23,8 @@ from raybias.engine.backbone import LoadedBackbone
 from raybias.engine.batching import Batcher
 from raybias.engine.generation.generator import attention_window
 from raybias.engine.packing import MAX_TOKENS, Batch, PackedSequence, Placed, Row, pack
-from raybias.engine.scoring.label_logits import TOLERANCE, attention_inputs
+from raybias.engine.scoring.label_logits import attention_inputs
+from raybias.engine.self_check import fastest, sample_tokens
 
 Values = NDArray[np.float32]
 Numbers = NDArray[np.int64]
@@ -141,21 +142,13 @@ class TokenScorer:
 
 
 def make_token_reader(backbone: LoadedBackbone) -> TokenReader:
-    """The fastest reader that gives what the model's own forward pass gives."""
-    own = TokenReader(backbone, packs=False, head=None)
-    expected = _sample(own)
+    """Make the fastest reader that gives what the model's own forward pass gives."""
     head = backbone.model.get_output_embeddings()
-    for packs, candidate_head in ((True, head), (True, None), (False, head)):
-        candidate = TokenReader(backbone, packs=packs, head=candidate_head)
-        try:
-            found = _sample(candidate)
-        except (RuntimeError, ValueError, TypeError, AttributeError, LookupError):
-            # The architecture does not take a mask or positions of this shape.
-            continue
-        scale = max(1.0, float(np.abs(expected).max()))
-        if np.abs(found - expected).max() <= TOLERANCE[backbone.model.dtype] * scale:
-            return candidate
-    return own
+    ways = [
+        TokenReader(backbone, packs=packs, head=each)
+        for packs, each in ((True, head), (True, None), (False, head), (False, None))
+    ]
+    return fastest(ways[:3], ways[3], _sample, dtype=backbone.model.dtype)
 
 
 def log_probs_of(logits_NV: Tensor, of_A: Tensor, tokens_A: Tensor) -> Tensor:
@@ -164,14 +157,13 @@ def log_probs_of(logits_NV: Tensor, of_A: Tensor, tokens_A: Tensor) -> Tensor:
     return logits_NV.float().log_softmax(-1)[of_A, tokens_A]
 
 
-def _sample(reader: TokenReader) -> Values:
-    """Log-probabilities of a few rows that share openings."""
-    vocabulary = reader.backbone.model.config.vocab_size
-    token = [(7919 * n) % vocabulary for n in range(1, 12)]
+def _sample(reader: TokenReader) -> Tensor:
+    """Read the log-probabilities of a few rows that share tokens."""
+    token = sample_tokens(reader.backbone.model, 11)
     rows = [(*token[:6],), (*token[:3], *token[6:9]), (token[0], *token[8:])]
     where, device = reader.backbone.spec.id, reader.backbone.device
     batcher = Batcher(where=where, device=device, tokens_per_batch=MAX_TOKENS)
-    return np.concatenate(_read(reader, batcher, rows))
+    return torch.from_numpy(np.concatenate(_read(reader, batcher, rows)))
 
 
 def _read(reader: TokenReader, batcher: Batcher, rows: Sequence[Row]) -> list[Values]:
@@ -183,19 +175,19 @@ def _read(reader: TokenReader, batcher: Batcher, rows: Sequence[Row]) -> list[Va
     sequences = pack(list(stems.values()), max_tokens=MAX_TOKENS if reader.packs and whole else 0)
     asking = [rows[n] for n in numbers]
     trees = [Tree.of(each, asking) for each in sequences]
-    keyed = [Placed(i, i, tree.sequence) for i, tree in enumerate(trees)]
+    placed = [Placed(i, i, tree.sequence) for i, tree in enumerate(trees)]
     found: list[Values] = [np.empty(0, np.float32)] * len(rows)
 
     def work(batch: Batch) -> Values:
         with torch.no_grad():
             values: Values = reader.log_probs(
-                batch, _together([trees[i] for i in batch.prompts])
+                batch, _together([trees[i] for i in batch.adapters])
             ).numpy()
             return values
 
-    for batch, values_A in batcher.each(work, keyed):
+    for batch, values_A in batcher.each(work, placed):
         start = 0
-        for i in batch.prompts:
+        for i in batch.adapters:
             tree = trees[i]
             own_A = values_A[start : start + len(tree.tokens_A)]
             start += len(own_A)

@@ -24,7 +24,7 @@ from raybias.engine.backbone import LoadedBackbone, TextEncoder, load_pretrained
 from raybias.engine.batching import Batcher
 from raybias.engine.packing import Batch, PackedSequence, Placed, Row
 from raybias.engine.scoring.causal_logprobs import log_probs_of
-from raybias.engine.scoring.label_logits import TOLERANCE
+from raybias.engine.self_check import fastest
 from raybias.errors import ModelError
 
 if TYPE_CHECKING:
@@ -116,19 +116,19 @@ class MaskedScorer:
         tokens_A = np.array([row[place] for row, place in asked], np.int64)
         order = np.argsort(copy_A, kind="stable")
         starts = np.searchsorted(copy_A[order], np.arange(len(number) + 1))
-        keyed = [Placed(n, 0, _sequence(row, place)) for (place, row), n in number.items()]
+        placed = [Placed(n, 0, _sequence(row, place)) for (place, row), n in number.items()]
         found_A = np.empty(len(asked), np.float32)
 
         def work(batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
             numbers = [n for n, _ in batch.rows]
-            lengths = [len(keyed[n].sequence.tokens) for n in numbers]
+            lengths = [len(placed[n].sequence.tokens) for n in numbers]
             asks = [order[starts[n] : starts[n + 1]] for n in numbers]
             whose = np.concatenate(asks)
             of_A = torch.tensor(np.repeat(np.arange(len(asks)), [len(each) for each in asks]))
             values_A = self._read(batch, lengths, of_A, torch.from_numpy(tokens_A[whose]))
             return whose, values_A.numpy()
 
-        for _, (whose, values_A) in self.batcher.each(work, keyed):
+        for _, (whose, values_A) in self.batcher.each(work, placed):
             found_A[whose] = values_A
         return found_A
 
@@ -170,7 +170,7 @@ def _own_logits(
 
 
 def _reads_places(backbone: LoadedBackbone) -> bool:
-    """Whether a model's head gives the same on a few places as on all of them."""
+    """Check whether a model's head gives the same on a few places as on all of them."""
     model = backbone.model
     vocabulary = model.config.vocab_size
     tokens_RT = torch.tensor([[(7919 * n + r) % vocabulary for n in range(1, 9)] for r in (0, 1)])
@@ -179,17 +179,10 @@ def _reads_places(backbone: LoadedBackbone) -> bool:
     mask_RT[1, 5:] = 0
     inputs = {"input_ids": tokens_RT.to(model.device), "attention_mask": mask_RT.to(model.device)}
     at = torch.tensor([0, 1, 1], device=model.device), torch.tensor([6, 0, 4], device=model.device)
-    with torch.no_grad():
-        expected_NV = _own_logits(model, inputs, at).float()
-        try:
-            found_NV = logits_at(model, inputs, at).float()
-        except (RuntimeError, ValueError, TypeError, AttributeError, LookupError):
-            # The head does not read the hidden state from where models of this kind put it.
-            return False
-    if found_NV.shape != expected_NV.shape:
-        return False
-    tolerance = TOLERANCE[model.dtype] * max(1.0, float(expected_NV.abs().max()))
-    return float((found_NV - expected_NV).abs().max()) <= tolerance
+    read = fastest(
+        [logits_at], _own_logits, lambda read: read(model, inputs, at), dtype=model.dtype
+    )
+    return read is logits_at
 
 
 def _sequence(row: Row, place: int) -> PackedSequence:
