@@ -9,9 +9,18 @@ from inspect import isclass
 from types import UnionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    model_validator,
+)
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from raybias.redaction import holds_secret
+from raybias.registry import Registry
 
 Profile = Literal["paper", "strict"]
 
@@ -90,6 +99,33 @@ class Section(BaseModel):
                         return f"{place}.{word}"
         near = difflib.get_close_matches(name, cls.model_fields, n=1, cutoff=0.5)
         return near[0] if near else None
+
+
+class Registered:
+    """A note on a `str`: the names that a registry has, looked up when a value is checked."""
+
+    def __init__(self, registry: Registry[Any]) -> None:
+        self.registry = registry
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {"type": "string", "enum": list(self.registry)}
+
+    def _check(self, name: str) -> str:
+        if name not in self.registry:
+            known = ", ".join(self.registry)
+            raise PydanticCustomError(
+                "name",
+                "unknown {kind}; choose from {known}",
+                {"kind": self.registry.kind, "known": known},
+            )
+        return name
 
 
 class Choices:

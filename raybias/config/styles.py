@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Literal, Self, get_args
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from raybias.config.data import Backbone
-from raybias.config.section import Profile, Section
+from raybias.config.section import Profile, Registered, Section
+from raybias.registry import styles
 
 
 class StyleOptions(Section):
@@ -26,19 +27,7 @@ class StyleOptions(Section):
     drawn per pair."""
 
 
-#: The styles that no rule makes.
-Rewritten = Literal["formal", "informal"]
-Style = Literal[
-    "original",
-    "prefix_1",
-    "prefix_2",
-    "prefix_3",
-    "punctuation",
-    "evidential",
-    "question_answer",
-    "formal",
-    "informal",
-]
+StyleName = Annotated[str, Registered(styles)]
 
 
 class Checkpoint(Section):
@@ -102,24 +91,27 @@ class Rewriting(Checkpoint):
 class Styles(Section):
     """Which styles pairs come in, and how they are made."""
 
-    names: tuple[Style, ...] = Field(("original",), min_length=1)
+    names: tuple[StyleName, ...] = Field(("original",), min_length=1)
     """original, prefix_1 to prefix_3, punctuation, evidential, question_answer by rule; formal
     and informal from `files` or by `rewriting`. A probe takes those that it has."""
     options: StyleOptions = StyleOptions()
     """What the rules leave open."""
     files: tuple[str, ...] = ()
     """Styled pairs of your own: pair_id, style, sent_more, sent_less."""
-    rewriting: dict[Rewritten, Rewriting] = Field(default_factory=dict)
+    rewriting: dict[StyleName, Rewriting] = Field(default_factory=dict)
     """For formal, informal or both: the checkpoint that makes the style, and its judge."""
     seed: int = 0
     """Keys what is drawn per pair."""
 
     @model_validator(mode="after")
     def _each_is_made(self) -> Self:
-        for style in get_args(Rewritten):
-            if style in self.rewriting and style not in self.names:
+        for style in self.rewriting:
+            if styles[style].rule is not None:
+                raise ValueError(f"rewriting makes {style!r}, which a rule makes; take it out")
+            if style not in self.names:
                 raise ValueError(f"rewriting makes {style!r}, which `names` lacks; add it there")
-            if style in self.names and style not in self.rewriting and not self.files:
+        for style in self.names:
+            if styles[style].rule is None and style not in self.rewriting and not self.files:
                 raise ValueError(
                     f"no rule makes {style!r}; give a file of such pairs in `files`, or a"
                     " checkpoint in `rewriting`"

@@ -11,8 +11,10 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 import polars as pl
+import pyarrow as pa
 
 from raybias.errors import DataError
+from raybias.probes.readers import polars_schema
 from raybias.schema import LABELS, Label
 
 #: How labels are written where a user says nothing: names or the papers' numbers.
@@ -92,6 +94,23 @@ def distinct(values: pl.Series, *, where: str) -> pl.Series:
             cure="give every row its own, or leave the column out",
         )
     return values
+
+
+def as_table(frame: pl.DataFrame, schema: pa.Schema, *, where: str) -> pl.DataFrame:
+    """Select the columns of a schema with its types; `DataError` for one that is not so."""
+    for name in schema.names:
+        column(frame, name, where=where)
+    try:
+        return frame.select(schema.names).cast(dict(polars_schema(schema)))
+    except pl.exceptions.PolarsError as error:
+        raise DataError(f"a column has the wrong type ({error})", where=where) from error
+
+
+def needed(data: str | None, *, where: str) -> str:
+    """Return `data` of a section; `DataError` where it is not given."""
+    if not data:
+        raise DataError("needs `data`", where=where, cure="say where its files are")
+    return data
 
 
 def choose(wanted: Iterable[str], known: Iterable[str], *, where: str) -> list[str]:

@@ -36,6 +36,12 @@ def polars_schema(schema: pa.Schema) -> pl.Schema:
     return pl.DataFrame(schema.empty_table()).schema
 
 
+def attribute_name(category: str) -> str:
+    """Return our name of a published category: `grouped_race` and `race` are `race`."""
+    plain = category.removeprefix("grouped_")
+    return "nationality" if plain == "country_by_gdp_ppp_quantile" else plain
+
+
 def list_files(store: Store) -> list[str]:
     """The paths of all files below a folder; `DataError` where it is none."""
     try:

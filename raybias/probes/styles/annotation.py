@@ -13,7 +13,7 @@ import polars as pl
 
 from raybias.errors import DataError
 from raybias.probes.column_checks import column, distinct, filled
-from raybias.probes.pairs.crows_pairs import SIDES
+from raybias.probes.pairs.pair_table import SIDES
 from raybias.probes.readers import read_frame
 from raybias.storage import split_uri
 

@@ -13,7 +13,7 @@ import polars as pl
 
 from raybias.errors import ConfigError, DataError
 from raybias.probes.column_checks import as_text, column, filled
-from raybias.probes.pairs.crows_pairs import SIDES, PairWarning, check_sides
+from raybias.probes.pairs.pair_table import SIDES, PairWarning, check_sides
 from raybias.probes.readers import polars_schema, read_frame
 from raybias.schema import PAIRS
 from raybias.storage import split_uri

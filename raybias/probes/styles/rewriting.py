@@ -11,10 +11,11 @@ from typing import Literal
 
 import polars as pl
 
-from raybias.probes.pairs.crows_pairs import SIDES
+from raybias.probes.pairs.pair_table import SIDES
 from raybias.probes.readers import polars_schema
 from raybias.probes.styles.mirror_edit import mirrored
-from raybias.probes.styles.rules import REWRITTEN_STYLES, check_style
+from raybias.probes.styles.rules import check_style
+from raybias.registry import styles
 from raybias.schema import REWRITTEN_PAIRS
 from raybias.seeding import generator
 
@@ -54,7 +55,7 @@ def rewritten_pairs(
     ------
     ConfigError: the style is made by rule, or none.
     """
-    check_style(style, REWRITTEN_STYLES)
+    check_style(style, [name for name, each in styles.items() if each.rule is None])
     rows: list[_Row] = pairs.select("pair_id", *SIDES).rows()
     keys: list[Key] = [(seed, "rewrite", style, pair_id) for pair_id, _, _ in rows]
     make = _separate if paired == "separate" else _mirror

@@ -18,10 +18,11 @@ import polars as pl
 
 from raybias.config import Probe
 from raybias.errors import DataError
-from raybias.probes import PROBES
+from raybias.probes import base_items, probe_templates
 from raybias.probes.readers import polars_schema
 from raybias.probes.templates.markedness import marked_noun
 from raybias.probes.templates.phrases import follows_its_noun, noun_phrase
+from raybias.registry import probes
 from raybias.schema import CORPUS, EXTRA_GROUPS
 
 #: What `find` returns: which vocabulary, the words found, how often.
@@ -63,7 +64,7 @@ def vocabularies(probe: Probe) -> list[Vocabulary]:
     ------
     DataError: the probe's data is missing or malformed, or no attribute has both.
     """
-    items = PROBES[probe.source].items(probe).filter(~pl.col("group").is_in(EXTRA_GROUPS))
+    items = base_items(probe).filter(~pl.col("group").is_in(EXTRA_GROUPS))
     items = items.filter(pl.col("term").fill_null("").str.strip_chars() != "")
     found: list[Vocabulary] = []
     for (attribute,), own in items.group_by("attribute", maintain_order=True):
@@ -143,9 +144,8 @@ def _taken_apart(
 
 
 def _nouns_of(probe: Probe, attribute: str, items: pl.DataFrame) -> set[str]:
-    read = PROBES[probe.source].templates
-    if read is not None:
-        nouns = {marked_noun(each) for each in read(probe, [attribute])[attribute]}
+    if probes[probe.source].templates is not None:
+        nouns = {marked_noun(each) for each in probe_templates(probe, [attribute])[attribute]}
     else:
         pairs = items.select("text", "term").rows()
         nouns = {noun_phrase(text.partition(term)[2]) for text, term in pairs if term in text}

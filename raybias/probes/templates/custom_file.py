@@ -1,4 +1,4 @@
-"""A user's own probe: one CSV, TSV or Parquet file of labelled sentences about groups.
+"""Read a user's own probe: one CSV, TSV or Parquet file of labelled sentences about groups.
 
 Columns text, label, attribute and group are needed; item_id, template_id and
 term are taken where they are there. Other columns are left alone.
@@ -6,17 +6,25 @@ term are taken where they are there. Other columns are left alone.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import polars as pl
 
 from raybias.errors import DataError
 from raybias.probes.column_checks import as_text, column, distinct, filled, label_numbers
 from raybias.probes.readers import polars_schema, read_frame
+from raybias.registry import probe
 from raybias.schema import ITEMS
 from raybias.storage import split_uri
 
 
-def own_items(uri: str) -> pl.DataFrame:
-    """The items of one file (schema.ITEMS), in its order.
+@probe(
+    "file",
+    about="your own sentences: text, label, attribute, group",
+    data="one .csv, .tsv or .parquet file",
+)
+def own_items(uri: str, attributes: Sequence[str] | None = None) -> pl.DataFrame:
+    """Read the items of one file (schema.ITEMS), in its order.
 
     Without item_id, items are numbered after the file's name; without
     template_id, every item is a cluster of its own; without term, it is null.

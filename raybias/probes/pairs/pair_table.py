@@ -1,0 +1,94 @@
+"""Check the columns of pairs and make schema.PAIRS of them, in style "original".
+
+`sent_more` is about the group that the writers call more stereotyped; `direction` says whether
+it holds the stereotype or its opposite.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Final
+
+import polars as pl
+
+from raybias.errors import DataError
+from raybias.probes.column_checks import column, distinct, filled
+from raybias.probes.readers import polars_schema
+from raybias.schema import PAIRS
+
+ORIGINAL: Final = "original"
+DIRECTIONS: Final = ("stereo", "antistereo")
+#: The types of CrowS-Pairs, in the order of Zhao2025's tables.
+BIAS_TYPES: Final = (
+    *("gender", "race-color", "religion", "socioeconomic", "disability", "nationality"),
+    *("sexual-orientation", "physical-appearance", "age"),
+)
+SIDES: Final = ("sent_more", "sent_less")
+
+
+class PairWarning(UserWarning):
+    """A doubtful value in a file of pairs that is taken as it is."""
+
+
+def check_sides(pairs: pl.DataFrame, *, where: str) -> None:
+    """Refuse a pair that says the same twice: no score could prefer either side.
+
+    Raises
+    ------
+    DataError: names the first such pair and counts them.
+    """
+    more, less = (pairs[side].str.strip_chars() for side in SIDES)
+    same = (more == less).arg_true()
+    if len(same):
+        raise DataError(
+            f"both sides of pair {pairs['pair_id'][same[0]]!r} are {more[same[0]]!r}"
+            + (f" ({len(same)} pairs are such)" if len(same) > 1 else ""),
+            where=f"{where} row {same[0] + 1}",
+            cure="mend or remove it",
+        )
+
+
+def pair_table(frame: pl.DataFrame, *, where: str) -> pl.DataFrame:
+    """Take the columns of schema.PAIRS from a table that has sent_more to pair_id.
+
+    Raises
+    ------
+    DataError: no such column, an empty cell, a repeated pair_id, a direction that is neither, a
+        pair with identical sides, or no rows.
+
+    Warns
+    -----
+    PairWarning: types that CrowS-Pairs does not have; they are kept.
+    """
+    if frame.is_empty():
+        raise DataError("holds no pairs", where=where)
+    taken = {
+        name: filled(column(frame, name, where=where), where=where)
+        for name in (*SIDES, "bias_type", "direction", "pair_id")
+    }
+    distinct(taken["pair_id"], where=where)
+    outside = (~taken["direction"].is_in(DIRECTIONS)).arg_true()
+    if len(outside):
+        raise DataError(
+            f"direction {taken['direction'][outside[0]]!r} is neither stereo nor antistereo",
+            where=f"{where} row {outside[0] + 1}",
+            cure="mend it, or leave the column out",
+        )
+    pairs = pl.DataFrame(taken).with_columns(
+        pl.lit(ORIGINAL).alias("style"), pl.lit(False).alias("kept")
+    )
+    check_sides(pairs, where=where)
+    _name_unknown_types(pairs, where=where)
+    return pairs.select(polars_schema(PAIRS).names())
+
+
+def _name_unknown_types(pairs: pl.DataFrame, *, where: str) -> None:
+    unknown = pairs.filter(~pl.col("bias_type").is_in(BIAS_TYPES))["bias_type"]
+    if len(unknown):
+        names = ", ".join(sorted(set(unknown)))
+        warnings.warn(
+            f"{where}: {len(unknown)} pairs are of types that CrowS-Pairs has not ({names});"
+            " they are kept",
+            PairWarning,
+            stacklevel=4,
+        )
