@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 GROUP: Final = "raybias"
 
 Entry = TypeVar("Entry")
+Code = TypeVar("Code", bound=Callable[..., Any])
 
 
 class Registry(Mapping[str, Entry], Generic[Entry]):
@@ -71,6 +72,15 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
                 cure="rename one, or uninstall its package",
             )
         self._entries[name] = entry
+
+    def register(self, name: str, make: Callable[[Code], Entry]) -> Callable[[Code], Code]:
+        """Return a decorator that registers what `make` returns for the decorated code."""
+
+        def decorate(code: Code) -> Code:
+            self.add(name, make(code), origin=(code.__module__, code.__qualname__))
+            return code
+
+        return decorate
 
     def check(self, name: str) -> None:
         """Refuse a name that is not registered.
@@ -121,10 +131,6 @@ def _import_entry_points() -> None:
             ) from error
 
 
-def _origin(code: Any) -> tuple[str, str]:
-    return code.__module__, code.__qualname__
-
-
 methods: Final[Registry[type[Method]]] = Registry("method", "raybias.methods")
 _AnyMethod = TypeVar("_AnyMethod", bound="Method")
 
@@ -137,7 +143,7 @@ def method(registered: type[_AnyMethod]) -> type[_AnyMethod]:
     ConfigError: another class has the kind.
     """
     kind = str(registered.model_fields["kind"].default)
-    methods.add(kind, registered, origin=_origin(registered))
+    methods.add(kind, registered, origin=(registered.__module__, registered.__qualname__))
     return registered
 
 
@@ -185,15 +191,12 @@ def probe(
     ------
     ConfigError: another probe has the name.
     """
-
-    def register(items: ReadItems) -> ReadItems:
-        source = ProbeSource(
+    return probes.register(
+        name,
+        lambda items: ProbeSource(
             items=items, about=about, attributes=attributes, data=data, templates=templates
-        )
-        probes.add(name, source, origin=_origin(items))
-        return items
-
-    return register
+        ),
+    )
 
 
 ReadPairs = Callable[[str], "pl.DataFrame"]
@@ -245,13 +248,10 @@ def pair_probe(
     ------
     ConfigError: another pair probe has the name.
     """
-
-    def register(items: ReadPairs) -> ReadPairs:
-        source = PairSource(items=items, about=about, data=data, kinds=kinds, schema=schema)
-        pair_probes.add(name, source, origin=_origin(items))
-        return items
-
-    return register
+    return pair_probes.register(
+        name,
+        lambda items: PairSource(items=items, about=about, data=data, kinds=kinds, schema=schema),
+    )
 
 
 Splits = dict[str, "pl.DataFrame"]
@@ -269,12 +269,7 @@ def training_set(name: str) -> Callable[[ReadSplits], ReadSplits]:
     ------
     ConfigError: another training set has the name.
     """
-
-    def register(read: ReadSplits) -> ReadSplits:
-        training_sets.add(name, read, origin=_origin(read))
-        return read
-
-    return register
+    return training_sets.register(name, lambda read: read)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -331,9 +326,4 @@ def style(name: str, *, coreference: bool = False) -> Callable[[Rule], Rule]:
     ------
     ConfigError: another style has the name.
     """
-
-    def register(rule: Rule) -> Rule:
-        styles.add(name, Style(rule=rule, coreference=coreference), origin=_origin(rule))
-        return rule
-
-    return register
+    return styles.register(name, lambda rule: Style(rule=rule, coreference=coreference))

@@ -73,8 +73,9 @@ def write(
     from raybias.cli.styles import chosen_pairs, write_pairs
     from raybias.errors import ConfigError
     from raybias.probes import probe_items
-    from raybias.probes.export import output_suffix, write_items
+    from raybias.probes.export import output_suffix, write_frame
     from raybias.registry import pair_probes
+    from raybias.schema import ITEMS
 
     output_suffix(out)
     in_pairs = name in pair_probes
@@ -95,7 +96,7 @@ def write(
         write_pairs(name, pairs, out)
         return
     items = probe_items(chosen_probe(name, data, attribute, unmarked=unmarked))
-    write_items(items, out)
+    write_frame(items, out, ITEMS)
     counts = items.group_by("attribute", maintain_order=True).len().rows()
     print(tabulate([*counts, ("all", len(items))], headers=("attribute", "items")))
     print(f"written to {out}")

@@ -112,5 +112,5 @@ class Verbalizer(Section):
     """Word for label 2."""
 
     def words(self) -> tuple[str, ...]:
-        """The words in label order."""
+        """Return the words in label order."""
         return tuple(getattr(self, label) for label in LABELS)

@@ -41,12 +41,12 @@ class Checkpoint(Section):
     """Precision of its weights."""
 
     def spec(self) -> Backbone:
-        """The same as the engine loads it."""
+        """Return the checkpoint as a backbone that the engine loads."""
         return Backbone(id=self.model, revision=self.revision, dtype=self.dtype)
 
 
 class Adequacy(Checkpoint):
-    """What decides whether a rewritten sentence still means the same."""
+    """The judge of whether a rewritten sentence still means the same."""
 
     kind: Literal["classifier", "embedding"] = "classifier"
     """A sequence classifier of (sentence, rewritten) whose label 1 says yes, or an encoder whose
@@ -78,12 +78,12 @@ class Rewriting(Checkpoint):
     strict mirror)."""
 
     def resolve(self, profile: Profile) -> Self:
-        """The same with what the profile decides filled in."""
+        """Return the options with what the profile decides filled in."""
         paired = self.paired or ("mirror" if profile == "strict" else "separate")
         return self.model_copy(update={"paired": paired})
 
     def located(self, local: Callable[[str], str]) -> Self:
-        """The same with `local` applied to its two models' ids or paths."""
+        """Return the options with `local` applied to the ids or paths of both models."""
         adequacy = self.adequacy.model_copy(update={"model": local(self.adequacy.model)})
         return self.model_copy(update={"model": local(self.model), "adequacy": adequacy})
 
@@ -119,7 +119,7 @@ class Styles(Section):
         return self
 
     def resolve(self, profile: Profile) -> Self:
-        """The same styles with what the profile decides filled in."""
+        """Return the styles with what the profile decides filled in."""
         made = {style: options.resolve(profile) for style, options in self.rewriting.items()}
         return self.model_copy(update={"rewriting": made})
 
@@ -139,7 +139,7 @@ class Styles(Section):
         return self.model_copy(update={"rewriting": made})
 
     def located(self, local: Callable[[str], str]) -> Self:
-        """The same styles with `local` applied to each file, and each model's id or path."""
+        """Return the styles with `local` applied to each file, and each model's id or path."""
         made = {style: options.located(local) for style, options in self.rewriting.items()}
         files = tuple(local(file) for file in self.files)
         return self.model_copy(update={"files": files, "rewriting": made})

@@ -8,10 +8,10 @@ from typing import Final
 import polars as pl
 
 from raybias.errors import DataError
-from raybias.probes.column_checks import column, filled
+from raybias.probes.column_checks import filled_columns
 from raybias.probes.pairs.pair_table import ORIGINAL
 from raybias.probes.pairs.winobias import CONDITIONS
-from raybias.probes.readers import polars_schema, read_frame
+from raybias.probes.readers import read_frame
 from raybias.registry import pair_probe
 from raybias.schema import COREFERENCES
 from raybias.storage import split_uri
@@ -48,14 +48,10 @@ def own_coreferences(uri: str) -> pl.DataFrame:
     if "wino_type" not in frame.columns:
         frame = frame.with_columns(pl.lit(_OWN_TYPE).alias("wino_type"))
     needed = ("pair_id", "condition", "text", "pronoun", "referent", "wino_type")
-    items = pl.DataFrame(
-        {each: filled(column(frame, each, where=uri), where=uri) for each in needed}
-    )
+    items = filled_columns(frame, needed, where=uri)
     _check_own(items, where=uri)
-    return items.with_columns(
-        pl.format("{}/{}", "pair_id", "condition").alias("item_id"),
-        pl.lit(ORIGINAL).alias("style"),
-    ).select(polars_schema(COREFERENCES).names())
+    item_id = pl.format("{}/{}", "pair_id", "condition")
+    return items.with_columns(item_id=item_id, style=pl.lit(ORIGINAL))
 
 
 def _check_own(items: pl.DataFrame, *, where: str) -> None:

@@ -12,8 +12,7 @@ from typing import Final
 import polars as pl
 
 from raybias.errors import DataError
-from raybias.probes.column_checks import column, distinct, filled
-from raybias.probes.readers import polars_schema
+from raybias.probes.column_checks import distinct, filled_columns, refuse
 from raybias.schema import PAIRS
 
 ORIGINAL: Final = "original"
@@ -38,14 +37,14 @@ def check_sides(pairs: pl.DataFrame, *, where: str) -> None:
     DataError: names the first such pair and counts them.
     """
     more, less = (pairs[side].str.strip_chars() for side in SIDES)
-    same = (more == less).arg_true()
-    if len(same):
-        raise DataError(
-            f"both sides of pair {pairs['pair_id'][same[0]]!r} are {more[same[0]]!r}"
-            + (f" ({len(same)} pairs are such)" if len(same) > 1 else ""),
-            where=f"{where} row {same[0] + 1}",
-            cure="mend or remove it",
-        )
+    same = more == less
+    others = f" ({same.sum()} pairs are such)" if same.sum() > 1 else ""
+    refuse(
+        same,
+        lambda row: f"both sides of pair {pairs['pair_id'][row]!r} are {more[row]!r}{others}",
+        where=where,
+        cure="mend or remove it",
+    )
 
 
 def pair_table(frame: pl.DataFrame, *, where: str) -> pl.DataFrame:
@@ -62,24 +61,18 @@ def pair_table(frame: pl.DataFrame, *, where: str) -> pl.DataFrame:
     """
     if frame.is_empty():
         raise DataError("holds no pairs", where=where)
-    taken = {
-        name: filled(column(frame, name, where=where), where=where)
-        for name in (*SIDES, "bias_type", "direction", "pair_id")
-    }
-    distinct(taken["pair_id"], where=where)
-    outside = (~taken["direction"].is_in(DIRECTIONS)).arg_true()
-    if len(outside):
-        raise DataError(
-            f"direction {taken['direction'][outside[0]]!r} is neither stereo nor antistereo",
-            where=f"{where} row {outside[0] + 1}",
-            cure="mend it, or leave the column out",
-        )
-    pairs = pl.DataFrame(taken).with_columns(
-        pl.lit(ORIGINAL).alias("style"), pl.lit(False).alias("kept")
+    names = (*SIDES, "bias_type", "direction", "pair_id")
+    pairs = filled_columns(frame, names, where=where)
+    distinct(pairs["pair_id"], where=where)
+    refuse(
+        ~pairs["direction"].is_in(DIRECTIONS),
+        lambda row: f"direction {pairs['direction'][row]!r} is neither stereo nor antistereo",
+        where=where,
+        cure="mend it, or leave the column out",
     )
     check_sides(pairs, where=where)
     _name_unknown_types(pairs, where=where)
-    return pairs.select(polars_schema(PAIRS).names())
+    return pairs.with_columns(style=pl.lit(ORIGINAL), kept=False).select(PAIRS.names)
 
 
 def _name_unknown_types(pairs: pl.DataFrame, *, where: str) -> None:

@@ -1,9 +1,9 @@
 """Read WinoBias: sentences in which a pronoun stands for one of two occupations.
 
-Line i of a `pro` file and line i of its `anti` file make a pair; they may differ in more than
-the pronoun, and two pairs are of other sentences altogether: published texts are not mended.
-Where three mentions are bracketed, the first is the occupation and the second the
-pronoun that is asked about, as PromptSource takes them (Zhao2025; spec of its prompts).
+Line i of a `pro` file and line i of its `anti` file are a pair; they may differ in more than the
+pronoun, and two pairs are different sentences: published texts are not corrected. Where three
+mentions are bracketed, the first is the occupation and the second the pronoun that is asked about,
+as PromptSource takes them (Zhao2025).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import polars as pl
 from raybias.errors import DataError
 from raybias.probes.pairs.pair_table import ORIGINAL
 from raybias.probes.readers import polars_schema, read_lines
-from raybias.registry import pair_probe
+from raybias.registry import ReadPairs, pair_probe
 from raybias.schema import COREFERENCES
 from raybias.storage import Store
 
@@ -31,30 +31,6 @@ _PRONOUNS: Final = frozenset(
         *("they", "them", "their", "theirs", "themselves"),
     )
 )
-
-
-@pair_probe(
-    "winobias",
-    about="WinoBias: 1,584 sentences, what does the pronoun stand for (Zhao2025)",
-    data="folder with pro_stereotyped_type1.txt.test and the other three",
-    kinds=WINO_TYPES,
-    schema=COREFERENCES,
-)
-def winobias(data: str) -> pl.DataFrame:
-    """Read the test half; see `_sentences`."""
-    return _sentences(Store(data), split="test")
-
-
-@pair_probe(
-    "winobias_dev",
-    about="WinoBias's development half",
-    data="folder with pro_stereotyped_type1.txt.dev and the other three",
-    kinds=WINO_TYPES,
-    schema=COREFERENCES,
-)
-def winobias_dev(data: str) -> pl.DataFrame:
-    """Read the development half; see `_sentences`."""
-    return _sentences(Store(data), split="dev")
 
 
 def _sentences(store: Store, *, split: Literal["dev", "test"]) -> pl.DataFrame:
@@ -136,3 +112,23 @@ def _referent(sentence: str, mention: re.Match[str]) -> str:
     if referent.split()[0].lower() in _DETERMINERS or not before:
         return referent
     return f"{before[-1]} {referent}" if before[-1].lower() in _DETERMINERS else referent
+
+
+def _register(name: str, split: Literal["dev", "test"], about: str) -> ReadPairs:
+    @pair_probe(
+        name,
+        about=about,
+        data=f"folder with pro_stereotyped_type1.txt.{split} and the other three",
+        kinds=WINO_TYPES,
+        schema=COREFERENCES,
+    )
+    def read(data: str) -> pl.DataFrame:
+        return _sentences(Store(data), split=split)
+
+    return read
+
+
+winobias: Final = _register(
+    "winobias", "test", "WinoBias: 1,584 sentences, what does the pronoun stand for (Zhao2025)"
+)
+winobias_dev: Final = _register("winobias_dev", "dev", "WinoBias's development half")

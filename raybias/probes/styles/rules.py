@@ -91,13 +91,11 @@ def styled_pairs(
     rule = _rule(style, styles)
     given = options or StyleOptions()
     sides = [
-        rule(texts, StyledPair(pair_id=pair_id, options=given, seed=seed))
+        tuple(rule(texts, StyledPair(pair_id=pair_id, options=given, seed=seed)))
         for pair_id, *texts in pairs.select("pair_id", *SIDES).iter_rows()
     ]
-    columns = [
-        pl.Series(name, [each[n] for each in sides], pl.String) for n, name in enumerate(SIDES)
-    ]
-    return pairs.with_columns(*columns, pl.lit(style).alias("style"))
+    schema = dict.fromkeys(SIDES, pl.String)
+    return pairs.with_columns(pl.DataFrame(sides, schema=schema, orient="row"), style=pl.lit(style))
 
 
 def styled_coreferences(
@@ -138,7 +136,7 @@ def _rule(style: str, known: Iterable[str]) -> Rule:
 
 
 def _exclaimed(text: str) -> str:
-    """A final period becomes "!", which is added where no mark is; "!" and "?" stay."""
+    """Make a final period "!", and add "!" where no mark is; "!" and "?" stay."""
     parts = _ENDING.fullmatch(text)
     if parts is None or parts["mark"] in ("!", "?"):
         return text

@@ -1,9 +1,9 @@
-"""How often a corpus marks the probe's nouns with a group's terms, by counting alone.
+"""Count how often a corpus marks the probe's nouns with a group's terms.
 
 A term marks a noun where it stands right before it ("black people"), or right behind it
 if it is one of those ("people with dyslexia"). Texts become lower-case words, so that one
-regular expression per attribute finds nouns together with their marks. It does not know
-where texts come from; counts of parts of a corpus add up.
+regular expression per attribute finds nouns together with their marks. Counts of parts of a
+corpus add up.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Vocabulary:
     """Lower-case and singular."""
 
     def pattern(self) -> str:
-        """Finds, in the words that `find` makes of a text, a noun with the terms around it.
+        """Return an expression for a noun with the terms around it, in the words of `find`.
 
         Its groups are the term before, the noun and the term behind.
         """
@@ -56,7 +56,7 @@ class Vocabulary:
 
 
 def vocabularies(probe: Probe) -> list[Vocabulary]:
-    """The terms of a probe's items and the nouns that stand behind them, by attribute.
+    """Collect the terms of a probe's items and the nouns behind them, by attribute.
 
     An attribute without any such noun, as first names are, is left out.
 
@@ -83,7 +83,7 @@ def vocabularies(probe: Probe) -> list[Vocabulary]:
 
 
 def find(texts: pl.Series, patterns: Sequence[str]) -> pl.DataFrame:
-    """What the patterns of several vocabularies find in some texts (`FOUND`).
+    """Count what the patterns of several vocabularies match in some texts (`FOUND`).
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def find(texts: pl.Series, patterns: Sequence[str]) -> pl.DataFrame:
 
 
 def counts(known: Sequence[Vocabulary], found: pl.DataFrame) -> pl.DataFrame:
-    """Every term with every noun of its attribute (schema.CORPUS), zeros included.
+    """Sum matches per term and noun of an attribute (schema.CORPUS), zeros included.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ def counts(known: Sequence[Vocabulary], found: pl.DataFrame) -> pl.DataFrame:
 def _taken_apart(
     vocabulary: Vocabulary, found: Mapping[str, int]
 ) -> tuple[Counter[tuple[str, str]], Counter[str]]:
-    """How often (term, noun) and the bare noun were found; both in plain words."""
+    """Count (term, noun) and the bare noun; both in plain words."""
     parts = re.compile(vocabulary.pattern())
     lemmas = {_plain(form): noun for noun in vocabulary.nouns for form in _forms(noun)}
     marked: Counter[tuple[str, str]] = Counter()
@@ -153,7 +153,7 @@ def _nouns_of(probe: Probe, attribute: str, items: pl.DataFrame) -> set[str]:
 
 
 def _words(texts: pl.Series) -> pl.Series:
-    """Lower-case words, each between two blanks of its own; punctuation is a word too.
+    """Split texts into lower-case words, each between two blanks; punctuation is a word too.
 
     A word that shared its blank with the next could not be found beside it.
     """
@@ -169,12 +169,12 @@ def _words(texts: pl.Series) -> pl.Series:
 
 
 def _plain(phrase: str) -> str:
-    """A phrase by its words alone, however it was hyphenated."""
+    """Reduce a phrase to its words, however it was hyphenated."""
     return " ".join(_words(pl.Series([phrase]))[0].replace("-", " ").split())
 
 
 def _any(phrases: Iterable[str]) -> str:
-    """Matches any of the phrases, the longest first; hyphens may join their words."""
+    """Build an expression for any of the phrases, longest first; hyphens may join words."""
     words = {tuple(_words(pl.Series([phrase]))[0].split()) for phrase in phrases}
     ordered = sorted(words, key=lambda each: (-len(each), each))
     joined = ("(?:  |-)".join(map(re.escape, each)) for each in ordered)

@@ -54,11 +54,7 @@ def checked(training: TrainingSet, frame: pl.DataFrame, *, where: str) -> pl.Dat
     """
     if frame.is_empty():
         raise DataError("holds no rows", where=where)
-    text = column(frame, training.text_column, where=where)
-    labels = column(frame, training.label_column, where=where)
-    return pl.DataFrame(
-        {
-            "text": filled(text, where=where),
-            "label": label_numbers(labels, where=where, labels=training.labels),
-        }
-    )
+    text = filled(column(frame, training.text_column, where=where), where=where)
+    written = column(frame, training.label_column, where=where)
+    labels = label_numbers(written, where=where, labels=training.labels)
+    return pl.DataFrame({"text": text, "label": labels})

@@ -46,7 +46,7 @@ def _hub(training: TrainingSet) -> Splits:
 
 
 def _hub_frame(training: TrainingSet, split: Any) -> pl.DataFrame:
-    """The split with class numbers written as names, unless the user's map speaks of numbers.
+    """Replace class numbers by names, unless the user's map has numbers.
 
     A two-class set numbers positive 1: taken for the papers' numbers it would be neutral.
     """
