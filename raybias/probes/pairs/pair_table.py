@@ -71,17 +71,12 @@ def pair_table(frame: pl.DataFrame, *, where: str) -> pl.DataFrame:
         cure="mend it, or leave the column out",
     )
     check_sides(pairs, where=where)
-    _name_unknown_types(pairs, where=where)
-    return pairs.with_columns(style=pl.lit(ORIGINAL), kept=False).select(PAIRS.names)
-
-
-def _name_unknown_types(pairs: pl.DataFrame, *, where: str) -> None:
     unknown = pairs.filter(~pl.col("bias_type").is_in(BIAS_TYPES))["bias_type"]
     if len(unknown):
-        names = ", ".join(sorted(set(unknown)))
         warnings.warn(
-            f"{where}: {len(unknown)} pairs are of types that CrowS-Pairs has not ({names});"
-            " they are kept",
+            f"{where}: {len(unknown)} pairs are of types that CrowS-Pairs has not"
+            f" ({', '.join(sorted(set(unknown)))}); they are kept",
             PairWarning,
-            stacklevel=4,
+            stacklevel=3,
         )
+    return pairs.with_columns(style=pl.lit(ORIGINAL), kept=False).select(PAIRS.names)

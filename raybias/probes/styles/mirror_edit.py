@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Final
 
+from raybias.probes.prompts import capital
+
 #: Marks are no words: the ones of the new sentence hold for both sides.
 _WORD: Final = re.compile(r"\w+(?:['\u2019-]\w+)*")
 _Opcode = tuple[str, int, int, int, int]
@@ -134,7 +136,7 @@ def _recased(put: str, before: str, after: str) -> str | None:
     """Apply to `put` the change of case from `before` to `after`; None for any other change."""
     if after == before:
         return put
-    for change in (str.lower, str.upper, _small, _capital):
+    for change in (str.lower, str.upper, _small, capital):
         if change(before) == after:
             return change(put)
     return None
@@ -142,7 +144,3 @@ def _recased(put: str, before: str, after: str) -> str | None:
 
 def _small(text: str) -> str:
     return text[:1].lower() + text[1:]
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -6,7 +6,7 @@ without an adequate rewriting keeps its original and is marked as kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Literal
 
 import polars as pl
@@ -78,13 +78,12 @@ def _separate(rows: Sequence[_Row], keys: Sequence[Key], rewrite: Rewrite) -> li
     texts = [text for _, *sides in rows for text in sides]
     found = rewrite(texts, [key for key in keys for _ in SIDES])
     best = [each[0] if each else None for each in found]
-    made: list[_Made | None] = []
-    for more, less in zip(best[::2], best[1::2], strict=True):
-        if more is None or less is None or more[0].strip() == less[0].strip():
-            made.append(None)
-        else:
-            made.append((more[0], less[0], more[1], less[1]))
-    return made
+    return [
+        (more[0], less[0], more[1], less[1])
+        if more and less and more[0].strip() != less[0].strip()
+        else None
+        for more, less in zip(best[::2], best[1::2], strict=True)
+    ]
 
 
 def _mirror(rows: Sequence[_Row], keys: Sequence[Key], rewrite: Rewrite) -> list[_Made | None]:
@@ -95,7 +94,8 @@ def _mirror(rows: Sequence[_Row], keys: Sequence[Key], rewrite: Rewrite) -> list
     made: list[_Made | None] = []
     for (_, more, less), side, each in zip(rows, drawn, found, strict=True):
         source, other = (less, more) if side else (more, less)
-        pair = _first_mirrored(source, other, each)
+        tried = ((text, mirrored(source, other, text), score) for text, score in each)
+        pair = next(((text, new, score) for text, new, score in tried if new is not None), None)
         if pair is None:
             made.append(None)
         else:
@@ -108,13 +108,3 @@ def _drawn_side(row: _Row, key: Key) -> int:
     """Draw the side to rewrite: 0 for sent_more, 1 for sent_less."""
     wanted = sorted(row[1:])[int(generator(*key, "side").integers(2))]
     return int(wanted != row[1])
-
-
-def _first_mirrored(
-    source: str, other: str, candidates: Iterable[tuple[str, float]]
-) -> tuple[str, str, float] | None:
-    for text, score in candidates:
-        carried = mirrored(source, other, text)
-        if carried is not None:
-            return text, carried, score
-    return None

@@ -88,12 +88,9 @@ def styled_pairs(
     ------
     ConfigError: no such style, or one that has no rule.
     """
-    rule = _rule(style, styles)
-    given = options or StyleOptions()
-    sides = [
-        tuple(rule(texts, StyledPair(pair_id=pair_id, options=given, seed=seed)))
-        for pair_id, *texts in pairs.select("pair_id", *SIDES).iter_rows()
-    ]
+    sides = _apply(
+        style, styles, pairs.select("pair_id", texts=pl.concat_list(SIDES)), options, seed
+    )
     schema = dict.fromkeys(SIDES, pl.String)
     return pairs.with_columns(pl.DataFrame(sides, schema=schema, orient="row"), style=pl.lit(style))
 
@@ -107,15 +104,13 @@ def styled_coreferences(
     ------
     ConfigError: no such style, or one that these sentences cannot have.
     """
-    rule = _rule(style, [name for name, each in styles.items() if each.coreference])
-    given = options or StyleOptions()
-    new: dict[str, str] = {}
-    groups = items.group_by("pair_id", maintain_order=True).agg("item_id", "text")
-    for pair_id, item_ids, texts in groups.iter_rows():
-        changed = rule(texts, StyledPair(pair_id=pair_id, options=given, seed=seed))
-        new |= dict(zip(item_ids, changed, strict=True))
-    texts = pl.Series("text", [new[item_id] for item_id in items["item_id"]], pl.String)
-    return items.with_columns(texts, pl.lit(style).alias("style"))
+    known = [name for name, each in styles.items() if each.coreference]
+    pairs = items.group_by("pair_id", maintain_order=True).agg("item_id", "text")
+    made = _apply(style, known, pairs.select("pair_id", "text"), options, seed)
+    ids = pairs["item_id"].explode()
+    new = dict(zip(ids, [text for texts in made for text in texts], strict=True))
+    texts = pl.col("item_id").replace_strict(new, return_dtype=pl.String)
+    return items.with_columns(text=texts, style=pl.lit(style))
 
 
 def check_style(style: str, known: Iterable[str]) -> None:
@@ -124,7 +119,10 @@ def check_style(style: str, known: Iterable[str]) -> None:
         raise ConfigError(f"no style {style!r} here", cure=f"choose from {', '.join(known)}")
 
 
-def _rule(style: str, known: Iterable[str]) -> Rule:
+def _apply(
+    style: str, known: Iterable[str], pairs: pl.DataFrame, options: StyleOptions | None, seed: int
+) -> list[Sequence[str]]:
+    """Return the restyled sides of each pair, given the columns pair_id and list of sides."""
     check_style(style, known)
     rule = styles[style].rule
     if rule is None:
@@ -132,7 +130,16 @@ def _rule(style: str, known: Iterable[str]) -> Rule:
             f"no rule makes the style {style!r}",
             cure="give a file of styled pairs, or a checkpoint that rewrites them",
         )
-    return rule
+    made: list[Sequence[str]] = []
+    for pair_id, texts in pairs.iter_rows():
+        pair = StyledPair(pair_id=pair_id, options=options or StyleOptions(), seed=seed)
+        made.append(rule(texts, pair))
+        if len(made[-1]) != len(texts):
+            raise ConfigError(
+                f"the rule of style {style!r} made {len(made[-1])} of {len(texts)} sides",
+                cure="return one text per side",
+            )
+    return made
 
 
 def _exclaimed(text: str) -> str:

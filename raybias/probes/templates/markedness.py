@@ -73,7 +73,13 @@ def with_unmarked(
     ------
     ConfigError: a placeholder is empty or given twice.
     """
-    _check(placeholders)
+    for word in placeholders:
+        if not word.strip():
+            raise ConfigError("a placeholder is empty", where="placeholders", cure="give a word")
+        if placeholders.count(word) > 1:
+            raise ConfigError(
+                f"the placeholder {word!r} is given twice", where="placeholders", cure="keep one"
+            )
     parts: list[pl.DataFrame] = []
     for (attribute,), own in items.group_by("attribute", maintain_order=True):
         extra = _extra_rows(str(attribute), templates[str(attribute)], probe, placeholders)
@@ -151,13 +157,3 @@ def marked_noun(each: Slotted) -> str | None:
 
 def _takes_adjective(slot: str) -> bool:
     return slot.endswith(("_adj", "_adj_or_pp"))
-
-
-def _check(placeholders: Sequence[str]) -> None:
-    for word in placeholders:
-        if not word.strip():
-            raise ConfigError("a placeholder is empty", where="placeholders", cure="give a word")
-        if placeholders.count(word) > 1:
-            raise ConfigError(
-                f"the placeholder {word!r} is given twice", where="placeholders", cure="keep one"
-            )
