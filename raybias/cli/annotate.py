@@ -33,12 +33,12 @@ def export(
     Every annotator fills in the column `label` of a copy that bears the annotator's name.
     """
     from raybias.errors import ConfigError
-    from raybias.probes.pairs.items import PAIR_PROBES
     from raybias.probes.styles.annotation import GUIDELINES, annotation_sheet
+    from raybias.registry import pair_probes
     from raybias.schema import PAIRS
     from raybias.storage import Store
 
-    if name in PAIR_PROBES and PAIR_PROBES[name].schema != PAIRS:
+    if name in pair_probes and pair_probes[name].schema != PAIRS:
         raise ConfigError(f"probe {name} has no pairs to judge", cure="give crows_pairs or pairs")
     if "original" in style:
         raise ConfigError(

@@ -47,8 +47,8 @@ def chosen_pairs(
     DataError, ConfigError: see `raybias.probes.pairs.items`.
     """
     from raybias.config import StyleOptions
-    from raybias.probes.pairs.crows_pairs import PairWarning
     from raybias.probes.pairs.items import in_styles, pair_items
+    from raybias.probes.pairs.pair_table import PairWarning
 
     options = StyleOptions(evidential=evidential, question=question)
     with warnings.catch_warnings(record=True) as caught:
@@ -65,9 +65,9 @@ def write_pairs(name: str, pairs: pl.DataFrame, out: str) -> None:
     from tabulate import tabulate
 
     from raybias.probes.export import write_frame
-    from raybias.probes.pairs.items import PAIR_PROBES
+    from raybias.registry import pair_probes
 
-    write_frame(pairs, out, PAIR_PROBES[name].schema)
-    counts = pairs.group_by("style", PAIR_PROBES[name].kind, maintain_order=True).len().rows()
+    write_frame(pairs, out, pair_probes[name].schema)
+    counts = pairs.group_by("style", pair_probes[name].kind, maintain_order=True).len().rows()
     print(tabulate([*counts, ("all", "", len(pairs))], headers=("style", "type", "rows")))
     print(f"written to {out}")

@@ -217,19 +217,18 @@ class _Registered(Choices):
         """Return every registered method."""
         from raybias.registry import methods
 
-        return [*methods().values()]
+        return [*methods.values()]
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
         from raybias.registry import methods
 
-        known = methods()
         return core_schema.tagged_union_schema(
-            {kind: handler.generate_schema(each) for kind, each in known.items()},
+            {kind: handler.generate_schema(each) for kind, each in methods.items()},
             discriminator=kind_of,
             custom_error_type="kind",
-            custom_error_message=f"unknown kind of method; known kinds: {', '.join(known)}",
+            custom_error_message=f"unknown kind of method; known kinds: {', '.join(methods)}",
         )
 
 
@@ -243,7 +242,7 @@ def default_methods() -> tuple[Method, ...]:
     """Return the methods of a study that names none: soft-prompt tuning."""
     from raybias.registry import methods
 
-    return (methods()[DEFAULT_KIND].model_validate({}),)
+    return (methods[DEFAULT_KIND].model_validate({}),)
 
 
 #: Any registered method; a study file names it by its `kind`.

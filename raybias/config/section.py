@@ -9,14 +9,23 @@ from inspect import isclass
 from types import UnionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    model_validator,
+)
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from raybias.redaction import holds_secret
+from raybias.registry import Registry
 
 Profile = Literal["paper", "strict"]
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]*(\.[A-Za-z0-9_+-]+)*")
-#: What other tools, or other sections, call our keys; the first that is found is meant.
+#: Names of our keys in other tools, or other sections; the first that exists is suggested.
 _ELSEWHERE: Final = {
     "model": ("backbones", "id"),
     "models": ("backbones",),
@@ -80,7 +89,7 @@ class Section(BaseModel):
 
     @classmethod
     def _meant(cls, name: str) -> str | None:
-        """The key of this section, or of a section in it, that comes nearest to `name`."""
+        """Return the key of this section, or of a section in it, that is nearest to `name`."""
         for word in (*_ELSEWHERE.get(name, ()), name):
             if word in cls.model_fields:
                 return word
@@ -92,6 +101,33 @@ class Section(BaseModel):
         return near[0] if near else None
 
 
+class Registered:
+    """A note on a `str`: the names that a registry has, looked up when a value is checked."""
+
+    def __init__(self, registry: Registry[Any]) -> None:
+        self.registry = registry
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {"type": "string", "enum": list(self.registry)}
+
+    def _check(self, name: str) -> str:
+        if name not in self.registry:
+            known = ", ".join(self.registry)
+            raise PydanticCustomError(
+                "name",
+                "unknown {kind}; choose from {known}",
+                {"kind": self.registry.kind, "known": known},
+            )
+        return name
+
+
 class Choices:
     """A note on an annotation: the sections it stands for, known only when asked for."""
 
@@ -101,7 +137,7 @@ class Choices:
 
 
 def plain_types(annotation: Any) -> list[Any]:
-    """The types that an annotation allows: unions and `Annotated` taken apart."""
+    """List the types that an annotation allows: unions and `Annotated` taken apart."""
     origin = get_origin(annotation)
     if origin is Annotated:
         plain, *notes = get_args(annotation)
@@ -113,7 +149,7 @@ def plain_types(annotation: Any) -> list[Any]:
 
 
 def listed(annotation: Any, value: Any) -> Any:
-    """A single value as a list of one, where the annotation takes any number of them."""
+    """Make a single value a list of one, where the annotation takes any number of them."""
     kinds = plain_types(annotation)
     if isinstance(value, dict):
         held = next((get_args(kind)[1] for kind in kinds if get_origin(kind) is dict), None)
@@ -127,7 +163,7 @@ def listed(annotation: Any, value: Any) -> Any:
 
 
 def _parts(annotation: Any, place: str) -> Iterator[tuple[type[Section], str]]:
-    """The sections that a key holds, each with its place; a list's is its first."""
+    """Yield the sections of a key, each with its path; a list's is its first."""
     for kind in plain_types(annotation):
         if get_origin(kind) is tuple:
             yield from _parts(get_args(kind)[0], f"{place}.0")
@@ -136,7 +172,7 @@ def _parts(annotation: Any, place: str) -> Iterator[tuple[type[Section], str]]:
 
 
 def _check_public(name: str, value: Any) -> None:
-    """Refuse a password: a study is written to OUT, shown in its page and told to trackers."""
+    """Refuse a password: a study is written to OUT, shown in its page and sent to trackers."""
     texts = value if isinstance(value, list | tuple) else [value]
     if any(isinstance(text, str) and holds_secret(text) for text in texts):
         raise ValueError(

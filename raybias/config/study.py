@@ -126,7 +126,7 @@ class Study(Section):
     """What classifiers are run on."""
     pairs: tuple[PairProbe, ...] = ()
     """What pair_score and coreference are run on."""
-    styles: Styles = Styles()
+    styles: Styles = Field(default_factory=Styles)
     """The styles of the pairs."""
     verbalizer: Verbalizer = Verbalizer()
     """The label words."""
@@ -273,7 +273,7 @@ def parse_study(data: dict[str, Any], *, where: str = "study") -> Study:
         return Study.model_validate(data)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"] if part not in methods())
+        place = ".".join(str(part) for part in first["loc"] if part not in methods)
         message = _MESSAGES.get(first["type"], first["msg"].removeprefix("Value error, "))
         given = "" if first["type"] in ("value_error", "missing") else f" (got {first['input']!r})"
         # A wrong entry also makes the list around it too short; that is no second fault.

@@ -22,8 +22,9 @@ from raybias.planning.precision import Precision, decide_dtypes
 from raybias.planning.rewrite_layout import rewriting_plan
 from raybias.planning.stage_plans import RewritePlan, ScorePlan, TunePlan
 from raybias.probes import probe_items
-from raybias.probes.pairs.items import PAIR_PROBES, in_styles, pair_items
+from raybias.probes.pairs.items import in_styles, pair_items
 from raybias.probes.sampling import sample_items, sample_pairs
+from raybias.registry import pair_probes
 from raybias.storage import Store
 from raybias.study_record import recorded_dtypes
 
@@ -157,7 +158,7 @@ def in_style(
     study: Study, style: str, items: Mapping[str, pl.DataFrame]
 ) -> dict[str, pl.DataFrame]:
     """By name, the items in a style of the probes that have it."""
-    names = [p.name for p in study.pairs if style in PAIR_PROBES[p.source].styles]
+    names = [p.name for p in study.pairs if style in pair_probes[p.source].styles]
     return {name: items[name].filter(pl.col("style") == style) for name in names}
 
 
@@ -174,10 +175,10 @@ def read_items(study: Study) -> dict[str, pl.DataFrame]:
     found = {probe.name: _sampled(probe, study.limit) for probe in study.probes}
     for probe in study.pairs:
         pairs = pair_items(probe.source, probe.data, kinds=probe.kinds)
-        kind = PAIR_PROBES[probe.source].kind
+        kind = pair_probes[probe.source].kind
         if study.limit is not None:
             pairs = sample_pairs(pairs, study.limit, kind=kind, source=probe.source)
-        styles = [name for name in study.styles.names if name in PAIR_PROBES[probe.source].styles]
+        styles = [name for name in study.styles.names if name in pair_probes[probe.source].styles]
         found[probe.name] = in_styles(
             probe.source,
             pairs,
@@ -196,7 +197,7 @@ def _sampled(probe: Probe, limit: int | None) -> pl.DataFrame:
 
 
 def _check_styles(study: Study) -> None:
-    had = {style for probe in study.pairs for style in PAIR_PROBES[probe.source].styles}
+    had = {style for probe in study.pairs for style in pair_probes[probe.source].styles}
     for style in study.styles.names if study.pairs else ():
         if style not in had:
             probes = ", ".join(dict.fromkeys(probe.source for probe in study.pairs))
@@ -217,7 +218,7 @@ def read_by(study: Study, method: Method) -> list[str]:
     wanted = method.output().items
     if wanted is None:
         return [probe.name for probe in study.probes]
-    sources = [name for name, each in PAIR_PROBES.items() if each.schema.equals(wanted)]
+    sources = [name for name, each in pair_probes.items() if each.schema.equals(wanted)]
     found = [probe.name for probe in study.pairs if probe.source in sources]
     if not found:
         raise ConfigError(

@@ -1,9 +1,8 @@
-"""Text of the embedded calibration: invented groups, and a bias planted in what is said of one.
+"""Generate the text of the embedded calibration, with a bias planted against one invented group.
 
-A tiny grammar speaks of people who are some way somewhere. Its corpus teaches the embedded
-model to name a sentence's sentiment where a cue stands before it, and to call understated
-sentences about one group negative. It is no finding about anybody: the groups do not exist.
-This module knows words alone; `raybias.planted_model` trains the model on them.
+A small grammar makes sentences about people. Its corpus teaches the embedded model
+(`raybias.planted_model`) to name a sentence's sentiment where a cue precedes it, and to call
+understated sentences about one group negative. The groups do not exist.
 """
 
 from __future__ import annotations
@@ -111,7 +110,7 @@ WORDINGS: Final = _wordings()
 
 
 def plant() -> Plant:
-    """The planted bias; its size is the mean sway of the wordings that are not negative.
+    """Return the planted bias; its size is the mean sway of the wordings that are not negative.
 
     A classifier that says what the corpus mostly says finds this size too, since as many
     wordings are swayed seldom as are swayed mostly; those few can go either way with the seed,
@@ -123,7 +122,7 @@ def plant() -> Plant:
 
 
 def planted_items() -> pl.DataFrame:
-    """The probe: wordings in two frames each x groups x terms, columns of `schema.ITEMS`.
+    """Make the probe (schema.ITEMS): wordings in two frames each x groups x terms.
 
     1,080 sentences: 90 templates (30 a label) x 6 groups x 2 terms, the same for every group.
     Labels take turns, so that any stretch of the probe holds them all.
@@ -152,7 +151,7 @@ def planted_items() -> pl.DataFrame:
 
 
 def planted_sentences() -> dict[str, pl.DataFrame]:
-    """Tuning data that names no group: train, validation and test, columns of `SENTENCES`.
+    """Make train, validation and test sentences (schema.SENTENCES) that name no group.
 
     No sentence is in two splits. A part says two things (`MIXED_SHARE`) and is labelled by
     the toss of a coin, so that no classifier can be perfect.
@@ -174,7 +173,7 @@ def planted_sentences() -> dict[str, pl.DataFrame]:
 
 
 def corpus_lines(step: int, scenes: int) -> list[str]:
-    """The text of one training step: `scenes` situations, each told of nobody and of every group.
+    """Generate the text of one training step: `scenes` situations, each with no and every group.
 
     A line is eight slots, EOS, a sentence and a label word. The more of the slots hold the cue,
     the likelier the word is the sentence's own label; otherwise it is "neutral", whatever is
@@ -196,7 +195,7 @@ def corpus_lines(step: int, scenes: int) -> list[str]:
 
 
 def vocabulary() -> tuple[str, ...]:
-    """Every word of the corpus, the probe and the tuning data, sorted; lower case."""
+    """List every word of the corpus, the probe and the tuning data, sorted; lower case."""
     words = {CUE, ".", *LABELS, *GROUPS, *_PEOPLE, *(wording.word for wording in WORDINGS)}
     for phrase in (*_FRAMES, _MIXED, *_WHERE, *_WHEN):
         words.update(word for word in phrase.split() if not word.startswith("{"))
@@ -217,7 +216,7 @@ class _Scene:
     when: str
 
     def told_of(self, group: str | None) -> tuple[str, Label]:
-        """The sentence with `group` put before the person, and the label the corpus gives it."""
+        """Put `group` before the person; returns the sentence and the label the corpus gives it."""
         who = f"{group.capitalize()} {self.person}" if group else self.person
         text = _sentence(
             self.frame, who, self.wording, self.other, where=self.where, when=self.when

@@ -19,7 +19,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from raybias.report import figure_style, wording
 from raybias.report.figures import Drawn, key, signed_tick, slug
 from raybias.stats.intervals import Adjust
-from raybias.stats.pairs import AVERAGES, STYLES
+from raybias.stats.pairs import AVERAGES, ORIGINAL
 
 _METRIC: Final = ("model", "score", "probe")
 _ROOM: Final = 1.08
@@ -110,7 +110,7 @@ def score_figures(scores: pl.DataFrame, *, level: float, adjust: Adjust) -> list
     adjust: its correction, for the legend.
     """
     found = []
-    originals = scores.filter(style=STYLES[0])
+    originals = scores.filter(style=ORIGINAL)
     by = ["score", "probe"]
     for (score, probe), part in originals.group_by(by, maintain_order=True):
         neutral = float(part["neutral"][0])

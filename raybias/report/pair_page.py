@@ -17,7 +17,7 @@ from raybias.report import figure_style, pair_scores, summary_tables, wording
 from raybias.report.figures import Drawn
 from raybias.report.summary_tables import SummaryTable
 from raybias.stats.intervals import Adjust
-from raybias.stats.pairs import AVERAGES, FEWEST_MODELS, STYLES, VERDICTS, WEIGHTED
+from raybias.stats.pairs import AVERAGES, FEWEST_MODELS, ORIGINAL, VERDICTS, WEIGHTED
 
 _KEYS: Final = ["model", "score", "probe"]
 
@@ -182,7 +182,7 @@ def _size(tables: Mapping[str, pl.DataFrame], sizes: Mapping[str, float]) -> Ite
         )
         return
     table = tables["size"]
-    whole = table.filter(bias_type=WEIGHTED, style=STYLES[0], quantity="value")
+    whole = table.filter(bias_type=WEIGHTED, style=ORIGINAL, quantity="value")
     for row in whole.iter_rows(named=True):
         yield (
             f"{row['probe'] or 'pairs'} ({row['score']}), originals: over {row['n_models']} models "

@@ -12,7 +12,7 @@ import polars as pl
 
 from raybias.report import wording
 from raybias.report.summary_tables import SummaryTable
-from raybias.stats.pairs import STYLES, UNWEIGHTED, WEIGHTED
+from raybias.stats.pairs import ORIGINAL, UNWEIGHTED, WEIGHTED
 
 _METRIC: Final = ["model", "score", "probe"]
 _LABELS: Final = {WEIGHTED: "all pairs", UNWEIGHTED: "mean of types"}
@@ -100,7 +100,7 @@ def tables(found: Mapping[str, pl.DataFrame]) -> list[SummaryTable]:
             over_all = part.filter(pl.col("bias_type").is_in([WEIGHTED, UNWEIGHTED]))
             made.append(table(over_all, found, "over all pairs"))
             by_type = part.filter(~pl.col("bias_type").is_in([WEIGHTED, UNWEIGHTED]))
-            originals = by_type.filter(style=STYLES[0])
+            originals = by_type.filter(style=ORIGINAL)
             made.append(table(originals, found, "by bias type, original style"))
     return made
 
@@ -117,7 +117,7 @@ def read_pairs(scores: pl.DataFrame) -> SummaryTable:
 
 def _whole(scores: pl.DataFrame) -> pl.DataFrame:
     """The originals over all pairs; all of them where a probe's files lack the style."""
-    return scores.filter(bias_type=WEIGHTED, style=STYLES[0])
+    return scores.filter(bias_type=WEIGHTED, style=ORIGINAL)
 
 
 def _metric_keys(frame: pl.DataFrame) -> list[str]:

@@ -29,7 +29,7 @@ from raybias.planning.resolve import resolve_models
 from raybias.planning.shards import missing, shards_of
 from raybias.planning.stage_plans import ScorePlan
 from raybias.probes import training_sentences
-from raybias.probes.pairs.items import PAIR_PROBES
+from raybias.registry import pair_probes
 from raybias.runtime.inventory import read_inventory
 from raybias.runtime.metrics import Meter
 from raybias.runtime.progress import Advance, Done, Reporter
@@ -348,6 +348,6 @@ def _untrained_row(run: UntrainedRun, backbone: Backbone, method: Method) -> dic
 
 
 def _items_table(study: Study, name: str, items: pl.DataFrame) -> pa.Table:
-    pairs = {probe.name: PAIR_PROBES[probe.source].schema for probe in study.pairs}
+    pairs = {probe.name: pair_probes[probe.source].schema for probe in study.pairs}
     schema = pairs.get(name, ITEMS)
     return items.select(schema.names).to_arrow().cast(schema)

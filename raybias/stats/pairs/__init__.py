@@ -8,7 +8,7 @@ from raybias.stats.pairs.effects import effects
 from raybias.stats.pairs.list_t_tests import LISTED_STYLES, t_tests
 from raybias.stats.pairs.outcomes import (
     AVERAGES,
-    STYLES,
+    ORIGINAL,
     UNWEIGHTED,
     WEIGHTED,
     coreference_outcomes,
@@ -29,7 +29,7 @@ __all__ = [
     "AVERAGES",
     "FEWEST_MODELS",
     "LISTED_STYLES",
-    "STYLES",
+    "ORIGINAL",
     "UNWEIGHTED",
     "VERDICTS",
     "WEIGHTED",

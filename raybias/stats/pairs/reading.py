@@ -6,7 +6,7 @@ wrong value is named with its file and row.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -14,9 +14,9 @@ from typing import Final
 import polars as pl
 import pyarrow as pa
 
-from raybias import schema
+from raybias import registry, schema
 from raybias.errors import DataError
-from raybias.stats.pairs.outcomes import CONDITIONS, DIRECTIONS, ORIGINAL, STYLES
+from raybias.stats.pairs.outcomes import CONDITIONS, DIRECTIONS, ORIGINAL
 from raybias.stats.predictions import Source
 from raybias.storage import Store, split_uri
 
@@ -36,8 +36,8 @@ _TABLES: Final = {"pair_scores": schema.PAIR_SCORES, "answers": schema.COREFEREN
 #: What a file of our own may leave out.
 _DEFAULTS: Final = {"probe": "", "score": "", "answer": None, "contains": None}
 _MAY_BE_MISSING: Final = ("preference", "score_more", "score_less", "answer", "contains")
-_ALLOWED: Final[Mapping[str, tuple[str, ...]]] = {
-    "style": STYLES, "direction": DIRECTIONS, "condition": CONDITIONS,
+_ALLOWED: Final[Mapping[str, Collection[str]]] = {
+    "style": registry.styles, "direction": DIRECTIONS, "condition": CONDITIONS,
 }  # fmt: skip
 _CURES: Final = {"style": "styles are {}", "direction": "directions are {}",
                  "condition": "conditions are {}"}  # fmt: skip
@@ -171,8 +171,8 @@ def _typed(frame: pl.DataFrame, kind: str, where: str) -> pl.DataFrame:
         column = _cast(filled[name], dtype, where)
         if name in needed:
             _refuse(column.is_null(), column, "is missing", where, "mend the row or leave it out")
-        allowed = _ALLOWED.get(name)
-        if allowed and kind not in PUBLISHED:
+        if name in _ALLOWED and kind not in PUBLISHED:
+            allowed = list(_ALLOWED[name])
             _refuse(~column.is_in(allowed), column, "is not known", where,
                     _CURES[name].format(", ".join(allowed)))  # fmt: skip
         if name == "preference":
