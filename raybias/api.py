@@ -134,7 +134,7 @@ def gaps(
 
     paths = [str(file) for file in files]
     rules = report.rules_of_files(paths, profile=profile, reference_groups=reference_groups)
-    return stats.judged_gaps(stats.read_counts(paths), rules)
+    return stats.judged_gaps(stats.read_counts(paths, metrics=rules.statistics.metrics), rules)
 
 
 def probe_items(probe: Probe) -> pl.DataFrame:
