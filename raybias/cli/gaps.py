@@ -34,6 +34,7 @@ def gaps(
             "folder of them. A study's output is judged as its report is."
         ),
     ],
+    *,
     profile: Annotated[
         Profile | None,
         typer.Option(
@@ -55,6 +56,13 @@ def gaps(
             "repeated. By default the study's or the papers' lists, else all groups."
         ),
     ] = None,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What gaps are taken of: negative_fpr, positive_fpr, accuracy, or a package's "
+            "metric; may be repeated. By default the study's, else the first two."
+        ),
+    ] = None,
     out: Annotated[
         str | None, typer.Option(help="Folder or URI for tables (CSV) and figures (SVG).")
     ] = None,
@@ -69,7 +77,11 @@ def gaps(
 
     chosen = _references(reference or [])
     rules = report.rules_of_files(
-        files, profile=profile, interval=interval, reference_groups=chosen
+        files,
+        profile=profile,
+        interval=interval,
+        reference_groups=chosen,
+        metrics=metric or (),
     )
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", stats.StatisticsWarning)

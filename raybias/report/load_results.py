@@ -1,6 +1,7 @@
 """Load what a finished OUT holds: its runs, and its predictions as counts.
 
-Everything is read through `Store`, so that any file system works. It knows neither how runs were made nor how gaps are judged.
+Everything is read through `Store`, so that any file system works. It knows neither how runs
+were made nor how gaps are judged.
 """
 
 from __future__ import annotations

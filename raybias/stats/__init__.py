@@ -20,7 +20,6 @@ from raybias.stats.likelihood_readout import (
 )
 from raybias.stats.markedness import markedness, members
 from raybias.stats.metric import DEFAULT, check_metrics
-from raybias.stats.paper_tsv import write_paper_tsv
 from raybias.stats.predictions import Source, read_predictions
 from raybias.stats.rates import ALL, accuracies, rates
 from raybias.stats.reference_groups import (
@@ -29,7 +28,6 @@ from raybias.stats.reference_groups import (
     UnevenRuns,
     check_reference_groups,
 )
-from raybias.stats.run_checks import checked_runs, fingerprints
 from raybias.stats.summaries import composition, extremes, net_significance, spans, spans_mean
 
 __all__ = [
@@ -55,13 +53,11 @@ __all__ = [
     "cells",
     "check_metrics",
     "check_reference_groups",
-    "checked_runs",
     "composition",
     "corpus_correlations",
     "count_files",
     "excluded",
     "extremes",
-    "fingerprints",
     "gaps",
     "judged_gaps",
     "judged_tables",
@@ -79,5 +75,4 @@ __all__ = [
     "unreadable",
     "with_likelihood",
     "without_extras",
-    "write_paper_tsv",
 ]

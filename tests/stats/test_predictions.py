@@ -12,6 +12,7 @@ from stats_data import predictions
 
 from raybias import schema, stats
 from raybias.errors import DataError
+from raybias.papers.kohankhaki2024 import write_predictions
 from raybias.stats.paper_tsv import COLUMNS
 
 TYPES = pl.Schema(schema.PREDICTIONS)
@@ -57,7 +58,7 @@ def test_paper_tsv_round_trip(tmp_path: Path, name: str) -> None:
         attribute=pl.col("attribute").replace("colour", "names_gender"),
     )  # fmt: skip
     path = tmp_path / name
-    stats.write_paper_tsv(table, path, num_params={"m0": 0.125})
+    write_predictions(table, path, num_params={"m0": 0.125})
     raw = gzip.decompress(path.read_bytes()) if name.endswith(".gz") else path.read_bytes()
     header, first, *_ = raw.decode().splitlines()
     assert header == "\t".join(COLUMNS)
@@ -76,7 +77,7 @@ def test_paper_tsv_refuses_what_it_cannot_hold(tmp_path: Path) -> None:
         (table.with_columns(text=pl.lit("a"), pred=pl.lit(None, pl.Int8)), "have no label"),
     ):
         with pytest.raises(DataError, match=message):
-            stats.write_paper_tsv(bad, tmp_path / "out.tsv")
+            write_predictions(bad, tmp_path / "out.tsv")
     assert not list(tmp_path.iterdir())
 
 
