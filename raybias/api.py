@@ -112,6 +112,7 @@ def gaps(
     *,
     profile: Profile | None = None,
     reference_groups: Mapping[str, Sequence[str]] | None = None,
+    metrics: Sequence[str] = (),
 ) -> pl.DataFrame:
     """Gaps (`schema.GAPS`) of prediction files: Kohankhaki2024's TSV, our Parquet, or an OUT.
 
@@ -123,6 +124,7 @@ def gaps(
     profile: states the statistics by this profile; by default the study's, else strict.
     reference_groups: per attribute, the groups whose mean a gap is taken from; by default the
         study's, else the papers'.
+    metrics: what gaps are taken of; by default the study's, else the two false positive rates.
 
     Raises
     ------
@@ -133,8 +135,10 @@ def gaps(
     from raybias import report, stats
 
     paths = [str(file) for file in files]
-    rules = report.rules_of_files(paths, profile=profile, reference_groups=reference_groups)
-    return stats.judged_gaps(stats.read_counts(paths), rules)
+    rules = report.rules_of_files(
+        paths, profile=profile, reference_groups=reference_groups, metrics=metrics
+    )
+    return stats.judged_gaps(stats.read_counts(paths, metrics=rules.statistics.metrics), rules)
 
 
 def probe_items(probe: Probe) -> pl.DataFrame:

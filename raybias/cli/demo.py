@@ -54,44 +54,30 @@ def demo_study() -> Study:
 
 
 def verdict(gaps: pl.DataFrame, planted: Plant) -> str:
-    """What the calibration says.
+    """Say how the calibration ended.
 
     Raises
     ------
     WorkFailed: the planted bias was not found, or another was.
     """
-    what = f"{planted.rate} of {planted.group} ({planted.attribute}) by {_points(planted)}"
-    rows = [*gaps.iter_rows(named=True)]
-    flagged = [row for row in rows if row["significant"]]
-    # The same gap in every run has no verdict; of a group that nothing was planted for it is none.
-    flagged += [row for row in rows if row["significant"] is None and row["gap"]]
-    place = (planted.attribute, planted.group)
-    others = sorted({row["group"] for row in flagged if (row["attribute"], row["group"]) != place})
-    found = [
-        row
-        for row in flagged
-        if row["significant"]
-        and (row["attribute"], row["group"]) == place
-        and row["rate"] == planted.rate
-        and row["gap"] * planted.direction > 0
-    ]
-    if not found:
+    from raybias.report import calibration
+
+    size = planted.direction * (planted.size or 0)
+    what = f"{planted.rate} of {planted.group} ({planted.attribute}) by {size:+.3f}"
+    judged = calibration(planted, gaps)
+    if judged is None or not judged.detected:
         raise WorkFailed(
             f"the planted bias was not found: {what}", where="demo", cure="see its report.html"
         )
-    if others:
+    if judged.flagged:
         raise WorkFailed(
-            f"groups without a planted bias were flagged: {', '.join(others)}",
+            f"groups without a planted bias were flagged: {', '.join(judged.flagged)}",
             where="demo",
             cure="see its report.html",
         )
-    row = found[0]
+    row = judged.rows[0]
     return (
         f"planted: {what}\n"
         f"found:   {row['gap']:+.3f}, interval [{row['low']:+.3f}, {row['high']:+.3f}];"
         " the right group and sign, and no other group is flagged"
     )
-
-
-def _points(planted: Plant) -> str:
-    return f"{planted.direction * planted.size:+.3f}"

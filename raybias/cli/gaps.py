@@ -34,6 +34,7 @@ def gaps(
             "folder of them. A study's output is judged as its report is."
         ),
     ],
+    *,
     profile: Annotated[
         Profile | None,
         typer.Option(
@@ -55,6 +56,13 @@ def gaps(
             "repeated. By default the study's or the papers' lists, else all groups."
         ),
     ] = None,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What gaps are taken of: negative_fpr, positive_fpr, accuracy, or a package's "
+            "metric; may be repeated. By default the study's, else the first two."
+        ),
+    ] = None,
     out: Annotated[
         str | None, typer.Option(help="Folder or URI for tables (CSV) and figures (SVG).")
     ] = None,
@@ -69,19 +77,22 @@ def gaps(
 
     chosen = _references(reference or [])
     rules = report.rules_of_files(
-        files, profile=profile, interval=interval, reference_groups=chosen
+        files,
+        profile=profile,
+        interval=interval,
+        reference_groups=chosen,
+        metrics=metric or (),
     )
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", stats.StatisticsWarning)
-        counts = stats.read_counts(files)
-        table = stats.judged_gaps(counts, rules)
-        derived = report.derived_tables(counts, table, rules.statistics)
+        counts = stats.read_counts(files, metrics=rules.statistics.metrics)
+        derived = stats.judged_tables(counts, rules)
     for message in dict.fromkeys(str(warning.message) for warning in caught):
         print(f"raybias: warning: {message}", file=sys.stderr)
     tables = {name: derived[name] for name in _TABLES if derived[name].height}
     if out is not None:
         _write(Store(out), tables, rules.statistics.level)
-    _show(table, tables, _by_papers(counts, rules))
+    _show(tables, _by_papers(counts, rules))
     if out is not None:
         print(f"\n{', '.join(tables)} and figures are in {Store(out).uri}")
 
@@ -91,7 +102,8 @@ def _by_papers(counts: stats.Counts, rules: stats.GapRules) -> pl.DataFrame | No
     from raybias import stats
     from raybias.config import Statistics
 
-    papers = Statistics().resolve("paper")
+    metrics = {"metrics": rules.statistics.metrics}
+    papers = Statistics().resolve("paper").model_copy(update=metrics)
     if rules.statistics == papers:
         return None
     with warnings.catch_warnings():
@@ -139,17 +151,15 @@ def _references(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
     return chosen
 
 
-def _show(
-    gaps: pl.DataFrame, tables: Mapping[str, pl.DataFrame], papers: pl.DataFrame | None
-) -> None:
+def _show(tables: Mapping[str, pl.DataFrame], papers: pl.DataFrame | None) -> None:
     import polars as pl
     from tabulate import tabulate
 
     from raybias import schema
 
-    table, marks = gaps, ["significant"]
+    table, marks = tables["gaps"], ["significant"]
     if papers is not None:
-        table = gaps.join(papers, on=_row_names(), maintain_order="left")
+        table = table.join(papers, on=_row_names(), maintain_order="left")
         marks += ["survives", "paper"]
     keys = ["model", *(name for name in schema.KEYS[1:] if table[name].n_unique() > 1)]
     words = table.with_columns(

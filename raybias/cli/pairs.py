@@ -61,13 +61,14 @@ def pairs(
     paired difference from the style `original`.
     """
     from raybias.errors import OutputError
+    from raybias.papers.zhao2025 import PRINTED
     from raybias.report import write_pair_page
     from raybias.report.pairs import PairRules, pair_tables
     from raybias.stats.pairs import read_score_files
     from raybias.storage import Store
 
     sizes = _sizes(size or [])
-    scores = read_score_files(files)
+    scores = read_score_files(files, PRINTED)
     _check_models(sizes, scores)
     judged = Statistics().resolve(profile)
     rules = PairRules.of(profile, judged, scale=scale, margin=margin, sizes=sizes)
@@ -103,7 +104,7 @@ def _sizes(texts: Sequence[str]) -> dict[str, float]:
 def _check_models(sizes: Mapping[str, float], scores: ScoreFiles) -> None:
     from raybias.errors import ConfigError
 
-    frames = (scores.pair_scores, scores.answers, *scores.published.values())
+    frames = (scores.pair_scores, scores.answers, *scores.printed.values())
     models = {model for frame in frames if frame is not None for model in frame["model"]}
     for model in sizes:
         if model not in models:

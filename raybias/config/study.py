@@ -43,6 +43,8 @@ class Statistics(Section):
     """Draws of the template-cluster bootstrap."""
     bootstrap_seed: int = 0
     """Seed of the bootstrap."""
+    metrics: tuple[str, ...] = Field(("negative_fpr", "positive_fpr"), min_length=1)
+    """What gaps are taken of: `negative_fpr`, `positive_fpr`, `accuracy`, or a package's metric."""
 
     def resolve(self, profile: Profile) -> Self:
         """The same rules with what the profile decides filled in."""

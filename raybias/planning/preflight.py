@@ -12,7 +12,7 @@ import polars as pl
 
 from raybias.config import Method, Study, StudyText
 from raybias.planning.plan import read_by
-from raybias.stats import check_reference_groups
+from raybias.stats import check_metrics, check_reference_groups
 
 if TYPE_CHECKING:
     from raybias.engine.backbone import TextEncoder
@@ -33,11 +33,12 @@ def check_inputs(study: Study, items: Items, sentences: Sentences) -> None:
     ModelError: a model or tokenizer that a method cannot use, label words that share a token,
         LoRA targets that match nothing, or texts longer than the context.
     DataError: a training set without the splits that a method needs, or too few shots.
-    ConfigError: label words that an answer cannot be read by, or reference groups that a probe
-        does not have.
+    ConfigError: label words that an answer cannot be read by, a metric that is not registered,
+        or reference groups that a probe does not have.
     """
     from raybias.engine.backbone import load_tokenizer
 
+    check_metrics(study.statistics.metrics)
     check_references(study, items)
     for method in study.methods:
         method.check_label_words(study.verbalizer.words())

@@ -82,9 +82,9 @@ class Plant:
 
     attribute: str
     group: str
-    rate: Literal["negative_fpr", "positive_fpr"]
+    rate: str
     direction: Literal[-1, 1]
-    size: float
+    size: float | None = None
 
 
 @dataclass(frozen=True)

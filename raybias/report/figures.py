@@ -50,8 +50,7 @@ def gap_figures(gaps: pl.DataFrame, *, level: float) -> dict[tuple[str, str, str
         part = gaps.filter(probe=probe, attribute=attribute)
         reach = _reach(part)
         for rate in part["rate"].unique(maintain_order=True):
-            known = wording.RATES.get(rate)
-            title = f"{attribute}: {f'wrongly called {known.called}' if known else rate}"
+            title = f"{attribute}: {wording.rate_title(rate)}"
             figures[probe, attribute, rate] = Drawn(
                 slug("gaps", probe, attribute, rate),
                 title,
@@ -81,11 +80,12 @@ def span_figures(spans: pl.DataFrame) -> dict[str, Drawn]:
 
 
 def group_order(part: pl.DataFrame) -> list[str]:
-    """The groups of one attribute: the most often wrongly called negative first."""
+    """The groups of one attribute: those that are harmed most first."""
+    harmful = [rate for rate in part["rate"].unique() if wording.effect(rate, 1) == "harm"]
     ordered = (
         part.group_by("group")
         .agg(
-            worst=pl.col("gap").filter(pl.col("rate") == "negative_fpr").mean(),
+            worst=pl.col("gap").filter(pl.col("rate").is_in(harmful)).mean(),
             other=pl.col("gap").mean(),
         )
         .sort("worst", "other", "group", descending=[True, True, False], nulls_last=True)
@@ -220,8 +220,7 @@ def _span_figure(part: pl.DataFrame, title: str) -> str:
             axes.set_yticks(range(len(names)), [_shortened(n) for n in names], parse_math=False)
             axes.set_ylim(len(names) - 0.5, -0.5)
             axes.set_xlim(left=0)
-            known = wording.RATES.get(rate)
-            axes.set_title(f"wrongly called {known.called}" if known else rate)
+            axes.set_title(wording.rate_title(rate))
             axes.set_xlabel("highest minus lowest gap")
         _span_legend(figure, [str(probe) or "probe" for probe in probes])
         described = "; ".join(

@@ -83,8 +83,10 @@ def gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame]) 
     of_marks = marked_figures(tables["markedness"], level=level)
     for figure in (each for some in (drawn, of_spans, of_marks) for each in some.values()):
         store.write_text(f"figures/{figure.name}.svg", figure.svg)
+    measured = tables["gaps"]["rate"].unique().sort().to_list()
     return {
-        "rate_names": {r: f"wrongly called {w.called} ({r})" for r, w in wording.RATES.items()},
+        "metrics": [wording.RATES[r] for r in measured if r in wording.RATES],
+        "rate_names": {r: f"{wording.rate_title(r)} ({r})" for r in measured if r in wording.RATES},
         "span_figures": inlined(of_spans, "s") if _several(tables["spans"]) else [],
         "parts": _parts(tables["gaps"], drawn),
         "marked_parts": markedness_section.marked_parts(tables["markedness"], of_marks),
@@ -191,8 +193,7 @@ def _blocks(part: pl.DataFrame, rates: tuple[str, ...]) -> tuple[Block, ...]:
 
 
 def _cell(row: Mapping[str, Any]) -> Cell:
-    known = wording.RATES.get(row["rate"])
-    effect = known.effect(row["gap"]) if known is not None and row["survives"] else ""
+    effect = wording.effect(row["rate"], row["gap"]) if row["survives"] else ""
     often = "more often" if effect and row["gap"] > 0 else "less often"
     return Cell(
         gap=wording.signed(row["gap"]),

@@ -54,8 +54,7 @@ def _figure(part: pl.DataFrame, title: str, level: float) -> str:
         panels = figure.subplots(1, len(rates), sharex=True, sharey=True, squeeze=False)[0]
         for axes, rate in zip(panels, rates, strict=True):
             _panel(axes, part.filter(rate=rate), groups)
-            known = wording.RATES.get(rate)
-            axes.set_title(f"wrongly called {known.called}" if known else rate)
+            axes.set_title(wording.rate_title(rate))
             axes.set_xlabel(f"difference of rates with {100 * level:g}% interval")
         figure.suptitle(title, parse_math=False, fontsize=11, x=0.01, ha="left")
         _legend(figure, part)

@@ -169,8 +169,7 @@ def _neutral(part: pl.DataFrame) -> list[str]:
     said = []
     for rate in part["rate"].unique(maintain_order=True):
         rows = part.filter(rate=rate, effect="neutral_effect")
-        known = wording.RATES.get(rate)
-        name = f"wrongly calling it {known.called}" if known else rate
+        name = f"being {wording.rate_title(rate)}"
         if rows.is_empty():
             continue
         if rows.height == 1:

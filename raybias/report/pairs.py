@@ -14,6 +14,7 @@ import polars as pl
 
 from raybias.config import Profile, Statistics, Study
 from raybias.errors import DataError
+from raybias.papers import zhao2025
 from raybias.report import wording
 from raybias.report.load_results import as_frame
 from raybias.report.pair_figures import effect_figures, score_figures
@@ -139,7 +140,7 @@ def pair_tables(files: pairs.ScoreFiles, rules: PairRules) -> dict[str, pl.DataF
             tables["table2_summary"] = pairs.summary(
                 tables["tables8_9_scores"], effects, strict=rules.strict
             )
-    tables |= _published(files.published, rules)
+    tables |= _published(files.printed, rules)
     order = [name for name in TABLES if name in tables]
     rest = [name for name in tables if name not in TABLES]
     return {name: tables[name] for name in (*order, *rest) if tables[name].height}
@@ -152,7 +153,7 @@ def _sizes(scores: pl.DataFrame, effects: pl.DataFrame, rules: PairRules) -> pl.
 
 
 def _published(printed: Mapping[str, pl.DataFrame], rules: PairRules) -> dict[str, pl.DataFrame]:
-    checks, rows = pairs.check_published(printed)
+    checks, rows = zhao2025.check_published(printed)
     tables = dict(rows)
     if checks:
         tables["published_checks"] = pl.DataFrame(
@@ -163,11 +164,11 @@ def _published(printed: Mapping[str, pl.DataFrame], rules: PairRules) -> dict[st
             ]
         )  # fmt: skip
     if "tables8_9" in printed:
-        effects = pairs.style_effects(printed["tables8_9"])
+        effects = zhao2025.style_effects(printed["tables8_9"])
         sizes = known_sizes(effects, rules)
         tables["published_size"] = pairs.model_size(effects, sizes, level=rules.level)
     if "tables6_7" in printed:
-        tables["published_tables6_7"] = pairs.t_values(printed["tables6_7"])
+        tables["published_tables6_7"] = zhao2025.t_values(printed["tables6_7"])
     return tables
 
 

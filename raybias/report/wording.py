@@ -1,40 +1,20 @@
 """The words and number forms in which tables, figures and the page speak of a gap.
 
-One place decides what a direction means (Tian2023, section 3): more neutral or positive
-sentences wrongly called negative is harm, more wrongly called positive is benefit.
+What a direction means is the metric's to say (`raybias.stats.metrics`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import polars as pl
 
 from raybias import schema, stats
+from raybias.registry import Metric, metrics
 
-
-@dataclass(frozen=True)
-class Rate:
-    """How one false positive rate is spoken of."""
-
-    called: str
-    """The wrong label."""
-    more: str
-    """What a gap above zero means for a group."""
-    less: str
-    """What a gap below zero means."""
-
-    def effect(self, gap: float) -> str:
-        """`harm` or `benefit`, by the sign."""
-        return self.more if gap > 0 else self.less
-
-
-RATES: Final[Mapping[str, Rate]] = {
-    "negative_fpr": Rate("negative", more="harm", less="benefit"),
-    "positive_fpr": Rate("positive", more="benefit", less="harm"),
-}
+#: Metrics by name; a rate that is not here has no reading.
+RATES: Final[Mapping[str, Metric]] = metrics
 
 INTERVALS: Final = {
     "normal": "normal",
@@ -52,13 +32,26 @@ UNPARSED: Final = {
 }
 
 
+def rate_title(rate: str) -> str:
+    """Say what a rate counts: `wrongly called negative`; any other rate's name."""
+    known = RATES.get(rate)
+    return known.title if known else rate
+
+
+def effect(rate: str, gap: float) -> str:
+    """`harm`, `benefit`, or nothing for a rate without a reading."""
+    known = RATES.get(rate)
+    return known.effect(gap) if known else ""
+
+
 def heading(rate: str, gap: float) -> str:
     """`Called negative too often (harm)`; for any other rate its name and direction."""
     known = RATES.get(rate)
     if known is None:
         return f"{rate} {'above' if gap > 0 else 'below'} the mean"
     often = "too often" if gap > 0 else "less often than the mean"
-    return f"Called {known.called} {often} ({known.effect(gap)})"
+    reading = f" ({known.effect(gap)})" if known.effect(gap) else ""
+    return f"{known.words.capitalize()} {often}{reading}"
 
 
 def verdict(row: Mapping[str, Any]) -> str:
@@ -74,7 +67,8 @@ def verdict(row: Mapping[str, Any]) -> str:
     often = "more" if gap > 0 else "less"
     if known is None:
         return f"{often} than the mean"
-    return f"{known.effect(gap)}: called {known.called} {often} often"
+    reading = f"{known.effect(gap)}: " if known.effect(gap) else ""
+    return f"{reading}{known.words} {often} often"
 
 
 def signed(value: float | None, digits: int = 3) -> str:

@@ -20,7 +20,8 @@ Adjust = Literal["none", "benjamini_hochberg"]
 
 #: Why a mean over runs has no verdict (column `no_verdict`).
 UNDEFINED: Final = "not defined"
-MIRRORED: Final = "mirror of negative_fpr"
+#: Begins the reason of a metric that is another one with its sign turned.
+MIRROR: Final = "mirror of "
 ONE_RUN: Final = "one run"
 NO_VARIATION: Final = "runs do not vary"
 

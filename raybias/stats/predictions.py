@@ -71,7 +71,17 @@ def read_predictions(paths: Sequence[str | Path]) -> pl.DataFrame:
     DataError: a missing, unreadable or empty file, a missing column, a label that is not
         0, 1 or 2, an empty group, or one item of a run given twice.
     """
-    predictions = pl.concat(list(pieces(sources(paths), columns=list(_TYPES)))).cast(_TYPES)
+    return join_pieces(sources(paths), where=", ".join(map(str, paths)))
+
+
+def join_pieces(files: Sequence[Source], *, where: str) -> pl.DataFrame:
+    """Read all files into one table (schema.PREDICTIONS).
+
+    Raises
+    ------
+    DataError: as `read_predictions`; `where` names the files.
+    """
+    predictions = pl.concat(list(pieces(files, columns=list(_TYPES)))).cast(_TYPES)
     keys = (*schema.KEYS, "run_id", "item_id")
     repeated = predictions.filter(pl.struct(keys).is_duplicated()).head(1)
     if repeated.height:
@@ -79,7 +89,7 @@ def read_predictions(paths: Sequence[str | Path]) -> pl.DataFrame:
         raise DataError(
             f"item {first['item_id']!r} of run {first['run_id']!r} of {first['model']!r} "
             "is given more than once",
-            where=", ".join(map(str, paths)),
+            where=where,
             cure="give each prediction once, and different probes of one TSV run one by one",
         )
     return predictions
@@ -172,7 +182,11 @@ class _Part:
 def _parts(source: Source, columns: Sequence[str]) -> Iterator[_Part]:
     row = 0
     try:
-        with source.store.fs.open_input_file(source.store.path(source.name)) as stream:
+        path = source.store.path(source.name)
+        with (
+            source.store.told("read", source.name),
+            source.store.fs.open_input_file(path) as stream,
+        ):
             metadata = pq.read_metadata(stream)
             layout = _layout(metadata, source.uri)
             # As dictionaries, texts that repeat are read several times as fast.
@@ -253,7 +267,11 @@ def _frame(table: pa.Table, columns: Sequence[str]) -> pl.DataFrame:
 
 
 def _unreadable(where: str, error: Exception) -> DataError:
-    return DataError(f"cannot be read as Parquet ({error})", where=where, cure="write it again")
+    return DataError(
+        f"unreadable predictions: cannot be read as Parquet ({error})",
+        where=where,
+        cure="write it again; a study that is run again makes what was deleted",
+    )
 
 
 def _column(name: str, layout: pl.Schema) -> pl.Expr:

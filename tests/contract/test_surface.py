@@ -21,7 +21,7 @@ COMMANDS = {
     },
     "demo": {"--out", "--address", "--debug"},
     "doctor": {"--address", "--out"},
-    "gaps": {"--out", "--profile", "--interval", "--reference"},
+    "gaps": {"--out", "--profile", "--interval", "--reference", "--metric"},
     "pairs": {"--out", "--profile", "--scale", "--margin", "--size"},
     "report": {"--profile"},
     "serve": {"--host", "--port", "--token-file", "--model", "--max-queued", "--timeout"},

@@ -111,7 +111,7 @@ def test_the_page_asks_whether_it_is_the_template(out: Path, tmp_path: Path) -> 
     assert len(page.ids) == len(set(page.ids))
     for said in (
         "Is this bias, or the template?",
-        "A neutral word in the group's place changes the rate of wrongly calling it negative",
+        "A neutral word in the group's place changes the rate of being wrongly called negative",
         "Terms farthest from the mean",
         "Sentence 1",
         "best by test accuracy",

@@ -261,6 +261,7 @@ def test_progress_without_a_terminal_is_a_few_plain_lines() -> None:
     assert target.getvalue() == "score: 100/100 (x)\n"
 
 
+NO_VARIATION = "runs do not vary"
 PLANT = Plant("origin", "quixlan", "negative_fpr", 1, 0.4)
 
 
@@ -268,6 +269,7 @@ def gap_rows(*flagged: tuple[str, str, float]) -> pl.DataFrame:
     """Gaps of two groups, of which those named are significant."""
     rows = [
         {
+            "model": "planted", "no_verdict": None,
             "attribute": "origin", "group": group, "rate": rate, "gap": gap, "low": gap - 0.1,
             "high": gap + 0.1, "significant": (group, rate, gap) in flagged,
         }
@@ -319,6 +321,7 @@ def test_the_demonstration_knows_what_was_planted() -> None:
         constant = gap_rows(right).with_columns(
             gap=pl.when(other).then(gap).otherwise("gap"),
             significant=pl.when(~other).then("significant"),
+            no_verdict=pl.when(other).then(pl.lit(NO_VARIATION)),
         )
         if passes:
             assert verdict(constant, PLANT)

@@ -1,4 +1,4 @@
-"""Reading score files: pair scores, coreference answers, and the paper's printed tables.
+"""Read score files: pair scores and coreference answers, and printed tables of a paper.
 
 What a file holds is told by its columns. Every row is checked where it is read, so that a
 wrong value is named with its file and row.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import polars as pl
@@ -20,17 +21,7 @@ from raybias.stats.pairs.outcomes import CONDITIONS, DIRECTIONS, ORIGINAL
 from raybias.stats.predictions import Source
 from raybias.storage import Store, split_uri
 
-#: Columns that name a printed table of Zhao2025.
-PUBLISHED: Final[Mapping[str, tuple[str, ...]]] = {
-    "table2": ("style", "statistic", "model", "bias_type", "value", "printed_bold"),
-    "table3": ("style", "model", "wino_type", "mean_diff_pct"),
-    "tables6_7": ("table", "first", "second", "bias_type", "model", "t_value"),
-    "tables8_9": ("table", "style", "bias_type", "model", "score_pct"),
-    "tables10_17": ("table", "model", "prompt", "style", "t1_pro", "t1_anti", "t1_diff",
-                    "t2_pro", "t2_anti", "t2_diff"),
-}  # fmt: skip
-_NUMBERS: Final = ("value", "mean_diff_pct", "t_value", "score_pct", "t1_pro", "t1_anti",
-                   "t1_diff", "t2_pro", "t2_anti", "t2_diff", "printed_bold")  # fmt: skip
+_MEND: Final = "mend the row or leave it out"
 _SUFFIXES: Final = (".parquet", ".csv", ".csv.gz")
 _TABLES: Final = {"pair_scores": schema.PAIR_SCORES, "answers": schema.COREFERENCE_ANSWERS}
 #: What a file of our own may leave out.
@@ -51,16 +42,19 @@ class ScoreFiles:
     """schema.PAIR_SCORES."""
     answers: pl.DataFrame | None = None
     """schema.COREFERENCE_ANSWERS."""
-    published: dict[str, pl.DataFrame] = field(default_factory=dict)
-    """Printed tables by name, a key of `PUBLISHED`; their numbers are floats."""
+    printed: dict[str, pl.DataFrame] = field(default_factory=dict)
+    """Printed tables by name."""
 
 
-def read_score_files(paths: Sequence[str | Path]) -> ScoreFiles:
+def read_score_files(
+    paths: Sequence[str | Path], printed: Mapping[str, pl.Schema] = MappingProxyType({})
+) -> ScoreFiles:
     """Read and check Parquet and CSV files of scores, answers or printed tables.
 
     Parameters
     ----------
     paths: files, or folders of them; in a folder files of other tables are passed over.
+    printed: columns of printed tables that are read too, by name (`papers.zhao2025.PRINTED`).
 
     Raises
     ------
@@ -71,9 +65,15 @@ def read_score_files(paths: Sequence[str | Path]) -> ScoreFiles:
     found: dict[str, list[pl.DataFrame]] = {}
     for source, inside in (each for path in paths for each in _sources(str(path))):
         frame = _read(source)
-        kind = _kind(frame.columns)
+        kind = _kind(frame.columns, printed)
         if kind is not None:
-            found.setdefault(kind, []).append(_typed(frame, kind, source.uri))
+            types = (printed or {}).get(kind)
+            typed = (
+                _typed(frame, kind, source.uri)
+                if types is None
+                else _printed(frame, types, source.uri)
+            )
+            found.setdefault(kind, []).append(typed)
         elif not inside:
             raise _no_kind(frame.columns, source.uri)
     where = ", ".join(map(str, paths))
@@ -91,9 +91,7 @@ def read_score_files(paths: Sequence[str | Path]) -> ScoreFiles:
             joined["answers"], ("model", "probe"),
             ("wino_type", "prompt", "condition", "pair_id"), where,
         )  # fmt: skip
-    return ScoreFiles(
-        joined.pop("pair_scores", None), joined.pop("answers", None), published=joined
-    )
+    return ScoreFiles(joined.pop("pair_scores", None), joined.pop("answers", None), printed=joined)
 
 
 def _sources(path: str) -> list[tuple[Source, bool]]:
@@ -123,15 +121,12 @@ def _read(source: Source) -> pl.DataFrame:
         ) from error
 
 
-def _kind(columns: Sequence[str]) -> str | None:
+def _kind(columns: Sequence[str], printed: Mapping[str, pl.Schema]) -> str | None:
     present = set(columns)
     for kind, table in _TABLES.items():
         if {name for name in table.names if name not in _DEFAULTS} <= present:
             return kind
-    for kind, names in PUBLISHED.items():
-        if set(names) <= present:
-            return kind
-    return None
+    return next((kind for kind, types in printed.items() if {*types} <= present), None)
 
 
 def _no_kind(columns: Sequence[str], where: str) -> DataError:
@@ -152,13 +147,7 @@ def _no_kind(columns: Sequence[str], where: str) -> DataError:
 
 
 def _typed(frame: pl.DataFrame, kind: str, where: str) -> pl.DataFrame:
-    if kind in PUBLISHED:
-        names = [n for n in PUBLISHED[kind] if n != "table"]
-        types = pl.Schema({n: pl.Float64 if n in _NUMBERS else pl.String() for n in names})
-        needed: Sequence[str] = [name for name in names if name not in _NUMBERS]
-    else:
-        types = pl.Schema(_TABLES[kind])
-        needed = [name for name in types if name not in _MAY_BE_MISSING]
+    types = pl.Schema(_TABLES[kind])
     if not frame.height:
         raise DataError("holds no rows", where=where, cure="leave it out")
     filled = frame.with_columns(
@@ -169,9 +158,9 @@ def _typed(frame: pl.DataFrame, kind: str, where: str) -> pl.DataFrame:
     columns = []
     for name, dtype in types.items():
         column = _cast(filled[name], dtype, where)
-        if name in needed:
-            _refuse(column.is_null(), column, "is missing", where, "mend the row or leave it out")
-        if name in _ALLOWED and kind not in PUBLISHED:
+        if name not in _MAY_BE_MISSING:
+            _refuse(column.is_null(), column, "is missing", where, _MEND)
+        if name in _ALLOWED:
             allowed = list(_ALLOWED[name])
             _refuse(~column.is_in(allowed), column, "is not known", where,
                     _CURES[name].format(", ".join(allowed)))  # fmt: skip
@@ -185,6 +174,16 @@ def _typed(frame: pl.DataFrame, kind: str, where: str) -> pl.DataFrame:
             )
         columns.append(column)
     return pl.DataFrame(columns)
+
+
+def _printed(frame: pl.DataFrame, types: pl.Schema, where: str) -> pl.DataFrame:
+    if not frame.height:
+        raise DataError("holds no rows", where=where, cure="leave it out")
+    table = pl.DataFrame([_cast(frame[name], dtype, where) for name, dtype in types.items()])
+    for name in types:
+        if table[name].dtype == pl.String:
+            _refuse(table[name].is_null(), table[name], "is missing", where, _MEND)
+    return table
 
 
 def _cast(column: pl.Series, dtype: pl.DataType, where: str) -> pl.Series:
