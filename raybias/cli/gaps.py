@@ -91,7 +91,7 @@ def _by_papers(counts: stats.Counts, rules: stats.GapRules) -> pl.DataFrame | No
     from raybias import stats
     from raybias.config import Statistics
 
-    papers = Statistics().resolve("paper")
+    papers = Statistics.under("paper")
     if rules.statistics == papers:
         return None
     with warnings.catch_warnings():

@@ -69,7 +69,7 @@ def pairs(
     sizes = _sizes(size or [])
     scores = read_score_files(files)
     _check_models(sizes, scores)
-    judged = Statistics().resolve(profile)
+    judged = Statistics.under(profile)
     rules = PairRules.of(profile, judged, scale=scale, margin=margin, sizes=sizes)
     store = None if out is None else Store(out)
     if store is not None and store.exists("study.yaml"):

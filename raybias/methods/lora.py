@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import Field, model_validator
 
 from raybias.config.method import StudyText
-from raybias.config.section import Profile
 from raybias.methods.finetuned import Finetuned
 from raybias.registry import method
 
@@ -69,10 +68,6 @@ class Lora(Finetuned):
         if isinstance(data, dict) and data.get("preset") == "vectorlm":
             data = {**_VECTORLM, **data}
         return data
-
-    def resolve(self, profile: Profile) -> Self:
-        """Return the method with every option that the profile decides filled in."""
-        return self._resolved(profile, window=5)
 
     def check(self, backbone: Backbone, text: StudyText) -> None:
         """Refuse also target names that match no layer."""

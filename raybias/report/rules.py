@@ -49,7 +49,7 @@ def rules_of_files(
         study = read_record(Store(out)).study
         found[out] = rules_of(restated(study, profile) if profile else study)
     if not found:
-        rules = GapRules(Statistics().resolve(profile or "strict"))
+        rules = GapRules(Statistics.under(profile or "strict"))
     else:
         stated = {out: _stated(rules, interval) for out, rules in found.items()}
         rules = _common(stated, chosen)

@@ -105,7 +105,7 @@ def derived_tables(
     """
     spans, members = stats.spans(gaps), stats.members(gaps)
     rates = stats.rates(stats.without_extras(counts.cells))
-    interval, level, adjust = options.interval or "t", options.level, options.adjust or "none"
+    interval, level, adjust = options.interval, options.level, options.adjust
     excluded = [stats.excluded(gaps)]
     return {
         "gaps": gaps,

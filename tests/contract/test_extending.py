@@ -31,7 +31,7 @@ content = {
     "methods": [{"kind": "lexicon", "bad": ["awful"], "good": ["brilliant"]}],
     "probes": [{"source": "planted"}],
 }
-study = parse_study(content).resolve()
+study = parse_study(content)
 assert parse_study(study.model_dump(mode="json")) == study
 items = {"planted": probe_items(study.probes[0])}
 check_inputs(study, items, {})
