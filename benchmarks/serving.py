@@ -116,7 +116,7 @@ def fill(store: Store, folder: Path, dtype: str, width: int) -> None:
         methods=(SoftPrompt(prompt_length=PROMPT, seeds=(1, 2), keep=2),),
         training=(TrainingSet(source="planted"),),
         probes=(Probe(source="planted"),),
-    ).resolve()
+    )
     begin(store, make_record(study, {}, command="benchmark"))
     rows: list[dict[str, Any]] = []
     for seed, run_id in enumerate(RUN_IDS):

@@ -237,7 +237,7 @@ def small_study() -> Study:
     }  # fmt: skip
     study["limit"] = 240
     study["resources"] = {"train_workers": 1, "replicas_max": 1, "rows_per_shard": 24}
-    return parse_study(study).resolve()
+    return parse_study(study)
 
 
 def read_again(study: Study, out: Path, scoring: ScorePlan) -> None:

@@ -116,7 +116,7 @@ def local_study(job: str, data: Path, models: Path) -> tuple[Study, list[str]]:
             if not (data / source).exists():
                 section |= {"source": "sst5", "name": source, "data": str(data / "sst5")}
                 notes.append(f"{source} is counted with the rows and lengths of sst5.")
-    return parse_study(content, where=str(path)).resolve(), notes
+    return parse_study(content, where=str(path)), notes
 
 
 def summary(made: Plan, costs: Costs) -> str:

@@ -73,7 +73,7 @@ def plan(study: Study, *, out: str | Path | None = None, address: str | None = N
     from raybias.runtime.inventory import read_inventory
     from raybias.runtime.study import prepare
 
-    record, _ = prepare(study.resolve(), None if out is None else Store(out))
+    record, _ = prepare(study, None if out is None else Store(out))
     study = record.study
     there = read_inventory(address, products=study.undecided)
     inventory = with_autoscaled_nodes(there, study.resources.nodes)

@@ -40,7 +40,7 @@ class Record:
     """The content of OUT/study.yaml; an older one lacks some of it."""
 
     study: Study
-    """Resolved; a run's study names the commit of every model from the hub."""
+    """A run's study names the commit of every model from the hub."""
     hash: str = ""
     """Fingerprint of the study, its data and its models, without resources and tracking."""
     command: str = ""
@@ -92,7 +92,7 @@ def read_record(store: Store) -> Record:
         raise OutputError("has no key `study`", where=where)
     models = content.get("models")
     return Record(
-        study=parse_study(content["study"], where=where).resolve(),
+        study=parse_study(content["study"], where=where),
         hash=str(content.get("hash") or ""),
         command=str(content.get("command") or ""),
         versions=_texts(content.get("versions")),

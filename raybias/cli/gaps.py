@@ -102,8 +102,7 @@ def _by_papers(counts: stats.Counts, rules: stats.GapRules) -> pl.DataFrame | No
     from raybias import stats
     from raybias.config import Statistics
 
-    metrics = {"metrics": rules.statistics.metrics}
-    papers = Statistics().resolve("paper").model_copy(update=metrics)
+    papers = Statistics.under("paper", metrics=rules.statistics.metrics)
     if rules.statistics == papers:
         return None
     with warnings.catch_warnings():

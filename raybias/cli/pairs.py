@@ -70,7 +70,7 @@ def pairs(
     sizes = _sizes(size or [])
     scores = read_score_files(files, PRINTED)
     _check_models(sizes, scores)
-    judged = Statistics().resolve(profile)
+    judged = Statistics.under(profile)
     rules = PairRules.of(profile, judged, scale=scale, margin=margin, sizes=sizes)
     store = None if out is None else Store(out)
     if store is not None and store.exists("study.yaml"):

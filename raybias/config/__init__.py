@@ -6,7 +6,8 @@ built. It knows nothing of torch, Ray or the data itself.
 
 from raybias.config.data import Backbone, PairProbe, Probe, TrainingSet, Verbalizer
 from raybias.config.method import AnyMethod, Method, StudyText
-from raybias.config.section import Profile, Section
+from raybias.config.profiles import Profile
+from raybias.config.section import Section
 from raybias.config.study import (
     Interval,
     NodeKind,

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Self
 from pydantic import GetCoreSchemaHandler, model_validator
 from pydantic_core import CoreSchema, core_schema
 
-from raybias.config.section import Choices, Name, Profile, Section
+from raybias.config.profiles import Profile
+from raybias.config.section import Choices, Name, Section
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -80,13 +81,10 @@ class Method(Section):
     @model_validator(mode="before")
     @classmethod
     def _default_name(cls, data: Any) -> Any:
-        if isinstance(data, dict) and not data.get("name"):
-            data = {**data, "name": cls.model_fields["kind"].default}
+        if isinstance(data, dict):
+            kind = cls.model_fields["kind"].default
+            data = {"kind": kind, **data, "name": data.get("name") or kind}
         return data
-
-    def resolve(self, profile: Profile) -> Self:
-        """Return the method with every option that the profile decides filled in."""
-        return self
 
     def fit(self, backbone: Backbone, profile: Profile) -> Self:
         """Return the method with what depends on the backbone filled in; no weights are read.

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from inspect import isclass
 from types import UnionType
-from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, Self, Union, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -19,10 +19,9 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
+from raybias.config.profiles import ByProfile, Profile, defaults_of
 from raybias.redaction import holds_secret
 from raybias.registry import Registry
-
-Profile = Literal["paper", "strict"]
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]*(\.[A-Za-z0-9_+-]+)*")
 #: Names of our keys in other tools, or other sections; the first that exists is suggested.
@@ -71,7 +70,26 @@ class Section(BaseModel):
         for name, value in data.items():
             cls.check_key(name)
             _check_public(name, value)
-        return {name: listed(cls.model_fields[name].annotation, data[name]) for name in data}
+        return {
+            name: listed(cls.model_fields[name].annotation, _given(value))
+            for name, value in data.items()
+            if value is not None or not cls._left_to_profile(name)
+        }
+
+    @classmethod
+    def _left_to_profile(cls, name: str) -> bool:
+        return isinstance(cls.model_fields[name].default_factory, ByProfile)
+
+    @classmethod
+    def under(cls, profile: Profile, **fields: Any) -> Self:
+        """Build the section with the defaults of a profile."""
+        with defaults_of(profile):
+            return cls(**fields)
+
+    def restated(self, profile: Profile) -> Self:
+        """Return the section with what a profile decides as that profile has it."""
+        kept = {n: v for n, v in dict(self).items() if not self._left_to_profile(n)}
+        return type(self).under(profile, **kept)
 
     @classmethod
     def check_key(cls, name: object) -> None:
@@ -99,6 +117,17 @@ class Section(BaseModel):
                         return f"{place}.{word}"
         near = difflib.get_close_matches(name, cls.model_fields, n=1, cutoff=0.5)
         return near[0] if near else None
+
+
+def _given(value: Any) -> Any:
+    """Take sections apart into what was set in them, so that defaults follow the profile."""
+    if isinstance(value, Section):
+        return value.model_dump(exclude_unset=True)
+    if isinstance(value, list | tuple):
+        return [_given(each) for each in value]
+    if isinstance(value, dict):
+        return {key: _given(each) for key, each in value.items()}
+    return value
 
 
 class Registered:

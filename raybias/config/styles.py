@@ -8,7 +8,8 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from raybias.config.data import Backbone
-from raybias.config.section import Profile, Registered, Section
+from raybias.config.profiles import by_profile
+from raybias.config.section import Registered, Section
 from raybias.registry import styles
 
 
@@ -73,14 +74,8 @@ class Rewriting(Checkpoint):
     what does not end within it is dropped; nothing is cut."""
     adequacy: Adequacy
     """The judge of what is drawn."""
-    paired: Literal["separate", "mirror"] | None = None
-    """Rewrite both sides of a pair, or one and transfer the edit to the other (paper separate,
-    strict mirror)."""
-
-    def resolve(self, profile: Profile) -> Self:
-        """Return the options with what the profile decides filled in."""
-        paired = self.paired or ("mirror" if profile == "strict" else "separate")
-        return self.model_copy(update={"paired": paired})
+    paired: Literal["separate", "mirror"] = by_profile(paper="separate", strict="mirror")
+    """Rewrite both sides of a pair, or one and transfer the edit to the other."""
 
     def located(self, local: Callable[[str], str]) -> Self:
         """Return the options with `local` applied to the ids or paths of both models."""
@@ -117,11 +112,6 @@ class Styles(Section):
                     " checkpoint in `rewriting`"
                 )
         return self
-
-    def resolve(self, profile: Profile) -> Self:
-        """Return the styles with what the profile decides filled in."""
-        made = {style: options.resolve(profile) for style, options in self.rewriting.items()}
-        return self.model_copy(update={"rewriting": made})
 
     def pinned(self, revisions: Mapping[str, str | None]) -> Self:
         """Return the styles with the revisions of their models replaced; see `Study.pinned`."""

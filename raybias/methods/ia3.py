@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field, model_validator
 
-from raybias.config.section import Profile
 from raybias.methods.layer_adapter import LayerAdapter
 from raybias.registry import method
 
@@ -40,10 +39,6 @@ class Ia3(LayerAdapter):
         if wrong := sorted({*self.feed_forward} - {*self.target}):
             raise ValueError(f"feed_forward names {wrong[0]}, which is not in target; add it there")
         return self
-
-    def resolve(self, profile: Profile) -> Self:
-        """Return the method with every option that the profile decides filled in."""
-        return self._resolved(profile, window=5)
 
     def target_names(self, architecture: str) -> Sequence[str]:
         """Return how the paths of adapted layers end."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import Field, model_validator
 
-from raybias.config.section import Profile
 from raybias.methods.layer_adapter import LayerAdapter
 from raybias.registry import method
 
@@ -66,10 +65,6 @@ class Lora(LayerAdapter):
         if isinstance(data, dict) and data.get("preset") == "vectorlm":
             data = {**_VECTORLM, **data}
         return data
-
-    def resolve(self, profile: Profile) -> Self:
-        """Return the method with every option that the profile decides filled in."""
-        return self._resolved(profile, window=5)
 
     def target_names(self, architecture: str) -> Sequence[str] | None:
         """Return how the paths of adapted layers end; None for all linear layers."""

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from raybias.config.method import Method, StudyText
-from raybias.config.section import Profile
+from raybias.config.profiles import Profile
 from raybias.methods.lengths import mean_length, sample
 from raybias.methods.prediction import Shard, ShardResult, UntrainedRun
 from raybias.registry import method

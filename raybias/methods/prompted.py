@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from raybias.config.method import Method, StudyText
-from raybias.config.section import Profile
+from raybias.config.profiles import by_profile
 from raybias.methods.causal import check_causal
 from raybias.methods.lengths import mean_length, sample
 from raybias.methods.prediction import Labelling, Shard, ShardResult, UntrainedRun, label_shard
@@ -54,9 +54,11 @@ class Prompted(Method):
     """Of sampling, 0 takes the likeliest token; top-k and the rest are the model's own."""
     answer_tokens: int = Field(3, ge=1)
     """Most tokens of an answer."""
-    unparsed: Literal["random", "likelihood", "invalid"] | None = None
-    """What an answer without a label word counts as: a random label (paper), the label with
-    the highest likelihood (strict), or none. How many there are is reported in any case, and
+    unparsed: Literal["random", "likelihood", "invalid"] = by_profile(
+        paper="random", strict="likelihood"
+    )
+    """What an answer without a label word counts as: a random label, the label with the highest
+    likelihood, or none. How many there are is reported in any case, and
     where most are, nothing is called significant."""
 
     @model_validator(mode="after")
@@ -69,11 +71,6 @@ class Prompted(Method):
     def _asks_about_the_text(self) -> Self:
         prompts.check_placeholders("template", self.template, needed=("text",), others=("choices",))
         return self
-
-    def resolve(self, profile: Profile) -> Self:
-        """Return the method with every option that the profile decides filled in."""
-        unparsed = self.unparsed or ("likelihood" if profile == "strict" else "random")
-        return self.model_copy(update={"unparsed": unparsed})
 
     def prompt(self, text: str, words: Sequence[str], shots: Sequence[Shot] = ()) -> str:
         """Fill the template for one text, behind its demonstrations where it shows any.

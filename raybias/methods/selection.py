@@ -39,7 +39,7 @@ def hyper_parameter_grid(method: Tuned) -> list[HyperParameters]:
         for each in product(
             method.learning_rates,
             method.weight_decays or (method.weight_decay,),
-            method.stop_windows or (method.early_stop.window or 1,),
+            method.stop_windows or (method.early_stop.window,),
         )
     ]
 
@@ -104,7 +104,7 @@ def select(rows: Sequence[Row], method: Tuned) -> list[dict[str, Any]]:
             if len(good) >= method.keep
             else "lower the learning rate",
         )
-    by = f"{method.select or 'validation'}_accuracy"
+    by = f"{method.select}_accuracy"
     order = sorted(good, key=lambda row: (-row[by], row["seed"]))
     ranks = {row["seed"]: place for place, row in enumerate(order, start=1)}
     accuracies = [row[by] for row in good]

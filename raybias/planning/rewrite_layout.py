@@ -76,7 +76,7 @@ def rewriting_plan(
         backbone=room.backbone,
         style=style,
         judge=options.adequacy.spec().name,
-        paired=options.paired or "mirror",
+        paired=options.paired,
         actors=actors,
         cpus=room.cpus,
         gpus=room.gpus,

@@ -29,8 +29,8 @@ _CORPUS: Final = "corpus.parquet"
 
 def restated(study: Study, profile: Profile) -> Study:
     """The study with the statistics of another profile; how runs were tuned stays as it was."""
-    undecided = study.statistics.model_copy(update={"interval": None, "adjust": None})
-    return study.model_copy(update={"profile": profile, "statistics": undecided}).resolve()
+    statistics = study.statistics.restated(profile)
+    return study.model_copy(update={"profile": profile, "statistics": statistics})
 
 
 def load_runs(store: Store) -> pl.DataFrame:

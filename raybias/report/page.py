@@ -47,7 +47,6 @@ def write_report(store: Store, study: Study) -> pl.DataFrame:
     DataError: there are no predictions or scores, or files are unreadable.
     OutputError: OUT cannot be written.
     """
-    study = study.resolve()
     record = read_record(store) if store.exists("study.yaml") else Record(study)
     pairs = read_study_pairs(store, study, record) if study.pairs else None
     written = write_tables(store, study) if study.probes else {}

@@ -71,7 +71,7 @@ class PairRules:
         return cls(
             strict=profile == "strict",
             level=statistics.level,
-            adjust=statistics.adjust or "none",
+            adjust=statistics.adjust,
             draws=statistics.bootstrap_draws,
             seed=statistics.bootstrap_seed,
             **more,

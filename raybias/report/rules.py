@@ -51,7 +51,7 @@ def rules_of_files(
         study = read_record(Store(out)).study
         found[out] = rules_of(restated(study, profile) if profile else study)
     if not found:
-        rules = GapRules(Statistics().resolve(profile or "strict"))
+        rules = GapRules(Statistics.under(profile or "strict"))
     else:
         rules = _common({out: _stated(each, stated) for out, each in found.items()}, chosen)
     return replace(_stated(rules, stated), everywhere=chosen)

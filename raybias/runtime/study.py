@@ -82,7 +82,6 @@ def run_study(
     WorkFailed: the work was begun and failed; running again goes on with it.
     """
     reporter = reporter or Reporter()
-    study = study.resolve()
     store = Store(out)
     reporter.say(f"{study.name}: checking data, models and {store.uri}")
     record, data = prepare(study, store, command=command)

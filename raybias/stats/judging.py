@@ -151,9 +151,9 @@ def _judged(
     return gaps(
         cells,
         reference_groups={name: groups for name, groups in chosen.items() if groups is not None},
-        interval=options.interval or "t",
+        interval=options.interval,
         level=options.level,
-        adjust=options.adjust or "none",
+        adjust=options.adjust,
         draws=options.bootstrap_draws,
         seed=options.bootstrap_seed,
         withheld=withheld,

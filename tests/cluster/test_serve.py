@@ -49,7 +49,7 @@ def finished(folder: Path, model: Path) -> tuple[Store, dict[str, np.ndarray]]:
         name="served", backbones=(spec,), methods=(method,), training=(training,), probes=(probe,)
     )
     store = Store(folder)
-    begin(store, make_record(study.resolve(), {}, command="test"))
+    begin(store, make_record(study, {}, command="test"))
     backbone = load_backbone(spec)
     scorer = LabelScorer(backbone, verbalizer_ids(backbone.tokenizer, study.verbalizer.words()))
     rows, expected = [], {}

@@ -333,7 +333,7 @@ def test_default_scores_are_those_that_the_backbones_can_have(
             "methods": [{"kind": "pair_score", **method}],
             "pairs": [{"source": "pairs", "data": "pairs.csv"}],
         }
-        study = fit_methods(parse_study(content).resolve())
+        study = fit_methods(parse_study(content))
         # What is written down is read as the same study, and nothing is left to decide.
         assert parse_study(study.model_dump(mode="json")) == study == fit_methods(study)
         assert all(len(study.methods_of(backbone)) == 1 for backbone in study.backbones)

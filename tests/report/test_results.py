@@ -50,4 +50,4 @@ def test_a_study_is_made_from_python() -> None:
     )
     assert study.backbones[0].name == "planted"
     assert study.methods[0].name == "soft_prompt"
-    assert study.resolve() == study.resolve().resolve()
+    assert study == raybias.Study(**dict(study))

@@ -48,7 +48,7 @@ def study(folder: Path, **sections: Any) -> Study:
             "probes": [{"source": "file", "name": "mine", "data": str(folder / "probe.csv")}],
             **sections,
         }
-    ).resolve()
+    )
 
 
 def costs(wanted: Study, machine: str = GPUS, **options: Any) -> dict[str, Cost]:

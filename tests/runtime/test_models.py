@@ -57,7 +57,7 @@ def study_of(model: str | Path, **changes: object) -> Study:
         "training": [{"source": "planted"}],
         "probes": [{"source": "planted"}],
     }
-    return parse_study({**content, **changes}).resolve()
+    return parse_study({**content, **changes})
 
 
 def record_of(model: Path) -> Record:

@@ -64,7 +64,7 @@ def study(folder: Path, model: str = "opt-125m", **sections: Any) -> Study:
             "resources": resources,
             **sections,
         }
-    ).resolve()
+    )
 
 
 def planned(folder: Path, machine: str, **sections: Any) -> Plan:
@@ -309,6 +309,6 @@ def test_pairs_that_a_method_cannot_read_are_refused(
             "methods": [method],
             "pairs": [{"source": source, "data": data}],
         }
-    ).resolve()
+    )
     with pytest.raises(kind, match=message):
         plan(wanted, assumed(LAPTOP))

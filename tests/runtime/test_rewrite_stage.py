@@ -62,7 +62,7 @@ def study(folder: Path, *, styles: Any = None, **change: Any) -> Study:
             "pairs": [{"source": "pairs", "name": "mine", "data": str(folder / "pairs.csv")}],
             "styles": styles or {"names": ["original", "formal"], "rewriting": {"formal": made}},
         }
-    ).resolve()
+    )
 
 
 def planned(folder: Path, machine: str = SMALL, **change: Any) -> Plan:

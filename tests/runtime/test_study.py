@@ -54,7 +54,7 @@ def study(**changes: Any) -> Study:
         "training": [{"source": "sst5", "data": "somewhere"}],
         "probes": [{"source": "file", "name": "mine", "data": "mine.csv"}],
     }
-    return parse_study({**content, **changes}).resolve()
+    return parse_study({**content, **changes})
 
 
 def record(data: dict[str, str] | None = None, **changes: Any) -> Record:

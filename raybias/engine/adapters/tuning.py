@@ -345,11 +345,8 @@ class PackedTuner:
 
     def _window(self, trial: Trial) -> dict[str, int]:
         rule = self.method.early_stop
-        window = rule.window or trial.stop_window
-        return {
-            "window": trial.stop_window,
-            "stored": (rule.stored or window) + trial.stop_window - window,
-        }
+        stored = rule.stored + trial.stop_window - rule.window
+        return {"window": trial.stop_window, "stored": stored}
 
 
 def _laid_out(gradient: Tensor, weight: Tensor) -> Tensor:
