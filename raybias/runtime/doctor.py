@@ -88,7 +88,9 @@ def _packages() -> Iterator[Finding]:
 def _processor() -> Iterator[Finding]:
     import torch
 
-    threads, cores = torch.get_num_threads(), len(os.sched_getaffinity(0))
+    # Only Linux limits a process to some of the processors.
+    ours = getattr(os, "sched_getaffinity", lambda process: range(os.cpu_count() or 1))(0)
+    threads, cores = torch.get_num_threads(), len(ours)
     said = f"{threads} on {cores} CPUs"
     if threads > cores:
         cure = f"set OMP_NUM_THREADS to {cores} at most"
@@ -113,14 +115,12 @@ def _memory() -> Iterator[Finding]:
 
 
 def _disk() -> Iterator[Finding]:
-    folder = tempfile.gettempdir()
     try:
         with tempfile.TemporaryFile():
+            folder = tempfile.gettempdir()
             free = shutil.disk_usage(folder).free
     except OSError as error:
-        yield Finding(
-            "fail", "temporary files", f"{folder}: {error}", "set TMPDIR to another place"
-        )
+        yield Finding("fail", "temporary files", str(error), "set TMPDIR to another place")
         return
     said = f"{size(free)} free in {folder}"
     if free < _SCRATCH_NEEDED:
