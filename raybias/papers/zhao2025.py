@@ -158,7 +158,7 @@ def averages(scores: pl.DataFrame) -> pl.DataFrame:
 
 
 def bold_marks(summary: pl.DataFrame, scores: pl.DataFrame) -> pl.DataFrame:
-    """The marks of Table 2's changes of AVG, by the paper's test.
+    """Test Table 2's changes of AVG as the paper does, beside its printed marks.
 
     Returns
     -------

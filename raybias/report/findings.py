@@ -131,7 +131,7 @@ def _unreadable() -> pl.Expr:
 
 
 def findings(gaps: pl.DataFrame) -> list[Finding]:
-    """The significant gaps by rate and direction, harm first."""
+    """List the significant gaps by rate and direction, harm first."""
     significant = gaps.filter(pl.col("survives").fill_null(False))
     rates = significant["rate"].unique(maintain_order=True).to_list()
     read = [(wording.effect(rate, sign), -sign, rate) for rate in rates for sign in (1, -1)]
@@ -219,7 +219,7 @@ def near_chance(accuracy: pl.DataFrame, composition: pl.DataFrame) -> list[str]:
 
 
 def cautions(study: Study, record: Record, tables: Mapping[str, pl.DataFrame]) -> list[str]:
-    """What happened in this study that a reader must know before believing a number.
+    """List what happened in this study that a reader must know before believing a number.
 
     Parameters
     ----------

@@ -28,20 +28,20 @@ _CORPUS: Final = "corpus.parquet"
 
 
 def restated(study: Study, profile: Profile) -> Study:
-    """The study with the statistics of another profile; how runs were tuned stays as it was."""
+    """Give a study the statistics of another profile; how runs were tuned stays as it was."""
     statistics = study.statistics.restated(profile)
     return study.model_copy(update={"profile": profile, "statistics": statistics})
 
 
 def load_runs(store: Store) -> pl.DataFrame:
-    """OUT/runs.parquet in schema.RUNS; no rows where nothing was tuned."""
+    """Read OUT/runs.parquet (schema.RUNS); no rows where nothing was tuned."""
     if not store.exists("runs.parquet"):
         return as_frame(schema.RUNS.empty_table())
     return as_frame(_conform(store.read_table("runs.parquet"), store.uri_of("runs.parquet")))
 
 
 def load_sampling(store: Store, runs: pl.DataFrame) -> dict[tuple[str, str], dict[str, Any]]:
-    """How answers were sampled, by (model, method): OUT/prompts of each one's first run.
+    """Read how answers were sampled, by (model, method), from OUT/prompts of each first run.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ def count_predictions(store: Store, metrics: Sequence[str]) -> tuple[stats.Count
 
 
 def load_corpus(store: Store) -> pl.DataFrame | None:
-    """The rates of OUT/corpus.parquet (`stats.marked_rates`), or None where it is not there.
+    """Read OUT/corpus.parquet as rates (`stats.marked_rates`); None where it is not there.
 
     Raises
     ------
@@ -132,7 +132,7 @@ def load_corpus(store: Store) -> pl.DataFrame | None:
 
 
 def example_texts(store: Store, probes: Sequence[str]) -> pl.DataFrame:
-    """The first sentence of each group on each template: probe, group, template_id, text."""
+    """Read the first sentence of each group on each template: probe, group, template_id, text."""
     columns = ["group", "template_id", "text"]
     parts = [pl.DataFrame(schema=dict.fromkeys(("probe", *columns), pl.String))]
     for probe in probes:
@@ -179,7 +179,7 @@ def _marked_rates(counts: pa.Table, where: str) -> pl.DataFrame:
 
 
 def as_frame(table: pa.Table) -> pl.DataFrame:
-    """A Polars frame of an Arrow table."""
+    """Convert an Arrow table to a Polars frame."""
     frame = pl.from_arrow(table)
     if not isinstance(frame, pl.DataFrame):
         raise TypeError(f"{type(frame).__name__} is not a table")

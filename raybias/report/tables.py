@@ -84,7 +84,7 @@ def write_tables(store: Store, study: Study) -> dict[str, pl.DataFrame]:
 
 
 def rules_of(study: Study) -> stats.GapRules:
-    """How a study's gaps are taken and judged.
+    """Return the rules by which a study's gaps are taken and judged.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def rules_of(study: Study) -> stats.GapRules:
 
 
 def _notes(caught: Sequence[warnings.WarningMessage]) -> pl.DataFrame:
-    """What the statistics warned about, once each, the urgent first."""
+    """Make a table of what the statistics warned about, once each, the urgent first."""
     said = {str(each.message): issubclass(each.category, stats.UnevenRuns) for each in caught}
     rows = sorted(said.items(), key=lambda row: not row[1])
     return pl.DataFrame(rows, {"note": pl.String, "urgent": pl.Boolean}, orient="row")
@@ -124,19 +124,19 @@ def write_frame(
 
 
 def read_notes(store: Store) -> list[str]:
-    """What the statistics of OUT/tables warned about, the urgent first."""
+    """Read what the statistics of OUT/tables warned about, the urgent first."""
     return [str(note) for note in as_frame(store.read_table("tables/notes.parquet"))["note"]]
 
 
 def markdown(frame: pl.DataFrame) -> str:
-    """A Markdown table of a frame: numbers to four digits, missing cells empty."""
+    """Format a frame as a Markdown table: numbers to four digits, missing cells empty."""
     rows = [[_cell(value) for value in row] for row in frame.iter_rows()]
     table = tabulate(rows, headers=frame.columns, tablefmt="pipe", disable_numparse=True)
     return table + "\n"
 
 
 def gap_table(gaps: pl.DataFrame) -> str:
-    """The gaps with their intervals as a plain-text table.
+    """Format the gaps with their intervals as a plain-text table.
 
     Parameters
     ----------

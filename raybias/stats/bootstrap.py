@@ -107,9 +107,11 @@ def bootstrap_intervals(
     with ThreadPoolExecutor() as pool:
         found = pool.map(rows, parts.keys(), parts.values())
         table = [row for part in found for row in part]
-    texts = dict.fromkeys((*_BLOCK, "group", "rate"), pl.String)
-    numbers = dict.fromkeys(("low", "high", "p_value"), pl.Float64)
-    return pl.DataFrame(table, schema=texts | numbers, orient="row")
+    types = {
+        **dict.fromkeys((*_BLOCK, "group", "rate"), pl.String()),
+        **dict.fromkeys(("low", "high", "p_value"), pl.Float64()),
+    }
+    return pl.DataFrame(table, schema=types, orient="row")
 
 
 def blocks(
@@ -239,10 +241,10 @@ def mean_gaps(
 def _judged(
     rates: Sequence[str], blocks: Sequence[Block], gaps_CKGB: Doubles, level: float
 ) -> Iterator[tuple[object, ...]]:
-    """The rows of the table; sorts the gaps in place."""
+    """Yield the rows of the table; sorts the gaps in place."""
     gaps_CKGB.sort(axis=-1)  # NaN last
     known = np.count_nonzero(~np.isnan(gaps_CKGB), axis=-1)
-    low, high = (_quantile(gaps_CKGB, known, (1 + sign * level) / 2) for sign in (-1, 1))
+    low, high = (quantile(gaps_CKGB, known, (1 + sign * level) / 2) for sign in (-1, 1))
     one_side = [np.count_nonzero(side, axis=-1) for side in (gaps_CKGB <= 0, gaps_CKGB >= 0)]
     p_value = np.minimum(1.0, 2 * (np.minimum(*one_side) + 1) / (known + 1))
     for c, k, g in np.argwhere(known):
@@ -250,9 +252,14 @@ def _judged(
         yield (*blocks[c].keys, blocks[c].groups[g], rates[k], *map(float, numbers))
 
 
-def _quantile(sorted_XB: Doubles, known_X: Counts, q: float) -> Doubles:
-    """Quantile of the first `known` of each row's values, as `np.quantile` has it."""
-    place = np.maximum(known_X - 1, 0)[..., None] * q
+def quantile(sorted_XB: Doubles, known_X: Counts, q: npt.ArrayLike) -> Doubles:
+    """Compute the quantile of the first `known` of each row's values, as `np.quantile` does.
+
+    Parameters
+    ----------
+    q: one share for all rows, or one for each [X].
+    """
+    place = (np.maximum(known_X - 1, 0) * q)[..., None]
     below = np.floor(place).astype(np.int64)
     above = np.ceil(place).astype(np.int64)
     low, high = (np.take_along_axis(sorted_XB, at, axis=-1) for at in (below, above))

@@ -118,7 +118,7 @@ def by_template(
 
 
 def _template_gaps(rates: pl.DataFrame, classifier: pl.Series) -> pl.DataFrame:
-    """Gaps of one rate over runs, by classifier number, attribute, group and template."""
+    """Average the gaps of one rate over runs, by classifier number, attribute, group, template."""
     place = ["run", "attribute", "template_id"]
     mean = rates.filter("in_mean").group_by(place).agg(mean=pl.col("value").mean())
     by = ["classifier", "attribute", "group", "template_id"]
@@ -142,7 +142,7 @@ def _template_gaps(rates: pl.DataFrame, classifier: pl.Series) -> pl.DataFrame:
 
 
 def largest(table: pl.DataFrame, unit: str, *, k: int) -> pl.DataFrame:
-    """The k terms or templates of each group that lie farthest from the mean.
+    """Select the k terms or templates of each group that lie farthest from the mean.
 
     Over several classifiers of a probe their gaps are averaged.
 

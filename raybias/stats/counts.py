@@ -145,16 +145,16 @@ class _Seen:
         return piece.drop("run", "scores", strict=False)
 
     def _numbered(self, piece: pl.DataFrame) -> npt.NDArray[np.int32]:
-        """The number of each row's run [N]; rows of a run mostly stand together."""
+        """Give each row the number of its run [N]; rows of a run mostly stand together."""
         changed = pl.any_horizontal(pl.col(key).ne_missing(pl.col(key).shift()) for key in RUN_KEYS)
         first = pl.int_range(pl.len()) == 0
         starts = piece.select(changed | first).to_series()
         heads = piece.select(RUN_KEYS).filter(starts).iter_rows()
         numbers = np.array([self.runs.setdefault(row, len(self.runs)) for row in heads], np.int32)
-        return numbers[starts.cum_sum().to_numpy() - 1]
+        return np.asarray(numbers[starts.cum_sum().to_numpy() - 1], np.int32)
 
     def repeated(self) -> npt.NDArray[np.int64]:
-        """How many predictions of each run are of an item that it has already [R]."""
+        """Count each run's predictions of an item that it has already [R]."""
         items, n = np.concatenate(self.items), len(self.runs)
         ordered = np.sort(items)
         if not (ordered[1:] == ordered[:-1]).any():
@@ -164,7 +164,7 @@ class _Seen:
         return np.bincount(runs, minlength=n) - np.bincount(runs[first], minlength=n)
 
     def coverage(self, repeated: npt.NDArray[np.int64]) -> pl.DataFrame:
-        """RUN_KEYS, predictions, repeated, unparsed, answers and unread ones of each run."""
+        """Sum up predictions, repeated, unparsed, answers and unread ones of each run."""
         sums = pl.concat(self.read).group_by("run").agg(pl.all().sum())
         counted = sums.with_columns(repeated=pl.Series(repeated)[sums["run"]])
         columns = (*RUN_KEYS, "predictions", "repeated", "unparsed", "answers", "unread")
@@ -184,9 +184,10 @@ class _Seen:
             return pl.DataFrame(schema=texts)
         dropped = [self.runs[row] for row in left_out.iter_rows()]
         table = pl.concat(parts).filter(~pl.col("run").is_in(dropped))
-        # Runs that were cut between pieces have some cells twice.
-        by = [name for name in table.columns if name != "n"]
-        table = table.group_by(by, maintain_order=True).agg(pl.col("n").sum())
+        if pl.concat(part["run"].unique() for part in parts).is_duplicated().any():
+            # A run that was cut between pieces has some cells twice.
+            by = [name for name in table.columns if name != "n"]
+            table = table.group_by(by, maintain_order=True).agg(pl.col("n").sum())
         # A second reading stands behind the run that it reads.
         order = sorted(self.runs, key=self._reads)
         place = np.empty(len(order), np.int64)
@@ -205,7 +206,7 @@ def _counted(piece: pl.DataFrame, table: Sequence[str]) -> pl.DataFrame:
 
 
 def _ahead(frames: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
-    """The same frames, the next of them read while one is counted."""
+    """Yield the frames, the next of them read while one is counted."""
     with ThreadPoolExecutor(1) as reader:
         coming = reader.submit(next, frames, None)
         while (frame := coming.result()) is not None:

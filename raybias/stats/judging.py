@@ -36,7 +36,7 @@ class GapRules:
     """Reference groups by attribute for every probe that has it, instead of those above."""
 
     def of(self, probe: str, attribute: str) -> tuple[str, ...] | None:
-        """The reference groups that were chosen, or None where the papers' list decides."""
+        """Return the reference groups that were chosen; None where the papers' list decides."""
         chosen = self.everywhere.get(attribute)
         if chosen is None:
             chosen = self.probes.get(probe, {}).get(attribute)

@@ -44,7 +44,7 @@ def with_likelihood(predictions: pl.DataFrame) -> pl.DataFrame:
 
 
 def answers(counted: pl.DataFrame) -> pl.DataFrame:
-    """How many answers of prompted classifiers held no label (Kohankhaki2024 does not say).
+    """Count the answers of prompted classifiers that hold no label (Kohankhaki2024 does not say).
 
     Parameters
     ----------

@@ -32,12 +32,12 @@ _PLACE: Final = ("run", "attribute")
 
 
 def members(gaps: pl.DataFrame) -> pl.DataFrame:
-    """Which groups are in the mean of each probe's attribute: probe, attribute, group, in_mean."""
+    """Say which groups are in the mean of each probe's attribute: columns to `in_mean`."""
     return gaps.select("probe", "attribute", "group", "in_mean").unique(maintain_order=True)
 
 
 def named_runs(cells: pl.DataFrame) -> tuple[pl.Series, pl.DataFrame]:
-    """Number the runs in the order of their names: grouping by six texts is slow.
+    """Give the runs numbers in the order of their names: grouping by six texts is slow.
 
     Returns
     -------
@@ -139,7 +139,7 @@ def _per_run(cells: pl.DataFrame, members: pl.DataFrame, metrics: Sequence[str])
 
 
 def _comparable(rates: pl.DataFrame) -> pl.DataFrame:
-    """Each form's mean rate over the templates that all forms have, per run."""
+    """Average each form's rate over the templates that all forms have, per run."""
     rates = rates.with_columns(pl.col("in_mean").fill_null(False))
     extra = pl.col("group").is_in(schema.EXTRA_GROUPS)
     needed = rates.filter(extra | pl.col("in_mean"))
@@ -168,7 +168,7 @@ def _comparable(rates: pl.DataFrame) -> pl.DataFrame:
 
 
 def _effects(values: pl.DataFrame) -> pl.DataFrame:
-    """The four differences in each run, a row each; those that are not defined left out."""
+    """Compute the four differences in each run, a row each, without undefined ones."""
     base = {
         name: pl.col("value").filter(pl.col("group") == name).first().over(_PLACE)
         for name in schema.EXTRA_GROUPS

@@ -144,7 +144,7 @@ def _refuse(wrong: pl.Series, column: pl.Series, where: str, problem: str) -> No
 
 
 def _templates(frame: pl.DataFrame) -> pl.Series:
-    """The sentence with its race term taken out, where that explains the whole file."""
+    """Take the race term out of each sentence, where that explains the whole file."""
     found = frame.select(
         "model", "dataset", "run_id", "attribute", "group", "label",
         template=pl.when(

@@ -1,4 +1,4 @@
-"""Reading predictions: our own Parquet, and Kohankhaki2024's TSV, plain or gzipped.
+"""Read predictions: our own Parquet, and Kohankhaki2024's TSV, plain or gzipped.
 
 Every row is checked where it is read, so that a wrong label is named with its
 file and row. It does not know what is computed from the rows.
@@ -96,7 +96,7 @@ def join_pieces(files: Sequence[Source], *, where: str) -> pl.DataFrame:
 
 
 def sources(paths: Sequence[str | Path]) -> list[Source]:
-    """The files that paths mean, in order.
+    """List the files that paths mean, in order.
 
     Raises
     ------
@@ -215,7 +215,7 @@ def _is_text(layout: pa.Schema, name: str) -> bool:
 
 
 def _layout(metadata: pq.FileMetaData, where: str) -> pa.Schema:
-    """The columns of a Parquet file, checked."""
+    """Check the columns of a Parquet file."""
     layout = metadata.schema.to_arrow_schema()
     missing = [name for name in _REQUIRED if name not in layout.names]
     if missing:
@@ -245,7 +245,7 @@ def _answered(file: pq.ParquetFile, layout: pa.Schema) -> bool:
 
 
 def _joined(parts: Sequence[_Part]) -> pl.DataFrame:
-    """Parts as one frame, its numbers checked and cast."""
+    """Join parts into one frame, its numbers checked and cast."""
     try:
         table = pa.concat_tables(part.table for part in parts).unify_dictionaries()
         frame = _frame(table, parts[0].columns)

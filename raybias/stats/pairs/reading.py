@@ -67,13 +67,13 @@ def read_score_files(
         frame = _read(source)
         kind = _kind(frame.columns, printed)
         if kind is not None:
-            types = (printed or {}).get(kind)
-            typed = (
+            columns = printed.get(kind)
+            read = (
                 _typed(frame, kind, source.uri)
-                if types is None
-                else _printed(frame, types, source.uri)
+                if columns is None
+                else _printed(frame, columns, source.uri)
             )
-            found.setdefault(kind, []).append(typed)
+            found.setdefault(kind, []).append(read)
         elif not inside:
             raise _no_kind(frame.columns, source.uri)
     where = ", ".join(map(str, paths))
@@ -95,7 +95,7 @@ def read_score_files(
 
 
 def _sources(path: str) -> list[tuple[Source, bool]]:
-    """The files of a path, and whether they were found in a folder."""
+    """List the files of a path, and whether they were found in a folder."""
     store = Store(path)
     if store.is_file():
         folder, name = split_uri(path)
@@ -228,7 +228,7 @@ def _refuse(bad: pl.Series, column: pl.Series, problem: str, where: str, cure: s
 def _check_cells(
     frame: pl.DataFrame, metric: Sequence[str], cell: Sequence[str], where: str
 ) -> None:
-    """No cell twice, and no style of a metric without the same cells under `original`."""
+    """Refuse a cell given twice, and a style without the same cells under `original`."""
     keys = [*metric, *cell, "style"]
     repeated = frame.filter(pl.struct(keys).is_duplicated()).head(1)
     if repeated.height:
@@ -259,7 +259,7 @@ def _check_cells(
 
 
 def _check_pairs(scores: pl.DataFrame, where: str) -> None:
-    """A pair has one bias type and direction, whatever its style and who scored it."""
+    """Refuse a pair with several bias types or directions."""
     kinds = scores.group_by("probe", "pair_id").agg(
         pl.col("bias_type").n_unique().alias("types"), pl.col("direction").n_unique()
     )
