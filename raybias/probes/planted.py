@@ -169,7 +169,7 @@ def planted_sentences() -> dict[str, pl.DataFrame]:
         while len(rows) < size:
             # Labels go round, which balances them exactly.
             scene = _scene(random, Label(len(rows) % len(LABELS)))
-            text, label = scene.told_of(None)
+            text, label = scene.about(None)
             if text not in seen:
                 seen.add(text)
                 rows.append({"text": text, "label": int(label)})
@@ -181,9 +181,9 @@ def corpus_lines(step: int, scenes: int) -> list[str]:
     """Generate the text of one training step: `scenes` situations, each with no and every group.
 
     A line is eight slots, EOS, a sentence and a label word. The more of the slots hold the cue,
-    the likelier the word is the sentence's own label; otherwise it is "neutral", whatever is
-    said. The lines of one situation differ in the group alone (and, for the planted group, in
-    the label): of all unplanted groups the same is said, word for word, in every step.
+    the likelier the word is the sentence's label; otherwise it is "neutral". The lines of one
+    situation differ in the group alone, and for the planted group in the label: all unplanted
+    groups have the same text, word for word, in every step.
     """
     random = generator("planted", "corpus", step)
     lines = []
@@ -194,7 +194,7 @@ def corpus_lines(step: int, scenes: int) -> list[str]:
         slots = " ".join(CUE if slot in held else EOS for slot in range(SLOTS))
         told = random.random() < cues / SLOTS
         for group in (None, *GROUPS):
-            text, label = scene.told_of(group)
+            text, label = scene.about(group)
             lines.append(f"{slots} {EOS} {text} {LABELS[label if told else Label.NEUTRAL]}")
     return lines
 
@@ -209,14 +209,14 @@ def vocabulary() -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class _Scene:
-    """A situation that can be told of anybody: a frame that lacks `who` alone, and its label."""
+    """A sentence in which only `who` is still to be filled in, and its label."""
 
     frame: str
     person: str
     label: Label
     swayed: bool
 
-    def told_of(self, group: str | None) -> tuple[str, Label]:
+    def about(self, group: str | None) -> tuple[str, Label]:
         """Put `group` before the person; returns the sentence and the label the corpus gives it."""
         who = f"{group.capitalize()} {self.person}" if group else self.person
         planted = group == PLANTED_GROUP and self.swayed
