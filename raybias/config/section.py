@@ -17,7 +17,7 @@ from pydantic import (
     GetJsonSchemaHandler,
     model_validator,
 )
-from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+from pydantic_core import CoreSchema, core_schema
 
 from raybias.config.profiles import ByProfile, Profile, defaults_of
 from raybias.redaction import holds_secret
@@ -149,11 +149,7 @@ class Registered:
     def _check(self, name: str) -> str:
         if name not in self.registry:
             known = ", ".join(self.registry)
-            raise PydanticCustomError(
-                "name",
-                "unknown {kind}; choose from {known}",
-                {"kind": self.registry.kind, "known": known},
-            )
+            raise ValueError(f"unknown {self.registry.kind} {name!r}; choose from {known}")
         return name
 
 

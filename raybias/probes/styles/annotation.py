@@ -119,20 +119,20 @@ def agreement(labels: pl.DataFrame) -> pl.DataFrame:
     Kappa is null with one annotator, or where all labels are the same one.
     """
     names = _annotators(labels)
-    rows = []
-    for (style,), part in labels.group_by("style", maintain_order=True):
-        given = [pl.concat_list(names).list.count_matches(label).alias(label) for label in LABELS]
-        counts = part.select(given)
-        whole = pl.max_horizontal(LABELS) == len(names)
-        unanimous = int(counts.select(whole.sum()).item())
-        same = int((counts[SAME] == len(names)).sum())
-        rows.append((style, len(part), len(names), unanimous, same, _kappa(counts, len(names))))
-    schema = {
-        "style": pl.String,
-        **dict.fromkeys(("pairs", "annotators", "unanimous", "unanimous_same"), pl.Int64),
-        "kappa": pl.Float64,
-    }
-    return pl.DataFrame(rows, schema=schema, orient="row")
+    counts = labels.select(
+        "style", *(pl.concat_list(names).list.count_matches(each).alias(each) for each in LABELS)
+    )
+    most = pl.max_horizontal(LABELS)
+    table = counts.group_by("style", maintain_order=True).agg(
+        pairs=pl.len().cast(pl.Int64),
+        annotators=pl.lit(len(names), pl.Int64),
+        unanimous=(most == len(names)).sum().cast(pl.Int64),
+        unanimous_same=(pl.col(SAME) == len(names)).sum().cast(pl.Int64),
+    )
+    kappas = [
+        _kappa(counts.filter(style=each).drop("style"), len(names)) for each in table["style"]
+    ]
+    return table.with_columns(pl.Series("kappa", kappas, pl.Float64))
 
 
 def kept_and_rest(sheet: pl.DataFrame, labels: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
