@@ -15,8 +15,8 @@ from matplotlib.axes import Axes
 
 from raybias.config import Method
 from raybias.methods import Tuned, tuned_methods
-from raybias.report import figure_style
-from raybias.report.figures import Drawn, slug
+from raybias.report.figure_parts import Drawn, dot, slug
+from raybias.report.figure_style import COLOURS, FAINT, INK, WIDTH, drawing, quiet_axes, to_svg
 
 #: Most points of one line; a longer one is drawn as means of equal stretches.
 _POINTS: Final = 200
@@ -55,17 +55,16 @@ def thinned(losses: Sequence[float], steps: Sequence[int]) -> tuple[list[float],
 
 
 def _run_figure(part: pl.DataFrame, options: Tuned | None, title: str) -> str:
-    with figure_style.drawing(2 * figure_style.WIDTH, 3.3) as figure:
+    with drawing(2 * WIDTH, 3.3) as figure:
         left, right = figure.subplots(1, 2)
         _accuracy_by_seed(left, part, options)
         _loss_by_step(right, part, options)
         kept = ", ".join(str(seed) for seed in part.filter(pl.col("selected"))["seed"])
-        return figure_style.to_svg(figure, title=title, description=f"kept seeds: {kept or 'none'}")
+        return to_svg(figure, title=title, description=f"kept seeds: {kept or 'none'}")
 
 
 def _accuracy_by_seed(axes: Axes, part: pl.DataFrame, options: Tuned | None) -> None:
-    figure_style.quiet_axes(axes, grid="y")
-    blue = figure_style.COLOURS[0]
+    quiet_axes(axes, grid="y")
     by = "test" if options is not None and options.select == "test" else "validation"
     for place, row in enumerate(part.iter_rows(named=True)):
         value, kept = row[f"{by}_accuracy"], bool(row["selected"])
@@ -73,8 +72,7 @@ def _accuracy_by_seed(axes: Axes, part: pl.DataFrame, options: Tuned | None) -> 
             axes.text(place, 0.04, "diverged", rotation=90, ha="center", va="bottom",
                       transform=axes.get_xaxis_transform(), fontsize=8)  # fmt: skip
             continue
-        axes.plot([place], [value], "o", color=blue, markersize=7, markeredgewidth=1.5,
-                  markerfacecolor=blue if kept else figure_style.PAPER)  # fmt: skip
+        dot(axes, place, value, (COLOURS[0], "o"), verdict=kept)
     seeds = [str(seed) for seed in part["seed"]]
     axes.set_xticks(range(len(seeds)), seeds, rotation=90 if len(seeds) > 8 else 0)
     axes.set_xlim(-0.6, len(seeds) - 0.4)
@@ -84,7 +82,7 @@ def _accuracy_by_seed(axes: Axes, part: pl.DataFrame, options: Tuned | None) -> 
 
 
 def _loss_by_step(axes: Axes, part: pl.DataFrame, options: Tuned | None) -> None:
-    figure_style.quiet_axes(axes, grid="both")
+    quiet_axes(axes, grid="both")
     every = options.steps_between_evaluations if options else 1
     last, most = 0, 1
     for row in part.sort("selected").iter_rows(named=True):
@@ -94,12 +92,12 @@ def _loss_by_step(axes: Axes, part: pl.DataFrame, options: Tuned | None) -> None
         x, y, size = thinned(losses, steps)
         most = max(most, size)
         if row["selected"]:
-            axes.plot(x, y, color=figure_style.COLOURS[0], linewidth=1.6)
+            axes.plot(x, y, color=COLOURS[0], linewidth=1.6)
         else:
-            axes.plot(x, y, color=figure_style.FAINT, linewidth=0.9, linestyle="--")
+            axes.plot(x, y, color=FAINT, linewidth=0.9, linestyle="--")
     after = options.first_stop if options else 0
     if last / 20 < after < last:
-        axes.axvline(after, color=figure_style.INK, linewidth=0.9, linestyle=":")
+        axes.axvline(after, color=INK, linewidth=0.9, linestyle=":")
         axes.text(after, 0.97, "may stop from here ", ha="right", va="top", fontsize=8,
                   transform=axes.get_xaxis_transform())  # fmt: skip
     axes.set_xlabel("step" if options else "evaluation")

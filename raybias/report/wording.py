@@ -45,11 +45,38 @@ INTERVALS: Final = {
 #: What a table says instead of a verdict, where that is not the reason itself.
 NO_VERDICT: Final = {stats.ONE_RUN: "not judged: one run"}
 
+YES_NO: Final[Mapping[bool | None, str]] = {True: "yes", False: "no", None: ""}
+
 UNPARSED: Final = {
     "random": "a label drawn at random",
     "likelihood": "the label with the highest likelihood",
     "invalid": "no label: always wrong",
 }
+
+
+#: What tables and figures call the averages of pairs.
+_AVERAGES: Final = {"avg_weighted": "all pairs", "avg_unweighted": "mean of types"}
+
+
+def bias_type(name: str, longest: int = 1000) -> str:
+    """Name a bias type or average of pairs."""
+    return _AVERAGES.get(name, shortened(name, longest))
+
+
+def shortened(text: str, longest: int) -> str:
+    """Cut a text to `longest` characters."""
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
+def spaced(name: str) -> str:
+    """Write the name of a style as words."""
+    return name.replace("_", " ")
+
+
+def rate_title(rate: str) -> str:
+    """Say what a rate counts: `wrongly called negative`; any other rate's name."""
+    known = RATES.get(rate)
+    return f"wrongly called {known.called}" if known else rate
 
 
 def heading(rate: str, gap: float) -> str:
@@ -97,6 +124,11 @@ def number(value: float | None, digits: int = 3) -> str:
     return "" if value is None else f"{value:.{digits}f}"
 
 
+def percent(value: float | None) -> str:
+    """`41.2%`; empty for a missing value."""
+    return "" if value is None else f"{value:.1%}"
+
+
 def probability(value: float | None) -> str:
     """`0.031`, `<0.001`; empty for a missing value."""
     return "<0.001" if value is not None and value < 0.001 else number(value)
@@ -120,10 +152,16 @@ def listed(parts: Sequence[str]) -> str:
     return f"{', '.join(head)} and {last[0]}" if head else "".join(last)
 
 
-def naming_keys(frame: pl.DataFrame) -> list[str]:
-    """The columns that tell classifiers apart: the model, and whatever else varies."""
-    varying = [k for k in ("method", "dataset", "style") if k in frame and frame[k].n_unique() > 1]
-    return ["model", *varying]
+def naming_keys(
+    frame: pl.DataFrame, others: Sequence[str] = ("method", "dataset", "style")
+) -> list[str]:
+    """Return the columns that tell classifiers apart: the model, and which of `others` vary."""
+    return ["model", *(key for key in others if key in frame and frame[key].n_unique() > 1)]
+
+
+def metric_keys(frame: pl.DataFrame) -> list[str]:
+    """Return the columns that tell metrics of pairs apart: the model, and whatever else varies."""
+    return naming_keys(frame, ("score", "probe"))
 
 
 def shortest_keys(frame: pl.DataFrame) -> list[str]:

@@ -11,7 +11,8 @@ import polars as pl
 import pytest
 from report_outs import make_study, write_out
 
-from raybias.report import figure_style, figures
+from raybias.report import figure_style, gap_figures
+from raybias.report.figure_parts import slug
 from raybias.report.load_results import load_runs
 from raybias.report.run_figures import run_figures
 from raybias.report.tables import write_tables
@@ -32,10 +33,10 @@ def gaps_of(folder: Path, models: int) -> pl.DataFrame:
 def test_gap_figures_are_valid_and_deterministic(tmp_path: Path, models: int) -> None:
     gaps = gaps_of(tmp_path, models)
     before = dict(mpl.rcParams)
-    drawn = figures.gap_figures(gaps, level=0.95)
+    drawn = gap_figures.gap_figures(gaps, level=0.95)
     assert dict(mpl.rcParams) == before
     assert set(drawn) == {("planted", "origin", rate) for rate in ("negative_fpr", "positive_fpr")}
-    again = figures.gap_figures(gaps, level=0.95)
+    again = gap_figures.gap_figures(gaps, level=0.95)
     for key, figure in drawn.items():
         assert figure.svg == again[key].svg
         root = ET.fromstring(figure.svg)
@@ -52,7 +53,7 @@ def test_significance_shows_in_the_fill(tmp_path: Path) -> None:
     dots = {}
     for value in (True, False):
         flat = gaps.with_columns(survives=pl.lit(value))
-        svg = figures.gap_figures(flat, level=0.95)["planted", "origin", "negative_fpr"].svg
+        svg = gap_figures.gap_figures(flat, level=0.95)["planted", "origin", "negative_fpr"].svg
         dots[value] = svg.count(f"fill: {figure_style.PAPER}; stroke: {figure_style.COLOURS[0]}")
     # The key alone has one hollow dot when everything is significant.
     assert dots[False] > dots[True]
@@ -62,7 +63,7 @@ def test_undefined_gaps_and_intervals_are_left_out(tmp_path: Path) -> None:
     gaps = gaps_of(tmp_path, 1)
     none = pl.lit(None, pl.Float64)
     empty = gaps.with_columns(gap=none, low=none, high=none, significant=pl.lit(None, pl.Boolean))
-    drawn = figures.gap_figures(empty, level=0.9)
+    drawn = gap_figures.gap_figures(empty, level=0.9)
     ET.fromstring(drawn["planted", "origin", "negative_fpr"].svg)
 
 
@@ -77,7 +78,7 @@ def test_run_figure_marks_kept_and_diverged(tmp_path: Path) -> None:
 
 
 def test_inlined_figures_share_no_ids_and_take_the_pages_colours(tmp_path: Path) -> None:
-    drawn = list(figures.gap_figures(gaps_of(tmp_path, 2), level=0.95).values())
+    drawn = list(gap_figures.gap_figures(gaps_of(tmp_path, 2), level=0.95).values())
     pages = [figure_style.inline(figure.svg, f"f{i}") for i, figure in enumerate(drawn)]
     ids = [set(re.findall(r'\bid="([^"]+)"', page)) for page in pages]
     assert not ids[0] & ids[1]
@@ -88,6 +89,6 @@ def test_inlined_figures_share_no_ids_and_take_the_pages_colours(tmp_path: Path)
 
 
 def test_slugs_stay_inside_and_apart() -> None:
-    assert figures.slug("gaps", "amazon", "age", "negative_fpr") == "gaps.amazon.age.negative_fpr"
-    assert "/" not in figures.slug("../../etc", "x")
-    assert figures.slug("a/b") != figures.slug("a-b") != figures.slug("a b")
+    assert slug("gaps", "amazon", "age", "negative_fpr") == "gaps.amazon.age.negative_fpr"
+    assert "/" not in slug("../../etc", "x")
+    assert slug("a/b") != slug("a-b") != slug("a b")

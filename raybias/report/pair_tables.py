@@ -1,7 +1,6 @@
-"""Score files to the tables of Zhao2025 and of what it does not have, and onto disk.
+"""Make the tables of pairs from score files: those of Zhao2025, and what it does not have.
 
-The names of tables say where the paper has them. It decides nothing: the numbers are
-those of `raybias.stats.pairs`.
+Their names say where the paper has them; the numbers are those of `raybias.stats.pairs`.
 """
 
 from __future__ import annotations
@@ -16,10 +15,6 @@ from raybias.config import Profile, Statistics, Study
 from raybias.errors import DataError
 from raybias.report import wording
 from raybias.report.load_results import as_frame
-from raybias.report.pair_figures import effect_figures, score_figures
-from raybias.report.pair_page import PairFigures, PairSection, pair_section
-from raybias.report.t_test_figures import t_figures
-from raybias.report.tables import write_frame
 from raybias.stats import pairs
 from raybias.stats.intervals import Adjust
 from raybias.storage import Store
@@ -176,51 +171,6 @@ def known_sizes(table: pl.DataFrame, rules: PairRules) -> dict[str, float]:
     known = {**pairs.sizes_in_names(table["model"]), **rules.sizes}
     models = set(table["model"])
     return {model: float(size) for model, size in known.items() if model in models}
-
-
-def write_pairs(
-    store: Store, tables: Mapping[str, pl.DataFrame], rules: PairRules, *, folder: str = ""
-) -> PairSection | None:
-    """Write each table as Parquet, CSV and Markdown, and the figures.
-
-    Parameters
-    ----------
-    tables: of `pair_tables`, by the same rules.
-    folder: where tables go in the store, such as `tables/`.
-
-    Returns
-    -------
-    What a page says of them; nothing where there are only printed tables.
-
-    Raises
-    ------
-    OutputError: the store cannot be written.
-    """
-    of_lists = t_figures(tables.get("tables6_7_t_values", pl.DataFrame()))
-    drawn = [*of_lists, *t_figures(tables.get("published_tables6_7", pl.DataFrame()))]
-    section = None
-    if "bias_scores" in tables:
-        scores = tables["bias_scores"]
-        of_scores = score_figures(scores, level=rules.level, adjust=rules.adjust)
-        of_effects = []
-        if "style_effects" in tables:
-            of_effects = effect_figures(
-                tables["style_effects"], level=rules.level, adjust=rules.adjust
-            )
-        drawn += [*of_scores, *of_effects]
-        section = pair_section(
-            tables,
-            PairFigures(of_scores, of_effects, of_lists),
-            sizes=known_sizes(scores, rules),
-            strict=rules.strict,
-            level=rules.level,
-            adjust=rules.adjust,
-        )
-    for name, frame in tables.items():
-        write_frame(store, f"{folder}{name}", frame, metadata=rules.metadata())
-    for figure in drawn:
-        store.write_text(f"figures/{figure.name}.svg", figure.svg)
-    return section
 
 
 def read_study_pairs(store: Store, study: Study, record: Record) -> StudyPairs:
