@@ -5,6 +5,7 @@ They show derived tables and compute nothing.
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import polars as pl
@@ -26,7 +27,6 @@ from raybias.report.figure_parts import (
 from raybias.report.figure_style import INK, WIDTH, drawing, mark, to_svg
 
 _ROOM: Final = 1.12
-_VERDICTS: Final = {"significant": True, "not significant": False}
 
 
 def gap_figures(gaps: pl.DataFrame, *, level: float) -> dict[tuple[str, str, str], Drawn]:
@@ -92,7 +92,11 @@ def _gap_figure(part: pl.DataFrame, rate: str, title: str, level: float) -> str:
         part.filter(rate=rate).iter_rows(named=True), key=lambda row: groups.index(row["group"])
     )
     row_inches = max(0.36, 0.17 * len(names) + 0.12)
-    legend_inches = 0.22 * (len(names) + 1) // 2 if len(names) > 1 else 0.25
+    verdicts: dict[str, bool | None] = {"significant": True, "not significant": False}
+    if any(row["survives"] is None for row in rows):
+        verdicts["no verdict"] = None
+    entries = series_keys([", ".join(map(str, name)) for name in names], verdicts)
+    legend_inches = 0.25 * math.ceil(len(entries) / 2)
     with drawing(WIDTH, 1.45 + row_inches * len(groups) + legend_inches) as figure:
         axis = f"← less often · more often →\ngap with {100 * level:g}% interval"
         labels = [_group_label(part, group) for group in groups]
@@ -103,11 +107,7 @@ def _gap_figure(part: pl.DataFrame, rate: str, title: str, level: float) -> str:
             dot(axes, row["gap"], y, mark(index),
                 verdict=row["survives"], interval=(row["low"], row["high"]))  # fmt: skip
         centre(axes, _ROOM * reach(part, "gap", "low", "high") or 0.05, ticks=6)
-        verdicts = _VERDICTS | (
-            {"no verdict": None} if any(row["survives"] is None for row in rows) else {}
-        )
-        shown = [", ".join(map(str, name)) for name in names]
-        legend(figure, series_keys(shown, verdicts), columns=2)
+        legend(figure, entries, columns=2)
         described = "; ".join(
             f"{row['model']} {row['group']} {wording.signed(row['gap'])} "
             f"{wording.span(row['low'], row['high'])} {wording.verdict(row)}"

@@ -244,7 +244,7 @@ def _read(store: Store, folder: str, paths: list[str], columns: Sequence[str]) -
     wanted = pa.schema([schema.PREDICTIONS.field(name) for name in columns])
     try:
         # Columns that an older file lacks are null.
-        with store.told("read", folder):
+        with store.translating_errors("read", folder):
             read = pads.dataset(paths, filesystem=store.fs, schema=wanted, format="parquet")
             return as_frame(read.to_table())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:

@@ -117,10 +117,12 @@ def terminal_text(tables: Mapping[str, pl.DataFrame], rules: PairRules) -> Itera
         scores = tables["bias_scores"]
         yield from map(str, pair_summaries.scores(tables))
         yield "\n  ".join([pair_wording.headline(scores), *pair_wording.findings(scores)])
-        tests = "Benjamini-Hochberg over the table" if rules.adjust != "none" else "not corrected"
+        corrected = "not corrected"
+        if rules.adjust != "none":
+            corrected = "corrected by Benjamini-Hochberg over the table"
         yield (
             f"{100 * rules.level:g}% intervals cover another sample of pairs like these; tests "
-            f"are {tests}"
+            f"are {corrected}"
         )
     if lists := _lists(tables, rules):
         yield lists

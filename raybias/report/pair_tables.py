@@ -40,7 +40,7 @@ TABLES: Final = {
 
 @dataclass(frozen=True)
 class PairRules:
-    """How pairs are judged."""
+    """Rules by which pairs are judged."""
 
     strict: bool = True
     """Paired tests and correction; else the paper's two-proportion and independent t tests."""
@@ -72,7 +72,7 @@ class PairRules:
         )
 
     def metadata(self) -> dict[str, str]:
-        """What the numbers of a table depend on, for its file."""
+        """Return what the numbers of a table depend on, for its file."""
         return {
             "profile": "strict" if self.strict else "paper",
             "scale": self.scale,
@@ -86,17 +86,17 @@ class PairRules:
 
 @dataclass(frozen=True)
 class StudyPairs:
-    """What the pairs of an OUT say."""
+    """Results of the pairs of an OUT."""
 
     tables: Mapping[str, pl.DataFrame]
     """Of `pair_tables`."""
     rules: PairRules
     cautions: tuple[str, ...]
-    """What happened that a reader must know."""
+    """Sentences that a reader must know before relying on a number."""
 
 
 def pair_tables(files: pairs.ScoreFiles, rules: PairRules) -> dict[str, pl.DataFrame]:
-    """All tables that the files have data for, by name: `TABLES`, and `published_*`.
+    """Compute the tables that the files have data for, by name: `TABLES`, and `published_*`.
 
     Parameters
     ----------
@@ -167,19 +167,19 @@ def _published(printed: Mapping[str, pl.DataFrame], rules: PairRules) -> dict[st
 
 
 def known_sizes(table: pl.DataFrame, rules: PairRules) -> dict[str, float]:
-    """Parameters of the models of a table: as the rules give them, else as their names tell."""
+    """Return the parameters of a table's models: of the rules, else of their names."""
     known = {**pairs.sizes_in_names(table["model"]), **rules.sizes}
     models = set(table["model"])
     return {model: float(size) for model, size in known.items() if model in models}
 
 
 def read_study_pairs(store: Store, study: Study, record: Record) -> StudyPairs:
-    """The tables of an OUT that holds pair scores or answers; nothing is written.
+    """Compute the tables of an OUT that holds pair scores or answers; nothing is written.
 
     Parameters
     ----------
     study: as it is to be judged.
-    record: of the OUT; tells the sizes of its models.
+    record: of the OUT, with the sizes of its models.
 
     Raises
     ------
@@ -196,7 +196,7 @@ def read_study_pairs(store: Store, study: Study, record: Record) -> StudyPairs:
 
 
 def _cautions(store: Store, study: Study, files: pairs.ScoreFiles) -> Iterator[str]:
-    """What was not read, and what a style left as it was."""
+    """Report pairs that were not read, and those that a style left as they were."""
     for probe in study.pairs:
         name = f"items/{probe.name}.parquet"
         if not store.exists(name):
@@ -227,7 +227,7 @@ def _unread(items: pl.DataFrame, there: pl.DataFrame, probe: str) -> Iterator[st
 
 
 def _by_style(frame: pl.DataFrame, by: Sequence[str]) -> list[dict[str, Any]]:
-    """How many pairs each style has."""
+    """Count the pairs of each style."""
     counts = frame.group_by(*by, "style", maintain_order=True).agg(
         n=pl.col("pair_id").n_unique().cast(pl.Int64)
     )
@@ -235,6 +235,6 @@ def _by_style(frame: pl.DataFrame, by: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def read_pair_tables(store: Store) -> dict[str, pl.DataFrame]:
-    """The tables of pairs that `write_report` left, by name."""
+    """Read the tables of pairs that `write_report` wrote, by name."""
     there = {name: f"tables/{name}.parquet" for name in TABLES}
     return {n: as_frame(store.read_table(f)) for n, f in there.items() if store.exists(f)}

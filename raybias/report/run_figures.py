@@ -1,4 +1,4 @@
-"""How tuning went: accuracy by seed and evaluation loss by step, one figure per classifier.
+"""Draw tuning: accuracy by seed and evaluation loss by step, one figure per classifier.
 
 A filled marker or solid line is a kept run. Runs may have thousands of evaluations;
 what is drawn has a few hundred points, and says that they are means.
@@ -23,7 +23,7 @@ _POINTS: Final = 200
 
 
 def run_figures(runs: pl.DataFrame, methods: Sequence[Method]) -> dict[tuple[str, ...], Drawn]:
-    """One figure per tuned (model, method, dataset).
+    """Draw one figure per tuned (model, method, dataset).
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def run_figures(runs: pl.DataFrame, methods: Sequence[Method]) -> dict[tuple[str
 
 
 def thinned(losses: Sequence[float], steps: Sequence[int]) -> tuple[list[float], list[float], int]:
-    """At most a few hundred points of a line: steps, losses, and how many each is the mean of."""
+    """Reduce a line to some hundred points: steps, losses, and how many each is the mean of."""
     size = -(-len(losses) // _POINTS)
     if size <= 1:
         return list(map(float, steps)), list(losses), 1
@@ -58,9 +58,10 @@ def _run_figure(part: pl.DataFrame, options: Tuned | None, title: str) -> str:
     with drawing(2 * WIDTH, 3.3) as figure:
         left, right = figure.subplots(1, 2)
         _accuracy_by_seed(left, part, options)
-        _loss_by_step(right, part, options)
+        may_stop = _loss_by_step(right, part, options)
         kept = ", ".join(str(seed) for seed in part.filter(pl.col("selected"))["seed"])
-        return to_svg(figure, title=title, description=f"kept seeds: {kept or 'none'}")
+        described = f"kept seeds: {kept or 'none'}{may_stop}"
+        return to_svg(figure, title=title, description=described)
 
 
 def _accuracy_by_seed(axes: Axes, part: pl.DataFrame, options: Tuned | None) -> None:
@@ -81,7 +82,8 @@ def _accuracy_by_seed(axes: Axes, part: pl.DataFrame, options: Tuned | None) -> 
     axes.set_title(f"{by.capitalize()} accuracy (filled: kept)")
 
 
-def _loss_by_step(axes: Axes, part: pl.DataFrame, options: Tuned | None) -> None:
+def _loss_by_step(axes: Axes, part: pl.DataFrame, options: Tuned | None) -> str:
+    """Draw the losses; return what the description says of the first step that may stop a run."""
     quiet_axes(axes, grid="both")
     every = options.steps_between_evaluations if options else 1
     last, most = 0, 1
@@ -96,10 +98,12 @@ def _loss_by_step(axes: Axes, part: pl.DataFrame, options: Tuned | None) -> None
         else:
             axes.plot(x, y, color=FAINT, linewidth=0.9, linestyle="--")
     after = options.first_stop if options else 0
-    if last / 20 < after < last:
+    shown = last / 20 < after < last
+    if shown:
         axes.axvline(after, color=INK, linewidth=0.9, linestyle=":")
         axes.text(after, 0.97, "may stop from here ", ha="right", va="top", fontsize=8,
                   transform=axes.get_xaxis_transform())  # fmt: skip
     axes.set_xlabel("step" if options else "evaluation")
     means = f"; means of {most}" if most > 1 else ""
     axes.set_title(f"Evaluation loss (solid: kept{means})")
+    return f"; may stop from step {after:,}" if shown else ""

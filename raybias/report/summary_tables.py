@@ -287,7 +287,7 @@ def _count(column: str) -> Callable[[Row], str]:
 
 
 def _version(backbone: Backbone, files: Mapping[str, str]) -> str:
-    """The start of a local model's hash or of a hub model's commit, where OUT records it."""
+    """Return the start of a local model's hash or of a hub model's commit, if OUT records it."""
     weights = [name for name in files if name.endswith(".safetensors")]
     if weights:
         more = f" and {len(weights) - 1} more" if len(weights) > 1 else ""
