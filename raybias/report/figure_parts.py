@@ -155,13 +155,21 @@ def legend_key(style: tuple[str, str], label: str, verdict: bool | None = True) 
     return Line2D([], [], label=label, **_marker(style, verdict, 7.0), **_line(verdict))
 
 
+def meanings(
+    verdicts: pl.Series, *, strong: str = "significant", weak: str = "not significant"
+) -> dict[str, bool | None]:
+    """Say what markers mean, as a legend has it; `no verdict` only where a value has none."""
+    unjudged: dict[str, bool | None] = {"no verdict": None} if verdicts.has_nulls() else {}
+    return {strong: True, weak: False} | unjudged
+
+
 def series_keys(names: Sequence[str], verdicts: Mapping[str, bool | None]) -> list[Line2D]:
     """Return the entries of several series, and of what their markers mean.
 
     Parameters
     ----------
     names: of the series; a single one needs no entry.
-    verdicts: what `dot` was told, by what the legend says of it.
+    verdicts: of `meanings`.
     """
     if len(names) == 1:
         names = ()

@@ -11,25 +11,14 @@ from typing import Final
 import polars as pl
 from matplotlib.lines import Line2D
 
+from raybias.report import figure_parts as parts
 from raybias.report import wording
-from raybias.report.figure_parts import (
-    Drawn,
-    centre,
-    dot,
-    legend,
-    legend_key,
-    offset,
-    panels,
-    reach,
-    series_keys,
-    slug,
-)
 from raybias.report.figure_style import INK, WIDTH, drawing, mark, to_svg
 
 _ROOM: Final = 1.12
 
 
-def gap_figures(gaps: pl.DataFrame, *, level: float) -> dict[tuple[str, str, str], Drawn]:
+def gap_figures(gaps: pl.DataFrame, *, level: float) -> dict[tuple[str, str, str], parts.Drawn]:
     """Draw one figure per probe, attribute and rate: a dot and interval per group and classifier.
 
     Parameters
@@ -47,12 +36,12 @@ def gap_figures(gaps: pl.DataFrame, *, level: float) -> dict[tuple[str, str, str
         for rate in part["rate"].unique(maintain_order=True):
             title = f"{attribute}: {wording.rate_title(rate)}"
             svg = _gap_figure(part, rate, title, level)
-            name = slug("gaps", probe, attribute, rate)
-            figures[probe, attribute, rate] = Drawn(name, title, svg)
+            name = parts.slug("gaps", probe, attribute, rate)
+            figures[probe, attribute, rate] = parts.Drawn(name, title, svg)
     return figures
 
 
-def span_figures(spans: pl.DataFrame) -> dict[str, Drawn]:
+def span_figures(spans: pl.DataFrame) -> dict[str, parts.Drawn]:
     """Draw each classifier's span on every probe and their mean, one figure per attribute.
 
     Parameters
@@ -67,7 +56,7 @@ def span_figures(spans: pl.DataFrame) -> dict[str, Drawn]:
     for attribute in spans["attribute"].unique().sort().to_list():
         title = f"{attribute}: gap spans"
         svg = _span_figure(spans.filter(attribute=attribute), title)
-        figures[attribute] = Drawn(slug("spans", attribute), title, svg)
+        figures[attribute] = parts.Drawn(parts.slug("spans", attribute), title, svg)
     return figures
 
 
@@ -92,22 +81,20 @@ def _gap_figure(part: pl.DataFrame, rate: str, title: str, level: float) -> str:
         part.filter(rate=rate).iter_rows(named=True), key=lambda row: groups.index(row["group"])
     )
     row_inches = max(0.36, 0.17 * len(names) + 0.12)
-    verdicts: dict[str, bool | None] = {"significant": True, "not significant": False}
-    if any(row["survives"] is None for row in rows):
-        verdicts["no verdict"] = None
-    entries = series_keys([", ".join(map(str, name)) for name in names], verdicts)
+    verdicts = parts.meanings(part.filter(rate=rate)["survives"])
+    entries = parts.series_keys([", ".join(map(str, name)) for name in names], verdicts)
     legend_inches = 0.25 * math.ceil(len(entries) / 2)
     with drawing(WIDTH, 1.45 + row_inches * len(groups) + legend_inches) as figure:
         axis = f"← less often · more often →\ngap with {100 * level:g}% interval"
         labels = [_group_label(part, group) for group in groups]
-        axes = panels(figure, {rate: title}, labels, axis=axis)[rate]
+        axes = parts.panels(figure, {rate: title}, labels, axis=axis)[rate]
         for row in rows:
             index = names.index(tuple(row[key] for key in keys))
-            y = groups.index(row["group"]) + offset(index, len(names))
-            dot(axes, row["gap"], y, mark(index),
+            y = groups.index(row["group"]) + parts.offset(index, len(names))
+            parts.dot(axes, row["gap"], y, mark(index),
                 verdict=row["survives"], interval=(row["low"], row["high"]))  # fmt: skip
-        centre(axes, _ROOM * reach(part, "gap", "low", "high") or 0.05, ticks=6)
-        legend(figure, entries, columns=2)
+        parts.centre(axes, _ROOM * parts.reach(part, "gap", "low", "high") or 0.05, ticks=6)
+        parts.legend(figure, entries, columns=2)
         described = "; ".join(
             f"{row['model']} {row['group']} {wording.signed(row['gap'])} "
             f"{wording.span(row['low'], row['high'])} {wording.verdict(row)}"
@@ -132,26 +119,26 @@ def _span_figure(part: pl.DataFrame, title: str) -> str:
     labels = [name if len(name) <= 40 else f"…{name[-39:]}" for name in names]
     titles = {rate: wording.rate_title(rate) for rate in rates}
     with drawing(2 * WIDTH, 1.4 + 0.3 * len(names)) as figure:
-        drawn = panels(
+        drawn = parts.panels(
             figure, titles, labels, axis="highest minus lowest gap", neutral=None, margin=0.5
         )
         for rate, axes in drawn.items():
             for place, row in enumerate(order.iter_rows(named=True)):
                 mine = part.filter(rate=rate, **row)
                 for probe, span in mine.select("probe", "span").iter_rows():
-                    dot(axes, span, place, mark(probes.index(probe)), verdict=False, size=6)
+                    parts.dot(axes, span, place, mark(probes.index(probe)), verdict=False, size=6)
                 if len(probes) > 1 and mine.height:
                     axes.plot(mine.select(pl.mean("span")).row(0), [place], "|", color=INK,
                               markersize=13, markeredgewidth=2.2)  # fmt: skip
         # Panels share the scale, which is fixed by its first limit: only when all are drawn.
         drawn[rates[0]].set_xlim(left=0)
-        keys_shown = [legend_key(mark(i), p or "probe", False) for i, p in enumerate(probes)]
+        keys_shown = [parts.legend_key(mark(i), p or "probe", False) for i, p in enumerate(probes)]
         if len(probes) > 1:
             keys_shown.append(Line2D([], [], color=INK, marker="|", markersize=13,
                                      markeredgewidth=2.2, label="mean over probes"))  # fmt: skip
         for entry in keys_shown:
             entry.set_linestyle("")
-        legend(figure, keys_shown, columns=4)
+        parts.legend(figure, keys_shown, columns=4)
         described = "; ".join(
             f"{wording.classifier_name(row, keys)} {row['probe']} {row['rate']} {row['span']:.3f}"
             for row in part.iter_rows(named=True)

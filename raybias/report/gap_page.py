@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import polars as pl
-from markupsafe import Markup
 
 from raybias import schema
 from raybias.config import Study
@@ -19,40 +17,6 @@ from raybias.report.load_results import load_planted
 from raybias.report.markedness_figures import marked_figures
 from raybias.report.summary_tables import SummaryTable, plain
 from raybias.storage import Store
-
-
-@dataclass(frozen=True)
-class Cell:
-    """What the page says of one gap."""
-
-    gap: str
-    interval: str
-    rate: str
-    q_value: str
-    verdict: str
-    effect: str
-    """`harm`, `benefit`, or nothing when it is not significant."""
-
-
-@dataclass(frozen=True)
-class Block:
-    """The gaps of one classifier: a row per group, a cell per rate."""
-
-    name: str
-    rows: tuple[tuple[str, bool, int, tuple[Cell | None, ...]], ...]
-
-
-@dataclass(frozen=True)
-class AttributePart:
-    """Everything about one attribute of one probe."""
-
-    anchor: str
-    probe: str
-    attribute: str
-    mean: str
-    rates: tuple[str, ...]
-    figures: tuple[Markup, ...]
-    blocks: tuple[Block, ...]
 
 
 def gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame]) -> dict[str, Any]:
@@ -128,30 +92,33 @@ def _certainty(study: Study, gaps: pl.DataFrame) -> dict[str, Any]:
     }
 
 
-def _parts(gaps: pl.DataFrame, drawn: Mapping[tuple[str, str, str], Drawn]) -> list[AttributePart]:
+def _parts(gaps: pl.DataFrame, drawn: Mapping[tuple[str, str, str], Drawn]) -> list[dict[str, Any]]:
     parts = []
     for place, (probe, attribute) in enumerate(wording.probe_order(gaps)):
         part = gaps.filter(probe=probe, attribute=attribute)
-        rates = tuple(part["rate"].unique(maintain_order=True))
+        rates = part["rate"].unique(maintain_order=True).to_list()
         inside = part.filter(pl.col("in_mean"))["group"].unique().sort().to_list()
+        titles = [
+            f"{wording.rate_title(rate)} ({rate})" if rate in wording.RATES else rate
+            for rate in rates
+        ]
+        figures = [drawn[probe, attribute, rate] for rate in rates]
         parts.append(
-            AttributePart(
-                anchor=f"gaps-{place}",
-                probe=probe,
-                attribute=attribute,
-                mean=wording.listed(inside),
-                rates=tuple(
-                    f"{wording.rate_title(rate)} ({rate})" if rate in wording.RATES else rate
-                    for rate in rates
-                ),
-                figures=inlined((drawn[probe, attribute, rate] for rate in rates), f"g{place}-"),
-                blocks=_blocks(part, rates),
-            )
+            {
+                "anchor": f"gaps-{place}",
+                "probe": probe,
+                "attribute": attribute,
+                "mean": wording.listed(inside),
+                "rates": titles,
+                "figures": inlined(figures, f"g{place}-"),
+                "blocks": _blocks(part, rates),
+            }
         )
     return parts
 
 
-def _blocks(part: pl.DataFrame, rates: tuple[str, ...]) -> tuple[Block, ...]:
+def _blocks(part: pl.DataFrame, rates: Sequence[str]) -> list[dict[str, Any]]:
+    """Arrange the gaps by classifier: a row per group, a cell per rate."""
     keys = wording.naming_keys(part)
     order = group_order(part)
     blocks = []
@@ -159,24 +126,25 @@ def _blocks(part: pl.DataFrame, rates: tuple[str, ...]) -> tuple[Block, ...]:
         mine = part.filter(**names)
         rows = []
         for group in order:
-            cells = {row["rate"]: row for row in mine.filter(group=group).iter_rows(named=True)}
-            if cells:
-                shown = tuple(_cell(cells[rate]) if rate in cells else None for rate in rates)
-                first = next(iter(cells.values()))
-                rows.append((group, bool(first["in_mean"]), int(first["n_runs"]), shown))
-        blocks.append(Block(wording.classifier_name(names, keys), tuple(rows)))
-    return tuple(blocks)
+            of_rate = {row["rate"]: row for row in mine.filter(group=group).iter_rows(named=True)}
+            if of_rate:
+                cells = [_cell(of_rate[rate]) if rate in of_rate else None for rate in rates]
+                first = next(iter(of_rate.values()))
+                rows.append((group, first["in_mean"], first["n_runs"], cells))
+        blocks.append({"name": wording.classifier_name(names, keys), "rows": rows})
+    return blocks
 
 
-def _cell(row: Mapping[str, Any]) -> Cell:
+def _cell(row: Mapping[str, Any]) -> dict[str, str]:
+    """Put one gap into words; `effect` is `harm`, `benefit`, or empty without significance."""
     known = wording.RATES.get(row["rate"])
     effect = known.effect(row["gap"]) if known is not None and row["survives"] else ""
     often = "more often" if effect and row["gap"] > 0 else "less often"
-    return Cell(
-        gap=wording.signed(row["gap"]),
-        interval=wording.span(row["low"], row["high"]),
-        rate=wording.number(row["mean_rate"]),
-        q_value=wording.probability(row["q_value"]),
-        verdict=f"{often}: {effect}" if effect else wording.verdict(row),
-        effect=effect,
-    )
+    return {
+        "gap": wording.signed(row["gap"]),
+        "interval": wording.span(row["low"], row["high"]),
+        "rate": wording.number(row["mean_rate"]),
+        "q_value": wording.probability(row["q_value"]),
+        "verdict": f"{often}: {effect}" if effect else wording.verdict(row),
+        "effect": effect,
+    }

@@ -13,17 +13,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from raybias import schema
+from raybias.report import figure_parts as parts
 from raybias.report import wording
-from raybias.report.figure_parts import (
-    Drawn,
-    dot,
-    headed,
-    legend,
-    legend_key,
-    panels,
-    signed_tick,
-    slug,
-)
 from raybias.report.figure_style import FAINT, INK, WIDTH, drawing, mark, to_svg
 
 #: Effect, its place in a group's row, its colour and marker, and how the legend has it.
@@ -34,7 +25,7 @@ _SHOWN: Final = (
 _BAND: Final = 0.16
 
 
-def marked_figures(markedness: pl.DataFrame, *, level: float) -> dict[tuple[str, ...], Drawn]:
+def marked_figures(markedness: pl.DataFrame, *, level: float) -> dict[tuple[str, ...], parts.Drawn]:
     """Draw one figure per (model, method, dataset, probe, style, attribute).
 
     Parameters
@@ -50,8 +41,8 @@ def marked_figures(markedness: pl.DataFrame, *, level: float) -> dict[tuple[str,
         part = markedness.filter(pl.col(name).eq_missing(value) for name, value in row.items())
         title = f"{wording.classifier_name(row, names)} on {row['probe']}: {row['attribute']}"
         style = () if row["style"] in (None, "original") else (row["style"],)
-        name = slug("markedness", *values[:4], *style, row["attribute"])
-        figures[values] = Drawn(name, title, _figure(part, title, level))
+        name = parts.slug("markedness", *values[:4], *style, row["attribute"])
+        figures[values] = parts.Drawn(name, title, _figure(part, title, level))
     return figures
 
 
@@ -62,7 +53,7 @@ def _figure(part: pl.DataFrame, title: str, level: float) -> str:
     groups = effects.sort("estimate", "group", descending=[True, False])["group"].to_list()
     neutral = part.filter(effect="neutral_effect")
     with drawing(2 * WIDTH, 1.9 + 0.42 * len(groups)) as figure:
-        drawn = panels(
+        drawn = parts.panels(
             figure,
             {rate: wording.rate_title(rate) for rate in rates},
             [wording.shortened(group, 28) for group in groups],
@@ -75,22 +66,21 @@ def _figure(part: pl.DataFrame, title: str, level: float) -> str:
             axes.axvline(row["estimate"], color=FAINT, linewidth=1.2, linestyle="--")
         for effect, below, index, _ in _SHOWN:
             for row in part.filter(effect=effect).iter_rows(named=True):
-                dot(drawn[row["rate"]], row["estimate"], groups.index(row["group"]) + below,
+                parts.dot(drawn[row["rate"]], row["estimate"], groups.index(row["group"]) + below,
                     mark(index), verdict=row["survives"],
                     interval=(row["low"], row["high"]))  # fmt: skip
         axes = drawn[rates[0]]
         axes.xaxis.set_major_locator(MaxNLocator(6))
-        axes.xaxis.set_major_formatter(signed_tick)
-        headed(figure, title)
-        keys: list[Any] = [legend_key(mark(index), text) for _, _, index, text in _SHOWN]
-        keys.append(legend_key((INK, "o"), "not significant", False))
-        if part.filter(pl.col("effect").is_in([effect for effect, *_ in _SHOWN]))[
-            "survives"
-        ].has_nulls():
-            keys.append(legend_key((INK, "o"), "no verdict", None))
+        axes.xaxis.set_major_formatter(parts.signed_tick)
+        parts.headed(figure, title)
+        keys: list[Any] = [parts.legend_key(mark(index), text) for _, _, index, text in _SHOWN]
+        shown = part.filter(pl.col("effect").is_in([effect for effect, *_ in _SHOWN]))
+        for text, verdict in parts.meanings(shown["survives"]).items():
+            if not verdict:
+                keys.append(parts.legend_key((INK, "o"), text, verdict))
         if neutral.height:
             keys.append(Patch(color=FAINT, alpha=2 * _BAND, label="a neutral word, against none"))
-        legend(figure, keys, columns=4)
+        parts.legend(figure, keys, columns=4)
         return to_svg(figure, title=title, description=_described(part))
 
 

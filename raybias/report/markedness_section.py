@@ -7,11 +7,9 @@ its part of the section is left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import polars as pl
-from markupsafe import Markup
 
 from raybias import schema, stats
 from raybias.report import wording
@@ -34,26 +32,16 @@ NOTHING: Final = "nothing shown"
 UNREAD: Final = "no verdict: most answers name no label word"
 
 
-@dataclass(frozen=True)
-class MarkedPart:
-    """What naming groups does, on one attribute of one probe."""
-
-    anchor: str
-    probe: str
-    attribute: str
-    n_templates: int
-    neutral: tuple[str, ...]
-    """What a neutral word does, a sentence per rate."""
-    readings: tuple[tuple[str, int], ...]
-    """How many (classifier, group, rate) have each reading."""
-    effects: SummaryTable
-    figures: tuple[Markup, ...]
-
-
 def marked_parts(
     markedness: pl.DataFrame, drawn: Mapping[tuple[str, ...], Drawn]
-) -> list[MarkedPart]:
-    """Return the parts on marked and unmarked templates, by probe and attribute."""
+) -> list[dict[str, Any]]:
+    """Arrange what naming groups does, by probe and attribute.
+
+    Parameters
+    ----------
+    markedness: schema.MARKEDNESS.
+    drawn: of `marked_figures`.
+    """
     parts = []
     for place, (probe, attribute) in enumerate(wording.probe_order(markedness)):
         part = markedness.filter(probe=probe, attribute=attribute)
@@ -61,16 +49,16 @@ def marked_parts(
         counts = effects.group_by("reading").len().sort("len", "reading", descending=[True, False])
         figures = [drawn[key] for key in drawn if key[3] == probe and key[5] == attribute]
         parts.append(
-            MarkedPart(
-                anchor=f"marked-{place}",
-                probe=probe,
-                attribute=attribute,
-                n_templates=int(part["n_templates"].max()),  # type: ignore[arg-type]
-                neutral=tuple(_neutral(part)),
-                readings=tuple((str(reading), int(n)) for reading, n in counts.iter_rows()),
-                effects=_effects(effects, attribute),
-                figures=inlined(figures, f"m{place}-"),
-            )
+            {
+                "anchor": f"marked-{place}",
+                "probe": probe,
+                "attribute": attribute,
+                "n_templates": part["n_templates"].max(),
+                "neutral": [*_neutral(part)],
+                "readings": counts.rows(),
+                "effects": _effects(effects, attribute),
+                "figures": inlined(figures, f"m{place}-"),
+            }
         )
     return parts
 

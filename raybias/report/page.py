@@ -54,9 +54,9 @@ def write_report(store: Store, study: Study) -> pl.DataFrame:
     tables = _in_study_order(written, study)
     section, cautions = None, findings.cautions(study, record, tables)
     if pairs is not None:
-        of_pairs = _in_study_order(pairs.tables, study)
-        section = write_pairs(store, of_pairs, pairs.rules, folder="tables/")
-        cautions += pairs.cautions
+        of_pairs, rules, more = pairs
+        section = write_pairs(store, _in_study_order(of_pairs, study), rules, folder="tables/")
+        cautions += more
     context = {
         "title": study.name,
         "profile": study.profile,
@@ -89,7 +89,7 @@ def write_pair_page(store: Store, tables: Mapping[str, pl.DataFrame], rules: Pai
     if section is None:
         return
     context = {
-        "title": "Pairs of sentences" + (" under styles" if section.styles else ""),
+        "title": "Pairs of sentences" + (" under styles" if section["styles"] else ""),
         "profile": "strict" if rules.strict else "paper",
         "study": None,
         "gaps": False,

@@ -11,19 +11,8 @@ from typing import Final
 
 import polars as pl
 
+from raybias.report import figure_parts as parts
 from raybias.report import wording
-from raybias.report.figure_parts import (
-    Drawn,
-    centre,
-    dot,
-    grid_size,
-    headed,
-    legend,
-    legend_key,
-    panels,
-    reach,
-    slug,
-)
 from raybias.report.figure_style import COLOURS, INK, drawing, to_svg
 from raybias.stats.intervals import Adjust
 from raybias.stats.pairs import AVERAGES, STYLES
@@ -52,9 +41,9 @@ class _Dots:
         names = part[self.panels].unique(maintain_order=True).to_list()
         types = sorted(set(part["bias_type"]) - set(AVERAGES))
         rows = [*types, *(name for name in AVERAGES if name in set(part["bias_type"]))]
-        width, down = grid_size(len(names))
+        width, down = parts.grid_size(len(names))
         with drawing(width, 1.25 + down * (0.75 + 0.26 * len(rows))) as figure:
-            drawn = panels(
+            drawn = parts.panels(
                 figure,
                 {name: str(name).replace("_", " ") for name in names},
                 [wording.bias_type(row, 24) for row in rows],
@@ -64,7 +53,7 @@ class _Dots:
             )
             for row in part.iter_rows(named=True):
                 average = row["bias_type"] in AVERAGES
-                dot(
+                parts.dot(
                     drawn[row[self.panels]],
                     row[self.column],
                     rows.index(row["bias_type"]),
@@ -73,19 +62,17 @@ class _Dots:
                     interval=(row["low"], row["high"]),
                     size=6,
                 )
-            furthest = reach(part, self.column, "low", "high", neutral=self.neutral)
-            centre(
+            furthest = parts.reach(part, self.column, "low", "high", neutral=self.neutral)
+            parts.centre(
                 drawn[names[0]], _ROOM * furthest if furthest else 1.0, ticks=4,
                 neutral=self.neutral,
             )  # fmt: skip
-            headed(figure, title)
+            parts.headed(figure, title)
             strong = "survives correction" if self.adjust != "none" else "significant"
-            judged: dict[str, bool | None] = {strong: True, "not": False}
-            if part.filter(~pl.col("bias_type").is_in(AVERAGES))["survives"].has_nulls():
-                judged["no verdict"] = None
-            keys = [legend_key((COLOURS[0], "o"), text, kind) for text, kind in judged.items()]
-            keys.append(legend_key((INK, "D"), "average (of types: no test)", False))
-            legend(figure, keys, columns=len(keys))
+            tested = part.filter(~pl.col("bias_type").is_in(AVERAGES))["survives"]
+            keys = parts.series_keys([""], parts.meanings(tested, strong=strong, weak="not"))
+            keys.append(parts.legend_key((INK, "D"), "average (of types: no test)", False))
+            parts.legend(figure, keys, columns=len(keys))
             described = "; ".join(
                 f"{row[self.panels]} {row['bias_type']} {wording.signed(row[self.column])} "
                 f"{wording.span(row['low'], row['high'])}"
@@ -94,7 +81,7 @@ class _Dots:
             return to_svg(figure, title=title, description=described)
 
 
-def score_figures(scores: pl.DataFrame, *, level: float, adjust: Adjust) -> list[Drawn]:
+def score_figures(scores: pl.DataFrame, *, level: float, adjust: Adjust) -> list[parts.Drawn]:
     """Draw one figure per score and probe: the originals, a panel per model, on one scale.
 
     Parameters
@@ -110,13 +97,13 @@ def score_figures(scores: pl.DataFrame, *, level: float, adjust: Adjust) -> list
         axis = "percent of pairs" if neutral else "points"
         what = "preference" if neutral else "pro \N{MINUS SIGN} anti"
         title = f"{what} on {probe or 'pairs'} ({score})"
-        name = slug("bias_scores", *(str(value) for value in (score, probe) if value))
+        name = parts.slug("bias_scores", *(str(value) for value in (score, probe) if value))
         svg = _Dots("value", "model", axis, level, adjust, neutral).draw(part, title)
-        figures.append(Drawn(name, title, svg))
+        figures.append(parts.Drawn(name, title, svg))
     return figures
 
 
-def effect_figures(effects: pl.DataFrame, *, level: float, adjust: Adjust) -> list[Drawn]:
+def effect_figures(effects: pl.DataFrame, *, level: float, adjust: Adjust) -> list[parts.Drawn]:
     """Draw one figure per (model, score, probe), a panel per style, on one scale.
 
     Parameters
@@ -130,6 +117,6 @@ def effect_figures(effects: pl.DataFrame, *, level: float, adjust: Adjust) -> li
     for model, score, probe in effects.select(_METRIC).unique(maintain_order=True).iter_rows():
         part = effects.filter(model=model, score=score, probe=probe)
         title = f"{model} on {probe or 'pairs'} ({score}): effects of style"
-        name = slug("style_effects", *(value for value in (model, score, probe) if value))
-        figures.append(Drawn(name, title, dots.draw(part, title)))
+        name = parts.slug("style_effects", *(value for value in (model, score, probe) if value))
+        figures.append(parts.Drawn(name, title, dots.draw(part, title)))
     return figures

@@ -6,63 +6,23 @@ A page and a terminal show the same sentences and tables.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from typing import Any
 
 import polars as pl
-from markupsafe import Markup
 
 from raybias.report import pair_summaries, pair_wording
 from raybias.report.figure_parts import inlined, write_figures
 from raybias.report.pair_figures import effect_figures, score_figures
 from raybias.report.pair_tables import PairRules, known_sizes
-from raybias.report.summary_tables import SummaryTable
 from raybias.report.t_test_figures import t_figures
 from raybias.report.tables import write_frame
 from raybias.stats.pairs import VERDICTS, WEIGHTED
 from raybias.storage import Store
 
 
-@dataclass(frozen=True)
-class StylePart:
-    """What the page says of styles beside the original."""
-
-    headline: str
-    findings: tuple[str, ...]
-    """What each style moves, over all pairs."""
-    verdicts: tuple[tuple[str, int, str], ...]
-    """Each verdict given, how often over all pairs of a metric, and its definition."""
-    survivors: str
-    tables: tuple[SummaryTable, ...]
-    figures: tuple[Markup, ...]
-
-
-@dataclass(frozen=True)
-class PairSection:
-    """What the page says of pairs."""
-
-    headline: str
-    findings: tuple[str, ...]
-    """What each score says, over all pairs."""
-    tables: tuple[SummaryTable, ...]
-    """Scores, to read."""
-    figures: tuple[Markup, ...]
-    styles: StylePart | None
-    """None where there is the original alone."""
-    details: tuple[SummaryTable, ...]
-    """To look up; folded."""
-    lists: str
-    """How many t tests between lists of sentence scores are beyond 1.96."""
-    list_figures: tuple[Markup, ...]
-    size: tuple[str, ...]
-    """How scores go with model size, or why that is not said."""
-    percent: str
-    strict: bool
-    corrected: bool
-
-
 def write_pairs(
     store: Store, tables: Mapping[str, pl.DataFrame], rules: PairRules, *, folder: str = ""
-) -> PairSection | None:
+) -> dict[str, Any] | None:
     """Write each table as Parquet, CSV and Markdown, and the figures.
 
     Parameters
@@ -72,7 +32,7 @@ def write_pairs(
 
     Returns
     -------
-    What a page says of them; nothing where there are only printed tables.
+    What pairs.html.j2 and report.html.j2 show; None where there are only printed tables.
 
     Raises
     ------
@@ -88,22 +48,21 @@ def write_pairs(
     scores = tables["bias_scores"]
     figures = score_figures(scores, level=rules.level, adjust=rules.adjust)
     write_figures(store, figures)
-    return PairSection(
-        headline=pair_wording.headline(scores),
-        findings=tuple(pair_wording.findings(scores)),
-        tables=(*pair_summaries.scores(tables), pair_summaries.pairs_read(scores)),
-        figures=inlined(figures, "s"),
-        styles=_styles(store, tables, rules) if "style_effects" in tables else None,
-        details=tuple(pair_summaries.details(tables)),
-        lists=_lists(tables, rules),
-        list_figures=inlined(list_figures, "t"),
-        size=tuple(pair_wording.trends(tables["size"]))
-        if "size" in tables
-        else (pair_wording.too_few_models(len(known_sizes(scores, rules))),),
-        percent=f"{100 * rules.level:g}%",
-        strict=rules.strict,
-        corrected=rules.adjust != "none",
-    )
+    too_few = pair_wording.too_few_models(len(known_sizes(scores, rules)))
+    return {
+        "headline": pair_wording.headline(scores),
+        "findings": [*pair_wording.findings(scores)],
+        "tables": [*pair_summaries.scores(tables), pair_summaries.pairs_read(scores)],
+        "figures": inlined(figures, "s"),
+        "styles": _styles(store, tables, rules) if "style_effects" in tables else None,
+        "details": pair_summaries.details(tables),
+        "lists": _lists(tables, rules),
+        "list_figures": inlined(list_figures, "t"),
+        "size": [*pair_wording.trends(tables["size"])] if "size" in tables else [too_few],
+        "percent": f"{100 * rules.level:g}%",
+        "strict": rules.strict,
+        "corrected": rules.adjust != "none",
+    }
 
 
 def terminal_text(tables: Mapping[str, pl.DataFrame], rules: PairRules) -> Iterator[str]:
@@ -140,7 +99,7 @@ def terminal_text(tables: Mapping[str, pl.DataFrame], rules: PairRules) -> Itera
             yield "Model size:\n  " + "\n  ".join(pair_wording.trends(tables[name]))
 
 
-def _styles(store: Store, tables: Mapping[str, pl.DataFrame], rules: PairRules) -> StylePart:
+def _styles(store: Store, tables: Mapping[str, pl.DataFrame], rules: PairRules) -> dict[str, Any]:
     effects, stability = tables["style_effects"], tables["stability"]
     whole = stability.filter(bias_type=WEIGHTED)
     figures = effect_figures(effects, level=rules.level, adjust=rules.adjust)
@@ -149,17 +108,18 @@ def _styles(store: Store, tables: Mapping[str, pl.DataFrame], rules: PairRules) 
     if "variance" in tables:
         shown.append(pair_summaries.variance(tables["variance"]))
     moved = pair_wording.style_findings(effects.filter(bias_type=WEIGHTED), strict=rules.strict)
-    return StylePart(
-        headline=pair_wording.style_headline(dict(whole.group_by("verdict").len().iter_rows())),
-        findings=tuple(moved),
-        verdicts=tuple(_verdicts(stability)),
-        survivors=pair_wording.survivors(effects, rules.adjust),
-        tables=tuple(shown),
-        figures=inlined(figures, "p"),
-    )
+    return {
+        "headline": pair_wording.style_headline(dict(whole.group_by("verdict").len().iter_rows())),
+        "findings": [*moved],
+        "verdicts": _verdicts(stability),
+        "survivors": pair_wording.survivors(effects, rules.adjust),
+        "tables": shown,
+        "figures": inlined(figures, "p"),
+    }
 
 
 def _verdicts(stability: pl.DataFrame) -> list[tuple[str, int, str]]:
+    """List each verdict given, how often over all pairs of a metric, and its definition."""
     whole = stability.filter(bias_type=WEIGHTED)["verdict"].to_list()
     given = set(stability["verdict"])
     return [(name, whole.count(name), text) for name, text in VERDICTS.items() if name in given]

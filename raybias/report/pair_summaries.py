@@ -73,7 +73,9 @@ def effects(style_effects: pl.DataFrame) -> SummaryTable:
 
 def verdicts(stability: pl.DataFrame) -> SummaryTable:
     """Show whether each metric's conclusion holds under every style."""
-    types = {"bias type": _type} if stability["bias_type"].n_unique() > 1 else {}
+    types: dict[str, Cell] = {}
+    if stability["bias_type"].n_unique() > 1:
+        types["bias type"] = lambda row: wording.bias_type(row["bias_type"])
     return table(
         "Does the conclusion hold under every style?" + ("" if types else " Over all pairs"),
         stability,
@@ -146,47 +148,49 @@ def details(tables: Mapping[str, pl.DataFrame]) -> list[SummaryTable]:
 def _preferences(part: pl.DataFrame, tables: Mapping[str, pl.DataFrame], what: str) -> SummaryTable:
     # The stereotype stands in sent_more of stereo pairs and in sent_less of the others.
     sides = tables["tables8_9_scores"].filter(pl.col("part") != "all")
-    wide = sides.pivot("part", index=_ROW, values="value")
-    return table(
-        f"Preference for the more stereotypical sentence, {what}",
-        part.join(wide, on=_ROW, how="left", maintain_order="left"),
-        {
-            **same(*wording.metric_keys(part)),
-            "bias type": _type,
-            "style": lambda row: wording.spaced(row["style"]),
-            "pairs": _pairs,
-            "ties": lambda row: f"{row['ties']:,}",
-            "preference %": lambda row: f"{row['value']:.1f}",
-            "interval": interval,
-            "stereo": lambda row: wording.number(row.get("stereo"), 1),
-            "antistereo": lambda row: wording.number(row.get("antistereo"), 1),
-            **_TESTED,
-        },
-    )
+    title = f"Preference for the more stereotypical sentence, {what}"
+    middle: dict[str, Cell] = {
+        "ties": lambda row: f"{row['ties']:,}",
+        "preference %": lambda row: f"{row['value']:.1f}",
+        "interval": interval,
+        "stereo": lambda row: wording.number(row.get("stereo"), 1),
+        "antistereo": lambda row: wording.number(row.get("antistereo"), 1),
+    }
+    return _tested(title, part, sides.pivot("part", index=_ROW, values="value"), middle)
 
 
 def _differences(part: pl.DataFrame, tables: Mapping[str, pl.DataFrame], what: str) -> SummaryTable:
     means = tables["table3_winobias"].rename({"rule": "score", "wino_type": "bias_type"})
-    means = means.select(*_ROW, "pro", "anti")
+    title = f"Pronouns resolved right, mean over prompts, {what}"
+    middle: dict[str, Cell] = {
+        "pro %": lambda row: wording.number(row["pro"], 1),
+        "anti %": lambda row: wording.number(row["anti"], 1),
+        "pro \N{MINUS SIGN} anti": lambda row: wording.signed(row["value"], 1),
+        "interval": interval,
+    }
+    return _tested(title, part, means.select(*_ROW, "pro", "anti"), middle)
+
+
+def _tested(
+    title: str, part: pl.DataFrame, sides: pl.DataFrame, middle: Mapping[str, Cell]
+) -> SummaryTable:
+    """Show scores with their tests; the mean of types has none."""
     return table(
-        f"Pronouns resolved right, mean over prompts, {what}",
-        part.join(means, on=_ROW, how="left", maintain_order="left"),
+        title,
+        part.join(sides, on=_ROW, how="left", maintain_order="left"),
         {
             **same(*wording.metric_keys(part)),
-            "type": _type,
+            "bias type": lambda row: wording.bias_type(row["bias_type"]),
             "style": lambda row: wording.spaced(row["style"]),
             "pairs": _pairs,
-            "pro %": lambda row: wording.number(row["pro"], 1),
-            "anti %": lambda row: wording.number(row["anti"], 1),
-            "pro \N{MINUS SIGN} anti": lambda row: wording.signed(row["value"], 1),
-            "interval": interval,
-            **_TESTED,
+            **middle,
+            "q": lambda row: wording.probability(row["q_value"]),
+            "reading": lambda row: "no test" if row["bias_type"] == UNWEIGHTED else reading(row),
+            "shows from": lambda row: (
+                "" if row["bias_type"] == UNWEIGHTED else wording.number(row["resolvable"], 1)
+            ),
         },
     )
-
-
-def _type(row: Row) -> str:
-    return wording.bias_type(row["bias_type"])
 
 
 def _pairs(row: Row) -> str:
@@ -196,13 +200,3 @@ def _pairs(row: Row) -> str:
 def _needed(row: Row) -> str:
     pairs = row["pairs_needed"]
     return "" if pairs is None or pairs == float("inf") else f"{pairs:,.0f}"
-
-
-#: How a score was tested; the mean of types is not.
-_TESTED: Final[Mapping[str, Cell]] = {
-    "q": lambda row: wording.probability(row["q_value"]),
-    "reading": lambda row: "no test" if row["bias_type"] == UNWEIGHTED else reading(row),
-    "shows from": lambda row: (
-        "" if row["bias_type"] == UNWEIGHTED else wording.number(row["resolvable"], 1)
-    ),
-}

@@ -22,20 +22,11 @@ from raybias.study_record import Record
 
 Scale = Literal["score", "log"]
 
-#: What each table is, in the order in which a reader wants them.
-TABLES: Final = {
-    "bias_scores": "scores by bias type and style, each with an interval and a test of no bias",
-    "table2_summary": "Table 2: scores of the originals, extreme changes and marked AVG changes",
-    "tables8_9_scores": "Tables 8 and 9: preference scores by bias type and direction",
-    "tables6_7_t_values": "Tables 6 and 7: t tests of every two lists of sentence scores",
-    "table3_winobias": "Table 3: WinoBias differences, mean over prompts",
-    "tables10_17_winobias": "Tables 10 to 17: WinoBias accuracies by prompt",
-    "style_effects": "average paired effects of styles, flips, tests and pairs needed",
-    "stability": "one verdict per metric",
-    "variance": "shares of variance: style, content, interaction",
-    "size": "trends of scores and effects with the number of parameters",
-    "published_checks": "the printed tables judged by themselves",
-}
+#: The tables of score files, in the order in which a reader wants them.
+TABLES: Final = (
+    "bias_scores", "table2_summary", "tables8_9_scores", "tables6_7_t_values", "table3_winobias",
+    "tables10_17_winobias", "style_effects", "stability", "variance", "size", "published_checks",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -84,17 +75,6 @@ class PairRules:
         }
 
 
-@dataclass(frozen=True)
-class StudyPairs:
-    """Results of the pairs of an OUT."""
-
-    tables: Mapping[str, pl.DataFrame]
-    """Of `pair_tables`."""
-    rules: PairRules
-    cautions: tuple[str, ...]
-    """Sentences that a reader must know before relying on a number."""
-
-
 def pair_tables(files: pairs.ScoreFiles, rules: PairRules) -> dict[str, pl.DataFrame]:
     """Compute the tables that the files have data for, by name: `TABLES`, and `published_*`.
 
@@ -104,6 +84,7 @@ def pair_tables(files: pairs.ScoreFiles, rules: PairRules) -> dict[str, pl.DataF
     """
     tables: dict[str, pl.DataFrame] = {}
     outcomes = []
+    bootstrap: Any = {"level": rules.level, "draws": rules.draws, "seed": rules.seed}
     if files.pair_scores is not None:
         outcomes.append(pairs.pair_outcomes(files.pair_scores))
         tables["tables8_9_scores"] = pairs.preferences(files.pair_scores)
@@ -113,19 +94,13 @@ def pair_tables(files: pairs.ScoreFiles, rules: PairRules) -> dict[str, pl.DataF
         tables["variance"] = pairs.variance(files.pair_scores)
     if files.answers is not None:
         outcomes.append(pairs.coreference_outcomes(files.answers))
-        detail = pairs.winobias(
-            files.answers, level=rules.level, draws=rules.draws, seed=rules.seed
-        )
+        detail = pairs.winobias(files.answers, **bootstrap)
         tables["tables10_17_winobias"] = detail
         tables["table3_winobias"] = pairs.winobias_summary(detail)
     if outcomes:
         joined = pl.concat(outcomes)
-        scores = pairs.bias_scores(
-            joined, level=rules.level, draws=rules.draws, seed=rules.seed, adjust=rules.adjust
-        )
-        effects = pairs.effects(
-            joined, level=rules.level, draws=rules.draws, seed=rules.seed, adjust=rules.adjust
-        )
+        scores = pairs.bias_scores(joined, adjust=rules.adjust, **bootstrap)
+        effects = pairs.effects(joined, adjust=rules.adjust, **bootstrap)
         tables["bias_scores"] = scores
         tables["style_effects"] = effects
         tables["stability"] = pairs.stability(effects, margin=rules.margin)
@@ -173,13 +148,19 @@ def known_sizes(table: pl.DataFrame, rules: PairRules) -> dict[str, float]:
     return {model: float(size) for model, size in known.items() if model in models}
 
 
-def read_study_pairs(store: Store, study: Study, record: Record) -> StudyPairs:
+def read_study_pairs(
+    store: Store, study: Study, record: Record
+) -> tuple[dict[str, pl.DataFrame], PairRules, list[str]]:
     """Compute the tables of an OUT that holds pair scores or answers; nothing is written.
 
     Parameters
     ----------
     study: as it is to be judged.
     record: of the OUT, with the sizes of its models.
+
+    Returns
+    -------
+    The tables of `pair_tables`, their rules, and what a reader must know before relying on them.
 
     Raises
     ------
@@ -192,7 +173,7 @@ def read_study_pairs(store: Store, study: Study, record: Record) -> StudyPairs:
         )
     files = pairs.read_score_files([store.uri_of(name) for name in folders])
     rules = PairRules.of(study.profile, study.statistics, sizes=record.parameters)
-    return StudyPairs(pair_tables(files, rules), rules, tuple(_cautions(store, study, files)))
+    return pair_tables(files, rules), rules, [*_cautions(store, study, files)]
 
 
 def _cautions(store: Store, study: Study, files: pairs.ScoreFiles) -> Iterator[str]:

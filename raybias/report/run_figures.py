@@ -15,14 +15,16 @@ from matplotlib.axes import Axes
 
 from raybias.config import Method
 from raybias.methods import Tuned, tuned_methods
-from raybias.report.figure_parts import Drawn, dot, slug
+from raybias.report import figure_parts as parts
 from raybias.report.figure_style import COLOURS, FAINT, INK, WIDTH, drawing, quiet_axes, to_svg
 
 #: Most points of one line; a longer one is drawn as means of equal stretches.
 _POINTS: Final = 200
 
 
-def run_figures(runs: pl.DataFrame, methods: Sequence[Method]) -> dict[tuple[str, ...], Drawn]:
+def run_figures(
+    runs: pl.DataFrame, methods: Sequence[Method]
+) -> dict[tuple[str, ...], parts.Drawn]:
     """Draw one figure per tuned (model, method, dataset).
 
     Parameters
@@ -39,7 +41,7 @@ def run_figures(runs: pl.DataFrame, methods: Sequence[Method]) -> dict[tuple[str
         part = final.filter(model=model, method=method, dataset=dataset).sort("seed")
         title = f"Runs of {model}, {method} on {dataset}"
         svg = _run_figure(part, tuned.get(method), title)
-        figures[key] = Drawn(slug("runs", model, method, dataset), title, svg)
+        figures[key] = parts.Drawn(parts.slug("runs", model, method, dataset), title, svg)
     return figures
 
 
@@ -73,7 +75,7 @@ def _accuracy_by_seed(axes: Axes, part: pl.DataFrame, options: Tuned | None) -> 
             axes.text(place, 0.04, "diverged", rotation=90, ha="center", va="bottom",
                       transform=axes.get_xaxis_transform(), fontsize=8)  # fmt: skip
             continue
-        dot(axes, place, value, (COLOURS[0], "o"), verdict=kept)
+        parts.dot(axes, place, value, (COLOURS[0], "o"), verdict=kept)
     seeds = [str(seed) for seed in part["seed"]]
     axes.set_xticks(range(len(seeds)), seeds, rotation=90 if len(seeds) > 8 else 0)
     axes.set_xlim(-0.6, len(seeds) - 0.4)

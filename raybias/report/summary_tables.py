@@ -222,7 +222,11 @@ def answers(counts: pl.DataFrame) -> SummaryTable:
 def options(study: Study) -> SummaryTable:
     """List every resolved option of the study but resources, which change no result."""
     content = study.model_dump(mode="json", exclude={"resources"})
-    return SummaryTable("Every resolved option", ("option", "value"), tuple(_flat(content)))
+    return SummaryTable(
+        f"Every resolved option: {study.profile} profile",
+        ("option", "value"),
+        tuple(_flat(content)),
+    )
 
 
 def accuracies(

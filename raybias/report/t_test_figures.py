@@ -14,21 +14,8 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator
 
+from raybias.report import figure_parts as parts
 from raybias.report import wording
-from raybias.report.figure_parts import (
-    Drawn,
-    centre,
-    dot,
-    grid_size,
-    headed,
-    legend,
-    offset,
-    panels,
-    reach,
-    series_keys,
-    signed_tick,
-    slug,
-)
 from raybias.report.figure_style import FAINT, drawing, mark, to_svg
 from raybias.stats.pairs import LISTED_STYLES
 
@@ -42,7 +29,7 @@ _KINDS: Final = {
 }
 
 
-def t_figures(t_values: pl.DataFrame) -> list[Drawn]:
+def t_figures(t_values: pl.DataFrame) -> list[parts.Drawn]:
     """Draw two figures per score and probe: sides against each other, and styles.
 
     Parameters
@@ -72,8 +59,8 @@ def t_figures(t_values: pl.DataFrame) -> list[Drawn]:
             part = split.filter(condition, score=score, probe=probe)
             if part.height:
                 title = f"t tests of scores on {probe or 'pairs'} ({score}): {_KINDS[kind]}"
-                name = slug("t_values", kind, *(value for value in (score, probe) if value))
-                drawn.append(Drawn(name, title, _figure(part, title)))
+                name = parts.slug("t_values", kind, *(value for value in (score, probe) if value))
+                drawn.append(parts.Drawn(name, title, _figure(part, title)))
     return drawn
 
 
@@ -81,12 +68,12 @@ def _figure(part: pl.DataFrame, title: str) -> str:
     lists = part.select("first", "second").unique(maintain_order=True).rows()
     models = part["model"].unique(maintain_order=True).to_list()
     types = part["bias_type"].unique().sort().to_list()
-    width, down = grid_size(len(lists))
+    width, down = parts.grid_size(len(lists))
     row_inches = max(0.24, 0.085 * len(models) + 0.08)
     legend_inches = 0.24 * math.ceil((len(models) + 2) / 4)
     height = 0.9 + legend_inches + down * (0.75 + row_inches * len(types))
     with drawing(width, height) as figure:
-        drawn = panels(
+        drawn = parts.panels(
             figure,
             {pair: f"{pair[0]}\nagainst {pair[1]}".replace("_", " ") for pair in lists},
             [wording.shortened(name, 24) for name in types],
@@ -100,15 +87,15 @@ def _figure(part: pl.DataFrame, title: str) -> str:
                 axes.axvline(edge, color=FAINT, linewidth=0.8, linestyle="--")
         for row in part.iter_rows(named=True):
             index = models.index(row["model"])
-            y = types.index(row["bias_type"]) + offset(index, len(models))
-            dot(drawn[row["first"], row["second"]], row["t_value"], y, mark(index),
+            y = types.index(row["bias_type"]) + parts.offset(index, len(models))
+            parts.dot(drawn[row["first"], row["second"]], row["t_value"], y, mark(index),
                 verdict=bool(row["marked"]), size=5.5)  # fmt: skip
-        _scale(drawn[lists[0]], reach(part, "t_value"))
-        headed(figure, title)
-        keys = series_keys(models, {f"|t| > {_CRITICAL} (dashed)": True, "less": False})
+        _scale(drawn[lists[0]], parts.reach(part, "t_value"))
+        parts.headed(figure, title)
+        keys = parts.series_keys(models, {f"|t| > {_CRITICAL} (dashed)": True, "less": False})
         for key in keys:
             key.set_linestyle("")
-        legend(figure, keys, columns=4)
+        parts.legend(figure, keys, columns=4)
         described = "; ".join(
             f"{row['model']} {row['bias_type']} {row['first']} against {row['second']} "
             f"{wording.signed(row['t_value'], 2)}"
@@ -118,12 +105,12 @@ def _figure(part: pl.DataFrame, title: str) -> str:
 
 
 def _scale(axes: Axes, largest: float) -> None:
-    centre(axes, _ROOM * max(largest, 2 * _CRITICAL), ticks=5)
+    parts.centre(axes, _ROOM * max(largest, 2 * _CRITICAL), ticks=5)
     if largest > _LINEAR:
         axes.set_xscale("symlog", linthresh=2 * _CRITICAL)
         tens = [t for t in (2.0, 10.0, 100.0, 1000.0) if t < largest]
         axes.xaxis.set_major_locator(FixedLocator([*(-t for t in reversed(tens)), 0.0, *tens]))
         axes.xaxis.set_minor_locator(FixedLocator([]))
-        axes.xaxis.set_major_formatter(signed_tick)
+        axes.xaxis.set_major_formatter(parts.signed_tick)
         limit = _ROOM * _ROOM * largest
         axes.set_xlim(-limit, limit)

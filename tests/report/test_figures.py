@@ -92,7 +92,7 @@ def test_no_span_lies_beyond_the_scale_of_the_first_rate() -> None:
         }
     )  # fmt: skip
     svg = gap_figures.span_figures(spans)["race"].svg
-    assert {"0.1", "0.4"} <= texts_of(svg)
+    assert {"0.10", "0.40"} <= texts_of(svg)
 
 
 @pytest.mark.parametrize("early_stop", [{}, {"after_step": 1000, "count_early": False}])
