@@ -101,6 +101,7 @@ def _by_papers(counts: stats.Counts, rules: stats.GapRules) -> pl.DataFrame | No
 
 def _write(store: Store, tables: Mapping[str, pl.DataFrame], level: float) -> None:
     # Imported here: the drawing library would slow every other use.
+    from raybias.report.figure_parts import write_figures
     from raybias.report.gap_figures import gap_figures, span_figures
     from raybias.report.markedness_figures import marked_figures
 
@@ -110,8 +111,7 @@ def _write(store: Store, tables: Mapping[str, pl.DataFrame], level: float) -> No
         drawn += marked_figures(tables["markedness"], level=level).values()
     for name, frame in tables.items():
         store.write_text(f"{name}.csv", frame.write_csv())
-    for figure in drawn:
-        store.write_text(f"figures/{figure.name}.svg", figure.svg)
+    write_figures(store, drawn)
 
 
 def _row_names() -> list[str]:

@@ -133,7 +133,7 @@ def survivors(effects: pl.DataFrame, adjust: Adjust) -> str:
     )
     return (
         f"{tested.sum()} of {len(tested)} effects of a style {how}; the paper's two-proportion z "
-        "test, which takes the two styles of a pair for independent samples, marks "
+        "test, which ignores that the two styles have the same pairs, marks "
         f"{marked.sum()} of {len(marked)}."
     )
 
@@ -154,8 +154,8 @@ def lists(t_values: pl.DataFrame, *, paired: bool) -> str:
     return (
         f"{t_values['marked'].sum():,} of {t_values['t_value'].count():,} "
         f"{'paired' if paired else 'independent'} t tests of two lists have |t| above 1.96. "
-        f"Within one style, the stereotyping sentences score higher than the others in {higher} "
-        f"of {wording.counted(sides.height, 'test')}, and lower in {lower}."
+        f"Within one style, the stereotyping sentences score significantly higher "
+        f"than the others in {higher} of {wording.counted(sides.height, 'test')}, and lower in {lower}."
     )
 
 

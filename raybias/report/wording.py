@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from raybias import schema, stats
+from raybias import stats
 
 
 @dataclass(frozen=True)
@@ -181,9 +181,3 @@ def probe_order(frame: pl.DataFrame) -> list[tuple[str, str]]:
     """List the (probe, attribute) pairs of a derived table, in its order."""
     pairs = frame.select("probe", "attribute").unique(maintain_order=True)
     return [(str(probe), str(attribute)) for probe, attribute in pairs.iter_rows()]
-
-
-def same_classifier(frame: pl.DataFrame, row: Mapping[str, Any]) -> pl.DataFrame:
-    """Return the rows of `frame` about the classifier and probe that `row` names."""
-    wanted = [pl.col(key).eq_missing(row[key]) for key in schema.KEYS if key in frame.columns]
-    return frame.filter(*wanted)
