@@ -223,12 +223,12 @@ def _texts(value: Any) -> dict[str, str]:
 
 
 def _counts(value: Any, where: str) -> dict[str, int]:
-    found = value if isinstance(value, dict) else {}
-    for name, count in found.items():
+    counts = value if isinstance(value, dict) else {}
+    for name, count in counts.items():
         if type(count) is not int or count < 1:
             raise OutputError(
                 f"parameters of {name!r} are {count!r}, not a number of them",
                 where=where,
                 cure="mend it, or run the study's command again, which counts them",
             )
-    return {str(name): count for name, count in found.items()}
+    return {str(name): count for name, count in counts.items()}

@@ -28,6 +28,7 @@ from raybias.report.figure_style import (
     inline,
     mark,
     quiet_axes,
+    to_svg,
 )
 from raybias.storage import Store
 
@@ -150,6 +151,20 @@ def dot(
     axes.plot([x], [y], linestyle="", **_marker(style, verdict, size), zorder=3)
 
 
+def estimate(
+    axes: Axes,
+    row: Mapping[str, Any],
+    column: str,
+    y: float,
+    style: tuple[str, str],
+    *,
+    size: float = 7.0,
+) -> None:
+    """Draw the estimate in a column of a table's row as `dot`, by `low`, `high` and `survives`."""
+    interval = (row["low"], row["high"])
+    dot(axes, row[column], y, style, verdict=row["survives"], interval=interval, size=size)
+
+
 def legend_key(style: tuple[str, str], label: str, verdict: bool | None = True) -> Line2D:
     """Return one entry of a legend: a marker as `dot` draws it, on its interval."""
     return Line2D([], [], label=label, **_marker(style, verdict, 7.0), **_line(verdict))
@@ -178,9 +193,12 @@ def series_keys(names: Sequence[str], verdicts: Mapping[str, bool | None]) -> li
     return keys + [legend_key((colour, "o"), text, kind) for text, kind in verdicts.items()]
 
 
-def legend(figure: Figure, keys: Sequence[Any], *, columns: int) -> None:
-    """Put a legend below the panels."""
+def finished(
+    figure: Figure, title: str, keys: Sequence[Any], described: Iterable[str], *, columns: int
+) -> str:
+    """Return a figure as SVG, with a legend of `keys` below it and its values described."""
     figure.legend(handles=keys, loc="outside lower center", ncols=columns)
+    return to_svg(figure, title=title, description="; ".join(described))
 
 
 def offset(index: int, n_series: int) -> float:

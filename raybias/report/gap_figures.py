@@ -6,16 +6,23 @@ They show derived tables and compute nothing.
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import Any, Final
 
 import polars as pl
 from matplotlib.lines import Line2D
 
 from raybias.report import figure_parts as parts
 from raybias.report import wording
-from raybias.report.figure_style import INK, WIDTH, drawing, mark, to_svg
+from raybias.report.figure_style import INK, WIDTH, drawing, mark
 
 _ROOM: Final = 1.12
+_MEAN: Final[Any] = {
+    "linestyle": "",
+    "color": INK,
+    "marker": "|",
+    "markersize": 13,
+    "markeredgewidth": 2.2,
+}
 
 
 def gap_figures(gaps: pl.DataFrame, *, level: float) -> dict[tuple[str, str, str], parts.Drawn]:
@@ -91,16 +98,14 @@ def _gap_figure(part: pl.DataFrame, rate: str, title: str, level: float) -> str:
         for row in rows:
             index = names.index(tuple(row[key] for key in keys))
             y = groups.index(row["group"]) + parts.offset(index, len(names))
-            parts.dot(axes, row["gap"], y, mark(index),
-                verdict=row["survives"], interval=(row["low"], row["high"]))  # fmt: skip
+            parts.estimate(axes, row, "gap", y, mark(index))
         parts.centre(axes, _ROOM * parts.reach(part, "gap", "low", "high") or 0.05, ticks=6)
-        parts.legend(figure, entries, columns=2)
-        described = "; ".join(
+        described = (
             f"{row['model']} {row['group']} {wording.signed(row['gap'])} "
             f"{wording.span(row['low'], row['high'])} {wording.verdict(row)}"
             for row in rows
         )
-        return to_svg(figure, title=title, description=described)
+        return parts.finished(figure, title, entries, described, columns=2)
 
 
 def _group_label(part: pl.DataFrame, group: str) -> str:
@@ -128,19 +133,16 @@ def _span_figure(part: pl.DataFrame, title: str) -> str:
                 for probe, span in mine.select("probe", "span").iter_rows():
                     parts.dot(axes, span, place, mark(probes.index(probe)), verdict=False, size=6)
                 if len(probes) > 1 and mine.height:
-                    axes.plot(mine.select(pl.mean("span")).row(0), [place], "|", color=INK,
-                              markersize=13, markeredgewidth=2.2)  # fmt: skip
+                    axes.plot(mine.select(pl.mean("span")).row(0), [place], **_MEAN)
         # Panels share the scale, which is fixed by its first limit: only when all are drawn.
         drawn[rates[0]].set_xlim(left=0)
         keys_shown = [parts.legend_key(mark(i), p or "probe", False) for i, p in enumerate(probes)]
         if len(probes) > 1:
-            keys_shown.append(Line2D([], [], color=INK, marker="|", markersize=13,
-                                     markeredgewidth=2.2, label="mean over probes"))  # fmt: skip
+            keys_shown.append(Line2D([], [], label="mean over probes", **_MEAN))
         for entry in keys_shown:
             entry.set_linestyle("")
-        parts.legend(figure, keys_shown, columns=4)
-        described = "; ".join(
+        described = (
             f"{wording.classifier_name(row, keys)} {row['probe']} {row['rate']} {row['span']:.3f}"
             for row in part.iter_rows(named=True)
         )
-        return to_svg(figure, title=title, description=described)
+        return parts.finished(figure, title, keys_shown, described, columns=4)

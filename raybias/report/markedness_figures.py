@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from raybias import schema
 from raybias.report import figure_parts as parts
 from raybias.report import wording
-from raybias.report.figure_style import FAINT, INK, WIDTH, drawing, mark, to_svg
+from raybias.report.figure_style import FAINT, INK, WIDTH, drawing, mark
 
 #: Effect, its place in a group's row, its colour and marker, and how the legend has it.
 _SHOWN: Final = (
@@ -66,9 +66,8 @@ def _figure(part: pl.DataFrame, title: str, level: float) -> str:
             axes.axvline(row["estimate"], color=FAINT, linewidth=1.2, linestyle="--")
         for effect, below, index, _ in _SHOWN:
             for row in part.filter(effect=effect).iter_rows(named=True):
-                parts.dot(drawn[row["rate"]], row["estimate"], groups.index(row["group"]) + below,
-                    mark(index), verdict=row["survives"],
-                    interval=(row["low"], row["high"]))  # fmt: skip
+                y = groups.index(row["group"]) + below
+                parts.estimate(drawn[row["rate"]], row, "estimate", y, mark(index))
         axes = drawn[rates[0]]
         axes.xaxis.set_major_locator(MaxNLocator(6))
         axes.xaxis.set_major_formatter(parts.signed_tick)
@@ -80,13 +79,9 @@ def _figure(part: pl.DataFrame, title: str, level: float) -> str:
                 keys.append(parts.legend_key((INK, "o"), text, verdict))
         if neutral.height:
             keys.append(Patch(color=FAINT, alpha=2 * _BAND, label="a neutral word, against none"))
-        parts.legend(figure, keys, columns=4)
-        return to_svg(figure, title=title, description=_described(part))
-
-
-def _described(part: pl.DataFrame) -> str:
-    return "; ".join(
-        f"{row['group']} {row['rate']} {row['effect'].replace('_', ' ')} "
-        f"{wording.signed(row['estimate'])} {wording.span(row['low'], row['high'])}"
-        for row in part.iter_rows(named=True)
-    )
+        described = (
+            f"{row['group']} {row['rate']} {row['effect'].replace('_', ' ')} "
+            f"{wording.signed(row['estimate'])} {wording.span(row['low'], row['high'])}"
+            for row in part.iter_rows(named=True)
+        )
+        return parts.finished(figure, title, keys, described, columns=4)

@@ -107,19 +107,19 @@ def readings(markedness: pl.DataFrame) -> pl.DataFrame:
 
 def breakdowns(store: Store, tables: Mapping[str, pl.DataFrame]) -> list[SummaryTable]:
     """Show the terms and templates of each group that lie farthest from the mean."""
-    found = []
+    shown = []
     terms, templates = tables["by_term"], tables["by_template"]
     if terms.height:
         rows = stats.largest(terms, "term", k=_LARGEST)
-        found.append(_farthest("Terms farthest from the mean", "term", rows))
+        shown.append(_farthest("Terms farthest from the mean", "term", rows))
     if templates.height:
         rows = stats.largest(templates, "template_id", k=_LARGEST)
         texts = example_texts(store, rows["probe"].unique().sort().to_list())
         on = ["probe", "group", "template_id"]
         rows = rows.join(texts, on=on, how="left", nulls_equal=True, maintain_order="left")
         rows = rows.with_columns(sentence=pl.coalesce("text", "template_id"))
-        found.append(_farthest("Templates farthest from their mean", "sentence", rows))
-    return found
+        shown.append(_farthest("Templates farthest from their mean", "sentence", rows))
+    return shown
 
 
 def corpus_tables(tables: Mapping[str, pl.DataFrame]) -> list[SummaryTable]:
@@ -127,7 +127,7 @@ def corpus_tables(tables: Mapping[str, pl.DataFrame]) -> list[SummaryTable]:
     rates, correlations = tables["corpus_rates"], tables["corpus"]
     if rates.is_empty():
         return []
-    found = [
+    shown = [
         table(
             "How often the corpus names each group",
             rates,
@@ -142,7 +142,7 @@ def corpus_tables(tables: Mapping[str, pl.DataFrame]) -> list[SummaryTable]:
         )
     ]
     if correlations.height:
-        found.append(
+        shown.append(
             table(
                 "Does the corpus go with the effects?",
                 correlations,
@@ -155,7 +155,7 @@ def corpus_tables(tables: Mapping[str, pl.DataFrame]) -> list[SummaryTable]:
                 },
             )
         )
-    return found
+    return shown
 
 
 def _neutral(part: pl.DataFrame) -> Iterator[str]:

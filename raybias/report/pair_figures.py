@@ -13,7 +13,7 @@ import polars as pl
 
 from raybias.report import figure_parts as parts
 from raybias.report import wording
-from raybias.report.figure_style import COLOURS, INK, drawing, to_svg
+from raybias.report.figure_style import COLOURS, INK, drawing
 from raybias.stats.intervals import Adjust
 from raybias.stats.pairs import AVERAGES, STYLES
 
@@ -46,22 +46,21 @@ class _Dots:
             drawn = parts.panels(
                 figure,
                 {name: str(name).replace("_", " ") for name in names},
-                [wording.bias_type(row, 24) for row in rows],
+                [wording.shortened(wording.bias_type(row), 24) for row in rows],
                 axis=f"{self.axis}, with {100 * self.level:g}% interval",
                 neutral=self.neutral,
                 margin=0.6,
             )
-            for row in part.iter_rows(named=True):
-                average = row["bias_type"] in AVERAGES
-                parts.dot(
-                    drawn[row[self.panels]],
-                    row[self.column],
-                    rows.index(row["bias_type"]),
-                    (INK, "D") if average else (COLOURS[0], "o"),
-                    verdict=bool(row["survives"]) if average else row["survives"],
-                    interval=(row["low"], row["high"]),
-                    size=6,
-                )
+            # An average without a test is drawn as not significant; the legend says which.
+            average = pl.col("bias_type").is_in(AVERAGES)
+            untested = average & pl.col("survives").is_null()
+            shown = part.with_columns(
+                survives=pl.when(~untested).then("survives").otherwise(pl.lit(False))
+            )
+            for row in shown.iter_rows(named=True):
+                style = (INK, "D") if row["bias_type"] in AVERAGES else (COLOURS[0], "o")
+                y = rows.index(row["bias_type"])
+                parts.estimate(drawn[row[self.panels]], row, self.column, y, style, size=6)
             furthest = parts.reach(part, self.column, "low", "high", neutral=self.neutral)
             parts.centre(
                 drawn[names[0]], _ROOM * furthest if furthest else 1.0, ticks=4,
@@ -69,16 +68,15 @@ class _Dots:
             )  # fmt: skip
             parts.headed(figure, title)
             strong = "survives correction" if self.adjust != "none" else "significant"
-            tested = part.filter(~pl.col("bias_type").is_in(AVERAGES))["survives"]
+            tested = part.filter(~average)["survives"]
             keys = parts.series_keys([""], parts.meanings(tested, strong=strong, weak="not"))
             keys.append(parts.legend_key((INK, "D"), "average (of types: no test)", False))
-            parts.legend(figure, keys, columns=len(keys))
-            described = "; ".join(
+            described = (
                 f"{row[self.panels]} {row['bias_type']} {wording.signed(row[self.column])} "
                 f"{wording.span(row['low'], row['high'])}"
                 for row in part.iter_rows(named=True)
             )
-            return to_svg(figure, title=title, description=described)
+            return parts.finished(figure, title, keys, described, columns=len(keys))
 
 
 def score_figures(scores: pl.DataFrame, *, level: float, adjust: Adjust) -> list[parts.Drawn]:

@@ -23,15 +23,15 @@ def scores(tables: Mapping[str, pl.DataFrame]) -> list[SummaryTable]:
     ----------
     tables: of `pair_tables`, with `bias_scores`.
     """
-    found = []
+    shown = []
     average = pl.col("bias_type").is_in(AVERAGES)
     for test, show in (("sign", _preferences), ("t", _differences)):
         part = tables["bias_scores"].filter(test=test)
         if part.height:
-            found.append(show(part.filter(average), tables, "over all pairs"))
+            shown.append(show(part.filter(average), tables, "over all pairs"))
             originals = part.filter(~average, style=STYLES[0])
-            found.append(show(originals, tables, "by bias type, original style"))
-    return found
+            shown.append(show(originals, tables, "by bias type, original style"))
+    return shown
 
 
 def pairs_read(bias_scores: pl.DataFrame) -> SummaryTable:
@@ -138,11 +138,11 @@ def details(tables: Mapping[str, pl.DataFrame]) -> list[SummaryTable]:
     shown = {name: tables[name] for name in titles if name in tables}
     if "stability" in shown:
         shown["stability"] = shown["stability"].filter(~pl.col("bias_type").is_in(AVERAGES))
-    made = (
+    summaries = (
         plain(titles[name], frame.select(columns.get(name, frame.columns)))
         for name, frame in shown.items()
     )
-    return [one for one in made if one.rows]
+    return [one for one in summaries if one.rows]
 
 
 def _preferences(part: pl.DataFrame, tables: Mapping[str, pl.DataFrame], what: str) -> SummaryTable:

@@ -195,10 +195,10 @@ def _cautions(store: Store, study: Study, files: pairs.ScoreFiles) -> Iterator[s
 
 
 def _unread(items: pl.DataFrame, there: pl.DataFrame, probe: str) -> Iterator[str]:
-    asked = {row["style"]: row["n"] for row in _by_style(items, ())}
+    expected = {row["style"]: row["n"] for row in _by_style(items, ())}
     by = [name for name in ("model", "score") if name in there.columns]
     for row in _by_style(there, by):
-        missing = asked.get(row["style"], 0) - row["n"]
+        missing = expected.get(row["style"], 0) - row["n"]
         if missing > 0:
             yield (
                 f"{' by '.join(row[name] for name in by)} lacks "

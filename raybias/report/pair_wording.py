@@ -154,8 +154,8 @@ def lists(t_values: pl.DataFrame, *, paired: bool) -> str:
     return (
         f"{t_values['marked'].sum():,} of {t_values['t_value'].count():,} "
         f"{'paired' if paired else 'independent'} t tests of two lists have |t| above 1.96. "
-        f"Within one style, the stereotyping sentences score significantly higher "
-        f"than the others in {higher} of {wording.counted(sides.height, 'test')}, and lower in {lower}."
+        "Within one style, the stereotyping sentences score significantly higher than the others "
+        f"in {higher} of {wording.counted(sides.height, 'test')}, and lower in {lower}."
     )
 
 

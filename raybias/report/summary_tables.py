@@ -281,9 +281,9 @@ def gaps(judged: pl.DataFrame) -> SummaryTable:
 
 def plain(title: str, frame: pl.DataFrame) -> SummaryTable:
     """Show a frame as it is, numbers to four digits, without keys that are the same throughout."""
-    kept = [c for c in frame.columns if c not in schema.KEYS or frame[c].n_unique() > 1]
-    rows = tuple(tuple(_shown(value) for value in row) for row in frame.select(kept).iter_rows())
-    return SummaryTable(title, tuple(column.replace("_", " ") for column in kept), rows)
+    columns = [c for c in frame.columns if c not in schema.KEYS or frame[c].n_unique() > 1]
+    rows = tuple(tuple(_shown(value) for value in row) for row in frame.select(columns).iter_rows())
+    return SummaryTable(title, tuple(column.replace("_", " ") for column in columns), rows)
 
 
 def _count(column: str) -> Callable[[Row], str]:

@@ -16,7 +16,7 @@ from matplotlib.ticker import FixedLocator
 
 from raybias.report import figure_parts as parts
 from raybias.report import wording
-from raybias.report.figure_style import FAINT, drawing, mark, to_svg
+from raybias.report.figure_style import FAINT, drawing, mark
 from raybias.stats.pairs import LISTED_STYLES
 
 #: Beyond this a list pair dwarfs the others, and t goes on in logarithms.
@@ -34,7 +34,7 @@ def t_figures(t_values: pl.DataFrame) -> list[parts.Drawn]:
 
     Parameters
     ----------
-    t_values: of `stats.pairs.t_tests`. Each style's own sides are drawn, and each style
+    t_values: of `stats.pairs.t_tests`. The two sides of each style are drawn, and each style
         against `original`; among the paper's three styles all 15 pairs of lists.
     """
     if t_values.is_empty():
@@ -88,20 +88,25 @@ def _figure(part: pl.DataFrame, title: str) -> str:
         for row in part.iter_rows(named=True):
             index = models.index(row["model"])
             y = types.index(row["bias_type"]) + parts.offset(index, len(models))
-            parts.dot(drawn[row["first"], row["second"]], row["t_value"], y, mark(index),
-                verdict=bool(row["marked"]), size=5.5)  # fmt: skip
+            parts.dot(
+                drawn[row["first"], row["second"]],
+                row["t_value"],
+                y,
+                mark(index),
+                verdict=bool(row["marked"]),
+                size=5.5,
+            )
         _scale(drawn[lists[0]], parts.reach(part, "t_value"))
         parts.headed(figure, title)
         keys = parts.series_keys(models, {f"|t| > {_CRITICAL} (dashed)": True, "less": False})
         for key in keys:
             key.set_linestyle("")
-        parts.legend(figure, keys, columns=4)
-        described = "; ".join(
+        described = (
             f"{row['model']} {row['bias_type']} {row['first']} against {row['second']} "
             f"{wording.signed(row['t_value'], 2)}"
             for row in part.iter_rows(named=True)
         )
-        return to_svg(figure, title=title, description=described)
+        return parts.finished(figure, title, keys, described, columns=4)
 
 
 def _scale(axes: Axes, largest: float) -> None:

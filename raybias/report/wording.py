@@ -58,9 +58,9 @@ UNPARSED: Final = {
 _AVERAGES: Final = {"avg_weighted": "all pairs", "avg_unweighted": "mean of types"}
 
 
-def bias_type(name: str, longest: int = 1000) -> str:
+def bias_type(name: str) -> str:
     """Name a bias type or average of pairs."""
-    return _AVERAGES.get(name, shortened(name, longest))
+    return _AVERAGES.get(name, name)
 
 
 def shortened(text: str, longest: int) -> str:
