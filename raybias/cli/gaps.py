@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from raybias import stats
     from raybias.storage import Store
 
-_MARKS: Final = {True: "yes", False: "no"}
 #: What is shown and written, unless it has no rows.
 _TABLES: Final = (
     *("gaps", "accuracy", "spans", "spans_mean", "extremes", "composition", "answers"),
@@ -113,7 +112,8 @@ def _by_papers(counts: stats.Counts, rules: stats.GapRules) -> pl.DataFrame | No
 
 def _write(store: Store, tables: Mapping[str, pl.DataFrame], level: float) -> None:
     # Imported here: the drawing library would slow every other use.
-    from raybias.report.figures import gap_figures, span_figures
+    from raybias.report.figure_parts import write_figures
+    from raybias.report.gap_figures import gap_figures, span_figures
     from raybias.report.markedness_figures import marked_figures
 
     drawn = [*gap_figures(tables["gaps"], level=level).values()]
@@ -122,8 +122,7 @@ def _write(store: Store, tables: Mapping[str, pl.DataFrame], level: float) -> No
         drawn += marked_figures(tables["markedness"], level=level).values()
     for name, frame in tables.items():
         store.write_text(f"{name}.csv", frame.write_csv())
-    for figure in drawn:
-        store.write_text(f"figures/{figure.name}.svg", figure.svg)
+    write_figures(store, drawn)
 
 
 def _row_names() -> list[str]:
@@ -151,58 +150,23 @@ def _references(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 
 def _show(tables: Mapping[str, pl.DataFrame], papers: pl.DataFrame | None) -> None:
-    import polars as pl
-    from tabulate import tabulate
+    from raybias.report import findings, summary_tables
 
-    from raybias import schema
-
-    table, marks = tables["gaps"], ["significant"]
+    table = tables["gaps"]
     if papers is not None:
         table = table.join(papers, on=_row_names(), maintain_order="left")
-        marks += ["survives", "paper"]
-    keys = ["model", *(name for name in schema.KEYS[1:] if table[name].n_unique() > 1)]
-    words = table.with_columns(
-        pl.col(marks).replace_strict(_MARKS, default=None, return_dtype=pl.String)
-    )
-    shown = words.select(
-        *keys, "attribute", "rate", "group", "gap", "low", "high", "n_runs",
-        pl.coalesce("significant", "no_verdict").alias("significant"), *marks[1:],
-    )  # fmt: skip
-    print(tabulate(shown.rows(), headers=shown.columns, floatfmt="+.4f", missingval="-"))
-    print()
-    shown = tables["accuracy"].select(
-        *keys, "attribute", pl.col("mean").alias("accuracy"), "sd", "n_runs"
-    )
-    print(tabulate(shown.rows(), headers=shown.columns, floatfmt=".4f", missingval="-"))
-    print()
-    _show_spans(tables["spans_mean"])
-    _show_answers(tables)
+    chance = findings.chance_levels(tables["composition"])
+    shown = [
+        summary_tables.gaps(table),
+        summary_tables.accuracies(tables["accuracy"], chance),
+        summary_tables.plain("Mean spans over probes", tables["spans_mean"]),
+    ]
+    if "answers" in tables:
+        shown.append(summary_tables.answers(tables["answers"]))
+    print(*shown, sep="\n\n", end="\n\n")
+    print("a span is the highest minus the lowest gap of the groups in the mean, over probes\n")
     _show_means(table)
     _show_verdict(table, compared=papers is not None)
-
-
-def _show_spans(means: pl.DataFrame) -> None:
-    import polars as pl
-    from tabulate import tabulate
-
-    keys = ["model", *(k for k in ("method", "dataset", "style") if means[k].n_unique() > 1)]
-    rates = means["rate"].unique(maintain_order=True).to_list()
-    wide = means.group_by("attribute", *keys, maintain_order=True).agg(
-        pl.col("n_probes").max().alias("probes"),
-        *(pl.col("mean_span").filter(pl.col("rate") == rate).first().alias(rate) for rate in rates),
-    )
-    headers = [name if name not in rates else f"{name} span" for name in wide.columns]
-    print(tabulate(wide.rows(), headers=headers, floatfmt=".4f", missingval="-"))
-    print("a span is the highest minus the lowest gap of the groups in the mean, over probes\n")
-
-
-def _show_answers(tables: Mapping[str, pl.DataFrame]) -> None:
-    for row in tables["answers"].iter_rows(named=True) if "answers" in tables else ():
-        if row["run_id"] == "all":
-            print(
-                f"{row['model']} {row['method']} {row['probe']}: no label in {row['unparsed']} of "
-                f"{row['predictions']} answers ({row['share']:.2%})"
-            )
 
 
 def _show_means(table: pl.DataFrame) -> None:

@@ -82,7 +82,7 @@ def show(gaps: pl.DataFrame, out: str, *, profile: Profile | None = None) -> Non
         read_pair_tables,
         restated,
     )
-    from raybias.report.pairs import PairRules
+    from raybias.report.pair_tables import PairRules
     from raybias.storage import Store
 
     store = Store(out)

@@ -3,7 +3,7 @@
 from raybias.report.findings import calibration, headline
 from raybias.report.load_results import add_corpus, restated
 from raybias.report.page import write_pair_page, write_report
-from raybias.report.pairs import read_pair_tables
+from raybias.report.pair_tables import read_pair_tables
 from raybias.report.rules import rules_of_files
 from raybias.report.tables import (
     gap_table,

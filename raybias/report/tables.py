@@ -16,7 +16,7 @@ from tabulate import tabulate
 
 from raybias import schema, stats
 from raybias.config import Study
-from raybias.report import findings, wording
+from raybias.report import findings, summary_tables
 from raybias.report.load_results import as_frame, count_predictions, load_corpus, load_runs
 from raybias.storage import Store
 
@@ -142,22 +142,7 @@ def gap_table(gaps: pl.DataFrame) -> str:
     ----------
     gaps: schema.GAPS.
     """
-    keys = wording.naming_keys(gaps)
-    probes = ["probe"] if gaps["probe"].n_unique() > 1 else []
-    columns = [*probes, *keys, "attribute", "group", "rate"]
-    rows = [
-        [
-            *(row[key] for key in columns),
-            wording.signed(row["gap"]),
-            wording.span(row["low"], row["high"]),
-            row["n_runs"],
-            wording.verdict(row),
-        ]
-        for row in gaps.iter_rows(named=True)
-    ]
-    levels = f"interval ({wording.listed(gaps['interval'].unique(maintain_order=True).to_list())})"
-    headers = [*columns, "gap", levels, "runs", "verdict"]
-    return tabulate(rows, headers=headers, tablefmt="simple", disable_numparse=True)
+    return str(summary_tables.gaps(gaps))
 
 
 def no_gaps() -> pl.DataFrame:

@@ -184,7 +184,7 @@ def _parts(source: Source, columns: Sequence[str]) -> Iterator[_Part]:
     try:
         path = source.store.path(source.name)
         with (
-            source.store.told("read", source.name),
+            source.store.translating_errors("read", source.name),
             source.store.fs.open_input_file(path) as stream,
         ):
             metadata = pq.read_metadata(stream)

@@ -200,3 +200,5 @@ def test_marked_figures_are_valid_and_repeatable(out: Path) -> None:
         assert key in drawn
         assert all(re.search(rf">{group}<", figure.svg) for group in GROUPS)
         assert "a neutral word, against none" in figure.svg
+    styles = pl.concat([table, table.with_columns(style=pl.lit("formal"))])
+    assert len({figure.name for figure in marked_figures(styles, level=0.95).values()}) == 10
