@@ -3,8 +3,7 @@
 The gradient of torch's fused CPU kernel costs about as much as all linear layers together
 in bfloat16, however short the sequences. The plain product does forward and gradient in a
 half (264 tokens) to a sixth (72 tokens) of the time, so it is used where a gradient is
-asked for on a CPU, and transformers' own call elsewhere. It knows nothing of packing: what
-a token sees is in the mask.
+asked for on a CPU, and transformers' own call elsewhere.
 
 Shapes: R sequences, H heads, T tokens, E width of a head.
 """

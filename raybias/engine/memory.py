@@ -123,16 +123,16 @@ def training_activations(
     item: bytes of one value.
     frozen: whether the weights take no gradient.
     """
-    beside, own = _KEPT_BESIDE[device], shape.kept
+    beside, inside = _KEPT_BESIDE[device], shape.kept
     if not frozen:
         # Every linear layer keeps its input for the gradient of its weight.
-        beside, own = 2 * beside, 2 * own
+        beside, inside = 2 * beside, 2 * inside
     seen = min(shape.context or LONGEST, LONGEST)
-    values = beside * shape.hidden + own * shape.feed_forward + shape.heads * seen
+    values = beside * shape.hidden + inside * shape.feed_forward + shape.heads * seen
     return (
         MemoryTerm(
             "activations kept for the backward pass",
-            f"{tokens:,} tokens x {shape.layers} layers x ({beside} x {shape.hidden} + {own} x"
+            f"{tokens:,} tokens x {shape.layers} layers x ({beside} x {shape.hidden} + {inside} x"
             f" {shape.feed_forward} + {shape.heads} x {seen}) values x {item} bytes",
             tokens * shape.layers * values * item,
         ),

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from raybias.config.method import StudyText
-from raybias.methods.causal import check_causal
 from raybias.methods.tuned import Tuned
 from raybias.registry import method
 
@@ -49,9 +48,10 @@ class SoftPrompt(Tuned):
 
     def check(self, backbone: Backbone, text: StudyText) -> None:
         """Refuse an encoder, label words that share a token, and texts that are too long."""
+        from raybias.engine.backbone import check_causal
         from raybias.engine.verbalizer import verbalizer_ids
 
-        check_causal(backbone, self)
+        check_causal(backbone, f"method {self.name}")
         _ = text.encoder.prompt_token_id  # raises where there is none
         verbalizer_ids(text.encoder.tokenizer, text.words)
         self.check_lengths(text)
