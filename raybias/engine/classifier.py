@@ -52,14 +52,12 @@ class Classifier(torch.nn.Module):
         encoder: TextEncoder,
         model: PreTrainedModel,
         *,
-        template: str,
         head: Mapping[str, tuple[int, ...]],
         label_ids: Sequence[int],
     ) -> None:
         super().__init__()
         self.encoder = encoder
         self.model = model
-        self.template = template
         self.head = dict(head)
         self.label_ids = tuple(label_ids)
         self.pad = _pad_token(encoder)
@@ -73,10 +71,6 @@ class Classifier(torch.nn.Module):
         """Where the model is."""
         device: torch.device = self.model.device
         return device
-
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Tokenise texts in the method's template."""
-        return self.encoder.encode([self.template.replace("{text}", text) for text in texts])
 
     def read(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Pad a batch whose sequences are one row each to what `forward` takes."""
@@ -185,7 +179,7 @@ def load_classifier(
     use_fast_gradient(model)
     if begin is not None:
         begin(model, whole=not label_ids)
-    return Classifier(encoder, model, template=method.template, head=head, label_ids=label_ids)
+    return Classifier(encoder, model, head=head, label_ids=label_ids)
 
 
 def check_head(spec: Backbone, method: Finetuned) -> None:

@@ -33,19 +33,16 @@ _KEY: Final = "prompt_embeddings"
 class SoftPromptTrainer(AdapterTrainer):
     """Tune soft prompts; the weights of a run are its `delta` [P, D]."""
 
+    method: SoftPrompt
+
     def __init__(self, scorer: LabelScorer, method: SoftPrompt) -> None:
-        self.scorer = scorer
-        self.method = method
+        self.scorer, self.method, self.encoder = scorer, method, scorer.backbone.encoder
         self.device = scorer.backbone.device
         self.batcher = scorer.batcher
         self.prompt_length = method.prompt_length
         token = torch.tensor([[scorer.backbone.prompt_token_id]], device=self.device)
         with torch.no_grad():
             self._start_D = scorer.backbone.embed(token)[0, 0].float()
-
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Tokenise texts, with EOS behind them where the method asks for it."""
-        return self.scorer.backbone.encode(texts, append_eos=self.method.append_eos)
 
     def init_weights(self, seed: int) -> dict[str, Tensor]:
         """Return the initial delta, keyed by the seed."""
