@@ -56,7 +56,7 @@ class Located:
 
     commit: str
     snapshot: Path | None = None
-    """Its folder in this machine's cache, where the hub cannot be asked."""
+    """Its folder in this machine's cache, where the hub does not answer."""
 
 
 def folder_of(name: str) -> Path | None:

@@ -43,7 +43,7 @@ class SoftPrompt(Tuned):
         return self.prompt_length
 
     def encode(self, encoder: TextEncoder, texts: Sequence[str]) -> list[list[int]]:
-        """Tokenise texts, with EOS behind them where that is asked for."""
+        """Tokenise texts, with EOS behind them if `append_eos`."""
         return encoder.encode(texts, append_eos=self.append_eos)
 
     def check(self, backbone: Backbone, text: StudyText) -> None:

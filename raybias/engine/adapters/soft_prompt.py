@@ -122,11 +122,11 @@ def load_soft_prompt(store: Store, folder: str, *, width: int, length: int | Non
     ModelError: not there, not a prompt, or of another width or length.
     """
     prompt_PD = files.read_tensors(store, folder, {_KEY: None}, file=files.ADAPTER)[_KEY]
-    found = tuple(prompt_PD.shape)
-    wanted = (found[0] if length is None else length, width)
-    if found != wanted:
+    shape = tuple(prompt_PD.shape)
+    wanted = (shape[0] if length is None else length, width)
+    if shape != wanted:
         raise ModelError(
-            f"the prompt is {found[0]} vectors of width {found[-1]}, "
+            f"the prompt is {shape[0]} vectors of width {shape[-1]}, "
             f"but the backbone takes {wanted[0]} of width {width}",
             where=store.uri_of(f"{folder}/{files.ADAPTER}"),
             cure="use the backbone and prompt length that it was tuned with",
