@@ -1,8 +1,7 @@
 """Sequences walked in batches under a token budget.
 
 Sequences of like length stand together; running out of memory halves the budget and goes
-on; ranks that share a sharded backbone share the batches too. It knows nothing of what is
-done with a batch.
+on; ranks that share a sharded backbone share the batches too.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class Collective(Protocol):
     world: int
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """The sum over ranks, the same on each of them."""
+        """Sum a tensor over the ranks, the same result on each of them."""
 
 
 class Batcher:
@@ -129,7 +128,7 @@ class Batcher:
         return list(torch.split(self.sum(logits_ML), counts))
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """The sum over the ranks of the group; the tensor itself where there is none."""
+        """Sum a tensor over the ranks of the group; without a group it is the tensor itself."""
         return tensor if self.group is None else self.group.sum(tensor)
 
     def _share(

@@ -52,14 +52,12 @@ class Classifier(torch.nn.Module):
         encoder: TextEncoder,
         model: PreTrainedModel,
         *,
-        template: str,
         head: Mapping[str, tuple[int, ...]],
         label_ids: Sequence[int],
     ) -> None:
         super().__init__()
         self.encoder = encoder
         self.model = model
-        self.template = template
         self.head = dict(head)
         self.label_ids = tuple(label_ids)
         self.pad = _pad_token(encoder)
@@ -74,12 +72,8 @@ class Classifier(torch.nn.Module):
         device: torch.device = self.model.device
         return device
 
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The tokens of each text in the method's template."""
-        return self.encoder.encode([self.template.replace("{text}", text) for text in texts])
-
     def read(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """What `forward` takes, of a batch whose sequences are one row each."""
+        """Pad a batch whose sequences are one row each to what `forward` takes."""
         return self._padded(batch.tokens_RT, batch.at_T)
 
     def _padded(self, tokens_RT: Tensor, last_R: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -97,7 +91,7 @@ class Classifier(torch.nn.Module):
         return tokens_RT.to(self.device), mask_RT.long().to(self.device), last_R.to(self.device)
 
     def forward(self, tokens_RT: Tensor, mask_RT: Tensor, last_R: Tensor) -> Tensor:
-        """Label logits [R, L], float32."""
+        """Compute the label logits [R, L], float32."""
         inputs: dict[str, Any] = {"input_ids": tokens_RT, "attention_mask": mask_RT}
         if not self.label_ids:
             logits_RL: Tensor = self.model(**inputs).logits
@@ -185,7 +179,7 @@ def load_classifier(
     use_fast_gradient(model)
     if begin is not None:
         begin(model, whole=not label_ids)
-    return Classifier(encoder, model, template=method.template, head=head, label_ids=label_ids)
+    return Classifier(encoder, model, head=head, label_ids=label_ids)
 
 
 def check_head(spec: Backbone, method: Finetuned) -> None:
@@ -225,7 +219,7 @@ def check_classifier(spec: Backbone, method: Finetuned, words: Sequence[str]) ->
 
 
 def initial_head(classifier: Classifier, seed: int) -> dict[str, Tensor]:
-    """The weights that a run's head begins with, by name, float32, keyed by the seed.
+    """Draw the weights that a run's head begins with, by name, float32, keyed by the seed.
 
     Weights are drawn from Normal(0, the model's initializer_range), biases are zero.
     """
@@ -240,13 +234,13 @@ def initial_head(classifier: Classifier, seed: int) -> dict[str, Tensor]:
 
 
 def _is_new(model: PreTrainedModel, name: str) -> bool:
-    """Whether a weight belongs to the head, or to a pooler that only a head reads."""
+    """Check whether a weight belongs to the head, or to a pooler that only a head reads."""
     base = f"{model.base_model_prefix}."
     return not name.startswith(base) or name.startswith(f"{base}pooler.")
 
 
 def _head(model: PreTrainedModel, missing: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Weights outside the base model, and those in it that the checkpoint lacks."""
+    """Return the shapes of weights outside the base model or not in the checkpoint."""
     base = f"{model.base_model_prefix}."
     return {
         name: tuple(getattr(tensor, "ds_shape", tensor.shape))

@@ -1,14 +1,14 @@
-"""Rows of tokens packed into sequences that share what they have in common.
+"""Pack rows of tokens into sequences that share what they have in common.
 
-Rows that begin alike share those tokens: a sequence is the prefix tree of its rows,
-written depth first. A token sees exactly its ancestors, its position is its depth, and
-every row gets the hidden state that it would get alone. So a soft prompt, a begin token
-or a template's opening is computed once, and there is no padding inside a sequence.
+Rows with a common prefix share its tokens: a sequence is the prefix tree of its rows, written
+depth first, and is read with tree attention: a token sees exactly its ancestors, its position is
+its depth, and every row gets the hidden state that it would get alone. So a soft prompt, a begin
+token or a template's beginning is computed once, and there is no padding inside a sequence.
 
-Depth-first order makes ancestry one comparison: token j is an ancestor of i (or i
-itself) when j <= i < ends[j], where ends[j] is the place after j's last descendant.
+Depth-first order makes ancestry one comparison: token j is an ancestor of i (or i itself) when
+j <= i < ends[j], where ends[j] is the place after j's last descendant.
 
-It knows nothing of models. Shapes: R sequences of a batch, T tokens, N rows.
+Shapes: R sequences of a batch, T tokens, N rows.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def pack(rows: Sequence[Row], *, max_tokens: int = MAX_TOKENS) -> list[PackedSeq
     """Cut rows into sequences of at most `max_tokens` tokens (or one longer row).
 
     Rows are taken in lexicographic order, so that neighbours share the most, and cut where
-    sequences come out about equally long; with `max_tokens=0` every row is a sequence of
-    its own.
+    sequences come out about equally long; with `max_tokens=0` every row is a sequence by
+    itself.
     """
     order = sorted(range(len(rows)), key=lambda n: tuple(rows[n]))
     whole = _Tree()
@@ -89,12 +89,12 @@ def pack(rows: Sequence[Row], *, max_tokens: int = MAX_TOKENS) -> list[PackedSeq
     sequences: list[PackedSequence] = []
     tree, piece = _Tree(), 0
     for n, start, end in zip(order, starts, starts[1:], strict=False):
-        own = min(pieces - 1, (start + end) * pieces // max(1, 2 * starts[-1]))
-        if tree.members and (own != piece or tree.size_with(rows[n]) > max_tokens):
+        target = min(pieces - 1, (start + end) * pieces // max(1, 2 * starts[-1]))
+        if tree.members and (target != piece or tree.size_with(rows[n]) > max_tokens):
             sequences.append(tree.sequence())
             tree = _Tree()
         tree.add(n, rows[n])
-        piece = own
+        piece = target
     if tree.members:
         sequences.append(tree.sequence())
     return sequences
@@ -149,7 +149,7 @@ class _Tree:
 
 
 def tree_mask(ends_RT: torch.Tensor) -> torch.Tensor:
-    """Which tokens [R, T, T] each token sees: its ancestors and itself."""
+    """Build the tree-attention mask [R, T, T]: each token sees its ancestors and itself."""
     place_T = torch.arange(ends_RT.shape[1], device=ends_RT.device)
     before_TT = place_T <= place_T[:, None]
     return before_TT & (place_T[:, None] < ends_RT[:, None, :])
@@ -171,14 +171,14 @@ class Placed:
 
 
 def longest_first(placed: Sequence[Placed]) -> list[Placed]:
-    """The order in which sequences of like length stand together."""
+    """Sort sequences by length, so that those of similar length share a batch."""
     return sorted(placed, key=lambda each: -len(each.sequence.tokens))
 
 
 def fitting(
     waiting: Sequence[Placed], *, tokens_per_batch: int, prompt_length: int, full: float = FULL
 ) -> int:
-    """How many of the sequences, longest first, fit one batch under the token budget.
+    """Count the sequences, longest first, that fit one batch under the token budget.
 
     At least one, even where it is longer than the budget; none shorter than the share `full`
     of the first.

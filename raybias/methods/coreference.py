@@ -10,7 +10,6 @@ import pyarrow as pa
 from pydantic import Field
 
 from raybias.config.method import Method, StudyText
-from raybias.methods.causal import check_causal
 from raybias.methods.lengths import mean_length, thinned
 from raybias.methods.prediction import Shard, ShardResult, UntrainedRun
 from raybias.probes.pairs.coreference import coreference_prompts, names_referent
@@ -52,18 +51,18 @@ class Coreference(Method):
 
     def check(self, backbone: Backbone, text: StudyText) -> None:
         """Refuse an encoder, and prompts that leave no room for an answer."""
-        from raybias.engine.backbone import check_lengths
+        from raybias.engine.backbone import check_causal, check_lengths
 
-        check_causal(backbone, self)
+        check_causal(backbone, f"method {self.name}")
         for frame in text.items.values():
-            asked = frame.select("item_id", "text", "pronoun").rows()
-            prompts = [p for _, *said in asked for p in coreference_prompts(*said).values()]
+            sentences = frame.select("item_id", "text", "pronoun").rows()
+            prompts = [p for _, *each in sentences for p in coreference_prompts(*each).values()]
             check_lengths(
                 text.encoder.encode(prompts),
                 context=text.encoder.context,
                 taken=self.answer_tokens,
                 by="tokens of an answer",
-                names=[item_id for item_id, *said in asked for _ in coreference_prompts(*said)],
+                names=[item_id for item_id, *each in sentences for _ in coreference_prompts(*each)],
             )
 
     def predictor(self, context: ModelContext, store: Store) -> CoreferencePredictor:
@@ -96,9 +95,9 @@ class Coreference(Method):
 
     def tokens_per_item(self, text: StudyText, probe: str) -> float:
         """Return the mean number of tokens that all prompts of a sentence take."""
-        asked = thinned(text.items[probe].select("text", "pronoun")).rows()
-        prompts = [p for said in asked for p in coreference_prompts(*said).values()]
-        per_item = len(prompts) / max(1, len(asked))
+        sentences = thinned(text.items[probe].select("text", "pronoun")).rows()
+        prompts = [p for each in sentences for p in coreference_prompts(*each).values()]
+        per_item = len(prompts) / max(1, len(sentences))
         return per_item * (mean_length(text.encoder.encode(prompts)) + self.new_tokens)
 
 
@@ -116,22 +115,22 @@ class CoreferencePredictor:
         """Compute rows of `schema.COREFERENCE_ANSWERS`, sentence after sentence."""
         from raybias.engine.generation.sampling import Sampling
 
-        asked: list[tuple[dict[str, Any], str, str]] = [
+        questions: list[tuple[dict[str, Any], str, str]] = [
             (item, name, prompt)
             for item in items.to_pylist()
             for name, prompt in coreference_prompts(item["text"], item["pronoun"]).items()
         ]
         backbone = self.writer.backbone
-        prompts = backbone.encode([prompt for _, _, prompt in asked])
-        found = self.writer.generate(
+        prompts = backbone.encode([prompt for _, _, prompt in questions])
+        generated = self.writer.generate(
             prompts,
-            [(item["item_id"], item["style"], name) for item, name, _ in asked],
+            [(item["item_id"], item["style"], name) for item, name, _ in questions],
             sampling=Sampling.of(backbone.model, temperature=0),
             max_new_tokens=self.method.answer_tokens,
         )
         rows = []
-        for (item, name, _), said in zip(asked, found, strict=True):
-            answer = backbone.tokenizer.decode(list(said.tokens), skip_special_tokens=True)
+        for (item, name, _), each in zip(questions, generated, strict=True):
+            answer = backbone.tokenizer.decode(list(each.tokens), skip_special_tokens=True)
             exact, contains = names_referent(answer, item["referent"])
             rows.append(
                 {
@@ -145,5 +144,5 @@ class CoreferencePredictor:
                     "contains": contains,
                 }
             )
-        tokens = sum(map(len, prompts)) + sum(len(said.tokens) for said in found)
+        tokens = sum(map(len, prompts)) + sum(len(each.tokens) for each in generated)
         return ShardResult(pa.Table.from_pylist(rows, COREFERENCE_ANSWERS), tokens)

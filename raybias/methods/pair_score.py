@@ -122,12 +122,12 @@ class PairPredictor:
     scorer: PairScorer
 
     def load(self, run_id: str) -> None:
-        """Load nothing: a backbone's scores need no run of their own."""
+        """Load nothing: a backbone's scores depend on no run."""
 
     def table(self, run: None, shard: Shard, items: pa.Table) -> ShardResult:
         """Compute rows of `schema.PAIR_SCORES`, rule after rule; tokens are the sentences'."""
         pairs = items.to_pylist()
-        found = self.scorer.score(
+        by_rule = self.scorer.score(
             [(pair["sent_more"], pair["sent_less"]) for pair in pairs],
             names=[f"{pair['pair_id']} ({pair['style']})" for pair in pairs],
         )
@@ -141,7 +141,7 @@ class PairPredictor:
                 "score_less": score.less,
                 "preference": score.preference,
             }
-            for rule, scores in found.items()
+            for rule, scores in by_rule.items()
             for pair, score in zip(pairs, scores, strict=True)
         ]
         sentences = [pair[side] for pair in pairs for side in ("sent_more", "sent_less")]

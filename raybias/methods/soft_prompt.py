@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from raybias.config.method import StudyText
-from raybias.methods.causal import check_causal
 from raybias.methods.tuned import Tuned
 from raybias.registry import method
 
@@ -44,14 +43,15 @@ class SoftPrompt(Tuned):
         return self.prompt_length
 
     def encode(self, encoder: TextEncoder, texts: Sequence[str]) -> list[list[int]]:
-        """Tokenise texts, with EOS behind them where that is asked for."""
+        """Tokenise texts, with EOS behind them if `append_eos`."""
         return encoder.encode(texts, append_eos=self.append_eos)
 
     def check(self, backbone: Backbone, text: StudyText) -> None:
         """Refuse an encoder, label words that share a token, and texts that are too long."""
+        from raybias.engine.backbone import check_causal
         from raybias.engine.verbalizer import verbalizer_ids
 
-        check_causal(backbone, self)
+        check_causal(backbone, f"method {self.name}")
         _ = text.encoder.prompt_token_id  # raises where there is none
         verbalizer_ids(text.encoder.tokenizer, text.words)
         self.check_lengths(text)

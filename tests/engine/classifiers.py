@@ -62,7 +62,7 @@ def spec_of(kind: str, path: Path) -> Backbone:
 
 def token_set(classifier: Classifier, count: int, *, seed: int) -> TokenSet:
     """Sentences of `count` rows with labels that depend on a word of theirs."""
-    rows = classifier.encode(backbones.sentences(count, seed=seed))
+    rows = classifier.encoder.encode(backbones.sentences(count, seed=seed))
     return TokenSet(tuple(map(tuple, rows)), tuple(row[-1] % 3 for row in rows))
 
 

@@ -10,16 +10,21 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from raybias.engine.batching import Batcher
+from raybias.engine.backbone import TextEncoder
+from raybias.engine.batching import Batcher, Collective
+from raybias.engine.classifier import Classifier
 from raybias.engine.packing import Batch, PackedSequence, Placed, pack
 from raybias.schema import LABELS
 from raybias.storage import Store
+
+if TYPE_CHECKING:
+    from raybias.methods import Finetuned, Tuned
 
 #: The trainable tensors of one run by name, float32.
 Weights = Mapping[str, Tensor]
@@ -52,18 +57,17 @@ class AdapterTrainer(ABC):
     ----------
     max_packed: runs that can share a step; None for any number.
     prompt_length: vectors that stand before each row.
+    method, encoder: the options of tuning, and the backbone's tokenizer.
     device: where the backbone is.
     batcher: cuts the rows of all runs into forward passes.
     """
 
     max_packed: ClassVar[int | None] = None
     prompt_length: int = 0
+    method: Tuned
+    encoder: TextEncoder
     device: torch.device
     batcher: Batcher
-
-    @abstractmethod
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Tokenise texts as the backbone reads them."""
 
     @abstractmethod
     def init_weights(self, seed: int) -> dict[str, Tensor]:
@@ -100,6 +104,10 @@ class AdapterTrainer(ABC):
     @abstractmethod
     def label_metadata(self) -> dict[str, Any]:
         """Return what a run's record says of the labels: `verbalizer_ids`, `prompt_token_id`."""
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Tokenise texts as the method reads them."""
+        return self.method.encode(self.encoder, texts)
 
     def prepare(self, rows: Sequence[Sequence[int]]) -> list[PackedSequence]:
         """Put rows into the sequences that `logits` reads: here each row by itself."""
@@ -147,6 +155,37 @@ class AdapterTrainer(ABC):
             labels=len(LABELS),
             prompt_length=self.prompt_length,
         )
+
+
+class ClassifierTrainer(AdapterTrainer):
+    """Compute gradients and label logits of a classifier's adapters or weights.
+
+    Parameters
+    ----------
+    tokens_per_batch: token budget of one forward pass.
+    group: the ranks that share a sharded backbone.
+    """
+
+    def __init__(
+        self,
+        classifier: Classifier,
+        method: Finetuned,
+        *,
+        tokens_per_batch: int,
+        group: Collective | None = None,
+    ) -> None:
+        self.classifier, self.method = classifier, method
+        self.encoder, self.device = classifier.encoder, classifier.device
+        self.batcher = Batcher(
+            where=classifier.encoder.spec.id,
+            device=classifier.device,
+            tokens_per_batch=tokens_per_batch,
+            group=group,
+        )
+
+    def label_metadata(self) -> dict[str, Any]:
+        """Return the label tokens, where labels are read from tokens."""
+        return {"verbalizer_ids": list(self.classifier.label_ids), "prompt_token_id": None}
 
 
 def stack_weights(weights: Sequence[Weights]) -> dict[str, Tensor]:

@@ -41,8 +41,8 @@ def write_folder(
     parts: configurations and tokenizers, which write themselves with `save_pretrained`.
     record: the content of `raybias.json`.
     """
-    held = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    store.write_bytes(f"{folder}/{file}", save(held, metadata={"format": "pt"}))
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    store.write_bytes(f"{folder}/{file}", save(plain, metadata={"format": "pt"}))
     with tempfile.TemporaryDirectory() as place:
         for part in parts:
             part.save_pretrained(place)

@@ -18,8 +18,7 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from raybias.engine.adapters import files
-from raybias.engine.adapters.base import AdapterTrainer, TrainingBatch, Weights
-from raybias.engine.batching import Batcher
+from raybias.engine.adapters.base import ClassifierTrainer, TrainingBatch, Weights
 from raybias.engine.classifier import Classifier, initial_head
 from raybias.engine.packing import Batch, PackedSequence, Placed, stack
 from raybias.schema import LABELS
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from raybias.methods import Full
 
 
-class FullTrainer(AdapterTrainer):
+class FullTrainer(ClassifierTrainer):
     """Tune whole models; the weights of a run are all the model's, float32.
 
     Parameters
@@ -46,19 +45,8 @@ class FullTrainer(AdapterTrainer):
     def __init__(
         self, classifier: Classifier, method: Full, *, half: bool, tokens_per_batch: int
     ) -> None:
-        self.classifier = classifier
-        self.method = method
-        self.device = classifier.device
+        super().__init__(classifier, method, tokens_per_batch=tokens_per_batch)
         self.half = half
-        self.batcher = Batcher(
-            where=classifier.encoder.spec.id,
-            device=self.device,
-            tokens_per_batch=tokens_per_batch,
-        )
-
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Tokenise texts in the method's template."""
-        return self.classifier.encode(texts)
 
     def init_weights(self, seed: int) -> dict[str, Tensor]:
         """Return the pretrained weights, with a head keyed by the seed."""
@@ -112,7 +100,7 @@ class FullTrainer(AdapterTrainer):
         }
         config = copy.deepcopy(model.config)
         config.architectures = [type(model).__name__]
-        parts = [config, self.classifier.encoder.tokenizer]
+        parts = [config, self.encoder.tokenizer]
         files.write_folder(store, folder, tensors, file=files.MODEL, parts=parts, record=record)
 
     def load(self, store: Store, folder: str) -> dict[str, Tensor]:
@@ -120,10 +108,6 @@ class FullTrainer(AdapterTrainer):
         shapes = {name: each.shape for name, each in self.classifier.model.named_parameters()}
         tensors = files.read_tensors(store, folder, shapes, file=files.MODEL)
         return {name: tensor.to(self.device) for name, tensor in tensors.items()}
-
-    def label_metadata(self) -> dict[str, Any]:
-        """Return the label tokens, where labels are read from tokens."""
-        return {"verbalizer_ids": list(self.classifier.label_ids), "prompt_token_id": None}
 
     def _gradient(self, training: TrainingBatch) -> tuple[dict[str, Tensor], Tensor]:
         in_order = sorted(self.prepare(training.rows), key=lambda each: each.members)

@@ -19,8 +19,7 @@ from raybias.engine.adapters.packed_layers import (
     RowAdapters,
     names_layer,
 )
-from raybias.engine.batching import Collective
-from raybias.engine.classifier import Classifier, initial_head
+from raybias.engine.classifier import initial_head
 
 if TYPE_CHECKING:
     from raybias.methods import Ia3
@@ -50,16 +49,7 @@ class _Ia3Layer(PackedLayer):
 class Ia3Trainer(PackedLayerTrainer):
     """Tune (IA)3 vectors and heads: `PATH.ia3_l`, `PATH.weight`."""
 
-    def __init__(
-        self,
-        classifier: Classifier,
-        method: Ia3,
-        *,
-        tokens_per_batch: int,
-        group: Collective | None = None,
-    ) -> None:
-        self._names = method.feed_forward_names(classifier.model.config.model_type)
-        super().__init__(classifier, method, tokens_per_batch=tokens_per_batch, group=group)
+    method: Ia3
 
     def packed_layer(self, base: torch.nn.Module, path: str) -> PackedLayer:
         """Wrap a layer of the frozen model."""
@@ -86,4 +76,5 @@ class Ia3Trainer(PackedLayerTrainer):
         return IA3Config(feedforward_modules=feed_forward, **options)
 
     def _feeds_forward(self, path: str) -> bool:
-        return any(names_layer(path, name) for name in self._names)
+        names = self.method.feed_forward_names(self.classifier.model.config.model_type)
+        return any(names_layer(path, name) for name in names)

@@ -23,10 +23,8 @@ from raybias.engine.adapters.packed_layers import (
     PackedLayerTrainer,
     RowAdapters,
 )
-from raybias.engine.batching import Collective
-from raybias.engine.classifier import Classifier, initial_head
+from raybias.engine.classifier import initial_head
 from raybias.engine.packing import Batch
-from raybias.errors import ModelError
 from raybias.seeding import generator, key
 
 if TYPE_CHECKING:
@@ -72,20 +70,9 @@ class LoraTrainer(PackedLayerTrainer):
     """
 
     suffix = ".weight"
+    pads_left = False  # Dropout is drawn from each row's first place on.
 
-    def __init__(
-        self,
-        classifier: Classifier,
-        method: Lora,
-        *,
-        tokens_per_batch: int,
-        group: Collective | None = None,
-    ) -> None:
-        if classifier.pads_left:  # Dropout is drawn from each row's first place on.
-            where = classifier.encoder.spec.id
-            raise ModelError("lora needs rows padded at the right", where=where, cure="use full")
-        self.method = method
-        super().__init__(classifier, method, tokens_per_batch=tokens_per_batch, group=group)
+    method: Lora
 
     def packed_layer(self, base: torch.nn.Module, path: str) -> PackedLayer:
         """Wrap a layer of the frozen model."""

@@ -20,9 +20,9 @@ from torch import Tensor
 
 from raybias.config import Backbone
 from raybias.engine.adapters import files
-from raybias.engine.adapters.base import AdapterTrainer, TrainingBatch, Weights
+from raybias.engine.adapters.base import ClassifierTrainer, TrainingBatch, Weights
 from raybias.engine.backbone import empty_model
-from raybias.engine.batching import Batcher, Collective
+from raybias.engine.batching import Collective
 from raybias.engine.classifier import Classifier
 from raybias.engine.packing import Batch
 from raybias.errors import ModelError
@@ -92,7 +92,7 @@ class _PackedHead(torch.nn.Module):
         return output_RTO.view(*inputs.shape[:-1], -1)
 
 
-class PackedLayerTrainer(AdapterTrainer):
+class PackedLayerTrainer(ClassifierTrainer):
     """Tune adapters of layers, and heads; a weight's name is its layer's path and its own.
 
     Parameters
@@ -105,11 +105,14 @@ class PackedLayerTrainer(AdapterTrainer):
 
     Raises
     ------
-    ModelError: a target that matches no layer.
+    ModelError: a target that matches no layer, or a model whose rows are padded at the left
+        where the adapters cannot be.
     """
 
     suffix: ClassVar[str] = ""
     """What PEFT puts behind the name of an adapter's weight."""
+    pads_left: ClassVar[bool] = True
+    """Whether rows may be padded at the left."""
 
     def __init__(
         self,
@@ -119,14 +122,13 @@ class PackedLayerTrainer(AdapterTrainer):
         tokens_per_batch: int,
         group: Collective | None = None,
     ) -> None:
-        self.classifier = classifier
-        self.device = classifier.device
-        self.batcher = Batcher(
-            where=classifier.encoder.spec.id,
-            device=self.device,
-            tokens_per_batch=tokens_per_batch,
-            group=group,
-        )
+        super().__init__(classifier, method, tokens_per_batch=tokens_per_batch, group=group)
+        if classifier.pads_left and not self.pads_left:
+            raise ModelError(
+                f"{method.kind} needs rows padded at the right",
+                where=self.encoder.spec.id,
+                cure="use full",
+            )
         self.adapters = RowAdapters()
         model = classifier.model
         layers = {path: model.get_submodule(path) for path in target_layers(classifier, method)}
@@ -148,10 +150,6 @@ class PackedLayerTrainer(AdapterTrainer):
     def peft_config(self, **options: Any) -> Any:
         """Build PEFT's configuration of the adapter; `options` are what all kinds have."""
 
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Tokenise texts in the method's template."""
-        return self.classifier.encode(texts)
-
     def forward(
         self,
         batch: Batch,
@@ -166,7 +164,7 @@ class PackedLayerTrainer(AdapterTrainer):
 
     def save(self, store: Store, folder: str, weights: Weights, record: dict[str, Any]) -> None:
         """Write the adapter as `PeftModel.from_pretrained` opens it."""
-        spec, head = self.classifier.encoder.spec, head_modules(self.classifier)
+        spec, head = self.encoder.spec, head_modules(self.classifier)
         config = self.peft_config(
             task_type="SEQ_CLS" if head else "CAUSAL_LM",
             base_model_name_or_path=spec.id,
@@ -187,10 +185,6 @@ class PackedLayerTrainer(AdapterTrainer):
         wanted = {names[name]: shape for name, shape in shapes.items()}
         tensors = files.read_tensors(store, folder, wanted, file=files.ADAPTER)
         return {name: tensors[stored].to(self.device) for name, stored in names.items()}
-
-    def label_metadata(self) -> dict[str, Any]:
-        """Return the label tokens, where labels are read from tokens."""
-        return {"verbalizer_ids": list(self.classifier.label_ids), "prompt_token_id": None}
 
     def _peft_name(self, name: str) -> str:
         return f"{_PREFIX}{name}" + (self.suffix if name not in self.classifier.head else "")

@@ -40,7 +40,7 @@ def should_stop(losses: Sequence[float], steps: Sequence[int], rule: EarlyStop) 
 
 
 def batch_of_step(seed: int, step: int, *, rows: int, batch_size: int) -> list[int]:
-    """Row numbers of a run's batch at `step` (from 0).
+    """Return the row numbers of a run's batch at `step` (from 0).
 
     Each epoch is a new permutation keyed by (seed, epoch); its last batch may be smaller.
     """

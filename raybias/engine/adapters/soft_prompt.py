@@ -33,19 +33,16 @@ _KEY: Final = "prompt_embeddings"
 class SoftPromptTrainer(AdapterTrainer):
     """Tune soft prompts; the weights of a run are its `delta` [P, D]."""
 
+    method: SoftPrompt
+
     def __init__(self, scorer: LabelScorer, method: SoftPrompt) -> None:
-        self.scorer = scorer
-        self.method = method
+        self.scorer, self.method, self.encoder = scorer, method, scorer.backbone.encoder
         self.device = scorer.backbone.device
         self.batcher = scorer.batcher
         self.prompt_length = method.prompt_length
         token = torch.tensor([[scorer.backbone.prompt_token_id]], device=self.device)
         with torch.no_grad():
             self._start_D = scorer.backbone.embed(token)[0, 0].float()
-
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Tokenise texts, with EOS behind them where the method asks for it."""
-        return self.scorer.backbone.encode(texts, append_eos=self.method.append_eos)
 
     def init_weights(self, seed: int) -> dict[str, Tensor]:
         """Return the initial delta, keyed by the seed."""
@@ -125,11 +122,11 @@ def load_soft_prompt(store: Store, folder: str, *, width: int, length: int | Non
     ModelError: not there, not a prompt, or of another width or length.
     """
     prompt_PD = files.read_tensors(store, folder, {_KEY: None}, file=files.ADAPTER)[_KEY]
-    found = tuple(prompt_PD.shape)
-    wanted = (found[0] if length is None else length, width)
-    if found != wanted:
+    shape = tuple(prompt_PD.shape)
+    wanted = (shape[0] if length is None else length, width)
+    if shape != wanted:
         raise ModelError(
-            f"the prompt is {found[0]} vectors of width {found[-1]}, "
+            f"the prompt is {shape[0]} vectors of width {shape[-1]}, "
             f"but the backbone takes {wanted[0]} of width {width}",
             where=store.uri_of(f"{folder}/{files.ADAPTER}"),
             cure="use the backbone and prompt length that it was tuned with",

@@ -1,4 +1,4 @@
-"""One forward pass over a packed batch, down to the few logits that are needed.
+"""Run one forward pass over a packed batch, down to the few logits that are needed.
 
 The hidden state is read at each row's last token only and multiplied by the label rows
 of the LM head in float32; no [batch, tokens, vocabulary] tensor exists. Both short cuts
@@ -34,7 +34,7 @@ class LabelRows:
 
 @dataclass(frozen=True)
 class LabelReader:
-    """Reads label logits from a backbone.
+    """Compute label logits with a backbone.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class LabelReader:
         return MAX_TOKENS if self.packs else 0
 
     def logits(self, batch: Batch, prompts_SPW: Tensor) -> Tensor:
-        """Label logits [N, L] float32 of a batch's rows, in the order of `batch.rows`.
+        """Compute the label logits [N, L] float32 of a batch's rows, in the order of `batch.rows`.
 
         `prompts_SPW` are the prompts that `batch.adapters` numbers; P may be 0. The result
         is differentiable with respect to them.
@@ -80,7 +80,7 @@ class LabelReader:
 def attention_inputs(
     batch: Batch, *, packs: bool, prompt_length: int, device: torch.device
 ) -> dict[str, Tensor]:
-    """The mask, and the positions of packed rows, that a model reads a batch with.
+    """Build the attention mask of a batch, and the positions of packed rows.
 
     `packs` says whether rows share sequences behind the prompt.
     """
@@ -137,7 +137,7 @@ def _label_rows(backbone: LoadedBackbone, label_ids: tuple[int, ...]) -> LabelRo
 
 
 def gathered(parameter: Tensor | None) -> Any:
-    """A context in which a parameter that ZeRO-3 has sharded is whole on every rank."""
+    """Return a context in which a parameter that ZeRO-3 has sharded is whole on every rank."""
     status = getattr(parameter, "ds_status", None)
     if status is None or status.name == "AVAILABLE":
         return nullcontext()

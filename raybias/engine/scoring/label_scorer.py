@@ -1,7 +1,6 @@
-"""Label logits of many token rows, with or without soft prompts.
+"""Compute label logits of many token rows, with or without soft prompts.
 
-Rows are packed, batched under a token budget and read in order. It knows nothing of
-training or of what rows mean.
+Rows are packed, batched under a token budget and read in order.
 
 Shapes: S prompts, P prompt vectors, D input width, N rows, L labels.
 """
@@ -20,7 +19,7 @@ from raybias.engine.scoring.label_logits import make_reader
 
 
 class LabelScorer:
-    """Reads label logits from one backbone.
+    """Compute label logits of token rows with one backbone.
 
     Parameters
     ----------
@@ -48,7 +47,7 @@ class LabelScorer:
         self.reader = make_reader(backbone, label_ids)
 
     def pack(self, rows: Sequence[Row]) -> list[PackedSequence]:
-        """The rows as sequences that this backbone reads."""
+        """Pack rows into the sequences that this backbone reads."""
         return pack(rows, max_tokens=self.reader.max_tokens)
 
     def score(
@@ -58,7 +57,7 @@ class LabelScorer:
         prompts_SPD: Tensor | None = None,
         prompt_of_row: Sequence[int] | None = None,
     ) -> Tensor:
-        """Label logits [N, L], float32 on the CPU, in the order of `rows`.
+        """Compute the label logits [N, L], float32 on the CPU, in the order of `rows`.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Log-probabilities of masked tokens, read from a masked language model.
+"""Compute log-probabilities of masked tokens with a masked language model.
 
 Every masked copy of every sentence is one row; equal copies are computed once, and all of
 them are walked in one order of length. The model's own head sees the masked places only. It
@@ -82,7 +82,7 @@ def check_tokenizer(encoder: TextEncoder) -> None:
 
 
 class MaskedScorer:
-    """Scores masked tokens with one masked language model.
+    """Score masked tokens with one masked language model.
 
     Parameters
     ----------
@@ -97,27 +97,27 @@ class MaskedScorer:
             where=backbone.spec.id, device=backbone.device, tokens_per_batch=tokens_per_batch
         )
 
-    def log_probs(self, asked: Sequence[tuple[Row, int]]) -> NDArray[np.float32]:
-        """Natural log-probability of a row's token at a place, with the mask in its place.
+    def log_probs(self, requests: Sequence[tuple[Row, int]]) -> NDArray[np.float32]:
+        """Compute the natural log-probability of a row's token at a place, with the mask there.
 
         Parameters
         ----------
-        asked: token ids with the specials around them, and the place.
+        requests: token ids with the specials around them, and the place.
 
         Raises
         ------
         WorkFailed: a single row does not fit the device's memory.
         """
         number: dict[tuple[int, tuple[int, ...]], int] = {}
-        copy_A = np.empty(len(asked), np.int64)
-        for a, (row, place) in enumerate(asked):
+        copy_A = np.empty(len(requests), np.int64)
+        for a, (row, place) in enumerate(requests):
             copy = (place, (*row[:place], self.mask, *row[place + 1 :]))
             copy_A[a] = number.setdefault(copy, len(number))
-        tokens_A = np.array([row[place] for row, place in asked], np.int64)
+        tokens_A = np.array([row[place] for row, place in requests], np.int64)
         order = np.argsort(copy_A, kind="stable")
         starts = np.searchsorted(copy_A[order], np.arange(len(number) + 1))
         placed = [Placed(n, 0, _sequence(row, place)) for (place, row), n in number.items()]
-        found_A = np.empty(len(asked), np.float32)
+        log_probs_A = np.empty(len(requests), np.float32)
 
         def work(batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
             numbers = [n for n, _ in batch.rows]
@@ -129,8 +129,8 @@ class MaskedScorer:
             return whose, values_A.numpy()
 
         for _, (whose, values_A) in self.batcher.each(work, placed):
-            found_A[whose] = values_A
-        return found_A
+            log_probs_A[whose] = values_A
+        return log_probs_A
 
     def _read(self, batch: Batch, lengths: Sequence[int], of_A: Tensor, tokens_A: Tensor) -> Tensor:
         device = self.backbone.device
@@ -148,7 +148,7 @@ class MaskedScorer:
 def logits_at(
     model: PreTrainedModel, inputs: dict[str, Tensor], at: tuple[Tensor, Tensor]
 ) -> Tensor:
-    """A model's own logits [N, V] at some places, its head applied to nothing else."""
+    """Compute the model's logits [N, V] at some places, its head applied to nothing else."""
 
     def keep(_module: torch.nn.Module, _given: Any, output: Any) -> Any:
         output.last_hidden_state = output.last_hidden_state[at][None]
@@ -186,7 +186,7 @@ def _reads_places(backbone: LoadedBackbone) -> bool:
 
 
 def _sequence(row: Row, place: int) -> PackedSequence:
-    """A copy as a sequence of its own, read at its masked place."""
+    """Make a sequence of one masked copy, read at its masked place."""
     depths, ends = _flat(len(row))
     return PackedSequence(np.array(row, np.int64), depths, ends, (0,), (place,))
 
