@@ -36,10 +36,11 @@ def test_a_study_runs_with_what_a_package_adds(
     gaps = pl.read_csv(out / "tables" / "gaps.csv")
     assert set(gaps["method"]) == {"lexicon"}
     assert set(gaps["group"]) == {"young", "old"}
+    assert set(gaps["rate"]) == {"negative_fpr", "unneutral"}
     effects = pl.read_csv(out / "tables" / "style_effects.csv")
     assert set(effects["style"]) == {"shouted"}
     (scores,) = (out / "pair_scores").rglob("*.parquet")
-    assert pl.read_parquet(scores)["style"].value_counts().rows() == [
+    assert pl.read_parquet(scores)["style"].value_counts().sort("style").rows() == [
         ("original", 6),
         ("shouted", 6),
     ]
