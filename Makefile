@@ -17,8 +17,10 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 test: $(READY)  ## Install, and pass the tests.
 	$(PYTEST) --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
-fast: $(READY)  ## Everything below Ray: seconds where `make test` takes minutes.
-	$(PYTEST) --ignore tests/cluster --ignore tests/chaos --numprocesses logical --dist loadfile
+# Fewer cases, architectures and long checks than `make test`, and no room left out but Ray's.
+fast: $(READY)  ## The tests below Ray, in less than a minute.
+	$(PYTEST) --ignore tests/cluster --ignore tests/chaos -m 'not slow and not long' \
+		--hypothesis-profile fast --numprocesses logical --dist loadfile
 
 coverage: $(READY)  ## The tests with their line and branch coverage; fails below pyproject's floor.
 	$(MAKE) test PYTEST="$(PYTEST) --cov --cov-report term --cov-report html"

@@ -64,6 +64,7 @@ def in_package(folder: Path, script: str, *arguments: str) -> subprocess.Complet
     )
 
 
+@pytest.mark.long
 def test_a_package_adds_one_of_each_kind(tmp_path: Path) -> None:
     extension.install(tmp_path / "installed")
     (tmp_path / "clerks.yaml").write_text(extension.study())

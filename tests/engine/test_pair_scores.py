@@ -105,6 +105,7 @@ def test_scores_are_the_textbooks(kind: str, load: Load) -> None:
         assert own.pairs.scorer.head_alone
 
 
+@pytest.mark.long
 def test_scores_of_a_trained_model_are_the_textbooks(shared: Path, tmp_path: Path) -> None:
     path = stories.convert(shared / "models" / "stories260K", tmp_path / "stories")
     with (shared / "data/crows_pairs/crows_pairs_anonymized.csv").open(encoding="utf-8") as file:

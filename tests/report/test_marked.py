@@ -78,6 +78,7 @@ def test_readings_tell_the_template_from_the_group(out: Path) -> None:
     )
 
 
+@pytest.mark.long
 def test_unreadable_answers_come_first_and_have_no_verdict(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,6 +105,7 @@ def test_unreadable_answers_come_first_and_have_no_verdict(
     assert read == [markedness_section.UNREAD]
 
 
+@pytest.mark.long
 def test_the_page_asks_whether_it_is_the_template(out: Path, tmp_path: Path) -> None:
     assert command(str(out)) == 0
     page = page_of(Store(out))

@@ -134,6 +134,7 @@ def test_warnings_and_outside_groups_are_shown(
     assert "colour: mean over a, b; compared with it but not in it: c" in captured.out
 
 
+@pytest.mark.long
 def test_needs_neither_torch_nor_ray(tmp_path: Path) -> None:
     good = tmp_path / "p.parquet"
     predictions().write_parquet(good)

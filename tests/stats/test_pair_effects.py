@@ -298,6 +298,7 @@ def test_drawn_means_are_means_of_drawn_pairs() -> None:
     assert low[0] < 0.5 < high[0] + 1e-9
 
 
+@pytest.mark.long
 def test_planted_effects_are_covered_and_false_alarms_kept_down() -> None:
     table = planted_check(studies=500)
     whole = table.filter(bias_type="avg_weighted")
