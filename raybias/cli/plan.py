@@ -121,7 +121,7 @@ def _rewriting(plan: RewritePlan) -> str:
         [
             f"rewrite as {plan.style} with {plan.backbone}, judged by {plan.judge} ({plan.paired}):"
             f" {probes}",
-            f"  {_count(plan.actors, 'actor')}, each {_resources(plan.cpus, plan)};"
+            f"  {_count(plan.replicas_max, 'replica')}, each {_resources(plan.threads, plan)};"
             f" {_count(plan.chunks, 'chunk')}, {plan.tokens_per_batch} tokens at a time",
             *_memory(plan),
         ]
