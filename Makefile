@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 
-.PHONY: demo test slow chaos lint types env clean
+.PHONY: demo test slow chaos lint types docs env clean
 
 demo: $(READY)  ## Install, and find the bias that is planted in the embedded model.
 	$(BIN)/raybias demo --out out/demo
@@ -35,6 +35,9 @@ lint: $(READY)  ## Style, and which room may import which.
 
 types: $(READY)
 	$(BIN)/mypy
+
+docs: $(READY)  ## Generate docs/reference from the package.
+	$(BIN)/python docs/reference.py
 
 env: $(READY)
 

@@ -1,4 +1,4 @@
-"""`raybias annotate`: styled pairs to people and back, with their agreement."""
+"""`raybias annotate`: have people judge styled pairs, and measure their agreement."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
+from raybias.cli.options import Evidential, Question, Seed, Styled
 from raybias.cli.probes import Attribute, Data
-from raybias.cli.styles import Evidential, Question, Seed, Styled, chosen_pairs
+from raybias.cli.styles import chosen_pairs
 
 app = typer.Typer(
     help="Let people judge whether styled pairs still mean the same.", no_args_is_help=True

@@ -11,13 +11,13 @@ import pytest
 from rewriters import save_judge, save_pairs, save_t5
 from transformers import T5Config
 
-from raybias.cli.plan import describe
 from raybias.config import Study, parse_study
 from raybias.engine.context import ModelContext
 from raybias.engine.memory import total
 from raybias.engine.rewriting.rewriter import Rewriter
 from raybias.errors import ConfigError, DataError, ModelError, PlanError
 from raybias.planning.costs import Machine, costs_of
+from raybias.planning.description import describe
 from raybias.planning.inventory import assumed
 from raybias.planning.plan import Plan, in_style, plan, read_items
 from raybias.planning.preflight import check_rewritten

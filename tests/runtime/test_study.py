@@ -20,7 +20,6 @@ from ray.train import ControllerError, WorkerGroupError
 from rich.console import Console
 
 from raybias import schema
-from raybias.cli.demo import verdict
 from raybias.config import Study, parse_study
 from raybias.errors import (
     ConfigError,
@@ -34,6 +33,7 @@ from raybias.methods.prediction import Labelling, Shard, prediction_rows
 from raybias.planning.preflight import check_inputs, check_references
 from raybias.planning.shards import missing, shards_of
 from raybias.probes.planted import Plant
+from raybias.runtime.demo import verdict
 from raybias.runtime.progress import Reporter
 from raybias.runtime.ray_session import root_error, translating_errors
 from raybias.schema import OutputSpec

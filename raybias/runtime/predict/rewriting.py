@@ -113,7 +113,7 @@ def rewrite_items(
     WorkFailed: a checkpoint or judge cannot be loaded, or a shard fails.
     """
     whole = dict(items)
-    for style in study.styles.rewriting:
+    for style, options in study.styles.rewriting.items():
         plan = planned.rewrite(style)
         originals = in_style(study, style, items)
         chunks = chunks_of(style, plan.pairs)
@@ -121,7 +121,7 @@ def rewrite_items(
         if todo := missing(store, chunks, STYLED):
             with translating_errors(title), reporter.stage(title, len(chunks)) as advance:
                 advance(len(chunks) - len(todo))
-                for done in _rewrite(study, plan, todo, originals, store=store, app=app):
+                for done in _rewrite(study, options, plan, todo, originals, store=store, app=app):
                     advance(done=done)
         made = {name: _read(store, chunks, name) for name in originals}
         kept = sum(int(frame["kept"].sum()) for frame in made.values())
@@ -135,6 +135,7 @@ def rewrite_items(
 
 def _rewrite(
     study: Study,
+    options: Rewriting,
     plan: RewritePlan,
     todo: Sequence[Chunk],
     originals: Mapping[str, pl.DataFrame],
@@ -143,7 +144,6 @@ def _rewrite(
     app: str,
 ) -> Iterator[Done]:
     """Rewrite chunks of one style and commit their files; yields each that is done."""
-    options = study.styles.rewriting[plan.style]
     meter = Meter(study=study.name, stage="rewrite", model=plan.backbone)
     replicas = scorers(
         f"{app}-{plan.style}",
