@@ -35,7 +35,7 @@ def export(
     """
     from raybias.errors import ConfigError
     from raybias.probes.pairs.items import PAIR_PROBES
-    from raybias.probes.styles.annotation import GUIDELINES, annotation_sheet
+    from raybias.probes.styles.annotation_files import export_annotation
     from raybias.schema import PAIRS
     from raybias.storage import Store
 
@@ -45,7 +45,7 @@ def export(
         raise ConfigError(
             "--style original is no style to judge", cure="originals stand beside every style"
         )
-    items = chosen_pairs(
+    pairs = chosen_pairs(
         name,
         data,
         attribute,
@@ -55,12 +55,8 @@ def export(
         question=question,
         seed=seed,
     )
-    original = items["style"] == "original"
-    sheet = annotation_sheet(items.filter(original), items.filter(~original))
-    store = Store(out)
-    store.write_text("sheet.csv", sheet.write_csv())
-    store.write_text("guidelines.md", GUIDELINES)
-    print(f"{len(sheet)} rows in {store.uri_of('sheet.csv')}, with guidelines.md")
+    rows = len(export_annotation(pairs, out))
+    print(f"{rows} rows in {Store(out).uri_of('sheet.csv')}, with guidelines.md")
 
 
 @app.command("import")
@@ -78,18 +74,13 @@ def import_(
     """
     from tabulate import tabulate
 
-    from raybias.probes.styles import annotation
+    from raybias.probes.styles.annotation_files import import_annotation
     from raybias.storage import Store
 
-    given = annotation.read_sheet(sheet)
-    labels = annotation.read_labels(given, files)
-    shares, agreed = annotation.label_shares(labels), annotation.agreement(labels)
-    kept, rest = annotation.kept_and_rest(given, labels)
-    store = Store(out)
-    tables = {"shares": shares, "agreement": agreed, "kept": kept, "rewrite": rest}
-    for table, frame in tables.items():
-        store.write_text(f"{table}.csv", frame.write_csv())
+    tables = import_annotation(sheet, files, out)
+    shares, agreed = tables["shares"], tables["agreement"]
     shown = [(*row[:-1], f"{row[-1]:.1%}") for row in shares.rows()]
     print(tabulate(shown, headers=shares.columns), end="\n\n")
     print(tabulate(agreed.rows(), headers=agreed.columns, floatfmt=".3f", missingval="-"))
-    print(f"\n{len(kept)} kept, {len(rest)} to rewrite; files are in {store.uri}")
+    kept, rest = len(tables["kept"]), len(tables["rewrite"])
+    print(f"\n{kept} kept, {rest} to rewrite; files are in {Store(out).uri}")

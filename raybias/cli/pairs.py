@@ -119,7 +119,7 @@ def _table(rows: Sequence[Sequence[Any]], headers: Sequence[str], digits: str = 
 
 
 def _named(frame: pl.DataFrame) -> list[str]:
-    """The columns that tell metrics apart: the model, and whatever else varies."""
+    """List the columns that name a metric: the model, and whatever else varies."""
     return ["model", *(n for n in ("score", "probe") if n in frame and frame[n].n_unique() > 1)]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache, cached_property
@@ -196,7 +196,16 @@ def scorers(
     ------
     WorkFailed: the replicas do not start.
     """
-    app = _deployment(plan)(scorer_of(methods)).bind(
+    deployment = scorer_deployment(
+        "Scorer",
+        cpus=plan.replica_cpus,
+        gpus=plan.gpus,
+        replicas=(plan.replicas_min, plan.replicas_max),
+        requests=plan.requests,
+        # The whole work waits from the start, so scaling up need not wait for a trend.
+        scaling={"upscale_delay_s": 1, "downscale_delay_s": 30},
+    )
+    app = deployment(scorer_of(methods)).bind(
         spec=spec,
         methods=tuple(methods),
         words=verbalizer.words(),
@@ -219,6 +228,45 @@ def scorer_of(methods: Sequence[Served]) -> type[Scorer]:
     return _multiplexed(min(method.runs_per_replica for method in methods))
 
 
+def scorer_deployment(
+    name: str,
+    *,
+    cpus: float,
+    gpus: int,
+    replicas: tuple[int, int],
+    requests: Mapping[str, Any] | None = None,
+    scaling: Mapping[str, float] | None = None,
+    shutdown_s: float = 5,
+    max_queued: int = -1,
+) -> Any:
+    """Return the Serve deployment that a class of `scorer_of` is bound to.
+
+    Parameters
+    ----------
+    cpus, gpus, requests: what a replica asks Ray for.
+    replicas: fewest and most.
+    scaling: further fields of Serve's `AutoscalingConfig`.
+    shutdown_s: seconds that a stopped replica has for the requests under way.
+    max_queued: requests that may wait for a replica; -1 sets no limit.
+    """
+    least, most = replicas
+    return serve.deployment(
+        name=name,
+        ray_actor_options={"num_cpus": cpus, "num_gpus": gpus, **(requests or {})},
+        autoscaling_config=AutoscalingConfig(
+            min_replicas=least,
+            max_replicas=most,
+            target_ongoing_requests=REQUESTS_PER_REPLICA,
+            **(scaling or {}),
+        ),
+        max_ongoing_requests=REQUESTS_PER_REPLICA,
+        max_queued_requests=max_queued,
+        max_constructor_retry_count=2,
+        graceful_shutdown_wait_loop_s=0.2,
+        graceful_shutdown_timeout_s=shutdown_s,
+    )
+
+
 @cache
 def _multiplexed(runs: int) -> type[Scorer]:
     """Return a scorer class that keeps `runs` runs loaded."""
@@ -229,29 +277,6 @@ def _multiplexed(runs: int) -> type[Scorer]:
             return await Scorer.run(self, model_id)
 
     return MultiplexedScorer
-
-
-def _deployment(plan: ScorePlan | RewritePlan) -> Any:
-    return serve.deployment(
-        name="Scorer",
-        ray_actor_options={
-            "num_cpus": plan.replica_cpus,
-            "num_gpus": plan.gpus,
-            **plan.requests,
-        },
-        autoscaling_config=AutoscalingConfig(
-            min_replicas=plan.replicas_min,
-            max_replicas=plan.replicas_max,
-            target_ongoing_requests=REQUESTS_PER_REPLICA,
-            # The whole work waits from the start, so scaling up need not wait for a trend.
-            upscale_delay_s=1,
-            downscale_delay_s=30,
-        ),
-        max_ongoing_requests=REQUESTS_PER_REPLICA,
-        max_constructor_retry_count=2,
-        graceful_shutdown_wait_loop_s=0.2,
-        graceful_shutdown_timeout_s=5,
-    )
 
 
 def deploy(app: serve.Application, name: str, *, route_prefix: str | None = None) -> None:

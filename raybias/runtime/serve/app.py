@@ -23,14 +23,14 @@ from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, Field
 from ray import serve
 from ray.exceptions import RayActorError
-from ray.serve.config import AutoscalingConfig, BackpressureConfig
+from ray.serve.config import BackpressureConfig
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 
 from raybias.config import Backbone, Method, Study
 from raybias.errors import ConfigError, OutputError, WorkFailed
 from raybias.planning.resolve import check_models
 from raybias.runtime.metrics import Meter
-from raybias.runtime.predict.replica import REQUESTS_PER_REPLICA, model_id, scorer_of
+from raybias.runtime.predict.replica import model_id, scorer_deployment, scorer_of
 from raybias.runtime.ray_session import root_error
 from raybias.runtime.serve.http import RETRY_AFTER_S, Limits, Overloaded, token_digest, web
 from raybias.schema import LABELS
@@ -218,19 +218,13 @@ def _scorer(
     args: Serving, study: Study, backbone: Backbone, method: Method, name: str
 ) -> serve.Application:
     resources = study.resources
-    deployment = serve.deployment(
-        name=name,
-        ray_actor_options={"num_cpus": resources.cpus_per_worker, "num_gpus": args.gpus},
-        autoscaling_config=AutoscalingConfig(
-            min_replicas=1,
-            max_replicas=args.replicas,
-            target_ongoing_requests=REQUESTS_PER_REPLICA,
-        ),
-        max_ongoing_requests=REQUESTS_PER_REPLICA,
-        max_queued_requests=args.limits.max_queued,
-        max_constructor_retry_count=2,
-        graceful_shutdown_wait_loop_s=0.2,
-        graceful_shutdown_timeout_s=args.limits.timeout_s,
+    deployment = scorer_deployment(
+        name,
+        cpus=resources.cpus_per_worker,
+        gpus=args.gpus,
+        replicas=(1, args.replicas),
+        shutdown_s=args.limits.timeout_s,
+        max_queued=args.limits.max_queued,
     )
     return deployment(scorer_of([method])).bind(
         spec=backbone,

@@ -6,10 +6,11 @@ import os
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 import ray
 from ray import serve as ray_serve
+from ray.serve.context import _get_global_client
 
 from raybias.errors import ConfigError, PlanError
 from raybias.runtime.inventory import read_inventory
@@ -102,10 +103,11 @@ def served(args: Serving, *, host: str, port: int) -> Iterator[None]:
     """
     application = app(args)
     _check_room(args)
-    own = not _serve_runs()
-    if not own and _http_place() != (host, port):
+    running = _get_global_client(raise_if_no_controller_running=False)
+    own = running is None
+    if not own and (place := _http_place(running)) != (host, port):
         raise PlanError(
-            f"Ray Serve runs in this cluster already, and its HTTP is {_http_place()}",
+            f"Ray Serve runs in this cluster already, and its HTTP is {place}",
             where=f"{host}:{port}",
             cure="give the --host and --port that it has, or end it with `serve shutdown`",
         )
@@ -146,22 +148,9 @@ def _check_room(args: Serving) -> None:
             )
 
 
-def _serve_runs() -> bool:
-    import ray
-    from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
-
-    try:
-        ray.get_actor(SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE)
-    except ValueError:
-        return False
-    return True
-
-
-def _http_place() -> tuple[str, int] | None:
+def _http_place(client: Any) -> tuple[str, int] | None:
     """Find where the proxy of the running Serve listens; None where it has none."""
-    from ray.serve.context import _get_global_client
-
-    options = _get_global_client().http_config
+    options = client.http_config
     # Kept as the enumeration or its value, by Ray's version.
     disabled = str(getattr(options.location, "value", options.location)) in ("NoServer", "Disabled")
     return None if options.location is None or disabled else (options.host, options.port)
