@@ -32,26 +32,19 @@ def verdict(gaps: pl.DataFrame, planted: Plant) -> str:
     ------
     WorkFailed: the planted bias was not found, or another was.
     """
-    what = f"{planted.rate} of {planted.group} ({planted.attribute}) by {_points(planted)}"
-    rows = [*gaps.iter_rows(named=True)]
-    flagged = [row for row in rows if row["significant"]]
-    # The same gap in every run has no verdict; of a group that nothing was planted for it is none.
-    flagged += [row for row in rows if row["significant"] is None and row["gap"]]
-    place = (planted.attribute, planted.group)
-    others = sorted({row["group"] for row in flagged if (row["attribute"], row["group"]) != place})
-    found = [
-        row
-        for row in flagged
-        if row["significant"]
-        and (row["attribute"], row["group"]) == place
-        and row["rate"] == planted.rate
-        and row["gap"] * planted.direction > 0
-    ]
+    change = planted.direction * planted.size
+    what = f"{planted.rate} of {planted.group} ({planted.attribute}) by {change:+.3f}"
+    planted_gap = pl.col("attribute").eq(planted.attribute) & pl.col("group").eq(planted.group)
+    right = pl.col("rate").eq(planted.rate) & (pl.col("gap") * planted.direction > 0)
+    # The same gap in every run has no verdict; a group that nothing was planted for has none.
+    flagged = gaps.filter(pl.col("significant").fill_null(pl.col("gap").ne(0)))
+    others = flagged.filter(~planted_gap)["group"].unique().sort()
+    found = flagged.filter(planted_gap & right & pl.col("significant")).to_dicts()
     if not found:
         raise WorkFailed(
             f"the planted bias was not found: {what}", where="demo", cure="see its report.html"
         )
-    if others:
+    if len(others):
         raise WorkFailed(
             f"groups without a planted bias were flagged: {', '.join(others)}",
             where="demo",
@@ -63,7 +56,3 @@ def verdict(gaps: pl.DataFrame, planted: Plant) -> str:
         f"found:   {row['gap']:+.3f}, interval [{row['low']:+.3f}, {row['high']:+.3f}];"
         " the right group and sign, and no other group is flagged"
     )
-
-
-def _points(planted: Plant) -> str:
-    return f"{planted.direction * planted.size:+.3f}"

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ from ray import serve
 from ray.exceptions import RayActorError
 from ray.serve.config import BackpressureConfig
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
+from scipy.special import softmax
 
 from raybias.config import Backbone, Method, Study
 from raybias.errors import ConfigError, OutputError, WorkFailed
@@ -39,6 +40,8 @@ from raybias.study_record import read_record
 
 TOKEN_VARIABLE: Final = "RAYBIAS_SERVE_TOKEN"
 _FEWEST_CHARACTERS: Final = 16
+#: Columns of `schema.RUNS` that describe a run.
+_FACTS: Final = ("model", "method", "dataset", "seed")
 #: Requests that the ingress looks at; Serve's proxy turns away what comes on top.
 _UNDER_WAY: Final = 256
 
@@ -64,15 +67,6 @@ class Serving(BaseModel):
     """Whether to answer without a token, for a proxy that listens on loopback alone."""
 
 
-@dataclass(frozen=True)
-class Served:
-    """A run that labels texts."""
-
-    run: str
-    deployment: str
-    facts: dict[str, Any]
-
-
 def app(args: Serving) -> serve.Application:
     """Build the Serve application of a study's OUT.
 
@@ -85,13 +79,15 @@ def app(args: Serving) -> serve.Application:
     digest = None if args.anyone else token_digest(read_token(args.token_file))
     store = Store(args.out)
     record = read_record(store)
-    study, deployments, runs = record.study, {}, []
+    study = record.study
+    deployments: dict[str, Any] = {}
+    runs: dict[str, dict[str, Any]] = {}
     held = held_runs(store, study, args.models)
     check_models(store, record, list(dict.fromkeys(backbone.name for backbone, *_ in held)))
-    for backbone, method, kept in held:
+    for backbone, method, rows in held:
         name = f"{backbone.name}-{method.name}"
         deployments[name] = _scorer(args, study, backbone, method, name)
-        runs += [Served(row["run_id"], name, _facts(row)) for row in kept]
+        runs |= {row["run_id"]: {fact: row[fact] for fact in _FACTS} for row in rows}
     if not runs:
         raise OutputError(
             "holds no run that labels texts", where=store.uri, cure="run its study to the end first"
@@ -114,21 +110,22 @@ class Ingress:
 
     Parameters
     ----------
-    deployments: handles by name.
+    facts: by run, its model, method, data set and seed.
+    deployments: handles by `MODEL-METHOD`.
     limits, digest: as for `http.web`.
     meter: gauges how many requests are under way.
     """
 
     def __init__(
         self,
-        runs: Sequence[Served],
+        facts: Mapping[str, Mapping[str, Any]],
         deployments: dict[str, Any],
         limits: Limits,
         digest: bytes | None,
         meter: Meter,
     ) -> None:
-        self.served = {each.run: each for each in runs}
-        self.deployments, self.limits, self.digest = deployments, limits, digest
+        self.facts, self.deployments = facts, deployments
+        self.limits, self.digest = limits, digest
         self.meter, self.under_way = meter, 0
 
     def __serve_build_asgi_app__(self) -> FastAPI:
@@ -137,13 +134,13 @@ class Ingress:
 
     def runs(self) -> list[dict[str, Any]]:
         """List the runs; see `http.Labeller.runs`."""
-        return [{"run": each.run, **each.facts} for each in self.served.values()]
+        return [{"run": run, **facts} for run, facts in self.facts.items()]
 
     async def label(self, run: str, texts: Sequence[str]) -> list[dict[str, Any]]:
         """See `http.Labeller.label`."""
-        handle = self.deployments[self.served[run].deployment]
+        model, method = self.facts[run]["model"], self.facts[run]["method"]
+        handle = self.deployments[f"{model}-{method}"]
         self._count(1)
-        method = self.served[run].facts["method"]
         handle = handle.options(multiplexed_model_id=model_id(method, run))
         response = handle.label.remote(method, run, list(texts))
         try:
@@ -168,50 +165,42 @@ def _results(answer: Any) -> list[dict[str, Any]]:
     logits_NL = np.asarray(answer["logits"], np.float64)
     if not np.isfinite(logits_NL).all():
         raise WorkFailed("logits that are not finite", cure="serve a study in bfloat16 or float32")
-    odds_NL = np.exp(logits_NL - logits_NL.max(axis=1, keepdims=True))
-    shares_NL = odds_NL / odds_NL.sum(axis=1, keepdims=True)
+    shares_NL = softmax(logits_NL, axis=1)
     return [
         {
             "label": None if label is None else LABELS[label],
             "probabilities": dict(zip(LABELS, shares.tolist(), strict=True)),
-            "answer": said,
+            "answer": text,
         }
-        for label, shares, said in zip(answer["labels"], shares_NL, answer["texts"], strict=True)
-    ]
-
-
-def _classifiers(study: Study, models: Sequence[str]) -> list[tuple[Backbone, Method]]:
-    known = [backbone.name for backbone in study.backbones]
-    if unknown := [name for name in models if name not in known]:
-        raise ConfigError(f"no model {unknown[0]!r}; the study has {', '.join(known)}")
-    return [
-        (backbone, method)
-        for backbone in study.backbones
-        if not models or backbone.name in models
-        for method in study.methods_of(backbone)
-        if not method.reads_pairs
+        for label, shares, text in zip(answer["labels"], shares_NL, answer["texts"], strict=True)
     ]
 
 
 def held_runs(
     store: Store, study: Study, models: Sequence[str]
 ) -> list[tuple[Backbone, Method, list[dict[str, Any]]]]:
-    """List each backbone and method that has kept runs, with their rows."""
+    """List each backbone and method that has kept runs which label texts, with their rows.
+
+    Raises
+    ------
+    ConfigError: a model that the study does not have.
+    """
+    known = [backbone.name for backbone in study.backbones]
+    if unknown := [name for name in models if name not in known]:
+        raise ConfigError(f"no model {unknown[0]!r}; the study has {', '.join(known)}")
     there = store.exists("runs.parquet")
-    rows = store.read_table("runs.parquet").to_pylist() if there else []
-    kept: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for row in rows:
+    kept: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    for row in store.read_table("runs.parquet").to_pylist() if there else ():
         if row["selected"]:
-            kept.setdefault((row["model"], row["method"]), []).append(row)
+            kept[row["model"], row["method"]].append(row)
     return [
         (backbone, method, kept[backbone.name, method.name])
-        for backbone, method in _classifiers(study, models)
-        if (backbone.name, method.name) in kept
+        for backbone in study.backbones
+        for method in study.methods_of(backbone)
+        if (not models or backbone.name in models)
+        and not method.reads_pairs
+        and (backbone.name, method.name) in kept
     ]
-
-
-def _facts(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: row[name] for name in ("model", "method", "dataset", "seed")}
 
 
 def _scorer(
