@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -74,14 +75,16 @@ def python_page() -> str:
         if public is raybias.Results:
             for attribute, member in vars(public).items():
                 if not attribute.startswith("_"):
-                    found = member.fget if isinstance(member, property) else member
-                    parts += [f"### `Results.{attribute}`", _documented(attribute, found)]
+                    parts += [f"### `Results.{attribute}`", _documented(attribute, member)]
     return "\n\n".join(parts) + "\n"
 
 
 def _documented(name: str, public: Any) -> str:
-    signature = "" if isinstance(public, property) else str(inspect.signature(public))
-    signature = signature.replace("'", "")
+    if isinstance(public, property):
+        signature = f": {inspect.signature(public.fget).return_annotation}"
+    else:
+        # Annotations that are not evaluated are shown in quotes.
+        signature = re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(inspect.signature(public)))
     return f"```text\n{name}{signature}\n\n{inspect.getdoc(public)}\n```"
 
 
