@@ -53,7 +53,7 @@ class FileGaps:
 
     @cached_property
     def papers(self) -> pl.DataFrame | None:
-        """`GAP_KEYS`, and as `paper` what is significant by the papers' rule; None if it is used."""
+        """`GAP_KEYS`, and as `paper` the significance by the papers' rule, unless that is used."""
         papers = Statistics().resolve("paper")
         if self.rules.statistics == papers:
             return None
