@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 
-.PHONY: demo test fast coverage slow chaos lint types dist env clean
+.PHONY: demo test fast coverage slow chaos lint types docs dist env clean
 
 demo: $(READY)  ## Install, and find the bias that is planted in the embedded model.
 	$(BIN)/raybias demo --out out/demo
@@ -58,6 +58,9 @@ dist: .dist/.installed  ## Build and check wheel and sdist.
 	$(PYTHON) -m venv .dist
 	.dist/bin/pip install --quiet build==1.6.1 twine==7.0.0
 	touch $@
+
+docs: $(READY)  ## Generate docs/reference from the package.
+	$(BIN)/python docs/reference.py
 
 env: $(READY)
 

@@ -33,8 +33,9 @@ from raybias.config import Backbone, Probe, Study, TrainingSet
 from raybias.engine.adapters.soft_prompt import save_soft_prompt
 from raybias.methods import SoftPrompt
 from raybias.runtime.ray_session import connected
-from raybias.runtime.serve.app import TOKEN_VARIABLE, Serving, served
+from raybias.runtime.serve.app import TOKEN_VARIABLE, Serving
 from raybias.runtime.serve.http import Limits
+from raybias.runtime.serve.start import served
 from raybias.schema import RUNS
 from raybias.storage import Store
 from raybias.study_record import begin, make_record

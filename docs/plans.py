@@ -19,11 +19,11 @@ import yaml
 from tabulate import tabulate
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 
-from raybias.cli.plan import describe
 from raybias.config import Study, parse_study
 from raybias.engine.memory import total
 from raybias.errors import PlanError
 from raybias.planning.costs import UTILISATION, Costs, Machine, costs_of
+from raybias.planning.description import describe
 from raybias.planning.inventory import assumed, size
 from raybias.planning.plan import Plan, plan
 from raybias.planning.stage_plans import Stage

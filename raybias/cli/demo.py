@@ -1,17 +1,13 @@
-"""`raybias demo`: the embedded calibration, which has a known answer."""
+"""`raybias demo`: run the embedded calibration, which has a known answer."""
 
 from __future__ import annotations
 
-import json
-import os
-from dataclasses import asdict
-from importlib.resources import as_file, files
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from raybias.cli.run import Address, Debug, command_line, show
-from raybias.config import Study, load_study
+from raybias.cli.options import Address, Debug, command_line
+from raybias.cli.show import show
 from raybias.errors import WorkFailed
 
 if TYPE_CHECKING:
@@ -33,24 +29,10 @@ def demo(
     """
     from raybias import api
     from raybias.probes.planted import plant
-    from raybias.runtime.study import run_study
-    from raybias.storage import Store
 
-    if debug:
-        os.environ["RAYBIAS_DEBUG"] = "1"
-    planted = plant()
-    run_study(demo_study(), out, address=address, command=command_line())
-    # Now that OUT is known to be the demonstration's; the report tells what it says.
-    Store(out).write_text("planted.json", json.dumps(asdict(planted), indent=2) + "\n")
-    gaps = api.write_report(out)
-    show(gaps, out)
-    print(verdict(gaps, planted))
-
-
-def demo_study() -> Study:
-    """The embedded study."""
-    with as_file(files("raybias") / "assets" / "demo.yaml") as path:
-        return load_study(path)
+    results = api.demo(out, address=address, command=command_line())
+    show(results)
+    print(verdict(results.gaps.collect(), plant()))
 
 
 def verdict(gaps: pl.DataFrame, planted: Plant) -> str:

@@ -1,28 +1,17 @@
-"""`raybias gaps`: prediction files to gaps and accuracies, with no model and no cluster."""
+"""`raybias gaps`: compute gaps and accuracies from prediction files."""
 
 from __future__ import annotations
 
-import sys
-import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from raybias.cli.options import printed_warnings
 from raybias.config import Interval, Profile
 
 if TYPE_CHECKING:
     import polars as pl
-
-    from raybias import stats
-    from raybias.storage import Store
-
-#: What is shown and written, unless it has no rows.
-_TABLES: Final = (
-    *("gaps", "accuracy", "spans", "spans_mean", "extremes", "composition", "answers"),
-    *("markedness", "by_term"),
-)
 
 
 def gaps(
@@ -66,7 +55,7 @@ def gaps(
         str | None, typer.Option(help="Folder or URI for tables (CSV) and figures (SVG).")
     ] = None,
 ) -> None:
-    """False positive rate gaps of every group, with intervals and significance.
+    """Compute the false positive rate gap of every group, with intervals and significance.
 
     A gap is a group's rate minus the mean over the attribute's reference groups in the same
     run, averaged over runs; negative_fpr is harm, positive_fpr benefit.
@@ -74,61 +63,20 @@ def gaps(
     from raybias import report, stats
     from raybias.storage import Store
 
-    chosen = _references(reference or [])
-    rules = report.rules_of_files(
-        files,
-        profile=profile,
-        interval=interval,
-        reference_groups=chosen,
-        metrics=metric or (),
-    )
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", stats.StatisticsWarning)
-        counts = stats.read_counts(files, metrics=rules.statistics.metrics)
-        derived = stats.judged_tables(counts, rules)
-    for message in dict.fromkeys(str(warning.message) for warning in caught):
-        print(f"raybias: warning: {message}", file=sys.stderr)
-    tables = {name: derived[name] for name in _TABLES if derived[name].height}
+    with printed_warnings(stats.StatisticsWarning):
+        found = report.gaps_of_files(
+            files,
+            profile=profile,
+            interval=interval,
+            reference_groups=_references(reference or []),
+            metrics=metric or (),
+        )
+        papers = found.papers
     if out is not None:
-        _write(Store(out), tables, rules.statistics.level)
-    _show(tables, _by_papers(counts, rules))
+        found.write(Store(out))
+    _show(found.tables, papers)
     if out is not None:
-        print(f"\n{', '.join(tables)} and figures are in {Store(out).uri}")
-
-
-def _by_papers(counts: stats.Counts, rules: stats.GapRules) -> pl.DataFrame | None:
-    """What is significant by the papers' rule; None where that is the rule."""
-    from raybias import stats
-    from raybias.config import Statistics
-
-    papers = Statistics.under("paper", metrics=rules.statistics.metrics)
-    if rules.statistics == papers:
-        return None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", stats.StatisticsWarning)
-        usual = stats.judged_gaps(counts, replace(rules, statistics=papers))
-    return usual.select(*_row_names(), paper="significant")
-
-
-def _write(store: Store, tables: Mapping[str, pl.DataFrame], level: float) -> None:
-    # Imported here: the drawing library would slow every other use.
-    from raybias.report.figure_parts import write_figures
-    from raybias.report.gap_figures import gap_figures, span_figures
-    from raybias.report.markedness_figures import marked_figures
-
-    drawn = [*gap_figures(tables["gaps"], level=level).values()]
-    drawn += span_figures(tables["spans"]).values()
-    if "markedness" in tables:
-        drawn += marked_figures(tables["markedness"], level=level).values()
-    for name, frame in tables.items():
-        store.write_text(f"{name}.csv", frame.write_csv())
-    write_figures(store, drawn)
-
-
-def _row_names() -> list[str]:
-    from raybias import schema
-
-    return [*schema.KEYS, "attribute", "group", "rate"]
+        print(f"\n{', '.join(found.tables)} and figures are in {Store(out).uri}")
 
 
 def _references(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
@@ -151,10 +99,11 @@ def _references(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 def _show(tables: Mapping[str, pl.DataFrame], papers: pl.DataFrame | None) -> None:
     from raybias.report import findings, summary_tables
+    from raybias.report.from_files import GAP_KEYS
 
     table = tables["gaps"]
     if papers is not None:
-        table = table.join(papers, on=_row_names(), maintain_order="left")
+        table = table.join(papers, on=GAP_KEYS, maintain_order="left")
     chance = findings.chance_levels(tables["composition"])
     shown = [
         summary_tables.gaps(table),

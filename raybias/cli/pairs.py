@@ -1,4 +1,4 @@
-"""`raybias pairs`: score files to preference, style effects and verdicts, without a model."""
+"""`raybias pairs`: compute preferences, style effects and verdicts from score files."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
-from raybias.config import Profile, Statistics
+from raybias.config import Profile
 
 if TYPE_CHECKING:
     import polars as pl
 
     from raybias.report.pair_tables import PairRules
-    from raybias.stats.pairs import ScoreFiles
 
 _UNITS: Final = {"K": 1e3, "M": 1e6, "B": 1e9}
 
@@ -55,34 +54,22 @@ def pairs(
         ),
     ] = None,
 ) -> None:
-    """Preference for stereotypes, and what a change of style does to it.
+    """Compute preferences for stereotypes, and what a change of style does to them.
 
     A style is an intervention on a pair whose content is held fixed: its effect is the mean
     paired difference from the style `original`.
     """
-    from raybias.errors import OutputError
-    from raybias.papers.zhao2025 import PRINTED
-    from raybias.report import write_pair_page
-    from raybias.report.pair_tables import PairRules, pair_tables
-    from raybias.stats.pairs import read_score_files
+    from raybias.report import pairs_of_files
     from raybias.storage import Store
 
-    sizes = _sizes(size or [])
-    scores = read_score_files(files, PRINTED)
-    _check_models(sizes, scores)
-    judged = Statistics.under(profile)
-    rules = PairRules.of(profile, judged, scale=scale, margin=margin, sizes=sizes)
-    store = None if out is None else Store(out)
-    if store is not None and store.exists("study.yaml"):
-        raise OutputError("holds a study, whose report.html this would replace", where=store.uri,
-                          cure="give another --out, or use `raybias report`")  # fmt: skip
-    tables = pair_tables(scores, rules)
-    if store is not None:
-        write_pair_page(store, tables, rules)
-    show_tables(tables, rules)
-    if store is not None:
-        made = [*tables, *(name for name in ("figures", "report.html") if store.exists(name))]
-        print(f"\n{', '.join(made)} are in {store.uri}")
+    found = pairs_of_files(
+        files, profile=profile, scale=scale, margin=margin, sizes=_sizes(size or []), out=out
+    )
+    show_tables(found.tables, found.rules)
+    if out is not None:
+        store = Store(out)
+        pages = [name for name in ("figures", "report.html") if store.exists(name)]
+        print(f"\n{', '.join([*found.tables, *pages])} are in {store.uri}")
 
 
 def _sizes(texts: Sequence[str]) -> dict[str, float]:
@@ -99,17 +86,6 @@ def _sizes(texts: Sequence[str]) -> dict[str, float]:
         if not (model and 0 < sizes[model] < float("inf")):
             raise ConfigError(f"--size {text!r} is not model=parameters", cure="as GPT-2=124M")
     return sizes
-
-
-def _check_models(sizes: Mapping[str, float], scores: ScoreFiles) -> None:
-    from raybias.errors import ConfigError
-
-    frames = (scores.pair_scores, scores.answers, *scores.printed.values())
-    models = {model for frame in frames if frame is not None for model in frame["model"]}
-    for model in sizes:
-        if model not in models:
-            raise ConfigError(f"--size names {model!r}, which is in no file",
-                              cure=f"models are {', '.join(sorted(models))}")  # fmt: skip
 
 
 def show_tables(tables: Mapping[str, pl.DataFrame], rules: PairRules) -> None:

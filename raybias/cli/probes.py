@@ -1,4 +1,4 @@
-"""`raybias probes`: list the probes and write one to a file."""
+"""`raybias probes`: list the probes, and write one to a file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from raybias.cli.styles import Evidential, Question, Seed, Styled
+from raybias.cli.options import Evidential, Question, Seed, Styled
 
 if TYPE_CHECKING:
     from raybias.config import Probe
@@ -126,7 +126,7 @@ def unmarked(name: Name, data: Data = None, attribute: Attribute = None) -> None
 def chosen_probe(
     name: str, data: str | None, attributes: list[str] | None, *, unmarked: bool = False
 ) -> Probe:
-    """The probe that a command's words name.
+    """Build the probe that a command names.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""How many actors that put pairs into a style fit where, and how much each holds."""
+"""Count the replicas that rewrite pairs in a style, and what each holds in memory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MOST_ON_CPU: Final = 512
 def rewriting_plan(
     room: LayoutPlanner, style: str, options: Rewriting, judge: ModelShape, pairs: Mapping[str, int]
 ) -> RewritePlan:
-    """Actors and chunks of all probes in one style.
+    """Choose replicas and chunks for all probes in one style.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def rewriting_plan(
 
     Raises
     ------
-    PlanError: no node holds one actor at the smallest token budget.
+    PlanError: no node holds one replica at the smallest token budget.
     """
     host = host_memory(room.shape, device=room.on, item=room.shape.item)
 
@@ -71,14 +71,14 @@ def rewriting_plan(
                 " devices",
             )
     chunks = sum(math.ceil(rows / CHUNK_ROWS) for rows in pairs.values())
-    actors = min(found.count, chunks)
+    replicas = min(found.count, chunks)
     return RewritePlan(
         backbone=room.backbone,
         style=style,
         judge=options.adequacy.spec().name,
         paired=options.paired,
-        actors=actors,
-        cpus=room.cpus,
+        replicas_max=replicas,
+        threads=room.cpus,
         gpus=room.gpus,
         tokens_per_batch=tokens,
         pairs=pairs,
@@ -87,14 +87,14 @@ def rewriting_plan(
         host=host,
         device_memory=found.device_memory,
         requests=requests(found),
-        pending=found.pending(actors),
+        pending=found.pending(replicas),
     )
 
 
 def _rewriting_memory(
     shape: ModelShape, judge: ModelShape, options: Rewriting, *, tokens: int, device: str
 ) -> tuple[MemoryTerm, ...]:
-    """Count the memory of an actor that rewrites `tokens` tokens of sentences at a time.
+    """Count the memory of a replica that rewrites `tokens` tokens of sentences at a time.
 
     Parameters
     ----------

@@ -45,14 +45,24 @@ class RewritePlan(Stage):
     judge: str
     paired: Literal["separate", "mirror"]
     """Whether both sides of a pair are rewritten, or one and the edit is carried over."""
-    actors: int
-    """Ray Data actors, each with the checkpoint and its judge."""
-    cpus: int
-    """CPUs and torch threads of one actor."""
+    replicas_max: int
+    """Ray Serve replicas, each with the checkpoint and its judge."""
+    threads: int
+    """CPUs and torch threads of one replica."""
     pairs: Mapping[str, int]
     """Pairs of each probe."""
     chunks: int
     """Files: probes x ranges of pairs."""
+
+    @property
+    def replicas_min(self) -> int:
+        """Return the replicas to start with."""
+        return 1
+
+    @property
+    def replica_cpus(self) -> float:
+        """Return the CPUs that one replica asks Ray for."""
+        return self.threads
 
 
 @dataclass(frozen=True, kw_only=True)

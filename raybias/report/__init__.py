@@ -1,6 +1,7 @@
 """From tables to people: tables, figures and one page, from an OUT folder's files alone."""
 
 from raybias.report.findings import calibration, headline
+from raybias.report.from_files import gaps_of_files, pairs_of_files
 from raybias.report.load_results import add_corpus, restated
 from raybias.report.page import write_pair_page, write_report
 from raybias.report.pair_tables import read_pair_tables
@@ -18,8 +19,10 @@ __all__ = [
     "add_corpus",
     "calibration",
     "gap_table",
+    "gaps_of_files",
     "headline",
     "load_record",
+    "pairs_of_files",
     "print_gap_table",
     "read_notes",
     "read_pair_tables",

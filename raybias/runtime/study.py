@@ -194,7 +194,9 @@ class _Work:
             return items
         from raybias.runtime.predict.rewriting import rewrite_items
 
-        whole = rewrite_items(study, items, self.plan, self.store, reporter=self.reporter)
+        whole = rewrite_items(
+            study, items, self.plan, self.store, app=self.app, reporter=self.reporter
+        )
         check_rewritten(study, whole)
         return whole
 

@@ -186,10 +186,10 @@ def test_killed_replica_and_broken_files_are_made_good(
         if not killed:
             # The one that works by now, held first, so that requests are at it when it dies.
             found = map(psutil.Process, replicas_of("raybias-test"))
-            replica = max(found, key=lambda each: each.cpu_times().user)
-            replica.suspend()
+            working = max(found, key=lambda each: each.cpu_times().user)
+            working.suspend()
             time.sleep(0.5)
-            replica.kill()
+            working.kill()
             killed = True
     assert killed
     assert retries <= replica.REQUESTS_PER_REPLICA
