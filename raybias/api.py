@@ -73,11 +73,10 @@ def plan(study: Study, *, out: str | Path | None = None, address: str | None = N
     from raybias.runtime.inventory import read_inventory
     from raybias.runtime.study import prepare
 
-    record, _ = prepare(study, None if out is None else Store(out))
-    study = record.study
-    there = read_inventory(address, products=study.undecided)
+    prepared = prepare(study, None if out is None else Store(out))
+    there = read_inventory(address, products=prepared.study.undecided)
     inventory = with_autoscaled_nodes(there, study.resources.nodes)
-    return decide(study, inventory, out=None if out is None else str(out))
+    return decide(prepared, inventory, out=None if out is None else str(out))
 
 
 def write_report(

@@ -74,16 +74,15 @@ def plan(
     from raybias.runtime.study import prepare
     from raybias.storage import Store
 
-    record, _ = prepare(loaded, None if out is None else Store(out))
-    loaded = record.study
-    nodes = loaded.resources.nodes
+    prepared = prepare(loaded, None if out is None else Store(out))
+    undecided, nodes = prepared.study.undecided, loaded.resources.nodes
     inventory = (
         assumed(*assume)
         if assume
-        else with_autoscaled_nodes(read_inventory(address, products=loaded.undecided), nodes)
+        else with_autoscaled_nodes(read_inventory(address, products=undecided), nodes)
     )
-    made = make_plan(loaded, inventory, out=out)
-    typer.echo(describe(made, costs_of(loaded, made, Machine(peak, utilisation))))
+    made = make_plan(prepared, inventory, out=out)
+    typer.echo(describe(made, costs_of(prepared, made, Machine(peak, utilisation))))
 
 
 def describe(plan: Plan, costs: Costs) -> str:
@@ -98,7 +97,7 @@ def describe(plan: Plan, costs: Costs) -> str:
     for scored in plan.scoring:
         cost = costs.stages.get((scored.backbone, scored.method, ""))
         parts.append("\n".join([_scoring(scored), *_cost(cost)]))
-    parts += [f"note: {note}" for note in (*plan.notes, *costs.unknown)]
+    parts += [f"note: {note}" for note in plan.notes]
     if costs.hours is not None:
         aside = ", rewriting aside" if plan.rewriting else ""
         parts.append(f"together {costs.hours:,.1f} device-hours at most{aside}")

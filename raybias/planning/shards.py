@@ -24,7 +24,7 @@ _CALLS: Final = 16
 CHUNK_ROWS: Final = 64
 
 
-#: What a model makes of pairs in a style.
+#: Pairs that a model rewrote in a style.
 STYLED: Final = OutputSpec("styled", REWRITTEN_PAIRS, items=PAIRS)
 
 
@@ -44,7 +44,7 @@ class Chunk:
 
 
 def chunks_of(style: str, pairs: Mapping[str, int]) -> list[Chunk]:
-    """Every chunk of probes of so many `pairs` in a style."""
+    """List every chunk of probes of so many `pairs` in a style."""
     return [
         Chunk(probe, style, first // CHUNK_ROWS, min(CHUNK_ROWS, count - first))
         for probe, count in pairs.items()
@@ -58,7 +58,7 @@ def shards_of(
     rows_per_shard: int,
     output: OutputSpec,
 ) -> list[Shard]:
-    """Every shard of `runs` (rows of `schema.RUNS`) on probes of so many `items`."""
+    """List every shard of `runs` (rows of `schema.RUNS`) on probes of so many `items`."""
     return [
         Shard(
             probe=probe,
@@ -87,7 +87,7 @@ _AnyPart = TypeVar("_AnyPart", bound=_Part)
 
 
 def missing(store: Store, shards: Sequence[_AnyPart], output: OutputSpec) -> list[_AnyPart]:
-    """The parts whose file is absent; one that is not what it should be is removed first."""
+    """Return the parts whose file is absent, after deleting files that are broken."""
 
     def whole(shard: _AnyPart) -> bool:
         if shard.file not in there:

@@ -17,11 +17,11 @@ from raybias import stats
 from raybias.config import parse_study
 from raybias.engine.context import ModelContext
 from raybias.methods.prediction import Shard
-from raybias.probes import probe_items
 from raybias.planning.preflight import check_inputs
 from raybias.planning.costs import Machine, costs_of
 from raybias.planning.inventory import assumed
 from raybias.planning.plan import plan
+from raybias.planning.prepared import PreparedStudy
 from raybias.schema import ITEMS
 from raybias.storage import Store
 
@@ -33,10 +33,11 @@ content = {
 }
 study = parse_study(content)
 assert parse_study(study.model_dump(mode="json")) == study
-items = {"planted": probe_items(study.probes[0])}
-check_inputs(study, items, {})
-made = plan(study, assumed("cpus=4,memory=8GiB"))
-assert costs_of(study, made, Machine(1.0)).hours == 0
+prepared = PreparedStudy.of(study)
+check_inputs(prepared)
+made = plan(prepared, assumed("cpus=4,memory=8GiB"))
+assert costs_of(prepared, made, Machine(1.0)).hours == 0
+items = prepared.data.items
 (method,) = study.methods
 (run,) = method.untrained_runs(study.backbones[0], None, ())
 predictor = method.predictor(ModelContext(study.backbones[0], ()), Store(sys.argv[1]))

@@ -17,7 +17,8 @@ import ray.data
 from ray.data import ActorPoolStrategy, DataContext
 
 from raybias.config import Rewriting, Study
-from raybias.planning.plan import Plan, in_style
+from raybias.planning.plan import Plan
+from raybias.planning.prepared import in_style
 from raybias.planning.shards import CHUNK_ROWS, STYLED, Chunk, chunks_of, missing
 from raybias.planning.stage_plans import RewritePlan
 from raybias.probes.styles.rewriting import rewritten_pairs
