@@ -124,7 +124,7 @@ class Method(Section):
 
     @abstractmethod
     def output(self) -> OutputSpec:
-        """Say where a resolved method's rows are stored, and in which columns."""
+        """Say where rows are stored, and in which columns."""
 
     def untrained_runs(
         self, backbone: Backbone, text: StudyText, training: Sequence[str]

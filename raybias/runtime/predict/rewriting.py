@@ -43,7 +43,6 @@ def rewrite_items(
 
     Parameters
     ----------
-    study: resolved.
     items: per probe, with the originals where a model is to put a style.
 
     Raises
@@ -106,7 +105,6 @@ class PairRewriter:
 
     Parameters
     ----------
-    options: resolved.
     plan: of the style.
     store: OUT.
     seed: keys the draws.
