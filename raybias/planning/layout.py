@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from raybias.config import Backbone, Method, Study, TrainingSet
+from raybias.config import Backbone, Method, Resources, Study, TrainingSet
 from raybias.engine.memory import MemoryTerm, host_memory, total
 from raybias.errors import PlanError
 from raybias.methods.selection import hyper_parameter_grid
@@ -55,11 +55,10 @@ class LayoutPlanner:
     """Choose worker counts and sharding for one backbone on the inventory."""
 
     def __init__(
-        self, study: Study, inventory: Inventory, backbone: Backbone, shape: ModelShape
+        self, asked: Resources, inventory: Inventory, backbone: Backbone, shape: ModelShape
     ) -> None:
-        self.study, self.inventory, self.shape = study, inventory, shape
+        self.resources, self.inventory, self.shape = asked, inventory, shape
         self.backbone = backbone.name
-        asked = study.resources
         self.cpus = asked.cpus_per_worker
         self.gpus = inventory.gpus_of_worker(asked)
         self.on = "gpu" if self.gpus else "cpu"
@@ -74,7 +73,7 @@ class LayoutPlanner:
 
     def _devices(self) -> tuple[tuple[Node, ...], int]:
         """Return the nodes with the memory of their GPUs, and that of the largest device."""
-        given, nodes = self.study.resources.memory_per_device, self.inventory.nodes
+        given, nodes = self.resources.memory_per_device, self.inventory.nodes
         if given is not None:
             most = parse_size(given, where="resources.memory_per_device")
             return tuple(replace(n, gpu_memory=most) if n.gpus else n for n in nodes), most
@@ -130,14 +129,14 @@ class LayoutPlanner:
             **self.stage(fit, load),
         )
 
-    def scoring(self, items: Mapping[str, int], method: Method) -> ScorePlan:
-        """Plan the replicas and shards of all probes under one method.
+    def scoring(self, items: Mapping[str, int], method: Method, *, runs: int) -> ScorePlan:
+        """Plan the replicas and shards of all probes under one method, read by `runs` runs.
 
         Raises
         ------
         PlanError: it does not fit, or not as the study wants it.
         """
-        rows = self.study.resources.rows_per_shard
+        rows = self.resources.rows_per_shard
 
         def shares(tokens: int, workers: int, sharded: bool) -> tuple[MemoryTerm, ...]:
             parts = workers if sharded else 1
@@ -158,8 +157,7 @@ class LayoutPlanner:
             data_cpus=self.inventory.cpus - most * held,
             rows_per_shard=rows,
             items=items,
-            shards=sum(math.ceil(count / rows) for count in items.values())
-            * runs_read(self.study, method),
+            shards=runs * sum(math.ceil(count / rows) for count in items.values()),
             **self.stage(replace(fit, workers=most), load),
         )
 
@@ -181,7 +179,7 @@ class LayoutPlanner:
 
     def _train_workers(self) -> int | None:
         """Return the workers asked for, if the nodes have so many places, memory aside."""
-        asked, slots = self.study.resources.train_workers, self._slots()
+        asked, slots = self.resources.train_workers, self._slots()
         if asked is not None and asked > slots:
             raise PlanError(
                 f"resources.train_workers is {asked}, but {slots} of {self._each()} fit",
@@ -203,7 +201,7 @@ class LayoutPlanner:
 
     def _replicas(self, slots: int) -> tuple[int, int]:
         """Return the least and most replicas, where `slots` fit."""
-        asked = self.study.resources
+        asked = self.resources
         most = asked.replicas_max or max(slots, asked.replicas_min)
         if most > slots:
             key = "replicas_max" if asked.replicas_max else "replicas_min"
@@ -232,7 +230,7 @@ class LayoutPlanner:
         ------
         PlanError: neither fits, or not as the study wants it.
         """
-        slots, shard = self._slots(), self.study.resources.shard
+        slots, shard = self._slots(), self.resources.shard
         wanted = slots if trials is None else min(asked or slots, trials)
         whole = None
         if shard != "zero3":
@@ -315,7 +313,7 @@ class LayoutPlanner:
     @property
     def budgets(self) -> list[int]:
         """Token budgets of a pass, halved from the study's."""
-        return halved(self.study.resources.tokens_per_batch, _FEWEST_TOKENS)
+        return halved(self.resources.tokens_per_batch, _FEWEST_TOKENS)
 
     def _too_few(self, load: Load, method: Method) -> PlanError:
         return PlanError(
@@ -356,11 +354,11 @@ class LayoutPlanner:
         workers = next(enough, None)
         if workers is None:
             return f"{whole}, or a smaller backbone"
-        auto = " with resources.shard auto" if self.study.resources.shard == "never" else ""
+        auto = " with resources.shard auto" if self.resources.shard == "never" else ""
         return f"give {workers} or more such workers{auto}, which can share it, or {whole}"
 
     def _reason(self, fit: Fit, load: Load) -> str:
-        shard, asked = self.study.resources.shard, self.study.resources.tokens_per_batch
+        shard, asked = self.resources.shard, self.resources.tokens_per_batch
         if fit.sharded and shard == "zero3":
             return "sharded with ZeRO-3, as resources.shard asks"
         if fit.sharded:

@@ -13,7 +13,7 @@ from raybias.config import Rewriting, Study
 from raybias.errors import OutputError
 from raybias.methods import tuned_methods
 from raybias.planning.inventory import Inventory
-from raybias.planning.layout import LayoutPlanner
+from raybias.planning.layout import LayoutPlanner, runs_read
 from raybias.planning.precision import Precision, decide_dtypes
 from raybias.planning.prepared import PreparedStudy, in_style, read_by
 from raybias.planning.rewrite_layout import rewriting_plan
@@ -82,18 +82,22 @@ def plan(prepared: PreparedStudy, inventory: Inventory, *, out: str | None = Non
     study, precision = decide_dtypes(study, inventory)
     shapes = {backbone.name: model_shape(backbone) for backbone in study.backbones}
     items = {name: frame.height for name, frame in prepared.data.items.items()}
-    rooms = {
-        backbone.name: LayoutPlanner(study, inventory, backbone, shapes[backbone.name])
+    planners = {
+        backbone.name: LayoutPlanner(study.resources, inventory, backbone, shapes[backbone.name])
         for backbone in study.backbones
     }
     tuning = tuple(
-        rooms[backbone.name].tuning(training, method)
+        planners[backbone.name].tuning(training, method)
         for backbone in study.backbones
         for training in study.training
         for method in tuned_methods(study.methods_of(backbone))
     )
     scoring = tuple(
-        rooms[backbone.name].scoring({name: items[name] for name in read_by(study, method)}, method)
+        planners[backbone.name].scoring(
+            {name: items[name] for name in read_by(study, method)},
+            method,
+            runs=runs_read(study, method),
+        )
         for backbone in study.backbones
         for method in study.methods_of(backbone)
     )
@@ -128,8 +132,8 @@ def _rewriting(
     shape, judge = check_rewriter(options, style=style)
     originals = in_style(prepared.study, style, prepared.data.items)
     pairs = {name: frame.height for name, frame in originals.items()}
-    room = LayoutPlanner(prepared.study, inventory, options.spec(), shape)
-    return rewriting_plan(room, style, options, judge, pairs)
+    planner = LayoutPlanner(prepared.study.resources, inventory, options.spec(), shape)
+    return rewriting_plan(planner, style, options, judge, pairs)
 
 
 def check_place(store: Store, inventory: Inventory) -> None:

@@ -52,7 +52,7 @@ def rewriting_plan(
         return _rewriting_memory(planner.shape, judge, options, tokens=tokens, device=planner.on)
 
     load = Load(terms, planner.shape.item)
-    asked = planner.study.resources.tokens_per_batch
+    asked = planner.resources.tokens_per_batch
     budgets = halved(asked if planner.gpus else min(asked, _MOST_ON_CPU), _FEWEST_TOKENS)
     fit = next(filter(None, (planner.settle(load, tokens) for tokens in budgets)), None)
     if fit is None:
