@@ -53,6 +53,7 @@ from scipy import stats
 import raybias
 from raybias.config import Study, parse_study
 from raybias.planning.plan import plan
+from raybias.planning.prepared import PreparedStudy
 from raybias.planning.shards import shards_of
 from raybias.planning.stage_plans import ScorePlan
 from raybias.runtime.inventory import read_inventory
@@ -320,7 +321,7 @@ def main(
         _system_config=SYSTEM,
     )  # fmt: skip
     with connected():
-        scoring = plan(study, read_inventory()).scoring[0]
+        scoring = plan(PreparedStudy.of(study), read_inventory()).scoring[0]
         held = replica.scorers(
             HELD, scoring, spec=study.backbones[0], methods=study.methods,
             verbalizer=study.verbalizer, out=str(newest), meter=METER,

@@ -26,6 +26,7 @@ from raybias.planning.costs import UTILISATION, Costs, Machine, costs_of
 from raybias.planning.description import describe
 from raybias.planning.inventory import assumed, size
 from raybias.planning.plan import Plan, plan
+from raybias.planning.prepared import PreparedStudy
 from raybias.planning.stage_plans import Stage
 
 JOBS: Final = ("soft_prompt", "template_probes", "style")
@@ -158,17 +159,18 @@ def page(data: Path, models: Path) -> str:
     ]
     for job in JOBS:
         study, notes = local_study(job, data, models)
+        prepared = PreparedStudy.of(study)
         for cluster, nodes in CLUSTERS.items():
             parts += [
                 f"## {job} on {cluster}",
                 f"    raybias plan jobs/{job}.yaml --assume {nodes}",
             ]
             try:
-                made = plan(study, assumed(nodes))
+                made = plan(prepared, assumed(nodes))
             except PlanError as error:
                 parts.append(f"Refused: {error}")
                 continue
-            costs = costs_of(study, made, Machine())
+            costs = costs_of(prepared, made, Machine())
             parts += [*notes, summary(made, costs)]
             if costs.hours is not None:
                 gathered = sum(cost.gathered for cost in costs.stages.values())
@@ -188,7 +190,7 @@ def arithmetic(made: Plan, costs: Costs) -> str:
         scoring=tuple(each for each in made.scoring if each.backbone == SHOWN),
     )
     stages = {key: cost for key, cost in costs.stages.items() if key[0] == SHOWN}
-    return f"```text\n{describe(own, Costs(stages, ()))}\n```"
+    return f"```text\n{describe(own, Costs(stages))}\n```"
 
 
 def write_models(folder: Path, tokenizer: Path, configs: Mapping[str, PretrainedConfig]) -> None:

@@ -124,15 +124,14 @@ def plan(
 
     if address is not None and assume:
         raise ConfigError("--address and --assume exclude each other", cure="give one")
-    record, _ = prepare(study, None if out is None else Store(out))
-    study = record.study
+    prepared = prepare(study, None if out is None else Store(out))
     if assume:
         inventory = assumed(*assume)
     else:
-        there = read_inventory(address, products=study.undecided)
+        there = read_inventory(address, products=prepared.study.undecided)
         inventory = with_autoscaled_nodes(there, study.resources.nodes)
-    planned = make_plan(study, inventory, out=None if out is None else str(out))
-    return StudyPlan(planned, costs_of(study, planned, Machine(peak_tflops, utilisation)))
+    planned = make_plan(prepared, inventory, out=None if out is None else str(out))
+    return StudyPlan(planned, costs_of(prepared, planned, Machine(peak_tflops, utilisation)))
 
 
 def demo(

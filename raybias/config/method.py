@@ -1,8 +1,8 @@
-"""What every method has: a name, the backbones it is used on, and what other rooms may ask of it.
+"""The interface of methods: a name, the backbones it is used on, and what planner and runtime call.
 
 A method makes a classifier or a scorer of a backbone. Its options and all that follows from them
 (runs, checks, memory, cost, trainer or predictor) stand in one file of `raybias.methods`; a study,
-the planner and the runtime call what is declared here and never ask which kind they hold.
+the planner and the runtime call what is declared here and never test which method it is.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from raybias.engine.context import ModelContext
     from raybias.engine.memory import MemoryTerm
     from raybias.engine.model_shape import ModelShape
+    from raybias.methods.lengths import TokenCounts
     from raybias.methods.prediction import Predictor, UntrainedRun
     from raybias.schema import OutputSpec
     from raybias.storage import Store
@@ -42,17 +43,23 @@ class StudyText:
 
     Attributes
     ----------
+    tokens: counts of what was tokenised for the backbone, shared by all of its methods.
     words: the study's label words, in label order.
     items: per probe that the method reads, its rows.
     sentences: per training set, its splits.
     rows_per_shard: items of one request, which share what precedes all of them.
     """
 
-    encoder: TextEncoder
+    tokens: TokenCounts
     words: tuple[str, ...]
     items: Mapping[str, pl.DataFrame]
     sentences: Mapping[str, Mapping[str, pl.DataFrame]]
     rows_per_shard: int
+
+    @property
+    def encoder(self) -> TextEncoder:
+        """The backbone's tokenizer."""
+        return self.tokens.encoder
 
 
 class Method(Section):
@@ -117,7 +124,7 @@ class Method(Section):
 
     @abstractmethod
     def output(self) -> OutputSpec:
-        """Say where a resolved method's rows are stored, and in which columns."""
+        """Say where rows are stored, and in which columns."""
 
     def untrained_runs(
         self, backbone: Backbone, text: StudyText, training: Sequence[str]

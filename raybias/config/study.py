@@ -184,12 +184,12 @@ class Study(Section):
         return self
 
     def methods_of(self, backbone: Backbone) -> list[Method]:
-        """The methods that are used on a backbone."""
+        """Return the methods that are used on a backbone."""
         return [m for m in self.methods if not m.backbones or backbone.name in m.backbones]
 
     @property
     def checkpoints(self) -> dict[str, Backbone]:
-        """Every model that is loaded: backbones by name, and those that rewrite pairs."""
+        """Models that are loaded: backbones by name, and those that rewrite pairs."""
         found = {backbone.name: backbone for backbone in self.backbones}
         for style, options in self.styles.rewriting.items():
             found[f"rewriting {style}"] = options.spec()

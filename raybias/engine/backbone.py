@@ -21,6 +21,8 @@ from raybias.engine.checkpoint import folder_of, locate
 from raybias.errors import ModelError
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 #: What each of transformers' auto classes that are used here loads.
@@ -274,35 +276,36 @@ def empty_model(spec: Backbone, kind: Any = None) -> PreTrainedModel:
 
 
 def check_lengths(
-    rows: Sequence[Sequence[int]],
+    lengths: Sequence[int] | npt.NDArray[np.int32],
     *,
     context: int | None,
     taken: int = 0,
     by: str = "",
     names: Sequence[str],
 ) -> None:
-    """Refuse rows that do not fit the context; nothing is ever cut silently.
+    """Refuse texts that do not fit the context; nothing is ever cut silently.
 
     Parameters
     ----------
-    taken: tokens of the context that are needed beside a row, such as prompt vectors.
+    lengths: tokens of each text.
+    taken: tokens of the context that are needed beside a text, such as prompt vectors.
     by: what takes them.
-    names: of the rows, for the message.
+    names: of the texts, for the message.
 
     Raises
     ------
-    ModelError: counts the rows and names the longest.
+    ModelError: counts the texts and names the longest.
     """
     if context is None:
         return
     room = context - taken
-    lengths = {name: len(row) for name, row in zip(names, rows, strict=True) if len(row) > room}
-    if lengths:
-        longest = max(lengths, key=lambda name: lengths[name])
+    over = {name: int(n) for name, n in zip(names, lengths, strict=True) if n > room}
+    if over:
+        longest = max(over, key=lambda name: over[name])
         beside = f" leaves beside {taken} {by}" if taken else " has"
         raise ModelError(
-            f"{len(lengths)} of {len(rows)} texts are longer than the {max(room, 0)} tokens that"
-            f" the context of {context}{beside} (longest: {longest}, {lengths[longest]} tokens)",
+            f"{len(over)} of {len(lengths)} texts are longer than the {max(room, 0)} tokens that"
+            f" the context of {context}{beside} (longest: {longest}, {over[longest]} tokens)",
             cure="shorten or remove them, or use a backbone with a longer context",
         )
 

@@ -10,13 +10,16 @@ import pyarrow as pa
 from pydantic import Field
 
 from raybias.config.method import Method, StudyText
-from raybias.methods.lengths import mean_length, thinned
+from raybias.methods.lengths import mean_of_sample
 from raybias.methods.prediction import Shard, ShardResult, UntrainedRun
 from raybias.probes.pairs.coreference import coreference_prompts, names_referent
 from raybias.registry import method
 from raybias.schema import COREFERENCE_ANSWERS, COREFERENCES, OutputSpec
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from raybias.config import Backbone
     from raybias.engine.context import ModelContext
     from raybias.engine.generation.generator import TextGenerator
@@ -54,15 +57,13 @@ class Coreference(Method):
         from raybias.engine.backbone import check_causal, check_lengths
 
         check_causal(backbone, f"method {self.name}")
-        for frame in text.items.values():
-            sentences = frame.select("item_id", "text", "pronoun").rows()
-            prompts = [p for _, *each in sentences for p in coreference_prompts(*each).values()]
+        for probe, frame in text.items.items():
             check_lengths(
-                text.encoder.encode(prompts),
+                self._lengths(text, probe),
                 context=text.encoder.context,
                 taken=self.answer_tokens,
                 by="tokens of an answer",
-                names=[item_id for item_id, *each in sentences for _ in coreference_prompts(*each)],
+                names=[item_id for item_id in frame["item_id"] for _ in range(_PROMPTS)],
             )
 
     def predictor(self, context: ModelContext, store: Store) -> CoreferencePredictor:
@@ -95,10 +96,14 @@ class Coreference(Method):
 
     def tokens_per_item(self, text: StudyText, probe: str) -> float:
         """Return the mean number of tokens that all prompts of a sentence take."""
-        sentences = thinned(text.items[probe].select("text", "pronoun")).rows()
-        prompts = [p for each in sentences for p in coreference_prompts(*each).values()]
-        per_item = len(prompts) / max(1, len(sentences))
-        return per_item * (mean_length(text.encoder.encode(prompts)) + self.new_tokens)
+        lengths = self._lengths(text, probe).reshape(-1, _PROMPTS)
+        return float(_PROMPTS) * (mean_of_sample(lengths) + self.new_tokens)
+
+    def _lengths(self, text: StudyText, probe: str) -> npt.NDArray[np.int32]:
+        """Count the tokens of each item's prompts, item after item."""
+        asked = text.items[probe].select("text", "pronoun").rows()
+        prompts = [p for said in asked for p in coreference_prompts(*said).values()]
+        return text.tokens.lengths(prompts)
 
 
 @dataclass(frozen=True)

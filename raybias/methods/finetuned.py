@@ -14,7 +14,6 @@ from raybias.methods.tuned import AdamW, EarlyStop, Tuned
 
 if TYPE_CHECKING:
     from raybias.config import Backbone
-    from raybias.engine.backbone import TextEncoder
 
 #: Validation batches of one evaluation in the papers' code.
 _PAPER_BATCHES = 51
@@ -108,9 +107,9 @@ class Finetuned(Tuned):
             return 1.0
         return 0.5 * (1 + math.cos(math.pi * (step - rising) / max(1, end - rising)))
 
-    def encode(self, encoder: TextEncoder, texts: Sequence[str]) -> list[list[int]]:
-        """Tokenise texts in the method's template."""
-        return encoder.encode([self.template.replace("{text}", text) for text in texts])
+    def written(self, texts: Sequence[str]) -> list[str]:
+        """Return texts in the method's template."""
+        return [self.template.replace("{text}", text) for text in texts]
 
     def check(self, backbone: Backbone, text: StudyText) -> None:
         """Refuse a head that the model cannot have, label words that share a token, long texts."""

@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 
 from raybias.config.method import Method, StudyText
 from raybias.config.profiles import by_profile
-from raybias.methods.lengths import mean_length, sample
+from raybias.methods.lengths import mean_of_sample, sample
 from raybias.methods.prediction import Labelling, Shard, ShardResult, UntrainedRun, label_shard
 from raybias.probes import prompts
 from raybias.schema import PREDICTIONS, OutputSpec
@@ -197,19 +197,16 @@ class Prompted(Method):
         self._sampling_of(backbone)
         encoder = text.encoder
         verbalizer_ids(encoder.tokenizer, self.answer_words(text.words))
-        questions = {
-            name: encoder.encode([self.answered_prompt(t, text.words) for t in frame["text"]])
-            for name, frame in text.items.items()
-        }
+        questions = {name: self._lengths(text, name) for name in text.items}
         bare = len(encoder.encode([self.prompt("", text.words)])[0])
         # Demonstrations are counted once for all texts.
         for dataset in text.sentences if self.needs_training_set else ("none",):
             for seed in self.seeds:
                 shots = self.draw_shots(text.sentences, dataset, seed)
                 demonstrations = len(encoder.encode([self.prompt("", text.words, shots)])[0]) - bare
-                for name, rows in questions.items():
+                for name, lengths in questions.items():
                     check_lengths(
-                        rows,
+                        lengths,
                         context=encoder.context,
                         taken=self.new_tokens + demonstrations,
                         by=f"tokens of answers and demonstrations (seed {seed})",
@@ -260,19 +257,20 @@ class Prompted(Method):
 
     def tokens_per_item(self, text: StudyText, probe: str) -> float:
         """Return the mean number of tokens that one run reads and writes for an item."""
-        texts = sample(text.items[probe]["text"])
-
-        def prompt_length(shots: Sequence[Shot]) -> float:
-            prompted = [self.answered_prompt(each, text.words, shots) for each in texts]
-            return mean_length(text.encoder.encode(prompted))
-
-        length = prompt_length(())
+        length = mean_of_sample(self._lengths(text, probe))
         if shots := self.draw_shots(
             text.sentences, next(iter(text.sentences), "none"), self.seeds[0]
         ):
-            # The demonstrations are read once for all rows of a shard.
-            length += (prompt_length(shots) - length) / text.rows_per_shard
+            some = sample(text.items[probe]["text"].to_list())
+            shown = [self.answered_prompt(each, text.words, shots) for each in some]
+            # The opening is read once for all rows of a shard.
+            length += (mean_of_sample(text.tokens.lengths(shown)) - length) / text.rows_per_shard
         return length + self.new_tokens
+
+    def _lengths(self, text: StudyText, probe: str) -> npt.NDArray[np.int32]:
+        """Count the tokens of each item's prompt without demonstrations."""
+        prompts = [self.answered_prompt(each, text.words) for each in text.items[probe]["text"]]
+        return text.tokens.lengths(prompts)
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ class HyperParameters:
 
 
 def hyper_parameter_grid(method: Tuned) -> list[HyperParameters]:
-    """List every combination that a resolved method sweeps over, or its one."""
+    """List every combination that a method sweeps over, or its one."""
     return [
         HyperParameters(*each)
         for each in product(
@@ -83,7 +83,7 @@ def best_hyper_parameters(
 
 
 def select(rows: Sequence[Row], method: Tuned) -> list[dict[str, Any]]:
-    """Rank the final runs: fill in `rank`, `tied` and `selected`, in the order given.
+    """Fill in `rank`, `tied` and `selected` of the final runs, in the order given.
 
     Best accuracy first, on the validation or test split as the method's `select` says; the
     lower seed first among equals, which are marked `tied`. A diverged run has no rank.

@@ -13,7 +13,7 @@ from raybias.config.method import Method, StudyText
 from raybias.config.profiles import by_profile
 from raybias.config.section import Section
 from raybias.errors import DataError
-from raybias.methods.lengths import mean_length, sample
+from raybias.methods.lengths import TokenCounts, mean_of_sample
 from raybias.methods.prediction import Labelling, Shard, ShardResult, label_shard
 from raybias.schema import PREDICTIONS, OutputSpec
 
@@ -160,9 +160,18 @@ class Tuned(Method):
         """Positions of the context that tuned vectors take beside the text."""
         return 0
 
-    def encode(self, encoder: TextEncoder, texts: Sequence[str]) -> list[list[int]]:
-        """Tokenise texts as the backbone reads them, tuned vectors aside."""
-        return encoder.encode(texts)
+    @property
+    def ends_with_eos(self) -> bool:
+        """Whether EOS stands behind a text, so that the label is read there."""
+        return False
+
+    def written(self, texts: Sequence[str]) -> Sequence[str]:
+        """Return texts as the backbone reads them."""
+        return texts
+
+    def token_rows(self, text: StudyText, texts: Sequence[str]) -> list[list[int]]:
+        """Return the tokens of training sentences as the backbone reads them."""
+        return text.tokens.rows(self.written(texts), append_eos=self.ends_with_eos)
 
     def output(self) -> OutputSpec:
         """Say where predictions are stored."""
@@ -197,11 +206,13 @@ class Tuned(Method):
         ModelError: counts them and names the longest.
         """
         for frame in text.items.values():
-            self._check_fit(text.encoder, frame["text"].to_list(), frame["item_id"].to_list())
+            self._check_fit(text.tokens, frame["text"].to_list(), frame["item_id"].to_list())
         for name, splits in text.sentences.items():
             for split, frame in splits.items():
-                rows = [f"{name} {split} row {row}" for row in range(1, len(frame) + 1)]
-                self._check_fit(text.encoder, frame["text"].to_list(), rows)
+                names = [f"{name} {split} row {row}" for row in range(1, len(frame) + 1)]
+                texts = frame["text"].to_list()
+                self.token_rows(text, texts)  # kept for tuning
+                self._check_fit(text.tokens, texts, names)
 
     def check_texts(self, encoder: TextEncoder, texts: Sequence[str]) -> None:
         """Refuse texts that do not fit the context.
@@ -210,14 +221,15 @@ class Tuned(Method):
         ------
         ModelError: counts them and names the longest.
         """
-        self._check_fit(encoder, texts, [f"text {place}" for place in range(len(texts))])
+        names = [f"text {place}" for place in range(len(texts))]
+        self._check_fit(TokenCounts(encoder), texts, names)
 
-    def _check_fit(self, encoder: TextEncoder, texts: Sequence[str], names: Sequence[str]) -> None:
+    def _check_fit(self, tokens: TokenCounts, texts: Sequence[str], names: Sequence[str]) -> None:
         from raybias.engine.backbone import check_lengths
 
         check_lengths(
-            self.encode(encoder, texts),
-            context=encoder.context,
+            tokens.lengths(self.written(texts), append_eos=self.ends_with_eos),
+            context=tokens.encoder.context,
             taken=self.context_vectors,
             by="prompt vectors" if self.context_vectors else "",
             names=names,
@@ -257,13 +269,15 @@ class Tuned(Method):
 
         return inference_memory(shape, tokens=tokens, device=device, partitions=partitions)
 
-    def mean_length(self, encoder: TextEncoder, texts: pl.Series) -> float:
+    def mean_length(self, text: StudyText, texts: pl.Series) -> float:
         """Return the mean number of positions of a text, from a sample."""
-        return mean_length(self.encode(encoder, sample(texts))) + self.context_vectors
+        written = self.written(texts.to_list())
+        lengths = text.tokens.lengths(written, append_eos=self.ends_with_eos)
+        return mean_of_sample(lengths) + self.context_vectors
 
     def tokens_per_item(self, text: StudyText, probe: str) -> float:
         """Return the mean number of tokens that one run reads for an item."""
-        return self.mean_length(text.encoder, text.items[probe]["text"])
+        return self.mean_length(text, text.items[probe]["text"])
 
 
 @dataclass(frozen=True)

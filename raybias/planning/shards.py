@@ -65,7 +65,7 @@ def shards_of(
     rows_per_shard: int,
     output: OutputSpec,
 ) -> list[Shard]:
-    """Every shard of `runs` (rows of `schema.RUNS`) on probes of so many `items`."""
+    """List every shard of `runs` (rows of `schema.RUNS`) on probes of so many `items`."""
     return [
         Shard(
             probe=probe,

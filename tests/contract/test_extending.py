@@ -23,19 +23,21 @@ from raybias.engine.context import ModelContext
 from raybias.methods.prediction import Shard
 from raybias.planning.costs import Machine, costs_of
 from raybias.planning.inventory import assumed
-from raybias.planning.plan import plan, read_items
+from raybias.planning.plan import plan
 from raybias.planning.preflight import check_inputs
+from raybias.planning.prepared import PreparedStudy
 from raybias.schema import ITEMS
 from raybias.stats.pairs.outcomes import style_order
 from raybias.storage import Store
 
 study = load_study(sys.argv[1])
 assert parse_study(study.model_dump(mode="json")) == study
-items = read_items(study)
-check_inputs(study, items, {})
-made = plan(study, assumed("cpus=4,memory=8GiB"))
+prepared = PreparedStudy.of(study)
+check_inputs(prepared)
+made = plan(prepared, assumed("cpus=4,memory=8GiB"))
+items = prepared.data.items
 lexicon = study.methods[0]
-assert costs_of(study, made, Machine(1.0)).hours < 1
+assert costs_of(prepared, made, Machine(1.0)).hours < 1
 (run,) = lexicon.untrained_runs(study.backbones[0], None, ())
 predictor = lexicon.predictor(ModelContext(study.backbones[0], ()), Store(sys.argv[2]))
 table = items["clerks"].select(ITEMS.names).to_arrow().cast(ITEMS)

@@ -19,8 +19,9 @@ from raybias.errors import ConfigError, DataError, ModelError, PlanError
 from raybias.planning.costs import Machine, costs_of
 from raybias.planning.description import describe
 from raybias.planning.inventory import assumed
-from raybias.planning.plan import Plan, in_style, plan, read_items
+from raybias.planning.plan import Plan, plan
 from raybias.planning.preflight import check_rewritten
+from raybias.planning.prepared import PreparedStudy, in_style, read_items
 from raybias.planning.shards import STYLED, chunks_of, missing
 from raybias.probes.pairs.items import pair_items
 from raybias.probes.styles.rewriting import rewritten_pairs
@@ -67,7 +68,7 @@ def study(folder: Path, *, styles: Any = None, **change: Any) -> Study:
 
 
 def planned(folder: Path, machine: str = SMALL, **change: Any) -> Plan:
-    return plan(study(folder, **change), assumed(machine))
+    return plan(PreparedStudy.of(study(folder, **change)), assumed(machine))
 
 
 def test_a_plan_shows_the_stage_and_counts_its_pairs(folder: Path) -> None:
@@ -76,7 +77,7 @@ def test_a_plan_shows_the_stage_and_counts_its_pairs(folder: Path) -> None:
     assert (stage.chunks, stage.replicas_max, stage.threads, stage.gpus) == (2, 2, 1, 0)
     assert (stage.tokens_per_batch, stage.pairs) == (512, {"mine": 70})
     assert made.items == {"mine": 140}
-    shown = describe(made, costs_of(study(folder), made, Machine()))
+    shown = describe(made, costs_of(PreparedStudy.of(study(folder)), made, Machine()))
     assert "rewrite as formal with t5, judged by judge (mirror): mine 70 pairs" in shown
     assert "2 replicas, each 1 CPU; 2 chunks, 512 tokens at a time" in shown
     assert shown.index("rewrite as formal") < shown.index("score with gpt2")
@@ -125,9 +126,10 @@ def test_chunks_are_files_that_equal_the_pairs_rewritten_at_once(
     folder: Path, tmp_path: Path
 ) -> None:
     chosen = study(folder, paired="separate")
-    made = plan(chosen, assumed(SMALL))
+    prepared = PreparedStudy.of(chosen)
+    made = plan(prepared, assumed(SMALL))
     options, stage = chosen.styles.rewriting["formal"], made.rewrite("formal")
-    items, store = read_items(chosen), Store(tmp_path)
+    items, store = prepared.data.items, Store(tmp_path)
     originals = in_style(chosen, "formal", items)["mine"]
     work = StyleRewriting(style="formal", options=options, paired=stage.paired, seed=0)
     context = ModelContext(options.spec(), (), tokens_per_batch=stage.tokens_per_batch)
@@ -162,7 +164,7 @@ def test_chunks_are_files_that_equal_the_pairs_rewritten_at_once(
         f"rewrite as formal with t5: {written['kept'].sum()} of 70 pairs keep their original, for"
         " which nothing adequate was drawn"
     ]
-    check_rewritten(chosen, whole)
+    check_rewritten(prepared, whole)
     longer = whole["mine"].with_columns(pl.col("sent_more") + " w1" * 520)
     with pytest.raises(ModelError, match="texts are longer than"):
-        check_rewritten(chosen, {"mine": longer})
+        check_rewritten(prepared, {"mine": longer})

@@ -32,6 +32,7 @@ from raybias.errors import (
 )
 from raybias.methods.prediction import Labelling, Shard, prediction_rows
 from raybias.planning.preflight import check_inputs, check_references
+from raybias.planning.prepared import PreparedStudy
 from raybias.planning.shards import missing, shards_of
 from raybias.probes.planted import Plant
 from raybias.runtime.progress import Reporter
@@ -290,16 +291,17 @@ def gap_rows(*flagged: tuple[str, str, float]) -> pl.DataFrame:
     ],
 )
 def test_reference_groups_are_checked_before_any_work(
-    chosen: dict[str, list[str]], message: str
+    chosen: dict[str, list[str]], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     items = pl.DataFrame({"attribute": ["age"] * 3, "group": ["old", "young", schema.UNMARKED]})
     mine = {"source": "file", "name": "mine", "data": "mine.csv"}
     check_references(
         study(probes=[{**mine, "reference_groups": {"age": ["old"]}}]), {"mine": items}
     )
+    monkeypatch.setattr("raybias.planning.prepared.read_items", lambda study: {"mine": items})
     # Neither a model nor a training sentence is there to be looked at.
     with pytest.raises(ConfigError, match=message):
-        check_inputs(study(probes=[{**mine, "reference_groups": chosen}]), {"mine": items}, {})
+        check_inputs(PreparedStudy.of(study(probes=[{**mine, "reference_groups": chosen}])))
 
 
 def test_the_demonstration_knows_what_was_planted() -> None:

@@ -107,7 +107,8 @@ class AdapterTrainer(ABC):
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Tokenise texts as the method reads them."""
-        return self.method.encode(self.encoder, texts)
+        written = self.method.written(texts)
+        return self.encoder.encode(written, append_eos=self.method.ends_with_eos)
 
     def prepare(self, rows: Sequence[Sequence[int]]) -> list[PackedSequence]:
         """Put rows into the sequences that `logits` reads: here each row by itself."""

@@ -105,7 +105,7 @@ class AdequacyModel:
     ) -> Tensor:
         """Apply `read` to every row; return its results in the rows' order, on the CPU."""
         rows: list[list[int]] = inputs["input_ids"]
-        check_lengths(rows, context=self._context, names=names)
+        check_lengths([*map(len, rows)], context=self._context, names=names)
         types: list[list[int]] | None = inputs.get("token_type_ids")
 
         def work(batch: Batch) -> Tensor:

@@ -278,7 +278,9 @@ def _check_rows(
             where=backbone.spec.id,
             cure="leave those pairs out",
         )
-    check_lengths(rows, context=backbone.context, taken=taken, by="begin token", names=names)
+    check_lengths(
+        [*map(len, rows)], context=backbone.context, taken=taken, by="begin token", names=names
+    )
 
 
 def _check_numbers(

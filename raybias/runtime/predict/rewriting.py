@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from raybias.config import Rewriting, Study
 from raybias.methods.prediction import Shard, ShardResult
-from raybias.planning.plan import Plan, in_style
+from raybias.planning.plan import Plan
+from raybias.planning.prepared import in_style
 from raybias.planning.shards import REWRITING, STYLED, Chunk, chunks_of, missing
 from raybias.planning.stage_plans import RewritePlan
 from raybias.probes.styles.rewriting import rewritten_pairs
@@ -104,7 +105,6 @@ def rewrite_items(
 
     Parameters
     ----------
-    study: resolved.
     items: per probe, with the originals where rewritten pairs will stand.
     app: prefix of the Serve applications' names.
 
