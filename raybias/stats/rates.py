@@ -47,7 +47,8 @@ def rates(
         table.select(pl.exclude("hits"), value=value).select(VALUES.names()) for table in tables
     ]
     more = [] if values is None else [values.filter(pl.col("rate").is_in(list(metrics)))]
-    return pl.concat([table.cast(VALUES) for table in (*found, *more)]).sort(*by, "rate")
+    none = pl.DataFrame(schema=VALUES)
+    return pl.concat([none, *(table.cast(VALUES) for table in (*found, *more))]).sort(*by, "rate")
 
 
 def accuracies(cells: pl.DataFrame) -> pl.DataFrame:

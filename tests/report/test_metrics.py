@@ -13,6 +13,7 @@ from raybias import stats
 from raybias.cli import main
 from raybias.errors import ConfigError
 from raybias.planning.preflight import check_inputs
+from raybias.planning.prepared import PreparedStudy
 from raybias.registry import Share, metric
 from raybias.report import write_report
 from raybias.report.tables import write_tables
@@ -109,7 +110,7 @@ def test_other_metrics_change_no_number_of_the_two_rates(tmp_path: Path) -> None
 def test_a_metric_that_nobody_registered_is_refused_before_any_work(tmp_path: Path) -> None:
     study = make_study(statistics={"metrics": ["false_alarms"]})
     with pytest.raises(ConfigError, match="no metric 'false_alarms'; choose from accuracy, neg"):
-        check_inputs(study, {}, {})
+        check_inputs(PreparedStudy.of(study))
     store = write_out(tmp_path, study)
     with pytest.raises(ConfigError, match="no metric"):
         write_tables(store, study)
