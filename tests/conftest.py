@@ -11,7 +11,7 @@ from hypothesis import settings
 
 # The same cases each time, so that a change fails for what it did; `long` looks for new ones.
 settings.register_profile("tests", max_examples=40, derandomize=True, deadline=None)
-settings.register_profile("fast", max_examples=10, derandomize=True, deadline=None)
+settings.register_profile("fast", max_examples=5, derandomize=True, deadline=None)
 settings.register_profile("long", max_examples=2500)
 settings.load_profile("tests")
 

@@ -89,7 +89,11 @@ def to_svg(figure: Figure, *, title: str, description: str) -> str:
     """Return the figure as SVG with a title and description for those who cannot see it."""
     stream = io.BytesIO()
     empty = {"Date": None, "Creator": None, "Format": None, "Type": None}
-    figure.savefig(stream, format="svg", metadata=empty)
+    # Laid out, then drawn once: `savefig` draws a figure that has a layout engine twice.
+    if layout := figure.get_layout_engine():
+        layout.execute(figure)
+    figure.set_layout_engine("none")
+    FigureCanvasSVG(figure).print_svg(stream, metadata=empty)  # type: ignore[no-untyped-call]
     drawn = stream.getvalue().decode("utf-8")
     opening = drawn.index("<svg ")
     inside = drawn.index(">", opening)

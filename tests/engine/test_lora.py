@@ -154,6 +154,7 @@ def test_peft_opens_an_adapter_and_gives_the_same_logits(kind: str, tmp_path: Pa
     torch.testing.assert_close(expected_NL, logits_NL, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.long
 def test_dropout_depends_on_neither_pack_nor_budget(tmp_path: Path) -> None:
     method = METHOD.model_copy(update={"dropout": 0.3})
     both = classifiers.finished(tuner("opt", tmp_path, [unit(1), unit(2)], method, budget=100))

@@ -28,6 +28,8 @@ from raybias.methods import EarlyStop, SoftPrompt
 from raybias.storage import Store
 
 LABEL_IDS = (2, 3, 4)
+TUNED = [pytest.param(kind, marks=pytest.mark.long) for kind in backbones.TUNED if kind != "opt"]
+TUNED.append(pytest.param("opt"))
 METHOD = SoftPrompt(
     prompt_length=4,
     init_std=0.3,
@@ -101,7 +103,7 @@ def plain_run(model: LoadedBackbone, trial: Trial, method: SoftPrompt, steps: in
     return delta_PD.detach()
 
 
-@pytest.mark.parametrize("kind", backbones.TUNED)
+@pytest.mark.parametrize("kind", TUNED)
 def test_a_pack_equals_its_runs_alone_and_plain_torch(
     kind: str, backbone: Callable[[str], LoadedBackbone]
 ) -> None:
@@ -119,7 +121,7 @@ def test_a_pack_equals_its_runs_alone_and_plain_torch(
         torch.testing.assert_close(delta(run), plain_PD, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("kind", backbones.TUNED)
+@pytest.mark.parametrize("kind", TUNED)
 def test_runs_stop_at_the_same_steps_in_a_pack_and_alone(
     kind: str, backbone: Callable[[str], LoadedBackbone]
 ) -> None:

@@ -173,6 +173,7 @@ def test_an_out_made_before_still_has_a_report(tmp_path: Path) -> None:
     assert "Templates farthest" in text
 
 
+@pytest.mark.long
 def test_thousands_of_evaluations_draw_as_a_few_hundred_means(out: Path) -> None:
     losses = list(np.arange(5001.0))
     x, y, size = thinned(losses, range(5, 5 * 5002, 5))
@@ -192,6 +193,7 @@ def test_thousands_of_evaluations_draw_as_a_few_hundred_means(out: Path) -> None
     assert run_figures(load_runs(Store(out)), many.methods)
 
 
+@pytest.mark.long
 def test_marked_figures_are_valid_and_repeatable(out: Path) -> None:
     table = write_tables(Store(out), marked_study())["markedness"]
     drawn = marked_figures(table, level=0.95)

@@ -210,6 +210,7 @@ def test_a_study_file_alone_is_enough(tmp_path: Path) -> None:
     assert all(group in page_of(store).text for group in GROUPS)
 
 
+@pytest.mark.long
 def test_reports_need_neither_torch_nor_ray(tmp_path: Path) -> None:
     study = make_study()
     write_out(tmp_path, study)

@@ -25,6 +25,7 @@ def text_of(store: Store) -> str:
     return " ".join(page_of(store).text.split())
 
 
+@pytest.mark.long
 def test_pairs_alone_make_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = write_pair_out(tmp_path, pair_study())
     with pytest.raises(SystemExit) as stop:
