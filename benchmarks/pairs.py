@@ -134,7 +134,7 @@ def one_copy(model: Any, tokenizer: Any, pairs: Sequence[Pair]) -> list[float]:
 
 
 def whole_sentences(scorer: MaskedScorer, texts: Sequence[str]) -> list[float]:
-    """Sums over all tokens of each sentence, ours."""
+    """Sum over all tokens of each sentence, ours."""
     rows = scorer.backbone.tokenizer(list(texts))["input_ids"]
     asked = [(row, place) for row in rows for place in range(1, len(row) - 1)]
     values = iter(scorer.log_probs(asked).tolist())
@@ -142,7 +142,7 @@ def whole_sentences(scorer: MaskedScorer, texts: Sequence[str]) -> list[float]:
 
 
 def by_minicons(scorer: Any, texts: Sequence[str], *, batch: int) -> list[float]:
-    """The same by minicons, sentences of like length together."""
+    """Compute the same by minicons, sentences of like length together."""
     order = sorted(range(len(texts)), key=lambda n: -len(texts[n]))
     found = [0.0] * len(texts)
     for first in range(0, len(order), batch):
@@ -170,7 +170,7 @@ def sides_of(found: Sequence[Any]) -> list[float]:
 
 
 def gap(values: Sequence[float], ours: Sequence[float]) -> str:
-    """The largest relative distance, and how many decisions between neighbours are the same."""
+    """Return the largest relative distance, and how many decisions between neighbours are the same."""
     one, two = (np.array(each).reshape(-1, 2) for each in (values, ours))
     same = np.sign(one[:, 0] - one[:, 1]) == np.sign(two[:, 0] - two[:, 1])
     far = np.abs(one - two) / np.maximum(np.abs(two), 1.0)

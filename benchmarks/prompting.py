@@ -53,10 +53,10 @@ class Writer(Protocol):
     """A side that writes texts."""
 
     def __call__(self, prompts: Sequence[str], new: int) -> list[str]:
-        """What follows each prompt, `new` tokens long."""
+        """Return what follows each prompt, `new` tokens long."""
 
     def reason(self, texts: Sequence[str]) -> list[str]:
-        """The answer to each text after a reasoning."""
+        """Return the answer to each text after a reasoning."""
 
 
 class Ours:
@@ -234,7 +234,7 @@ def coreference(
 
 
 def asked(winobias: Path | None, count: int) -> list[list[str]]:
-    """The six prompts of each of `count` sentences, evenly drawn where WinoBias is given."""
+    """Return six prompts of each of `count` sentences, evenly drawn where WinoBias is given."""
     if winobias is None:
         texts, _ = workload.sentences(None, count)
         return [list(coreference_prompts(text, "he").values()) for text in texts]

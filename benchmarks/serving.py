@@ -62,7 +62,7 @@ class Client:
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[aiohttp.ClientSession]:
-        """A session of the right token."""
+        """Open a session with the right token."""
         async with aiohttp.ClientSession(
             headers={"Authorization": f"Bearer {TOKEN}"},
             timeout=aiohttp.ClientTimeout(HANG_S),
@@ -98,7 +98,7 @@ class Client:
         return replies
 
     async def arriving(self, rate: float, seconds: float) -> tuple[list[Reply], Reply]:
-        """Requests at even distances, and in their midst one with a wrong token."""
+        """Send requests at even distances, and in their midst one with a wrong token."""
         async with self.session() as session:
             begun, calls = time.perf_counter(), []
             for number in range(int(rate * seconds)):
@@ -109,7 +109,7 @@ class Client:
 
 
 def fill(store: Store, folder: Path, dtype: str, width: int) -> None:
-    """An OUT with two runs."""
+    """Make an OUT with two runs."""
     spec = Backbone.model_validate({"id": str(folder), "name": "m", "dtype": dtype})
     study = Study(
         name="serving",
@@ -129,7 +129,7 @@ def fill(store: Store, folder: Path, dtype: str, width: int) -> None:
 
 
 def row_of(factor: float, rate: float, seconds: float, replies: list[Reply]) -> tuple[object, ...]:
-    """A line of the table."""
+    """Format a line of the table."""
     answered = sorted(reply.seconds for reply in replies if reply.status == 200)
     refused = [reply.seconds for reply in replies if reply.status == 503]
     others = Counter(reply.status for reply in replies if reply.status not in (200, 503))
@@ -142,7 +142,7 @@ def row_of(factor: float, rate: float, seconds: float, replies: list[Reply]) -> 
 
 
 async def measure(client: Client, seconds: float) -> tuple[list[tuple[object, ...]], float, int]:
-    """The table's lines, the capacity in requests per second, and what a wrong token got."""
+    """Return the table's lines, the capacity in requests per second, and what a wrong token got."""
     await client.steady(3, 4)
     begun = time.perf_counter()
     steady = await client.steady(seconds, 4)

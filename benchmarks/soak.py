@@ -213,7 +213,7 @@ def _title(process: psutil.Process) -> str:
 
 
 def leftovers(out: Path) -> list[str]:
-    """What a finished study left in the cluster or in OUT, after a moment's patience."""
+    """List what a finished study left in the cluster or in OUT, after a moment's patience."""
     for _ in range(40):
         groups = ray.util.placement_group_table().values()
         found = [f"placement group {each['name']}" for each in groups if each["state"] != "REMOVED"]
@@ -230,7 +230,7 @@ def leftovers(out: Path) -> list[str]:
 
 
 def small_study() -> Study:
-    """The demonstration's study, cut to seconds."""
+    """Return the demonstration's study, cut to seconds."""
     text = files("raybias").joinpath("assets/demo.yaml").read_text("utf-8")
     study = yaml.safe_load(text)
     study["methods"][0] |= {
@@ -255,7 +255,7 @@ class Nothing:
     """A replica that answers with what it is asked."""
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        """The same row."""
+        """Return the same row."""
         return row
 
 
@@ -266,12 +266,12 @@ class Caller:
         self.handle = ray_serve.get_app_handle(app)
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        """What a replica answers."""
+        """Answer as a replica does."""
         return dict(self.handle.remote(row).result())
 
 
 def do_nothing(config: dict[str, Any]) -> None:
-    """What a worker of the peer does."""
+    """Work as a worker of the peer does."""
 
 
 def ray_alone(name: str, rows: int, place: Path) -> None:

@@ -46,7 +46,7 @@ def opt(width: int, layers: int, heads: int, **more: Any) -> PretrainedConfig:
 
 
 def gated(kind: str, width: int, layers: int, heads: int, **more: Any) -> PretrainedConfig:
-    """A decoder with gated blocks: Llama and its kin."""
+    """Configure a decoder with gated blocks: Llama and its kin."""
     sizes = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads}
     return AutoConfig.for_model(kind, **sizes, **{"num_key_value_heads": heads, **more})
 
@@ -66,7 +66,7 @@ def roberta(width: int, layers: int, heads: int) -> PretrainedConfig:
 
 
 def architectures() -> dict[str, PretrainedConfig]:
-    """The configuration of every backbone of the studies, by its name."""
+    """Return the configuration of every backbone of the studies, by its name."""
     old = {"vocab_size": 32000, "max_position_embeddings": 2048}
     second = {"vocab_size": 32000, "max_position_embeddings": 4096}
     small, large = {"intermediate_size": 11008}, {"intermediate_size": 13824}
@@ -103,7 +103,7 @@ def architectures() -> dict[str, PretrainedConfig]:
 
 
 def local_study(job: str, data: Path, models: Path) -> tuple[Study, list[str]]:
-    """A job's study with its models and data taken from folders, and what stands for what."""
+    """Load a job's study with its models and data taken from folders, and what stands for what."""
     path = Path(__file__).parents[1] / "jobs" / f"{job}.yaml"
     content: dict[str, Any] = yaml.safe_load(path.read_text("utf-8"))
     notes = []
@@ -183,7 +183,7 @@ def page(data: Path, models: Path) -> str:
 
 
 def arithmetic(made: Plan, costs: Costs) -> str:
-    """What `raybias plan` prints of one backbone."""
+    """Return what `raybias plan` prints of one backbone."""
     own = replace(
         made,
         tuning=tuple(each for each in made.tuning if each.backbone == SHOWN),
