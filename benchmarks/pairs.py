@@ -170,7 +170,7 @@ def sides_of(found: Sequence[Any]) -> list[float]:
 
 
 def gap(values: Sequence[float], ours: Sequence[float]) -> str:
-    """Return the largest relative distance, and how many decisions between neighbours are the same."""
+    """Return the largest relative distance and the share of equal decisions between neighbours."""
     one, two = (np.array(each).reshape(-1, 2) for each in (values, ours))
     same = np.sign(one[:, 0] - one[:, 1]) == np.sign(two[:, 0] - two[:, 1])
     far = np.abs(one - two) / np.maximum(np.abs(two), 1.0)
