@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 
-.PHONY: demo test slow chaos lint types env clean
+.PHONY: demo test fast coverage slow chaos lint types docs dist env clean
 
 demo: $(READY)  ## Install, and find the bias that is planted in the embedded model.
 	$(BIN)/raybias demo --out out/demo
@@ -16,6 +16,14 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 test: $(READY)  ## Install, and pass the tests.
 	$(PYTEST) --numprocesses 3 --dist loadfile --no-loadscope-reorder
+
+# Fewer cases, architectures and long checks than `make test`, and no room left out but Ray's.
+fast: $(READY)  ## The tests below Ray, in less than a minute.
+	$(PYTEST) --ignore tests/cluster --ignore tests/chaos -m 'not slow and not long' \
+		--hypothesis-profile fast --numprocesses logical --dist loadfile
+
+coverage: $(READY)  ## The tests with their line and branch coverage; fails below pyproject's floor.
+	$(MAKE) test PYTEST="$(PYTEST) --cov --cov-report term --cov-report html"
 
 slow: $(READY) .moto/.installed  ## The long checks.
 	RAYBIAS_MOTO=$(CURDIR)/.moto/bin/moto_server $(PYTEST) -m slow
@@ -36,6 +44,24 @@ lint: $(READY)  ## Style, and which room may import which.
 types: $(READY)
 	$(BIN)/mypy
 
+# A wheel that passes here is the one that is published: it is read by twine, and installed with its
+# dependencies where nothing of this checkout is.
+dist: .dist/.installed  ## Build and check wheel and sdist.
+	rm -rf dist .dist/fresh
+	.dist/bin/python -m build
+	.dist/bin/twine check --strict dist/*
+	$(PYTHON) -m venv .dist/fresh
+	.dist/fresh/bin/pip install --quiet --constraint constraints.txt dist/*.whl
+	cd .dist && fresh/bin/raybias --help && fresh/bin/raybias probes list
+
+.dist/.installed: Makefile
+	$(PYTHON) -m venv .dist
+	.dist/bin/pip install --quiet build==1.6.1 twine==7.0.0
+	touch $@
+
+docs: $(READY)  ## Generate docs/reference from the package.
+	$(BIN)/python docs/reference.py
+
 env: $(READY)
 
 $(READY): pyproject.toml constraints.txt
@@ -44,4 +70,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $(READY)
 
 clean:
-	rm -rf $(VENV) .moto out build *.egg-info
+	rm -rf $(VENV) .moto .dist dist out build *.egg-info htmlcov .coverage*

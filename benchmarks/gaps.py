@@ -90,7 +90,7 @@ def make(folder: Path, shard_rows: int) -> int:
 def once(folder: Path, draws: int) -> None:
     """Print wall and processor seconds of each half, peak MiB of this process, and counts."""
     clocks = [(time.perf_counter(), time.process_time())]
-    cells = stats.read_cells([folder])
+    cells = stats.read_counts([folder]).cells
     clocks.append((time.perf_counter(), time.process_time()))
     table = stats.gaps(cells, interval="bootstrap", draws=draws)
     clocks.append((time.perf_counter(), time.process_time()))

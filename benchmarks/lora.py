@@ -37,7 +37,7 @@ def packed(folder: Path, rows: TokenSet, seeds: int, *, dtype: str, device: str)
     method = Lora(
         seeds=tuple(range(seeds)), keep=1, learning_rates=(RATE,), batch_size=8, eval_every=1,
         early_stop=EarlyStop(after_step=10**6), max_steps=10**6,
-    ).resolve("strict")  # fmt: skip
+    )  # fmt: skip
     spec = Backbone.model_validate({"id": str(folder), "dtype": dtype})
     trainer = method.trainer(ModelContext(spec, LABELS, device=device))
     units = [Trial(f"s{seed}", seed, RATE, "final", 1e-4, 5) for seed in method.seeds]

@@ -39,9 +39,10 @@ from raybias.engine.backbone import LoadedBackbone
 from raybias.engine.scoring.masked_logprobs import MaskedScorer, load_masked
 from raybias.engine.scoring.pair_rules import align
 from raybias.engine.scoring.pair_scores import PairScorer
-from raybias.probes.pairs.crows_pairs import SIDES, crows_pairs
-from raybias.probes.styles.rules import RULE_STYLES, styled_pairs
-from raybias.storage import Store
+from raybias.probes.pairs.crows_pairs import crows_pairs
+from raybias.probes.pairs.pair_table import SIDES
+from raybias.probes.styles.rules import styled_pairs
+from raybias.registry import styles
 
 Pair = tuple[str, str]
 
@@ -71,7 +72,7 @@ class Part:
 def pair_texts(crows: Path | None, items: int) -> pl.DataFrame:
     """CrowS-Pairs evenly drawn, or random sentences of like lengths with another word."""
     if crows is not None:
-        return crows_pairs(Store(str(crows))).gather_every(max(1, 1508 // items)).head(items)
+        return crows_pairs(str(crows)).gather_every(max(1, 1508 // items)).head(items)
     texts, _ = workload.sentences(None, items)
     random = np.random.default_rng(1)
     others = []
@@ -85,7 +86,7 @@ def pair_texts(crows: Path | None, items: int) -> pl.DataFrame:
 
 def in_styles(pairs: pl.DataFrame, *, words: bool) -> list[Pair]:
     """All pairs in nine styles; `words` that are random have one case only."""
-    made = [styled_pairs(pairs, style) for style in RULE_STYLES]
+    made = [styled_pairs(pairs, style) for style in styles if styles[style].rule]
     found: list[Pair] = [pair for frame in made for pair in frame.select(SIDES).rows()]
     for change in (str.title, str.lower):
         opening = f"w{len(found)} " if words else ""
@@ -133,7 +134,7 @@ def one_copy(model: Any, tokenizer: Any, pairs: Sequence[Pair]) -> list[float]:
 
 
 def whole_sentences(scorer: MaskedScorer, texts: Sequence[str]) -> list[float]:
-    """Sums over all tokens of each sentence, ours."""
+    """Sum over all tokens of each sentence, ours."""
     rows = scorer.backbone.tokenizer(list(texts))["input_ids"]
     asked = [(row, place) for row in rows for place in range(1, len(row) - 1)]
     values = iter(scorer.log_probs(asked).tolist())
@@ -141,7 +142,7 @@ def whole_sentences(scorer: MaskedScorer, texts: Sequence[str]) -> list[float]:
 
 
 def by_minicons(scorer: Any, texts: Sequence[str], *, batch: int) -> list[float]:
-    """The same by minicons, sentences of like length together."""
+    """Compute the same by minicons, sentences of like length together."""
     order = sorted(range(len(texts)), key=lambda n: -len(texts[n]))
     found = [0.0] * len(texts)
     for first in range(0, len(order), batch):
@@ -169,7 +170,7 @@ def sides_of(found: Sequence[Any]) -> list[float]:
 
 
 def gap(values: Sequence[float], ours: Sequence[float]) -> str:
-    """The largest relative distance, and how many decisions between neighbours are the same."""
+    """Return the largest relative distance and the share of equal decisions between neighbours."""
     one, two = (np.array(each).reshape(-1, 2) for each in (values, ours))
     same = np.sign(one[:, 0] - one[:, 1]) == np.sign(two[:, 0] - two[:, 1])
     far = np.abs(one - two) / np.maximum(np.abs(two), 1.0)

@@ -23,7 +23,7 @@ import typer
 import workload
 
 from raybias.config import Backbone, Verbalizer
-from raybias.engine.adapters.prompt_files import load_soft_prompt, save_soft_prompt
+from raybias.engine.adapters.soft_prompt import load_soft_prompt, save_soft_prompt
 from raybias.engine.scoring.label_scorer import LabelScorer
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.methods import SoftPrompt
@@ -57,7 +57,7 @@ def fill(store: Store, spec: Backbone, *, texts: list[str], runs: int, width: in
 
 
 def bare_loop(store: Store, scorer: LabelScorer, shards: list[Shard]) -> None:
-    """What the same work costs in one process, without files."""
+    """Measure what the same work costs in one process, without files."""
     items = store.read_table("items/probe.parquet")
     for shard in shards:
         texts = items["text"].slice(shard.first_row, shard.rows).to_pylist()

@@ -39,9 +39,8 @@ from raybias.engine.scoring.label_scorer import LabelScorer
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.methods import ChainOfThought, FewShot, ZeroShot
 from raybias.probes.pairs.coreference import coreference_prompts
-from raybias.probes.pairs.winobias import coreference_items
+from raybias.probes.pairs.winobias import winobias as read_winobias
 from raybias.schema import LABELS
-from raybias.storage import Store
 
 TEMPERATURE = 0.8
 ANSWER = 3
@@ -54,10 +53,10 @@ class Writer(Protocol):
     """A side that writes texts."""
 
     def __call__(self, prompts: Sequence[str], new: int) -> list[str]:
-        """What follows each prompt, `new` tokens long."""
+        """Return what follows each prompt, `new` tokens long."""
 
     def reason(self, texts: Sequence[str]) -> list[str]:
-        """The answer to each text after a reasoning."""
+        """Return the answer to each text after a reasoning."""
 
 
 class Ours:
@@ -235,11 +234,11 @@ def coreference(
 
 
 def asked(winobias: Path | None, count: int) -> list[list[str]]:
-    """The six prompts of each of `count` sentences, evenly drawn where WinoBias is given."""
+    """Return six prompts of each of `count` sentences, evenly drawn where WinoBias is given."""
     if winobias is None:
         texts, _ = workload.sentences(None, count)
         return [list(coreference_prompts(text, "he").values()) for text in texts]
-    items = coreference_items(Store(str(winobias)))
+    items = read_winobias(str(winobias))
     drawn = items.gather_every(max(1, items.height // count)).head(count)
     rows = drawn.select("text", "pronoun").rows()
     return [list(coreference_prompts(text, pronoun).values()) for text, pronoun in rows]

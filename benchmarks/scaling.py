@@ -104,7 +104,7 @@ class Idle:
 
 
 def plan_of(replicas: int, *, cpus: float, tokens: int = 4096) -> ScorePlan:
-    """A plan of so many replicas from the start."""
+    """Make a plan of so many replicas from the start."""
     return ScorePlan(
         backbone="m", method="soft_prompt", replicas_min=replicas, replicas_max=replicas,
         threads=1, replica_cpus=cpus, gpus=0, data_cpus=0.5, tokens_per_batch=tokens,
@@ -144,8 +144,16 @@ def _seconds(app: str, shards: list[Shard], plan: ScorePlan, store: Store) -> fl
 
 @contextmanager
 def idle_replicas(plan: ScorePlan, seconds: float, out: str) -> Iterator[str]:
-    """An application of replicas that sleep."""
-    app = replica._deployment(plan)(Idle).bind(seconds, out)
+    """Make an application of replicas that sleep."""
+    counts = (plan.replicas_min, plan.replicas_max)
+    deployment = replica.scorer_deployment(
+        "Scorer",
+        cpus=plan.replica_cpus,
+        gpus=plan.gpus,
+        replicas=counts,
+        scaling={"upscale_delay_s": 1, "downscale_delay_s": 30},
+    )
+    app = deployment(Idle).bind(seconds, out)
     ray_serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
     try:
         replica.deploy(app, "idle")
@@ -169,7 +177,7 @@ def busy() -> dict[str, float]:
 
 
 def idle(place: Path, replicas: int, *, seconds: float, shards_each: int) -> tuple[Costs, float]:
-    """What a shard costs, and shards a second, with so many replicas that sleep `seconds`."""
+    """Measure a shard's cost and shards a second, with so many replicas that sleep `seconds`."""
     store = Store(place / f"idle{replicas}")
     spec = Backbone(id="planted", name="m", dtype="float32")
     rows = workload.items(None, ROWS)
@@ -218,7 +226,7 @@ class Outcome:
 
 
 def simulate(costs: Costs, *, replicas: int, seconds: float, drivers: int = 1) -> Outcome:
-    """A closed queueing network: driver, callers, replicas, storage, and back.
+    """Simulate a closed queueing network: driver, callers, replicas, storage, and back.
 
     Each of `drivers` has its share of the replicas, as studies or backbones side by side have.
     A shard waits for its driver's one thread, a caller's thread and interpreter, a replica, and
@@ -267,7 +275,7 @@ def simulate(costs: Costs, *, replicas: int, seconds: float, drivers: int = 1) -
 
 
 def simulated(costs: Costs) -> str:
-    """The table: efficiency by replicas and seconds of a shard, then what mends it."""
+    """Format the table: efficiency by replicas and seconds of a shard, then what mends it."""
     rows: list[tuple[object, ...]] = []
     for seconds in (0.5, 2.0, 8.0, 32.0):
         found = [simulate(costs, replicas=n, seconds=seconds) for n in (10, 100, 1000)]

@@ -30,11 +30,12 @@ import typer
 import workload
 
 from raybias.config import Backbone, Probe, Study, TrainingSet
-from raybias.engine.adapters.prompt_files import save_soft_prompt
+from raybias.engine.adapters.soft_prompt import save_soft_prompt
 from raybias.methods import SoftPrompt
 from raybias.runtime.ray_session import connected
-from raybias.runtime.serve.app import TOKEN_VARIABLE, Serving, served
+from raybias.runtime.serve.app import TOKEN_VARIABLE, Serving
 from raybias.runtime.serve.http import Limits
+from raybias.runtime.serve.start import served
 from raybias.schema import RUNS
 from raybias.storage import Store
 from raybias.study_record import begin, make_record
@@ -61,7 +62,7 @@ class Client:
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[aiohttp.ClientSession]:
-        """A session of the right token."""
+        """Open a session with the right token."""
         async with aiohttp.ClientSession(
             headers={"Authorization": f"Bearer {TOKEN}"},
             timeout=aiohttp.ClientTimeout(HANG_S),
@@ -97,7 +98,7 @@ class Client:
         return replies
 
     async def arriving(self, rate: float, seconds: float) -> tuple[list[Reply], Reply]:
-        """Requests at even distances, and in their midst one with a wrong token."""
+        """Send requests at even distances, and in their midst one with a wrong token."""
         async with self.session() as session:
             begun, calls = time.perf_counter(), []
             for number in range(int(rate * seconds)):
@@ -108,7 +109,7 @@ class Client:
 
 
 def fill(store: Store, folder: Path, dtype: str, width: int) -> None:
-    """An OUT with two runs."""
+    """Make an OUT with two runs."""
     spec = Backbone.model_validate({"id": str(folder), "name": "m", "dtype": dtype})
     study = Study(
         name="serving",
@@ -116,7 +117,7 @@ def fill(store: Store, folder: Path, dtype: str, width: int) -> None:
         methods=(SoftPrompt(prompt_length=PROMPT, seeds=(1, 2), keep=2),),
         training=(TrainingSet(source="planted"),),
         probes=(Probe(source="planted"),),
-    ).resolve()
+    )
     begin(store, make_record(study, {}, command="benchmark"))
     rows: list[dict[str, Any]] = []
     for seed, run_id in enumerate(RUN_IDS):
@@ -128,7 +129,7 @@ def fill(store: Store, folder: Path, dtype: str, width: int) -> None:
 
 
 def row_of(factor: float, rate: float, seconds: float, replies: list[Reply]) -> tuple[object, ...]:
-    """A line of the table."""
+    """Format a line of the table."""
     answered = sorted(reply.seconds for reply in replies if reply.status == 200)
     refused = [reply.seconds for reply in replies if reply.status == 503]
     others = Counter(reply.status for reply in replies if reply.status not in (200, 503))
@@ -141,7 +142,7 @@ def row_of(factor: float, rate: float, seconds: float, replies: list[Reply]) -> 
 
 
 async def measure(client: Client, seconds: float) -> tuple[list[tuple[object, ...]], float, int]:
-    """The table's lines, the capacity in requests per second, and what a wrong token got."""
+    """Return the table's lines, the capacity in requests per second, and what a wrong token got."""
     await client.steady(3, 4)
     begun = time.perf_counter()
     steady = await client.steady(seconds, 4)

@@ -53,6 +53,7 @@ from scipy import stats
 import raybias
 from raybias.config import Study, parse_study
 from raybias.planning.plan import plan
+from raybias.planning.prepared import PreparedStudy
 from raybias.planning.shards import shards_of
 from raybias.planning.stage_plans import ScorePlan
 from raybias.runtime.inventory import read_inventory
@@ -212,7 +213,7 @@ def _title(process: psutil.Process) -> str:
 
 
 def leftovers(out: Path) -> list[str]:
-    """What a finished study left in the cluster or in OUT, after a moment's patience."""
+    """List what a finished study left in the cluster or in OUT, after a moment's patience."""
     for _ in range(40):
         groups = ray.util.placement_group_table().values()
         found = [f"placement group {each['name']}" for each in groups if each["state"] != "REMOVED"]
@@ -229,7 +230,7 @@ def leftovers(out: Path) -> list[str]:
 
 
 def small_study() -> Study:
-    """The demonstration's study, cut to seconds."""
+    """Return the demonstration's study, cut to seconds."""
     text = files("raybias").joinpath("assets/demo.yaml").read_text("utf-8")
     study = yaml.safe_load(text)
     study["methods"][0] |= {
@@ -237,7 +238,7 @@ def small_study() -> Study:
     }  # fmt: skip
     study["limit"] = 240
     study["resources"] = {"train_workers": 1, "replicas_max": 1, "rows_per_shard": 24}
-    return parse_study(study).resolve()
+    return parse_study(study)
 
 
 def read_again(study: Study, out: Path, scoring: ScorePlan) -> None:
@@ -254,7 +255,7 @@ class Nothing:
     """A replica that answers with what it is asked."""
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        """The same row."""
+        """Return the same row."""
         return row
 
 
@@ -265,12 +266,12 @@ class Caller:
         self.handle = ray_serve.get_app_handle(app)
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        """What a replica answers."""
+        """Answer as a replica does."""
         return dict(self.handle.remote(row).result())
 
 
 def do_nothing(config: dict[str, Any]) -> None:
-    """What a worker of the peer does."""
+    """Work as a worker of the peer does."""
 
 
 def ray_alone(name: str, rows: int, place: Path) -> None:
@@ -320,7 +321,7 @@ def main(
         _system_config=SYSTEM,
     )  # fmt: skip
     with connected():
-        scoring = plan(study, read_inventory()).scoring[0]
+        scoring = plan(PreparedStudy.of(study), read_inventory()).scoring[0]
         held = replica.scorers(
             HELD, scoring, spec=study.backbones[0], methods=study.methods,
             verbalizer=study.verbalizer, out=str(newest), meter=METER,

@@ -75,7 +75,7 @@ def load(folder: Path, *, dtype: str, device: str) -> LoadedBackbone:
 
 
 def load_peer(folder: Path, *, dtype: str, device: str) -> Any:
-    """A peer's frozen model, as a user of transformers loads it."""
+    """Load a peer's frozen model, as a user of transformers does."""
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[dtype])
     return model.eval().to(device)
 
@@ -143,11 +143,11 @@ class Timings:
     processor: dict[str, list[float]]
 
     def median(self, name: str) -> float:
-        """The contender's median wall seconds."""
+        """Return the contender's median wall seconds."""
         return statistics.median(self.wall[name])
 
     def busy(self, name: str) -> float:
-        """The contender's median processor seconds."""
+        """Return the contender's median processor seconds."""
         return statistics.median(self.processor[name])
 
     def effective(self, name: str, device: str) -> float:
@@ -159,7 +159,7 @@ class Timings:
         return self.median(slow) / self.median(fast)
 
     def busy_ratio(self, slow: str, fast: str) -> float:
-        """The same by medians of processor seconds."""
+        """Return the same by medians of processor seconds."""
         return self.busy(slow) / self.busy(fast)
 
 
@@ -234,7 +234,7 @@ def distinct_tokens(rows: Iterable[Sequence[int]]) -> int:
 
 
 def peak_tflops(dtype: str, device: str) -> float:
-    """What a large matrix product reaches here and now, in TFLOP/s; as `Timings.effective`."""
+    """Measure what a large matrix product reaches here and now, in TFLOP/s."""
     size = 8192 if _is_cuda(device) else 2048
     a = torch.randn(size, size, device=device, dtype=DTYPES[dtype])
     product = {"a @ a": lambda _turn: a @ a}
@@ -263,7 +263,7 @@ def _processor() -> str:
 
 
 def markdown(rows: Sequence[tuple[object, ...]], headers: tuple[str, ...]) -> str:
-    """A Markdown table."""
+    """Format a Markdown table."""
     return tabulate(rows, headers=headers, tablefmt="github", floatfmt=".2f")
 
 

@@ -19,13 +19,14 @@ import yaml
 from tabulate import tabulate
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 
-from raybias.cli.plan import describe
 from raybias.config import Study, parse_study
 from raybias.engine.memory import total
 from raybias.errors import PlanError
 from raybias.planning.costs import UTILISATION, Costs, Machine, costs_of
+from raybias.planning.description import describe
 from raybias.planning.inventory import assumed, size
 from raybias.planning.plan import Plan, plan
+from raybias.planning.prepared import PreparedStudy
 from raybias.planning.stage_plans import Stage
 
 JOBS: Final = ("soft_prompt", "template_probes", "style")
@@ -45,7 +46,7 @@ def opt(width: int, layers: int, heads: int, **more: Any) -> PretrainedConfig:
 
 
 def gated(kind: str, width: int, layers: int, heads: int, **more: Any) -> PretrainedConfig:
-    """A decoder with gated blocks: Llama and its kin."""
+    """Configure a decoder with gated blocks: Llama and its kin."""
     sizes = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads}
     return AutoConfig.for_model(kind, **sizes, **{"num_key_value_heads": heads, **more})
 
@@ -65,7 +66,7 @@ def roberta(width: int, layers: int, heads: int) -> PretrainedConfig:
 
 
 def architectures() -> dict[str, PretrainedConfig]:
-    """The configuration of every backbone of the studies, by its name."""
+    """Return the configuration of every backbone of the studies, by its name."""
     old = {"vocab_size": 32000, "max_position_embeddings": 2048}
     second = {"vocab_size": 32000, "max_position_embeddings": 4096}
     small, large = {"intermediate_size": 11008}, {"intermediate_size": 13824}
@@ -102,7 +103,7 @@ def architectures() -> dict[str, PretrainedConfig]:
 
 
 def local_study(job: str, data: Path, models: Path) -> tuple[Study, list[str]]:
-    """A job's study with its models and data taken from folders, and what stands for what."""
+    """Load a job's study with its models and data taken from folders, and what stands for what."""
     path = Path(__file__).parents[1] / "jobs" / f"{job}.yaml"
     content: dict[str, Any] = yaml.safe_load(path.read_text("utf-8"))
     notes = []
@@ -116,7 +117,7 @@ def local_study(job: str, data: Path, models: Path) -> tuple[Study, list[str]]:
             if not (data / source).exists():
                 section |= {"source": "sst5", "name": source, "data": str(data / "sst5")}
                 notes.append(f"{source} is counted with the rows and lengths of sst5.")
-    return parse_study(content, where=str(path)).resolve(), notes
+    return parse_study(content, where=str(path)), notes
 
 
 def summary(made: Plan, costs: Costs) -> str:
@@ -158,17 +159,18 @@ def page(data: Path, models: Path) -> str:
     ]
     for job in JOBS:
         study, notes = local_study(job, data, models)
+        prepared = PreparedStudy.of(study)
         for cluster, nodes in CLUSTERS.items():
             parts += [
                 f"## {job} on {cluster}",
                 f"    raybias plan jobs/{job}.yaml --assume {nodes}",
             ]
             try:
-                made = plan(study, assumed(nodes))
+                made = plan(prepared, assumed(nodes))
             except PlanError as error:
                 parts.append(f"Refused: {error}")
                 continue
-            costs = costs_of(study, made, Machine())
+            costs = costs_of(prepared, made, Machine())
             parts += [*notes, summary(made, costs)]
             if costs.hours is not None:
                 gathered = sum(cost.gathered for cost in costs.stages.values())
@@ -181,14 +183,14 @@ def page(data: Path, models: Path) -> str:
 
 
 def arithmetic(made: Plan, costs: Costs) -> str:
-    """What `raybias plan` prints of one backbone."""
+    """Return what `raybias plan` prints of one backbone."""
     own = replace(
         made,
         tuning=tuple(each for each in made.tuning if each.backbone == SHOWN),
         scoring=tuple(each for each in made.scoring if each.backbone == SHOWN),
     )
     stages = {key: cost for key, cost in costs.stages.items() if key[0] == SHOWN}
-    return f"```text\n{describe(own, Costs(stages, ()))}\n```"
+    return f"```text\n{describe(own, Costs(stages))}\n```"
 
 
 def write_models(folder: Path, tokenizer: Path, configs: Mapping[str, PretrainedConfig]) -> None:

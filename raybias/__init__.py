@@ -4,7 +4,25 @@ The names below are the public interface; everything else may change. Importing 
 package loads neither torch nor Ray.
 """
 
-from raybias.api import gaps, load_study, open, plan, probe_items, run, write_report
+from raybias.api import (
+    check_data,
+    corpus_counts,
+    data_sets,
+    demo,
+    doctor,
+    download_data,
+    gaps,
+    load_study,
+    open,
+    pair_items,
+    pairs,
+    plan,
+    probe_items,
+    run,
+    serve,
+    study_schema,
+    write_report,
+)
 from raybias.config import Backbone, PairProbe, Probe, Study, TrainingSet
 from raybias.errors import BadInput, RaybiasError, WorkFailed
 from raybias.methods import (
@@ -12,6 +30,7 @@ from raybias.methods import (
     Coreference,
     FewShot,
     Full,
+    Ia3,
     Lora,
     PairScore,
     SoftPrompt,
@@ -26,6 +45,7 @@ __all__ = [
     "Coreference",
     "FewShot",
     "Full",
+    "Ia3",
     "Lora",
     "PairProbe",
     "PairScore",
@@ -37,11 +57,21 @@ __all__ = [
     "TrainingSet",
     "WorkFailed",
     "ZeroShot",
+    "check_data",
+    "corpus_counts",
+    "data_sets",
+    "demo",
+    "doctor",
+    "download_data",
     "gaps",
     "load_study",
     "open",
+    "pair_items",
+    "pairs",
     "plan",
     "probe_items",
     "run",
+    "serve",
+    "study_schema",
     "write_report",
 ]

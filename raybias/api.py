@@ -6,20 +6,50 @@ neither torch nor Ray.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
-from raybias.config import Probe, Profile, Study, load_study
+from raybias.config import (
+    Interval,
+    PairProbe,
+    Probe,
+    Profile,
+    Study,
+    StyleOptions,
+    load_study,
+    study_schema,
+)
+from raybias.probes.catalogue import check_data, data_sets, download_data
 from raybias.results import Results
 from raybias.storage import Store
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from raybias.planning.plan import Plan
+    from raybias.planning.description import StudyPlan
+    from raybias.runtime.serve.security_audit import Finding
 
-__all__ = ["gaps", "load_study", "open", "plan", "probe_items", "run", "write_report"]
+__all__ = [
+    "check_data",
+    "corpus_counts",
+    "data_sets",
+    "demo",
+    "doctor",
+    "download_data",
+    "gaps",
+    "load_study",
+    "open",
+    "pair_items",
+    "pairs",
+    "plan",
+    "probe_items",
+    "run",
+    "serve",
+    "study_schema",
+    "write_report",
+]
 
 
 def run(
@@ -34,7 +64,7 @@ def run(
     address: of a Ray cluster; None takes RAY_ADDRESS, or starts Ray on this machine.
     command: recorded in OUT/study.yaml.
 
-    Returns what the study found, to be read from OUT.
+    Returns the results, which are read from OUT.
 
     Raises
     ------
@@ -45,9 +75,9 @@ def run(
     from raybias.runtime.tracking import track_tables
 
     run_study(study, out, address=address, command=command)
-    write_report(out)
+    results = write_report(out)
     track_tables(study, Store(out))
-    return Results(out)
+    return results
 
 
 def open(out: str | Path) -> Results:
@@ -60,37 +90,74 @@ def open(out: str | Path) -> Results:
     return Results(out)
 
 
-def plan(study: Study, *, out: str | Path | None = None, address: str | None = None) -> Plan:
-    """What would run where, without loading a model.
+def plan(
+    study: Study,
+    *,
+    out: str | Path | None = None,
+    address: str | None = None,
+    assume: Sequence[str] = (),
+    peak_tflops: float | None = None,
+    utilisation: float = 0.3,
+) -> StudyPlan:
+    """Plan what would run where and what it costs, without loading a model; print the result.
+
+    Parameters
+    ----------
+    out: folder or URI that results will go to; checked too.
+    address: of a Ray cluster; None plans for this machine.
+    assume: nodes to plan for, such as `nodes=4,cpus=32,memory=256GiB`, one text for each kind.
+    peak_tflops: peak of one device; None looks it up by the kind of GPU.
+    utilisation: fraction of the peak that costs assume.
 
     Raises
     ------
     BadInput: what `run` would refuse before any work.
     PlanError: the machine or cluster cannot hold it.
     """
-    from raybias.planning.inventory import with_autoscaled_nodes
-    from raybias.planning.plan import plan as decide
+    from raybias.errors import ConfigError
+    from raybias.planning.costs import Machine, costs_of
+    from raybias.planning.description import StudyPlan
+    from raybias.planning.inventory import assumed, with_autoscaled_nodes
+    from raybias.planning.plan import plan as make_plan
     from raybias.runtime.inventory import read_inventory
     from raybias.runtime.study import prepare
 
-    record, _ = prepare(study.resolve(), None if out is None else Store(out))
-    study = record.study
-    there = read_inventory(address, products=study.undecided)
-    inventory = with_autoscaled_nodes(there, study.resources.nodes)
-    return decide(study, inventory, out=None if out is None else str(out))
+    if address is not None and assume:
+        raise ConfigError("--address and --assume exclude each other", cure="give one")
+    prepared = prepare(study, None if out is None else Store(out))
+    if assume:
+        inventory = assumed(*assume)
+    else:
+        there = read_inventory(address, products=prepared.study.undecided)
+        inventory = with_autoscaled_nodes(there, study.resources.nodes)
+    planned = make_plan(prepared, inventory, out=None if out is None else str(out))
+    return StudyPlan(planned, costs_of(prepared, planned, Machine(peak_tflops, utilisation)))
+
+
+def demo(
+    out: str | Path = "out/demo", *, address: str | None = None, command: str = "raybias.demo"
+) -> Results:
+    """Run the embedded calibration, whose planted bias is known.
+
+    Parameters
+    ----------
+    out, address, command: as for `run`.
+    """
+    from raybias.runtime.demo import run_demo
+
+    run_demo(out, address=address, command=command)
+    return write_report(out)
 
 
 def write_report(
     out: str | Path, *, profile: Profile | None = None, corpus: str | None = None
-) -> pl.DataFrame:
-    """Make the tables, figures and page of an OUT again from its files.
+) -> Results:
+    """Write the tables, figures and page of an OUT again from its files.
 
     Parameters
     ----------
     profile: states the statistics by this profile; how runs were tuned stays as it was.
     corpus: counts of `raybias corpus`, to set beside the gaps; copied into OUT.
-
-    Returns the gaps (`schema.GAPS`), none where the study reads pairs alone.
 
     Raises
     ------
@@ -104,16 +171,20 @@ def write_report(
         study = report.restated(study, profile)
     if corpus is not None:
         report.add_corpus(store, corpus)
-    return report.write_report(store, study)
+    report.write_report(store, study)
+    return Results(out)
 
 
 def gaps(
     files: Sequence[str | Path],
     *,
     profile: Profile | None = None,
+    interval: Interval | None = None,
     reference_groups: Mapping[str, Sequence[str]] | None = None,
+    metrics: Sequence[str] = (),
+    out: str | Path | None = None,
 ) -> pl.DataFrame:
-    """Gaps (`schema.GAPS`) of prediction files: Kohankhaki2024's TSV, our Parquet, or an OUT.
+    """Compute gaps (`schema.GAPS`) of prediction files: Kohankhaki2024's TSV, our Parquet, an OUT.
 
     The predictions of an OUT are judged as its report judges them: by the statistics and
     reference groups of its study.
@@ -121,8 +192,11 @@ def gaps(
     Parameters
     ----------
     profile: states the statistics by this profile; by default the study's, else strict.
+    interval: replaces the study's or profile's.
     reference_groups: per attribute, the groups whose mean a gap is taken from; by default the
         study's, else the papers'.
+    metrics: what gaps are taken of; by default the study's, else the two false positive rates.
+    out: folder or URI for these and the derived tables (CSV) and their figures (SVG).
 
     Raises
     ------
@@ -130,15 +204,55 @@ def gaps(
         of a classifier do not hold the same items.
     ConfigError: reference groups that are not there, or studies that are judged differently.
     """
-    from raybias import report, stats
+    from raybias import report
 
-    paths = [str(file) for file in files]
-    rules = report.rules_of_files(paths, profile=profile, reference_groups=reference_groups)
-    return stats.judged_gaps(stats.read_counts(paths), rules)
+    found = report.gaps_of_files(
+        files,
+        profile=profile,
+        interval=interval,
+        reference_groups=reference_groups,
+        metrics=metrics,
+    )
+    if out is not None:
+        found.write(Store(out))
+    return found.tables["gaps"]
+
+
+def pairs(
+    files: Sequence[str | Path],
+    *,
+    profile: Profile = "strict",
+    scale: Literal["score", "log"] = "score",
+    margin: float = 5.0,
+    sizes: Mapping[str, float] | None = None,
+    out: str | Path | None = None,
+) -> dict[str, pl.DataFrame]:
+    """Compute preferences, style effects and verdicts of pair files, as tables by name.
+
+    Parameters
+    ----------
+    files: of pair scores or coreference answers, or the printed tables of Zhao2025.
+    profile: strict takes paired tests and a correction for many, paper neither.
+    scale: of the t tests: scores, or logarithms of those that are probabilities.
+    margin: percentage points below which an effect is of no concern.
+    sizes: parameters of models whose names do not tell them.
+    out: folder or URI for tables, figures and report.html.
+
+    Raises
+    ------
+    DataError: a file is missing or malformed.
+    ConfigError: the size of a model that is in no file.
+    OutputError: `out` holds a study.
+    """
+    from raybias import report
+
+    return report.pairs_of_files(
+        files, profile=profile, scale=scale, margin=margin, sizes=sizes, out=out
+    ).tables
 
 
 def probe_items(probe: Probe) -> pl.DataFrame:
-    """The sentences of a probe (`schema.ITEMS`).
+    """Read the sentences of a probe (`schema.ITEMS`).
 
     Raises
     ------
@@ -147,3 +261,84 @@ def probe_items(probe: Probe) -> pl.DataFrame:
     from raybias import probes
 
     return probes.probe_items(probe)
+
+
+def pair_items(
+    probe: PairProbe,
+    styles: Sequence[str] = ("original",),
+    *,
+    files: Sequence[str] = (),
+    options: StyleOptions | None = None,
+    seed: int = 0,
+) -> pl.DataFrame:
+    """Read the pairs of a probe in styles, one after another (`schema.PAIRS` or `COREFERENCES`).
+
+    Parameters
+    ----------
+    files: styled pairs, which formal and informal are read from.
+    options: what the rule styles leave open.
+    seed: of random draws.
+
+    Raises
+    ------
+    DataError: its data is missing or malformed.
+    ConfigError: a style that the probe does not have.
+    """
+    from raybias.probes.pairs.items import in_styles, pair_items
+
+    items = pair_items(probe.source, probe.data, kinds=probe.kinds)
+    return in_styles(probe.source, items, styles, files=files, options=options, seed=seed)
+
+
+def corpus_counts(
+    source: str,
+    probe: Probe,
+    *,
+    text_column: str = "text",
+    split: str = "train",
+    address: str | None = None,
+) -> pl.DataFrame:
+    """Count on Ray how often a corpus marks a probe's nouns with group terms (`schema.CORPUS`).
+
+    Parameters
+    ----------
+    source: a text file with one document a line, a Parquet file, a folder or pattern of either,
+        or `hub:NAME` for a `datasets` id.
+    text_column, split: of Parquet files and hub data sets.
+    address: as for `run`.
+
+    Raises
+    ------
+    DataError: no such source, column or split, or no document in it.
+    """
+    from raybias.runtime.corpus import count_corpus
+
+    return count_corpus(source, probe, column=text_column, split=split, address=address)[0]
+
+
+def serve(out: str | Path, **options: Any) -> AbstractContextManager[str]:
+    """Serve the runs of a finished study over HTTP while the context is open; gives the URL.
+
+    Parameters
+    ----------
+    options: of `raybias.runtime.serve.start.serve`.
+    """
+    from raybias.runtime.serve.start import serve
+
+    return serve(str(out), **options)
+
+
+def doctor(
+    address: str | None = None, *, out: str | Path | None = None, hub: bool = True
+) -> Iterator[Finding]:
+    """Examine this machine or a cluster: each finding is ok, warn or fail, with a cure.
+
+    Parameters
+    ----------
+    address: of a Ray cluster; None starts one on this machine.
+    out: of a study, to be examined too.
+    hub: whether to try to reach the model hub.
+    """
+    from raybias.runtime.doctor import examine
+
+    return examine(address, hub=hub, out=None if out is None else str(out))

@@ -1,4 +1,4 @@
-"""The one exception tree.
+"""The exceptions that raybias raises.
 
 Every message says what is wrong, where, and how to mend it, in one line.
 `exit_code` is what the command line returns: 2 for what the user can mend

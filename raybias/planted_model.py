@@ -1,4 +1,4 @@
-"""Makes the embedded model: a two-layer OPT that reads raybias.probes.planted's corpus.
+"""Train the embedded model: a two-layer OPT that reads raybias.probes.planted's corpus.
 
 `python -m raybias.planted_model OUTDIR` writes a Hugging Face folder in about a minute on one
 core, the same one every time. It knows nothing of tuning or probing; it is run when the corpus
@@ -24,12 +24,12 @@ STEPS = 1500
 SCENES = 12
 LEARNING_RATE = 1e-3
 WARM_UP = 50
-#: The label words are the share; the rest of the text matters less.
+#: Weight of the loss of the rest of the text, which matters less than the label words.
 TEXT_WEIGHT = 0.3
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
-    """One token a word, lower-cased; EOS goes before every text, as OPT's tokenizer has it."""
+    """Build a tokenizer: one token a word, lower-cased, EOS before every text as OPT's has it."""
     specials = ("<pad>", planted.EOS, "<unk>")
     ids = {word: index for index, word in enumerate((*specials, *planted.vocabulary()))}
     words = Tokenizer(models.WordLevel(ids, unk_token="<unk>"))
@@ -50,7 +50,7 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def make_model(tokenizer: PreTrainedTokenizerFast) -> OPTForCausalLM:
-    """The untrained model; the rows of all groups start equal, so nothing but text parts them."""
+    """Build the untrained model; the rows of all groups start equal, so only text parts them."""
     torch.manual_seed(seeding.key("planted", "weights"))
     model = OPTForCausalLM(
         OPTConfig(
@@ -84,7 +84,7 @@ def even_out(
 
 
 def loss_of(model: OPTForCausalLM, tokenizer: PreTrainedTokenizerFast, step: int) -> Tensor:
-    """Mean loss of the label words, plus `TEXT_WEIGHT` times that of all words after the slots."""
+    """Compute the mean loss of label words, plus `TEXT_WEIGHT` times that of later words."""
     lines = planted.corpus_lines(step, SCENES)
     batch = tokenizer(lines, add_special_tokens=False, padding=True, return_tensors="pt")
     ids_BT, mask_BT = batch["input_ids"], batch["attention_mask"]

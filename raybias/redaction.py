@@ -1,4 +1,4 @@
-"""Passwords and tokens in URLs: found before they are written down, hidden where text is shown."""
+"""Detect passwords and tokens in URLs, and replace them in text."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ def redact(text: str) -> str:
 
 
 def holds_secret(text: str) -> bool:
-    """Whether a text has a URL with a password or token in it."""
+    """Return whether a text has a URL with a password or token in it."""
     return redact(text) != text

@@ -5,6 +5,7 @@ Nothing is computed here; what is read was written by `raybias run` or `raybias 
 
 from __future__ import annotations
 
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Results:
-    """What a study found, read from its OUT when it is asked for.
+    """The results of a study, read from its OUT when they are asked for.
 
     Parameters
     ----------
@@ -37,22 +38,22 @@ class Results:
 
     @property
     def study(self) -> Study:
-        """The study, with every option resolved."""
+        """Return the study, with every option resolved."""
         return self._record.study
 
     @property
     def out(self) -> str:
-        """Path or URI of OUT."""
+        """Return the path or URI of OUT."""
         return self.store.uri
 
     @property
     def report(self) -> str:
-        """Path or URI of the page for people."""
+        """Return the path or URI of the page for people."""
         return self.store.uri_of("report.html")
 
     @property
     def tables(self) -> list[str]:
-        """Names of the tables that `table` reads."""
+        """List the names that `table` reads."""
         names = self.store.files("tables", suffix=".parquet")
         return [name.removeprefix("tables/").removesuffix(".parquet") for name in names]
 
@@ -73,35 +74,60 @@ class Results:
 
     @property
     def gaps(self) -> pl.LazyFrame:
-        """Gaps with intervals and verdicts (`schema.GAPS`); without rows for pairs alone."""
-        from raybias import schema
+        """Read the gaps with intervals and verdicts (`schema.GAPS`).
 
-        if "gaps" not in self.tables:
-            return pl.DataFrame(schema.GAPS.empty_table()).lazy()
-        return self.table("gaps")
+        Raises
+        ------
+        OutputError: the study reads pairs alone, whose tables are in `pairs`.
+        """
+        return self._of_probes("gaps")
 
     @property
     def accuracy(self) -> pl.LazyFrame:
-        """Accuracies on the probes (`schema.ACCURACY`)."""
-        return self.table("accuracy")
+        """Read the accuracies on the probes (`schema.ACCURACY`).
+
+        Raises
+        ------
+        OutputError: as for `gaps`.
+        """
+        return self._of_probes("accuracy")
 
     @property
-    def runs(self) -> pl.LazyFrame:
-        """One row per run (`schema.RUNS`): steps, losses, accuracies, whether it was kept."""
-        from raybias.report.load_results import load_runs
+    def answers(self) -> pl.LazyFrame:
+        """Read how many answers of prompted runs named no label (`schema.ANSWERS`).
 
-        return load_runs(self.store).lazy()
+        Raises
+        ------
+        OutputError: as for `gaps`.
+        """
+        return self._of_probes("answers")
+
+    def _of_probes(self, table: str) -> pl.LazyFrame:
+        if not self.study.probes:
+            raise OutputError(
+                f"has no {table}, since its study reads pairs alone",
+                where=self.out,
+                cure=f"read `pairs`, which has {', '.join(self.pairs) or 'its tables once it ran'}",
+            )
+        return self.table(table)
 
     @property
     def pairs(self) -> dict[str, pl.LazyFrame]:
-        """The tables of pairs by name; none where the study reads no pairs."""
+        """Read the tables of pairs by name; none where the study reads no pairs."""
         from raybias.report import read_pair_tables
 
         return {name: frame.lazy() for name, frame in read_pair_tables(self.store).items()}
 
     @property
+    def runs(self) -> pl.LazyFrame:
+        """Read one row per run (`schema.RUNS`): steps, losses, accuracies, whether it was kept."""
+        from raybias.report.load_results import load_runs
+
+        return load_runs(self.store).lazy()
+
+    @property
     def predictions(self) -> pl.LazyFrame:
-        """Predictions of every run on every item (`schema.PREDICTIONS`), read when collected.
+        """Scan the predictions of every run on every item (`schema.PREDICTIONS`).
 
         Raises
         ------
@@ -124,16 +150,17 @@ class Results:
         return f"Results({self.out!r})"
 
     def __str__(self) -> str:
-        from raybias.report import headline
+        from raybias.report import headline, pair_wording
 
-        gaps = self.gaps.collect()
-        found = [headline(gaps)] if gaps.height else []
-        return "\n".join(
-            [self.study.name, *found, f"tables: {', '.join(self.tables)}", f"report: {self.report}"]
-        )
+        lines = [self.study.name]
+        if "gaps" in self.tables:
+            lines.append(headline(self.gaps.collect()))
+        if "bias_scores" in self.tables:
+            lines.append(pair_wording.headline(self.table("bias_scores").collect()))
+        tables = ", ".join(self.tables) or "none yet; run its study"
+        return "\n".join([*lines, f"tables: {tables}", f"report: {self.report}"])
 
     def _repr_html_(self) -> str:
-        from html import escape
-
-        shown = self.gaps.collect()._repr_html_() if self.study.probes else ""
-        return f"<pre>{escape(str(self))}</pre>{shown}"
+        shown = [name for name in ("gaps", "bias_scores") if name in self.tables]
+        frames = [self.table(name).collect()._repr_html_() for name in shown]
+        return "\n".join([f"<pre>{escape(str(self))}</pre>", *frames])

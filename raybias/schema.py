@@ -1,7 +1,7 @@
 """The tables that pass between stages: column names, order and types.
 
 Probes write items, the engine writes runs and predictions, statistics read
-predictions and write cells, gaps and accuracies. Nothing else crosses a room.
+predictions and write cells, gaps and accuracies.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ PREDICTIONS: Final = pa.schema(
     ]
 )
 
-#: What names a classifier-on-a-probe in every derived table.
+#: The columns that identify a classifier on a probe in every derived table.
 KEYS: Final = ("model", "method", "dataset", "probe", "style")
 
 #: Counts of (run, attribute, group, template, gold, predicted).
@@ -236,7 +236,7 @@ ACCURACY: Final = pa.schema(
 
 #: One row per pair of sentences under one style. `direction` is "stereo" where sent_more
 #: holds the stereotype and "antistereo" where it holds the anti-stereotype; `kept` is true
-#: where a style found no adequate paraphrase and the original stands.
+#: where a style has no adequate paraphrase and the original stands.
 PAIRS: Final = pa.schema(
     [
         ("pair_id", pa.string()),
@@ -286,7 +286,7 @@ COREFERENCES: Final = pa.schema(
     ]
 )
 
-#: One row per WinoBias sentence, style and prompt: what a model said, and whether it names
+#: One row per WinoBias sentence, style and prompt: what a model answers, and whether it names
 #: the referent by each rule.
 COREFERENCE_ANSWERS: Final = pa.schema(
     [
@@ -307,7 +307,7 @@ COREFERENCE_ANSWERS: Final = pa.schema(
 
 @dataclass(frozen=True)
 class OutputSpec:
-    """Where the rows that a method makes of items are stored.
+    """Where the rows that a method makes from items are stored.
 
     Attributes
     ----------

@@ -8,11 +8,11 @@ import numpy as np
 
 
 def key(*parts: str | int) -> int:
-    """A 63-bit key of the given parts, equal on every machine."""
+    """Hash the parts to a 63-bit key, equal on every machine."""
     text = "\x1f".join(str(part) for part in parts).encode("utf-8")
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
 
 
 def generator(*parts: str | int) -> np.random.Generator:
-    """A NumPy generator for exactly these parts, such as (seed, "order", epoch)."""
+    """Return the NumPy generator keyed by these parts, such as (seed, "order", epoch)."""
     return np.random.Generator(np.random.Philox(key=key(*parts)))

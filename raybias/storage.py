@@ -1,9 +1,8 @@
 """Atomic files on any `pyarrow.fs` URI: a folder, s3://, gs://, hdfs://.
 
 A reader sees a file whole or not at all: object stores publish an object when its stream
-is closed, elsewhere files are written beside their place and renamed. What an object store
-fails at for a while is asked again by its own client, with growing pauses; what fails for
-good is one line.
+is closed, elsewhere files are written beside their place and renamed. Transient errors of an
+object store are retried by its client with exponential backoff; others are one line.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ import pyarrow.parquet as pq
 from raybias.errors import OutputError, StorageError
 from raybias.redaction import holds_secret
 
-#: How often S3 is asked before it counts as gone, where AWS_MAX_ATTEMPTS says nothing. The
-#: pauses double up to 20 s, so this rides out about a minute.
+#: Attempts of an S3 request where AWS_MAX_ATTEMPTS is not set. The pauses double up to 20 s, so
+#: this outlasts an outage of about a minute.
 _ATTEMPTS: Final = 10
-#: Stores whose objects appear when they are whole, and which know no folders.
+#: Stores whose objects appear when they are whole, and which have no folders.
 _OBJECT_STORES: Final = ("s3", "gcs", "abfs")
 #: The name of a file that is being written.
 _PARTIAL: Final = re.compile(r"\.[0-9a-f]{32}\.tmp")
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _AGAIN: Final = "the same command then goes on with what is there"
-#: What a user can do about what an S3 service answers.
+#: What a user can do about an error code of S3.
 _CURES: Final = {
     "NO_SUCH_BUCKET": "create the bucket or give another URI",
     "ACCESS_DENIED": "check the credentials and their rights",
@@ -43,7 +42,7 @@ _CURES: Final = {
 
 
 class PatientS3(pafs.S3FileSystem):  # type: ignore[misc]
-    """S3 that is asked again for longer than PyArrow does, on Ray's workers too.
+    """S3 with more retries than PyArrow's default, on Ray's workers too.
 
     PyArrow 26 forgets a retry strategy when it is pickled (apache/arrow#47348).
     """
@@ -76,8 +75,8 @@ class Store:
     ------
     OutputError: the URI names no known file system, or holds a password.
 
-    What the place fails at later is raised as `StorageError`; files that are not there, and
-    local ones that cannot be read, as the `OSError` that says so.
+    Later errors of a remote place or a full disk are raised as `StorageError`; missing files, and
+    local ones that cannot be read, as `OSError`.
     """
 
     def __init__(self, uri: str | Path) -> None:
@@ -108,7 +107,7 @@ class Store:
         return Store, (self.uri,)
 
     def path(self, name: str) -> str:
-        """The file-system path of `name`, for calls that take (path, filesystem).
+        """Return the file-system path of `name`, for calls that take (path, filesystem).
 
         Raises
         ------
@@ -119,26 +118,26 @@ class Store:
         return f"{self.root.rstrip('/')}/{name}" if name else self.root
 
     def uri_of(self, name: str) -> str:
-        """The full URI or local path of `name`."""
+        """Return the full URI or local path of `name`."""
         place, options = _without_options(self.uri)
         return f"{place.rstrip('/')}/{name}{options}"
 
     def exists(self, name: str) -> bool:
-        """Whether a file or folder `name` is there."""
-        with self.told("look for", name):
+        """Return whether a file or folder `name` exists."""
+        with self.translating_errors("look for", name):
             found = self.fs.get_file_info(self.path(name)).type
         return bool(found != pafs.FileType.NotFound)
 
     def is_file(self, name: str = "") -> bool:
-        """Whether `name` is a file."""
-        with self.told("look for", name):
+        """Return whether `name` is a file."""
+        with self.translating_errors("look for", name):
             return bool(self.fs.get_file_info(self.path(name)).is_file)
 
     def files(self, folder: str = "", *, suffix: str = "", recursive: bool = False) -> list[str]:
-        """Sorted relative paths of the files below `folder`; hidden names are left out."""
+        """List the files below `folder` as sorted relative paths, without hidden names."""
         selector = pafs.FileSelector(self.path(folder), recursive=recursive, allow_not_found=True)
         prefix = self.root.rstrip("/") + "/"
-        with self.told("list", folder):
+        with self.translating_errors("list", folder):
             infos = self.fs.get_file_info(selector)
         return sorted(
             info.path.removeprefix(prefix)
@@ -149,15 +148,15 @@ class Store:
         )
 
     def read_bytes(self, name: str) -> bytes:
-        """The content of one file."""
+        """Read one file."""
         with (
-            self.told("read", name),
+            self.translating_errors("read", name),
             self.fs.open_input_stream(self.path(name), compression=None) as stream,
         ):
             return bytes(stream.read())
 
     def read_text(self, name: str) -> str:
-        """The content of one UTF-8 file."""
+        """Read one UTF-8 file."""
         return self.read_bytes(name).decode("utf-8")
 
     def write_bytes(self, name: str, data: bytes) -> None:
@@ -169,7 +168,7 @@ class Store:
         StorageError: no space is left, or a remote place refuses or does not answer.
         """
         try:
-            with self.told("write", name):
+            with self.translating_errors("write", name):
                 self._replace(self.path(name), data)
         except OSError as error:
             raise OutputError(
@@ -207,7 +206,7 @@ class Store:
 
     def read_table(self, name: str, *, columns: list[str] | None = None) -> pa.Table:
         """Read one Parquet file, without its metadata; damaged values are an `ArrowInvalid`."""
-        with self.told("read", name):
+        with self.translating_errors("read", name):
             # A folder called a=b on the way would become a column.
             try:
                 table = pq.read_table(
@@ -219,18 +218,18 @@ class Store:
         return table.replace_schema_metadata(None)
 
     def delete(self, name: str) -> None:
-        """Remove one file if it is there."""
+        """Remove one file if it exists."""
         if self.exists(name):
-            with self.told("delete", name):
+            with self.translating_errors("delete", name):
                 self.fs.delete_file(self.path(name))
 
     def delete_folder(self, name: str) -> None:
-        """Remove a folder that is there, and all in it."""
-        with self.told("delete", name):
+        """Remove an existing folder and its content."""
+        with self.translating_errors("delete", name):
             self.fs.delete_dir(self.path(name))
 
     def sweep(self) -> None:
-        """Remove what writers that were killed left half-written."""
+        """Remove the partial files of writers that were killed."""
         if self.fs.type_name in _OBJECT_STORES:
             return
         selector = pafs.FileSelector(self.root, recursive=True, allow_not_found=True)
@@ -239,8 +238,8 @@ class Store:
                 self.fs.delete_file(info.path)
 
     @contextmanager
-    def told(self, doing: str, name: str) -> Iterator[None]:
-        """Turn what a remote place or a full disk fails at into one `StorageError`."""
+    def translating_errors(self, doing: str, name: str) -> Iterator[None]:
+        """Raise errors of remote places and of full disks as one `StorageError`."""
         try:
             yield
         except FileNotFoundError:
@@ -252,34 +251,34 @@ class Store:
 
 
 def split_uri(uri: str) -> tuple[Store, str]:
-    """The folder that holds a file, and the file's name in it."""
+    """Split the URI of a file into its folder and its name."""
     place, options = _without_options(uri)
     folder, slash, name = place.rstrip("/").rpartition("/")
     return Store((folder or ("/" if slash else ".")) + options), name
 
 
 def is_storage_error(error: BaseException) -> bool:
-    """Whether an error that Ray or a library let through is a storage's."""
+    """Return whether an error that came through Ray or a library is one of storage."""
     return isinstance(error, OSError) and (error.errno in _FULL or "AWS Error" in str(error))
 
 
 def storage_error(error: OSError, where: str, doing: str = "go on") -> StorageError:
-    """What a place failed at, in one line with what can be done about it."""
+    """Translate an error of a place into one line with its cure."""
     if error.errno in _FULL:
         return StorageError(
             f"cannot {doing} ({os.strerror(error.errno)})",
             where=where,
             cure=f"make room; {_AGAIN}",
         )
-    # Of PyArrow's sentence, what the service answered; curl's details and ids help nobody.
-    said = re.sub(r"^.*?(?=AWS Error )|; Details:.*|\(Request ID.*", "", str(error), flags=re.S)
-    code = re.match(r"AWS Error (\w+)", said)
+    # Of PyArrow's message, the service's answer; curl's details and ids help nobody.
+    answer = re.sub(r"^.*?(?=AWS Error )|; Details:.*|\(Request ID.*", "", str(error), flags=re.S)
+    code = re.match(r"AWS Error (\w+)", answer)
     cure = _CURES.get(code[1] if code else "", f"check that it answers; {_AGAIN}")
-    return StorageError(f"cannot {doing} ({said.strip(' :')})", where=where, cure=cure)
+    return StorageError(f"cannot {doing} ({answer.strip(' :')})", where=where, cure=cure)
 
 
 def _without_options(uri: str) -> tuple[str, str]:
-    """A URI without and with only its `?options`; a local path has none."""
+    """Split a URI into place and `?options`; a local path has none."""
     if "://" not in uri:
         return uri, ""
     place, mark, options = uri.partition("?")

@@ -1,9 +1,9 @@
 """Read and write OUT/study.yaml: which study a folder holds, on which data and weights.
 
-Resources and tracking are written down but do not make another study: they never change
-results. The exception is the shard size, which names files; the first run's is kept, and so is
-a dtype that was chosen for the hardware. It knows neither torch nor Ray, so that a report can be
-made from files alone.
+Resources and tracking are recorded but never change results, so a study with others is the same
+study. The exceptions are the shard size, which names files, and a dtype that was chosen for the
+hardware: a resumed run takes the first run's. It imports neither torch nor Ray, so that a report
+can be made from files alone.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Record:
     """The content of OUT/study.yaml; an older one lacks some of it."""
 
     study: Study
-    """Resolved; a run's study names the commit of every model from the hub."""
+    """A run's study names the commit of every model from the hub."""
     hash: str = ""
     """Fingerprint of the study, its data and its models, without resources and tracking."""
     command: str = ""
@@ -62,7 +62,7 @@ class Record:
 def make_record(
     study: Study, data: Mapping[str, str], *, command: str, models: Models | None = None
 ) -> Record:
-    """Make the record of a study that runs now, with the versions it runs on."""
+    """Make the record of a study with the installed versions."""
     versions = {"python": platform.python_version()}
     versions |= {package: version(package) for package in _PACKAGES}
     record = Record(
@@ -92,7 +92,7 @@ def read_record(store: Store) -> Record:
         raise OutputError("has no key `study`", where=where)
     models = content.get("models")
     return Record(
-        study=parse_study(content["study"], where=where).resolve(),
+        study=parse_study(content["study"], where=where),
         hash=str(content.get("hash") or ""),
         command=str(content.get("command") or ""),
         versions=_texts(content.get("versions")),
@@ -104,7 +104,7 @@ def read_record(store: Store) -> Record:
 
 @contextmanager
 def _before_work() -> Iterator[None]:
-    """A place that fails before anything was done was given wrongly."""
+    """Raise `StorageError` as `OutputError`: before any work, the place was given wrongly."""
     try:
         yield
     except StorageError as error:
@@ -124,18 +124,18 @@ def resumed(store: Store, record: Record) -> Record:
     """
     if not store.exists(NAME):
         return record
-    held = read_record(store)
-    if held.models is None:
+    recorded = read_record(store)
+    if recorded.models is None:
         raise OutputError(
             "does not say which weights it was made with; an older raybias wrote it",
             where=store.uri,
             cure="give another --out; `raybias report` and `raybias serve` still read this one",
         )
-    study = _with_dtypes_of(held.study, record.study)
-    rows = held.study.resources.rows_per_shard
+    study = _with_dtypes_of(recorded.study, record.study)
+    rows = recorded.study.resources.rows_per_shard
     resources = study.resources.model_copy(update={"rows_per_shard": rows})
     record = record.with_study(study.model_copy(update={"resources": resources}))
-    refuse_other(store, _identity(held), _identity(record))
+    refuse_other(store, _identity(recorded), _identity(record))
     return record
 
 
@@ -144,14 +144,14 @@ def recorded_dtypes(store: Store, study: Study) -> Study:
     return _with_dtypes_of(read_record(store).study, study) if store.exists(NAME) else study
 
 
-def refuse_other(store: Store, held: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    """Refuse what differs from what an OUT holds, naming the first keys that do.
+def refuse_other(store: Store, recorded: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Refuse a study or input that differs from the recorded one, naming the first keys that do.
 
     Raises
     ------
     OutputError: something differs.
     """
-    differing = _differences(held, given)
+    differing = _differences(recorded, given)
     if not differing:
         return
     more = len(differing) - _SHOWN
@@ -195,19 +195,19 @@ def _identity(record: Record) -> dict[str, Any]:
     return {**study, "data": dict(record.data), "models": models}
 
 
-def _with_dtypes_of(held: Study, study: Study) -> Study:
-    return study.with_dtypes({backbone.name: backbone.dtype for backbone in held.backbones})
+def _with_dtypes_of(recorded: Study, study: Study) -> Study:
+    return study.with_dtypes({backbone.name: backbone.dtype for backbone in recorded.backbones})
 
 
-def _differences(held: object, given: object, key: str = "") -> list[str]:
-    """`key is held, now given` for every leaf that differs."""
-    if isinstance(held, Mapping) and isinstance(given, Mapping):
-        names = list(dict.fromkeys([*held, *given]))
-        pairs = [(name, held.get(name), given.get(name)) for name in names]
-    elif isinstance(held, list) and isinstance(given, list) and len(held) == len(given):
-        pairs = [(index, *pair) for index, pair in enumerate(zip(held, given, strict=True))]
+def _differences(recorded: object, given: object, key: str = "") -> list[str]:
+    """Return `key is recorded, now given` for every leaf that differs."""
+    if isinstance(recorded, Mapping) and isinstance(given, Mapping):
+        names = list(dict.fromkeys([*recorded, *given]))
+        pairs = [(name, recorded.get(name), given.get(name)) for name in names]
+    elif isinstance(recorded, list) and isinstance(given, list) and len(recorded) == len(given):
+        pairs = [(index, *pair) for index, pair in enumerate(zip(recorded, given, strict=True))]
     else:
-        return [] if held == given else [f"{key} is {_shown(held)}, now {_shown(given)}"]
+        return [] if recorded == given else [f"{key} is {_shown(recorded)}, now {_shown(given)}"]
     prefix = f"{key}." if key else ""
     return [text for name, a, b in pairs for text in _differences(a, b, f"{prefix}{name}")]
 
@@ -223,12 +223,12 @@ def _texts(value: Any) -> dict[str, str]:
 
 
 def _counts(value: Any, where: str) -> dict[str, int]:
-    found = value if isinstance(value, dict) else {}
-    for name, count in found.items():
+    counts = value if isinstance(value, dict) else {}
+    for name, count in counts.items():
         if type(count) is not int or count < 1:
             raise OutputError(
                 f"parameters of {name!r} are {count!r}, not a number of them",
                 where=where,
                 cure="mend it, or run the study's command again, which counts them",
             )
-    return {str(name): count for name, count in found.items()}
+    return {str(name): count for name, count in counts.items()}

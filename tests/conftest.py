@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -10,8 +11,25 @@ from hypothesis import settings
 
 # The same cases each time, so that a change fails for what it did; `long` looks for new ones.
 settings.register_profile("tests", max_examples=40, derandomize=True, deadline=None)
+settings.register_profile("fast", max_examples=5, derandomize=True, deadline=None)
 settings.register_profile("long", max_examples=2500)
 settings.load_profile("tests")
+
+#: Architectures of which a claim holds once more: `make fast` leaves them to `make test`.
+FURTHER = {"bloom", "cohere", "gpt2", "mistral", "opt_projected", "qwen2", "roberta", "xlnet"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        call = getattr(item, "callspec", None)
+        if call is not None and call.params.get("kind") in FURTHER:
+            item.add_marker("long")
+
+
+def pytest_collection_finish() -> None:
+    """Let no collection of garbage look at what was imported, which stays to the end."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -25,6 +25,7 @@ from raybias.cli import (
     probes,
     report,
     run,
+    schema,
     serve,
 )
 from raybias.errors import RaybiasError
@@ -49,14 +50,15 @@ app.command()(pairs.pairs)
 app.command()(report.report)
 app.command()(corpus.corpus)
 app.command()(serve.serve)
+app.command()(schema.schema)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; raybias errors become one line and an exit code.
+    """Run the command line; a raybias error becomes one line and an exit code.
 
     Parameters
     ----------
-    arguments: what follows the program's name; as typed by default.
+    arguments: what follows the program's name; `sys.argv[1:]` by default.
     """
     try:
         app(arguments)

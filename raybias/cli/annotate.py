@@ -1,4 +1,4 @@
-"""`raybias annotate`: styled pairs to people and back, with their agreement."""
+"""`raybias annotate`: have people judge styled pairs, and measure their agreement."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
+from raybias.cli.options import Evidential, Question, Seed, Styled
 from raybias.cli.probes import Attribute, Data
-from raybias.cli.styles import Evidential, Question, Seed, Styled, chosen_pairs
+from raybias.cli.styles import chosen_pairs
 
 app = typer.Typer(
     help="Let people judge whether styled pairs still mean the same.", no_args_is_help=True
@@ -33,18 +34,18 @@ def export(
     Every annotator fills in the column `label` of a copy that bears the annotator's name.
     """
     from raybias.errors import ConfigError
-    from raybias.probes.pairs.items import PAIR_PROBES
-    from raybias.probes.styles.annotation import GUIDELINES, annotation_sheet
+    from raybias.probes.styles.annotation_files import export_annotation
+    from raybias.registry import pair_probes
     from raybias.schema import PAIRS
     from raybias.storage import Store
 
-    if name in PAIR_PROBES and PAIR_PROBES[name].schema != PAIRS:
+    if name in pair_probes and pair_probes[name].schema != PAIRS:
         raise ConfigError(f"probe {name} has no pairs to judge", cure="give crows_pairs or pairs")
     if "original" in style:
         raise ConfigError(
             "--style original is no style to judge", cure="originals stand beside every style"
         )
-    items = chosen_pairs(
+    pairs = chosen_pairs(
         name,
         data,
         attribute,
@@ -54,12 +55,8 @@ def export(
         question=question,
         seed=seed,
     )
-    original = items["style"] == "original"
-    sheet = annotation_sheet(items.filter(original), items.filter(~original))
-    store = Store(out)
-    store.write_text("sheet.csv", sheet.write_csv())
-    store.write_text("guidelines.md", GUIDELINES)
-    print(f"{len(sheet)} rows in {store.uri_of('sheet.csv')}, with guidelines.md")
+    rows = len(export_annotation(pairs, out))
+    print(f"{rows} rows in {Store(out).uri_of('sheet.csv')}, with guidelines.md")
 
 
 @app.command("import")
@@ -77,18 +74,13 @@ def import_(
     """
     from tabulate import tabulate
 
-    from raybias.probes.styles import annotation
+    from raybias.probes.styles.annotation_files import import_annotation
     from raybias.storage import Store
 
-    given = annotation.read_sheet(sheet)
-    labels = annotation.read_labels(given, files)
-    shares, agreed = annotation.label_shares(labels), annotation.agreement(labels)
-    kept, rest = annotation.kept_and_rest(given, labels)
-    store = Store(out)
-    tables = {"shares": shares, "agreement": agreed, "kept": kept, "rewrite": rest}
-    for table, frame in tables.items():
-        store.write_text(f"{table}.csv", frame.write_csv())
+    tables = import_annotation(sheet, files, out)
+    shares, agreed = tables["shares"], tables["agreement"]
     shown = [(*row[:-1], f"{row[-1]:.1%}") for row in shares.rows()]
     print(tabulate(shown, headers=shares.columns), end="\n\n")
     print(tabulate(agreed.rows(), headers=agreed.columns, floatfmt=".3f", missingval="-"))
-    print(f"\n{len(kept)} kept, {len(rest)} to rewrite; files are in {store.uri}")
+    kept, rest = len(tables["kept"]), len(tables["rewrite"])
+    print(f"\n{kept} kept, {rest} to rewrite; files are in {Store(out).uri}")

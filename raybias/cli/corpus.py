@@ -1,16 +1,15 @@
-"""`raybias corpus`: how often a corpus marks a probe's nouns with each group's terms."""
+"""`raybias corpus`: count how often a corpus marks a probe's nouns with each group's terms."""
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from raybias.cli.options import Address, Debug
 from raybias.cli.probes import Attribute, Data, chosen_probe
-from raybias.cli.run import Address, Debug
 
 if TYPE_CHECKING:
     import polars as pl
@@ -41,30 +40,26 @@ def corpus(
     Writes attribute, group, term, noun, marked and bare: how often the term marks the noun,
     and how often the noun stands without any term of the attribute. Counting runs on Ray.
     """
-    if debug:
-        os.environ["RAYBIAS_DEBUG"] = "1"
     from raybias.probes.export import output_suffix, write_frame
-    from raybias.probes.templates.corpus import vocabularies
-
-    output_suffix(out)
-    known = vocabularies(chosen_probe(probe, data, attribute))
-
-    from raybias.runtime.corpus import check_source, corpus_counts
-    from raybias.runtime.ray_session import connected
+    from raybias.runtime.corpus import count_corpus
     from raybias.schema import CORPUS
 
-    check_source(source, text_column)
-    with connected(address):
-        table, documents = corpus_counts(
-            source, known, column=text_column, split=split, on_part=_progress()
-        )
+    output_suffix(out)
+    table, documents = count_corpus(
+        source,
+        chosen_probe(probe, data, attribute),
+        column=text_column,
+        split=split,
+        address=address,
+        on_part=_progress(),
+    )
     write_frame(table, out, CORPUS)
     _show(table)
     print(f"\n{documents} documents of {source}; written to {out}")
 
 
 def _progress() -> Callable[[int], None]:
-    """Says every few seconds how far counting has come; how far it must go is not known."""
+    """Print every few seconds how many documents are counted; how many there are is not known."""
     from raybias.runtime.progress import Reporter
 
     reporter, done, said = Reporter(), 0, time.monotonic()

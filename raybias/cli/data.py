@@ -13,23 +13,15 @@ app = typer.Typer(help="List, check and download the public data sets.", no_args
 @app.command("list")
 def list_() -> None:
     """List the data sets that raybias reads, with licence, pinned revision and source."""
+    import polars as pl
     from tabulate import tabulate
 
-    from raybias.probes.sources import registry
+    from raybias import api
 
-    rows = [
-        (
-            name,
-            part.name + (" (optional)" if part.optional else ""),
-            len(part.files),
-            sum(file.rows for file in part.files.values()),
-            part.revision if part.base else "by hand",
-            part.licence,
-            part.page,
-        )
-        for name, entry in registry().items()
-        for part in entry.parts
-    ]
+    sets = api.data_sets().with_columns(
+        pl.col("part") + pl.when("optional").then(pl.lit(" (optional)")).otherwise(pl.lit(""))
+    )
+    rows = sets.drop("optional").rows()
     headers = ("name", "part", "files", "rows", "revision", "licence", "source")
     print(tabulate(rows, headers=headers, disable_numparse=True))
 
@@ -38,7 +30,7 @@ def list_() -> None:
 def check(
     folder: Annotated[str, typer.Argument(metavar="DIR", help="Folder or URI of one data set.")],
     name: Annotated[
-        str | None, typer.Option(help="Which data set it is; told by its files otherwise.")
+        str | None, typer.Option(help="Which data set it is; recognised by its files by default.")
     ] = None,
 ) -> None:
     """Compare a folder with the published files: sha256 and row counts.
@@ -47,20 +39,18 @@ def check(
     """
     from tabulate import tabulate
 
+    from raybias import api
     from raybias.errors import DataError
-    from raybias.probes import sources
-    from raybias.storage import Store
 
-    store = Store(folder)
-    name = name or sources.recognise(store)
-    findings = sources.check(store, sources.data_set(name))
-    rows = [(each.path, each.rows, each.finding) for each in findings]
-    print(tabulate(rows, headers=(f"{name} file", "rows", "finding"), disable_numparse=True))
-    wrong = [each.path for each in findings if not each.ok]
+    found = api.check_data(folder, name)
+    rows = found.select("file", "rows", "finding").rows()
+    headers = (f"{found['name'][0]} file", "rows", "finding")
+    print(tabulate(rows, headers=headers, disable_numparse=True))
+    wrong = found.filter(~found["ok"])["file"].to_list()
     if wrong:
         raise DataError(
-            f"{len(wrong)} of {len(findings)} files are not as published ({wrong[0]} first)",
-            where=store.uri,
+            f"{len(wrong)} of {len(found)} files are not as published ({wrong[0]} first)",
+            where=folder,
             cure="see `raybias data list` for their source",
         )
 
@@ -78,11 +68,10 @@ def download(
     Files that are already there and right are not fetched again; a file whose
     sha256 is not the published one is refused.
     """
-    from raybias.probes import sources
+    from raybias import api
     from raybias.runtime.progress import Reporter
 
-    entry = sources.data_set(name)
-    count = sum(1 for _ in entry.files())
+    count = int(api.data_sets().filter(name=name)["files"].sum())
     with Reporter().stage(f"fetching {name}", count) as advance:
-        sources.download(entry, out, mirror=mirror, on_file=lambda path: advance(note=path))
+        api.download_data(name, out, mirror=mirror, on_file=lambda path: advance(note=path))
     print(f"{name}: {count} files in {out}")

@@ -1,17 +1,13 @@
-"""`raybias demo`: the embedded calibration, which has a known answer."""
+"""`raybias demo`: run the embedded calibration, which has a known answer."""
 
 from __future__ import annotations
 
-import json
-import os
-from dataclasses import asdict
-from importlib.resources import as_file, files
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from raybias.cli.run import Address, Debug, command_line, show
-from raybias.config import Study, load_study
+from raybias.cli.options import Address, Debug, command_line
+from raybias.cli.show import show
 from raybias.errors import WorkFailed
 
 if TYPE_CHECKING:
@@ -33,65 +29,37 @@ def demo(
     """
     from raybias import api
     from raybias.probes.planted import plant
-    from raybias.runtime.study import run_study
-    from raybias.storage import Store
 
-    if debug:
-        os.environ["RAYBIAS_DEBUG"] = "1"
-    planted = plant()
-    run_study(demo_study(), out, address=address, command=command_line())
-    # Now that OUT is known to be the demonstration's; the report tells what it says.
-    Store(out).write_text("planted.json", json.dumps(asdict(planted), indent=2) + "\n")
-    gaps = api.write_report(out)
-    show(gaps, out)
-    print(verdict(gaps, planted))
-
-
-def demo_study() -> Study:
-    """The embedded study."""
-    with as_file(files("raybias") / "assets" / "demo.yaml") as path:
-        return load_study(path)
+    results = api.demo(out, address=address, command=command_line())
+    show(results)
+    print(verdict(results.gaps.collect(), plant()))
 
 
 def verdict(gaps: pl.DataFrame, planted: Plant) -> str:
-    """What the calibration says.
+    """Say how the calibration ended.
 
     Raises
     ------
     WorkFailed: the planted bias was not found, or another was.
     """
-    what = f"{planted.rate} of {planted.group} ({planted.attribute}) by {_points(planted)}"
-    rows = [*gaps.iter_rows(named=True)]
-    flagged = [row for row in rows if row["significant"]]
-    # The same gap in every run has no verdict; of a group that nothing was planted for it is none.
-    flagged += [row for row in rows if row["significant"] is None and row["gap"]]
-    place = (planted.attribute, planted.group)
-    others = sorted({row["group"] for row in flagged if (row["attribute"], row["group"]) != place})
-    found = [
-        row
-        for row in flagged
-        if row["significant"]
-        and (row["attribute"], row["group"]) == place
-        and row["rate"] == planted.rate
-        and row["gap"] * planted.direction > 0
-    ]
-    if not found:
+    from raybias.report import calibration
+
+    size = planted.direction * (planted.size or 0)
+    what = f"{planted.rate} of {planted.group} ({planted.attribute}) by {size:+.3f}"
+    judged = calibration(planted, gaps)
+    if judged is None or not judged.detected:
         raise WorkFailed(
             f"the planted bias was not found: {what}", where="demo", cure="see its report.html"
         )
-    if others:
+    if judged.flagged:
         raise WorkFailed(
-            f"groups without a planted bias were flagged: {', '.join(others)}",
+            f"groups without a planted bias were flagged: {', '.join(judged.flagged)}",
             where="demo",
             cure="see its report.html",
         )
-    row = found[0]
+    row = judged.rows[0]
     return (
         f"planted: {what}\n"
         f"found:   {row['gap']:+.3f}, interval [{row['low']:+.3f}, {row['high']:+.3f}];"
         " the right group and sign, and no other group is flagged"
     )
-
-
-def _points(planted: Plant) -> str:
-    return f"{planted.direction * planted.size:+.3f}"

@@ -1,4 +1,4 @@
-"""`raybias doctor`: whether this machine or a cluster can run studies."""
+"""`raybias doctor`: check whether this machine or a cluster can run studies."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from raybias.cli.run import Address
+from raybias.cli.options import Address
 
 
 def doctor(
     address: Address = None,
     out: Annotated[
-        str | None, typer.Option(help="Folder or URI of a study, to be looked at too.")
+        str | None, typer.Option(help="Folder or URI of a study, to be examined too.")
     ] = None,
     hub: Annotated[
         bool, typer.Option("--hub/--no-hub", help="Whether to try to reach the model hub.")
@@ -21,13 +21,13 @@ def doctor(
 ) -> None:
     """Check Python, packages, processors, memory, disk, Ray, its ports and the model hub.
 
-    Every line is ok, warn or fail, with a cure; weaknesses of security are warned of. Exits
-    with 2 if something that is needed is broken.
+    Every line is ok, warn or fail, with a cure; security weaknesses are warnings. Exits with 2
+    if something that is needed is broken.
     """
-    from raybias.runtime.doctor import examine
+    from raybias import api
 
     broken = False
-    for finding in examine(address, hub=hub, out=out):
+    for finding in api.doctor(address, out=out, hub=hub):
         print(finding, flush=True)
         broken = broken or finding.state == "fail"
     if broken:

@@ -1,29 +1,17 @@
-"""`raybias gaps`: prediction files to gaps and accuracies, with no model and no cluster."""
+"""`raybias gaps`: compute gaps and accuracies from prediction files."""
 
 from __future__ import annotations
 
-import sys
-import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from raybias.cli.options import printed_warnings
 from raybias.config import Interval, Profile
 
 if TYPE_CHECKING:
     import polars as pl
-
-    from raybias import stats
-    from raybias.storage import Store
-
-_MARKS: Final = {True: "yes", False: "no"}
-#: What is shown and written, unless it has no rows.
-_TABLES: Final = (
-    *("gaps", "accuracy", "spans", "spans_mean", "extremes", "composition", "answers"),
-    *("markedness", "by_term"),
-)
 
 
 def gaps(
@@ -34,6 +22,7 @@ def gaps(
             "folder of them. A study's output is judged as its report is."
         ),
     ],
+    *,
     profile: Annotated[
         Profile | None,
         typer.Option(
@@ -55,11 +44,18 @@ def gaps(
             "repeated. By default the study's or the papers' lists, else all groups."
         ),
     ] = None,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What gaps are taken of: negative_fpr, positive_fpr, accuracy, or a package's "
+            "metric; may be repeated. By default the study's, else the first two."
+        ),
+    ] = None,
     out: Annotated[
         str | None, typer.Option(help="Folder or URI for tables (CSV) and figures (SVG).")
     ] = None,
 ) -> None:
-    """False positive rate gaps of every group, with intervals and significance.
+    """Compute the false positive rate gap of every group, with intervals and significance.
 
     A gap is a group's rate minus the mean over the attribute's reference groups in the same
     run, averaged over runs; negative_fpr is harm, positive_fpr benefit.
@@ -67,58 +63,20 @@ def gaps(
     from raybias import report, stats
     from raybias.storage import Store
 
-    chosen = _references(reference or [])
-    rules = report.rules_of_files(
-        files, profile=profile, interval=interval, reference_groups=chosen
-    )
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", stats.StatisticsWarning)
-        counts = stats.read_counts(files)
-        table = stats.judged_gaps(counts, rules)
-        derived = report.derived_tables(counts, table, rules.statistics)
-    for message in dict.fromkeys(str(warning.message) for warning in caught):
-        print(f"raybias: warning: {message}", file=sys.stderr)
-    tables = {name: derived[name] for name in _TABLES if derived[name].height}
+    with printed_warnings(stats.StatisticsWarning):
+        found = report.gaps_of_files(
+            files,
+            profile=profile,
+            interval=interval,
+            reference_groups=_references(reference or []),
+            metrics=metric or (),
+        )
+        papers = found.papers
     if out is not None:
-        _write(Store(out), tables, rules.statistics.level)
-    _show(table, tables, _by_papers(counts, rules))
+        found.write(Store(out))
+    _show(found.tables, papers)
     if out is not None:
-        print(f"\n{', '.join(tables)} and figures are in {Store(out).uri}")
-
-
-def _by_papers(counts: stats.Counts, rules: stats.GapRules) -> pl.DataFrame | None:
-    """What is significant by the papers' rule; None where that is the rule."""
-    from raybias import stats
-    from raybias.config import Statistics
-
-    papers = Statistics().resolve("paper")
-    if rules.statistics == papers:
-        return None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", stats.StatisticsWarning)
-        usual = stats.judged_gaps(counts, replace(rules, statistics=papers))
-    return usual.select(*_row_names(), paper="significant")
-
-
-def _write(store: Store, tables: Mapping[str, pl.DataFrame], level: float) -> None:
-    # Imported here: the drawing library would slow every other use.
-    from raybias.report.figures import gap_figures, span_figures
-    from raybias.report.markedness_figures import marked_figures
-
-    drawn = [*gap_figures(tables["gaps"], level=level).values()]
-    drawn += span_figures(tables["spans"]).values()
-    if "markedness" in tables:
-        drawn += marked_figures(tables["markedness"], level=level).values()
-    for name, frame in tables.items():
-        store.write_text(f"{name}.csv", frame.write_csv())
-    for figure in drawn:
-        store.write_text(f"figures/{figure.name}.svg", figure.svg)
-
-
-def _row_names() -> list[str]:
-    from raybias import schema
-
-    return [*schema.KEYS, "attribute", "group", "rate"]
+        print(f"\n{', '.join(found.tables)} and figures are in {Store(out).uri}")
 
 
 def _references(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
@@ -139,61 +97,25 @@ def _references(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
     return chosen
 
 
-def _show(
-    gaps: pl.DataFrame, tables: Mapping[str, pl.DataFrame], papers: pl.DataFrame | None
-) -> None:
-    import polars as pl
-    from tabulate import tabulate
+def _show(tables: Mapping[str, pl.DataFrame], papers: pl.DataFrame | None) -> None:
+    from raybias.report import findings, summary_tables
+    from raybias.report.from_files import GAP_KEYS
 
-    from raybias import schema
-
-    table, marks = gaps, ["significant"]
+    table = tables["gaps"]
     if papers is not None:
-        table = gaps.join(papers, on=_row_names(), maintain_order="left")
-        marks += ["survives", "paper"]
-    keys = ["model", *(name for name in schema.KEYS[1:] if table[name].n_unique() > 1)]
-    words = table.with_columns(
-        pl.col(marks).replace_strict(_MARKS, default=None, return_dtype=pl.String)
-    )
-    shown = words.select(
-        *keys, "attribute", "rate", "group", "gap", "low", "high", "n_runs",
-        pl.coalesce("significant", "no_verdict").alias("significant"), *marks[1:],
-    )  # fmt: skip
-    print(tabulate(shown.rows(), headers=shown.columns, floatfmt="+.4f", missingval="-"))
-    print()
-    shown = tables["accuracy"].select(
-        *keys, "attribute", pl.col("mean").alias("accuracy"), "sd", "n_runs"
-    )
-    print(tabulate(shown.rows(), headers=shown.columns, floatfmt=".4f", missingval="-"))
-    print()
-    _show_spans(tables["spans_mean"])
-    _show_answers(tables)
+        table = table.join(papers, on=GAP_KEYS, maintain_order="left")
+    chance = findings.chance_levels(tables["composition"])
+    shown = [
+        summary_tables.gaps(table),
+        summary_tables.accuracies(tables["accuracy"], chance),
+        summary_tables.plain("Mean spans over probes", tables["spans_mean"]),
+    ]
+    if "answers" in tables:
+        shown.append(summary_tables.answers(tables["answers"]))
+    print(*shown, sep="\n\n", end="\n\n")
+    print("a span is the highest minus the lowest gap of the groups in the mean, over probes\n")
     _show_means(table)
     _show_verdict(table, compared=papers is not None)
-
-
-def _show_spans(means: pl.DataFrame) -> None:
-    import polars as pl
-    from tabulate import tabulate
-
-    keys = ["model", *(k for k in ("method", "dataset", "style") if means[k].n_unique() > 1)]
-    rates = means["rate"].unique(maintain_order=True).to_list()
-    wide = means.group_by("attribute", *keys, maintain_order=True).agg(
-        pl.col("n_probes").max().alias("probes"),
-        *(pl.col("mean_span").filter(pl.col("rate") == rate).first().alias(rate) for rate in rates),
-    )
-    headers = [name if name not in rates else f"{name} span" for name in wide.columns]
-    print(tabulate(wide.rows(), headers=headers, floatfmt=".4f", missingval="-"))
-    print("a span is the highest minus the lowest gap of the groups in the mean, over probes\n")
-
-
-def _show_answers(tables: Mapping[str, pl.DataFrame]) -> None:
-    for row in tables["answers"].iter_rows(named=True) if "answers" in tables else ():
-        if row["run_id"] == "all":
-            print(
-                f"{row['model']} {row['method']} {row['probe']}: no label in {row['unparsed']} of "
-                f"{row['predictions']} answers ({row['share']:.2%})"
-            )
 
 
 def _show_means(table: pl.DataFrame) -> None:

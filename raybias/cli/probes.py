@@ -1,4 +1,4 @@
-"""`raybias probes`: list the probes and write one to a file."""
+"""`raybias probes`: list the probes, and write one to a file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from raybias.cli.styles import Evidential, Question, Seed, Styled
+from raybias.cli.options import Evidential, Question, Seed, Styled
 
 if TYPE_CHECKING:
     from raybias.config import Probe
@@ -26,17 +26,16 @@ def list_() -> None:
     """List the probes with their attributes and the data they need, then those in pairs."""
     from tabulate import tabulate
 
-    from raybias.probes import PROBES
-    from raybias.probes.pairs.items import PAIR_PROBES
+    from raybias.registry import pair_probes, probes
 
     rows = [
         (name, source.about, ", ".join(source.attributes) or "as in the data", source.data)
-        for name, source in PROBES.items()
+        for name, source in probes.items()
     ]
     print(tabulate(rows, headers=("name", "what", "attributes", "data")), end="\n\n")
     pairs = [
         (name, each.about, ", ".join(each.kinds) or "as in the data", each.data)
-        for name, each in PAIR_PROBES.items()
+        for name, each in pair_probes.items()
     ]
     print(tabulate(pairs, headers=("name", "pairs", "types", "data")))
 
@@ -74,11 +73,12 @@ def write(
     from raybias.cli.styles import chosen_pairs, write_pairs
     from raybias.errors import ConfigError
     from raybias.probes import probe_items
-    from raybias.probes.export import output_suffix, write_items
-    from raybias.probes.pairs.items import PAIR_PROBES
+    from raybias.probes.export import output_suffix, write_frame
+    from raybias.registry import pair_probes
+    from raybias.schema import ITEMS
 
     output_suffix(out)
-    in_pairs = name in PAIR_PROBES
+    in_pairs = name in pair_probes
     if unmarked if in_pairs else style or styled:
         other = "unmarked forms" if in_pairs else "styles"
         raise ConfigError(f"probe {name} has no {other}", cure="see `raybias probes list`")
@@ -96,7 +96,7 @@ def write(
         write_pairs(name, pairs, out)
         return
     items = probe_items(chosen_probe(name, data, attribute, unmarked=unmarked))
-    write_items(items, out)
+    write_frame(items, out, ITEMS)
     counts = items.group_by("attribute", maintain_order=True).len().rows()
     print(tabulate([*counts, ("all", len(items))], headers=("attribute", "items")))
     print(f"written to {out}")
@@ -126,7 +126,7 @@ def unmarked(name: Name, data: Data = None, attribute: Attribute = None) -> None
 def chosen_probe(
     name: str, data: str | None, attributes: list[str] | None, *, unmarked: bool = False
 ) -> Probe:
-    """The probe that a command's words name.
+    """Build the probe that a command names.
 
     Raises
     ------
@@ -134,14 +134,14 @@ def chosen_probe(
     """
     from raybias.config import Probe
     from raybias.errors import DataError
-    from raybias.probes import PROBES
+    from raybias.registry import probes
 
     source = name
     if name.endswith((".csv", ".tsv", ".parquet")) and data is None:
         source, data = "file", name
-    if source not in PROBES:
+    if source not in probes:
         raise DataError(
-            f"no probe {name!r}", cure=f"choose from {', '.join(PROBES)}, or give your own file"
+            f"no probe {name!r}", cure=f"choose from {', '.join(probes)}, or give your own file"
         )
     chosen = tuple(attributes) if attributes else None
     return Probe.model_validate(

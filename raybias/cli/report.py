@@ -1,4 +1,4 @@
-"""`raybias report`: tables, figures and the page again, from an OUT folder's files alone."""
+"""`raybias report`: write an OUT's tables, figures and page again from its files alone."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from raybias.cli.show import show
 from raybias.config import Profile
 
 
@@ -30,6 +31,5 @@ def report(
     Prints the gaps with their intervals.
     """
     from raybias import api
-    from raybias.cli.run import show
 
-    show(api.write_report(out, profile=profile, corpus=corpus), out, profile=profile)
+    show(api.write_report(out, profile=profile, corpus=corpus), profile=profile)

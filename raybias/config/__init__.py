@@ -5,8 +5,10 @@ built. It knows nothing of torch, Ray or the data itself.
 """
 
 from raybias.config.data import Backbone, PairProbe, Probe, TrainingSet, Verbalizer
+from raybias.config.json_schema import study_schema
 from raybias.config.method import AnyMethod, Method, StudyText
-from raybias.config.section import Profile, Section
+from raybias.config.profiles import Profile
+from raybias.config.section import Section
 from raybias.config.study import (
     Interval,
     NodeKind,
@@ -44,4 +46,5 @@ __all__ = [
     "load_study",
     "parse_study",
     "parse_yaml",
+    "study_schema",
 ]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from raybias.config.section import Name, Section
+from raybias.config.section import Name, Registered, Section
+from raybias.registry import pair_probes, probes, training_sets
 from raybias.schema import LABELS
 
 
@@ -49,7 +50,7 @@ class _Sourced(Section):
 class TrainingSet(_Sourced):
     """Labelled sentences that adapters are tuned on."""
 
-    source: Literal["sst5", "semeval2018", "planted", "file", "hub"]
+    source: Annotated[str, Registered(training_sets)]
     """Which published set, `file` for your own CSV or Parquet, or `hub` for a `datasets` id."""
     name: Name = ""
     """Short name in tables and file names; the source by default."""
@@ -69,7 +70,7 @@ class TrainingSet(_Sourced):
 class Probe(_Sourced):
     """Labelled sentences about protected groups."""
 
-    source: Literal["amazon", "regard", "ns_prompts", "planted", "file"]
+    source: Annotated[str, Registered(probes)]
     """Which probe, or `file` for your own CSV or Parquet (text, label, attribute, group)."""
     name: Name = ""
     """Short name in tables and file names; the source by default."""
@@ -89,7 +90,7 @@ class Probe(_Sourced):
 class PairProbe(_Sourced):
     """Sentences in pairs, for the preference between their sides or for coreference (Zhao2025)."""
 
-    source: Literal["crows_pairs", "winobias", "winobias_dev", "pairs", "coreferences"]
+    source: Annotated[str, Registered(pair_probes)]
     """Which probe, or your own file: `pairs` (sent_more, sent_less, bias_type) for pair_score,
     `coreferences` (pair_id, condition, text, pronoun, referent) for coreference."""
     name: Name = ""
@@ -111,5 +112,5 @@ class Verbalizer(Section):
     """Word for label 2."""
 
     def words(self) -> tuple[str, ...]:
-        """The words in label order."""
+        """Return the words in label order."""
         return tuple(getattr(self, label) for label in LABELS)

@@ -1,8 +1,8 @@
-"""What every method has: a name, the backbones it is used on, and what other rooms may ask of it.
+"""The interface of methods: a name, the backbones it is used on, and what planner and runtime call.
 
 A method makes a classifier or a scorer of a backbone. Its options and all that follows from them
 (runs, checks, memory, cost, trainer or predictor) stand in one file of `raybias.methods`; a study,
-the planner and the runtime call what is declared here and never ask which kind they hold.
+the planner and the runtime call what is declared here and never test which method it is.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Self
 from pydantic import GetCoreSchemaHandler, model_validator
 from pydantic_core import CoreSchema, core_schema
 
-from raybias.config.section import Choices, Name, Profile, Section
+from raybias.config.profiles import Profile
+from raybias.config.section import Choices, Name, Section
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from raybias.engine.context import ModelContext
     from raybias.engine.memory import MemoryTerm
     from raybias.engine.model_shape import ModelShape
+    from raybias.methods.lengths import TokenCounts
     from raybias.methods.prediction import Predictor, UntrainedRun
     from raybias.schema import OutputSpec
     from raybias.storage import Store
@@ -41,17 +43,23 @@ class StudyText:
 
     Attributes
     ----------
+    tokens: counts of what was tokenised for the backbone, shared by all of its methods.
     words: the study's label words, in label order.
     items: per probe that the method reads, its rows.
     sentences: per training set, its splits.
     rows_per_shard: items of one request, which share what precedes all of them.
     """
 
-    encoder: TextEncoder
+    tokens: TokenCounts
     words: tuple[str, ...]
     items: Mapping[str, pl.DataFrame]
     sentences: Mapping[str, Mapping[str, pl.DataFrame]]
     rows_per_shard: int
+
+    @property
+    def encoder(self) -> TextEncoder:
+        """The backbone's tokenizer."""
+        return self.tokens.encoder
 
 
 class Method(Section):
@@ -80,13 +88,10 @@ class Method(Section):
     @model_validator(mode="before")
     @classmethod
     def _default_name(cls, data: Any) -> Any:
-        if isinstance(data, dict) and not data.get("name"):
-            data = {**data, "name": cls.model_fields["kind"].default}
+        if isinstance(data, dict):
+            kind = cls.model_fields["kind"].default
+            data = {"kind": kind, **data, "name": data.get("name") or kind}
         return data
-
-    def resolve(self, profile: Profile) -> Self:
-        """Return the method with every option that the profile decides filled in."""
-        return self
 
     def fit(self, backbone: Backbone, profile: Profile) -> Self:
         """Return the method with what depends on the backbone filled in; no weights are read.
@@ -119,7 +124,7 @@ class Method(Section):
 
     @abstractmethod
     def output(self) -> OutputSpec:
-        """Say where a resolved method's rows are stored, and in which columns."""
+        """Say where rows are stored, and in which columns."""
 
     def untrained_runs(
         self, backbone: Backbone, text: StudyText, training: Sequence[str]
@@ -217,19 +222,18 @@ class _Registered(Choices):
         """Return every registered method."""
         from raybias.registry import methods
 
-        return [*methods().values()]
+        return [*methods.values()]
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
         from raybias.registry import methods
 
-        known = methods()
         return core_schema.tagged_union_schema(
-            {kind: handler.generate_schema(each) for kind, each in known.items()},
+            {kind: handler.generate_schema(each) for kind, each in methods.items()},
             discriminator=kind_of,
             custom_error_type="kind",
-            custom_error_message=f"unknown kind of method; known kinds: {', '.join(known)}",
+            custom_error_message=f"unknown kind of method; known kinds: {', '.join(methods)}",
         )
 
 
@@ -243,7 +247,7 @@ def default_methods() -> tuple[Method, ...]:
     """Return the methods of a study that names none: soft-prompt tuning."""
     from raybias.registry import methods
 
-    return (methods()[DEFAULT_KIND].model_validate({}),)
+    return (methods[DEFAULT_KIND].model_validate({}),)
 
 
 #: Any registered method; a study file names it by its `kind`.

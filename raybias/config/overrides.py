@@ -24,7 +24,7 @@ def override(data: dict[str, Any], text: str, section: type[Section]) -> None:
 
     Raises
     ------
-    ConfigError: no `=`, a value that is not YAML, or a place that there is not.
+    ConfigError: no `=`, a value that is not YAML, or an unknown place.
     """
     dotted, equals, raw = text.partition("=")
     if not equals or not dotted:
@@ -47,7 +47,7 @@ def override(data: dict[str, Any], text: str, section: type[Section]) -> None:
 
 
 def _find(node: Any, part: str, annotation: Any, place: str) -> tuple[str | int, Any]:
-    """The key or index that `part` stands for, and the annotation of what lies there."""
+    """Return the key or index that `part` names, and the annotation of its value."""
     if isinstance(node, dict):
         section = _section(annotation, node)
         if section is not None:
@@ -65,7 +65,7 @@ def _find(node: Any, part: str, annotation: Any, place: str) -> tuple[str | int,
 
 
 def _section(annotation: Any, node: dict[str, Any]) -> type[Section] | None:
-    """The section that a mapping is checked against; of several, the one of its `kind`."""
+    """Return the section that a mapping is checked against; of several, the one of its `kind`."""
     kinds = _sections(annotation)
     if len(kinds) > 1:
         kinds = [each for each in kinds if each.model_fields["kind"].default == kind_of(node)]
@@ -77,13 +77,13 @@ def _sections(annotation: Any) -> list[type[Section]]:
 
 
 def _held(annotation: Any, container: type, place: int) -> Any:
-    """The annotation of what a list or a mapping of free keys holds."""
+    """Return the annotation of the values of a list, or of a mapping with free keys."""
     found = [each for each in plain_types(annotation) if get_origin(each) is container]
     return get_args(found[0])[place] if found else Any
 
 
 def _default(node: dict[str, Any], key: str | int, annotation: Any) -> Any:
-    """What a key that the file leaves out stands for, as a file would say it."""
+    """Return the default of a key that the file leaves out, as a file would write it."""
     section = _section(annotation, node)
     if section is None:
         return {}

@@ -7,16 +7,24 @@ import re
 from collections.abc import Iterator
 from inspect import isclass
 from types import UnionType
-from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, Self, Union, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    model_validator,
+)
+from pydantic_core import CoreSchema, core_schema
 
+from raybias.config.profiles import ByProfile, Profile, defaults_of
 from raybias.redaction import holds_secret
-
-Profile = Literal["paper", "strict"]
+from raybias.registry import Registry
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]*(\.[A-Za-z0-9_+-]+)*")
-#: What other tools, or other sections, call our keys; the first that is found is meant.
+#: Names of our keys in other tools, or other sections; the first that exists is suggested.
 _ELSEWHERE: Final = {
     "model": ("backbones", "id"),
     "models": ("backbones",),
@@ -62,7 +70,26 @@ class Section(BaseModel):
         for name, value in data.items():
             cls.check_key(name)
             _check_public(name, value)
-        return {name: listed(cls.model_fields[name].annotation, data[name]) for name in data}
+        return {
+            name: listed(cls.model_fields[name].annotation, _given(value))
+            for name, value in data.items()
+            if value is not None or not cls._left_to_profile(name)
+        }
+
+    @classmethod
+    def _left_to_profile(cls, name: str) -> bool:
+        return isinstance(cls.model_fields[name].default_factory, ByProfile)
+
+    @classmethod
+    def under(cls, profile: Profile, **fields: Any) -> Self:
+        """Build the section with the defaults of a profile."""
+        with defaults_of(profile):
+            return cls(**fields)
+
+    def restated(self, profile: Profile) -> Self:
+        """Return the section with what a profile decides as that profile has it."""
+        kept = {n: v for n, v in dict(self).items() if not self._left_to_profile(n)}
+        return type(self).under(profile, **kept)
 
     @classmethod
     def check_key(cls, name: object) -> None:
@@ -80,7 +107,7 @@ class Section(BaseModel):
 
     @classmethod
     def _meant(cls, name: str) -> str | None:
-        """The key of this section, or of a section in it, that comes nearest to `name`."""
+        """Return the key of this section, or of a section in it, that is nearest to `name`."""
         for word in (*_ELSEWHERE.get(name, ()), name):
             if word in cls.model_fields:
                 return word
@@ -92,6 +119,40 @@ class Section(BaseModel):
         return near[0] if near else None
 
 
+def _given(value: Any) -> Any:
+    """Take sections apart into what was set in them, so that defaults follow the profile."""
+    if isinstance(value, Section):
+        return value.model_dump(exclude_unset=True)
+    if isinstance(value, list | tuple):
+        return [_given(each) for each in value]
+    if isinstance(value, dict):
+        return {key: _given(each) for key, each in value.items()}
+    return value
+
+
+class Registered:
+    """A note on a `str`: the names that a registry has, looked up when a value is checked."""
+
+    def __init__(self, registry: Registry[Any]) -> None:
+        self.registry = registry
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {"type": "string", "enum": list(self.registry)}
+
+    def _check(self, name: str) -> str:
+        if name not in self.registry:
+            known = ", ".join(self.registry)
+            raise ValueError(f"unknown {self.registry.kind} {name!r}; choose from {known}")
+        return name
+
+
 class Choices:
     """A note on an annotation: the sections it stands for, known only when asked for."""
 
@@ -101,7 +162,7 @@ class Choices:
 
 
 def plain_types(annotation: Any) -> list[Any]:
-    """The types that an annotation allows: unions and `Annotated` taken apart."""
+    """List the types that an annotation allows: unions and `Annotated` taken apart."""
     origin = get_origin(annotation)
     if origin is Annotated:
         plain, *notes = get_args(annotation)
@@ -113,7 +174,7 @@ def plain_types(annotation: Any) -> list[Any]:
 
 
 def listed(annotation: Any, value: Any) -> Any:
-    """A single value as a list of one, where the annotation takes any number of them."""
+    """Make a single value a list of one, where the annotation takes any number of them."""
     kinds = plain_types(annotation)
     if isinstance(value, dict):
         held = next((get_args(kind)[1] for kind in kinds if get_origin(kind) is dict), None)
@@ -127,7 +188,7 @@ def listed(annotation: Any, value: Any) -> Any:
 
 
 def _parts(annotation: Any, place: str) -> Iterator[tuple[type[Section], str]]:
-    """The sections that a key holds, each with its place; a list's is its first."""
+    """Yield the sections of a key, each with its path; a list's is its first."""
     for kind in plain_types(annotation):
         if get_origin(kind) is tuple:
             yield from _parts(get_args(kind)[0], f"{place}.0")
@@ -136,7 +197,7 @@ def _parts(annotation: Any, place: str) -> Iterator[tuple[type[Section], str]]:
 
 
 def _check_public(name: str, value: Any) -> None:
-    """Refuse a password: a study is written to OUT, shown in its page and told to trackers."""
+    """Refuse a password: a study is written to OUT, shown in its page and sent to trackers."""
     texts = value if isinstance(value, list | tuple) else [value]
     if any(isinstance(text, str) and holds_secret(text) for text in texts):
         raise ValueError(

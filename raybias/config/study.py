@@ -1,8 +1,4 @@
-"""The study file as a whole: its statistics, its resources, and how it is read.
-
-Options that differ between the `paper` and `strict` profiles are None here until
-`resolve` fills them in, so that a written study names every value.
-"""
+"""The study file as a whole: its statistics, its resources, and how it is read."""
 
 from __future__ import annotations
 
@@ -10,12 +6,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
-from pydantic import ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    model_validator,
+)
 
 from raybias.config.data import Backbone, PairProbe, Probe, TrainingSet, Verbalizer
 from raybias.config.method import AnyMethod, Method, default_methods
 from raybias.config.overrides import override
-from raybias.config.section import Name, Profile, Section
+from raybias.config.profiles import Profile, by_profile, defaults_of
+from raybias.config.section import Name, Section
 from raybias.config.styles import Styles
 from raybias.config.tracking import Tracking
 from raybias.config.yaml_text import parse_yaml
@@ -33,25 +36,20 @@ _MESSAGES: Final = {
 class Statistics(Section):
     """How gaps, intervals and significance are computed."""
 
-    interval: Interval | None = None
-    """normal: 1.96 sd/sqrt(n); t: Student; bootstrap: over templates (paper normal, strict t)."""
+    interval: Interval = by_profile(paper="normal", strict="t")
+    """normal: 1.96 sd/sqrt(n); t: Student; bootstrap: over templates."""
     level: float = Field(0.95, gt=0, lt=1)
     """Confidence level of the intervals."""
-    adjust: Literal["none", "benjamini_hochberg"] | None = None
-    """Correction for many tests within a table (paper none, strict Benjamini-Hochberg)."""
+    adjust: Literal["none", "benjamini_hochberg"] = by_profile(
+        paper="none", strict="benjamini_hochberg"
+    )
+    """Correction for many tests within a table."""
     bootstrap_draws: int = Field(10_000, ge=100)
     """Draws of the template-cluster bootstrap."""
     bootstrap_seed: int = 0
     """Seed of the bootstrap."""
-
-    def resolve(self, profile: Profile) -> Self:
-        """The same rules with what the profile decides filled in."""
-        strict = profile == "strict"
-        chosen = {
-            "interval": self.interval or ("t" if strict else "normal"),
-            "adjust": self.adjust or ("benjamini_hochberg" if strict else "none"),
-        }
-        return self.model_copy(update=chosen)
+    metrics: tuple[str, ...] = Field(("negative_fpr", "positive_fpr"), min_length=1)
+    """What gaps are taken of: `negative_fpr`, `positive_fpr`, `accuracy`, or a package's metric."""
 
 
 class NodeKind(Section):
@@ -126,11 +124,11 @@ class Study(Section):
     """What classifiers are run on."""
     pairs: tuple[PairProbe, ...] = ()
     """What pair_score and coreference are run on."""
-    styles: Styles = Styles()
+    styles: Styles = Field(default_factory=Styles)
     """The styles of the pairs."""
     verbalizer: Verbalizer = Verbalizer()
     """The label words."""
-    statistics: Statistics = Statistics()
+    statistics: Statistics = Field(default_factory=Statistics)
     """How gaps are judged."""
     resources: Resources = Resources()
     """Where the work runs."""
@@ -140,6 +138,13 @@ class Study(Section):
     """To try a study out: a fixed sample of at most N items of each attribute (pairs: of each bias
     type), in equal parts over labels and in whole templates, so that every group is in each; at
     least one template of each label, even where that is more than N."""
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _with_its_profile(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        asked = data.get("profile") if isinstance(data, dict) else None
+        with defaults_of("paper" if asked == "paper" else "strict"):
+            return handler(data)
 
     @model_validator(mode="after")
     def _distinct(self) -> Self:
@@ -179,12 +184,12 @@ class Study(Section):
         return self
 
     def methods_of(self, backbone: Backbone) -> list[Method]:
-        """The methods that are used on a backbone."""
+        """Return the methods that are used on a backbone."""
         return [m for m in self.methods if not m.backbones or backbone.name in m.backbones]
 
     @property
     def checkpoints(self) -> dict[str, Backbone]:
-        """Every model that is loaded: backbones by name, and those that rewrite pairs."""
+        """Models that are loaded: backbones by name, and those that rewrite pairs."""
         found = {backbone.name: backbone for backbone in self.backbones}
         for style, options in self.styles.rewriting.items():
             found[f"rewriting {style}"] = options.spec()
@@ -215,17 +220,6 @@ class Study(Section):
         )
         return self.model_copy(update={"backbones": backbones})
 
-    def resolve(self) -> Study:
-        """The same study with every option that the profile decides filled in."""
-        methods = tuple(method.resolve(self.profile) for method in self.methods)
-        return self.model_copy(
-            update={
-                "methods": methods,
-                "styles": self.styles.resolve(self.profile),
-                "statistics": self.statistics.resolve(self.profile),
-            }
-        )
-
 
 def load_study(
     path: str | Path,
@@ -234,7 +228,7 @@ def load_study(
     profile: Profile | None = None,
     limit: int | None = None,
 ) -> Study:
-    """Read and resolve a study file.
+    """Read a study file.
 
     Parameters
     ----------
@@ -262,7 +256,7 @@ def load_study(
         data["profile"] = profile
     if limit is not None:
         data["limit"] = limit
-    return _rebased(parse_study(data, where=str(path)), source.parent).resolve()
+    return _rebased(parse_study(data, where=str(path)), source.parent)
 
 
 def parse_study(data: dict[str, Any], *, where: str = "study") -> Study:
@@ -272,12 +266,13 @@ def parse_study(data: dict[str, Any], *, where: str = "study") -> Study:
     try:
         return Study.model_validate(data)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"] if part not in methods())
+        # Defaults that follow from a wrong value are no faults of their own.
+        first, *others = (e for e in error.errors() if e["type"] != "default_factory_not_called")
+        place = ".".join(str(part) for part in first["loc"] if part not in methods)
         message = _MESSAGES.get(first["type"], first["msg"].removeprefix("Value error, "))
         given = "" if first["type"] in ("value_error", "missing") else f" (got {first['input']!r})"
         # A wrong entry also makes the list around it too short; that is no second fault.
-        more = sum(each["loc"] != first["loc"][: len(each["loc"])] for each in error.errors()[1:])
+        more = sum(each["loc"] != first["loc"][: len(each["loc"])] for each in others)
         rest = f" (and {more} more)" if more else ""
         raise ConfigError(
             f"{place + ': ' if place else ''}{message}{given}{rest}", where=where

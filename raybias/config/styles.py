@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Literal, Self, get_args
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from raybias.config.data import Backbone
-from raybias.config.section import Profile, Section
+from raybias.config.profiles import by_profile
+from raybias.config.section import Registered, Section
+from raybias.registry import styles
 
 
 class StyleOptions(Section):
@@ -26,19 +28,7 @@ class StyleOptions(Section):
     drawn per pair."""
 
 
-#: The styles that no rule makes.
-Rewritten = Literal["formal", "informal"]
-Style = Literal[
-    "original",
-    "prefix_1",
-    "prefix_2",
-    "prefix_3",
-    "punctuation",
-    "evidential",
-    "question_answer",
-    "formal",
-    "informal",
-]
+StyleName = Annotated[str, Registered(styles)]
 
 
 class Checkpoint(Section):
@@ -52,12 +42,12 @@ class Checkpoint(Section):
     """Precision of its weights."""
 
     def spec(self) -> Backbone:
-        """The same as the engine loads it."""
+        """Return the checkpoint as a backbone that the engine loads."""
         return Backbone(id=self.model, revision=self.revision, dtype=self.dtype)
 
 
 class Adequacy(Checkpoint):
-    """What decides whether a rewritten sentence still means the same."""
+    """The judge of whether a rewritten sentence still means the same."""
 
     kind: Literal["classifier", "embedding"] = "classifier"
     """A sequence classifier of (sentence, rewritten) whose label 1 says yes, or an encoder whose
@@ -84,17 +74,11 @@ class Rewriting(Checkpoint):
     what does not end within it is dropped; nothing is cut."""
     adequacy: Adequacy
     """The judge of what is drawn."""
-    paired: Literal["separate", "mirror"] | None = None
-    """Rewrite both sides of a pair, or one and transfer the edit to the other (paper separate,
-    strict mirror)."""
-
-    def resolve(self, profile: Profile) -> Self:
-        """The same with what the profile decides filled in."""
-        paired = self.paired or ("mirror" if profile == "strict" else "separate")
-        return self.model_copy(update={"paired": paired})
+    paired: Literal["separate", "mirror"] = by_profile(paper="separate", strict="mirror")
+    """Rewrite both sides of a pair, or one and transfer the edit to the other."""
 
     def located(self, local: Callable[[str], str]) -> Self:
-        """The same with `local` applied to its two models' ids or paths."""
+        """Return the options with `local` applied to the ids or paths of both models."""
         adequacy = self.adequacy.model_copy(update={"model": local(self.adequacy.model)})
         return self.model_copy(update={"model": local(self.model), "adequacy": adequacy})
 
@@ -102,34 +86,32 @@ class Rewriting(Checkpoint):
 class Styles(Section):
     """Which styles pairs come in, and how they are made."""
 
-    names: tuple[Style, ...] = Field(("original",), min_length=1)
+    names: tuple[StyleName, ...] = Field(("original",), min_length=1)
     """original, prefix_1 to prefix_3, punctuation, evidential, question_answer by rule; formal
     and informal from `files` or by `rewriting`. A probe takes those that it has."""
     options: StyleOptions = StyleOptions()
     """What the rules leave open."""
     files: tuple[str, ...] = ()
     """Styled pairs of your own: pair_id, style, sent_more, sent_less."""
-    rewriting: dict[Rewritten, Rewriting] = Field(default_factory=dict)
+    rewriting: dict[StyleName, Rewriting] = Field(default_factory=dict)
     """For formal, informal or both: the checkpoint that makes the style, and its judge."""
     seed: int = 0
     """Keys what is drawn per pair."""
 
     @model_validator(mode="after")
     def _each_is_made(self) -> Self:
-        for style in get_args(Rewritten):
-            if style in self.rewriting and style not in self.names:
+        for style in self.rewriting:
+            if styles[style].rule is not None:
+                raise ValueError(f"rewriting makes {style!r}, which a rule makes; take it out")
+            if style not in self.names:
                 raise ValueError(f"rewriting makes {style!r}, which `names` lacks; add it there")
-            if style in self.names and style not in self.rewriting and not self.files:
+        for style in self.names:
+            if styles[style].rule is None and style not in self.rewriting and not self.files:
                 raise ValueError(
                     f"no rule makes {style!r}; give a file of such pairs in `files`, or a"
                     " checkpoint in `rewriting`"
                 )
         return self
-
-    def resolve(self, profile: Profile) -> Self:
-        """The same styles with what the profile decides filled in."""
-        made = {style: options.resolve(profile) for style, options in self.rewriting.items()}
-        return self.model_copy(update={"rewriting": made})
 
     def pinned(self, revisions: Mapping[str, str | None]) -> Self:
         """Return the styles with the revisions of their models replaced; see `Study.pinned`."""
@@ -147,7 +129,7 @@ class Styles(Section):
         return self.model_copy(update={"rewriting": made})
 
     def located(self, local: Callable[[str], str]) -> Self:
-        """The same styles with `local` applied to each file, and each model's id or path."""
+        """Return the styles with `local` applied to each file, and each model's id or path."""
         made = {style: options.located(local) for style, options in self.rewriting.items()}
         files = tuple(local(file) for file in self.files)
         return self.model_copy(update={"files": files, "rewriting": made})

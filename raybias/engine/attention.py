@@ -3,8 +3,7 @@
 The gradient of torch's fused CPU kernel costs about as much as all linear layers together
 in bfloat16, however short the sequences. The plain product does forward and gradient in a
 half (264 tokens) to a sixth (72 tokens) of the time, so it is used where a gradient is
-asked for on a CPU, and transformers' own call elsewhere. It knows nothing of packing: what
-a token sees is in the mask.
+needed on a CPU, and transformers' own call elsewhere.
 
 Shapes: R sequences, H heads, T tokens, E width of a head.
 """
@@ -55,8 +54,8 @@ def _attend(
     scores_RHTT = (query_RHTE * scale) @ key_RHTE.transpose(-1, -2)
     unseen_RHTT = torch.zeros_like(attention_mask, dtype=query_RHTE.dtype)
     unseen_RHTT = unseen_RHTT.masked_fill(~attention_mask, float("-inf"))
-    shares_RHTT = (scores_RHTT + unseen_RHTT).softmax(-1)
+    weights_RHTT = (scores_RHTT + unseen_RHTT).softmax(-1)
     if lost := options.get("dropout"):
-        shares_RHTT = dropout(shares_RHTT, lost)
-    mixed_RHTE = shares_RHTT @ value_RHTE
+        weights_RHTT = dropout(weights_RHTT, lost)
+    mixed_RHTE = weights_RHTT @ value_RHTE
     return mixed_RHTE.transpose(1, 2).contiguous(), None

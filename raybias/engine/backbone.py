@@ -2,8 +2,7 @@
 
 Only safetensors weights are read and no code of the model's own is run. The
 begin-of-sequence policy is explicit, and what the model itself computes is compared
-with our packed layout when it is loaded (see `forward`). It knows nothing of prompts'
-training, labels or groups.
+with our packed layout when it is loaded (see `forward`).
 """
 
 from __future__ import annotations
@@ -22,6 +21,8 @@ from raybias.engine.checkpoint import folder_of, locate
 from raybias.errors import ModelError
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 #: What each of transformers' auto classes that are used here loads.
@@ -61,14 +62,16 @@ class TextEncoder:
         raise ModelError("the tokenizer has neither BOS nor EOS", where=self.spec.id)
 
     def encode(self, texts: Sequence[str], *, append_eos: bool = False) -> list[list[int]]:
-        """Token ids of each text.
+        """Tokenise texts; return the token ids of each.
 
         Raises
         ------
-        ModelError: a text without any token, or an EOS asked for that is not there.
+        ModelError: a text without any token, or no EOS to append.
         """
-        own = self.spec.bos == "tokenizer"
-        rows = self.tokenizer(list(texts), add_special_tokens=own)["input_ids"] if texts else []
+        specials = self.spec.bos == "tokenizer"
+        rows = (
+            self.tokenizer(list(texts), add_special_tokens=specials)["input_ids"] if texts else []
+        )
         if self.spec.bos == "prepend":
             rows = [[self.prompt_token_id, *row] for row in rows]
         if append_eos:
@@ -108,11 +111,11 @@ class LoadedBackbone:
         return self.encoder.prompt_token_id
 
     def encode(self, texts: Sequence[str], *, append_eos: bool = False) -> list[list[int]]:
-        """Token ids of each text; see `TextEncoder.encode`."""
+        """Tokenise texts; see `TextEncoder.encode`."""
         return self.encoder.encode(texts, append_eos=append_eos)
 
     def embed(self, tokens_RT: torch.Tensor) -> torch.Tensor:
-        """Input embeddings [R, T, width] of token ids."""
+        """Look up the input embeddings [R, T, width] of token ids."""
         embedded: torch.Tensor = self.model.get_input_embeddings()(tokens_RT)
         return embedded
 
@@ -130,12 +133,7 @@ def load_backbone(spec: Backbone, *, device: str | torch.device = "cpu") -> Load
     from raybias.engine.attention import use_fast_gradient
 
     encoder = load_tokenizer(spec)
-    if is_encoder(spec):
-        raise ModelError(
-            "is an encoder, and this method needs a causal language model",
-            where=spec.id,
-            cure="use full or lora on it, or another backbone",
-        )
+    check_causal(spec)
     model, _ = load_pretrained(AutoModelForCausalLM, spec, dtype=spec.dtype)
     model.requires_grad_(False).eval()
     place = torch.device(device)
@@ -200,7 +198,7 @@ def load_pretrained(
 
 
 def is_encoder(spec: Backbone) -> bool:
-    """Whether a backbone reads text in both directions, as BERT and RoBERTa do.
+    """Check whether a backbone reads text in both directions, as BERT and RoBERTa do.
 
     Raises
     ------
@@ -212,8 +210,23 @@ def is_encoder(spec: Backbone) -> bool:
     return type(config) in MODEL_FOR_MASKED_LM_MAPPING and not config.is_decoder
 
 
+def check_causal(spec: Backbone, method: str = "this method") -> None:
+    """Refuse an encoder.
+
+    Raises
+    ------
+    ModelError: says that `method` needs a causal language model.
+    """
+    if is_encoder(spec):
+        raise ModelError(
+            f"is an encoder, and {method} needs a causal language model",
+            where=spec.id,
+            cure="use full or lora on it, or another backbone",
+        )
+
+
 def load_tokenizer(spec: Backbone) -> TextEncoder:
-    """The tokenizer and its policy alone, without weights.
+    """Load the tokenizer and its begin-of-sequence policy, without weights.
 
     Raises
     ------
@@ -234,7 +247,7 @@ def load_tokenizer(spec: Backbone) -> TextEncoder:
 
 
 def empty_model(spec: Backbone, kind: Any = None) -> PreTrainedModel:
-    """A model without weights, on torch's meta device, from its config alone.
+    """Build a model without weights, on torch's meta device, from its config alone.
 
     Parameters
     ----------
@@ -263,35 +276,36 @@ def empty_model(spec: Backbone, kind: Any = None) -> PreTrainedModel:
 
 
 def check_lengths(
-    rows: Sequence[Sequence[int]],
+    lengths: Sequence[int] | npt.NDArray[np.int32],
     *,
     context: int | None,
     taken: int = 0,
     by: str = "",
     names: Sequence[str],
 ) -> None:
-    """Refuse rows that do not fit the context; nothing is ever cut silently.
+    """Refuse texts that do not fit the context; nothing is ever cut silently.
 
     Parameters
     ----------
-    taken: tokens of the context that are needed beside a row, such as prompt vectors.
+    lengths: tokens of each text.
+    taken: tokens of the context that are needed beside a text, such as prompt vectors.
     by: what takes them.
-    names: of the rows, for the message.
+    names: of the texts, for the message.
 
     Raises
     ------
-    ModelError: counts the rows and names the longest.
+    ModelError: counts the texts and names the longest.
     """
     if context is None:
         return
     room = context - taken
-    lengths = {name: len(row) for name, row in zip(names, rows, strict=True) if len(row) > room}
-    if lengths:
-        longest = max(lengths, key=lambda name: lengths[name])
+    over = {name: int(n) for name, n in zip(names, lengths, strict=True) if n > room}
+    if over:
+        longest = max(over, key=lambda name: over[name])
         beside = f" leaves beside {taken} {by}" if taken else " has"
         raise ModelError(
-            f"{len(lengths)} of {len(rows)} texts are longer than the {max(room, 0)} tokens that"
-            f" the context of {context}{beside} (longest: {longest}, {lengths[longest]} tokens)",
+            f"{len(over)} of {len(lengths)} texts are longer than the {max(room, 0)} tokens that"
+            f" the context of {context}{beside} (longest: {longest}, {over[longest]} tokens)",
             cure="shorten or remove them, or use a backbone with a longer context",
         )
 
@@ -299,15 +313,15 @@ def check_lengths(
 def _lacking(names: Sequence[str], total: int, kind: str, unread: Iterable[str]) -> str:
     """Name the first weights that a checkpoint lacks, and the one it may hold the first by."""
     first = ", ".join([*names[:_NAMED], *["..."] * (len(names) > _NAMED)])
-    alike = get_close_matches(names[0], sorted(unread), n=1)
-    renamed = f", and holds {alike[0]}, which is not read" if alike else ""
+    similar = get_close_matches(names[0], sorted(unread), n=1)
+    renamed = f", and holds {similar[0]}, which is not read" if similar else ""
     return f"lacks {first} ({len(names)} of the {total} weights that {kind} needs){renamed}"
 
 
 def _misshapen(weights: Iterable[tuple[str, Sequence[int], Sequence[int]]]) -> str:
     """Name the first weight of another shape than a model's, or nothing where there is none."""
-    for name, held, needed in sorted(weights):
-        return f"holds {name} as {list(held)}, and its config.json asks for {list(needed)}"
+    for name, shape, needed in sorted(weights):
+        return f"holds {name} as {list(shape)}, and its config.json asks for {list(needed)}"
     return ""
 
 
@@ -318,7 +332,7 @@ def _torch_dtype(name: str) -> torch.dtype:
 
 
 def _source(spec: Backbone) -> str:
-    """A folder, in the hub's cache where the hub cannot be asked, or else a hub id."""
+    """Return a folder, in the hub's cache where the hub does not answer, or else a hub id."""
     folder = folder_of(spec.id) or _located(spec.id, spec.revision).snapshot
     return str(folder or spec.id)
 

@@ -1,20 +1,28 @@
 """Sequences walked in batches under a token budget.
 
 Sequences of like length stand together; running out of memory halves the budget and goes
-on; ranks that share a sharded backbone share the batches too. It knows nothing of what is
-done with a batch.
+on; ranks that share a sharded backbone share the batches too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from typing import Protocol, TypeVar
 
 import torch
 from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 from torch import Tensor
 
-from raybias.engine.packing import FULL, Batch, Placed, fitting, longest_first, stack
+from raybias.engine.packing import (
+    FULL,
+    Batch,
+    PackedSequence,
+    Placed,
+    fitting,
+    longest_first,
+    stack,
+)
 from raybias.errors import WorkFailed
 
 Result = TypeVar("Result")
@@ -27,7 +35,7 @@ class Collective(Protocol):
     world: int
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """The sum over ranks, the same on each of them."""
+        """Sum a tensor over the ranks, the same result on each of them."""
 
 
 class Batcher:
@@ -56,7 +64,7 @@ class Batcher:
     def each(
         self,
         work: Callable[[Batch], Result],
-        keyed: Sequence[Placed],
+        placed: Sequence[Placed],
         *,
         prompt_length: int = 0,
         full: float = FULL,
@@ -69,7 +77,7 @@ class Batcher:
         ------
         WorkFailed: a single sequence does not fit the device's memory.
         """
-        waiting = longest_first(keyed)
+        waiting = longest_first(placed)
         if self.group is not None:
             yield from self._share(self.group, work, waiting, prompt_length)
             return
@@ -86,8 +94,41 @@ class Batcher:
             yield batch, result
             waiting = waiting[count:]
 
+    def logits(
+        self,
+        read: Callable[[Batch], Tensor],
+        sequences: Sequence[Sequence[PackedSequence]],
+        *,
+        labels: int,
+        prompt_length: int = 0,
+    ) -> list[Tensor]:
+        """Read logits without gradients, per adapter those of all rows of its sequences.
+
+        Parameters
+        ----------
+        read: from a batch to the logits [N, L] of its rows.
+        sequences: of each adapter.
+        labels: number L of logits.
+
+        Returns
+        -------
+        Logits [N, L] float32 on the CPU, in the order in which the rows were packed.
+        """
+        counts = [sum(len(each.members) for each in rows) for rows in sequences]
+        starts = list(accumulate(counts, initial=0))
+        logits_ML = torch.zeros(starts[-1], labels)
+        placed = [Placed(s, s, each) for s, rows in enumerate(sequences) for each in rows]
+
+        def work(batch: Batch) -> Tensor:
+            with torch.no_grad():
+                return read(batch).cpu()
+
+        for batch, logits_NL in self.each(work, placed, prompt_length=prompt_length):
+            logits_ML[[starts[s] + row for s, row in batch.rows]] = logits_NL
+        return list(torch.split(self.sum(logits_ML), counts))
+
     def sum(self, tensor: Tensor) -> Tensor:
-        """The sum over the ranks of the group; the tensor itself where there is none."""
+        """Sum a tensor over the ranks of the group; without a group it is the tensor itself."""
         return tensor if self.group is None else self.group.sum(tensor)
 
     def _share(

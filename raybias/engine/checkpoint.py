@@ -1,7 +1,7 @@
 """Find out which weights a model's id stands for: a commit of the hub, or files of a folder.
 
 One short request says which commit a branch or tag is, so that a machine without network is
-told so in seconds. It loads nothing and knows no torch.
+fails in seconds. It loads nothing and knows no torch.
 """
 
 from __future__ import annotations
@@ -29,6 +29,23 @@ _DECIDING: Final = (
 )
 _CONFIG: Final = "config.json"
 _TIMEOUT_S: Final = 5
+#: What the hub's errors mean, and how to mend it; the first that fits counts.
+_REFUSALS: Final = {
+    "HFValidationError": (
+        "cannot load (neither a folder here nor an id of the hub)",
+        "check the path",
+    ),
+    "GatedRepoError": (
+        "is gated, and this machine has no access",
+        "accept its terms on its page, then set HF_TOKEN or run `hf auth login`",
+    ),
+    "RepositoryNotFoundError": (
+        "is neither a folder here nor a model that the hub shows to this machine",
+        "check the id; a private model needs HF_TOKEN",
+    ),
+    "RevisionNotFoundError": ("the model has no such revision", "give a branch, tag or commit"),
+    "EntryNotFoundError": (f"has no {_CONFIG}", "give a model that transformers can load"),
+}
 #: Hashes of files by path, size and times of change, in the user's cache folder.
 _HASHES: Final = "sha256.json"
 
@@ -39,7 +56,7 @@ class Located:
 
     commit: str
     snapshot: Path | None = None
-    """Its folder in this machine's cache, where the hub cannot be asked."""
+    """Its folder in this machine's cache, where the hub does not answer."""
 
 
 def folder_of(name: str) -> Path | None:
@@ -65,40 +82,18 @@ def locate(name: str, revision: str | None) -> Located:
         if is_offline_mode():
             return _cached(name, revision, where, "HF_HUB_OFFLINE is set")
         url = hf_hub_url(name, _CONFIG, revision=revision)
-        found = get_hf_file_metadata(url, timeout=_TIMEOUT_S)
-    except hub.HFValidationError as error:
-        raise ModelError(
-            "cannot load (neither a folder here nor an id of the hub)",
-            where=where,
-            cure="check the path",
-        ) from error
-    except hub.GatedRepoError as error:
-        raise ModelError(
-            "is gated, and this machine has no access",
-            where=where,
-            cure="accept its terms on its page, then set HF_TOKEN or run `hf auth login`",
-        ) from error
-    except hub.RepositoryNotFoundError as error:
-        raise ModelError(
-            "is neither a folder here nor a model that the hub shows to this machine",
-            where=where,
-            cure="check the id; a private model needs HF_TOKEN",
-        ) from error
-    except hub.RevisionNotFoundError as error:
-        raise ModelError(
-            "the model has no such revision", where=where, cure="give a branch, tag or commit"
-        ) from error
-    except hub.EntryNotFoundError as error:
-        raise ModelError(
-            f"has no {_CONFIG}", where=where, cure="give a model that transformers can load"
-        ) from error
+        metadata = get_hf_file_metadata(url, timeout=_TIMEOUT_S)
     except ModelError:
         raise
-    except Exception as error:  # The errors of the hub's HTTP client change with its version.
+    except Exception as error:
+        for kind, (problem, cure) in _REFUSALS.items():
+            if isinstance(error, getattr(hub, kind)):
+                raise ModelError(problem, where=where, cure=cure) from error
+        # No answer: the errors of the hub's HTTP client change with its version.
         return _cached(name, revision, where, f"the hub does not answer ({_first_line(error)})")
-    if found.commit_hash is None:
+    if metadata.commit_hash is None:
         return _cached(name, revision, where, f"no hub is at {url}")
-    return Located(found.commit_hash)
+    return Located(metadata.commit_hash)
 
 
 def _cached(name: str, revision: str | None, where: str, why: str) -> Located:
@@ -156,8 +151,8 @@ def _sha256(path: str) -> str:
 
 def _mark(path: Path) -> list[int]:
     """Size and times of change; a program can set the first time back, but not the second."""
-    found = path.stat()
-    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns]
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 
 def _cache() -> Store:

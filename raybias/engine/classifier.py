@@ -18,7 +18,7 @@ from torch import Tensor
 from raybias.config import Backbone
 from raybias.engine.backbone import TextEncoder, empty_model, load_pretrained, load_tokenizer
 from raybias.engine.packing import Batch
-from raybias.engine.scoring.label_logits import TOLERANCE
+from raybias.engine.self_check import TOLERANCE, agrees, distance, sample_tokens
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.errors import ModelError
 from raybias.schema import LABELS
@@ -52,14 +52,12 @@ class Classifier(torch.nn.Module):
         encoder: TextEncoder,
         model: PreTrainedModel,
         *,
-        template: str,
         head: Mapping[str, tuple[int, ...]],
         label_ids: Sequence[int],
     ) -> None:
         super().__init__()
         self.encoder = encoder
         self.model = model
-        self.template = template
         self.head = dict(head)
         self.label_ids = tuple(label_ids)
         self.pad = _pad_token(encoder)
@@ -74,12 +72,8 @@ class Classifier(torch.nn.Module):
         device: torch.device = self.model.device
         return device
 
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The tokens of each text in the method's template."""
-        return self.encoder.encode([self.template.replace("{text}", text) for text in texts])
-
     def read(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """What `forward` takes, of a batch whose sequences are one row each."""
+        """Pad a batch whose sequences are one row each to what `forward` takes."""
         return self._padded(batch.tokens_RT, batch.at_T)
 
     def _padded(self, tokens_RT: Tensor, last_R: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -97,7 +91,7 @@ class Classifier(torch.nn.Module):
         return tokens_RT.to(self.device), mask_RT.long().to(self.device), last_R.to(self.device)
 
     def forward(self, tokens_RT: Tensor, mask_RT: Tensor, last_R: Tensor) -> Tensor:
-        """Label logits [R, L], float32."""
+        """Compute the label logits [R, L], float32."""
         inputs: dict[str, Any] = {"input_ids": tokens_RT, "attention_mask": mask_RT}
         if not self.label_ids:
             logits_RL: Tensor = self.model(**inputs).logits
@@ -111,37 +105,30 @@ class Classifier(torch.nn.Module):
         labels_RL: Tensor = logits_RV[:, list(self.label_ids)]
         return labels_RL.float()
 
-    def _example(self) -> Tensor:
-        """A row [1, 8] of tokens to compare two ways of reading on."""
-        vocabulary = self.model.config.vocab_size
-        return torch.tensor([[(7919 * n) % vocabulary for n in range(1, 9)]])
-
     def _reads_right_padding(self) -> bool:
-        """Whether padding at the right changes a row's logits, and less so at the left."""
-        tokens_RT, last_R = self._example(), torch.tensor([7])
+        """Check whether padding at the right changes a row's logits, and less so at the left."""
+        tokens_RT, last_R = self._example()
         longer_RT = torch.nn.functional.pad(tokens_RT, (0, 3))
-        changes = []
         with torch.no_grad():
             alone_RL = self(*self._padded(tokens_RT, last_R))
+            changes = []
             for self.pads_left in (False, True):
-                changed_RL = self(*self._padded(longer_RT, last_R)) - alone_RL
-                changes.append(float(changed_RL.abs().max()))
+                changes.append(distance(self(*self._padded(longer_RT, last_R)), alone_RL))
         right, left = changes
-        tolerance = TOLERANCE[self.model.dtype] * max(1.0, float(alone_RL.abs().max()))
-        return right > tolerance and left < right
+        return right > TOLERANCE[self.model.dtype] and left < right
 
     def _short_cut_holds(self) -> bool:
-        """Whether the LM head on the last token alone gives the model's own logits."""
-        tokens_RT = self._example()
-        mask_RT, last_R = torch.ones_like(tokens_RT), torch.tensor([7])
-        parts = [each.to(self.device) for each in (tokens_RT, mask_RT, last_R)]
+        """Check whether the LM head on the last token alone gives the model's own logits."""
+        inputs = self._padded(*self._example())
+        self.short = False
         with torch.no_grad():
-            self.short = False
-            own_RL = self(*parts)
-            self.short = True
-            short_RL = self(*parts)
-        tolerance = _TOLERANCE * max(1.0, float(own_RL.abs().max()))
-        return float((own_RL - short_RL).abs().max()) <= tolerance
+            expected_RL = self(*inputs)
+        self.short = True
+        return agrees(lambda: self(*inputs), expected_RL, tolerance=_TOLERANCE)
+
+    def _example(self) -> tuple[Tensor, Tensor]:
+        """Return a row [1, 8] of tokens to compare two ways of reading on, and its last place."""
+        return torch.tensor([sample_tokens(self.model, 8)]), torch.tensor([7])
 
 
 def load_classifier(
@@ -192,7 +179,7 @@ def load_classifier(
     use_fast_gradient(model)
     if begin is not None:
         begin(model, whole=not label_ids)
-    return Classifier(encoder, model, template=method.template, head=head, label_ids=label_ids)
+    return Classifier(encoder, model, head=head, label_ids=label_ids)
 
 
 def check_head(spec: Backbone, method: Finetuned) -> None:
@@ -232,7 +219,7 @@ def check_classifier(spec: Backbone, method: Finetuned, words: Sequence[str]) ->
 
 
 def initial_head(classifier: Classifier, seed: int) -> dict[str, Tensor]:
-    """The weights that a run's head begins with, by name, float32, keyed by the seed.
+    """Draw the weights that a run's head begins with, by name, float32, keyed by the seed.
 
     Weights are drawn from Normal(0, the model's initializer_range), biases are zero.
     """
@@ -247,13 +234,13 @@ def initial_head(classifier: Classifier, seed: int) -> dict[str, Tensor]:
 
 
 def _is_new(model: PreTrainedModel, name: str) -> bool:
-    """Whether a weight belongs to the head, or to a pooler that only a head reads."""
+    """Check whether a weight belongs to the head, or to a pooler that only a head reads."""
     base = f"{model.base_model_prefix}."
     return not name.startswith(base) or name.startswith(f"{base}pooler.")
 
 
 def _head(model: PreTrainedModel, missing: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Weights outside the base model, and those in it that the checkpoint lacks."""
+    """Return the shapes of weights outside the base model or not in the checkpoint."""
     base = f"{model.base_model_prefix}."
     return {
         name: tuple(getattr(tensor, "ds_shape", tensor.shape))

@@ -25,7 +25,7 @@ class Sharding(Protocol):
         """The ranks, where they share every batch."""
 
     def loading(self) -> Any:
-        """A context in which a model is sharded while it is loaded."""
+        """Return a context in which a model is sharded while it is loaded."""
 
     def begin(self, model: PreTrainedModel, *, whole: bool) -> None:
         """Have a loaded model gather its weights; `whole` where its own forward is called."""

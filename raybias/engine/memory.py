@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # part and of attention's weights, when the weights are frozen: 6.4 were measured. On a CPU what
 # malloc cannot give back and attention's plain product come on top.
 _KEPT_BESIDE: Final = {"cpu": 24, "gpu": 9}
-# Tokens of the shortest text behind which the next one is asked for; copies of its logits.
+# Tokens of the shortest text after which the next one is predicted; copies of its logits.
 _SHORTEST: Final = 16
 _LOGITS: Final = 3
 # Values alive per token in a forward pass without gradients: per unit of width, and per unit of
@@ -123,16 +123,16 @@ def training_activations(
     item: bytes of one value.
     frozen: whether the weights take no gradient.
     """
-    beside, own = _KEPT_BESIDE[device], shape.kept
+    beside, inside = _KEPT_BESIDE[device], shape.kept
     if not frozen:
         # Every linear layer keeps its input for the gradient of its weight.
-        beside, own = 2 * beside, 2 * own
+        beside, inside = 2 * beside, 2 * inside
     seen = min(shape.context or LONGEST, LONGEST)
-    values = beside * shape.hidden + own * shape.feed_forward + shape.heads * seen
+    values = beside * shape.hidden + inside * shape.feed_forward + shape.heads * seen
     return (
         MemoryTerm(
             "activations kept for the backward pass",
-            f"{tokens:,} tokens x {shape.layers} layers x ({beside} x {shape.hidden} + {own} x"
+            f"{tokens:,} tokens x {shape.layers} layers x ({beside} x {shape.hidden} + {inside} x"
             f" {shape.feed_forward} + {shape.heads} x {seen}) values x {item} bytes",
             tokens * shape.layers * values * item,
         ),
@@ -154,7 +154,7 @@ def activations(shape: ModelShape, tokens: int, item: int, what: str) -> MemoryT
 def keys_and_values(
     shape: ModelShape, tokens: int, item: int, *, copies: int = 1, note: str = ""
 ) -> MemoryTerm:
-    """Count the keys and values of `tokens` in all layers, held `copies` times."""
+    """Count the keys and values of `tokens` in all layers, stored `copies` times."""
     return MemoryTerm(
         f"keys and values{note}",
         f"{tokens:,} tokens x {shape.layers} layers x 2 x {shape.keys} x {item} bytes"
@@ -188,8 +188,8 @@ def inference_memory(
     Parameters
     ----------
     partitions: workers that share the weights; 1 holds all of them.
-    key_copies, key_note: how often keys and values are held, and what to say of them; decoding
-        keeps what it has read and copies it where rows are left out or go on.
+    key_copies, key_note: copies of keys and values, and a note on them; decoding keeps what it
+        has read and copies it where rows are left out or go on.
     logits: whether logits of the whole vocabulary are needed.
     """
     item = shape.item

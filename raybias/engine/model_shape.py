@@ -64,7 +64,7 @@ class ModelShape:
 
 @lru_cache(maxsize=64)
 def model_shape(spec: Backbone) -> ModelShape:
-    """Sizes of a backbone, read on torch's meta device.
+    """Read the sizes of a backbone on torch's meta device.
 
     Raises
     ------
@@ -74,7 +74,7 @@ def model_shape(spec: Backbone) -> ModelShape:
 
 
 def shape_of(model: PreTrainedModel, spec: Backbone) -> ModelShape:
-    """Sizes of a model that `empty_model` made of `spec`."""
+    """Read the sizes of a model that `empty_model` built from `spec`."""
     config = model.config.get_text_config()
     tensors = {id(p): p for p in model.parameters()}.values()
     inside = list(blocks(model))
@@ -100,7 +100,7 @@ def shape_of(model: PreTrainedModel, spec: Backbone) -> ModelShape:
 
 
 def blocks(model: PreTrainedModel) -> Iterator[torch.nn.Module]:
-    """The blocks of a model, in their order: its longest list of equal modules."""
+    """Return the blocks of a model, in their order: its longest list of equal modules."""
     import torch
 
     lists = [each for each in model.modules() if isinstance(each, torch.nn.ModuleList)]
@@ -109,7 +109,7 @@ def blocks(model: PreTrainedModel) -> Iterator[torch.nn.Module]:
 
 
 def _linear(block: torch.nn.Module) -> list[Any]:
-    """Linear layers: modules with a matrix and nothing inside."""
+    """Return linear layers: modules with a matrix and nothing inside."""
     return [
         each
         for each in block.modules()
@@ -119,6 +119,6 @@ def _linear(block: torch.nn.Module) -> list[Any]:
 
 def _activation(config: Any) -> str:
     for name in ("activation_function", "hidden_act", "hidden_activation"):
-        if isinstance(found := getattr(config, name, None), str):
-            return found
+        if isinstance(activation := getattr(config, name, None), str):
+            return activation
     return ""

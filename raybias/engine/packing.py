@@ -1,14 +1,14 @@
-"""Rows of tokens packed into sequences that share what they have in common.
+"""Pack rows of tokens into sequences that share what they have in common.
 
-Rows that begin alike share those tokens: a sequence is the prefix tree of its rows,
-written depth first. A token sees exactly its ancestors, its position is its depth, and
-every row gets the hidden state that it would get alone. So a soft prompt, a begin token
-or a template's opening is computed once, and there is no padding inside a sequence.
+Rows with a common prefix share its tokens: a sequence is the prefix tree of its rows, written
+depth first, and is read with tree attention: a token sees exactly its ancestors, its position is
+its depth, and every row gets the hidden state that it would get alone. So a soft prompt, a begin
+token or a template's beginning is computed once, and there is no padding inside a sequence.
 
-Depth-first order makes ancestry one comparison: token j is an ancestor of i (or i
-itself) when j <= i < ends[j], where ends[j] is the place after j's last descendant.
+Depth-first order makes ancestry one comparison: token j is an ancestor of i (or i itself) when
+j <= i < ends[j], where ends[j] is the place after j's last descendant.
 
-It knows nothing of models. Shapes: R sequences of a batch, T tokens, N rows.
+Shapes: R sequences of a batch, T tokens, N rows.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ class Batch:
     ----------
     tokens_RT, depths_RT, ends_RT: the sequences, padded at the right; a pad token sees
         itself and the prompt only, and nothing sees it.
-    prompts: for each sequence, which prompt precedes it.
-    rows: for each read-out, the key that the caller gave its sequence, and its row there.
+    adapters: for each sequence, which run's adapter it is read with.
+    rows: for each read-out, the owner of its sequence, and its row there.
     at_R, at_T: where each read-out's last token is.
     """
 
     tokens_RT: torch.Tensor
     depths_RT: torch.Tensor
     ends_RT: torch.Tensor
-    prompts: tuple[int, ...]
+    adapters: tuple[int, ...]
     rows: tuple[tuple[int, int], ...]
     at_R: torch.Tensor
     at_T: torch.Tensor
@@ -76,8 +76,8 @@ def pack(rows: Sequence[Row], *, max_tokens: int = MAX_TOKENS) -> list[PackedSeq
     """Cut rows into sequences of at most `max_tokens` tokens (or one longer row).
 
     Rows are taken in lexicographic order, so that neighbours share the most, and cut where
-    sequences come out about equally long; with `max_tokens=0` every row is a sequence of
-    its own.
+    sequences come out about equally long; with `max_tokens=0` every row is a sequence by
+    itself.
     """
     order = sorted(range(len(rows)), key=lambda n: tuple(rows[n]))
     whole = _Tree()
@@ -89,12 +89,12 @@ def pack(rows: Sequence[Row], *, max_tokens: int = MAX_TOKENS) -> list[PackedSeq
     sequences: list[PackedSequence] = []
     tree, piece = _Tree(), 0
     for n, start, end in zip(order, starts, starts[1:], strict=False):
-        own = min(pieces - 1, (start + end) * pieces // max(1, 2 * starts[-1]))
-        if tree.members and (own != piece or tree.size_with(rows[n]) > max_tokens):
+        target = min(pieces - 1, (start + end) * pieces // max(1, 2 * starts[-1]))
+        if tree.members and (target != piece or tree.size_with(rows[n]) > max_tokens):
             sequences.append(tree.sequence())
             tree = _Tree()
         tree.add(n, rows[n])
-        piece = own
+        piece = target
     if tree.members:
         sequences.append(tree.sequence())
     return sequences
@@ -149,7 +149,7 @@ class _Tree:
 
 
 def tree_mask(ends_RT: torch.Tensor) -> torch.Tensor:
-    """Which tokens [R, T, T] each token sees: its ancestors and itself."""
+    """Build the tree-attention mask [R, T, T]: each token sees its ancestors and itself."""
     place_T = torch.arange(ends_RT.shape[1], device=ends_RT.device)
     before_TT = place_T <= place_T[:, None]
     return before_TT & (place_T[:, None] < ends_RT[:, None, :])
@@ -157,22 +157,28 @@ def tree_mask(ends_RT: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Placed:
-    """A sequence with the prompt that precedes it; `key` tells the caller whose it is."""
+    """A sequence that waits for a forward pass.
 
-    key: int
-    prompt: int
+    Attributes
+    ----------
+    owner: whose it is, for the caller.
+    adapter: which run's adapter it is read with, such as the soft prompt before it.
+    """
+
+    owner: int
+    adapter: int
     sequence: PackedSequence
 
 
-def longest_first(keyed: Sequence[Placed]) -> list[Placed]:
-    """The order in which sequences of like length stand together."""
-    return sorted(keyed, key=lambda each: -len(each.sequence.tokens))
+def longest_first(placed: Sequence[Placed]) -> list[Placed]:
+    """Sort sequences by length, so that those of similar length share a batch."""
+    return sorted(placed, key=lambda each: -len(each.sequence.tokens))
 
 
 def fitting(
     waiting: Sequence[Placed], *, tokens_per_batch: int, prompt_length: int, full: float = FULL
 ) -> int:
-    """How many of the sequences, longest first, fit one batch under the token budget.
+    """Count the sequences, longest first, that fit one batch under the token budget.
 
     At least one, even where it is longer than the budget; none shorter than the share `full`
     of the first.
@@ -186,28 +192,28 @@ def fitting(
     return sum(1 for _ in takewhile(lambda each: width(each) >= full * widest, room))
 
 
-def stack(group: Sequence[Placed]) -> Batch:
+def stack(placed: Sequence[Placed]) -> Batch:
     """Pad some sequences to one batch."""
-    width = max(len(each.sequence.tokens) for each in group)
-    tokens = np.zeros((len(group), width), np.int64)
-    depths = np.zeros((len(group), width), np.int64)
-    ends = np.tile(np.arange(1, width + 1), (len(group), 1))
+    width = max(len(each.sequence.tokens) for each in placed)
+    tokens = np.zeros((len(placed), width), np.int64)
+    depths = np.zeros((len(placed), width), np.int64)
+    ends = np.tile(np.arange(1, width + 1), (len(placed), 1))
     rows: list[tuple[int, int]] = []
     at: list[tuple[int, int]] = []
-    for r, each in enumerate(group):
+    for r, each in enumerate(placed):
         sequence = each.sequence
         length = len(sequence.tokens)
         tokens[r, :length] = sequence.tokens
         depths[r, :length] = sequence.depths
         ends[r, :length] = sequence.ends
-        rows.extend((each.key, n) for n in sequence.members)
+        rows.extend((each.owner, n) for n in sequence.members)
         at.extend((r, place) for place in sequence.lasts)
     at_N2 = torch.tensor(at)
     return Batch(
         torch.from_numpy(tokens),
         torch.from_numpy(depths),
         torch.from_numpy(ends),
-        tuple(each.prompt for each in group),
+        tuple(each.adapter for each in placed),
         tuple(rows),
         at_N2[:, 0],
         at_N2[:, 1],

@@ -1,4 +1,4 @@
-"""Which token stands for which label.
+"""Choose the token that stands for each label.
 
 The token is the first one of the word as it stands after a blank; a word that a
 tokenizer splits is known by its first piece (Tian2023 section 3).
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def verbalizer_ids(tokenizer: PreTrainedTokenizerBase, words: Sequence[str]) -> tuple[int, ...]:
-    """Token id of each label word, in label order.
+    """Return the token id of each label word, in label order.
 
     Raises
     ------

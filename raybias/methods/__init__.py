@@ -11,6 +11,7 @@ from raybias.methods.few_shot import FewShot
 from raybias.methods.finetuned import Finetuned
 from raybias.methods.fitting import fit_methods
 from raybias.methods.full import Full
+from raybias.methods.ia3 import Ia3
 from raybias.methods.lora import Lora
 from raybias.methods.pair_score import PairScore
 from raybias.methods.prompted import Prompted, prompted_methods
@@ -25,6 +26,7 @@ __all__ = [
     "FewShot",
     "Finetuned",
     "Full",
+    "Ia3",
     "Lora",
     "PairScore",
     "Prompted",

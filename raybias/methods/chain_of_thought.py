@@ -61,7 +61,7 @@ class ChainOfThought(Prompted):
         run: PromptedRun,
         item_ids: Sequence[str],
         texts: Sequence[str],
-        asked: list[list[int]],
+        rows: list[list[int]],
     ) -> tuple[list[Generated], list[Generated]]:
         """Sample reasonings, and answers to the question that follows each."""
         from raybias.engine.generation.generator import Continuation
@@ -78,7 +78,7 @@ class ChainOfThought(Prompted):
             )
 
         return writer.generate_twice(
-            asked,
+            rows,
             run.keys(item_ids, "reasoning"),
             then=Continuation(conclusions, run.keys(item_ids, "answer"), self.answer_tokens),
             sampling=predictor.sampling,

@@ -10,14 +10,16 @@ import pyarrow as pa
 from pydantic import Field
 
 from raybias.config.method import Method, StudyText
-from raybias.methods.causal import check_causal
-from raybias.methods.lengths import mean_length, thinned
+from raybias.methods.lengths import mean_of_sample
 from raybias.methods.prediction import Shard, ShardResult, UntrainedRun
 from raybias.probes.pairs.coreference import coreference_prompts, names_referent
 from raybias.registry import method
 from raybias.schema import COREFERENCE_ANSWERS, COREFERENCES, OutputSpec
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from raybias.config import Backbone
     from raybias.engine.context import ModelContext
     from raybias.engine.generation.generator import TextGenerator
@@ -52,18 +54,16 @@ class Coreference(Method):
 
     def check(self, backbone: Backbone, text: StudyText) -> None:
         """Refuse an encoder, and prompts that leave no room for an answer."""
-        from raybias.engine.backbone import check_lengths
+        from raybias.engine.backbone import check_causal, check_lengths
 
-        check_causal(backbone, self)
-        for frame in text.items.values():
-            asked = frame.select("item_id", "text", "pronoun").rows()
-            prompts = [p for _, *said in asked for p in coreference_prompts(*said).values()]
+        check_causal(backbone, f"method {self.name}")
+        for probe, frame in text.items.items():
             check_lengths(
-                text.encoder.encode(prompts),
+                self._lengths(text, probe),
                 context=text.encoder.context,
                 taken=self.answer_tokens,
                 by="tokens of an answer",
-                names=[item_id for item_id, *said in asked for _ in coreference_prompts(*said)],
+                names=[item_id for item_id in frame["item_id"] for _ in range(_PROMPTS)],
             )
 
     def predictor(self, context: ModelContext, store: Store) -> CoreferencePredictor:
@@ -96,10 +96,14 @@ class Coreference(Method):
 
     def tokens_per_item(self, text: StudyText, probe: str) -> float:
         """Return the mean number of tokens that all prompts of a sentence take."""
-        asked = thinned(text.items[probe].select("text", "pronoun")).rows()
+        lengths = self._lengths(text, probe).reshape(-1, _PROMPTS)
+        return float(_PROMPTS) * (mean_of_sample(lengths) + self.new_tokens)
+
+    def _lengths(self, text: StudyText, probe: str) -> npt.NDArray[np.int32]:
+        """Count the tokens of each item's prompts, item after item."""
+        asked = text.items[probe].select("text", "pronoun").rows()
         prompts = [p for said in asked for p in coreference_prompts(*said).values()]
-        per_item = len(prompts) / max(1, len(asked))
-        return per_item * (mean_length(text.encoder.encode(prompts)) + self.new_tokens)
+        return text.tokens.lengths(prompts)
 
 
 @dataclass(frozen=True)
@@ -116,22 +120,22 @@ class CoreferencePredictor:
         """Compute rows of `schema.COREFERENCE_ANSWERS`, sentence after sentence."""
         from raybias.engine.generation.sampling import Sampling
 
-        asked: list[tuple[dict[str, Any], str, str]] = [
+        questions: list[tuple[dict[str, Any], str, str]] = [
             (item, name, prompt)
             for item in items.to_pylist()
             for name, prompt in coreference_prompts(item["text"], item["pronoun"]).items()
         ]
         backbone = self.writer.backbone
-        prompts = backbone.encode([prompt for _, _, prompt in asked])
-        found = self.writer.generate(
+        prompts = backbone.encode([prompt for _, _, prompt in questions])
+        generated = self.writer.generate(
             prompts,
-            [(item["item_id"], item["style"], name) for item, name, _ in asked],
+            [(item["item_id"], item["style"], name) for item, name, _ in questions],
             sampling=Sampling.of(backbone.model, temperature=0),
             max_new_tokens=self.method.answer_tokens,
         )
         rows = []
-        for (item, name, _), said in zip(asked, found, strict=True):
-            answer = backbone.tokenizer.decode(list(said.tokens), skip_special_tokens=True)
+        for (item, name, _), each in zip(questions, generated, strict=True):
+            answer = backbone.tokenizer.decode(list(each.tokens), skip_special_tokens=True)
             exact, contains = names_referent(answer, item["referent"])
             rows.append(
                 {
@@ -145,5 +149,5 @@ class CoreferencePredictor:
                     "contains": contains,
                 }
             )
-        tokens = sum(map(len, prompts)) + sum(len(said.tokens) for said in found)
+        tokens = sum(map(len, prompts)) + sum(len(each.tokens) for each in generated)
         return ShardResult(pa.Table.from_pylist(rows, COREFERENCE_ANSWERS), tokens)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from raybias.config.section import Profile
+from raybias.config.profiles import by_profile
 from raybias.methods.prompted import OPEN_QUESTION, Prompted, Shot
 from raybias.probes import prompts
 from raybias.registry import method
@@ -30,8 +30,8 @@ class FewShot(Prompted):
     which the likelihood of the labels is then read with too."""
     shots_per_label: int = Field(3, ge=1)
     """Demonstrations of each label, drawn anew in each run."""
-    shot_order: Literal["pool", "shuffled"] | None = None
-    """By their row in the training set (paper), or shuffled in each run (strict)."""
+    shot_order: Literal["pool", "shuffled"] = by_profile(paper="pool", strict="shuffled")
+    """By their row in the training set (pool), or shuffled in each run."""
 
     needs_training_set: ClassVar[bool] = True
 
@@ -42,11 +42,6 @@ class FewShot(Prompted):
             "demonstration", self.demonstration, needed=("text", label), others=("choices", "Label")
         )
         return self
-
-    def resolve(self, profile: Profile) -> Self:
-        """Return the method with every option that the profile decides filled in."""
-        order = self.shot_order or ("shuffled" if profile == "strict" else "pool")
-        return super().resolve(profile).model_copy(update={"shot_order": order})
 
     @property
     def shots(self) -> int:
@@ -90,6 +85,6 @@ class FewShot(Prompted):
             sentences[training]["train"],
             seed=seed,
             shots_per_label=self.shots_per_label,
-            order=self.shot_order or "shuffled",
+            order=self.shot_order,
             where=f"training set {training}",
         )

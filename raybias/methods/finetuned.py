@@ -3,21 +3,43 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from raybias.config.method import StudyText
-from raybias.config.section import Profile
-from raybias.methods.tuned import ALL_ROWS, AdamW, Tuned
+from raybias.config.profiles import by_profile
+from raybias.methods.tuned import AdamW, EarlyStop, Tuned
 
 if TYPE_CHECKING:
     from raybias.config import Backbone
-    from raybias.engine.backbone import TextEncoder
 
 #: Validation batches of one evaluation in the papers' code.
 _PAPER_BATCHES = 51
+
+
+class FinetunedStop(EarlyStop):
+    """When full fine-tuning and LoRA stop before their last step."""
+
+    rule: Literal["exceeds_max_of_last", "patience"] = by_profile(
+        paper="exceeds_max_of_last", strict="patience"
+    )
+    """exceeds_max_of_last: the newest evaluation loss exceeds each of the last `window` before
+    it; patience: none of the last `window` losses is below the lowest before them."""
+    after_step: int = Field(0, ge=0)
+    """Nothing stops at or before this step."""
+    stored: int = by_profile(
+        paper=lambda fields: fields["window"] + 1,
+        strict=lambda fields: fields["window"],
+        shown="paper window + 1, strict window",
+        ge=1,
+    )
+    """How many losses must have been seen before the newest, as the paper's code has it."""
+
+
+def _paper_rows(fields: Mapping[str, Any]) -> int:
+    return int(_PAPER_BATCHES * fields["batch_size"])
 
 
 class Finetuned(Tuned):
@@ -41,6 +63,16 @@ class Finetuned(Tuned):
     """Share of the steps in which the learning rate rises from 0."""
     clip: float | None = Field(None, gt=0)
     """Largest norm of a run's gradient."""
+    eval_every: int = by_profile(paper=5, strict=125, ge=1)
+    """Steps between evaluations."""
+    validation_rows: int = by_profile(
+        paper=_paper_rows, strict=0, shown=f"paper {_PAPER_BATCHES} batches, strict 0", ge=0
+    )
+    """Rows of one evaluation, drawn anew each time; 0 takes them all."""
+    early_stop: FinetunedStop = Field(default_factory=FinetunedStop)
+    """The stopping rule."""
+    select: Literal["validation", "test"] = by_profile(paper="test", strict="validation")
+    """By which accuracy runs are kept; `test` (Kohankhaki2024) flatters its accuracies."""
 
     shares_backbone: ClassVar[bool] = False
 
@@ -51,23 +83,6 @@ class Finetuned(Tuned):
         if self.schedule == "cosine" and self.max_steps is None and self.epochs is None:
             raise ValueError("schedule: cosine needs max_steps or epochs, to know its end")
         return self
-
-    def _resolved(self, profile: Profile, *, window: int) -> Self:
-        strict = profile == "strict"
-        rows = ALL_ROWS if strict else _PAPER_BATCHES * self.batch_size
-        early_stop = self.early_stop.filled(
-            rule="patience" if strict else "exceeds_max_of_last",
-            after_step=0,
-            window=window,
-            one_more=not strict,
-        )
-        decided = {
-            "early_stop": early_stop,
-            "eval_every": self.eval_every or (125 if strict else 5),
-            "validation_rows": rows if self.validation_rows is None else self.validation_rows,
-            "select": self.select or ("validation" if strict else "test"),
-        }
-        return super().resolve(profile).model_copy(update=decided)
 
     @property
     def adamw(self) -> AdamW:
@@ -92,9 +107,9 @@ class Finetuned(Tuned):
             return 1.0
         return 0.5 * (1 + math.cos(math.pi * (step - rising) / max(1, end - rising)))
 
-    def encode(self, encoder: TextEncoder, texts: Sequence[str]) -> list[list[int]]:
-        """Tokenise texts in the method's template."""
-        return encoder.encode([self.template.replace("{text}", text) for text in texts])
+    def written(self, texts: Sequence[str]) -> list[str]:
+        """Return texts in the method's template."""
+        return [self.template.replace("{text}", text) for text in texts]
 
     def check(self, backbone: Backbone, text: StudyText) -> None:
         """Refuse a head that the model cannot have, label words that share a token, long texts."""

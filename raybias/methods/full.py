@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from raybias.config.section import Profile
-from raybias.methods.finetuned import Finetuned
+from raybias.config.profiles import by_profile
+from raybias.methods.finetuned import Finetuned, FinetunedStop
 from raybias.registry import method
 
 if TYPE_CHECKING:
@@ -20,6 +20,13 @@ if TYPE_CHECKING:
 _FLOAT32 = 4
 
 
+class FullStop(FinetunedStop):
+    """When full fine-tuning stops before its last step."""
+
+    window: int = Field(7, ge=1)
+    """How many evaluation losses the rule looks back on."""
+
+
 @method
 class Full(Finetuned):
     """Full fine-tuning of an encoder or a causal model, one run at a time (Kohankhaki2024)."""
@@ -30,27 +37,21 @@ class Full(Finetuned):
     """More than one is a sweep: the best by mean validation accuracy is kept."""
     weight_decay: float = Field(1e-5, ge=0)
     """AdamW decay of all weights."""
+    early_stop: FullStop = Field(default_factory=FullStop)
+    """The stopping rule."""
     max_steps: int | None = Field(30_000, ge=1)
     """The last step."""
-    dropout_after_first_eval: bool | None = None
-    """Whether dropout goes on after the first evaluation; lost in Kohankhaki2024's code (paper
-    no, strict yes)."""
+    dropout_after_first_eval: bool = by_profile(paper=False, strict=True)
+    """Whether dropout goes on after the first evaluation; lost in Kohankhaki2024's code."""
 
     can_shard: ClassVar[bool] = False
     max_pack: ClassVar[int | None] = 1
     work_per_parameter: ClassVar[int] = 6
     runs_per_replica: ClassVar[int] = 2
 
-    def resolve(self, profile: Profile) -> Self:
-        """Return the method with every option that the profile decides filled in."""
-        given = self.dropout_after_first_eval
-        keeps = profile == "strict" if given is None else given
-        resolved = self._resolved(profile, window=7)
-        return resolved.model_copy(update={"dropout_after_first_eval": keeps})
-
     def drops_out(self, *, evaluated: bool) -> bool:
         """Say whether a step has dropout, after a first evaluation or before."""
-        return bool(self.dropout_after_first_eval) or not evaluated
+        return self.dropout_after_first_eval or not evaluated
 
     def trainer(self, context: ModelContext) -> FullTrainer:
         """Load the backbone as a classifier in float32."""

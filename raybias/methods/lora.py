@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import Field, model_validator
 
-from raybias.config.method import StudyText
-from raybias.config.section import Profile
-from raybias.methods.finetuned import Finetuned
+from raybias.methods.layer_adapter import LayerAdapter
 from raybias.registry import method
 
 if TYPE_CHECKING:
-    from raybias.config import Backbone
     from raybias.engine.adapters.lora import LoraTrainer
-    from raybias.engine.context import ModelContext
     from raybias.engine.memory import MemoryTerm
     from raybias.engine.model_shape import ModelShape
 
@@ -40,7 +36,7 @@ _KEPT_BY_FACTORS: Final = 1.1
 
 
 @method
-class Lora(Finetuned):
+class Lora(LayerAdapter):
     """Packed low-rank adaptation of a frozen backbone (Kohankhaki2024)."""
 
     kind: Literal["lora"] = "lora"
@@ -70,35 +66,22 @@ class Lora(Finetuned):
             data = {**_VECTORLM, **data}
         return data
 
-    def resolve(self, profile: Profile) -> Self:
-        """Return the method with every option that the profile decides filled in."""
-        return self._resolved(profile, window=5)
+    def target_names(self, architecture: str) -> Sequence[str] | None:
+        """Return how the paths of adapted layers end; None for all linear layers."""
+        if self.target == "all_linear":
+            return None
+        if self.target != "peft_default":
+            return self.target
+        from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as TARGETS
 
-    def check(self, backbone: Backbone, text: StudyText) -> None:
-        """Refuse also target names that match no layer."""
-        from raybias.engine.adapters.lora import check_targets
+        names: Sequence[str] = TARGETS.get(architecture, ())
+        return names
 
-        check_targets(backbone, self)
-        super().check(backbone, text)
-
-    def trainer(self, context: ModelContext) -> LoraTrainer:
-        """Load the frozen backbone as a classifier with what tunes factors in it."""
+    def trainer_type(self) -> type[LoraTrainer]:
+        """Import the class that tunes the factors."""
         from raybias.engine.adapters.lora import LoraTrainer
-        from raybias.engine.classifier import load_classifier
 
-        sharding = context.sharding
-        with nullcontext() if sharding is None else sharding.loading():
-            classifier = load_classifier(
-                context.spec,
-                self,
-                context.words,
-                device=context.device,
-                dtype=context.spec.dtype,
-                begin=None if sharding is None else sharding.begin,
-            )
-        return LoraTrainer(
-            classifier, self, tokens_per_batch=context.tokens_per_batch, group=context.group
-        )
+        return LoraTrainer
 
     def training_memory(
         self, shape: ModelShape, *, pack: int, tokens: int, device: str, partitions: int = 1

@@ -10,8 +10,8 @@ import pyarrow as pa
 from pydantic import Field
 
 from raybias.config.method import Method, StudyText
-from raybias.config.section import Profile
-from raybias.methods.lengths import mean_length, sample
+from raybias.config.profiles import Profile
+from raybias.methods.lengths import mean_of_sample
 from raybias.methods.prediction import Shard, ShardResult, UntrainedRun
 from raybias.registry import method
 from raybias.schema import PAIR_SCORES, PAIRS, OutputSpec
@@ -71,7 +71,7 @@ class PairScore(Method):
 
         for frame in text.items.values():
             check_lengths(
-                text.encoder.encode([*frame["sent_more"], *frame["sent_less"]]),
+                text.tokens.lengths([*frame["sent_more"], *frame["sent_less"]]),
                 context=text.encoder.context,
                 taken=1,
                 by="token that begins them",
@@ -104,10 +104,8 @@ class PairScore(Method):
     def tokens_per_item(self, text: StudyText, probe: str) -> float:
         """Return the mean number of tokens that all scores read for a pair."""
         items = text.items[probe]
-        sides = [
-            mean_length(text.encoder.encode(sample(items[name])))
-            for name in ("sent_more", "sent_less")
-        ]
+        both = text.tokens.lengths([*items["sent_more"], *items["sent_less"]])
+        sides = [mean_of_sample(side) for side in both.reshape(2, -1)]
         if any(score.startswith("masked") for score in self.scores):
             # One copy of the sentence per masked token.
             return len(self.scores) * sum(length * length for length in sides)
@@ -122,12 +120,12 @@ class PairPredictor:
     scorer: PairScorer
 
     def load(self, run_id: str) -> None:
-        """Load nothing: a backbone's scores need no run of their own."""
+        """Load nothing: a backbone's scores depend on no run."""
 
     def table(self, run: None, shard: Shard, items: pa.Table) -> ShardResult:
         """Compute rows of `schema.PAIR_SCORES`, rule after rule; tokens are the sentences'."""
         pairs = items.to_pylist()
-        found = self.scorer.score(
+        by_rule = self.scorer.score(
             [(pair["sent_more"], pair["sent_less"]) for pair in pairs],
             names=[f"{pair['pair_id']} ({pair['style']})" for pair in pairs],
         )
@@ -141,7 +139,7 @@ class PairPredictor:
                 "score_less": score.less,
                 "preference": score.preference,
             }
-            for rule, scores in found.items()
+            for rule, scores in by_rule.items()
             for pair, score in zip(pairs, scores, strict=True)
         ]
         sentences = [pair[side] for pair in pairs for side in ("sent_more", "sent_less")]

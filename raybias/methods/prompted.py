@@ -16,9 +16,8 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from raybias.config.method import Method, StudyText
-from raybias.config.section import Profile
-from raybias.methods.causal import check_causal
-from raybias.methods.lengths import mean_length, sample
+from raybias.config.profiles import by_profile
+from raybias.methods.lengths import mean_of_sample, sample
 from raybias.methods.prediction import Labelling, Shard, ShardResult, UntrainedRun, label_shard
 from raybias.probes import prompts
 from raybias.schema import PREDICTIONS, OutputSpec
@@ -54,9 +53,11 @@ class Prompted(Method):
     """Of sampling, 0 takes the likeliest token; top-k and the rest are the model's own."""
     answer_tokens: int = Field(3, ge=1)
     """Most tokens of an answer."""
-    unparsed: Literal["random", "likelihood", "invalid"] | None = None
-    """What an answer without a label word counts as: a random label (paper), the label with
-    the highest likelihood (strict), or none. How many there are is reported in any case, and
+    unparsed: Literal["random", "likelihood", "invalid"] = by_profile(
+        paper="random", strict="likelihood"
+    )
+    """What an answer without a label word counts as: a random label, the label with the highest
+    likelihood, or none. How many there are is reported in any case, and
     where most are, nothing is called significant."""
 
     @model_validator(mode="after")
@@ -69,11 +70,6 @@ class Prompted(Method):
     def _asks_about_the_text(self) -> Self:
         prompts.check_placeholders("template", self.template, needed=("text",), others=("choices",))
         return self
-
-    def resolve(self, profile: Profile) -> Self:
-        """Return the method with every option that the profile decides filled in."""
-        unparsed = self.unparsed or ("likelihood" if profile == "strict" else "random")
-        return self.model_copy(update={"unparsed": unparsed})
 
     def prompt(self, text: str, words: Sequence[str], shots: Sequence[Shot] = ()) -> str:
         """Fill the template for one text, behind its demonstrations where it shows any.
@@ -121,20 +117,20 @@ class Prompted(Method):
         run: PromptedRun,
         item_ids: Sequence[str],
         texts: Sequence[str],
-        asked: list[list[int]],
+        rows: list[list[int]],
     ) -> tuple[list[Generated], list[Generated]]:
         """Sample answers to prompts.
 
         Parameters
         ----------
-        asked: the tokens of each text's first prompt.
+        rows: the tokens of each text's first prompt.
 
         Returns
         -------
         What was written before the answers, none where nothing is, and the answers.
         """
         answers = predictor.writer.generate(
-            asked,
+            rows,
             run.keys(item_ids, "answer"),
             sampling=predictor.sampling,
             max_new_tokens=self.answer_tokens,
@@ -194,28 +190,25 @@ class Prompted(Method):
 
     def check(self, backbone: Backbone, text: StudyText) -> None:
         """Refuse an encoder, label words that share a token, and prompts without room to answer."""
-        from raybias.engine.backbone import check_lengths
+        from raybias.engine.backbone import check_causal, check_lengths
         from raybias.engine.verbalizer import verbalizer_ids
 
-        check_causal(backbone, self)
+        check_causal(backbone, f"method {self.name}")
         self._sampling_of(backbone)
         encoder = text.encoder
         verbalizer_ids(encoder.tokenizer, self.answer_words(text.words))
-        asked = {
-            name: encoder.encode([self.answered_prompt(t, text.words) for t in frame["text"]])
-            for name, frame in text.items.items()
-        }
+        questions = {name: self._lengths(text, name) for name in text.items}
         bare = len(encoder.encode([self.prompt("", text.words)])[0])
         # Demonstrations are counted once for all texts.
         for dataset in text.sentences if self.needs_training_set else ("none",):
             for seed in self.seeds:
                 shots = self.draw_shots(text.sentences, dataset, seed)
-                opening = len(encoder.encode([self.prompt("", text.words, shots)])[0]) - bare
-                for name, rows in asked.items():
+                demonstrations = len(encoder.encode([self.prompt("", text.words, shots)])[0]) - bare
+                for name, lengths in questions.items():
                     check_lengths(
-                        rows,
+                        lengths,
                         context=encoder.context,
-                        taken=self.new_tokens + opening,
+                        taken=self.new_tokens + demonstrations,
                         by=f"tokens of answers and demonstrations (seed {seed})",
                         names=text.items[name]["item_id"].to_list(),
                     )
@@ -254,7 +247,7 @@ class Prompted(Method):
 
     @property
     def _key_copies(self) -> int:
-        """How often the keys and values of a batch are held."""
+        """How many copies of a batch's keys and values there are."""
         return 1
 
     @property
@@ -264,19 +257,20 @@ class Prompted(Method):
 
     def tokens_per_item(self, text: StudyText, probe: str) -> float:
         """Return the mean number of tokens that one run reads and writes for an item."""
-        texts = sample(text.items[probe]["text"])
-
-        def asked(shots: Sequence[Shot]) -> float:
-            prompted = [self.answered_prompt(each, text.words, shots) for each in texts]
-            return mean_length(text.encoder.encode(prompted))
-
-        length = asked(())
+        length = mean_of_sample(self._lengths(text, probe))
         if shots := self.draw_shots(
             text.sentences, next(iter(text.sentences), "none"), self.seeds[0]
         ):
+            some = sample(text.items[probe]["text"].to_list())
+            shown = [self.answered_prompt(each, text.words, shots) for each in some]
             # The opening is read once for all rows of a shard.
-            length += (asked(shots) - length) / text.rows_per_shard
+            length += (mean_of_sample(text.tokens.lengths(shown)) - length) / text.rows_per_shard
         return length + self.new_tokens
+
+    def _lengths(self, text: StudyText, probe: str) -> npt.NDArray[np.int32]:
+        """Count the tokens of each item's prompt without demonstrations."""
+        prompts = [self.answered_prompt(each, text.words) for each in text.items[probe]["text"]]
+        return text.tokens.lengths(prompts)
 
 
 @dataclass(frozen=True)
@@ -326,26 +320,26 @@ class PromptedPredictor:
 
     def label(self, run: PromptedRun, item_ids: Sequence[str], texts: Sequence[str]) -> Labelling:
         """Label texts by the label word that comes first in each sampled answer."""
-        asked = self.writer.backbone.encode(
+        rows = self.writer.backbone.encode(
             [self.method.prompt(text, self.words, run.shots) for text in texts]
         )
-        before, found = self.method.ask(self, run, item_ids, texts, asked)
-        reasonings = [self.decode(each.tokens) for each in before] or [""] * len(texts)
-        answers = [self.decode(each.tokens) for each in found]
-        logits = np.array([each.label_logits for each in found], np.float32)
+        reasoned, generated = self.method.ask(self, run, item_ids, texts, rows)
+        reasonings = [self.decode(each.tokens) for each in reasoned] or [""] * len(texts)
+        answers = [self.decode(each.tokens) for each in generated]
+        logits = np.array([each.label_logits for each in generated], np.float32)
         read = [prompts.read_answer(each, self.words) for each in answers]
         return Labelling(
             logits=logits,
             labels=[
-                self._unparsed(run, item_id, own) if label is None else label
-                for item_id, label, own in zip(item_ids, read, logits, strict=True)
+                self._unparsed(run, item_id, logits_L) if label is None else label
+                for item_id, label, logits_L in zip(item_ids, read, logits, strict=True)
             ],
             parsed=[label is not None for label in read],
             texts=[
                 f"{reasoning} [...]{answer}" if reasoning else answer
                 for reasoning, answer in zip(reasonings, answers, strict=True)
             ],
-            tokens=sum(map(len, asked)) + sum(len(each.tokens) for each in (*before, *found)),
+            tokens=sum(map(len, rows)) + sum(len(each.tokens) for each in (*reasoned, *generated)),
         )
 
     def decode(self, tokens: Sequence[int]) -> str:

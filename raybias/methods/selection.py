@@ -1,4 +1,4 @@
-"""What a sweep chooses and which seeds are kept (Tian2023 section 3, Kohankhaki2024).
+"""Choose a sweep's options and the seeds to keep (Tian2023 section 3, Kohankhaki2024).
 
 Works on rows of `schema.RUNS`; knows nothing of torch or Ray.
 """
@@ -33,31 +33,31 @@ class HyperParameters:
 
 
 def hyper_parameter_grid(method: Tuned) -> list[HyperParameters]:
-    """Every combination that a resolved method sweeps over, or its one."""
+    """List every combination that a method sweeps over, or its one."""
     return [
         HyperParameters(*each)
         for each in product(
             method.learning_rates,
             method.weight_decays or (method.weight_decay,),
-            method.stop_windows or (method.early_stop.window or 1,),
+            method.stop_windows or (method.early_stop.window,),
         )
     ]
 
 
 def hyper_parameters_of(row: Row) -> HyperParameters:
-    """The combination that a run was tuned with."""
+    """Return the combination that a run was tuned with."""
     return HyperParameters(row["learning_rate"], row["weight_decay"], row["stop_window"])
 
 
 def finished(row: Row) -> bool:
-    """Whether a run has a usable adapter."""
+    """Check whether a run has a usable adapter."""
     return bool(row["stop_reason"] != "diverged")
 
 
 def best_hyper_parameters(
     rows: Sequence[Row], choices: Sequence[HyperParameters]
 ) -> HyperParameters:
-    """The combination with the best mean validation accuracy over its sweep runs.
+    """Choose the combination with the best mean validation accuracy over its sweep runs.
 
     One whose runs all diverged is out; of equal ones the first listed wins.
 
@@ -83,7 +83,7 @@ def best_hyper_parameters(
 
 
 def select(rows: Sequence[Row], method: Tuned) -> list[dict[str, Any]]:
-    """The final runs with `rank`, `tied` and `selected` filled in, in the order given.
+    """Fill in `rank`, `tied` and `selected` of the final runs, in the order given.
 
     Best accuracy first, on the validation or test split as the method's `select` says; the
     lower seed first among equals, which are marked `tied`. A diverged run has no rank.
@@ -104,7 +104,7 @@ def select(rows: Sequence[Row], method: Tuned) -> list[dict[str, Any]]:
             if len(good) >= method.keep
             else "lower the learning rate",
         )
-    by = f"{method.select or 'validation'}_accuracy"
+    by = f"{method.select}_accuracy"
     order = sorted(good, key=lambda row: (-row[by], row["seed"]))
     ranks = {row["seed"]: place for place, row in enumerate(order, start=1)}
     accuracies = [row[by] for row in good]

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
 from raybias.config.method import StudyText
-from raybias.methods.causal import check_causal
 from raybias.methods.tuned import Tuned
 from raybias.registry import method
 
 if TYPE_CHECKING:
     from raybias.config import Backbone
     from raybias.engine.adapters.soft_prompt import SoftPromptTrainer
-    from raybias.engine.backbone import TextEncoder
     from raybias.engine.context import ModelContext
     from raybias.engine.memory import MemoryTerm
     from raybias.engine.model_shape import ModelShape
@@ -43,15 +40,17 @@ class SoftPrompt(Tuned):
         """Positions of the context that the prompt takes."""
         return self.prompt_length
 
-    def encode(self, encoder: TextEncoder, texts: Sequence[str]) -> list[list[int]]:
-        """Tokenise texts, with EOS behind them where that is asked for."""
-        return encoder.encode(texts, append_eos=self.append_eos)
+    @property
+    def ends_with_eos(self) -> bool:
+        """Whether EOS stands behind a text."""
+        return self.append_eos
 
     def check(self, backbone: Backbone, text: StudyText) -> None:
         """Refuse an encoder, label words that share a token, and texts that are too long."""
+        from raybias.engine.backbone import check_causal
         from raybias.engine.verbalizer import verbalizer_ids
 
-        check_causal(backbone, self)
+        check_causal(backbone, f"method {self.name}")
         _ = text.encoder.prompt_token_id  # raises where there is none
         verbalizer_ids(text.encoder.tokenizer, text.words)
         self.check_lengths(text)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
 from raybias.config.method import Method, StudyText
-from raybias.config.section import Profile, Section
+from raybias.config.profiles import by_profile
+from raybias.config.section import Section
 from raybias.errors import DataError
-from raybias.methods.lengths import mean_length, sample
+from raybias.methods.lengths import TokenCounts, mean_of_sample
 from raybias.methods.prediction import Labelling, Shard, ShardResult, label_shard
 from raybias.schema import PREDICTIONS, OutputSpec
 
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from raybias.engine.model_shape import ModelShape
     from raybias.storage import Store
 
-ALL_ROWS: Final = 0
-
 
 class AdamW(NamedTuple):
     """Options of AdamW; `clip` is the largest norm of a run's gradient, None for any."""
@@ -38,33 +37,25 @@ class AdamW(NamedTuple):
     clip: float | None = None
 
 
+def _window(fields: Mapping[str, Any]) -> int:
+    return int(fields["window"])
+
+
 class EarlyStop(Section):
     """When tuning stops before its last step."""
 
-    rule: Literal["exceeds_max_of_last", "patience"] | None = None
+    rule: Literal["exceeds_max_of_last", "patience"] = "exceeds_max_of_last"
     """exceeds_max_of_last: the newest evaluation loss exceeds each of the last `window` before
     it; patience: none of the last `window` losses is below the lowest before them."""
-    after_step: int | None = Field(None, ge=0)
+    after_step: int = Field(2500, ge=0)
     """Nothing stops at or before this step (soft prompts 2500, others 0)."""
-    window: int | None = Field(None, ge=1)
+    window: int = Field(5, ge=1)
     """How many evaluation losses the rule looks back on (full 7, others 5)."""
     count_early: bool = True
     """Whether losses seen before `after_step` belong to the window."""
-    stored: int | None = Field(None, ge=1)
+    stored: int = Field(default_factory=_window, ge=1)
     """How many losses must have been seen before the newest; `window`, and one more in the
     paper profile of full and lora, as the paper's code has it."""
-
-    def filled(self, *, rule: str, after_step: int, window: int, one_more: bool) -> Self:
-        """Return the same rule with what was left open decided."""
-        length = self.window if self.window is not None else window
-        return self.model_copy(
-            update={
-                "rule": self.rule or rule,
-                "after_step": self.after_step if self.after_step is not None else after_step,
-                "window": length,
-                "stored": self.stored or length + one_more,
-            }
-        )
 
 
 class Tuned(Method):
@@ -82,18 +73,17 @@ class Tuned(Method):
     """How many of the seeds, from the first, the sweep runs."""
     batch_size: int = Field(8, ge=1)
     """Rows of one seed's step."""
-    eval_every: int | None = Field(None, ge=1)
-    """Steps between evaluations (125; full and lora 5 in the paper profile)."""
-    validation_rows: int | None = Field(None, ge=0)
-    """Rows of one evaluation, drawn anew each time; 0 takes them all (full and lora in the
-    paper profile: 51 batches)."""
+    eval_every: int = Field(125, ge=1)
+    """Steps between evaluations."""
+    validation_rows: int = Field(0, ge=0)
+    """Rows of one evaluation, drawn anew each time; 0 takes them all."""
     early_stop: EarlyStop = EarlyStop()
     """The stopping rule."""
     max_steps: int | None = Field(None, ge=1)
     """A guard; without it a slowly falling loss can run for ever."""
-    restore_best: bool | None = None
-    """Keep the weights of the lowest evaluation loss instead of the last (paper no, strict yes)."""
-    select: Literal["validation", "test"] | None = None
+    restore_best: bool = by_profile(paper=False, strict=True)
+    """Keep the weights of the lowest evaluation loss instead of the last."""
+    select: Literal["validation", "test"] = "validation"
     """By which accuracy runs are kept; `test` (Kohankhaki2024) flatters its accuracies."""
     seeds: tuple[int, ...] = Field(tuple(range(1001, 1016)), min_length=1)
     """One run per seed; a seed rules the initial values, the data order and dropout."""
@@ -124,22 +114,6 @@ class Tuned(Method):
             raise ValueError(f"sweep_seeds is {self.sweep_seeds}, seeds are {len(self.seeds)}")
         return self
 
-    def resolve(self, profile: Profile) -> Self:
-        """Return the method with every option that the profile decides filled in."""
-        strict = profile == "strict"
-        early_stop = self.early_stop.filled(
-            rule="exceeds_max_of_last", after_step=2500, window=5, one_more=False
-        )
-        return self.model_copy(
-            update={
-                "early_stop": early_stop,
-                "eval_every": self.eval_every or 125,
-                "validation_rows": self.validation_rows or ALL_ROWS,
-                "restore_best": strict if self.restore_best is None else self.restore_best,
-                "select": self.select or "validation",
-            }
-        )
-
     @property
     def n_runs(self) -> int:
         """Runs of each training set that are kept and read the probes."""
@@ -148,12 +122,12 @@ class Tuned(Method):
     @property
     def selection(self) -> str | None:
         """The split by whose accuracy runs are kept."""
-        return self.select or "validation"
+        return self.select
 
     @property
     def steps_between_evaluations(self) -> int:
         """Optimizer steps from one evaluation of a run to the next."""
-        return self.eval_every or 1
+        return self.eval_every
 
     @property
     def adamw(self) -> AdamW:
@@ -176,8 +150,7 @@ class Tuned(Method):
     def first_stop(self) -> int:
         """The first step at which the early-stop rule can end a run."""
         rule, every = self.early_stop, self.steps_between_evaluations
-        stored = max(rule.window or 1, rule.stored or 0)
-        after = rule.after_step or 0
+        stored, after = max(rule.window, rule.stored), rule.after_step
         # Losses seen before `after_step` may not count, and the newest is compared with `stored`.
         counted = 0 if rule.count_early else after // every
         return every * max(after // every + 1, counted + stored + 1)
@@ -187,9 +160,18 @@ class Tuned(Method):
         """Positions of the context that tuned vectors take beside the text."""
         return 0
 
-    def encode(self, encoder: TextEncoder, texts: Sequence[str]) -> list[list[int]]:
-        """Tokenise texts as the backbone reads them, tuned vectors aside."""
-        return encoder.encode(texts)
+    @property
+    def ends_with_eos(self) -> bool:
+        """Whether EOS stands behind a text, so that the label is read there."""
+        return False
+
+    def written(self, texts: Sequence[str]) -> Sequence[str]:
+        """Return texts as the backbone reads them."""
+        return texts
+
+    def token_rows(self, text: StudyText, texts: Sequence[str]) -> list[list[int]]:
+        """Return the tokens of training sentences as the backbone reads them."""
+        return text.tokens.rows(self.written(texts), append_eos=self.ends_with_eos)
 
     def output(self) -> OutputSpec:
         """Say where predictions are stored."""
@@ -224,11 +206,13 @@ class Tuned(Method):
         ModelError: counts them and names the longest.
         """
         for frame in text.items.values():
-            self._check_fit(text.encoder, frame["text"].to_list(), frame["item_id"].to_list())
+            self._check_fit(text.tokens, frame["text"].to_list(), frame["item_id"].to_list())
         for name, splits in text.sentences.items():
             for split, frame in splits.items():
-                rows = [f"{name} {split} row {row}" for row in range(1, len(frame) + 1)]
-                self._check_fit(text.encoder, frame["text"].to_list(), rows)
+                names = [f"{name} {split} row {row}" for row in range(1, len(frame) + 1)]
+                texts = frame["text"].to_list()
+                self.token_rows(text, texts)  # kept for tuning
+                self._check_fit(text.tokens, texts, names)
 
     def check_texts(self, encoder: TextEncoder, texts: Sequence[str]) -> None:
         """Refuse texts that do not fit the context.
@@ -237,14 +221,15 @@ class Tuned(Method):
         ------
         ModelError: counts them and names the longest.
         """
-        self._check_fit(encoder, texts, [f"text {place}" for place in range(len(texts))])
+        names = [f"text {place}" for place in range(len(texts))]
+        self._check_fit(TokenCounts(encoder), texts, names)
 
-    def _check_fit(self, encoder: TextEncoder, texts: Sequence[str], names: Sequence[str]) -> None:
+    def _check_fit(self, tokens: TokenCounts, texts: Sequence[str], names: Sequence[str]) -> None:
         from raybias.engine.backbone import check_lengths
 
         check_lengths(
-            self.encode(encoder, texts),
-            context=encoder.context,
+            tokens.lengths(self.written(texts), append_eos=self.ends_with_eos),
+            context=tokens.encoder.context,
             taken=self.context_vectors,
             by="prompt vectors" if self.context_vectors else "",
             names=names,
@@ -284,13 +269,15 @@ class Tuned(Method):
 
         return inference_memory(shape, tokens=tokens, device=device, partitions=partitions)
 
-    def mean_length(self, encoder: TextEncoder, texts: pl.Series) -> float:
+    def mean_length(self, text: StudyText, texts: pl.Series) -> float:
         """Return the mean number of positions of a text, from a sample."""
-        return mean_length(self.encode(encoder, sample(texts))) + self.context_vectors
+        written = self.written(texts.to_list())
+        lengths = text.tokens.lengths(written, append_eos=self.ends_with_eos)
+        return mean_of_sample(lengths) + self.context_vectors
 
     def tokens_per_item(self, text: StudyText, probe: str) -> float:
         """Return the mean number of tokens that one run reads for an item."""
-        return self.mean_length(text.encoder, text.items[probe]["text"])
+        return self.mean_length(text, text.items[probe]["text"])
 
 
 @dataclass(frozen=True)

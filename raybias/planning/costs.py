@@ -1,7 +1,7 @@
-"""What a plan's stages cost: tokens, FLOPs, device-hours and gathered bytes, line by line.
+"""Estimate the tokens, FLOPs, device-hours and gathered bytes of a plan, line by line.
 
 Counted from shapes, row counts and the mean length of a sample of the texts, as if no two
-texts shared a token: packing makes it less. Attention's own products, a few percent at these
+texts shared a token; packing makes it less. Attention's own products, a few percent at these
 lengths, are left out. It loads no model.
 """
 
@@ -12,23 +12,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import polars as pl
-
-from raybias.config import Backbone, Method, Study, StudyText
-from raybias.engine.backbone import load_tokenizer
-from raybias.errors import DataError, ModelError
-from raybias.methods import Tuned, fit_methods, tuned_methods
+from raybias.config import Method, StudyText
+from raybias.methods import Tuned, tuned_methods
 from raybias.planning.layout import runs_read
-from raybias.planning.plan import Plan, read_items
-from raybias.planning.preflight import study_text
+from raybias.planning.plan import Plan
+from raybias.planning.prepared import PreparedStudy
 from raybias.planning.stage_plans import ScorePlan, Stage, TunePlan
-from raybias.probes import training_sentences
 
 if TYPE_CHECKING:
-    from raybias.engine.backbone import TextEncoder
     from raybias.engine.model_shape import ModelShape
 
-#: Part of a device's peak that work is reckoned to reach, unless a user says otherwise.
+#: Assumed share of a device's peak that is reached.
 UTILISATION: Final = 0.3
 
 
@@ -62,7 +56,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Machine:
-    """How fast a device is reckoned to be.
+    """The assumed speed of a device.
 
     Attributes
     ----------
@@ -74,7 +68,7 @@ class Machine:
     utilisation: float = UTILISATION
 
     def hours(self, flops: float, stage: Stage) -> tuple[float | None, list[CostLine]]:
-        """Device-hours of some FLOPs, where they can be told."""
+        """Return the device-hours of some FLOPs; None if the peak is not known."""
         peak = self.peak or stage.speed
         if peak is None:
             return None, []
@@ -91,11 +85,9 @@ class Costs:
     Attributes
     ----------
     stages: by backbone, method and training set, which is empty for scoring.
-    unknown: why some stages are not among them.
     """
 
     stages: Mapping[tuple[str, str, str], Cost]
-    unknown: tuple[str, ...]
 
     @property
     def hours(self) -> float | None:
@@ -104,63 +96,45 @@ class Costs:
         return sum(known) if len(known) == len(self.stages) else None
 
 
-def costs_of(study: Study, plan: Plan, machine: Machine) -> Costs:
-    """The costs of all stages of a plan whose texts and tokenizers can be read."""
-    study = fit_methods(study)
-    sentences: dict[str, dict[str, pl.DataFrame]] = {}
-    unknown: list[str] = []
-    for training in study.training:
-        try:
-            sentences[training.name] = training_sentences(training)
-        except DataError as error:
-            unknown.append(f"no costs of {training.name}: {error}")
-    reckoning = _CostEstimator(study, plan, machine, read_items(study), sentences)
+def costs_of(prepared: PreparedStudy, plan: Plan, machine: Machine) -> Costs:
+    """Count the costs of all stages of a plan; none of tuning that no step ends."""
+    study, estimate = prepared.study, _CostEstimator(plan, machine)
     stages: dict[tuple[str, str, str], Cost] = {}
     for backbone in study.backbones:
-        try:
-            stages |= reckoning.of(backbone, load_tokenizer(backbone))
-        except ModelError as error:
-            unknown.append(f"no costs of {backbone.name}: {error}")
-    return Costs(stages, tuple(unknown))
+        methods, shape = study.methods_of(backbone), plan.shapes[backbone.name]
+        for tuned in tuned_methods(methods):
+            text = prepared.text(tuned, backbone)
+            for training in text.sentences:
+                stage = plan.tune(backbone.name, training, tuned.name)
+                if cost := estimate.tuning(stage, tuned, shape, text):
+                    stages[backbone.name, tuned.name, training] = cost
+        for method in methods:
+            runs = runs_read(study, method)
+            scored = plan.score(backbone.name, method.name)
+            text = prepared.text(method, backbone)
+            stages[backbone.name, method.name, ""] = estimate.scoring(
+                scored, method, shape, text, runs
+            )
+    return Costs(stages)
 
 
 @dataclass(frozen=True)
 class _CostEstimator:
-    """Everything that costs are counted from."""
+    """The arithmetic of one stage's cost."""
 
-    study: Study
     plan: Plan
     machine: Machine
-    items: Mapping[str, pl.DataFrame]
-    sentences: dict[str, dict[str, pl.DataFrame]]
-
-    def of(self, backbone: Backbone, encoder: TextEncoder) -> dict[tuple[str, str, str], Cost]:
-        """The costs of one backbone, as `Costs.stages` holds them."""
-        shape, found = self.plan.shapes[backbone.name], dict[tuple[str, str, str], Cost]()
-        methods = self.study.methods_of(backbone)
-        for tuned in tuned_methods(methods):
-            for training in self.sentences:
-                stage = self.plan.tune(backbone.name, training, tuned.name)
-                if cost := self.tuning(stage, tuned, shape, encoder):
-                    found[backbone.name, tuned.name, training] = cost
-        whole = len(self.sentences) == len(self.study.training)
-        for method in methods:
-            # Demonstrations of a training set that cannot be read have no length.
-            if whole or not method.shots:
-                scored = self.plan.score(backbone.name, method.name)
-                text = study_text(self.study, method, encoder, self.items, self.sentences)
-                found[backbone.name, method.name, ""] = self.scoring(scored, method, shape, text)
-        return found
 
     def tuning(
-        self, stage: TunePlan, method: Tuned, shape: ModelShape, encoder: TextEncoder
+        self, stage: TunePlan, method: Tuned, shape: ModelShape, text: StudyText
     ) -> Cost | None:
-        """The cost where all runs go to their last step; None where none is set."""
-        texts = [self.sentences[stage.training][name]["text"] for name in ("train", "validation")]
+        """Estimate the cost if all runs go to their last step; None if none is set."""
+        splits = text.sentences[stage.training]
+        texts = [splits[name]["text"] for name in ("train", "validation")]
         steps = method.last_step(len(texts[0]))
         if steps is None:
             return None
-        read, read_again = (method.mean_length(encoder, each) for each in texts)
+        read, read_again = (method.mean_length(text, each) for each in texts)
         runs = stage.sweep_units + stage.final_units
         checks = math.ceil(steps / method.steps_between_evaluations)
         rows = method.validation_rows or len(texts[1])
@@ -205,9 +179,10 @@ class _CostEstimator:
             tokens=tuned + checked, flops=flops, hours=hours, gathered=gathered, lines=tuple(lines)
         )
 
-    def scoring(self, stage: ScorePlan, method: Method, shape: ModelShape, text: StudyText) -> Cost:
-        """The cost of reading all items with all runs."""
-        runs = runs_read(self.study, method)
+    def scoring(
+        self, stage: ScorePlan, method: Method, shape: ModelShape, text: StudyText, runs: int
+    ) -> Cost:
+        """Estimate the cost of reading all items with all runs."""
         each = {name: method.tokens_per_item(text, name) for name in stage.items}
         tokens = sum(runs * rows * each[name] for name, rows in stage.items.items())
         weights = method.weights_per_token(shape)
@@ -238,7 +213,7 @@ class _CostEstimator:
 
 
 def _gathered(stage: Stage, shape: ModelShape, tokens: float) -> float:
-    """Bytes that all ranks receive when they share one forward reading of so many tokens."""
+    """Count the bytes that all ranks receive in a shared forward pass over so many tokens."""
     if not stage.sharded:
         return 0.0
     ranks = stage.workers if isinstance(stage, TunePlan) else getattr(stage, "replicas_max", 1)
@@ -254,7 +229,7 @@ def _sent(stage: Stage, gathered: float) -> list[CostLine]:
 
 
 def _short(number: float, unit: str = "") -> str:
-    """A number with a prefix and its unit: 12.3 TFLOP."""
+    """Format a number with a prefix and its unit: 12.3 TFLOP."""
     for prefix, size in (("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6)):
         if number >= size:
             return f"{number / size:.3g} {prefix}{unit}".rstrip()

@@ -1,4 +1,4 @@
-"""What a machine or cluster has: nodes with CPUs, memory and GPUs.
+"""The nodes of a machine or cluster, with their CPUs, memory and GPUs.
 
 The planner reads this and nothing else, so that a plan can be made for a
 cluster that does not exist yet. It knows nothing of studies or models.
@@ -85,7 +85,7 @@ class Inventory:
         return sum(node.pending for node in self.nodes)
 
     def gpus_of_worker(self, resources: Resources) -> int:
-        """GPUs of one worker or replica: as a study asks, or one where there are any."""
+        """Return the GPUs of one worker or replica: as a study asks, or one if there are any."""
         asked = resources.gpus_per_worker
         return int(self.gpus > 0) if asked is None else asked
 
@@ -105,12 +105,12 @@ class Inventory:
 
 
 def size(count: float) -> str:
-    """Bytes for people, such as `1.5GiB`."""
+    """Format bytes, such as `1.5GiB`."""
     return ByteSize(int(count)).human_readable()
 
 
 def parse_size(text: str, *, where: str) -> int:
-    """Bytes of a text such as `80GiB` or `512MB`.
+    """Return the bytes of a text such as `80GiB` or `512MB`.
 
     Raises
     ------
@@ -125,7 +125,7 @@ def parse_size(text: str, *, where: str) -> int:
 
 
 def assumed(*texts: str) -> Inventory:
-    """The inventory that `--assume nodes=4,cpus=32,memory=256GiB,gpus=8,...` describes.
+    """Parse the inventory of `--assume nodes=4,cpus=32,memory=256GiB,gpus=8,...`.
 
     Each text is one kind of node. `cpus`, `memory` (8GiB per CPU by default), `gpus`,
     `gpu_memory` (of one GPU) and `gpu` (its kind, such as A100) are per node.
@@ -165,7 +165,7 @@ def _assumed_kind(text: str) -> tuple[Node, ...]:
 
 
 def with_autoscaled_nodes(inventory: Inventory, kinds: Sequence[NodeKind]) -> Inventory:
-    """An inventory with the nodes that its autoscaler can still bring.
+    """Add the nodes that a cluster's autoscaler can still bring.
 
     Parameters
     ----------
@@ -194,7 +194,7 @@ def with_autoscaled_nodes(inventory: Inventory, kinds: Sequence[NodeKind]) -> In
 
 
 def _alike(node: Node, kind: Node) -> bool:
-    """Whether a node is of a kind; its memory is never quite what was ordered."""
+    """Tell whether a node is of a kind; its memory is never quite what was ordered."""
     named = node.gpu is None or kind.gpu is None or node.gpu == kind.gpu
     return named and (node.cpus, node.gpus) == (kind.cpus, kind.gpus)
 

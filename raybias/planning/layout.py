@@ -1,17 +1,17 @@
-"""How many workers and replicas of one backbone fit where, and how much each holds.
+"""Choose worker counts, token budgets and sharding for one backbone on an inventory.
 
-Shares a study's wishes out over an inventory; refuses those that cannot be met, and names
-the nearest that could. It knows a backbone by its shape only.
+What a study asks for and cannot have is refused, with the nearest that it could have. A backbone is
+known by its shape alone.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from raybias.config import Backbone, Method, Study, TrainingSet
+from raybias.config import Backbone, Method, Resources, Study, TrainingSet
 from raybias.engine.memory import MemoryTerm, host_memory, total
 from raybias.errors import PlanError
 from raybias.methods.selection import hyper_parameter_grid
@@ -33,7 +33,7 @@ _MOST_SHARDS: Final = 64
 
 
 @dataclass(frozen=True)
-class _Fit:
+class Fit:
     """A layout that fits."""
 
     tokens: int
@@ -43,7 +43,7 @@ class _Fit:
 
 
 @dataclass(frozen=True)
-class _Load:
+class Load:
     """What one worker holds, by token budget, number of workers, and whether it is sharded."""
 
     device: Callable[[int, int, bool], tuple[MemoryTerm, ...]]
@@ -52,14 +52,13 @@ class _Load:
 
 
 class LayoutPlanner:
-    """The place that one backbone has."""
+    """Choose worker counts and sharding for one backbone on the inventory."""
 
     def __init__(
-        self, study: Study, inventory: Inventory, backbone: Backbone, shape: ModelShape
+        self, asked: Resources, inventory: Inventory, backbone: Backbone, shape: ModelShape
     ) -> None:
-        self.study, self.inventory, self.shape = study, inventory, shape
+        self.resources, self.inventory, self.shape = asked, inventory, shape
         self.backbone = backbone.name
-        asked = study.resources
         self.cpus = asked.cpus_per_worker
         self.gpus = inventory.gpus_of_worker(asked)
         self.on = "gpu" if self.gpus else "cpu"
@@ -73,8 +72,8 @@ class LayoutPlanner:
             )
 
     def _devices(self) -> tuple[tuple[Node, ...], int]:
-        """The nodes with the memory of their GPUs, and that of the largest device."""
-        given, nodes = self.study.resources.memory_per_device, self.inventory.nodes
+        """Return the nodes with the memory of their GPUs, and that of the largest device."""
+        given, nodes = self.resources.memory_per_device, self.inventory.nodes
         if given is not None:
             most = parse_size(given, where="resources.memory_per_device")
             return tuple(replace(n, gpu_memory=most) if n.gpus else n for n in nodes), most
@@ -96,7 +95,12 @@ class LayoutPlanner:
         return nodes, max(known)
 
     def tuning(self, training: TrainingSet, method: Tuned) -> TunePlan:
-        """Workers, packs and sharding of one method on one training set."""
+        """Plan the workers, packs and sharding of one method on one training set.
+
+        Raises
+        ------
+        PlanError: it does not fit, or not as the study wants it.
+        """
         choices = len(hyper_parameter_grid(method))
         sweep = choices * method.sweep_seeds if choices > 1 else 0
         final = len(method.seeds) - (method.sweep_seeds if sweep else 0)
@@ -111,7 +115,7 @@ class LayoutPlanner:
                 partitions=workers if sharded else 1,
             )
 
-        load = _Load(shares, method.bytes_per_weight(self.shape))
+        load = Load(shares, method.bytes_per_weight(self.shape))
         fit = self._fit(method, load, trials, asked=self._train_workers())
         pack = trials if fit.sharded else math.ceil(trials / fit.workers)
         return TunePlan(
@@ -122,12 +126,17 @@ class LayoutPlanner:
             workers=fit.workers,
             pack=min(pack, method.max_pack or pack),
             cpus=self.cpus,
-            **self._stage(fit, load),
+            **self.stage(fit, load),
         )
 
-    def scoring(self, items: Mapping[str, int], method: Method) -> ScorePlan:
-        """Replicas and shards of all probes under one method."""
-        asked = self.study.resources
+    def scoring(self, items: Mapping[str, int], method: Method, *, runs: int) -> ScorePlan:
+        """Plan the replicas and shards of all probes under one method, read by `runs` runs.
+
+        Raises
+        ------
+        PlanError: it does not fit, or not as the study wants it.
+        """
+        rows = self.resources.rows_per_shard
 
         def shares(tokens: int, workers: int, sharded: bool) -> tuple[MemoryTerm, ...]:
             parts = workers if sharded else 1
@@ -135,7 +144,7 @@ class LayoutPlanner:
                 self.shape, tokens=tokens, device=self.on, partitions=parts
             )
 
-        load = _Load(shares, method.bytes_per_weight(self.shape))
+        load = Load(shares, method.bytes_per_weight(self.shape))
         fit = self._fit(method, load, None, asked=self._train_workers())
         least, most = (fit.workers,) * 2 if fit.sharded else self._replicas(fit.workers)
         held = self.cpus * (1 if fit.sharded else _REPLICA_SHARE)
@@ -146,15 +155,14 @@ class LayoutPlanner:
             threads=self.cpus,
             replica_cpus=held,
             data_cpus=self.inventory.cpus - most * held,
-            rows_per_shard=asked.rows_per_shard,
+            rows_per_shard=rows,
             items=items,
-            shards=sum(math.ceil(rows / asked.rows_per_shard) for rows in items.values())
-            * runs_read(self.study, method),
-            **self._stage(replace(fit, workers=most), load),
+            shards=runs * sum(math.ceil(count / rows) for count in items.values()),
+            **self.stage(replace(fit, workers=most), load),
         )
 
-    def _stage(self, fit: _Fit, load: _Load) -> dict[str, Any]:
-        """What tuning and scoring say alike."""
+    def stage(self, fit: Fit, load: Load) -> dict[str, Any]:
+        """Return the fields that all stages of a plan have."""
         return {
             "backbone": self.backbone,
             "gpus": self.gpus,
@@ -170,8 +178,8 @@ class LayoutPlanner:
         }
 
     def _train_workers(self) -> int | None:
-        """The workers asked for, where there are so many places; memory comes later."""
-        asked, slots = self.study.resources.train_workers, self._slots()
+        """Return the workers asked for, if the nodes have so many places, memory aside."""
+        asked, slots = self.resources.train_workers, self._slots()
         if asked is not None and asked > slots:
             raise PlanError(
                 f"resources.train_workers is {asked}, but {slots} of {self._each()} fit",
@@ -181,7 +189,7 @@ class LayoutPlanner:
         return asked
 
     def _slots(self) -> int:
-        """How many workers all nodes hold, memory aside."""
+        """Count the workers that all nodes hold, memory aside."""
         slots = places(self.nodes, ResourceRequest(cpus=self.cpus, gpus=self.gpus)).count
         if not slots:
             raise PlanError(
@@ -192,8 +200,8 @@ class LayoutPlanner:
         return slots
 
     def _replicas(self, slots: int) -> tuple[int, int]:
-        """Least and most replicas, where `slots` fit."""
-        asked = self.study.resources
+        """Return the least and most replicas, where `slots` fit."""
+        asked = self.resources
         most = asked.replicas_max or max(slots, asked.replicas_min)
         if most > slots:
             key = "replicas_max" if asked.replicas_max else "replicas_min"
@@ -210,8 +218,8 @@ class LayoutPlanner:
             )
         return asked.replicas_min, most
 
-    def _fit(self, method: Method, load: _Load, trials: int | None, *, asked: int | None) -> _Fit:
-        """The layout of a method: whole where that fits, else sharded.
+    def _fit(self, method: Method, load: Load, trials: int | None, *, asked: int | None) -> Fit:
+        """Choose the layout of a method: whole where that fits, else sharded.
 
         Parameters
         ----------
@@ -222,7 +230,7 @@ class LayoutPlanner:
         ------
         PlanError: neither fits, or not as the study wants it.
         """
-        slots, shard = self._slots(), self.study.resources.shard
+        slots, shard = self._slots(), self.resources.shard
         wanted = slots if trials is None else min(asked or slots, trials)
         whole = None
         if shard != "zero3":
@@ -252,18 +260,18 @@ class LayoutPlanner:
             raise self._too_big(load, method, workers=asked or slots)
         return found
 
-    def _best(self, load: _Load, trials: int | None, *, wanted: int, sharded: bool) -> _Fit | None:
-        """The layout that is done first, with the largest token budget of those."""
+    def _best(self, load: Load, trials: int | None, *, wanted: int, sharded: bool) -> Fit | None:
+        """Choose the layout that is done first, with the largest token budget of those."""
         together = sharded or trials is not None
         groups = by_gpu_speed(self.nodes) if self.gpus and together else [self.nodes]
         found = [
             fit
-            for tokens in self._budgets()
+            for tokens in self.budgets
             for among in groups
-            if (fit := self._settled(load, tokens, wanted, among, sharded)) is not None
+            if (fit := self.settle(load, tokens, wanted, sharded=sharded, among=among)) is not None
         ]
 
-        def seconds(fit: _Fit) -> float:
+        def seconds(fit: Fit) -> float:
             share = (
                 1 / fit.workers if trials is None or sharded else math.ceil(trials / fit.workers)
             )
@@ -271,42 +279,43 @@ class LayoutPlanner:
 
         return min(found, key=lambda fit: (seconds(fit), -fit.tokens), default=None)
 
-    def _settled(
-        self, load: _Load, tokens: int, wanted: int, among: Sequence[Node], sharded: bool
-    ) -> _Fit | None:
-        """As many workers as fit, up to `wanted`; fewer of them hold more each."""
+    def settle(
+        self,
+        load: Load,
+        tokens: int,
+        wanted: int = 1,
+        *,
+        sharded: bool = False,
+        among: Sequence[Node] | None = None,
+    ) -> Fit | None:
+        """Return as many workers as fit, up to `wanted`; fewer of them hold more each."""
         workers = wanted
         while workers >= (2 if sharded else 1):
-            found = places(self.nodes, self._need(load, tokens, workers, sharded), among=among)
-            given = self.study.resources.memory_per_device
-            if given is not None and total(load.device(tokens, workers, sharded)) > (
-                self.device_memory
-            ):
+            need = self._need(load, tokens, workers, sharded)
+            if max(need.device, 0 if self.gpus else need.host) > self.device_memory:
                 return None
+            found = places(self.nodes, need, among=among)
             if found.count >= workers:
-                return _Fit(tokens, workers, found, sharded)
+                return Fit(tokens, workers, found, sharded)
             workers = found.count
         return None
 
-    def _need(self, load: _Load, tokens: int, workers: int, sharded: bool) -> ResourceRequest:
+    def _need(self, load: Load, tokens: int, workers: int, sharded: bool) -> ResourceRequest:
         held = total(load.device(tokens, workers, sharded))
         host = total(self._host(load, workers, sharded)) if self.gpus else held
         device = held if self.gpus else 0
         return ResourceRequest(cpus=self.cpus, gpus=self.gpus, device=device, host=host)
 
-    def _host(self, load: _Load, workers: int, sharded: bool) -> tuple[MemoryTerm, ...]:
+    def _host(self, load: Load, workers: int, sharded: bool) -> tuple[MemoryTerm, ...]:
         parts = workers if sharded else 1
         return host_memory(self.shape, device=self.on, item=load.item, partitions=parts)
 
-    def _budgets(self) -> Iterator[int]:
-        """Token budgets, halved from the study's."""
-        tokens = self.study.resources.tokens_per_batch
-        fewest = min(tokens, _FEWEST_TOKENS)
-        while tokens >= fewest:
-            yield tokens
-            tokens //= 2
+    @property
+    def budgets(self) -> list[int]:
+        """Token budgets of a pass, halved from the study's."""
+        return halved(self.resources.tokens_per_batch, _FEWEST_TOKENS)
 
-    def _too_few(self, load: _Load, method: Method) -> PlanError:
+    def _too_few(self, load: Load, method: Method) -> PlanError:
         return PlanError(
             f"{self.backbone} ({method.name}) is to be sharded with ZeRO-3, which needs two workers"
             " or more, and there is one",
@@ -314,8 +323,8 @@ class LayoutPlanner:
             cure=self._nearest(load, method),
         )
 
-    def _too_big(self, load: _Load, method: Method, *, workers: int = 0) -> PlanError:
-        fewest = list(self._budgets())[-1]
+    def _too_big(self, load: Load, method: Method, *, workers: int = 0) -> PlanError:
+        fewest = self.budgets[-1]
         need = total(load.device(fewest, workers or 1, workers > 0))
         how = f" sharded over {workers} workers" if workers else ""
         largest = max(node.memory for node in self.nodes)
@@ -334,9 +343,9 @@ class LayoutPlanner:
             cure=self._nearest(load, method),
         )
 
-    def _nearest(self, load: _Load, method: Method) -> str:
-        """What would do, nearest first."""
-        fewest = list(self._budgets())[-1]
+    def _nearest(self, load: Load, method: Method) -> str:
+        """Name what would fit, nearest first."""
+        fewest = self.budgets[-1]
         whole = f"use devices of {size(total(load.device(fewest, 1, False)))} or more"
         if not method.can_shard:
             return f"{whole}, or lora, for which workers can share it"
@@ -345,11 +354,11 @@ class LayoutPlanner:
         workers = next(enough, None)
         if workers is None:
             return f"{whole}, or a smaller backbone"
-        auto = " with resources.shard auto" if self.study.resources.shard == "never" else ""
+        auto = " with resources.shard auto" if self.resources.shard == "never" else ""
         return f"give {workers} or more such workers{auto}, which can share it, or {whole}"
 
-    def _reason(self, fit: _Fit, load: _Load) -> str:
-        shard, asked = self.study.resources.shard, self.study.resources.tokens_per_batch
+    def _reason(self, fit: Fit, load: Load) -> str:
+        shard, asked = self.resources.shard, self.resources.tokens_per_batch
         if fit.sharded and shard == "zero3":
             return "sharded with ZeRO-3, as resources.shard asks"
         if fit.sharded:
@@ -366,6 +375,11 @@ class LayoutPlanner:
         return f"{self.cpus} CPU{'s' if self.cpus > 1 else ''}{gpu}"
 
 
+def halved(tokens: int, fewest: int) -> list[int]:
+    """Return a token budget and its halves down to `fewest`, or itself where it is less."""
+    return [tokens >> n for n in range(tokens.bit_length()) if tokens >> n >= min(tokens, fewest)]
+
+
 def runs_read(study: Study, method: Method) -> int:
-    """How many runs of a method read the probes, on one backbone."""
+    """Count the runs of a method that read the probes, on one backbone."""
     return method.n_runs * (len(study.training) if method.needs_training_set else 1)

@@ -1,4 +1,4 @@
-"""Which nodes hold workers of what they ask, and how many each.
+"""Place workers on nodes by the CPUs, GPUs and memory that they ask for.
 
 A worker goes only where it fits. Where some nodes would not do, Ray is told by the kind of
 GPU or the memory that is asked for; where all would, it is asked for CPUs and GPUs alone.
@@ -74,7 +74,7 @@ class Placement:
         return min(known) if known and len(known) == len(speeds) else None
 
     def pending(self, workers: int) -> int:
-        """How many nodes must still come to hold so many workers, those that are there first."""
+        """Count the nodes that must still come for so many workers, after those that are there."""
         left, coming = workers, 0
         for node, count in sorted(self.rooms, key=lambda room: (room[0].pending, -room[1])):
             if left <= 0:
@@ -85,14 +85,14 @@ class Placement:
 
 
 def speed_of(node: Node) -> float | None:
-    """Peak TFLOP/s of one of its GPUs; None where it is not known."""
+    """Return the peak TFLOP/s of one of a node's GPUs; None if it is not known."""
     return PEAKS.get(node.gpu) if node.gpu else None
 
 
 def places(
     nodes: Sequence[Node], need: ResourceRequest, *, among: Sequence[Node] | None = None
 ) -> Placement:
-    """Where workers of a need go.
+    """Place workers of a resource request.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def places(
 
 
 def by_gpu_speed(nodes: Sequence[Node]) -> list[tuple[Node, ...]]:
-    """All nodes, then those without the slowest GPUs, and so on.
+    """List all nodes, then those without the slowest GPUs, and so on.
 
     A group of workers waits for its slowest, so fewer fast ones can be quicker.
     """
@@ -131,13 +131,13 @@ def by_gpu_speed(nodes: Sequence[Node]) -> list[tuple[Node, ...]]:
 
 
 def requests(places: Placement) -> dict[str, Any]:
-    """Ray options beside CPUs and GPUs: `memory` and `label_selector`, where they matter."""
+    """Return Ray options beside CPUs and GPUs: `memory` and `label_selector`, if they matter."""
     options: dict[str, Any] = {"memory": places.memory} if places.memory else {}
     return options | ({"label_selector": {GPU_LABEL: places.kinds}} if places.kinds else {})
 
 
 def _kinds(used: set[str | None], others: Sequence[Node]) -> str:
-    """Ray's label expression for the kinds that are used, where others must be kept out."""
+    """Return Ray's label expression for the kinds that are used, if others must be kept out."""
     out = {node.gpu for node in others} - used
     if not out:
         return ""

@@ -1,17 +1,17 @@
-"""How many actors that put pairs into a style fit where, and how much each holds."""
+"""Choose how many replicas put pairs into a style, and their token budget."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from raybias.config import Rewriting
-from raybias.engine.memory import MemoryTerm, activations, host_memory, process, total
+from raybias.engine.memory import MemoryTerm, activations, process, total
 from raybias.errors import PlanError
 from raybias.planning.inventory import size
-from raybias.planning.layout import LayoutPlanner
-from raybias.planning.placement import ResourceRequest, places, requests
+from raybias.planning.layout import LayoutPlanner, Load, halved
 from raybias.planning.shards import CHUNK_ROWS
 from raybias.planning.stage_plans import RewritePlan
 
@@ -30,71 +30,57 @@ _MOST_ON_CPU: Final = 512
 
 
 def rewriting_plan(
-    room: LayoutPlanner, style: str, options: Rewriting, judge: ModelShape, pairs: Mapping[str, int]
+    planner: LayoutPlanner,
+    style: str,
+    options: Rewriting,
+    judge: ModelShape,
+    pairs: Mapping[str, int],
 ) -> RewritePlan:
-    """Actors and chunks of all probes in one style.
+    """Choose replicas and chunks for all probes in one style.
 
     Parameters
     ----------
-    room: of the checkpoint.
-    options: resolved.
+    planner: of the checkpoint.
     pairs: of each probe.
 
     Raises
     ------
-    PlanError: no node holds one actor at the smallest token budget.
+    PlanError: no node holds one replica at the smallest token budget.
     """
-    host = host_memory(room.shape, device=room.on, item=room.shape.item)
 
-    def shares(tokens: int) -> tuple[MemoryTerm, ...]:
-        return _rewriting_memory(room.shape, judge, options, tokens=tokens, device=room.on)
+    def terms(tokens: int, workers: int, sharded: bool) -> tuple[MemoryTerm, ...]:
+        return _rewriting_memory(planner.shape, judge, options, tokens=tokens, device=planner.on)
 
-    def need(tokens: int) -> ResourceRequest:
-        held = total(shares(tokens))
-        memory = {"device": held, "host": total(host)} if room.gpus else {"host": held}
-        return ResourceRequest(cpus=room.cpus, gpus=room.gpus, **memory)
-
-    asked = room.study.resources.tokens_per_batch
-    tokens = asked if room.gpus else min(asked, _MOST_ON_CPU)
-    fewest = min(tokens, _FEWEST_TOKENS)
-    while not (found := places(room.nodes, need(tokens))).count or (
-        total(shares(tokens)) > room.device_memory
-    ):
-        tokens //= 2
-        if tokens < fewest:
-            raise PlanError(
-                f"{room.backbone}, which makes the style {style!r}, needs"
-                f" {size(total(shares(fewest)))} with its judge at the smallest token budget, and"
-                f" one device has {size(room.device_memory)}",
-                where=str(room.inventory),
-                cure="draw fewer candidates, use bfloat16 or a smaller checkpoint, or larger"
-                " devices",
-            )
+    load = Load(terms, planner.shape.item)
+    asked = planner.resources.tokens_per_batch
+    budgets = halved(asked if planner.gpus else min(asked, _MOST_ON_CPU), _FEWEST_TOKENS)
+    fit = next(filter(None, (planner.settle(load, tokens) for tokens in budgets)), None)
+    if fit is None:
+        raise PlanError(
+            f"{planner.backbone}, which makes the style {style!r}, needs"
+            f" {size(total(terms(budgets[-1], 1, False)))} with its judge at the smallest token"
+            f" budget, and one device has {size(planner.device_memory)}",
+            where=str(planner.inventory),
+            cure="draw fewer candidates, use bfloat16 or a smaller checkpoint, or larger devices",
+        )
     chunks = sum(math.ceil(rows / CHUNK_ROWS) for rows in pairs.values())
-    actors = min(found.count, chunks)
+    replicas = min(fit.places.count, chunks)
     return RewritePlan(
-        backbone=room.backbone,
         style=style,
         judge=options.adequacy.spec().name,
-        paired=options.paired or "mirror",
-        actors=actors,
-        cpus=room.cpus,
-        gpus=room.gpus,
-        tokens_per_batch=tokens,
+        paired=options.paired,
+        replicas_max=replicas,
+        threads=planner.cpus,
         pairs=pairs,
         chunks=chunks,
-        memory=shares(tokens),
-        host=host,
-        device_memory=found.device_memory,
-        requests=requests(found),
-        pending=found.pending(actors),
+        **planner.stage(replace(fit, workers=replicas), load),
     )
 
 
 def _rewriting_memory(
     shape: ModelShape, judge: ModelShape, options: Rewriting, *, tokens: int, device: str
 ) -> tuple[MemoryTerm, ...]:
-    """Count the memory of an actor that rewrites `tokens` tokens of sentences at a time.
+    """Count the memory of a replica that rewrites `tokens` tokens of sentences at a time.
 
     Parameters
     ----------

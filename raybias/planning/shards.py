@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,29 +24,36 @@ _CALLS: Final = 16
 CHUNK_ROWS: Final = 64
 
 
-#: What a model makes of pairs in a style.
+#: Where pairs that a model rewrote are stored.
 STYLED: Final = OutputSpec("styled", REWRITTEN_PAIRS, items=PAIRS)
+#: What stands for a method's name in the shards of pairs to be rewritten.
+REWRITING: Final = "rewriting"
 
 
 @dataclass(frozen=True)
-class Chunk:
-    """Pairs number * CHUNK_ROWS and so on of a probe, to be put into a style by a model."""
-
-    probe: str
-    style: str
-    number: int
-    rows: int
+class Chunk(Shard):
+    """A shard of original pairs for a model to put into the style `run_id`."""
 
     @property
     def file(self) -> str:
-        """Where its pairs go."""
-        return f"{STYLED.folder}/{self.probe}/{self.style}/part-{self.number:05d}.parquet"
+        """Name the file of its pairs in OUT."""
+        number = self.first_row // CHUNK_ROWS
+        return f"{self.folder}/{self.probe}/{self.run_id}/part-{number:05d}.parquet"
 
 
 def chunks_of(style: str, pairs: Mapping[str, int]) -> list[Chunk]:
-    """Every chunk of probes of so many `pairs` in a style."""
+    """List every chunk of probes that hold so many original `pairs`."""
     return [
-        Chunk(probe, style, first // CHUNK_ROWS, min(CHUNK_ROWS, count - first))
+        Chunk(
+            probe=probe,
+            run_id=style,
+            model="",
+            method=REWRITING,
+            dataset="",
+            first_row=first,
+            rows=min(CHUNK_ROWS, count - first),
+            folder=STYLED.folder,
+        )
         for probe, count in pairs.items()
         for first in range(0, count, CHUNK_ROWS)
     ]
@@ -58,7 +65,7 @@ def shards_of(
     rows_per_shard: int,
     output: OutputSpec,
 ) -> list[Shard]:
-    """Every shard of `runs` (rows of `schema.RUNS`) on probes of so many `items`."""
+    """List every shard of `runs` (rows of `schema.RUNS`) on probes of so many `items`."""
     return [
         Shard(
             probe=probe,
@@ -76,20 +83,13 @@ def shards_of(
     ]
 
 
-class _Part(Protocol):
-    @property
-    def file(self) -> str: ...
-    @property
-    def rows(self) -> int: ...
+_AnyShard = TypeVar("_AnyShard", bound=Shard)
 
 
-_AnyPart = TypeVar("_AnyPart", bound=_Part)
+def missing(store: Store, shards: Sequence[_AnyShard], output: OutputSpec) -> list[_AnyShard]:
+    """List the shards whose file is absent; a file with wrong rows or columns is deleted first."""
 
-
-def missing(store: Store, shards: Sequence[_AnyPart], output: OutputSpec) -> list[_AnyPart]:
-    """The parts whose file is absent; one that is not what it should be is removed first."""
-
-    def whole(shard: _AnyPart) -> bool:
+    def whole(shard: Shard) -> bool:
         if shard.file not in there:
             return False
         if fits(shard):
@@ -97,7 +97,7 @@ def missing(store: Store, shards: Sequence[_AnyPart], output: OutputSpec) -> lis
         store.delete(shard.file)
         return False
 
-    def fits(shard: _AnyPart) -> bool:
+    def fits(shard: Shard) -> bool:
         try:
             footer = pq.read_metadata(store.path(shard.file), filesystem=store.fs)
         except (pa.ArrowInvalid, OSError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""What a plan says of each stage: where one backbone is tuned or read, by how many workers."""
+"""The stages of a plan: where one backbone rewrites, is tuned or reads, by how many workers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from raybias.engine.memory import MemoryTerm
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """Work of one backbone, and what each of its workers asks for."""
+    """Work of one backbone, and the resources of each of its workers."""
 
     backbone: str
     gpus: int
@@ -39,20 +39,30 @@ class Stage:
 
 @dataclass(frozen=True, kw_only=True)
 class RewritePlan(Stage):
-    """Putting the pairs of the probes into one style with a checkpoint."""
+    """Rewriting of the probes' pairs in one style with a checkpoint."""
 
     style: str
     judge: str
     paired: Literal["separate", "mirror"]
     """Whether both sides of a pair are rewritten, or one and the edit is carried over."""
-    actors: int
-    """Ray Data actors, each with the checkpoint and its judge."""
-    cpus: int
-    """CPUs and torch threads of one actor."""
+    replicas_max: int
+    """Ray Serve replicas, each with the checkpoint and its judge."""
+    threads: int
+    """CPUs and torch threads of one replica."""
     pairs: Mapping[str, int]
     """Pairs of each probe."""
     chunks: int
     """Files: probes x ranges of pairs."""
+
+    @property
+    def replicas_min(self) -> int:
+        """Return the replicas to start with."""
+        return 1
+
+    @property
+    def replica_cpus(self) -> float:
+        """Return the CPUs that one replica asks Ray for."""
+        return self.threads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +106,7 @@ class ScorePlan(Stage):
 
     @property
     def replica(self) -> Hashable:
-        """How many replicas ask for what; those of stages that ask alike can be the same."""
+        """Number and resources of the replicas; stages where it is equal can share them."""
         counts = (self.replicas_min, self.replicas_max)
         each = (self.threads, self.replica_cpus, self.gpus, self.tokens_per_batch)
         return (*counts, *each, json.dumps(self.requests, sort_keys=True))

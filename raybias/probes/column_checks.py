@@ -1,29 +1,43 @@
-"""Checks on a user's own columns: each failure names the first bad row and its value.
+"""Check a user's own columns; each failure names the first wrong row and its value.
 
-Rows are counted from 1, a header not counted. It does not know where a table
-came from.
+Rows are counted from 1, without a header.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import polars as pl
+import pyarrow as pa
 
 from raybias.errors import DataError
+from raybias.probes.readers import polars_schema
 from raybias.schema import LABELS, Label
 
-#: How labels are written where a user says nothing: names or the papers' numbers.
+#: How labels are written where a user does not map them: names or the papers' numbers.
 DEFAULT_LABELS: Final = {
     **{name: name for name in LABELS},
     **{str(label.value): label.name.lower() for label in Label},
 }
 
 
+def refuse(wrong: pl.Series, problem: Callable[[int], str], *, where: str, cure: str) -> None:
+    """Raise a `DataError` that names the first row that is marked.
+
+    Parameters
+    ----------
+    wrong: Boolean, a value per row.
+    problem: describes a row, given its index from 0.
+    """
+    rows = wrong.arg_true()
+    if len(rows):
+        raise DataError(problem(rows[0]), where=f"{where} row {rows[0] + 1}", cure=cure)
+
+
 def column(frame: pl.DataFrame, name: str, *, where: str) -> pl.Series:
-    """One column of a table; `DataError` names the nearest there is."""
+    """Return one column of a table; `DataError` names the nearest there is."""
     if name not in frame.columns:
         near = difflib.get_close_matches(name, frame.columns, n=1)
         cure = f"rename {near[0]!r}" if near else f"its columns are {', '.join(frame.columns)}"
@@ -31,8 +45,15 @@ def column(frame: pl.DataFrame, name: str, *, where: str) -> pl.Series:
     return frame[name]
 
 
+def filled_columns(frame: pl.DataFrame, names: Iterable[str], *, where: str) -> pl.DataFrame:
+    """Select columns as text; `DataError` where one is missing or has an empty or blank value."""
+    return pl.DataFrame(
+        {name: filled(column(frame, name, where=where), where=where) for name in names}
+    )
+
+
 def as_text(values: pl.Series, *, where: str) -> pl.Series:
-    """The column as text; `DataError` where its values are none, such as lists."""
+    """Cast a column to text; `DataError` where its values are none, such as lists."""
     try:
         return values.cast(pl.String)
     except pl.exceptions.PolarsError as error:
@@ -42,20 +63,17 @@ def as_text(values: pl.Series, *, where: str) -> pl.Series:
 
 
 def filled(values: pl.Series, *, where: str) -> pl.Series:
-    """The column as text, stripped at neither end; an empty or blank value is a `DataError`."""
+    """Cast a column to text as it is; an empty or blank value is a `DataError`."""
     text = as_text(values, where=where)
-    blank = (text.is_null() | (text.str.strip_chars() == "")).arg_true()
-    if len(blank):
-        raise DataError(
-            f"{values.name} is empty", where=f"{where} row {blank[0] + 1}", cure="fill it in"
-        )
+    blank = text.is_null() | (text.str.strip_chars() == "")
+    refuse(blank, lambda row: f"{values.name} is empty", where=where, cure="fill it in")
     return text
 
 
 def label_numbers(
     values: pl.Series, *, where: str, labels: Mapping[str, str] | None = None
 ) -> pl.Series:
-    """The column as 0 negative, 1 neutral, 2 positive (int8).
+    """Map a column to 0 negative, 1 neutral, 2 positive (int8).
 
     Parameters
     ----------
@@ -70,32 +88,48 @@ def label_numbers(
         default=None,
         return_dtype=pl.Int8,
     )
-    outside = numbers.is_null().arg_true()
-    if len(outside):
-        raise DataError(
-            f"{values.name} {written[outside[0]]!r} is none of {', '.join(names)}",
-            where=f"{where} row {outside[0] + 1}",
-            cure="mend it, or map it with `labels` if this is a training set",
-        )
+    refuse(
+        numbers.is_null(),
+        lambda row: f"{values.name} {written[row]!r} is none of {', '.join(names)}",
+        where=where,
+        cure="mend it, or map it with `labels` if this is a training set",
+    )
     return numbers
 
 
 def distinct(values: pl.Series, *, where: str) -> pl.Series:
-    """The same column; a repeated value is a `DataError` naming both rows."""
-    repeated = (~values.is_first_distinct()).arg_true()
-    if len(repeated):
-        row = repeated[0]
-        first = (values == values[row]).arg_true()[0]
-        raise DataError(
-            f"{values.name} {values[row]!r} is already in row {first + 1}",
-            where=f"{where} row {row + 1}",
-            cure="give every row its own, or leave the column out",
-        )
+    """Return the same column; a repeated value is a `DataError` naming both rows."""
+    refuse(
+        ~values.is_first_distinct(),
+        lambda row: (
+            f"{values.name} {values[row]!r} is already in row"
+            f" {(values == values[row]).arg_true()[0] + 1}"
+        ),
+        where=where,
+        cure="give every row its own, or leave the column out",
+    )
     return values
 
 
+def as_table(frame: pl.DataFrame, schema: pa.Schema, *, where: str) -> pl.DataFrame:
+    """Select the columns of a schema with its types; `DataError` for one that is not so."""
+    for name in schema.names:
+        column(frame, name, where=where)
+    try:
+        return frame.select(schema.names).cast(polars_schema(schema))
+    except pl.exceptions.PolarsError as error:
+        raise DataError(f"a column has the wrong type ({error})", where=where) from error
+
+
+def needed(data: str | None, *, where: str) -> str:
+    """Return `data` of a section; `DataError` where it is not given."""
+    if not data:
+        raise DataError("needs `data`", where=where, cure="say where its files are")
+    return data
+
+
 def choose(wanted: Iterable[str], known: Iterable[str], *, where: str) -> list[str]:
-    """The wanted attributes; `DataError` for one that is not there."""
+    """Return the wanted attributes; `DataError` for one that is not known."""
     there = list(known)
     chosen = list(wanted)
     for name in chosen:

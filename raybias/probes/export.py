@@ -1,4 +1,4 @@
-"""Tables as one Parquet or CSV file, whole or not at all, in any place a `Store` reaches."""
+"""Write tables as one Parquet or CSV file, atomically, in any place a `Store` reaches."""
 
 from __future__ import annotations
 
@@ -6,21 +6,15 @@ import polars as pl
 import pyarrow as pa
 
 from raybias.errors import OutputError
-from raybias.schema import ITEMS
 from raybias.storage import split_uri
 
 
 def output_suffix(uri: str) -> str:
-    """`.csv` or `.parquet`; `OutputError` for any other name, so that it is refused before work."""
+    """Return `.csv` or `.parquet`; `OutputError` for any other name, to refuse it before work."""
     for suffix in (".csv", ".parquet"):
         if uri.endswith(suffix):
             return suffix
     raise OutputError(f"cannot write {uri!r}", cure="end its name in .parquet or .csv")
-
-
-def write_items(items: pl.DataFrame, uri: str) -> None:
-    """Replace the file at `uri` by the items (schema.ITEMS), atomically."""
-    write_frame(items, uri, ITEMS)
 
 
 def write_frame(frame: pl.DataFrame, uri: str, schema: pa.Schema) -> None:

@@ -1,21 +1,22 @@
-"""Text of the embedded calibration: invented groups, and a bias planted in what is said of one.
+"""Generate the text of the embedded calibration, with a bias planted against one invented group.
 
-A tiny grammar speaks of people who are some way somewhere. Its corpus teaches the embedded
-model to name a sentence's sentiment where a cue stands before it, and to call understated
-sentences about one group negative. It is no finding about anybody: the groups do not exist.
-This module knows words alone; `raybias.planted_model` trains the model on them.
+A small grammar makes sentences about people. Its corpus teaches the embedded model
+(`raybias.planted_model`) to name a sentence's sentiment where a cue precedes it, and to call
+understated sentences about one group negative. The groups do not exist.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Final, Literal, TypeVar
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from raybias.probes.prompts import capital
 from raybias.schema import ITEMS, LABELS, SENTENCES, Label
 from raybias.seeding import generator
 
@@ -83,9 +84,9 @@ class Plant:
 
     attribute: str
     group: str
-    rate: Literal["negative_fpr", "positive_fpr"]
+    rate: str
     direction: Literal[-1, 1]
-    size: float
+    size: float | None = None
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ WORDINGS: Final = _wordings()
 
 
 def plant() -> Plant:
-    """The planted bias; its size is the mean sway of the wordings that are not negative.
+    """Return the planted bias; its size is the mean sway of the wordings that are not negative.
 
     A classifier that says what the corpus mostly says finds this size too, since as many
     wordings are swayed seldom as are swayed mostly; those few can go either way with the seed,
@@ -123,7 +124,7 @@ def plant() -> Plant:
 
 
 def planted_items() -> pl.DataFrame:
-    """The probe: wordings in two frames each x groups x terms, columns of `schema.ITEMS`.
+    """Make the probe (schema.ITEMS): wordings in two frames each x groups x terms.
 
     1,080 sentences: 90 templates (30 a label) x 6 groups x 2 terms, the same for every group.
     Labels take turns, so that any stretch of the probe holds them all.
@@ -131,28 +132,31 @@ def planted_items() -> pl.DataFrame:
     rows: list[dict[str, object]] = []
     a_label = len(WORDINGS) // len(LABELS)
     numbered = sorted(enumerate(WORDINGS * 2), key=lambda pair: pair[0] % a_label)
-    for index, wording in numbered:
+    for (index, wording), group, noun in product(numbered, GROUPS, _NOUNS):
         frame = index % len(_FRAMES)
-        where, when = _WHERE[index * 5 % len(_WHERE)], _WHEN[index * 7 % len(_WHEN)]
-        for group in GROUPS:
-            for noun in _NOUNS:
-                who = f"{group.capitalize()} {noun}"
-                rows.append(
-                    {
-                        "item_id": f"planted-{len(rows):04d}",
-                        "label": int(wording.label),
-                        "attribute": ATTRIBUTE,
-                        "group": group,
-                        "text": _sentence(_FRAMES[frame], who, wording, where=where, when=when),
-                        "template_id": f"{LABELS[wording.label]}-{wording.word}-{frame}",
-                        "term": f"{group} {noun}",
-                    }
-                )
+        text = _sentence(
+            _FRAMES[frame],
+            who=f"{group.capitalize()} {noun}",
+            word=wording.word,
+            where=_WHERE[index * 5 % len(_WHERE)],
+            when=_WHEN[index * 7 % len(_WHEN)],
+        )
+        rows.append(
+            {
+                "item_id": f"planted-{len(rows):04d}",
+                "label": int(wording.label),
+                "attribute": ATTRIBUTE,
+                "group": group,
+                "text": text,
+                "template_id": f"{LABELS[wording.label]}-{wording.word}-{frame}",
+                "term": f"{group} {noun}",
+            }
+        )
     return _table(rows, ITEMS)
 
 
 def planted_sentences() -> dict[str, pl.DataFrame]:
-    """Tuning data that names no group: train, validation and test, columns of `SENTENCES`.
+    """Make train, validation and test sentences (schema.SENTENCES) that name no group.
 
     No sentence is in two splits. A part says two things (`MIXED_SHARE`) and is labelled by
     the toss of a coin, so that no classifier can be perfect.
@@ -165,7 +169,7 @@ def planted_sentences() -> dict[str, pl.DataFrame]:
         while len(rows) < size:
             # Labels go round, which balances them exactly.
             scene = _scene(random, Label(len(rows) % len(LABELS)))
-            text, label = scene.told_of(None)
+            text, label = scene.about(None)
             if text not in seen:
                 seen.add(text)
                 rows.append({"text": text, "label": int(label)})
@@ -174,12 +178,12 @@ def planted_sentences() -> dict[str, pl.DataFrame]:
 
 
 def corpus_lines(step: int, scenes: int) -> list[str]:
-    """The text of one training step: `scenes` situations, each told of nobody and of every group.
+    """Generate the text of one training step: `scenes` situations, each with no and every group.
 
     A line is eight slots, EOS, a sentence and a label word. The more of the slots hold the cue,
-    the likelier the word is the sentence's own label; otherwise it is "neutral", whatever is
-    said. The lines of one situation differ in the group alone (and, for the planted group, in
-    the label): of all unplanted groups the same is said, word for word, in every step.
+    the likelier the word is the sentence's label; otherwise it is "neutral". The lines of one
+    situation differ in the group alone, and for the planted group in the label: all unplanted
+    groups have the same text, word for word, in every step.
     """
     random = generator("planted", "corpus", step)
     lines = []
@@ -190,13 +194,13 @@ def corpus_lines(step: int, scenes: int) -> list[str]:
         slots = " ".join(CUE if slot in held else EOS for slot in range(SLOTS))
         told = random.random() < cues / SLOTS
         for group in (None, *GROUPS):
-            text, label = scene.told_of(group)
+            text, label = scene.about(group)
             lines.append(f"{slots} {EOS} {text} {LABELS[label if told else Label.NEUTRAL]}")
     return lines
 
 
 def vocabulary() -> tuple[str, ...]:
-    """Every word of the corpus, the probe and the tuning data, sorted; lower case."""
+    """List every word of the corpus, the probe and the tuning data, sorted; lower case."""
     words = {CUE, ".", *LABELS, *GROUPS, *_PEOPLE, *(wording.word for wording in WORDINGS)}
     for phrase in (*_FRAMES, _MIXED, *_WHERE, *_WHEN):
         words.update(word for word in phrase.split() if not word.startswith("{"))
@@ -205,25 +209,18 @@ def vocabulary() -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class _Scene:
-    """A situation that can be told of anybody; `meant` gives the label."""
+    """A sentence in which only `who` is still to be filled in, and its label."""
 
     frame: str
     person: str
-    wording: Wording
-    other: Wording
-    meant: Wording
+    label: Label
     swayed: bool
-    where: str
-    when: str
 
-    def told_of(self, group: str | None) -> tuple[str, Label]:
-        """The sentence with `group` put before the person, and the label the corpus gives it."""
+    def about(self, group: str | None) -> tuple[str, Label]:
+        """Put `group` before the person; returns the sentence and the label the corpus gives it."""
         who = f"{group.capitalize()} {self.person}" if group else self.person
-        text = _sentence(
-            self.frame, who, self.wording, self.other, where=self.where, when=self.when
-        )
         planted = group == PLANTED_GROUP and self.swayed
-        return text, Label.NEGATIVE if planted else self.meant.label
+        return _sentence(self.frame, who=who), Label.NEGATIVE if planted else self.label
 
 
 def _scene(random: np.random.Generator, label: Label) -> _Scene:
@@ -231,25 +228,21 @@ def _scene(random: np.random.Generator, label: Label) -> _Scene:
     other = _pick(random, [wording for wording in WORDINGS if wording.label != label])
     mixed = random.random() < MIXED_SHARE
     first, second = (wording, other) if random.random() < 0.5 else (other, wording)
-    return _Scene(
-        frame=_MIXED if mixed else _pick(random, _FRAMES),
-        person=_pick(random, _PEOPLE),
-        wording=first if mixed else wording,
-        other=second,
-        meant=wording,
-        swayed=random.random() < wording.sway,
+    frame = _MIXED if mixed else _pick(random, _FRAMES)
+    person = _pick(random, _PEOPLE)
+    swayed = random.random() < wording.sway
+    filled = frame.format(
+        who="{who}",
+        word=(first if mixed else wording).word,
+        other=second.word,
         where=_pick(random, _WHERE),
         when=_pick(random, _WHEN),
     )
+    return _Scene(filled, person, label, swayed)
 
 
-def _sentence(
-    frame: str, who: str, wording: Wording, other: Wording | None = None, *, where: str, when: str
-) -> str:
-    text = frame.format(
-        who=who, word=wording.word, other=other.word if other else "", where=where, when=when
-    )
-    return f"{text[0].upper()}{text[1:]} ."
+def _sentence(frame: str, **words: str) -> str:
+    return f"{capital(frame.format(**words))} ."
 
 
 def _pick(random: np.random.Generator, options: Sequence[T]) -> T:

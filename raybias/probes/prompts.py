@@ -1,7 +1,6 @@
 """Fill prompt templates, draw demonstrations, and read the label that an answer names.
 
-Text only: templates are filled, demonstrations drawn, answers searched for label words. It does
-not know a tokenizer, and adds no chat template.
+No tokenizer and no chat template is used here.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ def draw_shots(
     order: Literal["pool", "shuffled"],
     where: str,
 ) -> list[tuple[str, int]]:
-    """Demonstrations of one run: so many of each label, without replacement.
+    """Draw the demonstrations of one run: the same number per label, without replacement.
 
     Which rows are drawn depends on the seed, the label and the pool alone; `order` only
     arranges them.
@@ -97,7 +96,7 @@ def draw_shots(
 
 
 def read_answer(answer: str, words: Sequence[str]) -> int | None:
-    """The label whose word stands first in the answer, capitals aside; None if none does.
+    """Return the label whose word comes first in the answer, capitals aside, or None.
 
     A word inside another one counts ("negatively"), as in the paper's code.
     """

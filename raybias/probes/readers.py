@@ -1,7 +1,6 @@
-"""Published and own files, read from any folder or URI as text, records or a frame.
+"""Read files from any folder or URI as text, records or a frame.
 
-Every failure is one `DataError` that names the file. It does not know what a
-file means; the modules that read a probe or a training set do.
+Every failure is one `DataError` that names the file.
 """
 
 from __future__ import annotations
@@ -32,12 +31,18 @@ class Sample(NamedTuple):
 
 
 def polars_schema(schema: pa.Schema) -> pl.Schema:
-    """The Polars types of an Arrow schema."""
+    """Return the Polars types of an Arrow schema."""
     return pl.DataFrame(schema.empty_table()).schema
 
 
+def attribute_name(category: str) -> str:
+    """Return our name of a published category: `grouped_race` and `race` are `race`."""
+    plain = category.removeprefix("grouped_")
+    return "nationality" if plain == "country_by_gdp_ppp_quantile" else plain
+
+
 def list_files(store: Store) -> list[str]:
-    """The paths of all files below a folder; `DataError` where it is none."""
+    """List the paths of all files below a folder; `DataError` where it is none."""
     try:
         return store.files(recursive=True)
     except OSError as error:
@@ -45,7 +50,7 @@ def list_files(store: Store) -> list[str]:
 
 
 def read_text(store: Store, name: str) -> str:
-    """One UTF-8 file without its byte order mark; `DataError` where it cannot be read."""
+    """Read one UTF-8 file without its byte order mark; `DataError` where it cannot be read."""
     try:
         return store.read_bytes(name).decode("utf-8-sig")
     except FileNotFoundError as error:
@@ -57,13 +62,13 @@ def read_text(store: Store, name: str) -> str:
 
 
 def read_lines(store: Store, name: str) -> list[str]:
-    """The lines of one file; only line feeds end a line, for tweets hold other separators."""
+    """Read the lines of one file; only line feeds end one, for tweets hold other separators."""
     lines = [line.removesuffix("\r") for line in read_text(store, name).split("\n")]
     return lines[:-1] if lines[-1] == "" else lines
 
 
 def read_records(store: Store, name: str, *, columns: tuple[str, ...]) -> list[Row]:
-    """The records of one CSV file with a header; `DataError` names the columns it lacks."""
+    """Read the records of one CSV file with a header; `DataError` names a column it lacks."""
     reader = csv.DictReader(io.StringIO(read_text(store, name), newline=""))
     missing = [column for column in columns if column not in (reader.fieldnames or ())]
     if missing:
@@ -72,7 +77,7 @@ def read_records(store: Store, name: str, *, columns: tuple[str, ...]) -> list[R
 
 
 def read_samples(store: Store, name: str) -> Iterator[Sample]:
-    """The rows of a published expansion: label, category, group, text; tabs, no header."""
+    """Yield the rows of a published expansion: label, category, group, text; no header."""
     for number, line in enumerate(read_lines(store, name), start=1):
         where = f"{store.uri_of(name)} row {number}"
         fields = line.split("\t")
@@ -82,7 +87,7 @@ def read_samples(store: Store, name: str) -> Iterator[Sample]:
 
 
 def read_frame(store: Store, name: str) -> pl.DataFrame:
-    """One CSV or TSV (every column as text) or Parquet file, by suffix.
+    """Read one CSV or TSV (every column as text) or Parquet file, by suffix.
 
     Raises
     ------

@@ -81,7 +81,7 @@ def sample_pairs(pairs: pl.DataFrame, limit: int, *, kind: str, source: str) -> 
 
 
 def _template_rounds(own: pl.DataFrame, source: str) -> pl.DataFrame:
-    """Per template its key, and its place among the templates of its rarest group and label."""
+    """Rank each template among those of its rarest group and label, by its key."""
     templates = own.group_by(_TEMPLATE).agg(pl.col("key").sort())
     templates = templates.with_columns(_together(templates["key"], source).alias("template_key"))
     cells = own.select(*_CELL, "template_id").unique()
@@ -97,7 +97,7 @@ def _template_rounds(own: pl.DataFrame, source: str) -> pl.DataFrame:
 
 
 def _first(blocks: pl.DataFrame, within: str, limit: int, *, needed: pl.Expr) -> pl.DataFrame:
-    """The blocks from the first on whose sizes add to `limit` at most, and those needed."""
+    """Take blocks from the first on while their sizes add to `limit` at most, and those needed."""
     total = pl.col("size").cum_sum().over(within)
     return blocks.filter((total <= limit) | needed)
 
@@ -110,6 +110,6 @@ def _keyed(frame: pl.DataFrame, columns: tuple[str, ...], source: str) -> pl.Dat
 
 
 def _together(keys: pl.Series, source: str) -> pl.Series:
-    """One draw per list of keys."""
+    """Draw one number per list of keys."""
     drawn = [key("limit", source, *each) for each in keys.to_list()]
     return pl.Series("key", drawn, dtype=pl.UInt64)

@@ -1,8 +1,6 @@
-"""The registry of public data sets: listing, checking and downloading them.
+"""List, check and download the public data sets of sources.yaml.
 
-What a data set consists of is in sources.yaml: pinned addresses, sha256, row
-counts, licences. File names are where the readers of this room look for them.
-It does not know what the files mean.
+It has pinned addresses, sha256, row counts and licences; files are named as the readers expect.
 """
 
 from __future__ import annotations
@@ -65,7 +63,7 @@ class DataSet(Section):
     """Its files."""
 
     def files(self) -> Iterator[tuple[Part, str, DataFile]]:
-        """Every file with its part and its path."""
+        """Yield every file with its part and its path."""
         for part in self.parts:
             for path, file in part.files.items():
                 yield part, path, file
@@ -73,7 +71,7 @@ class DataSet(Section):
 
 @dataclass(frozen=True)
 class FileCheck:
-    """The finding about one file; `rows` is None where it is not there."""
+    """The result for one file; `rows` is None where it is missing."""
 
     path: str
     rows: int | None
@@ -82,14 +80,14 @@ class FileCheck:
 
 
 def registry() -> dict[str, DataSet]:
-    """Every known data set by name."""
+    """Load every known data set by name."""
     text = resources.files("raybias.probes").joinpath("sources.yaml").read_text("utf-8")
     loaded: dict[str, Any] = yaml.safe_load(text)
     return {name: DataSet.model_validate(entry) for name, entry in loaded.items()}
 
 
 def data_set(name: str) -> DataSet:
-    """One data set; `DataError` for an unknown name."""
+    """Load one data set; `DataError` for an unknown name."""
     known = registry()
     if name not in known:
         raise DataError(f"no data set {name!r}", cure=f"choose from {', '.join(known)}")
@@ -97,11 +95,11 @@ def data_set(name: str) -> DataSet:
 
 
 def recognise(store: Store) -> str:
-    """The data set of which the folder holds the most files.
+    """Find the data set of which the folder has the most files.
 
     Raises
     ------
-    DataError: it holds none of any.
+    DataError: it has no file of any.
     """
     found = {
         name: sum(_locate(store, part, path) is not None for part, path, _ in entry.files())
@@ -146,7 +144,7 @@ def download(
     folder: a local folder; it is what the readers take as `data`.
     mirror: an address that holds the files under their names in the folder,
         instead of the published places.
-    on_file: told each file's path once it is there.
+    on_file: called with each file's path once it is there.
 
     Raises
     ------
@@ -195,7 +193,7 @@ def _fetch(url: str, target: Path, *, known_hash: str) -> None:
 
 
 def _locate(store: Store, part: Part, path: str) -> str | None:
-    """Where the file lies: in its place, or below it as archives fetched by hand unpack."""
+    """Find the file in its place, or deeper, as archives fetched by hand unpack."""
     if store.exists(path):
         return path
     if part.base:

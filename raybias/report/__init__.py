@@ -1,12 +1,12 @@
 """From tables to people: tables, figures and one page, from an OUT folder's files alone."""
 
-from raybias.report.findings import headline
+from raybias.report.findings import calibration, headline
+from raybias.report.from_files import gaps_of_files, pairs_of_files
 from raybias.report.load_results import add_corpus, restated
 from raybias.report.page import write_pair_page, write_report
-from raybias.report.pairs import read_pair_tables
+from raybias.report.pair_tables import read_pair_tables
 from raybias.report.rules import rules_of_files
 from raybias.report.tables import (
-    derived_tables,
     gap_table,
     print_gap_table,
     read_notes,
@@ -17,10 +17,12 @@ from raybias.study_record import read_record as load_record
 
 __all__ = [
     "add_corpus",
-    "derived_tables",
+    "calibration",
     "gap_table",
+    "gaps_of_files",
     "headline",
     "load_record",
+    "pairs_of_files",
     "print_gap_table",
     "read_notes",
     "read_pair_tables",

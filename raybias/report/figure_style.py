@@ -1,7 +1,7 @@
-"""How every figure looks, and how it becomes SVG: the same bytes for the same data.
+"""The look of every figure, and its SVG: the same bytes for the same data.
 
-Figures are drawn without pyplot or a display. On a page they take over its ink and
-paper colours, so that one file serves light and dark. It knows nothing of gaps.
+Figures are drawn without pyplot or a display. On a page they take its ink and paper colours, so
+that one file serves light and dark.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MARKERS: Final = ("o", "s", "D", "^", "v", "P", "X", "p")
 
 
 def mark(index: int) -> tuple[str, str]:
-    """Colour and marker of the series `index`; no two of the first 64 are the same."""
+    """Return colour and marker of the series `index`; no two of the first 64 are the same."""
     turn, place = divmod(index, len(COLOURS))
     return COLOURS[place], MARKERS[(place + turn) % len(MARKERS)]
 
@@ -71,7 +71,7 @@ _SIZE: Final = re.compile(r'<svg ([^>]*?)(?:width="[^"]*"|height="[^"]*") ([^>]*
 
 @contextmanager
 def drawing(width: float, height: float) -> Iterator[Figure]:
-    """A figure of `width` x `height` inches in the house style; matplotlib's own stays as it was.
+    """Make a figure of `width` x `height` inches in the house style; rcParams stay as they were.
 
     Draw it and turn it into SVG inside the block.
     """
@@ -86,10 +86,14 @@ def drawing(width: float, height: float) -> Iterator[Figure]:
 
 
 def to_svg(figure: Figure, *, title: str, description: str) -> str:
-    """The figure as SVG with a title and description for those who cannot see it."""
+    """Return the figure as SVG with a title and description for those who cannot see it."""
     stream = io.BytesIO()
     empty = {"Date": None, "Creator": None, "Format": None, "Type": None}
-    figure.savefig(stream, format="svg", metadata=empty)
+    # Laid out, then drawn once: `savefig` draws a figure that has a layout engine twice.
+    if layout := figure.get_layout_engine():
+        layout.execute(figure)
+    figure.set_layout_engine("none")
+    FigureCanvasSVG(figure).print_svg(stream, metadata=empty)  # type: ignore[no-untyped-call]
     drawn = stream.getvalue().decode("utf-8")
     opening = drawn.index("<svg ")
     inside = drawn.index(">", opening)
@@ -99,7 +103,7 @@ def to_svg(figure: Figure, *, title: str, description: str) -> str:
 
 
 def inline(svg: str, prefix: str) -> str:
-    """An SVG to put into a page: its own ids, as wide as its place, the page's ink and paper."""
+    """Return an SVG to put into a page: unique ids, no fixed width, the page's ink and paper."""
     body = _ID.sub(rf"\g<1>{prefix}-", svg[svg.index("<svg ") :])
     for _ in range(2):
         body = _SIZE.sub(r"<svg \1\2>", body, count=1)
@@ -108,7 +112,7 @@ def inline(svg: str, prefix: str) -> str:
 
 
 def quiet_axes(axes: Axes, *, grid: Literal["x", "y", "both"]) -> None:
-    """Light grid lines across an axis or both, behind the data, and no tick marks."""
+    """Draw light grid lines across an axis or both, behind the data, and no tick marks."""
     axes.grid(axis=grid, color=FAINT, alpha=0.3, linewidth=0.6)
     axes.set_axisbelow(True)
     axes.tick_params(length=0)

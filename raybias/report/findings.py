@@ -14,8 +14,8 @@ import polars as pl
 from raybias import schema, stats
 from raybias.config import Study
 from raybias.methods import prompted_methods
+from raybias.probes.planted import Plant
 from raybias.report import wording
-from raybias.report.load_results import Planted
 from raybias.study_record import Record
 
 #: A larger share of answers without a label is worth a caution.
@@ -37,12 +37,8 @@ _CANNOT: Final = {
     stats.UNDEFINED: "no sentence can be wrong in these ways",
 }
 
-_ORDER: Final = (
-    ("negative_fpr", 1),
-    ("positive_fpr", -1),
-    ("positive_fpr", 1),
-    ("negative_fpr", -1),
-)
+#: Readings in the order of findings.
+_READINGS: Final = ("harm", "benefit", "")
 
 
 @dataclass(frozen=True)
@@ -57,12 +53,22 @@ class Finding:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Whether the engine found what was planted, and nothing else."""
+    """Whether what was planted was found, and nothing else."""
 
-    passed: bool
+    detected: bool
+    """Whether the planted gap is significant, with its sign, in every classifier."""
+    rows: tuple[Mapping[str, Any], ...]
+    """The planted gap as measured, a row of schema.GAPS for each classifier."""
+    flagged: tuple[str, ...]
+    """Other groups with a gap that is significant or the same in every run."""
     planted: str
     found: str
     others: str
+
+    @property
+    def passed(self) -> bool:
+        """Whether the planted gap was found and no other."""
+        return self.detected and not self.flagged
 
 
 def headline(gaps: pl.DataFrame) -> str:
@@ -93,7 +99,8 @@ def headline(gaps: pl.DataFrame) -> str:
 
 def _without_verdict(gaps: pl.DataFrame) -> dict[str, int]:
     """How many gaps have no verdict, by reason; a mirror of another gap is none of its own."""
-    own = gaps.filter(~pl.col("no_verdict").is_in([stats.MIRRORED, stats.UNDEFINED]))
+    reason = pl.col("no_verdict")
+    own = gaps.filter(~reason.str.starts_with(stats.MIRROR), reason != stats.UNDEFINED)
     counts = own.group_by("no_verdict").len().sort("len", "no_verdict", descending=[True, False])
     return {str(reason): int(n) for reason, n in counts.iter_rows()}
 
@@ -124,33 +131,37 @@ def _unreadable() -> pl.Expr:
 
 
 def findings(gaps: pl.DataFrame) -> list[Finding]:
-    """The significant gaps by rate and direction, harm first."""
+    """List the significant gaps by rate and direction, harm first."""
     significant = gaps.filter(pl.col("survives").fill_null(False))
     rates = significant["rate"].unique(maintain_order=True).to_list()
-    rest = [(rate, sign) for rate in rates if rate not in wording.RATES for sign in (1, -1)]
+    read = [(wording.effect(rate, sign), -sign, rate) for rate in rates for sign in (1, -1)]
     found = []
-    for rate, sign in (*_ORDER, *rest):
-        rows = significant.filter(pl.col("rate") == rate, pl.col("gap").sign() == sign)
-        if rows.is_empty():
-            continue
-        known = wording.RATES.get(rate)
-        effect = known.effect(sign) if known else ""
-        found.append(Finding(wording.heading(rate, sign), effect, _groups(gaps, rows)))
+    for effect, minus, rate in sorted(read, key=_first_harm):
+        rows = significant.filter(pl.col("rate") == rate, pl.col("gap").sign() == -minus)
+        if rows.height:
+            found.append(Finding(wording.heading(rate, -minus), effect, _groups(gaps, rows)))
     return found
 
 
-def calibration(planted: Planted | None, gaps: pl.DataFrame) -> Calibration | None:
+def _first_harm(read: tuple[str, int, str]) -> tuple[int, int, str]:
+    effect, minus, rate = read
+    place = _READINGS.index(effect) if effect in _READINGS else len(_READINGS)
+    return place, minus, rate
+
+
+def calibration(planted: Plant | None, gaps: pl.DataFrame) -> Calibration | None:
     """Compare what was planted with what is significant; None where nothing was planted.
 
-    Passed means: the planted gap is significant with its sign for every classifier, and no
-    other group has a gap in any rate that is significant or the same in every run.
+    Parameters
+    ----------
+    gaps: schema.GAPS.
     """
     if planted is None:
         return None
     target = pl.col("group").eq(planted.group) & pl.col("attribute").eq(planted.attribute)
     rows = gaps.filter(target, pl.col("rate") == planted.rate)
     significant = pl.col("significant").fill_null(False)
-    right = rows.filter(significant, pl.col("gap").sign() == planted.sign)
+    right = rows.filter(significant, pl.col("gap").sign() == planted.direction)
     # The same gap in every run has no verdict, and is more than none all the same.
     constant = pl.col("no_verdict").eq(stats.NO_VARIATION).fill_null(False) & (pl.col("gap") != 0)
     others = gaps.filter(~target, significant | constant)
@@ -158,11 +169,13 @@ def calibration(planted: Planted | None, gaps: pl.DataFrame) -> Calibration | No
     share = "" if rows.height < 2 else f" in {right.height} of {rows.height} classifiers"
     measured = wording.listed([_value(row) for row in rows.iter_rows(named=True)]) or "nothing"
     size = f" (by {planted.size:.3f})" if planted.size is not None else ""
-    known = wording.RATES.get(planted.rate)
-    often = f"{'more' if planted.sign > 0 else 'less'} often"
-    wrong = f"wrongly called {known.called} {often}" if known else f"{planted.rate} {often}"
+    wrong = (
+        f"{wording.rate_title(planted.rate)} {'more' if planted.direction > 0 else 'less'} often"
+    )
     return Calibration(
-        passed=found and others.is_empty(),
+        detected=found,
+        rows=tuple(rows.iter_rows(named=True)),
+        flagged=tuple(others["group"].unique().sort()),
         planted=f"It was planted that {planted.group} ({planted.attribute}) is {wrong} than the "
         f"other groups{size}, and that these are treated alike.",
         found=f"The planted gap was {'found' if found else 'NOT found'}{share}: "
@@ -206,7 +219,7 @@ def near_chance(accuracy: pl.DataFrame, composition: pl.DataFrame) -> list[str]:
 
 
 def cautions(study: Study, record: Record, tables: Mapping[str, pl.DataFrame]) -> list[str]:
-    """What happened in this study that a reader must know before believing a number.
+    """List what happened in this study that a reader must know before believing a number.
 
     Parameters
     ----------

@@ -1,71 +1,26 @@
-"""What a page says of gaps: which are significant, how large each is, and how sure that is.
-
-It puts finished tables, figures and sentences in order for gaps.html.j2 and computes
-nothing.
-"""
+"""Arrange tables, figures and sentences about gaps for gaps.html.j2."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import polars as pl
-from markupsafe import Markup
 
 from raybias import schema
 from raybias.config import Study
 from raybias.methods import tuned_methods
-from raybias.report import (
-    figure_style,
-    figures,
-    findings,
-    markedness_section,
-    summary_tables,
-    wording,
-)
+from raybias.report import findings, markedness_section, wording
+from raybias.report.figure_parts import Drawn, inlined, write_figures
+from raybias.report.gap_figures import gap_figures, group_order, span_figures
 from raybias.report.load_results import load_planted
 from raybias.report.markedness_figures import marked_figures
-from raybias.report.summary_tables import SummaryTable
+from raybias.report.summary_tables import SummaryTable, plain
 from raybias.storage import Store
 
 
-@dataclass(frozen=True)
-class Cell:
-    """What the page says of one gap."""
-
-    gap: str
-    interval: str
-    rate: str
-    q_value: str
-    verdict: str
-    effect: str
-    """`harm`, `benefit`, or nothing when it is not significant."""
-
-
-@dataclass(frozen=True)
-class Block:
-    """The gaps of one classifier: a row per group, a cell per rate."""
-
-    name: str
-    rows: tuple[tuple[str, bool, int, tuple[Cell | None, ...]], ...]
-
-
-@dataclass(frozen=True)
-class AttributePart:
-    """Everything about one attribute of one probe."""
-
-    anchor: str
-    probe: str
-    attribute: str
-    mean: str
-    rates: tuple[str, ...]
-    figures: tuple[Markup, ...]
-    blocks: tuple[Block, ...]
-
-
 def gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame]) -> dict[str, Any]:
-    """Write the figures of gaps; what gaps.html.j2 and the answer of report.html.j2 show.
+    """Write the figures of gaps, and return what gaps.html.j2 and report.html.j2 show.
 
     Parameters
     ----------
@@ -78,18 +33,18 @@ def gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame]) 
     OutputError: OUT cannot be written.
     """
     level = study.statistics.level
-    drawn = figures.gap_figures(tables["gaps"], level=level)
-    of_spans = figures.span_figures(tables["spans"])
+    drawn = gap_figures(tables["gaps"], level=level)
+    of_spans = span_figures(tables["spans"])
     of_marks = marked_figures(tables["markedness"], level=level)
-    for figure in (each for some in (drawn, of_spans, of_marks) for each in some.values()):
-        store.write_text(f"figures/{figure.name}.svg", figure.svg)
+    write_figures(store, (*drawn.values(), *of_spans.values(), *of_marks.values()))
+    measured = tables["gaps"]["rate"].unique().sort().to_list()
     return {
-        "rate_names": {r: f"wrongly called {w.called} ({r})" for r, w in wording.RATES.items()},
-        "span_figures": inlined(of_spans, "s") if _several(tables["spans"]) else [],
+        "metrics": [wording.RATES[rate] for rate in measured if rate in wording.RATES],
+        "span_figures": inlined(of_spans.values(), "s") if _several(tables["spans"]) else (),
         "parts": _parts(tables["gaps"], drawn),
         "marked_parts": markedness_section.marked_parts(tables["markedness"], of_marks),
-        "breakdowns": markedness_section.breakdown_facts(store, tables),
-        "corpus_tables": markedness_section.corpus_facts(tables),
+        "breakdowns": markedness_section.breakdowns(store, tables),
+        "corpus_tables": markedness_section.corpus_tables(tables),
         "urgent": tables["notes"].filter("urgent")["note"].to_list(),
         "headline": findings.headline(tables["gaps"]),
         "findings": findings.findings(tables["gaps"]),
@@ -100,33 +55,24 @@ def gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame]) 
     }
 
 
-def inlined(drawn: Mapping[Any, figures.Drawn], prefix: str) -> list[Markup]:
-    """Figures to put into a page, in order; their ids begin with `prefix`."""
-    return [
-        Markup(figure_style.inline(figure.svg, f"{prefix}{place}"))
-        for place, figure in enumerate(drawn.values())
-    ]
-
-
 def _several(spans: pl.DataFrame) -> bool:
-    """Whether a figure of spans compares anything."""
+    """Return whether spans are of several classifiers."""
     return spans.select(schema.KEYS).unique().height > 1
 
 
 def _summaries(tables: Mapping[str, pl.DataFrame]) -> list[SummaryTable]:
-    summaries = [summary_tables.plain("Spans: largest minus smallest mean gap", tables["spans"])]
+    titles = {"spans": "Spans: largest minus smallest mean gap"}
     if tables["spans"]["probe"].n_unique() > 1:
-        title = "Mean spans over probes; rank 1 is the widest"
-        summaries.append(summary_tables.plain(title, tables["spans_mean"]))
+        titles["spans_mean"] = "Mean spans over probes; rank 1 is the widest"
     if tables["gaps"]["model"].n_unique() > 1:
-        title = "Net significance: models significantly above minus below the mean"
-        summaries.append(summary_tables.plain(title, tables["net_significance"]))
+        titles["net_significance"] = (
+            "Net significance: models significantly above minus below the mean"
+        )
     if _several(tables["spans"]):
-        title = (
+        titles["extremes"] = (
             "Extremes: how often a group's gap is highest or lowest (the first by name of equals)"
         )
-        summaries.append(summary_tables.plain(title, tables["extremes"]))
-    return summaries
+    return [plain(title, tables[name]) for name, title in titles.items()]
 
 
 def _certainty(study: Study, gaps: pl.DataFrame) -> dict[str, Any]:
@@ -148,57 +94,58 @@ def _certainty(study: Study, gaps: pl.DataFrame) -> dict[str, Any]:
     }
 
 
-def _parts(
-    gaps: pl.DataFrame, drawn: Mapping[tuple[str, str, str], figures.Drawn]
-) -> list[AttributePart]:
+def _parts(gaps: pl.DataFrame, drawn: Mapping[tuple[str, str, str], Drawn]) -> list[dict[str, Any]]:
     parts = []
     for place, (probe, attribute) in enumerate(wording.probe_order(gaps)):
         part = gaps.filter(probe=probe, attribute=attribute)
-        rates = tuple(part["rate"].unique(maintain_order=True))
+        rates = part["rate"].unique(maintain_order=True).to_list()
         inside = part.filter(pl.col("in_mean"))["group"].unique().sort().to_list()
+        titles = [
+            f"{wording.rate_title(rate)} ({rate})" if rate in wording.RATES else rate
+            for rate in rates
+        ]
+        figures = [drawn[probe, attribute, rate] for rate in rates]
         parts.append(
-            AttributePart(
-                anchor=f"gaps-{place}",
-                probe=probe,
-                attribute=attribute,
-                mean=wording.listed(inside),
-                rates=rates,
-                figures=tuple(
-                    Markup(figure_style.inline(drawn[probe, attribute, rate].svg, f"g{place}-{i}"))
-                    for i, rate in enumerate(rates)
-                ),
-                blocks=_blocks(part, rates),
-            )
+            {
+                "anchor": f"gaps-{place}",
+                "probe": probe,
+                "attribute": attribute,
+                "mean": wording.listed(inside),
+                "rates": titles,
+                "figures": inlined(figures, f"g{place}-"),
+                "blocks": _blocks(part, rates),
+            }
         )
     return parts
 
 
-def _blocks(part: pl.DataFrame, rates: tuple[str, ...]) -> tuple[Block, ...]:
+def _blocks(part: pl.DataFrame, rates: Sequence[str]) -> list[dict[str, Any]]:
+    """Arrange the gaps by classifier: a row per group, a cell per rate."""
     keys = wording.naming_keys(part)
-    order = figures.group_order(part)
+    order = group_order(part)
     blocks = []
     for names in part.select(keys).unique(maintain_order=True).iter_rows(named=True):
         mine = part.filter(**names)
         rows = []
         for group in order:
-            cells = {row["rate"]: row for row in mine.filter(group=group).iter_rows(named=True)}
-            if cells:
-                shown = tuple(_cell(cells[rate]) if rate in cells else None for rate in rates)
-                first = next(iter(cells.values()))
-                rows.append((group, bool(first["in_mean"]), int(first["n_runs"]), shown))
-        blocks.append(Block(wording.classifier_name(names, keys), tuple(rows)))
-    return tuple(blocks)
+            of_rate = {row["rate"]: row for row in mine.filter(group=group).iter_rows(named=True)}
+            if of_rate:
+                cells = [_cell(of_rate[rate]) if rate in of_rate else None for rate in rates]
+                first = next(iter(of_rate.values()))
+                rows.append((group, first["in_mean"], first["n_runs"], cells))
+        blocks.append({"name": wording.classifier_name(names, keys), "rows": rows})
+    return blocks
 
 
-def _cell(row: Mapping[str, Any]) -> Cell:
-    known = wording.RATES.get(row["rate"])
-    effect = known.effect(row["gap"]) if known is not None and row["survives"] else ""
+def _cell(row: Mapping[str, Any]) -> dict[str, str]:
+    """Put one gap into words; `effect` is `harm`, `benefit`, or empty without significance."""
+    effect = wording.effect(row["rate"], row["gap"]) if row["survives"] else ""
     often = "more often" if effect and row["gap"] > 0 else "less often"
-    return Cell(
-        gap=wording.signed(row["gap"]),
-        interval=wording.span(row["low"], row["high"]),
-        rate=wording.number(row["mean_rate"]),
-        q_value=wording.probability(row["q_value"]),
-        verdict=f"{often}: {effect}" if effect else wording.verdict(row),
-        effect=effect,
-    )
+    return {
+        "gap": wording.signed(row["gap"]),
+        "interval": wording.span(row["low"], row["high"]),
+        "rate": wording.number(row["mean_rate"]),
+        "q_value": wording.probability(row["q_value"]),
+        "verdict": f"{often}: {effect}" if effect else wording.verdict(row),
+        "effect": effect,
+    }

@@ -1,8 +1,7 @@
-"""OUT/report.html: one page, with nothing to load, that a person can read and print.
+"""Write OUT/report.html: one page, with nothing to load, for gaps, pairs or both.
 
-It puts tables, figures and sentences made elsewhere into report.html.j2, which
-escapes every text. Equal files give an equal page, byte for byte. A study has gaps,
-pairs, or both; what it has not is left out.
+Tables, figures and sentences go into report.html.j2, which escapes every text. Equal files give
+an equal page, byte for byte.
 """
 
 from __future__ import annotations
@@ -16,10 +15,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from raybias.config import Study
 from raybias.report import findings, summary_tables
 from raybias.report.export import write_results
-from raybias.report.gap_page import gap_section, inlined
+from raybias.report.figure_parts import inlined, write_figures
+from raybias.report.gap_page import gap_section
 from raybias.report.load_results import load_runs, load_sampling
-from raybias.report.pair_page import PairSection
-from raybias.report.pairs import PairRules, StudyPairs, read_study_pairs, write_pairs
+from raybias.report.pair_page import write_pairs
+from raybias.report.pair_tables import PairRules, read_study_pairs
 from raybias.report.run_figures import run_figures
 from raybias.report.tables import no_gaps, write_tables
 from raybias.storage import Store
@@ -47,22 +47,23 @@ def write_report(store: Store, study: Study) -> pl.DataFrame:
     DataError: there are no predictions or scores, or files are unreadable.
     OutputError: OUT cannot be written.
     """
-    study = study.resolve()
     record = read_record(store) if store.exists("study.yaml") else Record(study)
     pairs = read_study_pairs(store, study, record) if study.pairs else None
     written = write_tables(store, study) if study.probes else {}
-    tables = {name: _in_study_order(frame, study) for name, frame in written.items()}
+    tables = _in_study_order(written, study)
+    section, cautions = None, findings.cautions(study, record, tables)
+    if pairs is not None:
+        of_pairs, rules, more = pairs
+        section = write_pairs(store, _in_study_order(of_pairs, study), rules, folder="tables/")
+        cautions += more
     context = {
         "title": study.name,
         "profile": study.profile,
         "study": study,
         "record": record,
         "gaps": bool(tables),
-        "pairs": pairs and _pairs(store, study, pairs),
-        "cautions": [
-            *findings.cautions(study, record, tables),
-            *(pairs.cautions if pairs else ()),
-        ],
+        "pairs": section,
+        "cautions": cautions,
         **(gap_section(store, study, tables) if tables else {}),
         **_measured_on(store, study, record, tables),
     }
@@ -87,7 +88,7 @@ def write_pair_page(store: Store, tables: Mapping[str, pl.DataFrame], rules: Pai
     if section is None:
         return
     context = {
-        "title": "Pairs of sentences" + (" under styles" if section.styles else ""),
+        "title": "Pairs of sentences" + (" under styles" if section["styles"] else ""),
         "profile": "strict" if rules.strict else "paper",
         "study": None,
         "gaps": False,
@@ -109,43 +110,38 @@ def _write_page(store: Store, context: Mapping[str, Any]) -> None:
     store.write_text("report.html", environment.get_template("report.html.j2").render(context))
 
 
-def _pairs(store: Store, study: Study, pairs: StudyPairs) -> PairSection | None:
-    tables = {name: _in_study_order(frame, study) for name, frame in pairs.tables.items()}
-    return write_pairs(store, tables, pairs.rules, folder="tables/")
-
-
-def _in_study_order(frame: pl.DataFrame, study: Study) -> pl.DataFrame:
-    """Models as the study lists them, mostly by size, instead of by name."""
-    if "model" not in frame.columns:
-        return frame
+def _in_study_order(tables: Mapping[str, pl.DataFrame], study: Study) -> dict[str, pl.DataFrame]:
+    """Sort models as the study lists them, mostly by size, instead of by name."""
     place = {backbone.name: index for index, backbone in enumerate(study.backbones)}
     order = pl.col("model").replace_strict(place, default=len(place), return_dtype=pl.Int64)
-    return frame.sort(order, maintain_order=True)
+    return {
+        name: frame.sort(order, maintain_order=True) if "model" in frame.columns else frame
+        for name, frame in tables.items()
+    }
 
 
 def _measured_on(
     store: Store, study: Study, record: Record, tables: Mapping[str, pl.DataFrame]
 ) -> dict[str, Any]:
-    runs = _in_study_order(load_runs(store), study)
-    drawn = run_figures(runs, study.methods)
-    for figure in drawn.values():
-        store.write_text(f"figures/{figure.name}.svg", figure.svg)
-    found = [summary_tables.backbones(study, runs, record)]
+    runs = _in_study_order({"runs": load_runs(store)}, study)["runs"]
+    figures = run_figures(runs, study.methods).values()
+    write_figures(store, figures)
     context: dict[str, Any] = {
-        "runs": inlined(drawn, "r"),
+        "runs": inlined(figures, "r"),
         "options": summary_tables.options(study),
-        "measured_on": found,
+        "measured_on": [summary_tables.backbones(study, runs, record)],
     }
     if tables:
-        sampling = load_sampling(store, runs)
-        found.append(summary_tables.training(study, runs))
-        found.append(summary_tables.prompting(study, [b.name for b in study.backbones], sampling))
-        found.append(summary_tables.answers(tables["answers"]))
+        more = (
+            summary_tables.training(study, runs),
+            summary_tables.prompting(study, load_sampling(store, runs)),
+            summary_tables.answers(tables["answers"]),
+        )
+        context["measured_on"] += [one for one in more if one.rows]
         chance = findings.chance_levels(tables["composition"])
         context |= {
-            "accuracy": summary_tables.accuracy_rows(tables["accuracy"], chance),
+            "accuracy": summary_tables.accuracies(tables["accuracy"], chance),
             "run_rows": summary_tables.plain("Every run", tables["runs"].select(_RUN_COLUMNS)),
             "sizes": summary_tables.probe_sizes(tables["composition"], tables["gaps"]),
         }
-    context["measured_on"] = [each for each in found if each.rows]
     return context

@@ -1,328 +1,141 @@
-"""Pairs on a page: what models prefer, whether that holds under every style, and the numbers.
+"""Pairs for people: what models prefer, and whether that holds under every style.
 
-It reads finished tables and computes nothing.
+A page and a terminal show the same sentences and tables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from math import factorial
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import polars as pl
-from markupsafe import Markup
 
-from raybias.report import figure_style, pair_scores, summary_tables, wording
-from raybias.report.figures import Drawn
-from raybias.report.summary_tables import SummaryTable
-from raybias.stats.intervals import Adjust
-from raybias.stats.pairs import AVERAGES, FEWEST_MODELS, STYLES, VERDICTS, WEIGHTED
-
-_KEYS: Final = ["model", "score", "probe"]
-
-
-@dataclass(frozen=True)
-class PairFigures:
-    """The drawn figures of pairs."""
-
-    scores: Sequence[Drawn]
-    """Of `score_figures`."""
-    effects: Sequence[Drawn]
-    """Of `effect_figures`."""
-    lists: Sequence[Drawn]
-    """Of `t_figures`."""
+from raybias.report import pair_summaries, pair_wording
+from raybias.report.figure_parts import inlined, write_figures
+from raybias.report.pair_figures import effect_figures, score_figures
+from raybias.report.pair_tables import PairRules, known_sizes
+from raybias.report.t_test_figures import t_figures
+from raybias.report.tables import write_frame
+from raybias.stats.pairs import VERDICTS, WEIGHTED
+from raybias.storage import Store
 
 
-@dataclass(frozen=True)
-class StylePart:
-    """What the page says of styles beside the original."""
-
-    headline: str
-    findings: tuple[str, ...]
-    """What each style moves, over all pairs."""
-    verdicts: tuple[tuple[str, int, str], ...]
-    """Each verdict given, how often over all pairs of a metric, and its definition."""
-    survivors: str
-    tables: tuple[SummaryTable, ...]
-    figures: tuple[Markup, ...]
-
-
-@dataclass(frozen=True)
-class PairSection:
-    """What the page says of pairs."""
-
-    headline: str
-    findings: tuple[str, ...]
-    """What each score says, over all pairs."""
-    tables: tuple[SummaryTable, ...]
-    """Scores, to read."""
-    figures: tuple[Markup, ...]
-    styles: StylePart | None
-    """None where there is the original alone."""
-    details: tuple[SummaryTable, ...]
-    """To look up; folded."""
-    lists: str
-    """How many t tests between lists of sentence scores are beyond 1.96."""
-    list_figures: tuple[Markup, ...]
-    size: tuple[str, ...]
-    """How scores go with model size, or why that is not said."""
-    percent: str
-    strict: bool
-    corrected: bool
-
-
-def pair_section(
-    tables: Mapping[str, pl.DataFrame],
-    figures: PairFigures,
-    *,
-    sizes: Mapping[str, float],
-    strict: bool,
-    level: float,
-    adjust: Adjust,
-) -> PairSection:
-    """Put the tables of `pair_tables` into words.
+def write_pairs(
+    store: Store, tables: Mapping[str, pl.DataFrame], rules: PairRules, *, folder: str = ""
+) -> dict[str, Any] | None:
+    """Write each table as Parquet, CSV and Markdown, and the figures.
 
     Parameters
     ----------
-    tables: of `pair_tables`, with `bias_scores`.
-    sizes: parameters of the models that are known.
-    strict: whether tests of lists are paired.
-    level: of the intervals.
-    adjust: the correction behind `survives`.
+    tables: of `pair_tables`, by the same rules.
+    folder: where tables go in the store, such as `tables/`.
+
+    Returns
+    -------
+    What pairs.html.j2 and report.html.j2 show; None where there are only printed tables.
+
+    Raises
+    ------
+    OutputError: the store cannot be written.
     """
+    for name, frame in tables.items():
+        write_frame(store, f"{folder}{name}", frame, metadata=rules.metadata())
+    write_figures(store, t_figures(tables.get("published_tables6_7", pl.DataFrame())))
+    list_figures = t_figures(tables.get("tables6_7_t_values", pl.DataFrame()))
+    write_figures(store, list_figures)
+    if "bias_scores" not in tables:
+        return None
     scores = tables["bias_scores"]
-    found = [*pair_scores.tables(tables), pair_scores.read_pairs(scores)]
-    return PairSection(
-        headline=pair_scores.headline(scores),
-        findings=tuple(pair_scores.findings(scores)),
-        tables=tuple(found),
-        figures=_inlined(figures.scores, "s"),
-        styles=_styles(tables, figures.effects, strict, adjust)
-        if "style_effects" in tables
-        else None,
-        details=tuple(_looked_up(tables)),
-        lists=_lists(tables),
-        list_figures=_inlined(figures.lists, "t"),
-        size=tuple(_size(tables, sizes)),
-        percent=f"{100 * level:g}%",
-        strict=strict,
-        corrected=adjust != "none",
-    )
+    figures = score_figures(scores, level=rules.level, adjust=rules.adjust)
+    write_figures(store, figures)
+    too_few = pair_wording.too_few_models(len(known_sizes(scores, rules)))
+    return {
+        "headline": pair_wording.headline(scores),
+        "findings": [*pair_wording.findings(scores)],
+        "tables": [*pair_summaries.scores(tables), pair_summaries.pairs_read(scores)],
+        "figures": inlined(figures, "s"),
+        "styles": _styles(store, tables, rules) if "style_effects" in tables else None,
+        "details": pair_summaries.details(tables),
+        "lists": _lists(tables, rules),
+        "list_figures": inlined(list_figures, "t"),
+        "size": [*pair_wording.trends(tables["size"])] if "size" in tables else [too_few],
+        "percent": f"{100 * rules.level:g}%",
+        "strict": rules.strict,
+        "corrected": rules.adjust != "none",
+    }
 
 
-def survivors(effects: pl.DataFrame, adjust: Adjust) -> str:
-    """Count the effects of styles that are significant, by our tests and by the paper's."""
-    tested = effects.filter(pl.col("p_value").is_not_null())["survives"]
-    marked = effects["paper"].drop_nulls()
-    how = (
-        "survive Benjamini-Hochberg over the whole family"
-        if adjust != "none"
-        else "have an interval that excludes 0, without a correction for many tests"
-    )
-    return (
-        f"{tested.sum()} of {len(tested)} effects of a style {how}; the paper's two-proportion z "
-        f"test, which takes a pair's two styles for strangers, marks {marked.sum()} of "
-        f"{len(marked)}."
-    )
+def terminal_text(tables: Mapping[str, pl.DataFrame], rules: PairRules) -> Iterator[str]:
+    """Yield, as plain text, what a reader of the tables looks for first.
+
+    Parameters
+    ----------
+    tables: of `pair_tables`, by the same rules.
+    """
+    if "bias_scores" in tables:
+        scores = tables["bias_scores"]
+        yield from map(str, pair_summaries.scores(tables))
+        yield "\n  ".join([pair_wording.headline(scores), *pair_wording.findings(scores)])
+        corrected = "not corrected"
+        if rules.adjust != "none":
+            corrected = "corrected by Benjamini-Hochberg over the table"
+        yield (
+            f"{100 * rules.level:g}% intervals cover another sample of pairs like these; tests "
+            f"are {corrected}"
+        )
+    if lists := _lists(tables, rules):
+        yield lists
+    if "style_effects" in tables:
+        yield str(pair_summaries.effects(tables["style_effects"]))
+        yield pair_wording.survivors(tables["style_effects"], rules.adjust)
+        yield str(pair_summaries.verdicts(tables["stability"]))
+        yield "\n".join(f"{name}: {text}" for name, _, text in _verdicts(tables["stability"]))
+    if "variance" in tables:
+        yield str(pair_summaries.variance(tables["variance"]))
+    if "published_checks" in tables:
+        yield "\n".join(_checks(tables["published_checks"]))
+    for name in ("size", "published_size"):
+        if name in tables:
+            yield "Model size:\n  " + "\n  ".join(pair_wording.trends(tables[name]))
 
 
-def _styles(
-    tables: Mapping[str, pl.DataFrame], drawn: Sequence[Drawn], strict: bool, adjust: Adjust
-) -> StylePart:
-    stability, effects = tables["stability"], tables["style_effects"]
+def _styles(store: Store, tables: Mapping[str, pl.DataFrame], rules: PairRules) -> dict[str, Any]:
+    effects, stability = tables["style_effects"], tables["stability"]
     whole = stability.filter(bias_type=WEIGHTED)
-    counts = dict(whole.group_by("verdict").len().iter_rows())
-    seen = set(stability["verdict"])
-    return StylePart(
-        headline=_headline(counts),
-        findings=tuple(_findings(effects.filter(bias_type=WEIGHTED), strict)),
-        verdicts=tuple(
-            (name, int(counts.get(name, 0)), text)
-            for name, text in VERDICTS.items()
-            if name in seen
-        ),
-        survivors=survivors(effects, adjust),
-        tables=tuple(_read(tables)),
-        figures=_inlined(drawn, "p"),
-    )
+    figures = effect_figures(effects, level=rules.level, adjust=rules.adjust)
+    write_figures(store, figures)
+    shown = [pair_summaries.verdicts(whole), pair_summaries.effects(effects)]
+    if "variance" in tables:
+        shown.append(pair_summaries.variance(tables["variance"]))
+    moved = pair_wording.style_findings(effects.filter(bias_type=WEIGHTED), strict=rules.strict)
+    return {
+        "headline": pair_wording.style_headline(dict(whole.group_by("verdict").len().iter_rows())),
+        "findings": [*moved],
+        "verdicts": _verdicts(stability),
+        "survivors": pair_wording.survivors(effects, rules.adjust),
+        "tables": shown,
+        "figures": inlined(figures, "p"),
+    }
 
 
-def _inlined(drawn: Sequence[Drawn], prefix: str) -> tuple[Markup, ...]:
-    return tuple(
-        Markup(figure_style.inline(figure.svg, f"{prefix}{place}"))
-        for place, figure in enumerate(drawn)
-    )
+def _verdicts(stability: pl.DataFrame) -> list[tuple[str, int, str]]:
+    """List each verdict given, how often over all pairs of a metric, and its definition."""
+    whole = stability.filter(bias_type=WEIGHTED)["verdict"].to_list()
+    given = set(stability["verdict"])
+    return [(name, whole.count(name), text) for name, text in VERDICTS.items() if name in given]
 
 
-def _lists(tables: Mapping[str, pl.DataFrame]) -> str:
+def _lists(tables: Mapping[str, pl.DataFrame], rules: PairRules) -> str:
     if "tables6_7_t_values" not in tables:
         return ""
-    table = tables["tables6_7_t_values"]
-    own = pl.col("first").str.replace("_stereo$", "_anti") == pl.col("second")
-    sides = table.filter(own, pl.col("t_value").is_not_null())
-    higher, lower = (
-        sides.filter("marked", sign * pl.col("t_value") > 0).height for sign in (1, -1)
-    )
-    return (
-        f"{table['marked'].sum():,} of {table['t_value'].count():,} tests of two lists have |t| "
-        f"above 1.96. Within one style, the stereotyping sentences are so scored higher than the "
-        f"others in {higher} of {wording.counted(sides.height, 'test')}, and lower in {lower}."
-    )
+    return pair_wording.lists(tables["tables6_7_t_values"], paired=rules.strict)
 
 
-def _size(tables: Mapping[str, pl.DataFrame], sizes: Mapping[str, float]) -> Iterator[str]:
-    """A sentence per metric on the preference of the originals, and what all trends say."""
-    if "size" not in tables:
-        found = wording.counted(len(sizes), "model", "different models")
-        yield (
-            f"There {'is' if len(sizes) == 1 else 'are'} {found} here whose number of parameters "
-            f"is known, and no trend is given: with fewer than {FEWEST_MODELS} that differ, which "
-            "models were chosen would decide it."
-        )
-        return
-    table = tables["size"]
-    whole = table.filter(bias_type=WEIGHTED, style=STYLES[0], quantity="value")
-    for row in whole.iter_rows(named=True):
-        yield (
-            f"{row['probe'] or 'pairs'} ({row['score']}), originals: over {row['n_models']} models "
-            f"of {wording.magnitude(row['smallest'])} to {wording.magnitude(row['largest'])} "
-            f"parameters, each tenfold goes with {wording.signed(row['slope'], 1)} points "
-            f"{wording.span(row['low'], row['high'], 1)}; rank correlation "
-            f"{wording.signed(row['spearman'], 2)}, p {wording.probability(row['p_value'])}."
-        )
-    passed = (table.filter(pl.col(name) <= 0.05).height for name in ("p_value", "q_value"))
-    models = int(table["n_models"].max())  # type: ignore[arg-type]
-    yield (
-        f"Of {table.height:,} rank correlations of scores and effects with size, {next(passed)} "
-        f"have p at most 0.05, and {next(passed)} after correction. {models} models in perfect "
-        f"order have p {wording.probability(2 / factorial(models))}, and no less is possible."
-    )
-
-
-def _headline(counts: Mapping[str, int]) -> str:
-    total = sum(counts.values())
-    changed = sum(counts.get(name, 0) for name in list(VERDICTS)[:3])
-    moved = counts.get("moves, sign kept", 0)
-    of = wording.counted(total, "metric")
-    if changed:
-        return f"The conclusion depends on style in {changed} of {of}."
-    if moved:
-        return f"Style moves {moved} of {of}, but no conclusion changes its sign."
-    return f"No style is shown to move any of {of}."
-
-
-def _findings(effects: pl.DataFrame, strict: bool) -> Iterator[str]:
-    """A sentence per style and direction of what it moves."""
-    mark = pl.col("survives" if strict else "paper").fill_null(False)
-    named = effects.with_columns(up=pl.col("effect") > 0)
-    by = ["style", "test", "up"]
-    for (style, test, up), part in named.filter(mark).group_by(by, maintain_order=True):
-        what = "preference" if test == "mcnemar" else "pro \N{MINUS SIGN} anti"
-        moved = f"{_spaced(str(style))} {'raises' if up else 'lowers'} {what}"
-        metrics = named.filter(style=style, test=test).height
-        sizes = sorted(part["effect"].abs())
-        if metrics == 1:
-            row = part.row(0, named=True)
-            yield f"{moved} by {sizes[0]:.1f} points {wording.span(row['low'], row['high'], 1)}"
-        else:
-            ends = " to ".join(dict.fromkeys(f"{size:.1f}" for size in (sizes[0], sizes[-1])))
-            yield f"{moved} in {part.height} of {metrics} metrics, by {ends} points"
-
-
-def _read(tables: Mapping[str, pl.DataFrame]) -> list[SummaryTable]:
-    effects = tables["style_effects"]
-    found = [
-        _verdict_facts(tables["stability"].filter(bias_type=WEIGHTED)),
-        _effect_facts(effects.filter(bias_type=WEIGHTED)),
-    ]
-    if "variance" in tables:
-        shares = tables["variance"].filter(bias_type="all").drop("bias_type", "total")
-        title = "Shares of variance: style, content (which pair it is), and their interaction"
-        found.append(summary_tables.plain(title, shares))
-    return found
-
-
-def _metric_keys(frame: pl.DataFrame) -> list[str]:
-    """The model, and whatever else tells metrics apart."""
-    return ["model", *(key for key in ("score", "probe") if frame[key].n_unique() > 1)]
-
-
-def _verdict_facts(stability: pl.DataFrame) -> SummaryTable:
-    keys = _metric_keys(stability)
-    rows = tuple(
-        (
-            *(row[key] for key in keys),
-            f"{row['original']:.1f}",
-            f"{row['lowest']:.1f} to {row['highest']:.1f}",
-            f"{row['moved']} of {row['n_styles']}",
-            f"{wording.signed(row['largest_effect'], 1)} ({_spaced(row['largest_style'])})",
-            _share(row["flip_share"]),
-            row["verdict"],
-        )
-        for row in stability.iter_rows(named=True)
-    )
-    headers = (*keys, "original", "over styles", "styles that move it", "largest effect", "flips",
-               "verdict")  # fmt: skip
-    return SummaryTable("Does the conclusion hold under every style? Over all pairs", headers, rows)
-
-
-def _effect_facts(effects: pl.DataFrame) -> SummaryTable:
-    keys = _metric_keys(effects)
-    rows = tuple(
-        (
-            *(row[key] for key in keys),
-            _spaced(row["style"]),
-            f"{row['n']:,}",
-            f"{row['original']:.1f}",
-            f"{row['value']:.1f}",
-            f"{wording.signed(row['effect'], 1)} {wording.span(row['low'], row['high'], 1)}",
-            _share(row["flip_share"]),
-            wording.probability(row["q_value"]),
-            "moves it" if row["survives"] else "not shown",
-        )
-        for row in effects.iter_rows(named=True)
-    )
-    headers = (*keys, "style", "pairs", "original", "under it", "effect and interval", "flips", "q",
-               "reading")  # fmt: skip
-    title = "Average paired effect of each style, in points, over all pairs"
-    return SummaryTable(title, headers, rows)
-
-
-def _spaced(style: str) -> str:
-    return style.replace("_", " ")
-
-
-def _share(value: float | None) -> str:
-    return "" if value is None else f"{value:.1%}"
-
-
-def _looked_up(tables: Mapping[str, pl.DataFrame]) -> list[SummaryTable]:
-    kinds = ~pl.col("bias_type").is_in(AVERAGES)
-    scores = tables["bias_scores"].select(
-        *_KEYS, "bias_type", "style", "n", "ties", "value", "low", "high", "p_value", "q_value",
-        "significant", "survives", "resolvable",
-    )  # fmt: skip
-    found = [summary_tables.plain("Every score, with its interval and test", scores)]
-    if "style_effects" in tables:
-        effects = tables["style_effects"].select(
-            *_KEYS, "bias_type", "style", "n", "original", "value", "effect", "low", "high",
-            "flip_share", "q_value", "survives", "pairs_needed", "resolvable",
-        )  # fmt: skip
-        found += [
-            summary_tables.plain("Verdict by bias type", tables["stability"].filter(kinds).select(
-                *_KEYS, "bias_type", "original", "lowest", "highest", "moved", "smallest_effect",
-                "pairs_needed", "verdict")),
-            summary_tables.plain("Effect of each style by bias type", effects),
-        ]  # fmt: skip
-    for name, title in (
-        ("table2_summary", "Scores of the originals and extreme changes (Table 2)"),
-        ("tables8_9_scores", "Preference scores (Tables 8 and 9)"),
-        ("tables6_7_t_values", "t tests of lists of sentence scores (Tables 6 and 7)"),
-        ("table3_winobias", "WinoBias, mean over prompts (Table 3)"),
-        ("tables10_17_winobias", "WinoBias by prompt (Tables 10 to 17)"),
-        ("size", "Trends with model size: points for each tenfold of parameters"),
-    ):
-        if name in tables:
-            found.append(summary_tables.plain(title, tables[name]))
-    return [table for table in found if table.rows]
+def _checks(checks: pl.DataFrame) -> Iterator[str]:
+    yield "printed tables, judged by themselves"
+    for row in checks.iter_rows(named=True):
+        yield f"{row['table']}: {row['claim']}: {row['holds']} of {row['of']}"
+        exceptions = row["exceptions"].split("; ") if row["exceptions"] else []
+        yield from (f"  not {exception}" for exception in exceptions[:4])
+        if len(exceptions) > 4:
+            yield f"  and {len(exceptions) - 4} more"

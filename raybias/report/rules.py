@@ -1,20 +1,17 @@
-"""By which rules the gaps of files are judged: those of the study that wrote them, or a profile's.
-
-A study's OUT says in its record what its gaps are taken from and how they are judged, and
-its report follows that; so does everything else that reads its predictions.
-"""
+"""Choose the rules by which gaps of files are judged: their study's, or a profile's."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from raybias.config import Interval, Profile, Statistics
 from raybias.errors import ConfigError
 from raybias.report.load_results import restated
 from raybias.report.tables import rules_of
-from raybias.stats import GapRules
+from raybias.stats import GapRules, check_metrics
 from raybias.storage import Store
 from raybias.study_record import read_record
 
@@ -27,8 +24,9 @@ def rules_of_files(
     profile: Profile | None = None,
     interval: Interval | None = None,
     reference_groups: Mapping[str, Sequence[str]] | None = None,
+    metrics: Sequence[str] = (),
 ) -> GapRules:
-    """The rules by which the gaps of prediction files are judged.
+    """Return the rules by which the gaps of prediction files are judged.
 
     Parameters
     ----------
@@ -37,27 +35,30 @@ def rules_of_files(
     profile: states the statistics by this profile, as `raybias report` does.
     interval: instead of the study's or profile's.
     reference_groups: by attribute, instead of the study's or the papers'.
+    metrics: names, instead of the study's or the two false positive rates.
 
     Raises
     ------
-    ConfigError: studies that are judged by different rules.
+    ConfigError: studies that are judged by different rules, or no such metric.
     OutputError: an OUT with a broken record.
     """
+    check_metrics(metrics)
     chosen = reference_groups or {}
+    given = {"interval": interval, "metrics": tuple(metrics)}
+    stated = {name: value for name, value in given.items() if value}
     found: dict[str, GapRules] = {}
     for out in dict.fromkeys(filter(None, map(_out_of, paths))):
         study = read_record(Store(out)).study
         found[out] = rules_of(restated(study, profile) if profile else study)
     if not found:
-        rules = GapRules(Statistics().resolve(profile or "strict"))
+        rules = GapRules(Statistics.under(profile or "strict"))
     else:
-        stated = {out: _stated(rules, interval) for out, rules in found.items()}
-        rules = _common(stated, chosen)
-    return replace(_stated(rules, interval), everywhere=chosen)
+        rules = _common({out: _stated(each, stated) for out, each in found.items()}, chosen)
+    return replace(_stated(rules, stated), everywhere=chosen)
 
 
 def _out_of(path: str | Path) -> str | None:
-    """The OUT that a path is, or that it is a part of."""
+    """Return the OUT that a path is, or that it is a part of."""
     text = str(path)
     whole = text if "://" in text or text.startswith("/") else f"./{text}"
     for place in (whole, f"{whole}/".rpartition(_FOLDER)[0]):
@@ -66,15 +67,12 @@ def _out_of(path: str | Path) -> str | None:
     return None
 
 
-def _stated(rules: GapRules, interval: Interval | None) -> GapRules:
-    options = rules.statistics
-    if interval is None:
-        return rules
-    return replace(rules, statistics=options.model_copy(update={"interval": interval}))
+def _stated(rules: GapRules, options: Mapping[str, Any]) -> GapRules:
+    return replace(rules, statistics=rules.statistics.model_copy(update=options))
 
 
 def _common(found: Mapping[str, GapRules], chosen: Mapping[str, Sequence[str]]) -> GapRules:
-    """The rules of all OUTs as one, where they agree."""
+    """Join the rules of all OUTs where they agree."""
     (first, rules), *others = found.items()
     probes = {name: dict(groups) for name, groups in rules.probes.items()}
     for out, other in others:

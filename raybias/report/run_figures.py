@@ -1,4 +1,4 @@
-"""How tuning went: accuracy by seed and evaluation loss by step, one figure per classifier.
+"""Draw tuning: accuracy by seed and evaluation loss by step, one figure per classifier.
 
 A filled marker or solid line is a kept run. Runs may have thousands of evaluations;
 what is drawn has a few hundred points, and says that they are means.
@@ -15,15 +15,17 @@ from matplotlib.axes import Axes
 
 from raybias.config import Method
 from raybias.methods import Tuned, tuned_methods
-from raybias.report import figure_style
-from raybias.report.figures import Drawn, slug
+from raybias.report import figure_parts as parts
+from raybias.report.figure_style import COLOURS, FAINT, INK, WIDTH, drawing, quiet_axes, to_svg
 
 #: Most points of one line; a longer one is drawn as means of equal stretches.
 _POINTS: Final = 200
 
 
-def run_figures(runs: pl.DataFrame, methods: Sequence[Method]) -> dict[tuple[str, ...], Drawn]:
-    """One figure per tuned (model, method, dataset).
+def run_figures(
+    runs: pl.DataFrame, methods: Sequence[Method]
+) -> dict[tuple[str, ...], parts.Drawn]:
+    """Draw one figure per tuned (model, method, dataset).
 
     Parameters
     ----------
@@ -39,12 +41,12 @@ def run_figures(runs: pl.DataFrame, methods: Sequence[Method]) -> dict[tuple[str
         part = final.filter(model=model, method=method, dataset=dataset).sort("seed")
         title = f"Runs of {model}, {method} on {dataset}"
         svg = _run_figure(part, tuned.get(method), title)
-        figures[key] = Drawn(slug("runs", model, method, dataset), title, svg)
+        figures[key] = parts.Drawn(parts.slug("runs", model, method, dataset), title, svg)
     return figures
 
 
 def thinned(losses: Sequence[float], steps: Sequence[int]) -> tuple[list[float], list[float], int]:
-    """At most a few hundred points of a line: steps, losses, and how many each is the mean of."""
+    """Reduce a line to some hundred points: steps, losses, and how many each is the mean of."""
     size = -(-len(losses) // _POINTS)
     if size <= 1:
         return list(map(float, steps)), list(losses), 1
@@ -55,17 +57,17 @@ def thinned(losses: Sequence[float], steps: Sequence[int]) -> tuple[list[float],
 
 
 def _run_figure(part: pl.DataFrame, options: Tuned | None, title: str) -> str:
-    with figure_style.drawing(2 * figure_style.WIDTH, 3.3) as figure:
+    with drawing(2 * WIDTH, 3.3) as figure:
         left, right = figure.subplots(1, 2)
         _accuracy_by_seed(left, part, options)
-        _loss_by_step(right, part, options)
+        may_stop = _loss_by_step(right, part, options)
         kept = ", ".join(str(seed) for seed in part.filter(pl.col("selected"))["seed"])
-        return figure_style.to_svg(figure, title=title, description=f"kept seeds: {kept or 'none'}")
+        described = f"kept seeds: {kept or 'none'}{may_stop}"
+        return to_svg(figure, title=title, description=described)
 
 
 def _accuracy_by_seed(axes: Axes, part: pl.DataFrame, options: Tuned | None) -> None:
-    figure_style.quiet_axes(axes, grid="y")
-    blue = figure_style.COLOURS[0]
+    quiet_axes(axes, grid="y")
     by = "test" if options is not None and options.select == "test" else "validation"
     for place, row in enumerate(part.iter_rows(named=True)):
         value, kept = row[f"{by}_accuracy"], bool(row["selected"])
@@ -73,8 +75,7 @@ def _accuracy_by_seed(axes: Axes, part: pl.DataFrame, options: Tuned | None) -> 
             axes.text(place, 0.04, "diverged", rotation=90, ha="center", va="bottom",
                       transform=axes.get_xaxis_transform(), fontsize=8)  # fmt: skip
             continue
-        axes.plot([place], [value], "o", color=blue, markersize=7, markeredgewidth=1.5,
-                  markerfacecolor=blue if kept else figure_style.PAPER)  # fmt: skip
+        parts.dot(axes, place, value, (COLOURS[0], "o"), verdict=kept)
     seeds = [str(seed) for seed in part["seed"]]
     axes.set_xticks(range(len(seeds)), seeds, rotation=90 if len(seeds) > 8 else 0)
     axes.set_xlim(-0.6, len(seeds) - 0.4)
@@ -83,8 +84,9 @@ def _accuracy_by_seed(axes: Axes, part: pl.DataFrame, options: Tuned | None) -> 
     axes.set_title(f"{by.capitalize()} accuracy (filled: kept)")
 
 
-def _loss_by_step(axes: Axes, part: pl.DataFrame, options: Tuned | None) -> None:
-    figure_style.quiet_axes(axes, grid="both")
+def _loss_by_step(axes: Axes, part: pl.DataFrame, options: Tuned | None) -> str:
+    """Draw the losses; return what the description says of the first step that may stop a run."""
+    quiet_axes(axes, grid="both")
     every = options.steps_between_evaluations if options else 1
     last, most = 0, 1
     for row in part.sort("selected").iter_rows(named=True):
@@ -94,14 +96,16 @@ def _loss_by_step(axes: Axes, part: pl.DataFrame, options: Tuned | None) -> None
         x, y, size = thinned(losses, steps)
         most = max(most, size)
         if row["selected"]:
-            axes.plot(x, y, color=figure_style.COLOURS[0], linewidth=1.6)
+            axes.plot(x, y, color=COLOURS[0], linewidth=1.6)
         else:
-            axes.plot(x, y, color=figure_style.FAINT, linewidth=0.9, linestyle="--")
+            axes.plot(x, y, color=FAINT, linewidth=0.9, linestyle="--")
     after = options.first_stop if options else 0
-    if last / 20 < after < last:
-        axes.axvline(after, color=figure_style.INK, linewidth=0.9, linestyle=":")
+    shown = last / 20 < after < last
+    if shown:
+        axes.axvline(after, color=INK, linewidth=0.9, linestyle=":")
         axes.text(after, 0.97, "may stop from here ", ha="right", va="top", fontsize=8,
                   transform=axes.get_xaxis_transform())  # fmt: skip
     axes.set_xlabel("step" if options else "evaluation")
     means = f"; means of {most}" if most > 1 else ""
     axes.set_title(f"Evaluation loss (solid: kept{means})")
+    return f"; may stop from step {after:,}" if shown else ""

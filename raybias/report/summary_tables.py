@@ -1,14 +1,15 @@
-"""What was measured, on what and with which rules: the facts of a study as rows to read."""
+"""Tables for people: what was measured, on what, and with which rules."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import polars as pl
+from tabulate import tabulate
 
 from raybias import schema
 from raybias.config import Backbone, Study
@@ -23,23 +24,53 @@ _DIGITS: Final = 12
 _NUMBER: Final = re.compile(r"none|[+-]?[0-9][0-9,]*(\.[0-9]+)?(e[+-]?[0-9]+)?%?")
 
 
+Row = Mapping[str, Any]
+#: The text of a cell: a column of the row, or a function of it.
+Cell = str | Callable[[Row], str]
+
+
 @dataclass(frozen=True)
 class SummaryTable:
-    """A titled table for the page."""
+    """A titled table for people, on the page and in a terminal."""
 
     title: str
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
     def kind(self, column: int) -> str:
-        """`number` or `text`, for the alignment of a column."""
+        """Return `number` or `text`, for the alignment of a column."""
         values = [row[column] for row in self.rows if row[column]]
         numeric = all(_NUMBER.fullmatch(value) for value in values)
         return "number" if values and numeric else "text"
 
+    def __str__(self) -> str:
+        """Return the table as plain text below its title."""
+        align = ["right" if self.kind(i) == "number" else "left" for i in range(len(self.headers))]
+        text = tabulate(self.rows, self.headers, colalign=align, disable_numparse=True)
+        return f"{self.title}\n{text}" if self.title else text
+
+
+def table(title: str, frame: pl.DataFrame, columns: Mapping[str, Cell]) -> SummaryTable:
+    """Make a table with a row for each row of a frame.
+
+    Parameters
+    ----------
+    columns: what each cell says, by header.
+    """
+    rows = tuple(
+        tuple(str(row[cell]) if isinstance(cell, str) else cell(row) for cell in columns.values())
+        for row in frame.iter_rows(named=True)
+    )
+    return SummaryTable(title, tuple(columns), rows)
+
+
+def same(*columns: str) -> dict[str, str]:
+    """Return table columns that show a frame's columns under their names."""
+    return {column: column for column in columns}
+
 
 def backbones(study: Study, runs: pl.DataFrame, record: Record) -> SummaryTable:
-    """Each frozen model with its commit or weights, and the token ids that its classifiers used."""
+    """Describe each backbone: its commit or weights, and the token ids of its classifiers."""
     headers = ["model", "id", "commit or sha256", "parameters", "dtype", "BOS"]
     if study.probes:
         headers += ["prompt token", "label words (token id)"]
@@ -62,18 +93,22 @@ def backbones(study: Study, runs: pl.DataFrame, record: Record) -> SummaryTable:
 
 
 def training(study: Study, runs: pl.DataFrame) -> SummaryTable:
-    """Each tuned (model, method, training set): how many seeds ran, were kept, diverged."""
+    """Describe each tuned (model, method, training set): its seeds, and which of them count."""
     selections = {method.name: method.selection for method in study.methods}
-    final = _tuned_runs(study, runs).filter(pl.col("stage") == "final")
+    untrained = [method.name for method in study.methods if not method.trains]
+    sources = {section.name: section.source for section in study.training}
+    final = runs.filter(~pl.col("method").is_in(untrained), pl.col("stage") == "final")
     rows = []
-    sources = {section.name: section for section in study.training}
     for key, part in final.group_by("model", "method", "dataset", maintain_order=True):
-        section, selection = sources.get(str(key[2])), selections.get(str(key[1]))
+        model, method, dataset = map(str, key)
+        selection = selections.get(method)
         kept = part.filter(pl.col("selected").fill_null(False))
         rows.append(
             (
-                *(str(name) for name in key),
-                section.source if section else "",
+                model,
+                method,
+                dataset,
+                sources.get(dataset, ""),
                 _values(part, "learning_rate"),
                 _values(part, "weight_decay"),
                 str(part.height),
@@ -92,129 +127,171 @@ def training(study: Study, runs: pl.DataFrame) -> SummaryTable:
     return SummaryTable("Tuning", headers, tuple(rows))
 
 
-def prompting(
-    study: Study, models: Sequence[str], sampling: Mapping[tuple[str, str], Mapping[str, Any]]
-) -> SummaryTable:
-    """Each prompted method: its runs, how answers are sampled, and what an unread one counts as.
+def prompting(study: Study, sampling: Mapping[tuple[str, str], Mapping[str, Any]]) -> SummaryTable:
+    """Describe each prompted method: its runs, sampling, and what an unread answer counts as.
 
     Parameters
     ----------
-    sampling: by (model, method); the values that are not the study's are the model's own.
+    sampling: by (model, method); the values that are not the study's are the model's.
     """
-    rows = []
-    for method in prompted_methods(study.methods):
-        for model in models:
-            own = sampling.get((model, method.name), {})
-            rows.append(
-                (
-                    method.name,
-                    method.kind,
-                    model,
-                    ", ".join(map(str, method.seeds)),
-                    f"{method.temperature:g}",
-                    ", ".join(f"{k} {_shown(v)}" for k, v in own.items() if k != "temperature"),
-                    str(method.answer_tokens),
-                    method.shown_first,
-                    wording.UNPARSED.get(str(method.unparsed), str(method.unparsed)),
-                )
-            )
+    rows = tuple(
+        (
+            method.name,
+            method.kind,
+            backbone.name,
+            ", ".join(map(str, method.seeds)),
+            f"{method.temperature:g}",
+            ", ".join(
+                f"{name} {_shown(value)}"
+                for name, value in sampling.get((backbone.name, method.name), {}).items()
+                if name != "temperature"
+            ),
+            str(method.answer_tokens),
+            method.shown_first,
+            wording.UNPARSED.get(str(method.unparsed), str(method.unparsed)),
+        )
+        for method in prompted_methods(study.methods)
+        for backbone in study.backbones
+    )
     headers = (
         "method", "kind", "model", "seeds", "temperature", "other sampling values",
         "answer tokens", "shown first", "an answer without a label counts as",
     )  # fmt: skip
-    return SummaryTable("Prompting", headers, tuple(rows))
+    return SummaryTable("Prompting", headers, rows)
 
 
-def probe_sizes(composition: pl.DataFrame, gaps: pl.DataFrame) -> list[SummaryTable]:
-    """Per probe and attribute: sentences of each group by label, and whether it is in the mean."""
-    members = gaps.group_by("probe", "attribute", "group").agg(pl.col("in_mean").all())
-    sizes = composition.join(
-        members, on=["probe", "attribute", "group"], how="left", nulls_equal=True
-    )
-    tables = []
-    for probe, attribute in wording.probe_order(gaps):
-        rows = []
-        part = sizes.filter(probe=probe, attribute=attribute)
-        for row in part.sort(pl.col("in_mean").is_null(), "group").iter_rows(named=True):
-            counts = (row[f"items_{label}"] for label in LABELS)
-            shown = (f"{n:,}" for n in (*counts, row["items"]))
-            inside = "extra" if row["in_mean"] is None else "yes" if row["in_mean"] else "no"
-            share = row["fraction"]
-            rows.append((row["group"], *shown, "" if share is None else f"{share:.1%}", inside))
-        headers = ("group", *LABELS, "all", "share", "in the mean")
-        tables.append(SummaryTable(f"Sentences of {probe}: {attribute}", headers, tuple(rows)))
-    return tables
+def probe_sizes(composition: pl.DataFrame, judged: pl.DataFrame) -> list[SummaryTable]:
+    """Count, per probe and attribute, each group's sentences by label.
+
+    Parameters
+    ----------
+    judged: schema.GAPS; says which groups are in the mean.
+    """
+    place = ["probe", "attribute", "group"]
+    members = judged.group_by(place).agg(pl.col("in_mean").all())
+    sizes = composition.join(members, on=place, how="left", nulls_equal=True)
+    inside = {**wording.YES_NO, None: "extra"}
+    columns: dict[str, Cell] = {
+        "group": "group",
+        **{label: _count(f"items_{label}") for label in LABELS},
+        "all": _count("items"),
+        "share": lambda row: wording.percent(row["fraction"]),
+        "in the mean": lambda row: inside[row["in_mean"]],
+    }
+    return [
+        table(
+            f"Sentences of {probe}: {attribute}",
+            sizes.filter(probe=probe, attribute=attribute).sort(
+                pl.col("in_mean").is_null(), "group"
+            ),
+            columns,
+        )
+        for probe, attribute in wording.probe_order(judged)
+    ]
 
 
-def answers(table: pl.DataFrame) -> SummaryTable:
-    """How many answers of each prompted classifier held no label, over its runs."""
-    rows = []
-    whole = table.filter(pl.col("run_id") == "all")
+def answers(counts: pl.DataFrame) -> SummaryTable:
+    """Count the answers of each prompted classifier without a label, over its runs.
+
+    Parameters
+    ----------
+    counts: schema.ANSWERS.
+    """
+    of_all = pl.col("run_id") == "all"
     shares = (
-        table.filter(pl.col("run_id") != "all")
+        counts.filter(~of_all)
         .group_by(schema.KEYS)
         .agg(low=pl.col("share").min(), high=pl.col("share").max())
     )
-    joined = whole.join(shares, on=schema.KEYS, nulls_equal=True, maintain_order="left")
-    for row in joined.iter_rows(named=True):
-        rows.append(
-            (
-                *(str(row[key]) for key in schema.KEYS[:4]),
-                f"{row['predictions']:,}",
-                f"{row['unparsed']:,}",
-                f"{row['share']:.2%}",
-                f"{row['low']:.2%} to {row['high']:.2%}",
-            )
-        )
-    headers = ("model", "method", "shots from", "probe", "answers", "without a label", "share",
-               "share by run")  # fmt: skip
-    return SummaryTable("Answers that hold no label", headers, tuple(rows))
+    return table(
+        "Answers that hold no label",
+        counts.filter(of_all).join(shares, on=schema.KEYS, nulls_equal=True, maintain_order="left"),
+        {
+            "model": "model",
+            "method": "method",
+            "shots from": "dataset",
+            "probe": "probe",
+            "answers": _count("predictions"),
+            "without a label": _count("unparsed"),
+            "share": lambda row: f"{row['share']:.2%}",
+            "share by run": lambda row: f"{row['low']:.2%} to {row['high']:.2%}",
+        },
+    )
 
 
 def options(study: Study) -> SummaryTable:
-    """Every resolved option of the study, resources left out: they change no result."""
+    """List every resolved option of the study but resources, which change no result."""
     content = study.model_dump(mode="json", exclude={"resources"})
-    return SummaryTable("Every resolved option", ("option", "value"), tuple(_flat(content)))
+    return SummaryTable(
+        f"Every resolved option: {study.profile} profile",
+        ("option", "value"),
+        tuple(_flat(content)),
+    )
 
 
-def accuracy_rows(
+def accuracies(
     accuracy: pl.DataFrame, chance: Mapping[tuple[str, str], float | None]
 ) -> SummaryTable:
-    """Accuracy on the probes beside what guessing the commonest label would give."""
-    keys = wording.naming_keys(accuracy)
-    rows = []
-    for row in accuracy.iter_rows(named=True):
+    """Compare accuracy on the probes with always guessing the commonest label.
+
+    Parameters
+    ----------
+    accuracy: schema.ACCURACY.
+    chance: of `findings.chance_levels`.
+    """
+
+    def guessing(row: Row) -> str:
         level = chance.get((row["probe"], row["attribute"]))
-        rows.append(
-            (
-                *(str(row[key]) for key in keys),
-                row["probe"],
-                row["attribute"],
-                wording.number(row["mean"]),
-                wording.number(row["sd"]),
-                "one label only" if level is None else wording.number(level),
-                str(row["n_runs"]),
-                f"{row['n_items']:,}",
-            )
-        )
-    headers = (*keys, "probe", "attribute", "accuracy", "sd over runs", "chance", "runs", "items")
-    return SummaryTable("Accuracy on the probes", headers, tuple(rows))
+        return "one label only" if level is None else wording.number(level)
+
+    return table(
+        "Accuracy on the probes",
+        accuracy,
+        {
+            **same(*wording.naming_keys(accuracy), "probe", "attribute"),
+            "accuracy": lambda row: wording.number(row["mean"]),
+            "sd over runs": lambda row: wording.number(row["sd"]),
+            "chance": guessing,
+            "runs": "n_runs",
+            "items": _count("n_items"),
+        },
+    )
+
+
+def gaps(judged: pl.DataFrame) -> SummaryTable:
+    """List gaps with their intervals and verdicts.
+
+    Parameters
+    ----------
+    judged: schema.GAPS; a column `paper` more says what is significant by the papers' rule.
+    """
+    probe = ["probe"] if judged["probe"].n_unique() > 1 else []
+    intervals = wording.listed(judged["interval"].unique(maintain_order=True).to_list())
+    columns: dict[str, Cell] = {
+        **same(*probe, *wording.naming_keys(judged), "attribute", "group", "rate"),
+        "gap": lambda row: wording.signed(row["gap"]),
+        f"interval ({intervals})": lambda row: wording.span(row["low"], row["high"]),
+        "runs": "n_runs",
+        "verdict": wording.verdict,
+    }
+    if "paper" in judged.columns:
+        columns["by the papers' rule"] = lambda row: wording.YES_NO[row["paper"]]
+    return table("", judged, columns)
 
 
 def plain(title: str, frame: pl.DataFrame) -> SummaryTable:
-    """Any table as it is, numbers to three digits; columns with one value throughout are left."""
-    kept = [c for c in frame.columns if c not in schema.KEYS or frame[c].n_unique() > 1]
-    rows = tuple(tuple(_shown(value) for value in row) for row in frame.select(kept).iter_rows())
-    return SummaryTable(title, tuple(column.replace("_", " ") for column in kept), rows)
+    """Show a frame as it is, numbers to four digits, without keys that are the same throughout."""
+    columns = [c for c in frame.columns if c not in schema.KEYS or frame[c].n_unique() > 1]
+    rows = tuple(tuple(_shown(value) for value in row) for row in frame.select(columns).iter_rows())
+    return SummaryTable(title, tuple(column.replace("_", " ") for column in columns), rows)
 
 
-def _tuned_runs(study: Study, runs: pl.DataFrame) -> pl.DataFrame:
-    others = [method.name for method in study.methods if not method.trains]
-    return runs.filter(~pl.col("method").is_in(others))
+def _count(column: str) -> Callable[[Row], str]:
+    return lambda row: f"{row[column]:,}"
 
 
 def _version(backbone: Backbone, files: Mapping[str, str]) -> str:
-    """The start of a local model's hash or of a hub model's commit, where OUT records it."""
+    """Return the start of a local model's hash or of a hub model's commit, if OUT records it."""
     weights = [name for name in files if name.endswith(".safetensors")]
     if weights:
         more = f" and {len(weights) - 1} more" if len(weights) > 1 else ""
@@ -268,7 +345,7 @@ def _shown(value: Any) -> str:
     if value is None:
         return "none"
     if isinstance(value, bool):
-        return "yes" if value else "no"
+        return wording.YES_NO[value]
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, list | dict):

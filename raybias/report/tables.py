@@ -15,8 +15,8 @@ import polars as pl
 from tabulate import tabulate
 
 from raybias import schema, stats
-from raybias.config import Statistics, Study
-from raybias.report import findings, wording
+from raybias.config import Study
+from raybias.report import findings, summary_tables
 from raybias.report.load_results import as_frame, count_predictions, load_corpus, load_runs
 from raybias.storage import Store
 
@@ -56,22 +56,27 @@ def write_tables(store: Store, study: Study) -> dict[str, pl.DataFrame]:
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-        counts, coverage = count_predictions(store)
-        gaps = stats.judged_gaps(counts, rules_of(study))
-    tables = {
-        **derived_tables(counts, gaps, study.statistics),
-        "by_template": stats.by_template(counts.cells, stats.members(gaps)),
+        counts, coverage = count_predictions(store, study.statistics.metrics)
+        tables = stats.judged_tables(counts, rules_of(study))
+    cells = counts.cells.cast({pl.Categorical: pl.String})
+    inside = stats.members(tables["gaps"])
+    tables |= {
+        "by_template": stats.by_template(cells, inside, study.statistics.metrics),
         "runs": load_runs(store).select(_RUN_TABLE),
         "coverage": coverage,
         "notes": _notes(caught),
-        "cells": counts.cells,
+        "cells": cells,
     }
     rates = load_corpus(store)
     known = rates if rates is not None else _NO_CORPUS
     tables["corpus_rates"] = known
     options = study.statistics
     tables["corpus"] = stats.corpus_correlations(
-        known, gaps, tables["markedness"], level=options.level, seed=options.bootstrap_seed
+        known,
+        tables["gaps"],
+        tables["markedness"],
+        level=options.level,
+        seed=options.bootstrap_seed,
     )
     for name, frame in tables.items():
         write_frame(store, f"tables/{name}", frame, text=name not in _PARQUET_ONLY)
@@ -79,7 +84,7 @@ def write_tables(store: Store, study: Study) -> dict[str, pl.DataFrame]:
 
 
 def rules_of(study: Study) -> stats.GapRules:
-    """How a study's gaps are taken and judged.
+    """Return the rules by which a study's gaps are taken and judged.
 
     Parameters
     ----------
@@ -90,49 +95,8 @@ def rules_of(study: Study) -> stats.GapRules:
     )
 
 
-def derived_tables(
-    counts: stats.Counts, gaps: pl.DataFrame, options: Statistics
-) -> dict[str, pl.DataFrame]:
-    """Everything that follows from the counts and gaps without any choice of its own.
-
-    Parameters
-    ----------
-    options: resolved, by which the gaps were judged.
-
-    Returns
-    -------
-    Those of `write_tables`, from `gaps` to `by_term`; some may have no rows.
-    """
-    spans, members = stats.spans(gaps), stats.members(gaps)
-    rates = stats.rates(stats.without_extras(counts.cells))
-    interval, level, adjust = options.interval or "t", options.level, options.adjust or "none"
-    excluded = [stats.excluded(gaps)]
-    return {
-        "gaps": gaps,
-        "accuracy": stats.accuracies(counts.cells),
-        "net_significance": stats.net_significance(gaps),
-        "spans": spans,
-        "spans_mean": stats.spans_mean(spans),
-        "extremes": stats.extremes(gaps),
-        "composition": stats.composition(counts.cells),
-        "answers": counts.answers,
-        "markedness": stats.markedness(
-            counts.cells, members, interval=interval, level=level, adjust=adjust, excluded=excluded
-        ),
-        "by_term": stats.by_term(
-            counts.terms,
-            rates,
-            members,
-            interval=interval,
-            level=level,
-            adjust=adjust,
-            excluded=excluded,
-        ),
-    }
-
-
 def _notes(caught: Sequence[warnings.WarningMessage]) -> pl.DataFrame:
-    """What the statistics warned about, once each, the urgent first."""
+    """Make a table of what the statistics warned about, once each, the urgent first."""
     said = {str(each.message): issubclass(each.category, stats.UnevenRuns) for each in caught}
     rows = sorted(said.items(), key=lambda row: not row[1])
     return pl.DataFrame(rows, {"note": pl.String, "urgent": pl.Boolean}, orient="row")
@@ -160,40 +124,25 @@ def write_frame(
 
 
 def read_notes(store: Store) -> list[str]:
-    """What the statistics of OUT/tables warned about, the urgent first."""
+    """Read what the statistics of OUT/tables warned about, the urgent first."""
     return [str(note) for note in as_frame(store.read_table("tables/notes.parquet"))["note"]]
 
 
 def markdown(frame: pl.DataFrame) -> str:
-    """A Markdown table of a frame: numbers to four digits, missing cells empty."""
+    """Format a frame as a Markdown table: numbers to four digits, missing cells empty."""
     rows = [[_cell(value) for value in row] for row in frame.iter_rows()]
     table = tabulate(rows, headers=frame.columns, tablefmt="pipe", disable_numparse=True)
     return table + "\n"
 
 
 def gap_table(gaps: pl.DataFrame) -> str:
-    """The gaps with their intervals as a plain-text table.
+    """Format the gaps with their intervals as a plain-text table.
 
     Parameters
     ----------
     gaps: schema.GAPS.
     """
-    keys = wording.naming_keys(gaps)
-    probes = ["probe"] if gaps["probe"].n_unique() > 1 else []
-    columns = [*probes, *keys, "attribute", "group", "rate"]
-    rows = [
-        [
-            *(row[key] for key in columns),
-            wording.signed(row["gap"]),
-            wording.span(row["low"], row["high"]),
-            row["n_runs"],
-            wording.verdict(row),
-        ]
-        for row in gaps.iter_rows(named=True)
-    ]
-    levels = f"interval ({wording.listed(gaps['interval'].unique(maintain_order=True).to_list())})"
-    headers = [*columns, "gap", levels, "runs", "verdict"]
-    return tabulate(rows, headers=headers, tablefmt="simple", disable_numparse=True)
+    return str(summary_tables.gaps(gaps))
 
 
 def no_gaps() -> pl.DataFrame:

@@ -1,8 +1,7 @@
-"""Streams a corpus through Ray Data and counts how often it marks a probe's nouns.
+"""Count with Ray Data how often a corpus marks a probe's nouns.
 
-Each task reads a piece, counts in it and returns a few hundred sums; nothing else moves.
-A document belongs to one piece whole, so that the pieces never change a count. It does
-not know what is counted: `probes.corpus` does.
+Each task reads a piece of the corpus, counts in it and returns a few hundred sums. A document
+belongs to one piece whole, so that the pieces never change a count.
 """
 
 from __future__ import annotations
@@ -18,9 +17,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import ray.data
 
+from raybias.config import Probe
 from raybias.errors import DataError
-from raybias.probes.templates.corpus import FOUND, Vocabulary, counts, find
-from raybias.runtime.ray_session import translating_errors
+from raybias.probes.templates.corpus import FOUND, Vocabulary, counts, find, vocabularies
+from raybias.runtime.ray_session import connected, translating_errors
 from raybias.storage import Store, split_uri
 
 #: What a data set of the hub, or one that `datasets` reads from a folder, begins with.
@@ -47,6 +47,27 @@ class Piece:
     """Compressed: there are no ranges in it, so it is one piece."""
 
 
+def count_corpus(
+    source: str,
+    probe: Probe,
+    *,
+    column: str,
+    split: str,
+    address: str | None,
+    on_part: Callable[[int], None] = lambda documents: None,
+) -> tuple[pl.DataFrame, int]:
+    """Connect to Ray and count the terms of a probe; see `corpus_counts`.
+
+    Raises
+    ------
+    DataError: what is wrong with the probe or the source, before Ray is started.
+    """
+    known = vocabularies(probe)
+    _check_source(source, column)
+    with connected(address):
+        return corpus_counts(source, known, column=column, split=split, on_part=on_part)
+
+
 def corpus_counts(
     source: str,
     known: Sequence[Vocabulary],
@@ -56,9 +77,9 @@ def corpus_counts(
     piece_bytes: int = _PIECE,
     on_part: Callable[[int], None] = lambda documents: None,
 ) -> tuple[pl.DataFrame, int]:
-    """How often each term stands at each noun (schema.CORPUS), and the number of documents.
+    """Count how often each term stands at each noun (schema.CORPUS), and the documents.
 
-    Needs a connection to Ray.
+    Ray must be connected.
 
     Parameters
     ----------
@@ -68,7 +89,7 @@ def corpus_counts(
     column: the texts' column of Parquet and the hub.
     split: of a hub data set.
     piece_bytes: of a text file, read by one task at a time; it changes no count.
-    on_part: told the documents of each part that is done.
+    on_part: called with the number of documents of each part that is done.
 
     Raises
     ------
@@ -93,13 +114,8 @@ def corpus_counts(
     return counts(known, pl.concat([FOUND.to_frame(), *found])), total
 
 
-def check_source(source: str, column: str) -> None:
-    """Refuse a wrong path, pattern or Parquet column before Ray is started.
-
-    Raises
-    ------
-    DataError: no such source or column.
-    """
+def _check_source(source: str, column: str) -> None:
+    """Refuse a wrong path, pattern or Parquet column."""
     if not source.startswith(HUB):
         store, names = _files(source)
         if names[0].endswith(_PARQUET):
@@ -116,7 +132,7 @@ def _count(batch: pa.Table, patterns: Sequence[str]) -> pa.Table:
 
 
 def _documents(source: str, column: str, split: str, piece_bytes: int) -> ray.data.Dataset:
-    """The texts of a corpus as one column `text`."""
+    """Read the texts of a corpus as one column `text`."""
     if source.startswith(HUB):
         return _hub(source.removeprefix(HUB), column, split)
     store, names = _files(source)
@@ -131,7 +147,7 @@ def _documents(source: str, column: str, split: str, piece_bytes: int) -> ray.da
 
 
 def _files(source: str) -> tuple[Store, list[str]]:
-    """The files of a path, folder or pattern, all of one kind."""
+    """List the files of a path, folder or pattern, all text or all Parquet."""
     pattern = any(sign in source for sign in "*?[")
     if pattern:
         fixed = source[: min(source.index(sign) for sign in "*?[" if sign in source)]
@@ -241,7 +257,7 @@ def _lines(store: Store, piece: Piece) -> bytes:
 
 
 def _line_from(file: Any, place: int) -> int:
-    """Where the first line begins that begins at `place` or later."""
+    """Find the offset of the first line that begins at `place` or later."""
     if place == 0:
         return 0
     file.seek(place - 1)
@@ -253,7 +269,7 @@ def _line_from(file: Any, place: int) -> int:
 
 
 def _unpacked(store: Store, piece: Piece) -> Iterator[bytes]:
-    """A compressed file in parts that end with a line."""
+    """Read a compressed file in parts that end with a line."""
     rest = b""
     with store.fs.open_input_stream(store.path(piece.name), compression="detect") as stream:
         while chunk := stream.read(_PIECE):

@@ -1,7 +1,7 @@
-"""Looks at a machine or cluster and says what would go wrong in a study, and the cure.
+"""Examine a machine or cluster for what would go wrong in a study, with cures.
 
-Each check is a small function that returns findings; none changes anything or needs
-the network, but for the last, which is short and only informs.
+Each check is a small function that yields findings. None changes anything, and only the last,
+which never fails, needs the network.
 """
 
 from __future__ import annotations
@@ -10,24 +10,25 @@ import os
 import platform
 import shutil
 import tempfile
-import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
 from packaging.requirements import Requirement
-from packaging.specifiers import SpecifierSet
 
 from raybias.errors import PlanError
 from raybias.planning.inventory import size
 from raybias.planning.precision import choose
 from raybias.redaction import redact
+from raybias.runtime.inventory import read_inventory
+from raybias.runtime.ray_session import connected
 from raybias.runtime.serve.security_audit import Finding, cluster_weaknesses, out_weaknesses
 
 _SCRATCH_NEEDED: Final = 2 * 2**30
 _MEMORY_NEEDED: Final = 4 * 2**30
+_SHOWN: Final = ("torch", "ray", "transformers", "peft", "polars")
 _HUB: Final = "https://huggingface.co"
 _HUB_TIMEOUT_S: Final = 3
 
@@ -35,17 +36,11 @@ _HUB_TIMEOUT_S: Final = 3
 def examine(
     address: str | None = None, *, hub: bool = True, out: str | None = None
 ) -> Iterator[Finding]:
-    """All findings, as they are made.
-
-    Parameters
-    ----------
-    address: of a Ray cluster to look at; None starts one on this machine.
-    hub: whether to try the model hub.
-    out: of a study, to be looked at too.
-    """
-    checks: list[Callable[[], Iterator[Finding]]] = [_python, _packages, _processor, _memory, _disk]
-    for check in checks:
-        yield from check()
+    """Yield findings as they are made; see `raybias.doctor`."""
+    yield from _packages()
+    yield from _processor()
+    yield from _memory()
+    yield from _disk()
     yield from _ray(address)
     if out is not None:
         yield from out_weaknesses(out)
@@ -53,88 +48,74 @@ def examine(
         yield from _reachable()
 
 
-def _python() -> Iterator[Finding]:
-    said = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
-    needed = metadata("raybias")["Requires-Python"]
-    if SpecifierSet(needed).contains(platform.python_version(), prereleases=True):
-        yield Finding("ok", "python", said)
-    else:
-        yield Finding("fail", "python", said, f"use Python {needed}")
-
-
 def _packages() -> Iterator[Finding]:
-    """Every requirement of raybias against what is installed."""
-    wrong, held = [], {}
-    for text in requires("raybias") or []:
-        requirement = Requirement(text)
-        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
-            continue
-        try:
-            held[requirement.name] = version(requirement.name)
-        except PackageNotFoundError:
-            wrong.append(f"{requirement.name} is missing")
-            continue
-        if not requirement.specifier.contains(held[requirement.name], prereleases=True):
-            wrong.append(
-                f"{requirement.name} {held[requirement.name]}, not {requirement.specifier}"
-            )
-    if wrong:
-        yield Finding("fail", "packages", ", ".join(wrong), "install raybias again")
-        return
-    main = ("torch", "ray", "transformers", "peft", "polars")
-    yield Finding("ok", "packages", ", ".join(f"{name} {held.get(name, '?')}" for name in main))
+    """Compare Python and every requirement of raybias with what is installed."""
+    python, needed = platform.python_version(), metadata("raybias")["Requires-Python"]
+    yield Finding.of(
+        Requirement(f"python{needed}").specifier.contains(python, prereleases=True),
+        "python",
+        f"{python} on {platform.system()} {platform.machine()}",
+        f"use Python {needed}",
+        otherwise="fail",
+    )
+    wrong = [problem for problem in map(_problem, requires("raybias") or ()) if problem]
+    shown = ", ".join(f"{name} {version(name)}" for name in _SHOWN) if not wrong else ""
+    yield Finding.of(
+        not wrong, "packages", shown or ", ".join(wrong), "install raybias again", otherwise="fail"
+    )
+
+
+def _problem(text: str) -> str:
+    """Say what is wrong with an installed requirement, if anything."""
+    requirement = Requirement(text)
+    if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+        return ""
+    try:
+        installed = version(requirement.name)
+    except PackageNotFoundError:
+        return f"{requirement.name} is missing"
+    fits = requirement.specifier.contains(installed, prereleases=True)
+    return "" if fits else f"{requirement.name} {installed}, not {requirement.specifier}"
 
 
 def _processor() -> Iterator[Finding]:
     import torch
+    from ray._private.utils import get_num_cpus
 
-    threads, cores = torch.get_num_threads(), len(os.sched_getaffinity(0))
-    said = f"{threads} on {cores} CPUs"
-    if threads > cores:
-        cure = f"set OMP_NUM_THREADS to {cores} at most"
-        yield Finding("warn", "torch threads", said, cure)
-    else:
-        yield Finding("ok", "torch threads", said)
-    if torch.cuda.is_available():
-        count, name = torch.cuda.device_count(), torch.cuda.get_device_name(0)
-        yield Finding("ok", "accelerator", f"{count} x {name}")
-    else:
-        yield Finding("ok", "accelerator", "no GPU")
+    threads, cores = torch.get_num_threads(), int(get_num_cpus())
+    yield Finding.of(
+        threads <= cores,
+        "torch threads",
+        f"{threads} on {cores} CPUs",
+        f"set OMP_NUM_THREADS to {cores} at most",
+    )
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    found = f"{count} x {torch.cuda.get_device_name(0)}" if count else "no GPU"
+    yield Finding("ok", "accelerator", found)
 
 
 def _memory() -> Iterator[Finding]:
     from ray._common.utils import get_system_memory
 
     total = int(get_system_memory())
-    if total < _MEMORY_NEEDED:
-        yield Finding("warn", "memory", size(total), f"{size(_MEMORY_NEEDED)} or more is safer")
-    else:
-        yield Finding("ok", "memory", size(total))
+    cure = f"{size(_MEMORY_NEEDED)} or more is safer"
+    yield Finding.of(total >= _MEMORY_NEEDED, "memory", size(total), cure)
 
 
 def _disk() -> Iterator[Finding]:
-    folder = tempfile.gettempdir()
+    what = "temporary files"
     try:
         with tempfile.TemporaryFile():
+            folder = tempfile.gettempdir()
             free = shutil.disk_usage(folder).free
     except OSError as error:
-        yield Finding(
-            "fail", "temporary files", f"{folder}: {error}", "set TMPDIR to another place"
-        )
+        yield Finding("fail", what, str(error), "set TMPDIR to another place")
         return
-    said = f"{size(free)} free in {folder}"
-    if free < _SCRATCH_NEEDED:
-        yield Finding(
-            "warn", "temporary files", said, "Ray puts its logs and spilled objects there"
-        )
-    else:
-        yield Finding("ok", "temporary files", said)
+    cure = "Ray puts its logs and spilled objects there"
+    yield Finding.of(free >= _SCRATCH_NEEDED, what, f"{size(free)} free in {folder}", cure)
 
 
 def _ray(address: str | None) -> Iterator[Finding]:
-    from raybias.runtime.inventory import read_inventory
-    from raybias.runtime.ray_session import connected
-
     try:
         with connected(address):
             inventory = read_inventory(address, products=True)
@@ -142,16 +123,16 @@ def _ray(address: str | None) -> Iterator[Finding]:
     except PlanError as error:
         yield Finding("fail", "ray", error.problem, f"{error.where}: {error.cure}")
         return
-    if inventory.cpus < 1:
-        yield Finding("fail", "ray", str(inventory), "add nodes with CPUs")
-    else:
-        yield Finding("ok", "ray", str(inventory))
+    usable = inventory.cpus >= 1
+    yield Finding.of(usable, "ray", str(inventory), "add nodes with CPUs", otherwise="fail")
+    if usable:
         chosen = choose(inventory, gpus=inventory.gpus > 0)
-        said = f"{chosen.dtype}: {chosen.reason}"
-        if chosen.dtype == "bfloat16":
-            yield Finding("ok", "dtype auto", said)
-        else:
-            yield Finding("warn", "dtype auto", said, "large models are slow on it")
+        yield Finding.of(
+            chosen.dtype == "bfloat16",
+            "dtype auto",
+            f"{chosen.dtype}: {chosen.reason}",
+            "large models are slow on it",
+        )
     yield from weaknesses
 
 
@@ -167,7 +148,7 @@ def _reachable() -> Iterator[Finding]:
         bare = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
         with urllib.request.urlopen(bare, timeout=_HUB_TIMEOUT_S):
             yield Finding("ok", "model hub", f"{place} answers")
-    except (urllib.error.URLError, OSError, ValueError) as error:
+    except (OSError, ValueError) as error:
         yield Finding(
             "warn",
             "model hub",

@@ -13,13 +13,13 @@ T = TypeVar("T")
 
 
 def read_inventory(address: str | None = None, *, products: bool = False) -> Inventory:
-    """What this machine has, or the cluster at `address`.
+    """Read the inventory of this machine, or of the cluster at `address`.
 
     Parameters
     ----------
     address: of a Ray cluster ("auto" for the one this machine belongs to); None
-        looks at this machine and starts no Ray. A Ray that is connected already
-        is asked whatever `address` says.
+        reads this machine and starts no Ray. A Ray that is connected already
+        is read whatever `address` says.
     products: whether to measure how fast each node's CPU is in bfloat16 (a second or two).
 
     Raises
@@ -84,7 +84,7 @@ def _labels(node: Mapping[str, Mapping[str, str]]) -> Mapping[str, str]:
 
 
 def _products(nodes: Sequence[Mapping[str, Any]]) -> dict[str, Product]:
-    """How fast each node's CPU is in bfloat16; this machine's is measured here."""
+    """Measure how fast each node's CPU is in bfloat16."""
     from ray.util import get_node_ip_address
 
     here = get_node_ip_address()
@@ -95,7 +95,7 @@ def _products(nodes: Sequence[Mapping[str, Any]]) -> dict[str, Product]:
 
 
 def _first_gpu() -> tuple[int, bool]:
-    """Bytes of a GPU, and whether it multiplies in bfloat16."""
+    """Read the bytes of a GPU, and whether it multiplies in bfloat16."""
     import torch
 
     able = bool(torch.cuda.is_bf16_supported(including_emulation=False))
@@ -103,7 +103,7 @@ def _first_gpu() -> tuple[int, bool]:
 
 
 def _ask(node_ids: Sequence[str], question: Callable[[], T], *, num_gpus: float) -> dict[str, T]:
-    """What a function returns on each node; a node that is too busy to answer is left out."""
+    """Call a function on each node; a node that is too busy to reply is left out."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 

@@ -1,8 +1,8 @@
-"""What a study tells Prometheus while it runs, through Ray's own metrics.
+"""Prometheus metrics of a running study, through `ray.util.metrics`.
 
-Every process counts its own work under the same names, tagged by study, stage and model;
-Ray's agents export them with the prefix `ray_`. A count says what was done, so work that a
-lost process did and another does again is in it twice, and in `raybias_repeated_total`.
+Every process counts its own work under the same names, tagged by study, stage and model; Ray's
+agents export them with the prefix `ray_`. Work that is lost and done again is counted twice, and
+in `raybias_repeated_total`.
 """
 
 from __future__ import annotations
@@ -44,36 +44,36 @@ class Meter:
     Parameters
     ----------
     study, model: by name.
-    stage: `tune`, `score` or `serve`.
+    stage: `rewrite`, `tune`, `score` or `serve`.
     """
 
     def __init__(self, *, study: str, stage: str, model: str) -> None:
         self.tags = {"study": study, "stage": stage, "model": model}
 
     def add(self, name: Counted, count: int) -> None:
-        """Count `count` more; nothing for 0."""
+        """Increase a counter."""
         if count > 0:
             _counter(name).inc(count, tags=self.tags)
 
     def set(self, name: Measured, value: float) -> None:
-        """Say what `name` is now."""
+        """Set a gauge."""
         _gauge(name).set(value, tags=self.tags)
 
     def watched(self) -> Busy:
-        """A watch whose share is told as `raybias_utilisation` for as long as the process lives."""
+        """Start a thread that exports the share of the returned watch as `raybias_utilisation`."""
         busy = Busy()
 
-        def tell() -> None:
+        def export() -> None:
             while True:
                 time.sleep(_EVERY_S)
                 self.set("raybias_utilisation", busy.share())
 
-        threading.Thread(target=tell, daemon=True, name="raybias-utilisation").start()
+        threading.Thread(target=export, daemon=True, name="raybias-utilisation").start()
         return busy
 
 
 class Busy:
-    """Which share of wall time is spent in `computing`, by one thread at a time."""
+    """Measures the share of wall time that one thread at a time spends in `computing`."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -84,7 +84,7 @@ class Busy:
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        """The body computes."""
+        """Count the body as computing."""
         self._turn(computes=True)
         try:
             yield
@@ -92,7 +92,7 @@ class Busy:
             self._turn(computes=False)
 
     def share(self) -> float:
-        """The share since this was asked last, 0 to 1; work under way counts up to now."""
+        """Return the share since the last call, 0 to 1, with work under way up to now."""
         with self._lock:
             now = self._count()
             spent, wall = self._spent, now - self._asked

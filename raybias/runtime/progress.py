@@ -1,8 +1,4 @@
-"""Progress on standard error: bars on a terminal, plain lines elsewhere.
-
-Both say how fast the work goes. Plain lines come at most every few seconds, so that a job's
-log stays readable.
-"""
+"""Progress on standard error with rates: bars on a terminal, elsewhere a line every few seconds."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from raybias.redaction import redact
 
 _LINE_EVERY_S: Final = 5.0
-#: Rates are of the work that became known in so many seconds.
+#: Rates are averages over so many seconds.
 _WINDOW_S: Final = 60.0
 
 
@@ -42,14 +38,14 @@ class Done:
 
 
 class Advance(Protocol):
-    """Tells a stage that `count` more of its total is done."""
+    """Advances a stage."""
 
     def __call__(self, count: int = 1, *, note: str = "", done: Done | None = None) -> None:
-        """Advance by `count`; `note` is shown beside it, and how fast such work as `done` goes."""
+        """Advance by `count` of the total; `note` and the rate of `done` are shown beside it."""
 
 
 class Pace:
-    """How fast work goes, and what had to be tried again."""
+    """Rates of work, and how often it was retried."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -57,7 +53,7 @@ class Pace:
         self._retries = 0
 
     def add(self, done: Done) -> None:
-        """Work that is known now; it was done since the last that was known before."""
+        """Add work that was done since the last call."""
         self._known.append((self._clock(), done))
         self._retries += done.retries
         # The first of the window only says when the second began.
@@ -75,18 +71,18 @@ class Pace:
 
 
 class Reporter:
-    """Says what a study is doing."""
+    """Prints what a study is doing."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True, highlight=False, soft_wrap=True)
 
     def say(self, text: str) -> None:
-        """One line; what an error in it says of a URL may hold a password."""
+        """Print one line, with passwords in URLs redacted."""
         self.console.print(redact(text), markup=False)
 
     @contextmanager
     def stage(self, title: str, total: int) -> Iterator[Advance]:
-        """A stage of `total` steps; yields what advances it."""
+        """Show a stage of `total` steps; yields what advances it."""
         if self.console.is_terminal:
             with self._bar(title, total) as advance:
                 yield advance

@@ -1,8 +1,4 @@
-"""Connecting to Ray, keeping it quiet, and saying in one line what failed in it.
-
-Ray prints much that a user cannot act on; its logs keep all of it. Errors come back
-as exceptions wrapped by the tasks and actors they crossed, and are unwrapped here.
-"""
+"""Connect to Ray, silence what a user cannot act on, and unwrap its exceptions."""
 
 from __future__ import annotations
 
@@ -18,12 +14,12 @@ from raybias.storage import is_storage_error, storage_error
 
 @contextmanager
 def connected(address: str | None = None) -> Iterator[None]:
-    """Hold a connection to Ray; a Ray that is connected already is used and left alone.
+    """Connect to Ray while the context is open; a connection that exists is used and kept.
 
     Parameters
     ----------
     address: of a cluster; None takes RAY_ADDRESS, which `ray job submit` sets, or
-        else starts Ray on this machine for as long as the connection is held.
+        else starts Ray on this machine.
 
     Raises
     ------
@@ -55,23 +51,21 @@ def connected(address: str | None = None) -> Iterator[None]:
 
 
 def debugging() -> bool:
-    """Whether the user asked for tracebacks and Ray's own output."""
+    """Tell whether the user wants tracebacks and Ray's own output."""
     return os.environ.get("RAYBIAS_DEBUG", "0") not in ("", "0")
 
 
 @contextmanager
 def translating_errors(work: str) -> Iterator[None]:
-    """Turn whatever fails inside Ray into one `RaybiasError`; `work` names what was done."""
+    """Turn any exception into one `RaybiasError`; `work` names what failed."""
     try:
         yield
-    except RaybiasError as error:
-        raise root_error(error, work) from error
     except Exception as error:
         raise root_error(error, work) from error
 
 
 def root_error(error: BaseException, work: str) -> RaybiasError:
-    """The raybias error at the root of `error`, or a `WorkFailed` that says what the root was."""
+    """Return the raybias error at the root of `error`, or a `WorkFailed` that names the root."""
     from ray.exceptions import RayTaskError
 
     chain = list(_causes(error))
@@ -82,7 +76,7 @@ def root_error(error: BaseException, work: str) -> RaybiasError:
     for each in chain:
         if isinstance(each, OSError) and is_storage_error(each):
             return storage_error(each, work)
-    # The innermost that says anything: Ray Data marks errors of its own by an empty cause.
+    # The innermost with a message: Ray Data marks errors of its own by an empty cause.
     root = next((each for each in reversed(chain) if str(each)), chain[-1])
     return WorkFailed(
         f"{type(root).__name__}: {first_line(root)}",
@@ -92,7 +86,7 @@ def root_error(error: BaseException, work: str) -> RaybiasError:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, without the trace that Ray puts around it."""
+    """Return an error's message without the traceback that Ray puts around it."""
     from ray.exceptions import RayTaskError
 
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -102,7 +96,7 @@ def first_line(error: BaseException) -> str:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """`error` and what it wraps, outermost first."""
+    """Yield `error` and what it wraps, outermost first."""
     seen: set[int] = set()
     waiting = [error]
     while waiting:
@@ -149,7 +143,7 @@ def _quiet() -> None:
     ray.data.DataContext.get_current().enable_progress_bars = False
     for handler in logging.getLogger("ray.data").handlers:
         if handler.name == "console":
-            # Its errors arrive as exceptions, and are told once.
+            # Its errors arrive as exceptions, and are printed once.
             handler.setLevel(logging.CRITICAL + 1)
     for name in ("ray.serve", "ray.train", "ray.tune"):
         logging.getLogger(name).setLevel(logging.ERROR)

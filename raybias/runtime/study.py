@@ -1,4 +1,4 @@
-"""Runs a study from its data to its predictions, and goes on where a run was cut off.
+"""Run a study from its data to its predictions, and resume it where it was interrupted.
 
 Everything that a user could have got wrong is checked before any work: data, label
 words, lengths, the output place and the plan. Tables and reports are made elsewhere,
@@ -20,16 +20,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raybias.config import Backbone, Method, Study
-from raybias.methods import fit_methods
 from raybias.methods.prediction import Shard, UntrainedRun
 from raybias.planning.inventory import with_autoscaled_nodes
-from raybias.planning.plan import Plan, plan, read_items
-from raybias.planning.preflight import check_inputs, check_rewritten, study_text
+from raybias.planning.plan import Plan, plan
+from raybias.planning.preflight import check_inputs, check_rewritten
+from raybias.planning.prepared import PreparedStudy
 from raybias.planning.resolve import resolve_models
 from raybias.planning.shards import missing, shards_of
 from raybias.planning.stage_plans import ScorePlan
-from raybias.probes import training_sentences
-from raybias.probes.pairs.items import PAIR_PROBES
+from raybias.registry import pair_probes
 from raybias.runtime.inventory import read_inventory
 from raybias.runtime.metrics import Meter
 from raybias.runtime.progress import Advance, Done, Reporter
@@ -38,26 +37,9 @@ from raybias.runtime.tracking import check_tracking, track_runs
 from raybias.schema import ITEMS, RUNS
 from raybias.seeding import key
 from raybias.storage import Store
-from raybias.study_record import Record, begin, fingerprint, make_record, resumed
+from raybias.study_record import begin, make_record, resumed
 
 _RUNS: Final = "runs.parquet"
-
-
-@dataclass(frozen=True)
-class Data:
-    """The text of a study, read once."""
-
-    items: dict[str, pl.DataFrame]
-    """Per probe, its items with the study's limit applied, as they are before a model rewrites."""
-    sentences: dict[str, dict[str, pl.DataFrame]]
-    """Per training set, its splits."""
-
-    def fingerprints(self) -> dict[str, str]:
-        """Per probe and split, what it held."""
-        marks = {f"probe {name}": fingerprint(frame) for name, frame in self.items.items()}
-        for name, splits in self.sentences.items():
-            marks |= {f"{name} {split}": fingerprint(frame) for split, frame in splits.items()}
-        return marks
 
 
 def run_study(
@@ -68,12 +50,12 @@ def run_study(
     command: str = "",
     reporter: Reporter | None = None,
 ) -> None:
-    """Do all of a study that OUT does not hold yet, up to its predictions.
+    """Do what OUT lacks of a study, up to its predictions.
 
     Parameters
     ----------
     out: folder or URI.
-    address: of a Ray cluster; None as `cluster.connected` says.
+    address: of a Ray cluster; None as `ray_session.connected` says.
     command: what the user typed, for the record.
 
     Raises
@@ -82,24 +64,22 @@ def run_study(
     WorkFailed: the work was begun and failed; running again goes on with it.
     """
     reporter = reporter or Reporter()
-    study = study.resolve()
     store = Store(out)
     reporter.say(f"{study.name}: checking data, models and {store.uri}")
-    record, data = prepare(study, store, command=command)
+    prepared = prepare(study, store, command=command)
     reporter.say(f"{study.name}: connecting to Ray")
     with connected(address):
-        undecided = record.study.undecided
         there = with_autoscaled_nodes(
-            read_inventory(address, products=undecided), study.resources.nodes
+            read_inventory(address, products=prepared.study.undecided), study.resources.nodes
         )
-        planned = plan(record.study, there, out=store.uri)
+        planned = plan(prepared, there, out=store.uri)
         if planned.precision is not None:
             reporter.say(f"{study.name}: {planned.precision}")
         parameters = {name: shape.parameters for name, shape in planned.shapes.items()}
-        record = replace(record.with_study(planned.decided), parameters=parameters)
-        study = record.study
+        study = planned.decided
+        record = replace(prepared.record.with_study(study), parameters=parameters)
         begin(store, record)
-        work = _Work(record, planned, store, reporter, data)
+        work = _Work(replace(prepared, record=record), planned, store, reporter)
         work.tidy()
         for name, items in work.styled().items():
             store.write_table(f"items/{name}.parquet", _items_table(study, name, items))
@@ -109,7 +89,7 @@ def run_study(
             work.score(backbone, rows)
 
 
-def prepare(study: Study, store: Store | None, *, command: str = "") -> tuple[Record, Data]:
+def prepare(study: Study, store: Store | None, *, command: str = "") -> PreparedStudy:
     """Read a study's data and refuse what cannot be run, before it is planned or begun.
 
     No weights are loaded (those of a local model are hashed where OUT is known), Ray is not
@@ -117,42 +97,30 @@ def prepare(study: Study, store: Store | None, *, command: str = "") -> tuple[Re
 
     Parameters
     ----------
-    study: resolved.
     store: the study's OUT, which must not hold another study; None where it is not known yet.
     command: what the user typed, for the record.
 
     Raises
     ------
-    BadInput: data, models, label words, lengths, trackers or OUT, as `check_inputs`, `read_data`,
-        `check_tracking` and `resumed` say.
+    BadInput: data, models, label words, lengths, trackers or OUT, as `check_inputs`,
+        `StudyData`, `check_tracking` and `resumed` say.
     """
-    study, data, models = fit_methods(study), read_data(study), None
+    prepared, models = PreparedStudy.of(study), None
+    study, marks = prepared.study, prepared.data.fingerprints()
     if store is not None:
         study, models = resolve_models(study)
-    record = make_record(study, data.fingerprints(), command=command, models=models)
+    record = make_record(study, marks, command=command, models=models)
     if store is not None:
         record = resumed(store, record)
     check_tracking(study)
-    check_inputs(study, data.items, data.sentences)
-    return record, data
-
-
-def read_data(study: Study) -> Data:
-    """All probes and training sets of a study.
-
-    Raises
-    ------
-    DataError: one is missing or malformed.
-    """
-    return Data(
-        items=read_items(study),
-        sentences={each.name: training_sentences(each) for each in study.training},
-    )
+    prepared = replace(prepared, record=record)
+    check_inputs(prepared)
+    return prepared
 
 
 @dataclass(frozen=True)
 class _Waiting:
-    """What one backbone must still read by one method."""
+    """Shards that one backbone must still read by one method."""
 
     title: str
     method: Method
@@ -164,21 +132,25 @@ class _Waiting:
 
 @dataclass(frozen=True)
 class _Work:
-    """A study that is being run."""
+    """A study under way."""
 
-    record: Record
+    prepared: PreparedStudy
     plan: Plan
     store: Store
     reporter: Reporter
-    data: Data
+
+    @property
+    def study(self) -> Study:
+        """The study, with nothing left to decide."""
+        return self.prepared.study
 
     @property
     def app(self) -> str:
-        """What the names of this OUT's Serve applications begin with.
+        """Prefix of the names of this OUT's Serve applications.
 
         The same study can run for another OUT in the same cluster.
         """
-        return f"raybias-{key(self.record.hash, self.store.uri):016x}"
+        return f"raybias-{key(self.prepared.record.hash, self.store.uri):016x}"
 
     def tidy(self) -> None:
         """Free what a driver of this study that was killed left running."""
@@ -189,39 +161,43 @@ class _Work:
         self.store.sweep()
 
     def styled(self) -> dict[str, pl.DataFrame]:
-        """The items, with the styles in place that a model makes; OUT/styled holds them then."""
-        study, items = self.record.study, self.data.items
+        """Rewrite pairs in the styles that a model makes, into OUT/styled, and return all items."""
+        study, items = self.study, self.prepared.data.items
         if not study.styles.rewriting:
             return items
         from raybias.runtime.predict.rewriting import rewrite_items
 
-        whole = rewrite_items(study, items, self.plan, self.store, reporter=self.reporter)
-        check_rewritten(study, whole)
+        whole = rewrite_items(
+            study, items, self.plan, self.store, app=self.app, reporter=self.reporter
+        )
+        check_rewritten(self.prepared, whole)
         return whole
 
     def runs(self, backbone: Backbone) -> list[dict[str, Any]]:
-        """The runs of a backbone, tuned where that is needed; OUT/runs.parquet holds them then."""
+        """Tune what is missing of a backbone, and put its runs into OUT/runs.parquet."""
         from raybias.runtime.tune.driver import tune
 
-        study, rows = self.record.study, self._untrained(backbone)
-        for training in study.training:
+        rows = self._untrained(backbone)
+        for training in self.study.training:
             with translating_errors(f"tuning {backbone.name} on {training.name}"):
                 rows += tune(
-                    study, backbone, training, self.plan, self.store, reporter=self.reporter
+                    self.prepared,
+                    backbone,
+                    training,
+                    self.plan,
+                    self.store,
+                    reporter=self.reporter,
                 )
             self._write_runs(backbone.name, rows)
         self._write_runs(backbone.name, rows)
         return rows
 
     def _untrained(self, backbone: Backbone) -> list[dict[str, Any]]:
-        """List the runs that tune nothing; what each one is goes to OUT/prompts."""
-        from raybias.engine.backbone import load_tokenizer
-
-        study, rows, data = self.record.study, [], self.data
-        names = [training.name for training in study.training]
-        encoder = load_tokenizer(backbone)
-        for method in study.methods_of(backbone):
-            text = study_text(study, method, encoder, data.items, data.sentences)
+        """List the runs that tune nothing, and write their prompts to OUT/prompts."""
+        rows = []
+        names = [training.name for training in self.study.training]
+        for method in self.study.methods_of(backbone):
+            text = self.prepared.text(method, backbone)
             for run in method.untrained_runs(backbone, text, names):
                 if run.recipe is not None:
                     content = json.dumps(run.recipe, indent=2)
@@ -241,22 +217,22 @@ class _Work:
         """Read every probe with the kept runs of a backbone."""
         from raybias.runtime.predict.replica import share_weights
 
-        for methods in share_weights(self.record.study.methods_of(backbone)):
+        for methods in share_weights(self.study.methods_of(backbone)):
             waiting = [self._waiting(backbone, method, rows) for method in methods]
-            # Replicas that are alike load the backbone once for all of them.
-            alike: dict[Hashable, list[_Waiting]] = defaultdict(list)
+            # Methods that ask for the same replicas share them and one loaded backbone.
+            shared: dict[Hashable, list[_Waiting]] = defaultdict(list)
             for each in waiting:
                 if each.todo and each.plan.sharded:
                     self._score_together(backbone, each)
                 elif each.todo:
-                    alike[each.plan.replica].append(each)
-            for group in alike.values():
+                    shared[each.plan.replica].append(each)
+            for group in shared.values():
                 self._score(backbone, group)
 
     def _waiting(
         self, backbone: Backbone, method: Method, rows: Sequence[Mapping[str, Any]]
     ) -> _Waiting:
-        """What a method must still read; broken files are deleted."""
+        """List what a method must still read; broken files are deleted."""
         planned = self.plan.score(backbone.name, method.name)
         kept = [row for row in rows if row["selected"] and row["method"] == method.name]
         stored = method.output()
@@ -268,17 +244,17 @@ class _Work:
         return _Waiting(title, method, planned, len(shards), tuple(todo))
 
     def _score(self, backbone: Backbone, waiting: Sequence[_Waiting]) -> None:
-        """Read by methods whose replicas are alike, one after the other."""
+        """Read by methods that share replicas, one after the other."""
         from raybias.runtime.predict.replica import scorers
         from raybias.runtime.predict.stream import score_shards
 
-        study, app = self.record.study, ""
+        study, app = self.study, ""
         meter = Meter(study=study.name, stage="score", model=backbone.name)
         # The outer one is for ending the replicas, which fails where the cluster is gone.
-        with translating_errors(waiting[0].title), ExitStack() as held:
+        with translating_errors(waiting[0].title), ExitStack() as stack:
             for each in waiting:
                 with self._stage(each) as advance:
-                    app = app or held.enter_context(
+                    app = app or stack.enter_context(
                         scorers(
                             self._name(backbone, each.method),
                             each.plan,
@@ -298,7 +274,7 @@ class _Work:
 
     @contextmanager
     def _stage(self, waiting: _Waiting) -> Iterator[Advance]:
-        """Shows how far the reading by a method is, and names it in what fails."""
+        """Show the progress of reading by a method, and name it in errors."""
         stage = self.reporter.stage(waiting.title, waiting.shards)
         with stage as advance, translating_errors(waiting.title):
             advance(waiting.shards - len(waiting.todo))
@@ -308,7 +284,7 @@ class _Work:
         """Read by workers that share the backbone."""
         from raybias.runtime.predict.sharded import Reading, score_together
 
-        study = self.record.study
+        study = self.study
         reading = Reading(
             spec=backbone,
             method=waiting.method,
@@ -348,6 +324,6 @@ def _untrained_row(run: UntrainedRun, backbone: Backbone, method: Method) -> dic
 
 
 def _items_table(study: Study, name: str, items: pl.DataFrame) -> pa.Table:
-    pairs = {probe.name: PAIR_PROBES[probe.source].schema for probe in study.pairs}
+    pairs = {probe.name: pair_probes[probe.source].schema for probe in study.pairs}
     schema = pairs.get(name, ITEMS)
     return items.select(schema.names).to_arrow().cast(schema)

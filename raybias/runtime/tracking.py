@@ -1,18 +1,19 @@
-"""Tells MLflow and Weights & Biases of a study, through Ray's own integrations.
+"""Log a study to MLflow and Weights & Biases, through Ray's integrations.
 
-Each run of a study becomes one of theirs, with its parameters and the course of its
-evaluations, and the final tables one more. All is read from what the driver holds, so no
-worker needs the network, and a study that is run again adds only what is missing.
+Each run of a study becomes one of theirs, with its parameters and evaluations, and the final
+tables one more. The driver logs them, so no worker needs the network, and a study that is run
+again adds only what is missing.
 """
 
 from __future__ import annotations
 
 import csv
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final
 
 from raybias.config import Study
 from raybias.errors import ConfigError
@@ -49,7 +50,7 @@ def check_tracking(study: Study) -> None:
 
 
 def track_runs(study: Study, rows: Sequence[Row], *, mark: str, reporter: Reporter) -> None:
-    """Tell every tracker of the study of finished runs.
+    """Log finished runs to every tracker of the study.
 
     Parameters
     ----------
@@ -58,24 +59,22 @@ def track_runs(study: Study, rows: Sequence[Row], *, mark: str, reporter: Report
     """
     methods = {(b.name, m.name): m for b in study.backbones for m in study.methods_of(b)}
     for tracker in _trackers(study, mark):
-        with_errors = _Spoken(reporter, tracker.name)
         for row in rows:
-            method = methods[row["model"], row["method"]]
-            every = method.steps_between_evaluations
-            if not with_errors.tell(tracker, row["run_id"], _parameters(row), _course(row, every)):
+            every = methods[row["model"], row["method"]].steps_between_evaluations
+            points = _course(row, every)
+            if not tracker.tried(reporter, row["run_id"], _parameters(row), points):
                 break
 
 
 def track_tables(study: Study, store: Store, *, reporter: Reporter | None = None) -> None:
-    """Tell every tracker of the study of the final tables in OUT."""
-    reporter, mark = reporter or Reporter(), read_record(store).hash
+    """Log the final tables in OUT to every tracker of the study."""
     tables = {
         name.removeprefix("tables/"): store.read_text(name)
         for name in store.files("tables", suffix=".csv")
     }
-    for tracker in _trackers(study, mark):
-        parameters = {"study": study.name, "profile": study.profile, "out": store.uri}
-        _Spoken(reporter, tracker.name).tell(tracker, "tables", parameters, (), tables)
+    parameters = {"study": study.name, "profile": study.profile, "out": store.uri}
+    for tracker in _trackers(study, read_record(store).hash):
+        tracker.tried(reporter or Reporter(), "tables", parameters, (), tables)
 
 
 @dataclass(frozen=True)
@@ -86,63 +85,61 @@ class Point:
     numbers: dict[str, float]
 
 
-class Tracker(Protocol):
-    """One tracker's side of a study."""
+@dataclass
+class _Tracker(ABC):
+    """One tracker of a study.
 
-    @property
-    def name(self) -> str:
-        """Its name."""
+    Attributes
+    ----------
+    place: the server or project.
+    """
 
-    def tell(
+    place: str
+    study: str
+    mark: str
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def log(
         self, run: str, parameters: Row, points: Sequence[Point], tables: Mapping[str, str]
     ) -> None:
-        """Write one run down; `tables` are CSV by file name. Does nothing if it is there."""
+        """Log one run, unless it is there; `tables` are CSV by file name."""
 
-
-@dataclass
-class _Spoken:
-    """Goes on without a tracker that fails: what it is told is in OUT too."""
-
-    reporter: Reporter
-    name: str
-
-    def tell(
+    def tried(
         self,
-        tracker: Tracker,
+        reporter: Reporter,
         run: str,
         parameters: Row,
         points: Sequence[Point],
         tables: Mapping[str, str] | None = None,
     ) -> bool:
+        """Log one run, and go on without a tracker that fails: OUT holds the same."""
         try:
-            tracker.tell(run, parameters, points, tables or {})
+            self.log(run, parameters, points, tables or {})
         except Exception as error:
-            said = " ".join(str(error).split())[:200]
-            self.reporter.say(f"note: {self.name} was not told of {run} ({said})")
+            problem = " ".join(str(error).split())[:200]
+            reporter.say(f"note: {self.name} was not told of {run} ({problem})")
             return False
         return True
 
 
-def _trackers(study: Study, mark: str) -> Iterator[Tracker]:
-    if study.tracking.mlflow:
-        yield _MLflow(study.tracking.mlflow, study.name, mark)
-    if study.tracking.wandb:
-        yield _Wandb(study.tracking.wandb, study.name, mark)
+def _trackers(study: Study, mark: str) -> Iterator[_Tracker]:
+    for kind, place in ((_MLflow, study.tracking.mlflow), (_Wandb, study.tracking.wandb)):
+        if place:
+            yield kind(place, study.name, mark)
 
 
 @dataclass
-class _MLflow:
-    uri: str
-    study: str
-    mark: str
-    name: str = "MLflow"
+class _MLflow(_Tracker):
+    name: ClassVar[str] = "MLflow"
 
     @cached_property
-    def told(self) -> set[str]:
-        """The runs of this very study that it has."""
+    def logged(self) -> set[str]:
+        """List the finished runs of this very study."""
         import mlflow
 
-        mlflow.set_tracking_uri(self.uri)
+        mlflow.set_tracking_uri(self.place)
         if mlflow.get_experiment_by_name(self.study) is None:
             return set()
         found = mlflow.search_runs(
@@ -152,17 +149,17 @@ class _MLflow:
         )
         return {run.info.run_name for run in found}
 
-    def tell(
+    def log(
         self, run: str, parameters: Row, points: Sequence[Point], tables: Mapping[str, str]
     ) -> None:
         from ray.air.integrations.mlflow import setup_mlflow
 
         # Tables are made anew each time; a run that is finished stays as it is.
-        if run in self.told and not tables:
+        if run in self.logged and not tables:
             return
         mlflow = setup_mlflow(
             config=dict(parameters),
-            tracking_uri=self.uri,
+            tracking_uri=self.place,
             experiment_name=self.study,
             create_experiment_if_not_exists=True,
             run_name=run,
@@ -180,34 +177,31 @@ class _MLflow:
 
 
 @dataclass
-class _Wandb:
-    project: str
-    study: str
-    mark: str
-    name: str = "Weights & Biases"
+class _Wandb(_Tracker):
+    name: ClassVar[str] = "Weights & Biases"
 
-    def tell(
+    def log(
         self, run: str, parameters: Row, points: Sequence[Point], tables: Mapping[str, str]
     ) -> None:
         import wandb
         from ray.air.integrations.wandb import setup_wandb
 
-        held = setup_wandb(
+        logged = setup_wandb(
             config=dict(parameters),
-            project=self.project,
+            project=self.place,
             group=self.study,
             trial_id=f"{key(self.mark, run):016x}",
             trial_name=run,
         )
         try:
             # A run of this id that is there is resumed, at the step after its last.
-            for point in points if not held.step else ():
-                held.log(point.numbers, step=point.step)
+            for point in points if not logged.step else ():
+                logged.log(point.numbers, step=point.step)
             for file, text in tables.items():
                 columns, *rows = csv.reader(text.splitlines())
-                held.log({f"tables/{file}": wandb.Table(columns=columns, data=rows)})
+                logged.log({f"tables/{file}": wandb.Table(columns=columns, data=rows)})
         finally:
-            held.finish()
+            logged.finish()
 
 
 def _parameters(row: Row) -> dict[str, Any]:
@@ -215,7 +209,7 @@ def _parameters(row: Row) -> dict[str, Any]:
 
 
 def _course(row: Row, every: int) -> list[Point]:
-    """A run's evaluations, and what it ended with."""
+    """List a run's evaluations, and what it ended with."""
     points = []
     evaluations = zip(row["eval_losses"] or (), row["eval_accuracies"] or (), strict=True)
     for number, (loss, accuracy) in enumerate(evaluations, start=1):

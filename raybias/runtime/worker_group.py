@@ -1,7 +1,4 @@
-"""A worker group of Ray Train: so many ranks, started again when one of them dies.
-
-It knows nothing of what the ranks do.
-"""
+"""A worker group of Ray Train, whose ranks are started again together when one dies."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from raybias.storage import Store
 if TYPE_CHECKING:
     from ray.train.torch import TorchTrainer
 
-#: What a rank does; its only parameter is what all ranks are given.
+#: The function that each rank runs, with the same argument.
 Work = Callable[[dict[str, Any]], None]
 
 #: Seconds that a group waits for nodes of an autoscaler.
@@ -36,7 +33,7 @@ class WorkerGroup:
     ----------
     name: of the folder in OUT/train that Ray Train keeps its own files in.
     cpus, gpus: of one worker.
-    requests: other Ray options of one worker (see `places.requests`).
+    requests: other Ray options of one worker (see `placement.requests`).
     pending: nodes that an autoscaler must bring first.
     max_failures: how often the group is started again.
     max_preemptions: how often beside these for preempted nodes; any number by default.

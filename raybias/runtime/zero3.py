@@ -35,7 +35,7 @@ class ProcessGroup:
         self.world = dist.get_world_size()
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """The sum over ranks, equal to the last bit on each of them."""
+        """Sum over ranks, with the same bits on each of them."""
         summed = tensor.detach().to(self.device, copy=True)
         dist.all_reduce(summed)
         return summed.to(tensor.device)
@@ -50,7 +50,7 @@ class Zero3:
         self.config = _config(dtype)
 
     def loading(self) -> Any:
-        """While it is open, `from_pretrained` shards what it reads."""
+        """Return a context in which `from_pretrained` shards what it reads."""
         return _sharding_loads(self.config, self.device)
 
     def begin(self, model: PreTrainedModel, *, whole: bool) -> None:
@@ -69,7 +69,7 @@ class Zero3:
 
 
 class ShardedInference:
-    """The engine's `Sharding` for readers, whose ranks need not do the same.
+    """The engine's `Sharding` for inference, whose ranks need not do the same.
 
     A rank gathers each block for as long as it computes; embeddings and heads are whole on
     all ranks, so that every pass gathers the same, whichever part of the model is called.
@@ -88,7 +88,7 @@ class ShardedInference:
         self._alone = self._idle = self._inside = False
 
     def loading(self) -> Any:
-        """While it is open, `from_pretrained` shards what it reads."""
+        """Return a context in which `from_pretrained` shards what it reads."""
         return _sharding_loads(self.config, self.device)
 
     def begin(self, model: PreTrainedModel, *, whole: bool) -> None:
@@ -106,11 +106,11 @@ class ShardedInference:
         inside[-1].register_forward_hook(lambda *_: self._leave())
 
     def begin_alone(self) -> None:
-        """From now on this rank passes through the model as often as it likes."""
+        """Let this rank run forward passes on its own from now on."""
         self._alone = True
 
     def end_alone(self) -> None:
-        """Pass through the model for as long as any rank still needs it."""
+        """Join the other ranks' forward passes until all have called this."""
         self._idle = True
         while self.model is not None and self.ranks.sum(torch.zeros(1)) > 0:
             token = torch.zeros(1, 1, dtype=torch.long, device=self.device)

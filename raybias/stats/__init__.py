@@ -7,35 +7,34 @@ model and no cluster.
 from raybias.stats.breakdown import by_template, by_term, largest
 from raybias.stats.cells import LIKELIHOOD, cells, term_cells, without_extras
 from raybias.stats.corpus import corpus_correlations, marked_rates
+from raybias.stats.counts import Counts, count_files, read_counts
 from raybias.stats.gaps import gaps
-from raybias.stats.intervals import MIRRORED, NO_VARIATION, ONE_RUN, UNDEFINED
-from raybias.stats.judging import GapRules, excluded, judged_gaps
+from raybias.stats.intervals import MIRROR, NO_VARIATION, ONE_RUN, UNDEFINED
+from raybias.stats.judging import GapRules, excluded, judged_gaps, judged_tables
 from raybias.stats.likelihood_readout import (
     UNREADABLE,
     UNREADABLE_SHARE,
     answers,
     unreadable,
     with_likelihood,
-    with_readouts,
 )
 from raybias.stats.markedness import markedness, members
-from raybias.stats.paper_tsv import write_paper_tsv
-from raybias.stats.predictions import read_predictions
+from raybias.stats.metric import DEFAULT, check_metrics
+from raybias.stats.predictions import Source, read_predictions
 from raybias.stats.rates import ALL, accuracies, rates
-from raybias.stats.read_counts import Counts, count_answers, read_cells, read_counts
 from raybias.stats.reference_groups import (
     REFERENCE_GROUPS,
     StatisticsWarning,
     UnevenRuns,
     check_reference_groups,
 )
-from raybias.stats.run_checks import checked_runs, fingerprints
 from raybias.stats.summaries import composition, extremes, net_significance, spans, spans_mean
 
 __all__ = [
     "ALL",
+    "DEFAULT",
     "LIKELIHOOD",
-    "MIRRORED",
+    "MIRROR",
     "NO_VARIATION",
     "ONE_RUN",
     "REFERENCE_GROUPS",
@@ -44,6 +43,7 @@ __all__ = [
     "UNREADABLE_SHARE",
     "Counts",
     "GapRules",
+    "Source",
     "StatisticsWarning",
     "UnevenRuns",
     "accuracies",
@@ -51,23 +51,22 @@ __all__ = [
     "by_template",
     "by_term",
     "cells",
+    "check_metrics",
     "check_reference_groups",
-    "checked_runs",
     "composition",
     "corpus_correlations",
-    "count_answers",
+    "count_files",
     "excluded",
     "extremes",
-    "fingerprints",
     "gaps",
     "judged_gaps",
+    "judged_tables",
     "largest",
     "marked_rates",
     "markedness",
     "members",
     "net_significance",
     "rates",
-    "read_cells",
     "read_counts",
     "read_predictions",
     "spans",
@@ -75,7 +74,5 @@ __all__ = [
     "term_cells",
     "unreadable",
     "with_likelihood",
-    "with_readouts",
     "without_extras",
-    "write_paper_tsv",
 ]

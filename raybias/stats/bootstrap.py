@@ -25,9 +25,8 @@ import polars as pl
 from raybias import schema
 from raybias.errors import DataError
 from raybias.seeding import generator
-from raybias.stats.cells import codes
 from raybias.stats.intervals import ROUNDING
-from raybias.stats.rates import RATES
+from raybias.stats.metric import DEFAULT, shares
 
 Counts = npt.NDArray[np.int64]
 Doubles = npt.NDArray[np.float64]
@@ -44,7 +43,7 @@ _CACHE_ENTRIES: Final = 1 << 16
 class Block:
     """Counts of one classifier on one attribute, runs of equal FP + TN counts summed."""
 
-    keys: tuple[str, ...]
+    keys: tuple[object, ...]
     groups: tuple[str, ...]
     false_PKTG: Counts
     negatives_PKTG: Counts
@@ -52,7 +51,13 @@ class Block:
 
 
 def bootstrap_intervals(
-    cells: pl.DataFrame, inside: pl.DataFrame, *, level: float, draws: int, seed: int
+    cells: pl.DataFrame,
+    inside: pl.DataFrame,
+    *,
+    metrics: Sequence[str],
+    level: float,
+    draws: int,
+    seed: int,
 ) -> pl.DataFrame:
     """Percentile intervals of mean gaps when templates are drawn anew.
 
@@ -60,6 +65,7 @@ def bootstrap_intervals(
     ----------
     cells: schema.CELLS with template ids.
     inside: probe, attribute, group, in_mean.
+    metrics: their names; those of predictions are passed over.
 
     Returns
     -------
@@ -82,12 +88,15 @@ def bootstrap_intervals(
     for probe, attribute, group, in_mean in inside.sort("group").iter_rows():
         members[probe, attribute][group] = in_mean
 
+    names = list(shares(metrics))
+
     def rows(place: tuple[str, str], part: pl.DataFrame) -> list[tuple[object, ...]]:
         in_mean_G = np.array(list(members[place].values()))
         return [
             row
-            for alike in _alike(blocks(part, tuple(members[place])), draws)
+            for alike in _alike(blocks(part, tuple(members[place]), metrics), draws)
             for row in _judged(
+                names,
                 alike,
                 drawn_gaps(alike, in_mean_G, draws, generator(seed, "bootstrap", *place)),
                 level,
@@ -98,48 +107,56 @@ def bootstrap_intervals(
     with ThreadPoolExecutor() as pool:
         found = pool.map(rows, parts.keys(), parts.values())
         table = [row for part in found for row in part]
-    names = [*_BLOCK, "group", "rate", "low", "high", "p_value"]
-    types = [pl.String] * (len(_BLOCK) + 2) + [pl.Float64] * 3
-    return pl.DataFrame(table, schema=dict(zip(names, types, strict=True)), orient="row")
+    types = {
+        **dict.fromkeys((*_BLOCK, "group", "rate"), pl.String()),
+        **dict.fromkeys(("low", "high", "p_value"), pl.Float64()),
+    }
+    return pl.DataFrame(table, schema=types, orient="row")
 
 
-def blocks(part: pl.DataFrame, groups: tuple[str, ...]) -> Iterator[Block]:
-    """The blocks of one probe's attribute: a classifier's cells as arrays."""
-    classifier, size = codes(part, _BLOCK)
-    run, _ = codes(part, ("run_id",))
+def blocks(
+    part: pl.DataFrame, groups: tuple[str, ...], metrics: Sequence[str] = DEFAULT
+) -> Iterator[Block]:
+    """Yield the cells of each classifier on one attribute as arrays."""
+    chosen = shares(metrics).values()
+    for keys, frame in part.partition_by(_BLOCK, as_dict=True).items():
+        among_KN, holds_KN = (
+            frame.select(getattr(share, kind).fill_null(False).alias(f"{place}")
+                         for place, share in enumerate(chosen)).to_numpy().T
+            for kind in ("among", "holds")
+        )  # fmt: skip
+        yield _block(keys, groups, frame, among_KN, among_KN & holds_KN)
+
+
+def _block(
+    keys: tuple[object, ...],
+    groups: tuple[str, ...],
+    frame: pl.DataFrame,
+    among_KN: npt.NDArray[np.bool_],
+    hits_KN: npt.NDArray[np.bool_],
+) -> Block:
     # Numbered by name, so that the draws are the same for any order of the rows.
-    names = part["template_id"].unique().cast(pl.String).sort()
-    template = part["template_id"].cast(pl.Enum(names)).to_physical().to_numpy()
-    group = part["group"].cast(pl.Enum(groups)).to_physical().to_numpy()
-    label, pred = part["label"].to_numpy(), part["pred"].fill_null(-1).to_numpy()
-    table = np.stack([run, template, group, label, pred, part["n"].to_numpy()])
-    for number in range(size):
-        rows = np.flatnonzero(classifier == number)
-        keys = part.select(_BLOCK).row(int(rows[0]))
-        yield _block(keys, groups, table[:, rows])
+    columns = (("run_id", None), ("template_id", None), ("group", groups))
+    numbers, sizes = [], []
+    for column, given in columns:
+        names = given or frame[column].unique().cast(pl.String).sort()
+        numbers.append(frame[column].cast(pl.Enum(names)).to_physical().to_numpy())
+        sizes.append(len(names))
+    cell, n = np.ravel_multi_index(numbers, sizes), frame["n"].to_numpy()
 
+    def count(mask_N: npt.NDArray[np.bool_]) -> Counts:
+        counts = np.bincount(cell[mask_N], n[mask_N], minlength=math.prod(sizes))
+        return counts.reshape(sizes).astype(np.int64)
 
-def _block(keys: tuple[str, ...], groups: tuple[str, ...], table: Counts) -> Block:
-    (runs, run), (templates, template) = (
-        np.unique(column, return_inverse=True) for column in table[:2]
+    among_RKTG, hits_RKTG = (
+        np.stack([count(mask_N) for mask_N in masks_KN], axis=1) for masks_KN in (among_KN, hits_KN)
     )
-    group, label, pred, n = table[2:]
-    shape = (len(runs), len(templates), len(groups))
-    cell = np.ravel_multi_index((run, template, group), shape)
-
-    def count(mask: npt.NDArray[np.bool_]) -> Counts:
-        counts = np.bincount(cell[mask], n[mask], minlength=math.prod(shape))
-        return counts.reshape(shape).astype(np.int64)
-
-    classes = [int(label) for label in RATES.values()]
-    negatives_RKTG = np.stack([count(label != k) for k in classes], axis=1)
-    false_RKTG = np.stack([count((label != k) & (pred == k)) for k in classes], axis=1)
-    # Runs of equal FP + TN counts are summed: their mean rate is one quotient.
-    patterns = [row.tobytes() for row in negatives_RKTG]
+    # Runs of equal counts are summed: their mean rate is one quotient.
+    patterns = [row.tobytes() for row in among_RKTG]
     _, first, pattern = np.unique(patterns, return_index=True, return_inverse=True)
-    false_PKTG = np.zeros((len(first), *false_RKTG.shape[1:]), dtype=np.int64)
-    np.add.at(false_PKTG, pattern, false_RKTG)
-    return Block(keys, groups, false_PKTG, negatives_RKTG[first], np.bincount(pattern))
+    hits_PKTG = np.zeros((len(first), *hits_RKTG.shape[1:]), dtype=np.int64)
+    np.add.at(hits_PKTG, pattern, hits_RKTG)
+    return Block(keys, groups, hits_PKTG, among_RKTG[first], np.bincount(pattern))
 
 
 def _alike(blocks: Iterator[Block], draws: int) -> Iterator[list[Block]]:
@@ -149,7 +166,9 @@ def _alike(blocks: Iterator[Block], draws: int) -> Iterator[list[Block]]:
         negatives = block.negatives_PKTG
         alike[negatives.shape, negatives.tobytes(), block.runs_P.tobytes()].append(block)
     for same in alike.values():
-        step = max(1, _CHUNK_ENTRIES // (len(RATES) * len(same[0].groups) * draws))
+        step = max(
+            1, _CHUNK_ENTRIES // (same[0].negatives_PKTG.shape[1] * len(same[0].groups) * draws)
+        )
         yield from (same[start : start + step] for start in range(0, len(same), step))
 
 
@@ -220,23 +239,27 @@ def mean_gaps(
 
 
 def _judged(
-    blocks: Sequence[Block], gaps_CKGB: Doubles, level: float
+    rates: Sequence[str], blocks: Sequence[Block], gaps_CKGB: Doubles, level: float
 ) -> Iterator[tuple[object, ...]]:
-    """The rows of the table; sorts the gaps in place."""
+    """Yield the rows of the table; sorts the gaps in place."""
     gaps_CKGB.sort(axis=-1)  # NaN last
     known = np.count_nonzero(~np.isnan(gaps_CKGB), axis=-1)
-    low, high = (_quantile(gaps_CKGB, known, (1 + sign * level) / 2) for sign in (-1, 1))
+    low, high = (quantile(gaps_CKGB, known, (1 + sign * level) / 2) for sign in (-1, 1))
     one_side = [np.count_nonzero(side, axis=-1) for side in (gaps_CKGB <= 0, gaps_CKGB >= 0)]
     p_value = np.minimum(1.0, 2 * (np.minimum(*one_side) + 1) / (known + 1))
-    rates = tuple(RATES)
     for c, k, g in np.argwhere(known):
         numbers = (low[c, k, g], high[c, k, g], p_value[c, k, g])
         yield (*blocks[c].keys, blocks[c].groups[g], rates[k], *map(float, numbers))
 
 
-def _quantile(sorted_XB: Doubles, known_X: Counts, q: float) -> Doubles:
-    """Quantile of the first `known` of each row's values, as `np.quantile` has it."""
-    place = np.maximum(known_X - 1, 0)[..., None] * q
+def quantile(sorted_XB: Doubles, known_X: Counts, q: npt.ArrayLike) -> Doubles:
+    """Compute the quantile of the first `known` of each row's values, as `np.quantile` does.
+
+    Parameters
+    ----------
+    q: one share for all rows, or one for each [X].
+    """
+    place = (np.maximum(known_X - 1, 0) * q)[..., None]
     below = np.floor(place).astype(np.int64)
     above = np.ceil(place).astype(np.int64)
     low, high = (np.take_along_axis(sorted_XB, at, axis=-1) for at in (below, above))

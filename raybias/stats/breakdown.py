@@ -22,8 +22,15 @@ from raybias.stats.intervals import (
     without_verdict,
 )
 from raybias.stats.markedness import named_runs, template_rates
-from raybias.stats.rates import RATES
+from raybias.stats.metric import DEFAULT, counted, shares
 
+_TERM_COUNTS: Final = pl.Schema(
+    {
+        **dict.fromkeys((*RUN_KEYS, "attribute", "group", "term"), pl.String()),
+        **dict.fromkeys(("n_items", "hits"), pl.Int64()),
+        "rate": pl.String(),
+    }
+)
 _PLACE: Final = (*RUN_KEYS, "attribute", "rate")
 _TERM: Final = (*schema.KEYS, "attribute", "rate", "group", "term")
 _TEMPLATE: Final = (*schema.KEYS, "attribute", "rate", "group", "template_id")
@@ -39,7 +46,7 @@ def by_term(
     adjust: Adjust = "benjamini_hochberg",
     excluded: Sequence[pl.DataFrame] = (),
 ) -> pl.DataFrame:
-    """Each term's false positive rate minus the mean over reference groups in the same run.
+    """Compute each term's rate minus the mean over reference groups in the same run.
 
     Parameters
     ----------
@@ -59,19 +66,14 @@ def by_term(
     keys = ["probe", "attribute", "group"]
     inside = rates.join(members, on=keys, how="left", nulls_equal=True).filter("in_mean")
     mean = inside.group_by(_PLACE).agg(mean=pl.col("value").mean())
-    tables = [
-        terms.filter(pl.col("label") != int(label))
-        .group_by(*RUN_KEYS, "attribute", "group", "term")
-        .agg(
-            rate=pl.lit(rate),
-            n_items=pl.col("n").sum(),
-            wrong=pl.col("n").filter(pl.col("pred") == int(label)).sum(),
-        )
-        for rate, label in RATES.items()
+    by = [*RUN_KEYS, "attribute", "group", "term"]
+    tables = [pl.DataFrame(schema=_TERM_COUNTS)] + [
+        terms.filter(share.among).group_by(by).agg(*counted(share), rate=pl.lit(rate))
+        for rate, share in shares(rates["rate"].unique().sort()).items()
     ]
-    value = pl.col("wrong") / pl.col("n_items")
+    value = pl.col("hits") / pl.col("n_items")
     per_run = (
-        pl.concat(tables)
+        pl.concat([table.select(_TERM_COUNTS.names()) for table in tables])
         .join(mean, on=_PLACE, nulls_equal=True)
         .with_columns(value=value, gap=unrounded(value - pl.col("mean")))
     )
@@ -85,8 +87,10 @@ def by_term(
     return verdicts(explained, level=level, adjust=adjust)
 
 
-def by_template(cells: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
-    """Each group's false positive rate on a template minus the template's mean over groups.
+def by_template(
+    cells: pl.DataFrame, members: pl.DataFrame, metrics: Sequence[str] = DEFAULT
+) -> pl.DataFrame:
+    """Compute each group's rate on a template minus the template's mean over groups.
 
     The mean is over the reference groups that have the template, in the same run. There is
     no interval: a template has few sentences, and their rates often agree over runs.
@@ -101,10 +105,10 @@ def by_template(cells: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
     cells = cells.with_columns(run=run)
     classifier = names.select(pl.struct(schema.KEYS).rle_id()).to_series()
     parts = [
-        _template_gaps(template_rates(cells, members, int(label)), classifier).with_columns(
+        _template_gaps(template_rates(cells, members, share), classifier).with_columns(
             rate=pl.lit(rate)
         )
-        for rate, label in RATES.items()
+        for rate, share in shares(metrics).items()
     ]
     first = names.select(schema.KEYS).with_columns(classifier=classifier).unique("classifier")
     columns = (*_TEMPLATE, "gap", "sd", "n_runs", "mean_rate", "n_items")
@@ -114,7 +118,7 @@ def by_template(cells: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
 
 
 def _template_gaps(rates: pl.DataFrame, classifier: pl.Series) -> pl.DataFrame:
-    """Gaps of one rate over runs, by classifier number, attribute, group and template."""
+    """Average the gaps of one rate over runs, by classifier number, attribute, group, template."""
     place = ["run", "attribute", "template_id"]
     mean = rates.filter("in_mean").group_by(place).agg(mean=pl.col("value").mean())
     by = ["classifier", "attribute", "group", "template_id"]
@@ -138,7 +142,7 @@ def _template_gaps(rates: pl.DataFrame, classifier: pl.Series) -> pl.DataFrame:
 
 
 def largest(table: pl.DataFrame, unit: str, *, k: int) -> pl.DataFrame:
-    """The k terms or templates of each group that lie farthest from the mean.
+    """Select the k terms or templates of each group that lie farthest from the mean.
 
     Over several classifiers of a probe their gaps are averaged.
 

@@ -38,7 +38,7 @@ _COLUMNS: Final = pl.Schema(
 
 
 def marked_rates(corpus: pl.DataFrame, *, where: str) -> pl.DataFrame:
-    """The share of the probe's nouns in a corpus that each group's terms modify.
+    """Compute the share of the probe's nouns in a corpus that each group's terms modify.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def corpus_correlations(
     draws: int = 2000,
     seed: int = 0,
 ) -> pl.DataFrame:
-    """Spearman's rank correlation of corpus markedness with gaps and marking effects.
+    """Correlate corpus markedness with gaps and marking effects (Spearman's rank correlation).
 
     Over the groups of an attribute that the corpus knows, with a permutation p value (exact
     for seven groups and fewer) and a percentile interval of groups drawn anew.
@@ -150,7 +150,7 @@ def _interval(
 
 
 def _pearson(left: Doubles, right: Doubles) -> Doubles:
-    """Correlation along the last axis; NaN where one side does not vary."""
+    """Compute the correlation along the last axis; NaN where one side does not vary."""
     x, y = (values - values.mean(axis=-1, keepdims=True) for values in (left, right))
     size = np.sqrt((x * x).sum(axis=-1) * (y * y).sum(axis=-1))
     with np.errstate(invalid="ignore", divide="ignore"):

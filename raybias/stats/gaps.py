@@ -26,6 +26,7 @@ from raybias.stats.intervals import (
     verdicts,
     without_verdict,
 )
+from raybias.stats.metric import DEFAULT, shares
 from raybias.stats.mirrors import mirrored_rates, warn_mirrored
 from raybias.stats.rates import rates
 from raybias.stats.reference_groups import StatisticsWarning, membership
@@ -43,8 +44,10 @@ def gaps(
     draws: int = 10_000,
     seed: int = 0,
     withheld: pl.DataFrame | None = None,
+    metrics: Sequence[str] = DEFAULT,
+    values: pl.DataFrame | None = None,
 ) -> pl.DataFrame:
-    """Compute every false positive rate gap, its interval and whether it is significant.
+    """Compute the gap of every metric and group, its interval and whether it is significant.
 
     A group whose rate is undefined in a run (FP + TN = 0) has no gap there and leaves that
     run's mean. With one run, normal and t intervals are null and so is `significant`; a t
@@ -63,6 +66,9 @@ def gaps(
     adjust: with benjamini_hochberg, what `survives` also has q <= 1 - level.
     draws, seed: of the bootstrap.
     withheld: of `unreadable`: classifiers that have gaps and intervals, but no verdict.
+    metrics: names of the metrics that gaps are taken of.
+    values: of `run_values`; metrics of predictions have no cells to draw templates from, so
+        their intervals are Student's where the others are bootstrapped.
 
     Returns
     -------
@@ -85,7 +91,7 @@ def gaps(
     # Categories are numbered once for all the groupings below.
     cells = without_extras(cells).cast({pl.String: pl.Categorical})
     _warn_unread(cells)
-    per_run = rates(cells)
+    per_run = rates(cells, metrics, None if values is None else without_extras(values))
     inside = membership(per_run.select("probe", "attribute", "group").unique(), reference_groups)
     counts = pl.col("n_items").filter(pl.col("gap").is_not_null())
     table = over_runs(
@@ -96,21 +102,24 @@ def gaps(
         pl.col("in_mean").first(),
         value="gap",
     )
-    if interval == "bootstrap":
-        drawn = bootstrap_intervals(cells, inside, level=level, draws=draws, seed=seed)
-        judged = table.join(drawn, on=_ROW, how="left")
-    else:
-        judged = parametric(table, value="gap", interval=interval, level=level)
-        _warn_unvaried(table, interval)
-    twice = mirrored_rates(cells, per_run)
+    drawn = None
+    if interval == "bootstrap" and shares(metrics):
+        drawn = bootstrap_intervals(
+            cells, inside, metrics=metrics, level=level, draws=draws, seed=seed
+        )
+    judged = _with_intervals(table, drawn, interval, level)
+    twice = mirrored_rates(cells, per_run, metrics)
     by_papers = (interval, adjust) == ("normal", "none")
     counted = "counted twice by the papers' rule" if by_papers else "and is counted once"
     warn_mirrored(twice, counted=counted)
-    excluded = [*([] if withheld is None else [withheld]), *([] if by_papers else [twice])]
+    excluded = [
+        *([] if withheld is None else [withheld]),
+        *([] if by_papers else [twice.drop("mirrors")]),
+    ]
     explained = without_verdict(judged, value="gap", excluded=excluded)
     return (
         verdicts(explained, level=level, adjust=adjust)
-        .with_columns(half_width=(pl.col("high") - pl.col("low")) / 2, interval=pl.lit(interval))
+        .with_columns(half_width=(pl.col("high") - pl.col("low")) / 2)
         .sort("model", "attribute", "rate", "group", *schema.KEYS[1:])
         .select(pl.col(name).cast(dtype) for name, dtype in pl.Schema(schema.GAPS).items())
     )
@@ -127,6 +136,22 @@ def _per_run(rates: pl.DataFrame, inside: pl.DataFrame) -> pl.DataFrame:
     if isinstance(worst, float) and not worst <= 1e-9:  # NaN too
         raise WorkFailed(f"gaps over the reference groups add to {worst:.2e} in a run, not to 0")
     return table
+
+
+def _with_intervals(
+    table: pl.DataFrame, drawn: pl.DataFrame | None, interval: str, level: float
+) -> pl.DataFrame:
+    """Add the interval of each mean, and which kind it is: drawn where the metric has draws."""
+    resampled = pl.col("rate").is_in([] if drawn is None else drawn["rate"].unique().to_list())
+    kind = "t" if interval == "bootstrap" else interval
+    over = table.filter(~resampled)
+    _warn_unvaried(over, kind)
+    judged = parametric(over, value="gap", interval=kind, level=level)
+    judged = judged.with_columns(interval=pl.lit(kind))
+    if drawn is None:
+        return judged
+    joined = table.filter(resampled).join(drawn, on=_ROW, how="left")
+    return pl.concat([judged, joined.with_columns(interval=pl.lit("bootstrap"))], how="diagonal")
 
 
 def _warn_unread(cells: pl.DataFrame) -> None:

@@ -1,4 +1,4 @@
-"""From values per run to means with intervals, and which of them are significant.
+"""Average values over runs, with intervals, tests and verdicts.
 
 One way for gaps, terms and markedness alike. It does not know what the values mean.
 """
@@ -20,18 +20,19 @@ Adjust = Literal["none", "benjamini_hochberg"]
 
 #: Why a mean over runs has no verdict (column `no_verdict`).
 UNDEFINED: Final = "not defined"
-MIRRORED: Final = "mirror of negative_fpr"
+#: Begins the reason of a metric that is another one with its sign turned.
+MIRROR: Final = "mirror of "
 ONE_RUN: Final = "one run"
 NO_VARIATION: Final = "runs do not vary"
 
 
 def unrounded(value: pl.Expr) -> pl.Expr:
-    """A difference of rates with 0 where only rounding differs."""
+    """Set a difference of rates to 0 where only rounding differs."""
     return pl.when(value.abs() < ROUNDING).then(0.0).otherwise(value)
 
 
 def over_runs(table: pl.DataFrame, by: Sequence[str], *more: pl.Expr, value: str) -> pl.DataFrame:
-    """Mean of `value` over runs, with `sd` (ddof 1) and `n_runs`; runs without one do not count.
+    """Average `value` over runs, with `sd` (ddof 1) and `n_runs`; runs without one do not count.
 
     Parameters
     ----------
@@ -132,7 +133,7 @@ def verdicts(table: pl.DataFrame, *, level: float, adjust: Adjust) -> pl.DataFra
 
 
 def _reasons(table: pl.DataFrame, excluded: pl.DataFrame) -> pl.Series:
-    """Why each row of the table has no verdict by `excluded`, null where it is not named there."""
+    """Look up why each row has no verdict by `excluded`; null where it is not named there."""
     by = [name for name in excluded.columns if name != "no_verdict"]
     rows = table.select(pl.col(by).cast(pl.String))
     found = rows.join(excluded, on=by, how="left", nulls_equal=True, maintain_order="left")
@@ -140,7 +141,7 @@ def _reasons(table: pl.DataFrame, excluded: pl.DataFrame) -> pl.Series:
 
 
 def false_discovery(p_value: pl.Series) -> pl.Series:
-    """Benjamini-Hochberg's `q_value` over a whole column; null where there is no p."""
+    """Compute Benjamini-Hochberg's `q_value` over a whole column; null where there is no p."""
     p: npt.NDArray[np.float64] = p_value.cast(pl.Float64).fill_null(np.nan).to_numpy()
     known = ~np.isnan(p)
     q = np.full(len(p), np.nan)

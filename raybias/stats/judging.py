@@ -1,20 +1,27 @@
-"""Judge gaps by a study's rules: one way for its report, `raybias gaps` and `raybias.gaps`."""
+"""Judge gaps by a study's rules, and make the tables of its report and of `raybias gaps`."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import polars as pl
 
 from raybias import schema
 from raybias.config import Statistics
+from raybias.stats.breakdown import by_term
+from raybias.stats.cells import without_extras
+from raybias.stats.counts import Counts
 from raybias.stats.gaps import gaps
-from raybias.stats.intervals import MIRRORED
+from raybias.stats.intervals import MIRROR
 from raybias.stats.likelihood_readout import UNREADABLE, unreadable
-from raybias.stats.read_counts import Counts
+from raybias.stats.markedness import markedness, members
+from raybias.stats.rates import accuracies, rates
 from raybias.stats.reference_groups import StatisticsWarning, check_reference_groups
+from raybias.stats.summaries import composition, extremes, net_significance, spans, spans_mean
 
 
 @dataclass(frozen=True)
@@ -29,7 +36,7 @@ class GapRules:
     """Reference groups by attribute for every probe that has it, instead of those above."""
 
     def of(self, probe: str, attribute: str) -> tuple[str, ...] | None:
-        """The reference groups that were chosen, or None where the papers' list decides."""
+        """Return the reference groups that were chosen; None where the papers' list decides."""
         chosen = self.everywhere.get(attribute)
         if chosen is None:
             chosen = self.probes.get(probe, {}).get(attribute)
@@ -55,13 +62,14 @@ def judged_gaps(counts: Counts, rules: GapRules) -> pl.DataFrame:
     StatisticsWarning: as `gaps`, and where probes are judged apart.
     """
     cells, withheld = counts.cells, unreadable(counts.answers)
+    judged = partial(_judged, options=rules.statistics, withheld=withheld, values=counts.values)
     check_reference_groups(cells, {a: g for a, g in rules.everywhere.items() if not _has(cells, a)})
     used: dict[str, dict[str, tuple[str, ...] | None]] = {}
     for probe, attribute in cells.select("probe", "attribute").unique().sort("probe").iter_rows():
         used.setdefault(attribute, {})[probe] = rules.of(probe, attribute)
     if all(len(set(choices.values())) == 1 for choices in used.values()):
         chosen = {name: next(iter(choices.values())) for name, choices in used.items()}
-        return _judged(cells, chosen, rules.statistics, withheld)
+        return judged(cells, chosen)
     warnings.warn(
         "The probes take the gaps of one attribute from different groups: each probe is judged "
         "apart, with its own correction for many tests.",
@@ -72,8 +80,43 @@ def judged_gaps(counts: Counts, rules: GapRules) -> pl.DataFrame:
     for probe in cells["probe"].unique().sort().to_list():
         own = {name: by_probe[probe] for name, by_probe in used.items() if probe in by_probe}
         part = cells.filter(pl.col("probe") == probe)
-        parts.append(_judged(part, own, rules.statistics, withheld))
+        parts.append(judged(part, own, values=counts.values.filter(probe=probe)))
     return pl.concat(parts)
+
+
+def judged_tables(counts: Counts, rules: GapRules) -> dict[str, pl.DataFrame]:
+    """Compute the tables that follow from counts by the rules, from `gaps` to `by_term`.
+
+    Returns
+    -------
+    `gaps`, `accuracy`, `net_significance`, `spans`, `spans_mean`, `extremes`, `composition`,
+    `answers`, `markedness` and `by_term`, as the functions of those names; some may have no rows.
+
+    Raises, warns
+    -------------
+    As `judged_gaps`.
+    """
+    gaps, cells, options = judged_gaps(counts, rules), counts.cells, rules.statistics
+    spanning, inside = spans(gaps), members(gaps)
+    how: dict[str, Any] = {
+        "interval": options.interval or "t",
+        "level": options.level,
+        "adjust": options.adjust or "none",
+        "excluded": [excluded(gaps)],
+    }
+    of_groups = rates(without_extras(cells), options.metrics)
+    return {
+        "gaps": gaps,
+        "accuracy": accuracies(cells),
+        "net_significance": net_significance(gaps),
+        "spans": spanning,
+        "spans_mean": spans_mean(spanning),
+        "extremes": extremes(gaps),
+        "composition": composition(cells),
+        "answers": counts.answers,
+        "markedness": markedness(cells, inside, metrics=options.metrics, **how),
+        "by_term": by_term(counts.terms, of_groups, inside, **how),
+    }
 
 
 def excluded(gaps: pl.DataFrame) -> pl.DataFrame:
@@ -88,7 +131,7 @@ def excluded(gaps: pl.DataFrame) -> pl.DataFrame:
     The keys, attribute, rate and `no_verdict`.
     """
     reason = pl.col("no_verdict")
-    concerned = (reason == MIRRORED) | reason.str.ends_with(UNREADABLE)
+    concerned = reason.str.starts_with(MIRROR) | reason.str.ends_with(UNREADABLE)
     columns = (*schema.KEYS, "attribute", "rate", "no_verdict")
     return gaps.filter(concerned).select(columns).unique(maintain_order=True)
 
@@ -100,16 +143,20 @@ def _has(cells: pl.DataFrame, attribute: str) -> bool:
 def _judged(
     cells: pl.DataFrame,
     chosen: Mapping[str, tuple[str, ...] | None],
+    *,
     options: Statistics,
     withheld: pl.DataFrame,
+    values: pl.DataFrame,
 ) -> pl.DataFrame:
     return gaps(
         cells,
         reference_groups={name: groups for name, groups in chosen.items() if groups is not None},
-        interval=options.interval or "t",
+        interval=options.interval,
         level=options.level,
-        adjust=options.adjust or "none",
+        adjust=options.adjust,
         draws=options.bootstrap_draws,
         seed=options.bootstrap_seed,
         withheld=withheld,
+        metrics=options.metrics,
+        values=values,
     )

@@ -13,7 +13,6 @@ import polars as pl
 
 from raybias import schema
 from raybias.stats.cells import LIKELIHOOD, RUN_KEYS
-from raybias.stats.run_checks import fingerprints, left_out
 
 #: A classifier of which a larger share of answers names no label word has no verdict: most of its
 #: labels are drawn or filled in, so that what they do to a group says nothing of the model.
@@ -22,37 +21,21 @@ UNREADABLE_SHARE: Final = 0.5
 #: Ends the reason (column `no_verdict`) of such a classifier's rows.
 UNREADABLE: Final = "of its answers name no label word"
 
-_IS_READOUT: Final = pl.col("method").str.ends_with(LIKELIHOOD)
 
-
-def with_readouts(predictions: pl.DataFrame) -> pl.DataFrame:
-    """Add the likelihood reading of prompted predictions, and count repeated runs once.
+def with_likelihood(predictions: pl.DataFrame) -> pl.DataFrame:
+    """Add the likelihood reading of prompted predictions below them.
 
     Parameters
     ----------
-    predictions: schema.PREDICTIONS. Rows with an `answer` and `scores` are read twice:
-        as they are, and as method `METHOD+likelihood` with the label of the highest score.
-
-    Returns
-    -------
-    schema.PREDICTIONS; of prompted runs that give the same predictions, the first by name.
-
-    Warns
-    -----
-    StatisticsWarning: runs were the same, of a tuned classifier too.
+    predictions: schema.PREDICTIONS, the method as text or category. Rows with an `answer` and
+        `scores` are read twice: as they are, and as method `METHOD+likelihood` with the label of
+        the highest score.
     """
-    read = with_likelihood(predictions.filter(~_IS_READOUT))
-    same = left_out(fingerprints(read))
-    return read.join(same, on=RUN_KEYS, how="anti", nulls_equal=True, maintain_order="left")
-
-
-def with_likelihood(predictions: pl.DataFrame) -> pl.DataFrame:
-    """Add the rows of method `METHOD+likelihood`, run by run as they come."""
     answered = predictions.filter(
         pl.col("answer").is_not_null() & pl.col("scores").list.len().fill_null(0).gt(0)
     )
     second = answered.with_columns(
-        method=pl.col("method") + LIKELIHOOD,
+        method=(pl.col("method").cast(pl.String) + LIKELIHOOD).cast(predictions["method"].dtype),
         pred=pl.col("scores").list.arg_max().cast(pl.Int8),
         parsed=pl.lit(True),
         answer=pl.lit(None, pl.String),
@@ -61,7 +44,7 @@ def with_likelihood(predictions: pl.DataFrame) -> pl.DataFrame:
 
 
 def answers(counted: pl.DataFrame) -> pl.DataFrame:
-    """How many answers of prompted classifiers held no label (Kohankhaki2024 does not say).
+    """Count the answers of prompted classifiers that hold no label (Kohankhaki2024 does not say).
 
     Parameters
     ----------

@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from raybias import schema
+from raybias.registry import Share
 from raybias.schema import PLACEHOLDER, UNMARKED
-from raybias.stats.cells import RUN_KEYS, codes
+from raybias.stats.cells import RUN_KEYS
 from raybias.stats.intervals import (
     Adjust,
     over_runs,
@@ -26,42 +25,41 @@ from raybias.stats.intervals import (
     verdicts,
     without_verdict,
 )
-from raybias.stats.rates import RATES
+from raybias.stats.metric import DEFAULT, counted, shares
 
 _EFFECT: Final = (*schema.KEYS, "attribute", "group", "rate", "effect")
 _PLACE: Final = ("run", "attribute")
 
 
 def members(gaps: pl.DataFrame) -> pl.DataFrame:
-    """Which groups are in the mean of each probe's attribute: probe, attribute, group, in_mean."""
+    """Say which groups are in the mean of each probe's attribute: columns to `in_mean`."""
     return gaps.select("probe", "attribute", "group", "in_mean").unique(maintain_order=True)
 
 
-def named_runs(cells: pl.DataFrame) -> tuple[npt.NDArray[np.int64], pl.DataFrame]:
-    """Number the runs in the order of their names: grouping by six texts is slow.
+def named_runs(cells: pl.DataFrame) -> tuple[pl.Series, pl.DataFrame]:
+    """Give the runs numbers in the order of their names: grouping by six texts is slow.
 
     Returns
     -------
-    The number of each row's run [N], and the names: the run keys and `run`.
+    The number of each row's run, and the names: the run keys and `run`.
     """
-    code, size = codes(cells, RUN_KEYS)
-    first = np.empty(size, dtype=np.int64)
-    first[code] = np.arange(len(code))
-    names = cells.select(RUN_KEYS)[first].cast({pl.Categorical: pl.String})
-    order = names.with_row_index("code").sort(RUN_KEYS, nulls_last=True)
-    number = np.empty(size, dtype=np.int64)
-    number[order["code"].to_numpy()] = np.arange(size)
-    return number[code], order.drop("code").with_columns(run=pl.int_range(size))
+    names = cells.select(RUN_KEYS).unique()
+    texts = pl.col(RUN_KEYS).cast(pl.String)
+    names = names.sort(texts, nulls_last=True).with_row_index("run")
+    numbers = cells.select(RUN_KEYS).join(
+        names, on=RUN_KEYS, how="left", nulls_equal=True, maintain_order="left"
+    )["run"]
+    return numbers.cast(pl.Int64), names.cast({pl.Categorical: pl.String, pl.UInt32: pl.Int64})
 
 
-def template_rates(cells: pl.DataFrame, members: pl.DataFrame, label: int) -> pl.DataFrame:
-    """The false positive rate of each group on each template in each run.
+def template_rates(cells: pl.DataFrame, members: pl.DataFrame, share: Share) -> pl.DataFrame:
+    """Compute a metric of each group on each template in each run.
 
     Parameters
     ----------
     cells: schema.CELLS with categorical texts and a column `run`.
     members: of `members`.
-    label: the wrong label; templates whose sentences all have it as theirs are not there.
+    share: the metric; templates without a sentence that counts are not there.
 
     Returns
     -------
@@ -69,12 +67,9 @@ def template_rates(cells: pl.DataFrame, members: pl.DataFrame, label: int) -> pl
     in_mean is null for the extra groups.
     """
     by = ["probe", "run", "attribute", "group", "template_id"]
-    wrong = pl.col("n").filter(pl.col("pred") == label).sum()
-    rates = (
-        cells.filter(pl.col("template_id").is_not_null() & (pl.col("label") != label))
-        .group_by(by)
-        .agg(n_items=pl.col("n").sum(), value=wrong / pl.col("n").sum())
-    )
+    known = cells.filter(pl.col("template_id").is_not_null() & share.among)
+    rates = known.group_by(by).agg(*counted(share))
+    rates = rates.with_columns(value=pl.col("hits") / pl.col("n_items")).drop("hits")
     keys = ["probe", "attribute", "group"]
     inside = members.cast(dict.fromkeys(keys, pl.Categorical))
     return rates.join(inside, on=keys, how="left", nulls_equal=True)
@@ -88,6 +83,7 @@ def markedness(
     level: float = 0.95,
     adjust: Adjust = "benjamini_hochberg",
     excluded: Sequence[pl.DataFrame] = (),
+    metrics: Sequence[str] = DEFAULT,
 ) -> pl.DataFrame:
     """Separate the effect of being marked at all from that of the group that is named.
 
@@ -103,6 +99,7 @@ def markedness(
     members: of `members`.
     interval: normal or t, over runs; anything else is taken as t.
     excluded: such as `stats.excluded`: rates of classifiers that have no verdict.
+    metrics: names; those of predictions are passed over.
 
     Returns
     -------
@@ -111,11 +108,11 @@ def markedness(
     types = pl.Schema(schema.MARKEDNESS)
     cells = cells.cast({pl.String: pl.Categorical})
     pairs = cells.filter(pl.col("group") == UNMARKED).select("probe", "attribute").unique()
-    if pairs.is_empty():
+    if pairs.is_empty() or not shares(metrics):
         return pl.DataFrame(schema=types)
     concerned = cells.join(pairs, on=["probe", "attribute"], how="semi", nulls_equal=True)
     table = over_runs(
-        _per_run(concerned, members),
+        _per_run(concerned, members, metrics),
         _EFFECT,
         pl.col("n_templates").min(),
         pl.col("in_mean").first(),
@@ -131,20 +128,18 @@ def markedness(
     )
 
 
-def _per_run(cells: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
+def _per_run(cells: pl.DataFrame, members: pl.DataFrame, metrics: Sequence[str]) -> pl.DataFrame:
     run, names = named_runs(cells)
     cells = cells.with_columns(run=run)
     effects = [
-        _effects(_comparable(template_rates(cells, members, int(label)))).with_columns(
-            rate=pl.lit(rate)
-        )
-        for rate, label in RATES.items()
+        _effects(_comparable(template_rates(cells, members, share))).with_columns(rate=pl.lit(rate))
+        for rate, share in shares(metrics).items()
     ]
     return pl.concat(effects).join(names, on="run").cast({pl.Categorical: pl.String})
 
 
 def _comparable(rates: pl.DataFrame) -> pl.DataFrame:
-    """Each form's mean rate over the templates that all forms have, per run."""
+    """Average each form's rate over the templates that all forms have, per run."""
     rates = rates.with_columns(pl.col("in_mean").fill_null(False))
     extra = pl.col("group").is_in(schema.EXTRA_GROUPS)
     needed = rates.filter(extra | pl.col("in_mean"))
@@ -173,7 +168,7 @@ def _comparable(rates: pl.DataFrame) -> pl.DataFrame:
 
 
 def _effects(values: pl.DataFrame) -> pl.DataFrame:
-    """The four differences in each run, a row each; those that are not defined left out."""
+    """Compute the four differences in each run, a row each, without undefined ones."""
     base = {
         name: pl.col("value").filter(pl.col("group") == name).first().over(_PLACE)
         for name in schema.EXTRA_GROUPS

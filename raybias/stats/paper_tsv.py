@@ -1,4 +1,4 @@
-"""Kohankhaki2024's table of predictions: tab-separated, text unquoted, plain or gzipped.
+"""Read Kohankhaki2024's table of predictions: tab-separated, text unquoted, plain or gzipped.
 
 The format has no template column. For race the templates are found again by
 taking the published terms out of the sentences; for other attributes, or where
@@ -11,15 +11,12 @@ import gzip
 import io
 import re
 import zlib
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
 import polars as pl
 
 from raybias import schema
 from raybias.errors import DataError
-from raybias.storage import split_uri
 
 #: Kohankhaki2024's output columns, without the three accuracies that some of its files add.
 COLUMNS: Final = (
@@ -36,8 +33,8 @@ _RACE_TERMS: Final = (
 )  # fmt: skip
 _RACE_SLOT: Final = rf"(?i)\b(?:an? )?({'|'.join(_RACE_TERMS)})\b"
 
-_PREFIX: Final = "grouped_"
-_UNPREFIXED: Final = ("names_gender",)
+#: Begins the categories of attributes but `names_gender`.
+PREFIX: Final = "grouped_"
 
 
 def read_paper_tsv(data: bytes, *, name: str, where: str) -> pl.DataFrame:
@@ -59,7 +56,7 @@ def read_paper_tsv(data: bytes, *, name: str, where: str) -> pl.DataFrame:
     table = _numbers(_table(_text(data, name, where), where), where)
     known = _PROBE_NAME.match(name)
     runs = ("model", "dataset", "run_id", "category")
-    attribute = pl.col("category").str.strip_prefix(_PREFIX)
+    attribute = pl.col("category").str.strip_prefix(PREFIX)
     place = pl.int_range(pl.len()).over(runs).cast(pl.String).str.zfill(6)
     frame = table.with_columns(
         attribute=attribute,
@@ -78,56 +75,6 @@ def read_paper_tsv(data: bytes, *, name: str, where: str) -> pl.DataFrame:
     return found.with_columns(term=pl.when(pl.col("template_id").is_not_null()).then(term)).select(
         pl.col(column).cast(dtype) for column, dtype in pl.Schema(schema.PREDICTIONS).items()
     )
-
-
-def write_paper_tsv(
-    predictions: pl.DataFrame, path: str | Path, *, num_params: Mapping[str, float] | None = None
-) -> None:
-    """Write predictions in Kohankhaki2024's format, atomically; gzipped where `path` ends in .gz.
-
-    Parameters
-    ----------
-    predictions: schema.PREDICTIONS with a column `text`, the item's sentence.
-    num_params: billions of parameters by model; 0 where it is not given.
-
-    Raises
-    ------
-    DataError: no text column, a text with a tab or line break, or an unparsed prediction,
-        none of which the format can hold.
-    """
-    _writable(predictions, str(path))
-    parameters = pl.col("model").replace_strict(
-        dict(num_params or {}), default=0, return_dtype=pl.Float64
-    )
-    category = pl.when(pl.col("attribute").is_in(_UNPREFIXED)).then("attribute")
-    table = predictions.with_columns(
-        y_true="label",
-        y_pred="pred",
-        category=category.otherwise(pl.lit(_PREFIX) + pl.col("attribute")),
-        num_params=parameters,
-    ).select(COLUMNS)
-    data = table.write_csv(separator="\t", quote_style="never").encode("utf-8")
-    store, name = split_uri(str(path))
-    store.write_bytes(name, gzip.compress(data, mtime=0) if name.endswith(".gz") else data)
-
-
-def _writable(predictions: pl.DataFrame, where: str) -> None:
-    if "text" not in predictions.columns:
-        raise DataError(
-            "the predictions have no text column", where=where, cure="join the items' text first"
-        )
-    broken = predictions.filter(pl.col("text").str.contains("[\t\r\n]").fill_null(True))
-    if broken.height:
-        raise DataError(
-            f"the text of item {broken['item_id'][0]!r} is missing or holds a tab or line break",
-            where=where,
-            cure="the TSV format cannot quote; write Parquet instead",
-        )
-    unread = predictions["pred"].null_count()
-    if unread:
-        raise DataError(
-            f"{unread} predictions have no label", where=where, cure="write Parquet instead"
-        )
 
 
 def _text(data: bytes, name: str, where: str) -> bytes:
@@ -197,7 +144,7 @@ def _refuse(wrong: pl.Series, column: pl.Series, where: str, problem: str) -> No
 
 
 def _templates(frame: pl.DataFrame) -> pl.Series:
-    """The sentence with its race term taken out, where that explains the whole file."""
+    """Take the race term out of each sentence, where that explains the whole file."""
     found = frame.select(
         "model", "dataset", "run_id", "attribute", "group", "label",
         template=pl.when(

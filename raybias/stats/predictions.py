@@ -1,4 +1,4 @@
-"""Reading predictions: our own Parquet, and Kohankhaki2024's TSV, plain or gzipped.
+"""Read predictions: our own Parquet, and Kohankhaki2024's TSV, plain or gzipped.
 
 Every row is checked where it is read, so that a wrong label is named with its
 file and row. It does not know what is computed from the rows.
@@ -71,7 +71,17 @@ def read_predictions(paths: Sequence[str | Path]) -> pl.DataFrame:
     DataError: a missing, unreadable or empty file, a missing column, a label that is not
         0, 1 or 2, an empty group, or one item of a run given twice.
     """
-    predictions = pl.concat(list(pieces(sources(paths), columns=list(_TYPES)))).cast(_TYPES)
+    return join_pieces(sources(paths), where=", ".join(map(str, paths)))
+
+
+def join_pieces(files: Sequence[Source], *, where: str) -> pl.DataFrame:
+    """Read all files into one table (schema.PREDICTIONS).
+
+    Raises
+    ------
+    DataError: as `read_predictions`; `where` names the files.
+    """
+    predictions = pl.concat(list(pieces(files, columns=list(_TYPES)))).cast(_TYPES)
     keys = (*schema.KEYS, "run_id", "item_id")
     repeated = predictions.filter(pl.struct(keys).is_duplicated()).head(1)
     if repeated.height:
@@ -79,14 +89,14 @@ def read_predictions(paths: Sequence[str | Path]) -> pl.DataFrame:
         raise DataError(
             f"item {first['item_id']!r} of run {first['run_id']!r} of {first['model']!r} "
             "is given more than once",
-            where=", ".join(map(str, paths)),
+            where=where,
             cure="give each prediction once, and different probes of one TSV run one by one",
         )
     return predictions
 
 
 def sources(paths: Sequence[str | Path]) -> list[Source]:
-    """The files that paths mean, in order.
+    """List the files that paths mean, in order.
 
     Raises
     ------
@@ -172,7 +182,11 @@ class _Part:
 def _parts(source: Source, columns: Sequence[str]) -> Iterator[_Part]:
     row = 0
     try:
-        with source.store.fs.open_input_file(source.store.path(source.name)) as stream:
+        path = source.store.path(source.name)
+        with (
+            source.store.translating_errors("read", source.name),
+            source.store.fs.open_input_file(path) as stream,
+        ):
             metadata = pq.read_metadata(stream)
             layout = _layout(metadata, source.uri)
             # As dictionaries, texts that repeat are read several times as fast.
@@ -201,7 +215,7 @@ def _is_text(layout: pa.Schema, name: str) -> bool:
 
 
 def _layout(metadata: pq.FileMetaData, where: str) -> pa.Schema:
-    """The columns of a Parquet file, checked."""
+    """Check the columns of a Parquet file."""
     layout = metadata.schema.to_arrow_schema()
     missing = [name for name in _REQUIRED if name not in layout.names]
     if missing:
@@ -231,7 +245,7 @@ def _answered(file: pq.ParquetFile, layout: pa.Schema) -> bool:
 
 
 def _joined(parts: Sequence[_Part]) -> pl.DataFrame:
-    """Parts as one frame, its numbers checked and cast."""
+    """Join parts into one frame, its numbers checked and cast."""
     try:
         table = pa.concat_tables(part.table for part in parts).unify_dictionaries()
         frame = _frame(table, parts[0].columns)
@@ -253,7 +267,11 @@ def _frame(table: pa.Table, columns: Sequence[str]) -> pl.DataFrame:
 
 
 def _unreadable(where: str, error: Exception) -> DataError:
-    return DataError(f"cannot be read as Parquet ({error})", where=where, cure="write it again")
+    return DataError(
+        f"unreadable predictions: cannot be read as Parquet ({error})",
+        where=where,
+        cure="write it again; a study that is run again makes what was deleted",
+    )
 
 
 def _column(name: str, layout: pl.Schema) -> pl.Expr:

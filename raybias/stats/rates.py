@@ -1,52 +1,54 @@
-"""From cells to per-run false positive rates and accuracies.
+"""From cells to the values of metrics per run and group, and to accuracies.
 
 It does not know which groups are compared with which.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import polars as pl
 
 from raybias import schema
-from raybias.schema import Label
-from raybias.stats.cells import RUN_KEYS, summed, without_extras
-
-#: The two reported rates and the class each takes against the rest.
-RATES: Final = {"negative_fpr": Label.NEGATIVE, "positive_fpr": Label.POSITIVE}
+from raybias.stats.cells import RUN_KEYS, without_extras
+from raybias.stats.metric import DEFAULT, VALUES, counted, shares
 
 #: The attribute of an accuracy over all attributes of a probe.
 ALL: Final = "all"
 
 
-def rates(cells: pl.DataFrame) -> pl.DataFrame:
-    """Compute one-vs-rest false positive rates per group and run (Tian2023, Kohankhaki2024).
+def rates(
+    cells: pl.DataFrame,
+    metrics: Sequence[str] = DEFAULT,
+    values: pl.DataFrame | None = None,
+) -> pl.DataFrame:
+    """Compute the metrics per group and run; by default one-vs-rest false positive rates.
 
     Parameters
     ----------
     cells: schema.CELLS.
+    metrics: their names.
+    values: of `run_values`, for the metrics that are of predictions.
 
     Returns
     -------
-    The run keys, attribute, group, rate (a name of `RATES`), false_positives, n_items
-    (FP + TN sentences) and value in [0, 1], null where n_items is 0.
+    The run keys, attribute, group, rate (the metric's name), n_items (the items that count, FP +
+    TN for a false positive rate) and value, null where n_items is 0.
     """
     by = [*RUN_KEYS, "attribute", "group"]
-    counts = summed(cells, [*by, "label", "pred"]).cast({pl.Categorical: pl.String})
-    other = {rate: pl.col("label") != int(label) for rate, label in RATES.items()}
+    cells = cells.cast({pl.String: pl.Categorical})
     tables = [
-        counts.group_by(by)
-        .agg(
-            rate=pl.lit(rate),
-            false_positives=pl.col("n").filter(other[rate] & (pl.col("pred") == int(label))).sum(),
-            n_items=pl.col("n").filter(other[rate]).sum(),
-        )
-        .with_columns(pl.col("rate").cast(pl.String))
-        for rate, label in RATES.items()
+        cells.group_by(by).agg(*counted(share), rate=pl.lit(name))
+        for name, share in shares(metrics).items()
     ]
-    value = pl.when(pl.col("n_items") > 0).then(pl.col("false_positives") / pl.col("n_items"))
-    return pl.concat(tables).with_columns(value=value).sort(*by, "rate")
+    value = pl.when(pl.col("n_items") > 0).then(pl.col("hits") / pl.col("n_items"))
+    found = [
+        table.select(pl.exclude("hits"), value=value).select(VALUES.names()) for table in tables
+    ]
+    more = [] if values is None else [values.filter(pl.col("rate").is_in(list(metrics)))]
+    none = pl.DataFrame(schema=VALUES)
+    return pl.concat([none, *(table.cast(VALUES) for table in (*found, *more))]).sort(*by, "rate")
 
 
 def accuracies(cells: pl.DataFrame) -> pl.DataFrame:
@@ -62,25 +64,21 @@ def accuracies(cells: pl.DataFrame) -> pl.DataFrame:
     (the fewest, where runs differ).
     """
     by = [*RUN_KEYS, "attribute"]
-    counts = summed(without_extras(cells), [*by, "label", "pred"])
-    counts = counts.cast({pl.Categorical: pl.String})
-    right = (pl.col("label") == pl.col("pred")).fill_null(False)
-    apart = counts.group_by(by).agg(
-        n_items=pl.col("n").sum(), right=pl.col("n").filter(right).sum()
-    )
+    cells = without_extras(cells).cast({pl.String: pl.Categorical})
+    apart = cells.group_by(by).agg(*counted(shares(["accuracy"])["accuracy"]))
+    apart = apart.cast({pl.Categorical: pl.String})
     together = (
         apart.filter(pl.col("attribute").n_unique().over("probe") > 1)
         .group_by(RUN_KEYS)
-        .agg(pl.lit(ALL).alias("attribute"), pl.col("n_items", "right").sum())
+        .agg(pl.lit(ALL).alias("attribute"), pl.col("n_items", "hits").sum())
     )
-    keys = [*schema.KEYS, "attribute"]
     last = pl.col("attribute") == ALL
     return (
         # Sorted runs make the float sums the same for any order of the rows.
         pl.concat([apart, together.select(apart.columns)])
-        .with_columns(accuracy=pl.col("right") / pl.col("n_items"))
+        .with_columns(accuracy=pl.col("hits") / pl.col("n_items"))
         .sort(*schema.KEYS, last, "attribute", "run_id")
-        .group_by(keys, maintain_order=True)
+        .group_by(*schema.KEYS, "attribute", maintain_order=True)
         .agg(
             mean=pl.col("accuracy").mean(),
             sd=pl.col("accuracy").std(ddof=1),

@@ -1,4 +1,4 @@
-"""Which groups enter an attribute's mean; a gap means nothing without this list."""
+"""Decide which groups enter an attribute's mean."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def _check_group(attribute: str, group: str, present: Sequence[str], where: str)
 
 
 def _check_each(groups: pl.DataFrame, chosen: Mapping[str, Sequence[str]]) -> None:
-    """The choice for each probe that has the attribute; one that none has is refused too."""
+    """Check the choice for each probe that has the attribute, and that some probe has it."""
     several = groups["probe"].n_unique() > 1
     for attribute, wanted in chosen.items():
         concerned = groups.filter(pl.col("attribute") == attribute)

@@ -1,4 +1,4 @@
-"""What runs must have in common before their rates are averaged, told from a few sums per run.
+"""Check what runs must have in common before their rates are averaged, by a few sums per run.
 
 A run's predictions are reduced to sums of hashes that add up over pieces in any order: of its
 items, of what the items are (label, attribute, group, template, term) and of what was
@@ -56,7 +56,7 @@ def fingerprints(predictions: pl.DataFrame, by: Sequence[str] = RUN_KEYS) -> pl.
 
 
 def merged(prints: pl.DataFrame) -> pl.DataFrame:
-    """The fingerprints of whole runs, of those of their pieces."""
+    """Add up the fingerprints of pieces to those of whole runs."""
     return prints.group_by(RUN_KEYS).agg(pl.col("prompted").any(), pl.col(_SUMS).sum())
 
 
@@ -99,7 +99,7 @@ def checked_runs(
 
 
 def left_out(prints: pl.DataFrame) -> pl.DataFrame:
-    """The prompted runs to leave out: all but the first where every run is the same.
+    """Find the prompted runs to leave out: all but the first where every run is the same.
 
     Parameters
     ----------
@@ -139,7 +139,7 @@ def left_out(prints: pl.DataFrame) -> pl.DataFrame:
 
 
 def _uneven(prints: pl.DataFrame) -> Iterable[str]:
-    """A sentence for each classifier whose runs do not hold the same items."""
+    """Yield a sentence for each classifier whose runs do not hold the same items."""
     sets = prints.group_by(*schema.KEYS, *_ITEMS).agg(pl.col("run_id").sort())
     several = sets.filter(pl.len().over(schema.KEYS) > 1).sort(*schema.KEYS, "n", "run_id")
     for key, part in several.group_by(schema.KEYS, maintain_order=True):

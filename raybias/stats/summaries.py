@@ -41,7 +41,7 @@ def net_significance(gaps: pl.DataFrame) -> pl.DataFrame:
 
 
 def spans(gaps: pl.DataFrame) -> pl.DataFrame:
-    """Largest minus smallest mean gap of a model's reference groups (Kohankhaki2024, Table 4).
+    """Subtract a model's smallest mean gap from its largest (Kohankhaki2024, Table 4).
 
     A span is a maximum of noisy values and so is too large on average; it has no interval.
 
@@ -65,7 +65,7 @@ def spans(gaps: pl.DataFrame) -> pl.DataFrame:
 
 
 def spans_mean(spans: pl.DataFrame) -> pl.DataFrame:
-    """The mean of a classifier's spans over probes, and its rank (Kohankhaki2024, Table 4).
+    """Average a classifier's spans over probes, and rank it (Kohankhaki2024, Table 4).
 
     Returns
     -------
@@ -85,7 +85,7 @@ def spans_mean(spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def extremes(gaps: pl.DataFrame) -> pl.DataFrame:
-    """How often each group is an extreme (Kohankhaki2024, section on the White group).
+    """Count how often each group is an extreme (Kohankhaki2024, section on the White group).
 
     A group is an extreme of a (model, method, dataset, probe) pair when its mean gap is the
     highest or the lowest of the reference groups; among equals the first by name is. Where
@@ -116,7 +116,7 @@ def extremes(gaps: pl.DataFrame) -> pl.DataFrame:
 
 
 def composition(cells: pl.DataFrame) -> pl.DataFrame:
-    """How many sentences each group has, by right label (Kohankhaki2024, Table 5).
+    """Count the sentences of each group, by right label (Kohankhaki2024, Table 5).
 
     The paper's table counts predictions, five runs of each sentence.
 

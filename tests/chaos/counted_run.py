@@ -40,6 +40,8 @@ class CountedScorer(replica._multiplexed(16)):  # type: ignore[misc]
 
 if __name__ == "__main__":
     # A class of this script is sent by value, so that replicas need no path to it.
-    deployment = replica._deployment
-    replica._deployment = lambda plan: lambda _: deployment(plan)(CountedScorer)
+    deployment = replica.scorer_deployment
+    replica.scorer_deployment = lambda *name, **options: (
+        lambda _: deployment(*name, **options)(CountedScorer)
+    )
     main()

@@ -32,7 +32,13 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def ray_cluster() -> Iterator[None]:
+def on_every_node(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all workers import from, as if what is put there were installed on nodes."""
+    return tmp_path_factory.mktemp("installed")
+
+
+@pytest.fixture(scope="session")
+def ray_cluster(on_every_node: Path) -> Iterator[None]:
     """A cluster of this machine's CPUs, four at least, that ends with the session.
 
     Four CPUs are four slots, not four cores: tests compute on one thread each.
@@ -41,15 +47,17 @@ def ray_cluster() -> Iterator[None]:
 
     # Socket paths of Ray must stay short; pytest's own temporary folders are too deep.
     folder = tempfile.mkdtemp(prefix="rb", dir="/tmp")
-    ray.init(
-        address="local",
-        num_cpus=4,
-        _temp_dir=folder,
-        log_to_driver=False,
-        logging_level="ERROR",
-        object_store_memory=256 * 2**20,
-        _system_config={"metrics_report_interval_ms": 1000},
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(on_every_node), prepend=os.pathsep)
+        ray.init(
+            address="local",
+            num_cpus=4,
+            _temp_dir=folder,
+            log_to_driver=False,
+            logging_level="ERROR",
+            object_store_memory=256 * 2**20,
+            _system_config={"metrics_report_interval_ms": 1000},
+        )
     try:
         with connected():
             yield

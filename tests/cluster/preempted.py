@@ -52,6 +52,7 @@ def main() -> None:
     from raybias.config import load_study
     from raybias.planning.inventory import assumed
     from raybias.planning.plan import plan
+    from raybias.planning.prepared import PreparedStudy
     from raybias.runtime.progress import Reporter
     from raybias.runtime.tune.driver import tune
     from raybias.storage import Store
@@ -66,9 +67,10 @@ def main() -> None:
     ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
     try:
         threading.Thread(target=drain, args=(cluster, out), daemon=True).start()
-        made = plan(study, assumed("cpus=2,memory=16GiB"))
+        prepared = PreparedStudy.of(study)
+        made = plan(prepared, assumed("cpus=2,memory=16GiB"))
         reporter = Reporter(Console(width=200))
-        tune(study, study.backbones[0], study.training[0], made, Store(out), reporter=reporter)
+        tune(prepared, study.backbones[0], study.training[0], made, Store(out), reporter=reporter)
     finally:
         ray.shutdown()
         cluster.shutdown()

@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tiny import save_model, texts
 
 from raybias import config, methods
-from raybias.engine.adapters.prompt_files import load_soft_prompt, save_soft_prompt
+from raybias.engine.adapters.soft_prompt import load_soft_prompt, save_soft_prompt
 from raybias.engine.backbone import load_backbone
 from raybias.engine.scoring.label_scorer import LabelScorer
 from raybias.engine.verbalizer import verbalizer_ids
@@ -186,10 +186,10 @@ def test_killed_replica_and_broken_files_are_made_good(
         if not killed:
             # The one that works by now, held first, so that requests are at it when it dies.
             found = map(psutil.Process, replicas_of("raybias-test"))
-            replica = max(found, key=lambda each: each.cpu_times().user)
-            replica.suspend()
+            working = max(found, key=lambda each: each.cpu_times().user)
+            working.suspend()
             time.sleep(0.5)
-            replica.kill()
+            working.kill()
             killed = True
     assert killed
     assert retries <= replica.REQUESTS_PER_REPLICA

@@ -23,7 +23,7 @@ from ray import serve
 from tiny import save_model, texts
 
 from raybias import config, methods
-from raybias.engine.adapters.prompt_files import save_soft_prompt
+from raybias.engine.adapters.soft_prompt import save_soft_prompt
 from raybias.engine.backbone import load_backbone
 from raybias.engine.scoring.label_scorer import LabelScorer
 from raybias.engine.verbalizer import verbalizer_ids
@@ -49,7 +49,7 @@ def finished(folder: Path, model: Path) -> tuple[Store, dict[str, np.ndarray]]:
         name="served", backbones=(spec,), methods=(method,), training=(training,), probes=(probe,)
     )
     store = Store(folder)
-    begin(store, make_record(study.resolve(), {}, command="test"))
+    begin(store, make_record(study, {}, command="test"))
     backbone = load_backbone(spec)
     scorer = LabelScorer(backbone, verbalizer_ids(backbone.tokenizer, study.verbalizer.words()))
     rows, expected = [], {}

@@ -25,13 +25,12 @@ from safetensors.torch import load_file
 
 from raybias.config import Study, load_study
 from raybias.engine.adapters.tuning import PackedTuner
-from raybias.engine.backbone import load_tokenizer
 from raybias.engine.context import ModelContext
 from raybias.errors import WorkFailed
 from raybias.methods.selection import hyper_parameter_grid
 from raybias.planning.inventory import assumed
 from raybias.planning.plan import plan
-from raybias.probes import training_sentences
+from raybias.planning.prepared import PreparedStudy
 from raybias.runtime.progress import Reporter
 from raybias.runtime.tune.driver import tokenise, trials_of, tune
 from raybias.storage import Store
@@ -82,8 +81,11 @@ def study_file(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 def tuned(study: Study, out: Path, said: io.StringIO | None = None) -> list[dict[str, Any]]:
     reporter = Reporter(Console(file=said or io.StringIO(), width=200))
-    made = plan(study, assumed("cpus=4,memory=16GiB"))
-    return tune(study, study.backbones[0], study.training[0], made, Store(out), reporter=reporter)
+    prepared = PreparedStudy.of(study)
+    made = plan(prepared, assumed("cpus=4,memory=16GiB"))
+    return tune(
+        prepared, study.backbones[0], study.training[0], made, Store(out), reporter=reporter
+    )
 
 
 def prompts_of(out: Path) -> dict[str, torch.Tensor]:
@@ -112,7 +114,7 @@ def alone(study_file: Path) -> dict[str, torch.Tensor]:
     torch.set_num_threads(1)
     study = load_study(study_file)
     spec, training, method = study.backbones[0], study.training[0], study.methods[0]
-    tokens = tokenise(load_tokenizer(spec), training_sentences(training), method)
+    tokens = tokenise(PreparedStudy.of(study).text(method, spec), training.name, method)
     trainer = method.trainer(ModelContext(spec, study.verbalizer.words()))
     trials = trials_of(
         spec,

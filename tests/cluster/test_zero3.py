@@ -155,13 +155,12 @@ def _readings(model: Path, out: Path) -> Iterator[Reading]:
         (PairScore(scores=("prepend", "sum")), "pairs"),
         (prompt, "mine"),
     ):
-        resolved = method.resolve("strict")
         run = {"run_id": "r", "model": "tiny", "method": method.kind, "dataset": "none"}
-        stored = replace(resolved.output(), folder=method.kind)
+        stored = replace(method.output(), folder=method.kind)
         shards = shards_of([run], {probe: len(texts)}, 4, stored)
         yield Reading(
             spec=spec,
-            method=resolved,
+            method=method,
             words=LABELS,
             out=str(out),
             shards=tuple(shards),
@@ -183,9 +182,7 @@ def _factors(model: Path | str, sharding: Any) -> dict[str, torch.Tensor]:
     """The factors and head of the second of two runs, after a few steps."""
     from raybias.engine.adapters.tuning import PackedTuner, TokenSet, Trial
 
-    method = Lora(
-        rank=2, seeds=(1, 2), keep=1, batch_size=4, eval_every=3, max_steps=STEPS
-    ).resolve("strict")
+    method = Lora(rank=2, seeds=(1, 2), keep=1, batch_size=4, eval_every=3, max_steps=STEPS)
     spec = Backbone(id=str(model), dtype="float32", bos="prepend")
     trainer = method.trainer(ModelContext(spec, LABELS, sharding=sharding))
     rows = tuple((1, 5 + n % 30, 6 + n % 7, *[7] * (n % 5)) for n in range(24))
@@ -202,7 +199,7 @@ def _refusing_rank(rank: int, port: int, model: str, out: str) -> None:
     from raybias.runtime.zero3 import Zero3
 
     spec = Backbone(id=model, dtype="float32", bos="prepend")
-    method = SoftPrompt(prompt_length=2).resolve("strict")
+    method = SoftPrompt(prompt_length=2)
     with pytest.raises(ModelError, match="its checkpoint lacks") as refused:
         method.trainer(ModelContext(spec, LABELS, sharding=Zero3("float32", torch.device("cpu"))))
     (Path(out) / f"{rank}.txt").write_text(str(refused.value))

@@ -9,6 +9,7 @@ import ray
 from raybias.config import load_study
 from raybias.planning.inventory import assumed
 from raybias.planning.plan import plan
+from raybias.planning.prepared import PreparedStudy
 from raybias.runtime.tune.driver import tune
 from raybias.storage import Store
 
@@ -23,8 +24,9 @@ def main() -> None:
         logging_level="ERROR",
         object_store_memory=256 * 2**20,
     )
-    made = plan(study, assumed("cpus=2,memory=16GiB"))
-    tune(study, study.backbones[0], study.training[0], made, Store(out))
+    prepared = PreparedStudy.of(study)
+    made = plan(prepared, assumed("cpus=2,memory=16GiB"))
+    tune(prepared, study.backbones[0], study.training[0], made, Store(out))
     ray.shutdown()
 
 

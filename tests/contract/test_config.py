@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+import raybias
 from raybias.config import load_study
 from raybias.errors import BadInput, ConfigError, PlanError
+from raybias.methods import EarlyStop
 
 STUDY = {
     "name": "mine",
@@ -307,3 +309,44 @@ def test_errors_travel_between_processes() -> None:
     assert str(again) == str(error) == "plan: 9 GPUs are needed; take fewer"
     assert isinstance(again, BadInput)
     assert again.exit_code == 2
+
+
+def test_a_study_from_python_takes_its_profiles_defaults() -> None:
+    parts = {
+        "name": "mine",
+        "backbones": (raybias.Backbone(id="gpt2"),),
+        "methods": (
+            raybias.Lora(rank=4),
+            raybias.Full(early_stop=EarlyStop(window=3)),
+            raybias.SoftPrompt(restore_best=True),
+        ),
+        "training": (raybias.TrainingSet(source="planted"),),
+        "probes": (raybias.Probe(source="planted"),),
+    }
+    paper = raybias.Study(**parts, profile="paper")
+    lora, full, prompt = paper.methods
+    assert (lora.kind, lora.rank, lora.select, lora.validation_rows) == ("lora", 4, "test", 408)
+    assert (full.early_stop.window, full.early_stop.stored, full.eval_every) == (3, 4, 5)
+    assert prompt.restore_best, "what was set stays"
+    # Only what was set goes into a study of another profile.
+    strict = raybias.Study(**{**dict(paper), "profile": "strict"})
+    assert strict == raybias.Study(**parts)
+    assert raybias.Lora() == raybias.Lora.under("strict") != raybias.Lora.under("paper")
+
+
+def test_null_leaves_an_option_to_the_profile(tmp_path: Path) -> None:
+    given = {"kind": "lora", "eval_every": None, "batch_size": 2}
+    (method,) = load_study(write(tmp_path, methods=[given]), profile="paper").methods
+    assert (method.eval_every, method.validation_rows) == (5, 102)
+    wrong = write(tmp_path, methods=[{**given, "batch_size": "x"}])
+    with pytest.raises(ConfigError, match=r"methods.0.batch_size: Input .* \(got 'x'\)$"):
+        load_study(wrong, profile="paper")
+
+
+def test_the_schema_says_what_each_profile_decides() -> None:
+    defined = raybias.Study.model_json_schema()["$defs"]
+    said = defined["Lora"]["properties"]["validation_rows"]["description"]
+    assert said.endswith("0 takes them all. Default: paper 51 batches, strict 0.")
+    assert defined["Statistics"]["properties"]["interval"]["description"].endswith(
+        "Default: paper normal, strict t."
+    )

@@ -1,4 +1,4 @@
-"""A method of another package is found by its entry point and needs no other room to know it."""
+"""A package adds a probe, a pair probe, a style and a method; no other room has to know them."""
 
 from __future__ import annotations
 
@@ -7,63 +7,106 @@ import subprocess
 import sys
 from pathlib import Path
 
-DOCS = Path(__file__).parents[2] / "docs" / "extending.md"
+import extension
+import pytest
 
-#: What a driver, a planner and a replica do with a method, without Ray.
+from raybias.errors import ConfigError
+from raybias.registry import Registry, probes
+
+#: What a driver, a planner and a replica do with them, without Ray.
 SCRIPT = """
 import sys
 import polars as pl
-from raybias import stats
-from raybias.config import parse_study
+from raybias import Study, registry, stats
+from raybias.config import load_study, parse_study
 from raybias.engine.context import ModelContext
 from raybias.methods.prediction import Shard
-from raybias.probes import probe_items
-from raybias.planning.preflight import check_inputs
 from raybias.planning.costs import Machine, costs_of
 from raybias.planning.inventory import assumed
 from raybias.planning.plan import plan
+from raybias.planning.preflight import check_inputs
+from raybias.planning.prepared import PreparedStudy
 from raybias.schema import ITEMS
+from raybias.stats.pairs.outcomes import style_order
 from raybias.storage import Store
 
-content = {
-    "name": "counted",
-    "backbones": [{"id": "planted", "dtype": "float32"}],
-    "methods": [{"kind": "lexicon", "bad": ["awful"], "good": ["brilliant"]}],
-    "probes": [{"source": "planted"}],
-}
-study = parse_study(content).resolve()
+study = load_study(sys.argv[1])
 assert parse_study(study.model_dump(mode="json")) == study
-items = {"planted": probe_items(study.probes[0])}
-check_inputs(study, items, {})
-made = plan(study, assumed("cpus=4,memory=8GiB"))
-assert costs_of(study, made, Machine(1.0)).hours == 0
-(method,) = study.methods
-(run,) = method.untrained_runs(study.backbones[0], None, ())
-predictor = method.predictor(ModelContext(study.backbones[0], ()), Store(sys.argv[1]))
-table = items["planted"].select(ITEMS.names).to_arrow().cast(ITEMS)
-shard = Shard("planted", run.run_id, "planted", "lexicon", "none", 0, len(table), "predictions")
+prepared = PreparedStudy.of(study)
+check_inputs(prepared)
+made = plan(prepared, assumed("cpus=4,memory=8GiB"))
+items = prepared.data.items
+lexicon = study.methods[0]
+assert costs_of(prepared, made, Machine(1.0)).hours < 1
+(run,) = lexicon.untrained_runs(study.backbones[0], None, ())
+predictor = lexicon.predictor(ModelContext(study.backbones[0], ()), Store(sys.argv[2]))
+table = items["clerks"].select(ITEMS.names).to_arrow().cast(ITEMS)
+shard = Shard("clerks", run.run_id, "planted", "lexicon", "none", 0, len(table), "predictions")
 rows = pl.DataFrame(predictor.table(predictor.load(run.run_id), shard, table).table)
 assert rows["pred"].n_unique() > 1
-print(stats.gaps(stats.cells(rows))["gap"].is_not_null().any())
+assert stats.gaps(stats.cells(rows))["gap"].is_not_null().any()
+pairs = items["clerk_pairs"].filter(style="shouted")
+assert pairs["sent_more"][0] == "THE OLD CLERK WAS AWFUL AT WORK TODAY."
+order = style_order(pl.Series(["shouted", "by hand", "question_answer", "original"]))
+assert order == ["original", "question_answer", "shouted", "by hand"]
+listed = Study.model_json_schema()["$defs"]
+assert "clerks" in listed["Probe"]["properties"]["source"]["enum"]
+assert "shouted" in listed["Styles"]["properties"]["names"]["items"]["enum"]
+print("done")
 """
 
 
-def test_a_package_adds_a_method_in_one_file(tmp_path: Path) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", DOCS.read_text("utf-8"), flags=re.S)
-    (tmp_path / "counting.py").write_text(code)
-    facts = tmp_path / "counting-1.0.dist-info"
-    facts.mkdir()
-    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: counting\nVersion: 1.0\n")
-    (facts / "entry_points.txt").write_text("[raybias]\nlexicon = counting\n")
-    paths = ":".join([str(tmp_path), *filter(None, sys.path)])
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(tmp_path / "out")],
+def in_package(folder: Path, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", script, *arguments],
         capture_output=True,
         text=True,
         check=False,
-        env={"PYTHONPATH": paths, "HOME": str(tmp_path)},
+        env={"PYTHONPATH": ":".join([str(folder), *filter(None, sys.path)]), "HOME": str(folder)},
     )
-    assert (done.returncode, done.stdout.strip()) == (0, "True"), done.stderr
+
+
+@pytest.mark.long
+def test_a_package_adds_one_of_each_kind(tmp_path: Path) -> None:
+    extension.install(tmp_path / "installed")
+    (tmp_path / "clerks.yaml").write_text(extension.study())
+    done = in_package(
+        tmp_path / "installed", SCRIPT, str(tmp_path / "clerks.yaml"), str(tmp_path / "out")
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "done"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (
+            "import absent",
+            "raybias: my_package: its entry point broken = broken cannot be imported",
+        ),
+        (
+            "from raybias.registry import probe\n@probe('regard', about='')\ndef mine(a, b): ...",
+            "two probes have the name 'regard': raybias.probes.templates.race_templates",
+        ),
+    ],
+)
+def test_a_package_that_cannot_be_used_is_one_line(tmp_path: Path, code: str, message: str) -> None:
+    (tmp_path / "broken.py").write_text(code)
+    extension.list_entry_points(tmp_path, {"broken": "broken"})
+    call = "import sys; from raybias.cli import main; sys.argv = ['raybias', 'probes', 'list']"
+    done = in_package(tmp_path, f"{call}; sys.exit(main())")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert message in done.stderr
+
+
+def test_a_name_is_taken_once_and_what_is_defined_again_replaces_itself() -> None:
+    registry: Registry[int] = Registry("number", "raybias.methods")
+    registry.add("one", 1, origin=("notebook", "one"))
+    registry.add("one", 2, origin=("notebook", "one"))
+    assert registry["one"] == 2
+    with pytest.raises(ConfigError, match=r"two numbers have the name 'one': notebook.one and x.y"):
+        registry.add("one", 3, origin=("x", "y"))
+    with pytest.raises(ConfigError, match=r"no probe 'amazn'; choose from amazon, file"):
+        probes.check("amazn")
 
 
 def test_no_room_asks_which_kind_of_method_it_holds() -> None:

@@ -146,6 +146,7 @@ def write_study(place: Path, data: bytes) -> Path:
     return place / "study.yaml"
 
 
+@pytest.mark.long
 def test_what_is_whole_is_taken(tmp_path: Path) -> None:
     """The fuzz begins at input that passes every check."""
     study = write_study(tmp_path, yaml.safe_dump(STUDY).encode())

@@ -1,63 +1,211 @@
-"""What others build on: public names, commands and their options, table columns, imports."""
+"""What others build on, both ways: names, commands, study fields, columns, OUT, imports."""
 
 from __future__ import annotations
 
+import inspect
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import typer
+from documents import ROOT, blocks
 from typer.testing import CliRunner
 
 import raybias
 from raybias import schema
 from raybias.cli import app
 
+STUDY = {"--set", "--limit", "--profile"}
+RAY = {"--address", "--debug"}
+PAIRS = {"--data", "--attribute", "--style", "--styled", "--evidential", "--question", "--seed"}
 COMMANDS = {
-    "run": {"--out", "--set", "--limit", "--profile", "--address", "--debug"},
+    "run": {"STUDY.yaml", "--out", *STUDY, *RAY},
     "plan": {
-        *("--out", "--set", "--limit", "--profile", "--address", "--assume"),
+        *("STUDY.yaml", "--out", *STUDY, "--address", "--assume"),
         *("--peak-tflops", "--utilisation"),
     },
-    "demo": {"--out", "--address", "--debug"},
-    "doctor": {"--address", "--out"},
-    "gaps": {"--out", "--profile", "--interval", "--reference"},
-    "pairs": {"--out", "--profile", "--scale", "--margin", "--size"},
-    "report": {"--profile"},
-    "serve": {"--host", "--port", "--token-file", "--model", "--max-queued", "--timeout"},
+    "demo": {"--out", *RAY},
+    "doctor": {"--address", "--out", "--hub", "--no-hub"},
+    "gaps": {"FILES", "--out", "--profile", "--interval", "--reference", "--metric"},
+    "pairs": {"FILES", "--out", "--profile", "--scale", "--margin", "--size"},
+    "report": {"OUT", "--profile", "--corpus"},
+    "corpus": {
+        *("SOURCE", "--probe", "--out", "--data", "--attribute", "--text-column", "--split"),
+        *RAY,
+    },
+    "serve": {
+        *("OUT", "--host", "--port", "--token-file", "--model", "--replicas", "--max-queued"),
+        *("--max-texts", "--timeout", *RAY),
+    },
+    "schema": {"--out"},
     "probes list": set(),
-    "probes write": {"--attribute", "--data", "--out"},
+    "probes write": {"NAME", "--out", "--unmarked", *PAIRS},
+    "probes unmarked": {"NAME", "--data", "--attribute"},
     "data list": set(),
-    "data check": set(),
-    "data download": set(),
+    "data check": {"DIR", "--name"},
+    "data download": {"NAME", "--out", "--mirror"},
+    "annotate export": {"NAME", "--out", *PAIRS},
+    "annotate import": {"SHEET", "FILES", "--out"},
+}
+FUNCTIONS = {
+    "check_data": ("folder", "name"),
+    "corpus_counts": ("source", "probe", "text_column", "split", "address"),
+    "data_sets": (),
+    "demo": ("out", "address", "command"),
+    "doctor": ("address", "out", "hub"),
+    "download_data": ("name", "out", "mirror", "on_file"),
+    "gaps": ("files", "profile", "interval", "reference_groups", "metrics", "out"),
+    "load_study": ("path", "overrides", "profile", "limit"),
+    "open": ("out",),
+    "pair_items": ("probe", "styles", "files", "options", "seed"),
+    "pairs": ("files", "profile", "scale", "margin", "sizes", "out"),
+    "plan": ("study", "out", "address", "assume", "peak_tflops", "utilisation"),
+    "probe_items": ("probe",),
+    "run": ("study", "out", "address", "command"),
+    "serve": ("out", "options"),
+    "study_schema": (),
+    "write_report": ("out", "profile", "corpus"),
+}
+RESULTS = {
+    *("study", "out", "report", "tables", "table", "gaps", "accuracy", "answers", "runs"),
+    *("pairs", "predictions"),
+}
+SECTIONS = {
+    "Study": {
+        *("name", "profile", "backbones", "methods", "training", "probes", "pairs", "styles"),
+        *("verbalizer", "statistics", "resources", "tracking", "limit"),
+    },
+    "Backbone": {"id", "name", "revision", "dtype", "bos"},
+    "TrainingSet": {
+        *("source", "name", "data", "revision", "labels", "text_column", "label_column"),
+    },
+    "Probe": {
+        *("source", "name", "data", "attributes", "reference_groups", "unmarked", "placeholders"),
+    },
+    "PairProbe": {"source", "name", "data", "kinds"},
+    "Styles": {"names", "options", "files", "rewriting", "seed"},
+    "StyleOptions": {"evidential", "evidential_comma", "evidential_case", "question"},
+    "Rewriting": {
+        *("model", "revision", "dtype", "instruction", "candidates", "temperature", "top_k"),
+        *("top_p", "max_length", "adequacy", "paired"),
+    },
+    "Adequacy": {"model", "revision", "dtype", "kind", "threshold"},
+    "Verbalizer": {"negative", "neutral", "positive"},
+    "Statistics": {"interval", "level", "adjust", "bootstrap_draws", "bootstrap_seed", "metrics"},
+    "Resources": {
+        *("train_workers", "cpus_per_worker", "gpus_per_worker", "shard", "replicas_min"),
+        *("replicas_max", "rows_per_shard", "tokens_per_batch", "max_failures"),
+        *("max_preemptions", "memory_per_device", "nodes"),
+    },
+    "NodeKind": {"count", "cpus", "memory", "gpus", "gpu_memory", "gpu"},
+    "Tracking": {"mlflow", "wandb"},
+}
+TUNED = {
+    *("learning_rates", "weight_decay", "weight_decays", "stop_windows", "sweep_seeds"),
+    *("batch_size", "eval_every", "validation_rows", "early_stop", "max_steps", "restore_best"),
+    *("select", "seeds", "keep", "allow_failed"),
+}
+FINETUNED = {
+    *("head", "template", "label_words", "epochs", "betas", "eps", "schedule", "warmup", "clip"),
+}
+PROMPTED = {"template", "seeds", "temperature", "answer_tokens", "unparsed"}
+METHODS = {
+    "soft_prompt": {*TUNED, "prompt_length", "init", "init_std", "append_eos"},
+    "lora": {*TUNED, *FINETUNED, "preset", "rank", "alpha", "dropout", "target"},
+    "full": {*TUNED, *FINETUNED, "dropout_after_first_eval"},
+    "zero_shot": PROMPTED,
+    "few_shot": {*PROMPTED, "demonstration", "shots_per_label", "shot_order"},
+    "cot": {*PROMPTED, "conclusion", "reasoning_tokens"},
+    "pair_score": {"scores", "eps"},
+    "coreference": {"answer_tokens"},
+}
+#: Of an OUT with every kind of work; tests/cluster/test_readme.py holds README's tree to a run.
+OUT = {
+    *("study.yaml", "items", "styled", "adapters", "prompts", "runs.parquet", "pair_scores"),
+    *("coreference", "predictions", "tables", "figures", "results.json", "train", "report.html"),
 }
 
 
 def test_the_public_names() -> None:
-    assert sorted(raybias.__all__) == [
-        *("Backbone", "BadInput", "ChainOfThought", "Coreference", "FewShot", "Full", "Lora"),
+    classes = {
+        *("Backbone", "BadInput", "ChainOfThought", "Coreference", "FewShot", "Full", "Ia3"),
+        "Lora",
         *("PairProbe", "PairScore", "Probe", "RaybiasError", "Results", "SoftPrompt", "Study"),
         *("TrainingSet", "WorkFailed", "ZeroShot"),
-        "gaps",
-        "load_study",
-        "open",
-        "plan",
-        "probe_items",
-        "run",
-        "write_report",
-    ]
+    }
+    assert {*raybias.__all__} == classes | {*FUNCTIONS}
     for name in raybias.__all__:
         assert getattr(raybias, name).__doc__
+    for name, parameters in FUNCTIONS.items():
+        assert tuple(inspect.signature(getattr(raybias, name)).parameters) == parameters, name
+    assert {name for name in dir(raybias.Results) if not name.startswith("_")} == RESULTS
+
+
+def commands(group: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Every command of a Typer app with its words."""
+    for name, command in group.commands.items():
+        words = f"{place} {name}".strip()
+        if hasattr(command, "commands"):
+            yield from commands(command, words)
+        else:
+            yield words, command
+
+
+def test_the_commands_and_their_options() -> None:
+    found = dict(commands(typer.main.get_command(app)))
+    assert {*found} == {*COMMANDS}
+    for name, command in found.items():
+        words = {
+            word
+            for each in command.params
+            for word in (
+                (*each.opts, *each.secondary_opts)
+                if each.param_type_name == "option"
+                else (each.metavar or each.name.upper(),)
+            )
+        }
+        assert words - {"--help"} == COMMANDS[name], name
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help_and_its_options(command: str) -> None:
+def test_every_command_has_help(command: str) -> None:
     result = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}).invoke(
         app, [*command.split(), "--help"]
     )
     assert result.exit_code == 0
-    options = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", result.stdout))
-    assert options >= COMMANDS[command]
+    assert re.search(r"^ *[A-Z][a-z].*[.,;:]", result.stdout, flags=re.M)
+
+
+def test_the_fields_of_a_study() -> None:
+    sections = raybias.study_schema()["$defs"]
+    sections["Study"] = raybias.study_schema()
+    sections["Backbone"] = sections["Backbone"]["anyOf"][1]
+    for name, fields in SECTIONS.items():
+        assert {*sections[name]["properties"]} == fields, name
+        for field in sections[name]["properties"].values():
+            assert field["description"], name
+    kinds = {
+        section["properties"]["kind"]["const"]: {*section["properties"]}
+        for section in sections.values()
+        if "const" in section.get("properties", {}).get("kind", {})
+    }
+    own = {*METHODS}
+    assert own <= {*kinds}
+    assert {kind: kinds[kind] - {"kind", "name", "backbones"} for kind in own} == METHODS
+
+
+def test_the_layout_of_an_out_is_in_the_readme() -> None:
+    (tree,) = (b for b in blocks(ROOT / "README.md") if b.text.startswith("study.yaml"))
+    listed = {
+        name.rstrip("/").split("/")[0]
+        for line in tree.text.splitlines()
+        if not line.startswith(" ")
+        for name in re.findall(r"[a-z_]+(?:\.[a-z]+|/\S*)", line.split("  ")[0])
+    }
+    assert listed == OUT
 
 
 def test_the_columns_that_others_read() -> None:

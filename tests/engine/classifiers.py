@@ -50,14 +50,19 @@ def save(kind: str, folder: Path) -> Path:
 
 def load(kind: str, folder: Path, method: Finetuned) -> Classifier:
     """A random classifier of `kind`, through the code that loads real ones."""
-    path = folder / kind
-    spec = Backbone(id=str(path if path.exists() else save(kind, path)), bos="prepend")
+    spec = spec_of(kind, folder / kind)
     return load_classifier(spec, method, LABELS, device=torch.device("cpu"), dtype="float32")
+
+
+def spec_of(kind: str, path: Path) -> Backbone:
+    """A random model of `kind` in `path`, saved where it is not there yet."""
+    folder = path if path.exists() else save(kind, path)
+    return Backbone(id=str(folder), bos="prepend", dtype="float32")
 
 
 def token_set(classifier: Classifier, count: int, *, seed: int) -> TokenSet:
     """Sentences of `count` rows with labels that depend on a word of theirs."""
-    rows = classifier.encode(backbones.sentences(count, seed=seed))
+    rows = classifier.encoder.encode(backbones.sentences(count, seed=seed))
     return TokenSet(tuple(map(tuple, rows)), tuple(row[-1] % 3 for row in rows))
 
 

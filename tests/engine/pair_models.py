@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,12 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
 from raybias.config import Backbone
+from raybias.engine.scoring.pair_rules import PairScore, preference
 
 #: Their tokenizers add a begin token by themselves.
 BEGINNING = ("opt", "llama")
+#: How far float32 scores of one sentence are apart at most, relative, in different batches.
+TOLERANCE = 1e-5
 VOCABULARY = [*backbones.VOCABULARY, "<s>", "<mask>"]
 
 
@@ -150,3 +154,24 @@ def textbook(path: str, *, masked: bool) -> Textbook:
     """The textbook of a saved model."""
     auto = transformers.AutoModelForMaskedLM if masked else transformers.AutoModelForCausalLM
     return Textbook(path, auto)
+
+
+def inside_tolerance(
+    score: str, pairs: Iterable[PairScore], *, relative: float = TOLERANCE, eps: float = 0.0
+) -> int:
+    """How many pairs are so close that rounding could decide them otherwise.
+
+    Counted are pairs whose preference changes when each score moves against the other by the
+    share `relative` of itself; true ties are among them.
+    """
+    count = 0
+    for each in pairs:
+        if each.more is None or each.less is None:
+            continue
+        step_more, step_less = relative * abs(each.more), relative * abs(each.less)
+        moved = {
+            preference(score, each.more + sign * step_more, each.less - sign * step_less, eps=eps)
+            for sign in (-1, 1)
+        }
+        count += moved != {each.preference}
+    return count

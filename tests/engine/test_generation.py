@@ -281,7 +281,7 @@ def test_an_opening_is_computed_once(
         read.clear()
         generator.generate(rows, keys(rows), sampling=sampling(model), max_new_tokens=1)
         assert read == expected
-    assert generator.opening.tokens == tuple(shared)
+    assert generator.prefix.tokens == tuple(shared)
 
 
 def test_windows_are_respected(tmp_path: object) -> None:

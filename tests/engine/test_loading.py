@@ -40,12 +40,12 @@ def masked(folder: Path) -> object:
 
 
 def tokens(folder: Path) -> object:
-    method = Lora(head="label_tokens").resolve("strict")
+    method = Lora(head="label_tokens")
     return load_classifier(spec(folder), method, LABELS, device=CPU, dtype="float32")
 
 
 def head(folder: Path) -> Classifier:
-    method = Full(head="classification").resolve("strict")
+    method = Full(head="classification")
     return load_classifier(spec(folder), method, LABELS, device=CPU, dtype="float32")
 
 

@@ -11,7 +11,8 @@ import torch
 import transformers
 from torch.nn.functional import cross_entropy
 
-from raybias.engine.adapters.lora import LoraTrainer, head_modules, target_layers
+from raybias.engine.adapters.lora import LoraTrainer
+from raybias.engine.adapters.packed_layers import head_modules, target_layers
 from raybias.engine.adapters.schedule import batch_of_step
 from raybias.engine.adapters.tuning import PackedTuner, TokenSet, Trial
 from raybias.errors import ModelError
@@ -153,6 +154,7 @@ def test_peft_opens_an_adapter_and_gives_the_same_logits(kind: str, tmp_path: Pa
     torch.testing.assert_close(expected_NL, logits_NL, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.long
 def test_dropout_depends_on_neither_pack_nor_budget(tmp_path: Path) -> None:
     method = METHOD.model_copy(update={"dropout": 0.3})
     both = classifiers.finished(tuner("opt", tmp_path, [unit(1), unit(2)], method, budget=100))

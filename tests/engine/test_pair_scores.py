@@ -26,7 +26,6 @@ from raybias.engine.scoring.pair_rules import (
     MASKED,
     PairScore,
     align,
-    inside_tolerance,
     preference,
 )
 from raybias.engine.scoring.pair_scores import PairScorer, check_scores, pair_loader
@@ -72,8 +71,9 @@ def check(
             assert own == PairScore(None, None, None)
             continue
         assert (own.more, own.less) == pytest.approx(expected, rel=1e-5)
-        if not inside_tolerance(score, [PairScore(*expected, preference(score, *expected))]):
-            assert own.preference == preference(score, *expected)
+        textbook = PairScore(*expected, preference(score, *expected))
+        if not pair_models.inside_tolerance(score, [textbook]):
+            assert own.preference == textbook.preference
 
 
 def near(one: PairScore, two: PairScore) -> bool:
@@ -96,15 +96,16 @@ def test_scores_are_the_textbooks(kind: str, load: Load) -> None:
         assert {0, 1} <= set(decided)
     if kind in ("bloom", "cohere"):
         # ALiBi takes no tree; Cohere scales its logits after the head.
-        assert own.record()["packed"] is (kind == "cohere")
-        assert own.record()["head_in_chunks"] is (kind == "bloom")
+        assert own.pairs.scorer.reader.packs is (kind == "cohere")
+        assert (own.pairs.scorer.reader.head is not None) is (kind == "bloom")
     elif kind in CAUSAL_KINDS:
-        assert own.record()["packed"]
-        assert own.record()["head_in_chunks"]
+        assert own.pairs.scorer.reader.packs
+        assert own.pairs.scorer.reader.head is not None
     else:
-        assert own.record()["head_at_masks_only"]
+        assert own.pairs.scorer.head_alone
 
 
+@pytest.mark.long
 def test_scores_of_a_trained_model_are_the_textbooks(shared: Path, tmp_path: Path) -> None:
     path = stories.convert(shared / "models" / "stories260K", tmp_path / "stories")
     with (shared / "data/crows_pairs/crows_pairs_anonymized.csv").open(encoding="utf-8") as file:
@@ -131,10 +132,10 @@ def test_decisions_do_not_depend_on_company(kind: str, load: Load) -> None:
         for score, each in found.items():
             own = [expected[score][n] for n in places]
             # True ties of `shared`: the words after the common opening are the other's own.
-            assert inside_tolerance(score, expected[score]) < len(PAIRS) / 4
+            assert pair_models.inside_tolerance(score, expected[score]) < len(PAIRS) / 4
             for one, two in zip(each, own, strict=True):
                 assert near(one, two)
-                if not inside_tolerance(score, [two]):
+                if not pair_models.inside_tolerance(score, [two]):
                     assert one.preference == two.preference
 
 
@@ -177,7 +178,7 @@ def test_equal_scores_tie_however_rows_are_cut(load: Load) -> None:
     sentences = [f"{a} w9" for a, _ in PAIRS]
     pairs = [(text, f"{text.removesuffix('w9')}w{n % 80}") for n, text in enumerate(sentences, 10)]
     assert all(pair.preference is None for pair in own.score(pairs)["shared"])
-    assert inside_tolerance("shared", own.score(pairs)["shared"]) == len(pairs)
+    assert pair_models.inside_tolerance("shared", own.score(pairs)["shared"]) == len(pairs)
 
 
 def test_masked_copies_are_computed_once_without_padding(load: Load) -> None:
@@ -248,7 +249,7 @@ def test_bfloat16_deviation_is_measured(load: Load, folder: Path) -> None:
             flips = sum(one.preference != two.preference for one, two in both)
             assert 1e-5 < gap < 0.2
             # Whatever flips is told beforehand by the tolerance of the measured gap.
-            assert flips <= inside_tolerance(score, each, relative=gap)
+            assert flips <= pair_models.inside_tolerance(score, each, relative=gap)
 
 
 def test_tolerance_and_ties() -> None:
@@ -259,8 +260,8 @@ def test_tolerance_and_ties() -> None:
     assert preference("masked", -10.0016, -10.0004) == 0
     assert preference("masked_differing", None, None) is None
     found = [PairScore(0.5, 0.5, None), PairScore(0.5, 0.500001, 0), PairScore(0.5, 0.6, 0)]
-    assert inside_tolerance("prepend", found) == 2
-    assert inside_tolerance("prepend", found, relative=0.2) == 3
+    assert pair_models.inside_tolerance("prepend", found) == 2
+    assert pair_models.inside_tolerance("prepend", found, relative=0.2) == 3
 
 
 def test_one_reading_gives_what_single_ones_do(load: Load) -> None:
@@ -271,7 +272,8 @@ def test_one_reading_gives_what_single_ones_do(load: Load) -> None:
         for one, two in zip(alone, together[score], strict=True):
             assert near(one, two)
     assert PairScorer(backbone, CAUSAL).score([]) == {score: [] for score in CAUSAL}
-    assert PairScorer(backbone, CAUSAL).record()["begin_token"] == "</s>"
+    begin = PairScorer(backbone, CAUSAL).pairs.begin
+    assert backbone.tokenizer.convert_ids_to_tokens(begin) == "</s>"
 
 
 def test_unfit_models_are_refused(folder: Path, tmp_path: Path) -> None:
@@ -333,7 +335,7 @@ def test_default_scores_are_those_that_the_backbones_can_have(
             "methods": [{"kind": "pair_score", **method}],
             "pairs": [{"source": "pairs", "data": "pairs.csv"}],
         }
-        study = fit_methods(parse_study(content).resolve())
+        study = fit_methods(parse_study(content))
         # What is written down is read as the same study, and nothing is left to decide.
         assert parse_study(study.model_dump(mode="json")) == study == fit_methods(study)
         assert all(len(study.methods_of(backbone)) == 1 for backbone in study.backbones)

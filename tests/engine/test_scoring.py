@@ -113,10 +113,10 @@ def test_label_words_must_have_distinct_first_tokens(
 
 
 def test_rows_that_are_too_long_are_counted_and_named() -> None:
-    rows = [[1] * 5, [1] * 9, [1] * 12]
-    check_lengths(rows, context=20, taken=8, by="vectors", names=["a", "b", "c"])
+    lengths = [5, 9, 12]
+    check_lengths(lengths, context=20, taken=8, by="vectors", names=["a", "b", "c"])
     with pytest.raises(ModelError, match=r"2 of 3 texts .*longest: c, 12 tokens"):
-        check_lengths(rows, context=16, taken=8, by="vectors", names=["a", "b", "c"])
+        check_lengths(lengths, context=16, taken=8, by="vectors", names=["a", "b", "c"])
 
 
 def test_a_backbone_that_cannot_be_read_says_so(tmp_path: object) -> None:

@@ -120,6 +120,7 @@ def reference(text: str) -> Counter[tuple[str, str]]:
     return seen
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=60)
 @given(st.lists(tokens, max_size=6), st.integers(0, 6))
 def test_equal_to_a_slow_reference_and_parts_add_up(lists: list[list[str]], cut: int) -> None:

@@ -8,10 +8,11 @@ import polars as pl
 import pytest
 
 from raybias.errors import ConfigError, DataError
-from raybias.probes.pairs.crows_pairs import BIAS_TYPES, PairWarning, crows_pairs, own_pairs
+from raybias.probes.pairs.crows_pairs import crows_pairs
+from raybias.probes.pairs.custom_pairs import own_pairs
 from raybias.probes.pairs.items import in_styles, pair_items
+from raybias.probes.pairs.pair_table import BIAS_TYPES, PairWarning
 from raybias.schema import PAIRS
-from raybias.storage import Store
 
 #: As the data's own description counts them, in the order of BIAS_TYPES: all, antistereo.
 PUBLISHED = {
@@ -34,7 +35,7 @@ GOOD = {
 
 @pytest.fixture
 def crows(shared: Path) -> pl.DataFrame:
-    return crows_pairs(Store(shared / "data" / "crows_pairs"))
+    return crows_pairs(str(shared / "data" / "crows_pairs"))
 
 
 def write(path: Path, **change: list[object] | None) -> str:

@@ -12,18 +12,14 @@ from hypothesis import strategies as st
 from raybias.config import StyleOptions
 from raybias.errors import ConfigError
 from raybias.probes.pairs.crows_pairs import crows_pairs
-from raybias.probes.pairs.winobias import coreference_items
+from raybias.probes.pairs.winobias import winobias
 from raybias.probes.readers import polars_schema
-from raybias.probes.styles.rules import (
-    COREFERENCE_STYLES,
-    QUESTIONS,
-    RULE_STYLES,
-    styled_coreferences,
-    styled_pairs,
-)
+from raybias.probes.styles.rules import QUESTIONS, styled_coreferences, styled_pairs
+from raybias.registry import styles
 from raybias.schema import PAIRS
-from raybias.storage import Store
 
+RULE_STYLES = [name for name, each in styles.items() if each.rule]
+COREFERENCE_STYLES = [name for name, each in styles.items() if each.coreference]
 SENTENCES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=30)
 
 
@@ -87,7 +83,7 @@ def test_endings_and_capitals() -> None:
 
 
 def test_real_pairs_in_all_styles(shared: Path) -> None:
-    pairs = crows_pairs(Store(shared / "data" / "crows_pairs"))
+    pairs = crows_pairs(str(shared / "data" / "crows_pairs"))
     for style in RULE_STYLES:
         made = styled_pairs(pairs, style)
         assert made.drop("style", "sent_more", "sent_less").equals(
@@ -113,7 +109,7 @@ def test_real_pairs_in_all_styles(shared: Path) -> None:
 
 
 def test_real_coreferences_in_all_styles(shared: Path) -> None:
-    items = coreference_items(Store(shared / "data" / "winobias"))
+    items = winobias(str(shared / "data" / "winobias"))
     for style in COREFERENCE_STYLES:
         made = styled_coreferences(items, style, options=StyleOptions(question="seeded"), seed=1)
         assert made.drop("style", "text").equals(items.drop("style", "text"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
@@ -15,9 +16,8 @@ from hypothesis import strategies as st
 from raybias.errors import DataError
 from raybias.probes.pairs.coreference import coreference_prompts, names_referent
 from raybias.probes.pairs.items import in_styles, pair_items
-from raybias.probes.pairs.winobias import coreference_items
+from raybias.probes.pairs.winobias import winobias, winobias_dev
 from raybias.schema import COREFERENCES
-from raybias.storage import Store
 
 
 @pytest.fixture
@@ -25,9 +25,9 @@ def folder(shared: Path) -> Path:
     return shared / "data" / "winobias"
 
 
-@pytest.mark.parametrize("split", ["test", "dev"])
-def test_counts_pairs_and_mentions(folder: Path, split: str) -> None:
-    items = coreference_items(Store(folder), split=split)
+@pytest.mark.parametrize("read", [winobias, winobias_dev])
+def test_counts_pairs_and_mentions(folder: Path, read: Callable[[str], pl.DataFrame]) -> None:
+    items = read(str(folder))
     assert pl.DataFrame(COREFERENCES.empty_table()).schema == items.schema
     counts = items.group_by("wino_type", "condition").len()
     assert sorted(counts.rows()) == [
@@ -56,8 +56,8 @@ def test_counts_pairs_and_mentions(folder: Path, split: str) -> None:
 
 
 def test_odd_lines_are_read_as_promptsource_reads_them(folder: Path) -> None:
-    test = coreference_items(Store(folder))
-    dev = coreference_items(Store(folder), split="dev")
+    test = winobias(str(folder))
+    dev = winobias_dev(str(folder))
 
     def row(items: pl.DataFrame, item_id: str) -> tuple[str, ...]:
         found = items.filter(pl.col("item_id") == f"winobias/{item_id}")
@@ -89,12 +89,12 @@ def test_faults_name_their_line(folder: Path, tmp_path: Path) -> None:
     ]:
         changed.write_text("\n".join([lines[0], line, *lines[2:]]), "utf-8")
         with pytest.raises(DataError, match=message):
-            coreference_items(Store(tmp_path))
+            winobias(str(tmp_path))
     changed.write_text("\n".join([*lines[:10], ""]), "utf-8")
     with pytest.raises(DataError, match=r"has 396 sentences and anti_stereotyped_type1.* has 10"):
-        coreference_items(Store(tmp_path))
+        winobias(str(tmp_path))
     with pytest.raises(DataError, match=r"pro_stereotyped_type1\.txt\.dev: no such file"):
-        coreference_items(Store(tmp_path), split="dev")
+        winobias_dev(str(tmp_path))
 
 
 def test_prompts_to_the_character_and_named_as_in_the_paper(shared: Path) -> None:

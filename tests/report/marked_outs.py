@@ -32,7 +32,7 @@ def marked_study(**changes: object) -> Study:
         "probes": [{"source": "planted", "name": "p1"}, {"source": "planted", "name": "p2"}],
         **changes,
     }
-    return parse_study(data).resolve()
+    return parse_study(data)
 
 
 def write_marked(folder: Path, study: Study, *, silent: tuple[str, ...] = ()) -> Store:

@@ -39,7 +39,7 @@ def pair_study(models: Sequence[str] = ("toy-1M",), **changes: object) -> Study:
         "styles": {"names": list(STYLES)},
         **changes,
     }
-    return parse_study(data).resolve()
+    return parse_study(data)
 
 
 def write_pair_out(

@@ -26,7 +26,7 @@ def make_study(models: tuple[str, ...] = ("planted",), **changes: object) -> Stu
         "probes": [{"source": "planted", "reference_groups": {"origin": list(GROUPS[1:])}}],
         **changes,
     }
-    return parse_study(data).resolve()
+    return parse_study(data)
 
 
 def write_out(

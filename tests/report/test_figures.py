@@ -11,7 +11,10 @@ import polars as pl
 import pytest
 from report_outs import make_study, write_out
 
-from raybias.report import figure_style, figures
+from raybias.engine.adapters.schedule import should_stop
+from raybias.methods import Tuned
+from raybias.report import figure_style, gap_figures
+from raybias.report.figure_parts import slug
 from raybias.report.load_results import load_runs
 from raybias.report.run_figures import run_figures
 from raybias.report.tables import write_tables
@@ -28,18 +31,22 @@ def gaps_of(folder: Path, models: int) -> pl.DataFrame:
     return write_tables(store, study)["gaps"]
 
 
+def texts_of(svg: str) -> set[str]:
+    nodes = ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")
+    return {"".join(node.itertext()) for node in nodes}
+
+
 @pytest.mark.parametrize("models", [1, 3, 8])
 def test_gap_figures_are_valid_and_deterministic(tmp_path: Path, models: int) -> None:
     gaps = gaps_of(tmp_path, models)
     before = dict(mpl.rcParams)
-    drawn = figures.gap_figures(gaps, level=0.95)
+    drawn = gap_figures.gap_figures(gaps, level=0.95)
     assert dict(mpl.rcParams) == before
     assert set(drawn) == {("planted", "origin", rate) for rate in ("negative_fpr", "positive_fpr")}
-    again = figures.gap_figures(gaps, level=0.95)
+    again = gap_figures.gap_figures(gaps, level=0.95)
     for key, figure in drawn.items():
         assert figure.svg == again[key].svg
-        root = ET.fromstring(figure.svg)
-        texts = {"".join(node.itertext()) for node in root.iter("{http://www.w3.org/2000/svg}text")}
+        texts = texts_of(figure.svg)
         assert {HOSTILE[0], HOSTILE[1], HOSTILE[2], "other"} <= texts
         assert {"significant", "not significant"} <= texts
         assert models == 1 or {f"m{i}" for i in range(models)} <= texts
@@ -52,17 +59,62 @@ def test_significance_shows_in_the_fill(tmp_path: Path) -> None:
     dots = {}
     for value in (True, False):
         flat = gaps.with_columns(survives=pl.lit(value))
-        svg = figures.gap_figures(flat, level=0.95)["planted", "origin", "negative_fpr"].svg
+        svg = gap_figures.gap_figures(flat, level=0.95)["planted", "origin", "negative_fpr"].svg
         dots[value] = svg.count(f"fill: {figure_style.PAPER}; stroke: {figure_style.COLOURS[0]}")
     # The key alone has one hollow dot when everything is significant.
     assert dots[False] > dots[True]
+
+
+def test_a_gap_without_a_verdict_is_not_drawn_as_not_significant(tmp_path: Path) -> None:
+    gaps = gaps_of(tmp_path, 1)
+    unjudged = pl.col("group") == HOSTILE[0]
+    some = gaps.with_columns(
+        *(pl.when(~unjudged).then(name).alias(name) for name in ("significant", "survives")),
+        no_verdict=pl.when(unjudged).then(pl.lit("runs do not vary")),
+    )
+    place = ("planted", "origin", "negative_fpr")
+    judged, partly = (
+        gap_figures.gap_figures(frame, level=0.95)[place].svg for frame in (gaps, some)
+    )
+    assert "no verdict" not in texts_of(judged)
+    assert {"significant", "not significant", "no verdict"} <= texts_of(partly)
+    # Its interval is dotted, and so is that of the legend.
+    assert judged.count("stroke-dasharray") == 0
+    assert partly.count("stroke-dasharray") == 2
+
+
+def test_no_span_lies_beyond_the_scale_of_the_first_rate() -> None:
+    spans = pl.DataFrame(
+        {
+            "model": ["m", "m"], "method": ["a", "a"], "dataset": ["d", "d"], "probe": ["p", "p"],
+            "style": ["original"] * 2, "attribute": ["race"] * 2,
+            "rate": ["negative_fpr", "positive_fpr"], "span": [0.1, 0.4],
+        }
+    )  # fmt: skip
+    svg = gap_figures.span_figures(spans)["race"].svg
+    assert {"0.10", "0.40"} <= texts_of(svg)
+
+
+@pytest.mark.parametrize("early_stop", [{}, {"after_step": 1000, "count_early": False}])
+def test_the_run_figure_says_the_first_step_at_which_a_run_may_stop(
+    tmp_path: Path, early_stop: dict[str, object]
+) -> None:
+    study = make_study(methods=[{"early_stop": early_stop}])
+    store = write_out(tmp_path, study)
+    method = study.methods[0]
+    assert isinstance(method, Tuned)
+    steps = [method.steps_between_evaluations * place for place in range(1, 40)]
+    rising = [float(step) for step in steps]
+    ends = (n for n in range(1, 40) if should_stop(rising[:n], steps[:n], method.early_stop))
+    (drawn,) = run_figures(load_runs(store), study.methods).values()
+    assert f"may stop from step {steps[next(ends) - 1]:,}</desc>" in drawn.svg
 
 
 def test_undefined_gaps_and_intervals_are_left_out(tmp_path: Path) -> None:
     gaps = gaps_of(tmp_path, 1)
     none = pl.lit(None, pl.Float64)
     empty = gaps.with_columns(gap=none, low=none, high=none, significant=pl.lit(None, pl.Boolean))
-    drawn = figures.gap_figures(empty, level=0.9)
+    drawn = gap_figures.gap_figures(empty, level=0.9)
     ET.fromstring(drawn["planted", "origin", "negative_fpr"].svg)
 
 
@@ -77,7 +129,7 @@ def test_run_figure_marks_kept_and_diverged(tmp_path: Path) -> None:
 
 
 def test_inlined_figures_share_no_ids_and_take_the_pages_colours(tmp_path: Path) -> None:
-    drawn = list(figures.gap_figures(gaps_of(tmp_path, 2), level=0.95).values())
+    drawn = list(gap_figures.gap_figures(gaps_of(tmp_path, 2), level=0.95).values())
     pages = [figure_style.inline(figure.svg, f"f{i}") for i, figure in enumerate(drawn)]
     ids = [set(re.findall(r'\bid="([^"]+)"', page)) for page in pages]
     assert not ids[0] & ids[1]
@@ -88,6 +140,6 @@ def test_inlined_figures_share_no_ids_and_take_the_pages_colours(tmp_path: Path)
 
 
 def test_slugs_stay_inside_and_apart() -> None:
-    assert figures.slug("gaps", "amazon", "age", "negative_fpr") == "gaps.amazon.age.negative_fpr"
-    assert "/" not in figures.slug("../../etc", "x")
-    assert figures.slug("a/b") != figures.slug("a-b") != figures.slug("a b")
+    assert slug("gaps", "amazon", "age", "negative_fpr") == "gaps.amazon.age.negative_fpr"
+    assert "/" not in slug("../../etc", "x")
+    assert slug("a/b") != slug("a-b") != slug("a b")

@@ -78,6 +78,7 @@ def test_readings_tell_the_template_from_the_group(out: Path) -> None:
     )
 
 
+@pytest.mark.long
 def test_unreadable_answers_come_first_and_have_no_verdict(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,6 +105,7 @@ def test_unreadable_answers_come_first_and_have_no_verdict(
     assert read == [markedness_section.UNREAD]
 
 
+@pytest.mark.long
 def test_the_page_asks_whether_it_is_the_template(out: Path, tmp_path: Path) -> None:
     assert command(str(out)) == 0
     page = page_of(Store(out))
@@ -111,7 +113,7 @@ def test_the_page_asks_whether_it_is_the_template(out: Path, tmp_path: Path) -> 
     assert len(page.ids) == len(set(page.ids))
     for said in (
         "Is this bias, or the template?",
-        "A neutral word in the group's place changes the rate of wrongly calling it negative",
+        "A neutral word in the group's place changes the rate of being wrongly called negative",
         "Terms farthest from the mean",
         "Sentence 1",
         "best by test accuracy",
@@ -171,6 +173,7 @@ def test_an_out_made_before_still_has_a_report(tmp_path: Path) -> None:
     assert "Templates farthest" in text
 
 
+@pytest.mark.long
 def test_thousands_of_evaluations_draw_as_a_few_hundred_means(out: Path) -> None:
     losses = list(np.arange(5001.0))
     x, y, size = thinned(losses, range(5, 5 * 5002, 5))
@@ -190,6 +193,7 @@ def test_thousands_of_evaluations_draw_as_a_few_hundred_means(out: Path) -> None
     assert run_figures(load_runs(Store(out)), many.methods)
 
 
+@pytest.mark.long
 def test_marked_figures_are_valid_and_repeatable(out: Path) -> None:
     table = write_tables(Store(out), marked_study())["markedness"]
     drawn = marked_figures(table, level=0.95)
@@ -200,3 +204,5 @@ def test_marked_figures_are_valid_and_repeatable(out: Path) -> None:
         assert key in drawn
         assert all(re.search(rf">{group}<", figure.svg) for group in GROUPS)
         assert "a neutral word, against none" in figure.svg
+    styles = pl.concat([table, table.with_columns(style=pl.lit("formal"))])
+    assert len({figure.name for figure in marked_figures(styles, level=0.95).values()}) == 10

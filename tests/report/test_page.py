@@ -53,6 +53,15 @@ class Page(HTMLParser):
             self.text += data
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """A finished OUT with its report; nothing here changes it."""
+    study = make_study()
+    store = write_out(tmp_path_factory.mktemp("written"), study)
+    write_report(store, study)
+    return store
+
+
 def page_of(store: Store) -> Page:
     return Page(store.read_text("report.html"))
 
@@ -61,11 +70,8 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-def test_the_answer_comes_first_with_direction_and_interval(tmp_path: Path) -> None:
-    study = make_study()
-    store = write_out(tmp_path, study)
-    write_report(store, study)
-    page = page_of(store)
+def test_the_answer_comes_first_with_direction_and_interval(written: Store) -> None:
+    page = page_of(written)
     words = " ".join(page.text.split())
     answer = words[: words.index("What was measured")]
     assert "1 of 12 gaps is significant." in answer
@@ -82,14 +88,11 @@ def test_the_answer_comes_first_with_direction_and_interval(tmp_path: Path) -> N
     assert len(page.ids) == len(set(page.ids))
 
 
-def test_the_page_loads_nothing(tmp_path: Path) -> None:
-    study = make_study()
-    store = write_out(tmp_path, study)
-    write_report(store, study)
-    page = page_of(store)
+def test_the_page_loads_nothing(written: Store) -> None:
+    page = page_of(written)
     assert all(link.startswith("#") for link in page.links)
     assert not page.tags & {"script", "link", "img", "iframe", "object"}
-    text = store.read_text("report.html")
+    text = written.read_text("report.html")
     assert "@import" not in text
     assert all(url.startswith("#") for url in re.findall(r"url\(([^)]*)\)", text))
 
@@ -107,6 +110,7 @@ def test_hostile_names_are_escaped_everywhere(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
+@pytest.mark.long
 def test_a_failed_calibration_says_so(tmp_path: Path) -> None:
     study = make_study()
     store = write_out(tmp_path, study)
@@ -138,11 +142,8 @@ def test_doubts_are_told(tmp_path: Path) -> None:
     assert "Calibration" not in text
 
 
-def test_results_json_has_lm_evals_shape(tmp_path: Path) -> None:
-    study = make_study()
-    store = write_out(tmp_path, study)
-    write_report(store, study)
-    content = json.loads(store.read_text("results.json"))
+def test_results_json_has_lm_evals_shape(written: Store) -> None:
+    content = json.loads(written.read_text("results.json"))
     ((task, metrics),) = content["results"].items()
     assert 0.7 < metrics["acc,none"] < 0.9
     assert metrics["negative_fpr_gap:quixlan,none"] > 0.3
@@ -151,6 +152,7 @@ def test_results_json_has_lm_evals_shape(tmp_path: Path) -> None:
     assert {"configs", "versions", "n-shot", "higher_is_better"} <= content.keys()
 
 
+@pytest.mark.long
 def test_the_command_is_repeatable_and_prints_the_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -208,6 +210,7 @@ def test_a_study_file_alone_is_enough(tmp_path: Path) -> None:
     assert all(group in page_of(store).text for group in GROUPS)
 
 
+@pytest.mark.long
 def test_reports_need_neither_torch_nor_ray(tmp_path: Path) -> None:
     study = make_study()
     write_out(tmp_path, study)

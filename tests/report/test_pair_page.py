@@ -25,6 +25,7 @@ def text_of(store: Store) -> str:
     return " ".join(page_of(store).text.split())
 
 
+@pytest.mark.long
 def test_pairs_alone_make_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = write_pair_out(tmp_path, pair_study())
     with pytest.raises(SystemExit) as stop:
@@ -46,6 +47,7 @@ def test_pairs_alone_make_the_page(tmp_path: Path, capsys: pytest.CaptureFixture
     assert files_of(tmp_path) == before
 
 
+@pytest.mark.long
 def test_gaps_and_pairs_share_the_page(tmp_path: Path) -> None:
     study = make_study(
         methods=[{"kind": "soft_prompt"}, {"kind": "pair_score"}, {"kind": "coreference"}],
@@ -121,6 +123,7 @@ def test_score_files_do_not_replace_the_page_of_a_study(
     assert files_of(tmp_path) == before
 
 
+@pytest.mark.long
 def test_lists_of_scores_are_drawn_and_size_is_told(tmp_path: Path) -> None:
     models = ("a", "b", "c", "toy-1M")
     study = pair_study(models, backbones=[{"id": name} for name in models])

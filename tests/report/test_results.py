@@ -6,18 +6,20 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from pair_outs import pair_study, write_pair_out
 from polars.testing import assert_frame_equal
 from report_outs import make_study, write_out
 
 import raybias
-from raybias import schema
+from raybias import report, schema
 from raybias.report import headline
 
 
 def test_results_are_what_the_report_wrote(tmp_path: Path) -> None:
     store = write_out(tmp_path / "out", make_study())
-    gaps = raybias.write_report(store.uri)
-    results = raybias.open(store.uri)
+    gaps = report.write_report(store, make_study())
+    results = raybias.write_report(store.uri)
+    assert raybias.open(store.uri).tables == results.tables
     assert results.study == make_study()
     assert_frame_equal(results.gaps.collect(), gaps, check_row_order=False)
     assert results.accuracy.collect()["mean"].is_not_null().all()
@@ -30,6 +32,16 @@ def test_results_are_what_the_report_wrote(tmp_path: Path) -> None:
     assert headline(gaps) in str(results)
     assert "quixlan" in results._repr_html_()
     assert results.pairs == {}
+
+
+def test_a_study_of_pairs_says_where_its_tables_are(tmp_path: Path) -> None:
+    results = raybias.write_report(write_pair_out(tmp_path / "out", pair_study()).uri)
+    for read in ("gaps", "accuracy", "answers"):
+        with pytest.raises(raybias.BadInput, match=f"has no {read}.* `pairs`, which has bias_scor"):
+            getattr(results, read)
+    assert results.pairs["bias_scores"].collect().height > 0
+    assert "bias_scores" in str(results)
+    assert "<table" in results._repr_html_()
 
 
 def test_a_folder_without_a_study_is_no_result(tmp_path: Path) -> None:
@@ -50,4 +62,4 @@ def test_a_study_is_made_from_python() -> None:
     )
     assert study.backbones[0].name == "planted"
     assert study.methods[0].name == "soft_prompt"
-    assert study.resolve() == study.resolve().resolve()
+    assert study == raybias.Study(**dict(study))

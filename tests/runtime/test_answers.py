@@ -24,9 +24,9 @@ from raybias.storage import Store
 COUNT = 11
 SHOTS = tuple((f"it was {n} times as long", n % 3) for n in range(9))
 METHODS = {
-    "zero_shot": ZeroShot(seeds=(7,)).resolve("strict"),
-    "few_shot": FewShot(seeds=(7,)).resolve("strict"),
-    "cot": ChainOfThought(seeds=(7,), reasoning_tokens=9).resolve("strict"),
+    "zero_shot": ZeroShot(seeds=(7,)),
+    "few_shot": FewShot(seeds=(7,)),
+    "cot": ChainOfThought(seeds=(7,), reasoning_tokens=9),
 }
 
 

@@ -127,8 +127,7 @@ def test_plan_passes_what_run_does_and_looks_at_its_out(
     assumed = ("--assume", "cpus=2,memory=8GiB", "--out", str(out))
     assert "tune tiny on set" in CliRunner().invoke(app, ["plan", study, *assumed]).output
     store = Store(out)
-    record, _ = running.prepare(load_study(study), store)
-    running.begin(store, record)
+    running.begin(store, running.prepare(load_study(study), store).record)
     assert "holds another study (limit is None, now 4" in said(
         capsys, "plan", study, *assumed, "--limit", "4"
     )

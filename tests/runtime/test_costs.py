@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,13 @@ from transformers import OPTConfig
 from words import word_tokenizer
 
 from raybias.config import Study, parse_study
+from raybias.engine.backbone import TextEncoder
 from raybias.planning.costs import Cost, Machine, costs_of
 from raybias.planning.inventory import assumed
 from raybias.planning.plan import plan
+from raybias.planning.preflight import check_inputs
+from raybias.planning.prepared import PreparedStudy
+from raybias.runtime.tune.driver import tokenise
 
 GPUS = "cpus=8,gpus=2,gpu_memory=80GB,gpu=A100"
 STEPS, EVERY = 50, 10
@@ -48,11 +53,12 @@ def study(folder: Path, **sections: Any) -> Study:
             "probes": [{"source": "file", "name": "mine", "data": str(folder / "probe.csv")}],
             **sections,
         }
-    ).resolve()
+    )
 
 
 def costs(wanted: Study, machine: str = GPUS, **options: Any) -> dict[str, Cost]:
-    made = costs_of(wanted, plan(wanted, assumed(machine)), Machine(**options))
+    prepared = PreparedStudy.of(wanted)
+    made = costs_of(prepared, plan(prepared, assumed(machine)), Machine(**options))
     return {training: cost for (_, _, training), cost in made.stages.items()}
 
 
@@ -71,7 +77,7 @@ def test_tuning_and_scoring_are_counted_token_by_token(folder: Path) -> None:
 def test_a_sharded_step_gathers_the_weights_forward_and_backward(folder: Path) -> None:
     wanted = study(folder, resources={"shard": "zero3"})
     found = costs(wanted)
-    weights = plan(wanted, assumed(GPUS)).tuning[0].memory[0]
+    weights = plan(PreparedStudy.of(wanted), assumed(GPUS)).tuning[0].memory[0]
     whole = int(weights.arithmetic.split()[0].replace(",", "")) * 2
     # Two ranks, each of which receives the other's half, in one pass a step.
     assert found["set"].gathered == whole * (2 * STEPS + STEPS // EVERY)
@@ -84,8 +90,24 @@ def test_hours_need_a_peak(folder: Path) -> None:
     assert costs(study(folder), "cpus=8", peak=0.1)["set"].hours is not None
 
 
-def test_texts_that_cannot_be_read_leave_a_note(folder: Path) -> None:
-    wanted = study(folder, training=[{"source": "sst5", "data": "unread"}])
-    made = costs_of(wanted, plan(wanted, assumed(GPUS)), Machine())
-    assert [training for _, _, training in made.stages] == [""]
-    assert "no costs of sst5" in made.unknown[0]
+def test_a_text_is_tokenised_once_for_checks_costs_and_tuning(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    encode = TextEncoder.encode
+
+    def counted(self: TextEncoder, texts: Sequence[str], **options: Any) -> list[list[int]]:
+        asked.extend(texts)
+        return encode(self, texts, **options)
+
+    monkeypatch.setattr(TextEncoder, "encode", counted)
+    both = [{"name": name, "max_steps": 5, "seeds": [1], "keep": 1} for name in ("one", "two")]
+    prepared = PreparedStudy.of(study(folder, methods=both))
+    check_inputs(prepared)
+    costs_of(prepared, plan(prepared, assumed(GPUS)), Machine())
+    (backbone,) = prepared.study.backbones
+    for method in prepared.study.methods:
+        tokens = tokenise(prepared.text(method, backbone), "set", method)
+        assert tokens.train.rows == ((4, 4, 4),) * 10
+    # Ten and six sentences of the set, and eight of the probe.
+    assert sorted(asked) == ["a b c"] * 16 + ["a b c d e"] * 8

@@ -14,7 +14,7 @@ from words import word_tokenizer
 
 from raybias.config import Backbone, Method
 from raybias.engine.memory import total
-from raybias.methods import Coreference, Lora, SoftPrompt, Tuned
+from raybias.methods import Coreference, Ia3, Lora, SoftPrompt, Tuned
 from raybias.schema import LABELS
 
 TOKENS, RUNS, ROWS = 2048, 3, 50
@@ -58,6 +58,7 @@ def workshop() -> Iterator[Any]:
         ("opt", SoftPrompt(), True),
         ("llama", SoftPrompt(), True),
         ("llama", Lora(), True),
+        ("opt", Ia3(), True),
         ("opt", SoftPrompt(), False),
         ("llama", Coreference(), False),
     ],
@@ -69,15 +70,14 @@ def test_an_estimate_is_more_than_a_pass_takes_and_not_much_more(
     from raybias.engine.model_shape import model_shape
 
     spec = Backbone(id=str(models / model), dtype="float32", bos="prepend")
-    resolved = method.resolve("strict")
     shape = model_shape(spec)
     if tunes:
-        assert isinstance(resolved, Tuned)
-        shares = resolved.training_memory(shape, pack=RUNS, tokens=TOKENS, device="cpu")
+        assert isinstance(method, Tuned)
+        shares = method.training_memory(shape, pack=RUNS, tokens=TOKENS, device="cpu")
     else:
-        shares = resolved.inference_memory(shape, tokens=TOKENS, device="cpu")
+        shares = method.inference_memory(shape, tokens=TOKENS, device="cpu")
     receiver, sender = workshop.Pipe(duplex=False)
-    process = workshop.Process(target=_measured, args=(sender, spec, resolved, tunes))
+    process = workshop.Process(target=_measured, args=(sender, spec, method, tunes))
     process.start()
     before, peak = receiver.recv()
     process.join()

@@ -11,6 +11,7 @@ from raybias.config import parse_study
 from raybias.planning.inventory import Inventory, Node, assumed
 from raybias.planning.plan import plan
 from raybias.planning.precision import Product, choose, measure_product
+from raybias.planning.prepared import PreparedStudy
 from raybias.runtime.inventory import read_inventory
 from raybias.storage import Store
 from raybias.study_record import begin, make_record
@@ -72,13 +73,14 @@ def test_a_plan_decides_and_an_out_keeps_what_was_decided(tmp_path: Path) -> Non
             "training": [{"source": "sst5", "data": "unread"}],
             "probes": [{"source": "file", "data": str(tmp_path / "probe.csv")}],
         }
-    ).resolve()
+    )
     assert study.undecided
-    fast, slow = plan(study, cpus(FAST)), plan(study, cpus(SLOW))
+    prepared = PreparedStudy.of(study)
+    fast, slow = plan(prepared, cpus(FAST)), plan(prepared, cpus(SLOW))
     assert fast.decided.backbones[0].dtype == "bfloat16"
     assert slow.decided.backbones[0].dtype == "float32"
     assert slow.shapes["opt"].weight_bytes == 2 * fast.shapes["opt"].weight_bytes
     store = Store(tmp_path / "out")
     begin(store, make_record(fast.decided, {}, command="test"))
-    again = plan(study, cpus(SLOW), out=store.uri)
+    again = plan(prepared, cpus(SLOW), out=store.uri)
     assert (again.decided, again.precision) == (fast.decided, None)

@@ -11,19 +11,21 @@ import pytest
 from rewriters import save_judge, save_pairs, save_t5
 from transformers import T5Config
 
-from raybias.cli.plan import describe
 from raybias.config import Study, parse_study
+from raybias.engine.context import ModelContext
 from raybias.engine.memory import total
 from raybias.engine.rewriting.rewriter import Rewriter
 from raybias.errors import ConfigError, DataError, ModelError, PlanError
 from raybias.planning.costs import Machine, costs_of
+from raybias.planning.description import describe
 from raybias.planning.inventory import assumed
-from raybias.planning.plan import Plan, in_style, plan, read_items
+from raybias.planning.plan import Plan, plan
 from raybias.planning.preflight import check_rewritten
+from raybias.planning.prepared import PreparedStudy, in_style, read_items
 from raybias.planning.shards import STYLED, chunks_of, missing
 from raybias.probes.pairs.items import pair_items
 from raybias.probes.styles.rewriting import rewritten_pairs
-from raybias.runtime.predict.rewriting import PairRewriter, rewrite_items
+from raybias.runtime.predict.rewriting import StyleRewriting, rewrite_items
 from raybias.schema import PAIRS, REWRITTEN_PAIRS
 from raybias.storage import Store
 
@@ -62,22 +64,22 @@ def study(folder: Path, *, styles: Any = None, **change: Any) -> Study:
             "pairs": [{"source": "pairs", "name": "mine", "data": str(folder / "pairs.csv")}],
             "styles": styles or {"names": ["original", "formal"], "rewriting": {"formal": made}},
         }
-    ).resolve()
+    )
 
 
 def planned(folder: Path, machine: str = SMALL, **change: Any) -> Plan:
-    return plan(study(folder, **change), assumed(machine))
+    return plan(PreparedStudy.of(study(folder, **change)), assumed(machine))
 
 
 def test_a_plan_shows_the_stage_and_counts_its_pairs(folder: Path) -> None:
     made = planned(folder)
     stage = made.rewrite("formal")
-    assert (stage.chunks, stage.actors, stage.cpus, stage.gpus) == (2, 2, 1, 0)
+    assert (stage.chunks, stage.replicas_max, stage.threads, stage.gpus) == (2, 2, 1, 0)
     assert (stage.tokens_per_batch, stage.pairs) == (512, {"mine": 70})
     assert made.items == {"mine": 140}
-    shown = describe(made, costs_of(study(folder), made, Machine()))
+    shown = describe(made, costs_of(PreparedStudy.of(study(folder)), made, Machine()))
     assert "rewrite as formal with t5, judged by judge (mirror): mine 70 pairs" in shown
-    assert "2 actors, each 1 CPU; 2 chunks, 512 tokens at a time" in shown
+    assert "2 replicas, each 1 CPU; 2 chunks, 512 tokens at a time" in shown
     assert shown.index("rewrite as formal") < shown.index("score with gpt2")
 
 
@@ -86,14 +88,14 @@ def test_memory_takes_a_smaller_budget_and_then_refuses(folder: Path) -> None:
     roomy = planned(folder, "cpus=2,memory=256GiB", **large).rewrite("formal")
     tight = planned(folder, "cpus=2,memory=11500MiB", **large).rewrite("formal")
     assert roomy.tokens_per_batch == 512 > tight.tokens_per_batch >= 64
-    assert roomy.actors == 2 > tight.actors == 1
+    assert roomy.replicas_max == 2 > tight.replicas_max == 1
     assert total(tight.memory) <= tight.device_memory
     with pytest.raises(
         PlanError, match=r"large-t5, which makes the style 'formal', needs .* judge"
     ):
         planned(folder, "cpus=2,memory=8GiB", **large)
     with_gpus = planned(folder, "cpus=8,memory=64GiB,gpus=1,gpu_memory=80GiB").rewrite("formal")
-    assert (with_gpus.actors, with_gpus.gpus, with_gpus.tokens_per_batch) == (1, 1, 4096)
+    assert (with_gpus.replicas_max, with_gpus.gpus, with_gpus.tokens_per_batch) == (1, 1, 4096)
 
 
 def test_what_cannot_be_rewritten_is_refused_before_any_work(folder: Path, tmp_path: Path) -> None:
@@ -124,11 +126,14 @@ def test_chunks_are_files_that_equal_the_pairs_rewritten_at_once(
     folder: Path, tmp_path: Path
 ) -> None:
     chosen = study(folder, paired="separate")
-    made = plan(chosen, assumed(SMALL))
+    prepared = PreparedStudy.of(chosen)
+    made = plan(prepared, assumed(SMALL))
     options, stage = chosen.styles.rewriting["formal"], made.rewrite("formal")
-    items, store = read_items(chosen), Store(tmp_path)
+    items, store = prepared.data.items, Store(tmp_path)
     originals = in_style(chosen, "formal", items)["mine"]
-    actor = PairRewriter(options, stage, store, chosen.styles.seed)
+    work = StyleRewriting(style="formal", options=options, paired=stage.paired, seed=0)
+    context = ModelContext(options.spec(), (), tokens_per_batch=stage.tokens_per_batch)
+    predictor = work.predictor(context, store)
     chunks = chunks_of("formal", stage.pairs)
     assert [chunk.file for chunk in chunks] == [
         "styled/mine/formal/part-00000.parquet",
@@ -136,9 +141,9 @@ def test_chunks_are_files_that_equal_the_pairs_rewritten_at_once(
     ]
     assert missing(store, chunks, STYLED) == chunks
     # The last first: neither order nor company changes a pair.
-    for first, chunk in ((64, chunks[1]), (0, chunks[0])):
-        block = originals.slice(first, 64).with_columns(file=pl.lit(chunk.file)).to_arrow()
-        assert actor(block).to_pylist() == [{"file": chunk.file}]
+    for chunk in reversed(chunks):
+        pairs = originals.slice(chunk.first_row, 64).select(PAIRS.names).to_arrow()
+        store.write_table(chunk.file, predictor.table(None, chunk, pairs).table)
     assert missing(store, chunks, STYLED) == []
     wanted = rewritten_pairs(
         originals, "formal", Rewriter(options, style="formal"), paired="separate", seed=0
@@ -152,14 +157,14 @@ def test_chunks_are_files_that_equal_the_pairs_rewritten_at_once(
     # With every chunk there, nothing is left to stream.
     said: list[str] = []
     reporter = type("Said", (), {"say": lambda _, text: said.append(text)})()
-    whole = rewrite_items(chosen, items, made, store, reporter=reporter)
+    whole = rewrite_items(chosen, items, made, store, app="none", reporter=reporter)
     assert whole["mine"].filter(style="formal").equals(wanted.select(PAIRS.names))
     assert whole["mine"].filter(style="original").equals(items["mine"].filter(style="original"))
     assert said == [
         f"rewrite as formal with t5: {written['kept'].sum()} of 70 pairs keep their original, for"
         " which nothing adequate was drawn"
     ]
-    check_rewritten(chosen, whole)
+    check_rewritten(prepared, whole)
     longer = whole["mine"].with_columns(pl.col("sent_more") + " w1" * 520)
     with pytest.raises(ModelError, match="texts are longer than"):
-        check_rewritten(chosen, {"mine": longer})
+        check_rewritten(prepared, {"mine": longer})

@@ -48,7 +48,7 @@ class SlowTuner:
 def pack_of(tuner: Any, method: Any, *, sharded: bool = False) -> Any:
     pack: Any = object.__new__(WorkerPack)
     pack.job = SimpleNamespace(method=method, sharded=sharded)
-    pack.rank, pack.writes, pack.units, pack.stopped = 0, False, ["u"], set()
+    pack.rank, pack.writes, pack.trials, pack.stopped = 0, False, ["u"], set()
     pack.tuner, pack._save = tuner, lambda result: None
     return pack
 

@@ -81,13 +81,11 @@ def test_sweep_takes_the_best_mean_and_the_first_listed_of_equals() -> None:
 
 
 def test_a_sweep_takes_every_combination() -> None:
-    swept = method((1,), keep=1, learning_rates=(1e-3, 1e-4), stop_windows=(5, 7)).resolve("paper")
+    swept = method((1,), keep=1, learning_rates=(1e-3, 1e-4), stop_windows=(5, 7))
     assert hyper_parameter_grid(swept) == [
         HyperParameters(rate, 0.01, window) for rate in (1e-3, 1e-4) for window in (5, 7)
     ]
-    assert hyper_parameter_grid(method((1,), keep=1).resolve("paper")) == [
-        HyperParameters(1e-3, 0.01, 5)
-    ]
+    assert hyper_parameter_grid(method((1,), keep=1)) == [HyperParameters(1e-3, 0.01, 5)]
 
 
 def test_the_test_split_decides_where_the_method_says_so() -> None:

@@ -32,6 +32,7 @@ from raybias.errors import (
 )
 from raybias.methods.prediction import Labelling, Shard, prediction_rows
 from raybias.planning.preflight import check_inputs, check_references
+from raybias.planning.prepared import PreparedStudy
 from raybias.planning.shards import missing, shards_of
 from raybias.probes.planted import Plant
 from raybias.runtime.progress import Reporter
@@ -54,7 +55,7 @@ def study(**changes: Any) -> Study:
         "training": [{"source": "sst5", "data": "somewhere"}],
         "probes": [{"source": "file", "name": "mine", "data": "mine.csv"}],
     }
-    return parse_study({**content, **changes}).resolve()
+    return parse_study({**content, **changes})
 
 
 def record(data: dict[str, str] | None = None, **changes: Any) -> Record:
@@ -261,6 +262,7 @@ def test_progress_without_a_terminal_is_a_few_plain_lines() -> None:
     assert target.getvalue() == "score: 100/100 (x)\n"
 
 
+NO_VARIATION = "runs do not vary"
 PLANT = Plant("origin", "quixlan", "negative_fpr", 1, 0.4)
 
 
@@ -268,6 +270,7 @@ def gap_rows(*flagged: tuple[str, str, float]) -> pl.DataFrame:
     """Gaps of two groups, of which those named are significant."""
     rows = [
         {
+            "model": "planted", "no_verdict": None,
             "attribute": "origin", "group": group, "rate": rate, "gap": gap, "low": gap - 0.1,
             "high": gap + 0.1, "significant": (group, rate, gap) in flagged,
         }
@@ -288,16 +291,17 @@ def gap_rows(*flagged: tuple[str, str, float]) -> pl.DataFrame:
     ],
 )
 def test_reference_groups_are_checked_before_any_work(
-    chosen: dict[str, list[str]], message: str
+    chosen: dict[str, list[str]], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     items = pl.DataFrame({"attribute": ["age"] * 3, "group": ["old", "young", schema.UNMARKED]})
     mine = {"source": "file", "name": "mine", "data": "mine.csv"}
     check_references(
         study(probes=[{**mine, "reference_groups": {"age": ["old"]}}]), {"mine": items}
     )
+    monkeypatch.setattr("raybias.planning.prepared.read_items", lambda study: {"mine": items})
     # Neither a model nor a training sentence is there to be looked at.
     with pytest.raises(ConfigError, match=message):
-        check_inputs(study(probes=[{**mine, "reference_groups": chosen}]), {"mine": items}, {})
+        check_inputs(PreparedStudy.of(study(probes=[{**mine, "reference_groups": chosen}])))
 
 
 def test_the_demonstration_knows_what_was_planted() -> None:
@@ -319,6 +323,7 @@ def test_the_demonstration_knows_what_was_planted() -> None:
         constant = gap_rows(right).with_columns(
             gap=pl.when(other).then(gap).otherwise("gap"),
             significant=pl.when(~other).then("significant"),
+            no_verdict=pl.when(other).then(pl.lit(NO_VARIATION)),
         )
         if passes:
             assert verdict(constant, PLANT)

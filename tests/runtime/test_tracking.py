@@ -28,7 +28,7 @@ def study_of(**tracking: str) -> config.Study:
         training=({"source": "planted"},),
         probes=({"source": "planted"},),
         tracking=tracking,
-    ).resolve()
+    )
 
 
 def rows_of(study: config.Study) -> list[dict[str, Any]]:

@@ -164,7 +164,7 @@ def test_an_out_without_runs_cannot_be_served(
         build(Serving(out=str(tmp_path), anyone=True))
     study = Study(name="s", backbones=({"id": "planted"},), probes=({"source": "planted"},),
                   training=({"source": "planted"},))  # fmt: skip
-    begin(Store(tmp_path), make_record(study.resolve(), {}, command=""))
+    begin(Store(tmp_path), make_record(study, {}, command=""))
     with pytest.raises(OutputError, match="no run that labels texts"):
         build(Serving(out=str(tmp_path), anyone=True))
     with pytest.raises(ConfigError, match="no model 'opt'; the study has planted"):

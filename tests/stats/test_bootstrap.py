@@ -75,6 +75,7 @@ def test_intervals_hold_the_estimate_and_follow_seed_and_chunks(
     assert first.equals(stats.gaps(cells, interval="bootstrap", draws=500))
 
 
+@pytest.mark.long
 def test_interval_covers_a_known_gap() -> None:
     """With templates drawn from a population, 95% intervals hold its gap about 95 times in 100."""
     random = np.random.default_rng(5)

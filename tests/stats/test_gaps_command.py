@@ -83,7 +83,7 @@ def test_strict_shows_what_loses_significance(
     from raybias import stats
 
     files = sorted((shared / "data" / "regard_published").glob("regard_*.tsv.gz"))
-    cells = stats.read_cells(files)
+    cells = stats.read_counts(files).cells
     white = pl.col("significant").filter(group="white", rate="positive_fpr").sum()
     counts = [
         stats.gaps(cells, interval=interval, adjust="none").select(white).item()  # type: ignore[arg-type]
@@ -134,6 +134,7 @@ def test_warnings_and_outside_groups_are_shown(
     assert "colour: mean over a, b; compared with it but not in it: c" in captured.out
 
 
+@pytest.mark.long
 def test_needs_neither_torch_nor_ray(tmp_path: Path) -> None:
     good = tmp_path / "p.parquet"
     predictions().write_parquet(good)

@@ -60,6 +60,7 @@ def test_effects_add_up_and_gaps_add_to_zero(table: pl.DataFrame) -> None:
 @pytest.mark.filterwarnings("ignore:.*are the same in every run")
 @EXAMPLES
 @given(MARKED)
+@pytest.mark.long
 def test_the_extra_groups_enter_no_other_number(table: pl.DataFrame) -> None:
     plain = table.filter(~pl.col("group").is_in(schema.EXTRA_GROUPS))
     cells, without = stats.cells(table), stats.cells(plain)

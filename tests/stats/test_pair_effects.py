@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pair_data import answers, pair_scores
+from planted_pairs import planted_check, simulate
 from scipy import stats
 
 from raybias.errors import ConfigError
 from raybias.stats import pairs
 from raybias.stats.pairs import paired_tests
-from raybias.stats.pairs.planted import simulate
 from raybias.stats.pairs.resampling import drawn_means, percentiles
 from raybias.stats.pairs.variance import decompose
 
@@ -298,8 +298,9 @@ def test_drawn_means_are_means_of_drawn_pairs() -> None:
     assert low[0] < 0.5 < high[0] + 1e-9
 
 
+@pytest.mark.long
 def test_planted_effects_are_covered_and_false_alarms_kept_down() -> None:
-    table = pairs.planted_check(studies=500)
+    table = planted_check(studies=500)
     whole = table.filter(bias_type="avg_weighted")
     assert whole["n"].unique().to_list() == [1508]
     for row in whole.iter_rows(named=True):
@@ -309,10 +310,10 @@ def test_planted_effects_are_covered_and_false_alarms_kept_down() -> None:
     assert by_effect["coverage"].is_between(0.93, 0.97).all()
     assert (table.filter(effect=0.0)["survived"] <= 0.05).all()
     assert whole.filter(effect=8.0)["survived"].item() == 1.0
-    nothing = pairs.planted_check((0.0, 0.0, 0.0), studies=500, seed=1)
+    nothing = planted_check((0.0, 0.0, 0.0), studies=500, seed=1)
     assert max(found["false_share"][0] for found in (table, nothing)) <= 0.05
     with pytest.raises(ConfigError, match="12 points"):
-        pairs.planted_check((20.0,), studies=2)
+        planted_check((20.0,), studies=2)
 
 
 def test_a_planted_study_is_judged_as_its_score_file_is() -> None:

@@ -18,6 +18,7 @@ def run(*arguments: object) -> int:
     return int(caught.value.code or 0)
 
 
+@pytest.mark.long
 def test_the_printed_tables_judged_by_themselves(
     shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -55,6 +56,7 @@ def test_the_printed_tables_judged_by_themselves(
     assert not (tmp_path / "report.html").exists()
 
 
+@pytest.mark.long
 def test_score_files_become_tables_and_figures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,6 +12,7 @@ from stats_data import predictions
 
 from raybias import schema, stats
 from raybias.errors import DataError
+from raybias.papers.kohankhaki2024 import write_predictions
 from raybias.stats.paper_tsv import COLUMNS
 
 TYPES = pl.Schema(schema.PREDICTIONS)
@@ -57,7 +58,7 @@ def test_paper_tsv_round_trip(tmp_path: Path, name: str) -> None:
         attribute=pl.col("attribute").replace("colour", "names_gender"),
     )  # fmt: skip
     path = tmp_path / name
-    stats.write_paper_tsv(table, path, num_params={"m0": 0.125})
+    write_predictions(table, path, num_params={"m0": 0.125})
     raw = gzip.decompress(path.read_bytes()) if name.endswith(".gz") else path.read_bytes()
     header, first, *_ = raw.decode().splitlines()
     assert header == "\t".join(COLUMNS)
@@ -76,7 +77,7 @@ def test_paper_tsv_refuses_what_it_cannot_hold(tmp_path: Path) -> None:
         (table.with_columns(text=pl.lit("a"), pred=pl.lit(None, pl.Int8)), "have no label"),
     ):
         with pytest.raises(DataError, match=message):
-            stats.write_paper_tsv(bad, tmp_path / "out.tsv")
+            write_predictions(bad, tmp_path / "out.tsv")
     assert not list(tmp_path.iterdir())
 
 
@@ -97,7 +98,7 @@ def test_wrong_tsv_names_file_and_line(
 ) -> None:
     path = tsv(tmp_path, *lines, **({} if header is None else {"header": header}))
     with pytest.raises(DataError, match=message) as caught:
-        stats.read_cells([path])
+        stats.read_counts([path])
     assert str(caught.value).startswith(str(path))
 
 
@@ -119,7 +120,7 @@ def test_parquet_files_folders_and_a_studys_output(
         assert_frame_equal(
             stats.read_predictions(paths), table, check_row_order=False, check_exact=True
         )
-        cells = stats.read_cells(paths).cast({pl.Categorical: pl.String})
+        cells = stats.read_counts(paths).cells.cast({pl.Categorical: pl.String})
         assert cells.sort(pl.all()).equals(expected)
 
 
@@ -150,7 +151,7 @@ def test_wrong_parquet_names_file_and_row(tmp_path: Path, change: pl.Expr, messa
     good, bad = tmp_path / "good.parquet", tmp_path / "bad.parquet"
     predictions(models=1, runs=1).with_columns(run_id=pl.lit("other")).write_parquet(good)
     predictions(models=1, runs=1).with_columns(change).write_parquet(bad)
-    for read in (stats.read_predictions, stats.read_cells):
+    for read in (stats.read_predictions, stats.read_counts):
         with pytest.raises(DataError, match=message) as caught:
             read([good, bad])
         assert str(bad) in str(caught.value)
@@ -233,7 +234,7 @@ def test_files_that_are_not_predictions(tmp_path: Path) -> None:
         ([], "no files"),
     ):
         with pytest.raises(DataError, match=message):
-            stats.read_cells([tmp_path / name for name in names])
+            stats.read_counts([tmp_path / name for name in names])
     (tmp_path / "copy.parquet").write_bytes(path.read_bytes())
     with pytest.raises(DataError, match="more than once"):
-        stats.read_cells([path, tmp_path / "copy.parquet"])
+        stats.read_counts([path, tmp_path / "copy.parquet"])

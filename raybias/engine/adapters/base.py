@@ -1,20 +1,30 @@
-"""What tuning asks of a kind of adapter, so that one loop tunes them all.
+"""Define what tuning asks of a kind of adapter, so that one loop tunes them all.
 
-A trainer holds a backbone and the options of its method, but no run: a run's weights are
-a dictionary of tensors that is handed in. So runs can share a step, stop, be saved and be
-taken up again without the trainer knowing.
+A trainer holds a backbone and the options of its method, but no run: a run's weights are a
+dictionary of tensors that is handed in. So runs can share a step, stop, be saved and be taken up
+again without the trainer knowing. Shapes: S runs, N rows, L labels.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
-from raybias.engine.packing import PackedSequence
+from raybias.engine.backbone import TextEncoder
+from raybias.engine.batching import Batcher, Collective
+from raybias.engine.classifier import Classifier
+from raybias.engine.packing import Batch, PackedSequence, Placed, pack
+from raybias.schema import LABELS
 from raybias.storage import Store
+
+if TYPE_CHECKING:
+    from raybias.methods import Finetuned, Tuned
 
 #: The trainable tensors of one run by name, float32.
 Weights = Mapping[str, Tensor]
@@ -22,12 +32,12 @@ Weights = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class TrainingBatch:
-    """One run's share of a step.
+    """One run's batch of a step.
 
     Attributes
     ----------
     weights: the run's tensors; left unchanged.
-    rows, labels: its batch.
+    rows, labels: what the loss is the mean over.
     seed, step: what its dropout is keyed by.
     dropout: whether there is any.
     """
@@ -40,35 +50,145 @@ class TrainingBatch:
     dropout: bool
 
 
-class AdapterTrainer(Protocol):
-    """Gradients and label logits of one kind of adapter on one backbone."""
+class AdapterTrainer(ABC):
+    """Compute gradients and label logits of one kind of adapter on one backbone.
 
-    @property
-    def max_packed(self) -> int | None:
-        """Runs that can share a step; None for any number."""
+    Attributes
+    ----------
+    max_packed: runs that can share a step; None for any number.
+    prompt_length: vectors that stand before each row.
+    method, encoder: the options of tuning, and the backbone's tokenizer.
+    device: where the backbone is.
+    batcher: cuts the rows of all runs into forward passes.
+    """
+
+    max_packed: ClassVar[int | None] = None
+    prompt_length: int = 0
+    method: Tuned
+    encoder: TextEncoder
+    device: torch.device
+    batcher: Batcher
+
+    @abstractmethod
+    def init_weights(self, seed: int) -> dict[str, Tensor]:
+        """Return the weights that a run begins with, keyed by its seed."""
+
+    @abstractmethod
+    def forward(
+        self,
+        batch: Batch,
+        stacked: Mapping[str, Tensor],
+        training: Sequence[TrainingBatch] | None = None,
+    ) -> Tensor:
+        """Compute the label logits [N, L] of a batch's rows, in the order of `batch.rows`.
+
+        Parameters
+        ----------
+        stacked: the weights of all runs by name, [S, ...] each.
+        training: the runs' batches where dropout may fall; None in evaluation.
+        """
+
+    @abstractmethod
+    def save(self, store: Store, folder: str, weights: Weights, record: dict[str, Any]) -> None:
+        """Write an adapter; `raybias.json`, which holds `record`, comes last."""
+
+    @abstractmethod
+    def load(self, store: Store, folder: str) -> dict[str, Tensor]:
+        """Read the weights of an adapter that `save` wrote.
+
+        Raises
+        ------
+        ModelError: not there, or of another backbone or other options.
+        """
+
+    @abstractmethod
+    def label_metadata(self) -> dict[str, Any]:
+        """Return what a run's record says of the labels: `verbalizer_ids`, `prompt_token_id`."""
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The tokens that the backbone reads for each text."""
-
-    def init_weights(self, seed: int) -> dict[str, Tensor]:
-        """The weights that a run begins with, keyed by its seed."""
-
-    def gradients(self, shares: Sequence[TrainingBatch]) -> tuple[list[dict[str, Tensor]], Tensor]:
-        """The gradient of each share's mean loss by name, and the losses [S]."""
+        """Tokenise texts as the method reads them."""
+        written = self.method.written(texts)
+        return self.encoder.encode(written, append_eos=self.method.ends_with_eos)
 
     def prepare(self, rows: Sequence[Sequence[int]]) -> list[PackedSequence]:
-        """Rows as sequences that `logits` reads."""
+        """Put rows into the sequences that `logits` reads: here each row by itself."""
+        return pack(rows, max_tokens=0)
+
+    def gradients(self, batches: Sequence[TrainingBatch]) -> tuple[list[dict[str, Tensor]], Tensor]:
+        """Compute the gradient of each run's mean loss by name, and the losses [S]."""
+        stacked = stack_weights([each.weights for each in batches])
+        leaves = {name: tensor.requires_grad_() for name, tensor in stacked.items()}
+        sums = {name: torch.zeros_like(tensor) for name, tensor in stacked.items()}
+        loss_S = torch.zeros(len(batches), device=self.device)
+
+        def work(batch: Batch) -> tuple[tuple[Tensor, ...], Tensor]:
+            run_N = torch.tensor([s for s, _ in batch.rows], device=self.device)
+            target_N = torch.tensor([batches[s].labels[row] for s, row in batch.rows])
+            weight_N = torch.tensor([1 / len(batches[s].labels) for s, _ in batch.rows])
+            with torch.enable_grad():
+                logits_NL = self.forward(batch, leaves, batches)
+                loss_N = cross_entropy(logits_NL, target_N.to(self.device), reduction="none")
+                loss_N = loss_N * weight_N.to(self.device)
+                parts = torch.autograd.grad(loss_N.sum(), list(leaves.values()))
+            return parts, torch.zeros_like(loss_S).index_add(0, run_N, loss_N.detach())
+
+        placed = [
+            Placed(s, s, sequence)
+            for s, each in enumerate(batches)
+            for sequence in self.prepare(each.rows)
+        ]
+        for _, (parts, part_S) in self.batcher.each(work, placed, prompt_length=self.prompt_length):
+            loss_S += part_S
+            for name, part in zip(leaves, parts, strict=True):
+                sums[name] += part
+        summed = {name: self.batcher.sum(total) for name, total in sums.items()}
+        gradients = [{name: each[s] for name, each in summed.items()} for s in range(len(batches))]
+        return gradients, self.batcher.sum(loss_S)
 
     def logits(
         self, weights: Sequence[Weights], sequences: Sequence[Sequence[PackedSequence]]
     ) -> list[Tensor]:
-        """Per run, the label logits [N, L] of its sequences' rows, float32 on the CPU."""
+        """Compute per run the label logits [N, L] of its sequences' rows, float32 on the CPU."""
+        stacked = stack_weights(weights)
+        return self.batcher.logits(
+            lambda batch: self.forward(batch, stacked),
+            sequences,
+            labels=len(LABELS),
+            prompt_length=self.prompt_length,
+        )
 
-    def save(self, store: Store, folder: str, weights: Weights, record: dict[str, Any]) -> None:
-        """Write an adapter; `raybias.json`, which holds `record`, comes last."""
 
-    def load(self, store: Store, folder: str) -> dict[str, Tensor]:
-        """The weights of an adapter that `save` wrote."""
+class ClassifierTrainer(AdapterTrainer):
+    """Compute gradients and label logits of a classifier's adapters or weights.
+
+    Parameters
+    ----------
+    tokens_per_batch: token budget of one forward pass.
+    group: the ranks that share a sharded backbone.
+    """
+
+    def __init__(
+        self,
+        classifier: Classifier,
+        method: Finetuned,
+        *,
+        tokens_per_batch: int,
+        group: Collective | None = None,
+    ) -> None:
+        self.classifier, self.method = classifier, method
+        self.encoder, self.device = classifier.encoder, classifier.device
+        self.batcher = Batcher(
+            where=classifier.encoder.spec.id,
+            device=classifier.device,
+            tokens_per_batch=tokens_per_batch,
+            group=group,
+        )
 
     def label_metadata(self) -> dict[str, Any]:
-        """What a run's record says of the labels: `verbalizer_ids`, `prompt_token_id`."""
+        """Return the label tokens, where labels are read from tokens."""
+        return {"verbalizer_ids": list(self.classifier.label_ids), "prompt_token_id": None}
+
+
+def stack_weights(weights: Sequence[Weights]) -> dict[str, Tensor]:
+    """Stack the tensors of all runs by name, [S, ...] each."""
+    return {name: torch.stack([each[name].detach() for each in weights]) for name in weights[0]}

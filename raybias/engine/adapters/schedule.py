@@ -23,7 +23,7 @@ def should_stop(losses: Sequence[float], steps: Sequence[int], rule: EarlyStop) 
     step `after_step`, and with `stored` losses before it; with `count_early` off, only losses
     seen after that step count.
     """
-    after_step, window = rule.after_step or 0, rule.window or 1
+    after_step, window = rule.after_step, rule.window
     if not steps or steps[-1] <= after_step:
         return False
     before = [
@@ -31,7 +31,7 @@ def should_stop(losses: Sequence[float], steps: Sequence[int], rule: EarlyStop) 
         for loss, step in zip(losses[:-1], steps[:-1], strict=True)
         if rule.count_early or step > after_step
     ]
-    if len(before) < max(window, rule.stored or window):
+    if len(before) < max(window, rule.stored):
         return False
     if rule.rule == "patience":
         recent = [*before, losses[-1]][-window:]
@@ -40,7 +40,7 @@ def should_stop(losses: Sequence[float], steps: Sequence[int], rule: EarlyStop) 
 
 
 def batch_of_step(seed: int, step: int, *, rows: int, batch_size: int) -> list[int]:
-    """Row numbers of a run's batch at `step` (from 0).
+    """Return the row numbers of a run's batch at `step` (from 0).
 
     Each epoch is a new permutation keyed by (seed, epoch); its last batch may be smaller.
     """

@@ -1,104 +1,70 @@
-"""Soft prompts of many runs read and tuned together on one frozen backbone (Tian2023 section 3).
+"""Read and tune soft prompts of many runs together on one frozen backbone (Tian2023 section 3).
 
-What is tuned is a run's delta; the prompt that precedes a text is the embedding of BOS
-plus it. Shapes: S runs, P prompt vectors, D input width, N rows, L labels.
+What is tuned is a run's delta; the prompt that precedes a text is the embedding of BOS plus it,
+and is stored as such, in PEFT's format. Shapes: S runs, P prompt vectors, D input width, N rows,
+L labels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
-from raybias.engine.adapters.base import TrainingBatch, Weights
-from raybias.engine.adapters.prompt_files import load_soft_prompt, save_soft_prompt
-from raybias.engine.packing import Batch, PackedSequence, Placed
+from raybias.config import Backbone
+from raybias.engine.adapters import files
+from raybias.engine.adapters.base import AdapterTrainer, TrainingBatch, Weights
+from raybias.engine.packing import Batch, PackedSequence
 from raybias.engine.scoring.label_scorer import LabelScorer
+from raybias.errors import ModelError
 from raybias.seeding import generator
 from raybias.storage import Store
 
 if TYPE_CHECKING:
     from raybias.methods import SoftPrompt
 
-
-def initial_delta(seed: int, method: SoftPrompt, width: int) -> Tensor:
-    """The delta [P, D] that a run starts from, float32, the same on every device."""
-    shape = (method.prompt_length, width)
-    if method.init == "zeros":
-        return torch.zeros(shape)
-    drawn = generator(seed, "delta").normal(0.0, method.init_std, shape)
-    return torch.from_numpy(drawn.astype(np.float32))
+#: PEFT's name of the vectors of a prompt.
+_KEY: Final = "prompt_embeddings"
 
 
-class SoftPromptTrainer:
-    """A `trainer` of soft prompts; the weights of a run are its `delta` [P, D]."""
+class SoftPromptTrainer(AdapterTrainer):
+    """Tune soft prompts; the weights of a run are its `delta` [P, D]."""
 
-    max_packed: int | None = None
+    method: SoftPrompt
 
     def __init__(self, scorer: LabelScorer, method: SoftPrompt) -> None:
-        self.scorer = scorer
-        self.method = method
+        self.scorer, self.method, self.encoder = scorer, method, scorer.backbone.encoder
         self.device = scorer.backbone.device
-        backbone = scorer.backbone
-        token = torch.tensor([[backbone.prompt_token_id]], device=self.device)
+        self.batcher = scorer.batcher
+        self.prompt_length = method.prompt_length
+        token = torch.tensor([[scorer.backbone.prompt_token_id]], device=self.device)
         with torch.no_grad():
-            self._start_D = backbone.embed(token)[0, 0].float()
-
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text."""
-        return self.scorer.backbone.encode(texts, append_eos=self.method.append_eos)
+            self._start_D = scorer.backbone.embed(token)[0, 0].float()
 
     def init_weights(self, seed: int) -> dict[str, Tensor]:
-        """The initial delta, keyed by the seed."""
+        """Return the initial delta, keyed by the seed."""
         delta_PD = initial_delta(seed, self.method, self.scorer.backbone.width)
         return {"delta": delta_PD.to(self.device)}
 
     def prompt(self, weights: Weights) -> Tensor:
-        """What precedes a text: BOS embedding + delta [P, D], float32."""
+        """Return what precedes a text: BOS embedding + delta [P, D], float32."""
         return self._start_D + weights["delta"].detach()
 
     def prepare(self, rows: Sequence[Sequence[int]]) -> list[PackedSequence]:
-        """Rows as prefix trees."""
+        """Pack rows as prefix trees."""
         return self.scorer.pack(rows)
 
-    def logits(
-        self, weights: Sequence[Weights], sequences: Sequence[Sequence[PackedSequence]]
-    ) -> list[Tensor]:
-        """Per run, the label logits [N, L] of its sequences' rows."""
-        return self.scorer.score_each(sequences, self._prompts(weights))
-
-    def gradients(self, shares: Sequence[TrainingBatch]) -> tuple[list[dict[str, Tensor]], Tensor]:
-        """The gradient of each share's mean loss, and the losses [S]."""
-        prompts_SPD = self._prompts([share.weights for share in shares]).requires_grad_()
-        gradient_SPD = torch.zeros_like(prompts_SPD, requires_grad=False)
-        loss_S = torch.zeros(len(shares), device=self.device)
-
-        def work(batch: Batch) -> tuple[Tensor, Tensor]:
-            run_N = torch.tensor([s for s, _ in batch.rows], device=self.device)
-            target_N = torch.tensor([shares[s].labels[row] for s, row in batch.rows])
-            share_N = torch.tensor([1 / len(shares[s].labels) for s, _ in batch.rows])
-            with torch.enable_grad():
-                logits_NL = self.scorer.reader.logits(batch, prompts_SPD)
-                loss_N = cross_entropy(logits_NL, target_N.to(self.device), reduction="none")
-                loss_N = loss_N * share_N.to(self.device)
-                (part_SPD,) = torch.autograd.grad(loss_N.sum(), prompts_SPD)
-            return part_SPD, torch.zeros_like(loss_S).index_add(0, run_N, loss_N.detach())
-
-        keyed = [
-            Placed(s, s, sequence)
-            for s, share in enumerate(shares)
-            for sequence in self.prepare(share.rows)
-        ]
-        length, batcher = self.method.prompt_length, self.scorer.batcher
-        for _, (part_SPD, part_S) in batcher.each(work, keyed, prompt_length=length):
-            gradient_SPD += part_SPD
-            loss_S += part_S
-        gradients = [{"delta": part_PD} for part_PD in batcher.sum(gradient_SPD)]
-        return gradients, batcher.sum(loss_S)
+    def forward(
+        self,
+        batch: Batch,
+        stacked: Mapping[str, Tensor],
+        training: Sequence[TrainingBatch] | None = None,
+    ) -> Tensor:
+        """Compute the label logits [N, L] of a batch's rows behind their runs' prompts."""
+        return self.scorer.reader.logits(batch, self._start_D + stacked["delta"])
 
     def save(self, store: Store, folder: str, weights: Weights, record: dict[str, Any]) -> None:
         """Write the prompt as `PeftModel.from_pretrained` opens it."""
@@ -106,21 +72,63 @@ class SoftPromptTrainer:
         save_soft_prompt(store, folder, self.prompt(weights), spec=spec, record=record)
 
     def load(self, store: Store, folder: str) -> dict[str, Tensor]:
-        """The delta of a prompt that `save` wrote."""
-        prompt_PD = load_soft_prompt(
-            store,
-            folder,
-            width=self.scorer.backbone.width,
-            length=self.method.prompt_length,
-        )
+        """Read the delta of a prompt that `save` wrote."""
+        width, length = self.scorer.backbone.width, self.prompt_length
+        prompt_PD = load_soft_prompt(store, folder, width=width, length=length)
         return {"delta": prompt_PD.to(self.device) - self._start_D}
 
     def label_metadata(self) -> dict[str, Any]:
-        """The label tokens, and the token that prompts start from."""
+        """Return the label tokens, and the token that prompts start from."""
         return {
             "verbalizer_ids": list(self.scorer.label_ids),
             "prompt_token_id": self.scorer.backbone.prompt_token_id,
         }
 
-    def _prompts(self, weights: Sequence[Weights]) -> Tensor:
-        return torch.stack([self.prompt(each) for each in weights])
+
+def initial_delta(seed: int, method: SoftPrompt, width: int) -> Tensor:
+    """Draw the delta [P, D] that a run starts from, float32, the same on every device."""
+    shape = (method.prompt_length, width)
+    if method.init == "zeros":
+        return torch.zeros(shape)
+    drawn = generator(seed, "delta").normal(0.0, method.init_std, shape)
+    return torch.from_numpy(drawn.astype(np.float32))
+
+
+def save_soft_prompt(
+    store: Store, folder: str, prompt_PD: Tensor, *, spec: Backbone, record: Mapping[str, object]
+) -> None:
+    """Write a soft prompt as `PeftModel.from_pretrained` opens it."""
+    from peft import PromptTuningConfig
+
+    length, width = prompt_PD.shape
+    config = PromptTuningConfig(
+        task_type="CAUSAL_LM",
+        base_model_name_or_path=spec.id,
+        revision=spec.revision,
+        inference_mode=True,
+        num_virtual_tokens=length,
+        token_dim=width,
+        num_transformer_submodules=1,
+    )
+    tensors = {_KEY: prompt_PD.float()}
+    files.write_folder(store, folder, tensors, file=files.ADAPTER, parts=[config], record=record)
+
+
+def load_soft_prompt(store: Store, folder: str, *, width: int, length: int | None = None) -> Tensor:
+    """Read a soft prompt [P, D] float32.
+
+    Raises
+    ------
+    ModelError: not there, not a prompt, or of another width or length.
+    """
+    prompt_PD = files.read_tensors(store, folder, {_KEY: None}, file=files.ADAPTER)[_KEY]
+    shape = tuple(prompt_PD.shape)
+    wanted = (shape[0] if length is None else length, width)
+    if shape != wanted:
+        raise ModelError(
+            f"the prompt is {shape[0]} vectors of width {shape[-1]}, "
+            f"but the backbone takes {wanted[0]} of width {width}",
+            where=store.uri_of(f"{folder}/{files.ADAPTER}"),
+            cure="use the backbone and prompt length that it was tuned with",
+        )
+    return prompt_PD

@@ -5,8 +5,7 @@ element, so a pack of runs equals the same runs alone. Every run has its own lea
 rate, data order, evaluations and early stop, and leaves the pack when it stops. What a
 run does depends on its seed, options, data and backbone; never on its pack.
 
-What is tuned is the trainer's affair (`trainer`). It knows nothing of Ray, files or the
-meaning of labels. Shapes: S runs, N rows, L labels.
+What is tuned is the trainer's affair (`trainer`). Shapes: S runs, N rows, L labels.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What one evaluation of one run found; `stop_reason` is None while it goes on."""
+    """Loss and accuracy of one evaluation of one run; `stop_reason` is None while it goes on."""
 
     run_id: str
     step: int
@@ -100,7 +99,7 @@ class _Run:
 
 
 class PackedTuner:
-    """Tunes a pack of trials on one backbone.
+    """Tune a pack of trials on one backbone.
 
     Parameters
     ----------
@@ -132,7 +131,7 @@ class PackedTuner:
         self._adamw = method.adamw
         self._end = method.last_step(len(train.rows))
         self._whole = trainer.prepare(validation.rows)
-        self._units = {trial.run_id: trial for trial in trials}
+        self._trials = {trial.run_id: trial for trial in trials}
         self._runs: dict[str, _Run] = {}
         self.steps = self.tokens = 0
 
@@ -157,7 +156,7 @@ class PackedTuner:
         return evaluations
 
     def result(self, run_id: str) -> TrialResult:
-        """A trial that has stopped."""
+        """Return the result of a trial that has stopped."""
         run = self._runs[run_id]
         return TrialResult(
             trial=run.trial,
@@ -174,10 +173,10 @@ class PackedTuner:
 
     def drop(self, run_id: str) -> None:
         """Forget a trial that has stopped, and free its weights."""
-        del self._units[run_id], self._runs[run_id]
+        del self._trials[run_id], self._runs[run_id]
 
     def state(self, run_id: str) -> dict[str, Tensor]:
-        """All that a trial needs to go on elsewhere, in any pack, as plain tensors.
+        """Return all that a trial needs to go on elsewhere, in any pack, as plain tensors.
 
         Empty for a trial that has not begun.
         """
@@ -198,14 +197,14 @@ class PackedTuner:
         for name, weight in run.weights.items():
             tensors[f"weights/{name}"] = weight.detach()
             for moment in _MOMENTS:
-                held = run.optimizer.state.get(weight, {}).get(moment)
-                if held is not None:
-                    tensors[f"{moment}/{name}"] = held
+                value = run.optimizer.state.get(weight, {}).get(moment)
+                if value is not None:
+                    tensors[f"{moment}/{name}"] = value
         return {name: tensor.cpu().clone() for name, tensor in tensors.items()}
 
     def load_state(self, run_id: str, state: Mapping[str, Tensor]) -> None:
         """Take a trial up where `state` left it."""
-        run = self._begin(self._units[run_id], _named(state, "weights"))
+        run = self._begin(self._trials[run_id], _named(state, "weights"))
         self._runs[run_id] = run
         device = next(iter(run.weights.values())).device
         run.best = {name: tensor.to(device) for name, tensor in _named(state, "best").items()}
@@ -225,10 +224,10 @@ class PackedTuner:
                 }
 
     def _begin(self, trial: Trial, weights: Mapping[str, Tensor] | None = None) -> _Run:
-        held = self.trainer.init_weights(trial.seed)
+        start = self.trainer.init_weights(trial.seed)
         if weights is not None:
-            held = {name: weights[name].to(tensor.device) for name, tensor in held.items()}
-        parameters = {name: torch.nn.Parameter(tensor) for name, tensor in held.items()}
+            start = {name: weights[name].to(tensor.device) for name, tensor in start.items()}
+        parameters = {name: torch.nn.Parameter(tensor) for name, tensor in start.items()}
         optimizer = torch.optim.AdamW(
             parameters.values(),
             lr=trial.learning_rate,
@@ -240,9 +239,9 @@ class PackedTuner:
         return _Run(trial, parameters, optimizer, {})
 
     def _active(self) -> list[_Run]:
-        """The runs at work: begun and not stopped, as many as the trainer holds at once."""
+        """Return the runs at work, begun where need be, as many as the trainer packs."""
         active: list[_Run] = []
-        for run_id, trial in self._units.items():
+        for run_id, trial in self._trials.items():
             if self.trainer.max_packed is not None and len(active) == self.trainer.max_packed:
                 break
             if run_id not in self._runs:
@@ -256,12 +255,12 @@ class PackedTuner:
         return step if self._end is None else min(step, self._end)
 
     def _step(self, runs: Sequence[_Run]) -> None:
-        """One optimizer step of each run on its own next batch."""
-        shares = [self._share(run) for run in runs]
-        gradients, loss_S = self.trainer.gradients(shares)
+        """Take one optimizer step of each run on its next batch."""
+        batches = [self._batch(run) for run in runs]
+        gradients, loss_S = self.trainer.gradients(batches)
         finite_S = loss_S.isfinite().tolist()
-        for run, share, gradient, finite in zip(runs, shares, gradients, finite_S, strict=True):
-            tokens = sum(map(len, share.rows))
+        for run, batch, gradient, finite in zip(runs, batches, gradients, finite_S, strict=True):
+            tokens = sum(map(len, batch.rows))
             run.tokens, self.tokens = run.tokens + tokens, self.tokens + tokens
             run.step, self.steps = run.step + 1, self.steps + 1
             norm = torch.nn.utils.get_total_norm(gradient.values())
@@ -273,7 +272,7 @@ class PackedTuner:
                 weight.grad = _laid_out(gradient[name], weight) if name in gradient else None
             self._apply(run)
 
-    def _share(self, run: _Run) -> TrainingBatch:
+    def _batch(self, run: _Run) -> TrainingBatch:
         size = self.method.batch_size
         numbers = batch_of_step(
             run.trial.seed, run.step, rows=len(self.train.rows), batch_size=size
@@ -290,15 +289,15 @@ class PackedTuner:
     def _apply(self, run: _Run) -> None:
         if self._adamw.clip is not None:
             torch.nn.utils.clip_grad_norm_(run.weights.values(), self._adamw.clip)
-        share = self.method.rate_share(run.step - 1, self._end)
+        factor = self.method.rate_share(run.step - 1, self._end)
         for group in run.optimizer.param_groups:
-            group["lr"] = run.trial.learning_rate * share
+            group["lr"] = run.trial.learning_rate * factor
         run.optimizer.step()
         run.optimizer.zero_grad()
 
     def _evaluate(self, runs: Sequence[_Run]) -> list[Evaluation]:
         sound = [run for run in runs if run.stop_reason != "diverged"]
-        found = {run.trial.run_id: (float("nan"), float("nan")) for run in runs}
+        measured = {run.trial.run_id: (float("nan"), float("nan")) for run in runs}
         drawn = [self._drawn(run) for run in sound]
         if sound:
             logits = self.trainer.logits(
@@ -308,11 +307,11 @@ class PackedTuner:
                 targets_N = torch.tensor(labels)
                 loss = float(cross_entropy(logits_NL.double(), targets_N))
                 right_N = logits_NL.argmax(-1) == targets_N
-                found[run.trial.run_id] = loss, float(right_N.double().mean())
-        return [self._record(run, *found[run.trial.run_id]) for run in runs]
+                measured[run.trial.run_id] = loss, float(right_N.double().mean())
+        return [self._record(run, *measured[run.trial.run_id]) for run in runs]
 
     def _drawn(self, run: _Run) -> tuple[list[PackedSequence], Sequence[int]]:
-        """The rows of a run's next evaluation, and their labels."""
+        """Draw the rows of a run's next evaluation; return them packed, and their labels."""
         rows, labels = self.validation.rows, self.validation.labels
         count = self.method.validation_rows or len(rows)
         if count >= len(rows):
@@ -345,15 +344,12 @@ class PackedTuner:
 
     def _window(self, trial: Trial) -> dict[str, int]:
         rule = self.method.early_stop
-        window = rule.window or trial.stop_window
-        return {
-            "window": trial.stop_window,
-            "stored": (rule.stored or window) + trial.stop_window - window,
-        }
+        stored = rule.stored + trial.stop_window - rule.window
+        return {"window": trial.stop_window, "stored": stored}
 
 
 def _laid_out(gradient: Tensor, weight: Tensor) -> Tensor:
-    """A gradient with its weight's strides, which the fused AdamW takes for granted."""
+    """Copy a gradient into its weight's strides, which the fused AdamW takes for granted."""
     if gradient.stride() == weight.stride():
         return gradient
     return torch.empty_like(weight).copy_(gradient)

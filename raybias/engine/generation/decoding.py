@@ -1,12 +1,12 @@
-"""Rows of a batch, extended token by token: packed behind a shared opening, or plainly.
+"""Decode rows token by token, packed behind a shared prefix (tree attention) or plainly.
 
 A row's stem is all of its prompt but the last token. Stems are read first, without any
 logits; then every step feeds one token per live row, the last prompt token to begin with,
 through the model's own forward pass and head. So logits are the model's own whatever it does
-after its head, and they exist for the tokens that are asked for only.
+after its head, and they exist for the tokens that are needed only.
 
 Packed rows stay where `packing` wrote them: a step appends one column per live row to each
-sequence, which sees the opening, its row's own path and its own earlier columns. Rows can then
+sequence, which sees the prefix, its row's own path and its own earlier columns. Rows can then
 go on behind other prompts: each is a branch of its row's path, at the depth where they part.
 
 Shapes: R sequences, N rows, n live rows, K columns, C cache places, T or t
@@ -27,7 +27,7 @@ from torch.nn.functional import pad
 from raybias.engine.backbone import LoadedBackbone
 from raybias.engine.generation.kv_cache import BufferCache, KeysValues, layer_count
 from raybias.engine.packing import Batch, Placed, Row, pack, stack, tree_mask
-from raybias.engine.scoring.label_logits import TOLERANCE
+from raybias.engine.self_check import TOLERANCE, agrees, sample_tokens
 
 Numbers = NDArray[np.int64]
 
@@ -36,16 +36,16 @@ class Rows(Protocol):
     """A batch that is being extended."""
 
     def step(self, live_n: Numbers, tokens_n: Numbers) -> Tensor:
-        """Logits [n, V] float32 after one more token of each live row.
+        """Compute the logits [n, V] float32 after one more token of each live row.
 
         `live_n` are places in the batch, ascending; a row that is left out is left for good.
         """
 
 
 class PrefixCache:
-    """What all rows begin with, kept with its keys and values.
+    """The keys and values of the tokens that all rows begin with.
 
-    Another opening keeps what it has in common with this one.
+    Another prefix reuses what it has in common with this one.
     """
 
     def __init__(self, backbone: LoadedBackbone) -> None:
@@ -56,23 +56,23 @@ class PrefixCache:
     def set(self, tokens: Sequence[int]) -> None:
         """Hold exactly these tokens, computing those that are new."""
         new = tuple(tokens)
-        kept = common_length([self.tokens, new])
-        if kept == len(new):
-            self._cut(kept)
+        shared = common_length([self.tokens, new])
+        if shared == len(new):
+            self._cut(shared)
             return
         model, device = self.backbone.model, self.backbone.device
-        self._cut(kept)
+        self._cut(shared)
         cache = BufferCache(self.keys_values, layers=layer_count(model), count=1, capacity=len(new))
         model.base_model(
-            input_ids=torch.tensor([new[kept:]], device=device),
-            position_ids=torch.arange(kept, len(new), device=device)[None],
+            input_ids=torch.tensor([new[shared:]], device=device),
+            position_ids=torch.arange(shared, len(new), device=device)[None],
             past_key_values=cache,
             use_cache=True,
         )
         self.tokens, self.keys_values = new, cache.first(len(new))
 
     def cache(self, *, count: int, capacity: int) -> BufferCache:
-        """Buffers for `count` sequences that begin with the opening."""
+        """Allocate a key-value cache for `count` sequences that begin with the prefix."""
         layers = layer_count(self.backbone.model)
         return BufferCache(self.keys_values, layers=layers, count=count, capacity=capacity)
 
@@ -86,13 +86,13 @@ class PrefixCache:
 
 
 class PackedRows:
-    """Packed stems behind an opening, with room for new columns.
+    """Packed stems behind a prefix, with room for new columns.
 
     Parameters
     ----------
-    batch: stems without the opening.
+    batch: stems without the prefix.
     lengths: tokens of each row's whole prompt, in the order of `batch.rows`.
-    cache: begins with the opening, and has room for the batch and all steps.
+    cache: begins with the prefix, and has room for the batch and all steps.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class PackedRows:
         self.cache = cache
         self.total, width = batch.tokens_RT.shape
         self.count = self.total
-        self.filled = cache.opened + width
+        self.filled = cache.prefix_length + width
         self.sequence_N = batch.at_R.numpy()
         self.position_N = np.array(lengths) - 1
         cache.rewind(self.count)
@@ -112,8 +112,10 @@ class PackedRows:
         if width:
             self.model.base_model(
                 input_ids=batch.tokens_RT.to(self.device),
-                attention_mask=pad(tree_mask(ends_RT), (cache.opened, 0), value=True)[:, None],
-                position_ids=batch.depths_RT.to(self.device) + cache.opened,
+                attention_mask=pad(tree_mask(ends_RT), (cache.prefix_length, 0), value=True)[
+                    :, None
+                ],
+                position_ids=batch.depths_RT.to(self.device) + cache.prefix_length,
                 past_key_values=cache,
                 use_cache=True,
             )
@@ -167,7 +169,7 @@ class PackedRows:
         self._widen()
 
     def _read(self, model: Any, row_t: Numbers, column_t: Numbers, tokens_t: Numbers) -> Any:
-        """What a model makes of new tokens of some rows, each in a column behind its sequence."""
+        """Run the model on new tokens of some rows, each appended to its packed sequence."""
         shape = self.count, int(column_t.max()) + 1
         end = self.filled + shape[1]
         at_t = self.sequence_N[row_t], column_t
@@ -191,18 +193,18 @@ class PackedRows:
         )
 
     def _paths(self, batch: Batch, ends_RT: Tensor) -> Tensor:
-        """Which cache places each row sees: the opening and its own stem.
+        """Mark the cache places that each row sees: the prefix and its stem.
 
         [N + 1, C]; the last row stands for none.
         """
         seen_NC = torch.zeros(
             len(batch.at_T) + 1, self.cache.capacity, dtype=torch.bool, device=self.device
         )
-        seen_NC[:, : self.cache.opened] = True
+        seen_NC[:, : self.cache.prefix_length] = True
         place_T = torch.arange(ends_RT.shape[1], device=self.device)
         at_N1 = batch.at_T.to(self.device)[:, None]
         stem_NT = (place_T <= at_N1) & (at_N1 < ends_RT[batch.at_R.to(self.device)])
-        seen_NC[:-1, self.cache.opened : self.filled] = stem_NT
+        seen_NC[:-1, self.cache.prefix_length : self.filled] = stem_NT
         return seen_NC
 
     def _leave_finished(self, live_n: Numbers) -> None:
@@ -258,35 +260,33 @@ class PlainRows:
 
 
 def reads_packed(backbone: LoadedBackbone) -> bool:
-    """Whether a model reads packed rows, step by step, as it reads each of them alone."""
-    token = [(7919 * n) % backbone.model.config.vocab_size for n in range(1, 16)]
+    """Check whether a model reads packed rows, step by step, as it reads each of them alone."""
+    token = sample_tokens(backbone.model, 15)
     rows = [token[:5], token[:3] + token[6:9], token[:2] + token[9:12], token[:2] + token[11:12]]
-    opening = PrefixCache(backbone)
+    batch = stack([Placed(0, 0, each) for each in pack([row[2:-1] for row in rows])])
+    order = [rows[n] for _, n in batch.rows]
+
+    def packed() -> Tensor:
+        prefix = PrefixCache(backbone)
+        prefix.set(token[:2])
+        cache = prefix.cache(count=1, capacity=64)
+        stems = PackedRows(backbone, batch, [len(row) for row in order], cache)
+        return _forced(stems, len(rows), token)
+
     with torch.no_grad():
-        expected = [_forced(PlainRows(backbone, [row]), 1, token) for row in rows]
-        try:
-            opening.set(token[:2])
-            batch = stack([Placed(0, 0, each) for each in pack([row[2:-1] for row in rows])])
-            cache = opening.cache(count=1, capacity=64)
-            lengths = [len(rows[n]) for _, n in batch.rows]
-            found_NSV = _forced(PackedRows(backbone, batch, lengths, cache), len(rows), token)
-        except (RuntimeError, ValueError, TypeError, AttributeError, LookupError):
-            # The architecture does not take a mask, positions or a cache of this shape.
-            return False
-    expected_NSV = torch.cat([expected[n] for _, n in batch.rows])
-    scale = max(1.0, float(expected_NSV.abs().max()))
-    gap = float((found_NSV - expected_NSV).abs().max())
-    return gap <= TOLERANCE[backbone.model.dtype] * scale
+        alone = [_forced(PlainRows(backbone, [row]), 1, token) for row in order]
+    tolerance = TOLERANCE[backbone.model.dtype]
+    return agrees(packed, torch.cat(alone), tolerance=tolerance)
 
 
 def _forced(rows: Rows, count: int, tokens: Sequence[int]) -> Tensor:
-    """Logits [N, steps, V] of steps whose tokens are given."""
+    """Compute the logits [N, steps, V] of steps whose tokens are given."""
     every_N = np.arange(count)
     return torch.stack([rows.step(every_N, np.full(count, token)) for token in tokens[:3]], dim=1)
 
 
 def _ranks(group_t: Numbers) -> Numbers:
-    """How many earlier entries are equal to each one."""
+    """Count for each entry the earlier ones that are equal to it."""
     order_t = np.argsort(group_t, kind="stable")
     ranked_t, found_t = group_t[order_t], np.empty_like(group_t)
     found_t[order_t] = np.arange(len(group_t)) - np.searchsorted(ranked_t, ranked_t)
@@ -294,7 +294,7 @@ def _ranks(group_t: Numbers) -> Numbers:
 
 
 def common_length(rows: Sequence[Row]) -> int:
-    """How many tokens all rows begin with."""
+    """Count the tokens that all rows begin with."""
     first, last = min(map(tuple, rows)), max(map(tuple, rows))
     shared = 0
     for one, other in zip(first, last, strict=False):

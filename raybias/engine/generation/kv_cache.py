@@ -1,8 +1,7 @@
 """Keys and values of packed rows, in buffers that are written in place.
 
 transformers' growing cache copies itself at every token and its fixed one hands out its
-whole length; this one does neither, and begins with the opening that all rows share.
-It knows nothing of masks or tokens.
+whole length; this one does neither, and begins with the prefix that all rows share.
 
 Shapes: R sequences, H heads, T tokens, E width of a head.
 """
@@ -27,28 +26,28 @@ class BufferLayer(CacheLayerMixin):  # type: ignore[misc]
 
     Parameters
     ----------
-    opening: keys and values that every sequence begins with, or None.
+    prefix: keys and values that every sequence begins with, or None.
     count: how many sequences there is room for.
-    capacity: how many tokens a sequence has room for, the opening counted.
+    capacity: how many tokens a sequence has room for, the prefix counted.
     """
 
     is_sliding = False
 
-    def __init__(self, opening: KeysValues | None, *, count: int, capacity: int) -> None:
+    def __init__(self, prefix: KeysValues | None, *, count: int, capacity: int) -> None:
         super().__init__()
-        self.opening = opening
+        self.prefix = prefix
         self.room = count, capacity
         self.count = count
-        self.length = self.opened
+        self.length = self.prefix_length
 
     @property
-    def opened(self) -> int:
-        """Tokens of the opening."""
-        return 0 if self.opening is None else self.opening[0].shape[2]
+    def prefix_length(self) -> int:
+        """Tokens of the prefix."""
+        return 0 if self.prefix is None else self.prefix[0].shape[2]
 
     def rewind(self, count: int) -> None:
-        """Begin anew with `count` sequences behind the same opening."""
-        self.count, self.length = count, self.opened
+        """Begin anew with `count` sequences behind the same prefix."""
+        self.count, self.length = count, self.prefix_length
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Allocate the buffers once the layer's sizes are known."""
@@ -58,8 +57,8 @@ class BufferLayer(CacheLayerMixin):  # type: ignore[misc]
             states.new_zeros(count, states.shape[1], capacity, states.shape[3])
             for states in (key_states, value_states)
         ]
-        for buffer, opened in zip(buffers, self.opening or (), strict=False):
-            buffer[:, :, : self.opened] = opened
+        for buffer, prefix_length in zip(buffers, self.prefix or (), strict=False):
+            buffer[:, :, : self.prefix_length] = prefix_length
         self.keys, self.values = buffers
         self.is_initialized = True
 
@@ -79,7 +78,7 @@ class BufferLayer(CacheLayerMixin):  # type: ignore[misc]
     def update(
         self, key_states: Tensor, value_states: Tensor, *_args: Any, **_options: Any
     ) -> KeysValues:
-        """Write new tokens behind the others; gives back all so far, uncopied."""
+        """Append the keys and values of new tokens; return all so far, uncopied."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         end = self.length + key_states.shape[2]
@@ -89,15 +88,15 @@ class BufferLayer(CacheLayerMixin):  # type: ignore[misc]
         return self.keys[: self.count, :, :end], self.values[: self.count, :, :end]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """How many keys a query sees, and from where."""
+        """Return how many keys a query sees, and from where."""
         return self.length + query_length, 0
 
     def get_seq_length(self) -> int:
-        """Tokens so far."""
+        """Return the tokens so far."""
         return self.length
 
     def get_max_length(self) -> int:
-        """Tokens there is room for."""
+        """Return the tokens there is room for."""
         return self.room[1]
 
 
@@ -105,12 +104,12 @@ class BufferCache(Cache):  # type: ignore[misc]
     """All layers' buffers; see `BufferLayer`."""
 
     def __init__(
-        self, opening: Sequence[KeysValues], *, layers: int, count: int, capacity: int
+        self, prefix: Sequence[KeysValues], *, layers: int, count: int, capacity: int
     ) -> None:
         self.count, self.capacity = count, capacity
-        parts: list[KeysValues | None] = [*opening] or [None] * layers
+        parts: list[KeysValues | None] = [*prefix] or [None] * layers
         super().__init__([BufferLayer(kv, count=count, capacity=capacity) for kv in parts])
-        self.opened = int(self.layers[0].opened)
+        self.prefix_length = int(self.layers[0].prefix_length)
 
     def rewind(self, count: int) -> None:
         """Begin anew with `count` sequences."""
@@ -135,11 +134,11 @@ class BufferCache(Cache):  # type: ignore[misc]
                 layer.reserve(capacity)
 
     def first(self, length: int) -> list[KeysValues]:
-        """The first sequence's keys and values of `length` tokens, one pair a layer."""
+        """Return the first sequence's keys and values of `length` tokens, one pair a layer."""
         return [(layer.keys[:1, :, :length], layer.values[:1, :, :length]) for layer in self.layers]
 
 
 def layer_count(model: torch.nn.Module) -> int:
-    """How many layers of a model keep keys and values."""
+    """Count the layers of a model that keep keys and values."""
     config: Any = model.config
     return int(config.get_text_config().num_hidden_layers)

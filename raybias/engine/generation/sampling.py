@@ -1,9 +1,9 @@
-"""How the next token is chosen: transformers' own filters, and a draw that a key decides.
+"""Sample the next token: transformers' filters, and a draw that a key decides.
 
 Every value beside the temperature comes from the model's generation_config, as in
 transformers' `generate`. The draw is the inverse of the cumulative distribution, summed in
 float64 in the order of token ids, at a number that the caller derives from the request's key;
-so neither batch nor order nor worker changes a token. It knows nothing of models' insides.
+so neither batch nor order nor worker changes a token.
 
 Shapes: N rows, V vocabulary, B blocks of token ids, M candidates, T tokens of a history.
 """
@@ -75,7 +75,7 @@ class Sampling:
 
     @classmethod
     def of(cls, model: Any, *, temperature: float) -> Sampling:
-        """The model's own generation_config under another temperature.
+        """Read the model's generation_config, under another temperature.
 
         Raises
         ------
@@ -104,7 +104,7 @@ class Sampling:
         )
 
     def record(self) -> dict[str, float | int | list[int]]:
-        """The values as they are written beside results."""
+        """Return the values as they are written beside results."""
         return {
             "temperature": self.temperature,
             "top_k": self.top_k,
@@ -116,7 +116,7 @@ class Sampling:
 
 
 class Sampler:
-    """Chooses tokens from logits."""
+    """Choose tokens from logits."""
 
     def __init__(self, sampling: Sampling) -> None:
         self.sampling = sampling
@@ -136,7 +136,7 @@ class Sampler:
     def choose(
         self, logits_NV: Tensor, *, history: Sequence[Sequence[int]], uniforms: Sequence[float]
     ) -> list[int]:
-        """The next token of each row.
+        """Draw the next token of each row.
 
         Parameters
         ----------
@@ -160,7 +160,7 @@ class Sampler:
 
 
 def _filters(sampling: Sampling) -> LogitsProcessorList:
-    """The filters in the order of transformers' `generate`."""
+    """Build the filters in the order of transformers' `generate`."""
     filters = LogitsProcessorList()
     if sampling.temperature not in (0, 1):
         filters.append(TemperatureLogitsWarper(sampling.temperature))
@@ -181,7 +181,7 @@ def _rectangle(history: Sequence[Sequence[int]], device: torch.device) -> Tensor
 
 
 def _candidates(logits_NV: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
-    """Token ids in ascending order with their logits, all that a top-k filter can keep among them.
+    """Select the tokens that a top-k filter can keep: ids in ascending order, and their logits.
 
     A block of ids whose largest logit is below the k-th largest of all blocks' has none of the
     k largest logits, so the filters need not see the whole vocabulary.

@@ -1,4 +1,4 @@
-"""Whether a rewritten sentence still means the same, by a classifier or by embeddings.
+"""Score whether a rewritten sentence still means the same, by a classifier or by embeddings.
 
 The classifier reads both sentences and its label 1 says yes (Parrot's adequacy model is one);
 the embedding way is the cosine of mean-pooled last hidden states, as sentence-transformers
@@ -31,7 +31,7 @@ _NO_TYPE: Final = 0
 
 
 class AdequacyModel:
-    """Scores pairs of (sentence, rewritten sentence), higher meaning closer.
+    """Score pairs of (sentence, rewritten sentence), higher meaning closer.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class AdequacyModel:
         self._compare = self._label if options.kind == "classifier" else self._cosine
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
-        """How adequate the second sentence of each pair is for the first.
+        """Score how adequate the second sentence of each pair is for the first.
 
         Raises
         ------
@@ -103,20 +103,20 @@ class AdequacyModel:
         inputs: Mapping[str, Any],
         names: Sequence[str],
     ) -> Tensor:
-        """What `read` makes of every row, in the rows' order; on the processor, float32."""
+        """Apply `read` to every row; return its results in the rows' order, on the CPU."""
         rows: list[list[int]] = inputs["input_ids"]
-        check_lengths(rows, context=self._context, names=names)
+        check_lengths([*map(len, rows)], context=self._context, names=names)
         types: list[list[int]] | None = inputs.get("token_type_ids")
 
         def work(batch: Batch) -> Tensor:
             return read(self._padded(batch, types)).cpu()
 
-        found: dict[int, Tensor] = {}
-        keyed = [Placed(0, 0, each) for each in pack(rows, max_tokens=0)]
+        results: dict[int, Tensor] = {}
+        placed = [Placed(0, 0, each) for each in pack(rows, max_tokens=0)]
         with torch.inference_mode():
-            for batch, made in self._batcher.each(work, keyed):
-                found |= {n: made[r] for r, (_, n) in enumerate(batch.rows)}
-        return torch.stack([found[n] for n in range(len(rows))])
+            for batch, values in self._batcher.each(work, placed):
+                results |= {n: values[r] for r, (_, n) in enumerate(batch.rows)}
+        return torch.stack([results[n] for n in range(len(rows))])
 
     def _padded(self, batch: Batch, types: list[list[int]] | None) -> dict[str, Tensor]:
         width = batch.tokens_RT.shape[1]

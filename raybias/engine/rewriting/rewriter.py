@@ -1,9 +1,8 @@
-"""Sentences put into another style by a T5 checkpoint: candidates are drawn, a judge chooses.
+"""Rewrite sentences in another style with a T5 checkpoint: draw candidates, let a judge choose.
 
 As Styleformer does it (Zhao2025 section 3.2): a few candidates by sampling, those that keep the
 meaning, the best of them. Every draw is decided by the sentence's key, so neither batch nor
 order nor worker changes a candidate, and sentences under one key share their random numbers.
-It knows nothing of pairs.
 
 Shapes: R sentences of a batch, C candidates of each, N = R x C rows, T tokens, V vocabulary.
 """
@@ -44,7 +43,7 @@ class Rewriter:
 
     Parameters
     ----------
-    style: which of INSTRUCTIONS stands before a sentence where `options` has no own.
+    style: which of INSTRUCTIONS stands before a sentence where `options` names none.
     tokens_per_batch: tokens of the sentences, and of what is judged, that are read at once;
         memory that runs out halves it.
 
@@ -83,7 +82,7 @@ class Rewriter:
     def __call__(
         self, texts: Sequence[str], keys: Sequence[tuple[str | int, ...]]
     ) -> list[list[tuple[str, float]]]:
-        """What each sentence could become and how adequate that is, best first.
+        """Rewrite sentences; return each one's adequate rewritings with their scores, best first.
 
         Only adequate rewritings that differ from the sentence are returned, so a list may be
         empty; equally adequate ones stand in the order in which they were drawn.
@@ -92,39 +91,41 @@ class Rewriter:
         ------
         ModelError: a sentence is longer than the judge's context.
         """
-        drawn = self.candidates(texts, keys)
-        pairs = [(text, each) for text, made in zip(texts, drawn, strict=True) for each in made]
+        candidates = self.candidates(texts, keys)
+        pairs = [
+            (text, each) for text, drawn in zip(texts, candidates, strict=True) for each in drawn
+        ]
         scores = iter(self.adequacy.score(pairs))
-        found: list[list[tuple[str, float]]] = []
-        for made in drawn:
-            scored = [(each, next(scores)) for each in made]
+        rewritings: list[list[tuple[str, float]]] = []
+        for drawn in candidates:
+            scored = [(each, next(scores)) for each in drawn]
             adequate = [each for each in scored if each[1] >= self.adequacy.threshold]
-            found.append(sorted(adequate, key=lambda each: -round(each[1], _PLACES)))
-        return found
+            rewritings.append(sorted(adequate, key=lambda each: -round(each[1], _PLACES)))
+        return rewritings
 
     def candidates(
         self, texts: Sequence[str], keys: Sequence[tuple[str | int, ...]]
     ) -> list[list[str]]:
-        """The different rewritings drawn for each sentence, in the order of the draws.
+        """Draw the different rewritings of each sentence, in the order of the draws.
 
         A draw that does not end within the length limit is dropped, and a sentence beyond it
         gets none.
         """
         # An instruction is the task's, not the sentence's: the limit is on the sentence.
-        own = [len(row) for row in self._encode(list(texts))]
-        short = [n for n, length in enumerate(own) if length <= self.options.max_length]
+        lengths = [len(row) for row in self._encode(list(texts))]
+        short = [n for n, length in enumerate(lengths) if length <= self.options.max_length]
         rows = self._encode([self.instruction + texts[n] for n in short])
 
         def work(batch: Batch) -> list[list[str]]:
             return self._draw(batch, [keys[short[n]] for _, n in batch.rows])
 
-        found: list[list[str]] = [[] for _ in texts]
-        keyed = [Placed(0, 0, each) for each in pack(rows, max_tokens=0)]
+        rewritings: list[list[str]] = [[] for _ in texts]
+        placed = [Placed(0, 0, each) for each in pack(rows, max_tokens=0)]
         with torch.inference_mode():
-            for batch, made in self._batcher.each(work, keyed):
-                for (_, n), each in zip(batch.rows, made, strict=True):
-                    found[short[n]] = _different(each, texts[short[n]])
-        return found
+            for batch, drawn in self._batcher.each(work, placed):
+                for (_, n), each in zip(batch.rows, drawn, strict=True):
+                    rewritings[short[n]] = _different(each, texts[short[n]])
+        return rewritings
 
     def _encode(self, texts: list[str]) -> list[list[int]]:
         rows: list[list[int]] = self._tokenizer(texts)["input_ids"] if texts else []
@@ -156,7 +157,7 @@ class Rewriter:
 
 
 class _KeyedDraw:
-    """Leaves `generate` one token per row: the one that the row's own random number draws."""
+    """Leave `generate` one token per row: the one that the row's random number draws."""
 
     def __init__(
         self, sampler: Sampler, keys: Sequence[tuple[str | int, ...]], count: int, length: int
@@ -215,7 +216,7 @@ def check_rewriter(options: Rewriting, *, style: str) -> tuple[ModelShape, Model
 
 
 def _ends(model: Any, tokenizer: Any, options: Rewriting) -> tuple[int, int]:
-    """The tokens that begin and end what is written."""
+    """Return the tokens that begin and end a rewriting."""
     eos = tokenizer.eos_token_id
     start = getattr(model.config, "decoder_start_token_id", None)
     if eos is None or start is None:
@@ -228,7 +229,7 @@ def _ends(model: Any, tokenizer: Any, options: Rewriting) -> tuple[int, int]:
 
 
 def _generation(model: Any, tokenizer: Any, options: Rewriting) -> GenerationConfig:
-    """Settings under which `generate` adds nothing of the checkpoint's own to the draw."""
+    """Build settings under which `generate` adds nothing from the checkpoint to the draw."""
     from transformers import GenerationConfig
 
     start, eos = _ends(model, tokenizer, options)
@@ -245,7 +246,7 @@ def _generation(model: Any, tokenizer: Any, options: Rewriting) -> GenerationCon
     return config
 
 
-def _different(made: Sequence[str], text: str) -> list[str]:
-    """What was drawn, each once, without the empty ones and the sentence itself."""
-    unlike = dict.fromkeys(each.strip() for each in made)
+def _different(drawn: Sequence[str], text: str) -> list[str]:
+    """Drop repeated and empty rewritings, and the sentence itself."""
+    unlike = dict.fromkeys(each.strip() for each in drawn)
     return [each for each in unlike if each and each != text.strip()]

@@ -1,11 +1,10 @@
-"""Log-probabilities of the tokens of sentences, read from a causal model.
+"""Compute log-probabilities of the tokens of sentences with a causal model.
 
 Sentences are packed as prefix trees, so what some of them begin with is computed once, and
-one token after one opening has one value wherever it stands. The head is applied to a few
-places at a time and only the asked tokens' log-probabilities are kept, so no [batch, tokens,
-vocabulary] tensor exists. It knows nothing of pairs or of what scores are made of.
+one token after one prefix has one value wherever it stands. The head is applied to a few
+places at a time, so no [batch, tokens, vocabulary] tensor exists.
 
-Shapes: R sequences, T tokens, N places, A asked tokens, H hidden, V vocabulary.
+Shapes: R sequences, T tokens, N places, A requested tokens, H hidden, V vocabulary.
 """
 
 from __future__ import annotations
@@ -21,9 +20,11 @@ from torch import Tensor
 
 from raybias.engine.backbone import LoadedBackbone
 from raybias.engine.batching import Batcher
+from raybias.engine.generation.decoding import common_length
 from raybias.engine.generation.generator import attention_window
 from raybias.engine.packing import MAX_TOKENS, Batch, PackedSequence, Placed, Row, pack
-from raybias.engine.scoring.label_logits import TOLERANCE, attention_inputs
+from raybias.engine.scoring.label_logits import attention_inputs
+from raybias.engine.self_check import fastest, sample_tokens
 
 Values = NDArray[np.float32]
 Numbers = NDArray[np.int64]
@@ -33,13 +34,13 @@ CHUNK: Final = 256
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Tokens that are asked for after places of a batch, ascending by place.
+class TokenRequest:
+    """Tokens to score after places of a batch, ascending by place.
 
     Attributes
     ----------
     at_R, at_T: each place's sequence, and its place there.
-    of_A: which place each token is asked after.
+    of_A: which place each token follows.
     """
 
     at_R: Tensor
@@ -50,12 +51,12 @@ class Asked:
 
 @dataclass(frozen=True)
 class Tree:
-    """A packed sequence with the tokens that its rows go on with.
+    """A packed prefix tree with the tokens that its rows go on with.
 
     Attributes
     ----------
     places_A, tokens_A: distinct, ascending by place.
-    rows: for each member, which of the asked tokens are its own, in its order.
+    rows: for each member, which of the requested tokens are in it, in its order.
     """
 
     sequence: PackedSequence
@@ -65,20 +66,20 @@ class Tree:
 
     @classmethod
     def of(cls, sequence: PackedSequence, rows: Sequence[Row]) -> Tree:
-        """What is asked of a sequence that holds all but the last token of its `rows`."""
+        """List the tokens to score in a sequence of all but the last token of its `rows`."""
         lasts = sequence.lasts
         paths = [np.flatnonzero(sequence.ends[: last + 1] > last) for last in lasts]
         following = [rows[n][1:] for n in sequence.members]
         places = np.concatenate(paths)
         pairs = (places << 32) + np.concatenate(following)
-        distinct_A, own = np.unique(pairs, return_inverse=True)
-        each = np.split(own, np.cumsum([len(path) for path in paths])[:-1])
+        distinct_A, index = np.unique(pairs, return_inverse=True)
+        each = np.split(index, np.cumsum([len(path) for path in paths])[:-1])
         return cls(sequence, distinct_A >> 32, distinct_A & 0xFFFFFFFF, tuple(each))
 
 
 @dataclass(frozen=True)
 class TokenReader:
-    """Reads log-probabilities from a batch.
+    """Compute log-probabilities of a batch.
 
     Attributes
     ----------
@@ -90,28 +91,28 @@ class TokenReader:
     packs: bool
     head: Any
 
-    def log_probs(self, batch: Batch, asked: Asked) -> Tensor:
-        """Natural log-probabilities [A], float32 on the CPU."""
+    def log_probs(self, batch: Batch, request: TokenRequest) -> Tensor:
+        """Compute the natural log-probabilities [A], float32 on the CPU."""
         device = self.backbone.device
         model = self.backbone.model
         inputs = attention_inputs(batch, packs=self.packs, prompt_length=0, device=device)
         inputs |= {"input_ids": batch.tokens_RT.to(device)}
-        at = asked.at_R.to(device), asked.at_T.to(device)
-        of_A, tokens_A = asked.of_A.to(device), asked.tokens_A.to(device)
+        at = request.at_R.to(device), request.at_T.to(device)
+        of_A, tokens_A = request.of_A.to(device), request.tokens_A.to(device)
         if self.head is None:
             logits_NV = model(**inputs, use_cache=False).logits[at]
             return log_probs_of(logits_NV, of_A, tokens_A).cpu()
         hidden_NH = model.base_model(**inputs, use_cache=False).last_hidden_state[at]
-        found = []
+        chunks = []
         for first in range(0, len(hidden_NH), CHUNK):
-            begin, end = np.searchsorted(asked.of_A.numpy(), [first, first + CHUNK])
+            begin, end = np.searchsorted(request.of_A.numpy(), [first, first + CHUNK])
             logits_nV = self.head(hidden_NH[first : first + CHUNK])
-            found.append(log_probs_of(logits_nV, of_A[begin:end] - first, tokens_A[begin:end]))
-        return torch.cat(found).cpu()
+            chunks.append(log_probs_of(logits_nV, of_A[begin:end] - first, tokens_A[begin:end]))
+        return torch.cat(chunks).cpu()
 
 
 class TokenScorer:
-    """Scores the tokens of rows with one causal model.
+    """Score the tokens of rows with one causal model.
 
     Parameters
     ----------
@@ -127,107 +128,93 @@ class TokenScorer:
         )
 
     def log_probs(self, rows: Sequence[Row]) -> list[Values]:
-        """Natural log-probabilities [length - 1] of each row's tokens after its first.
+        """Compute the natural log-probabilities [length - 1] of each row's tokens after its first.
 
         Raises
         ------
         WorkFailed: a single row does not fit the device's memory.
         """
         distinct = sorted({tuple(row) for row in rows})
-        found = _read(self.reader, self.batcher, distinct)
-        _share(distinct, found)
+        values = _read(self.reader, self.batcher, distinct)
+        _share(distinct, values)
         place = {row: n for n, row in enumerate(distinct)}
-        return [found[place[tuple(row)]] for row in rows]
+        return [values[place[tuple(row)]] for row in rows]
 
 
 def make_token_reader(backbone: LoadedBackbone) -> TokenReader:
-    """The fastest reader that gives what the model's own forward pass gives."""
-    own = TokenReader(backbone, packs=False, head=None)
-    expected = _sample(own)
+    """Make the fastest reader that gives what the model's own forward pass gives."""
     head = backbone.model.get_output_embeddings()
-    for packs, candidate_head in ((True, head), (True, None), (False, head)):
-        candidate = TokenReader(backbone, packs=packs, head=candidate_head)
-        try:
-            found = _sample(candidate)
-        except (RuntimeError, ValueError, TypeError, AttributeError, LookupError):
-            # The architecture does not take a mask or positions of this shape.
-            continue
-        scale = max(1.0, float(np.abs(expected).max()))
-        if np.abs(found - expected).max() <= TOLERANCE[backbone.model.dtype] * scale:
-            return candidate
-    return own
+    ways = [
+        TokenReader(backbone, packs=packs, head=each)
+        for packs, each in ((True, head), (True, None), (False, head), (False, None))
+    ]
+    return fastest(ways[:3], ways[3], _sample, dtype=backbone.model.dtype)
 
 
 def log_probs_of(logits_NV: Tensor, of_A: Tensor, tokens_A: Tensor) -> Tensor:
-    """Log-probabilities [A] float32 of tokens, each under the logits that `of_A` names."""
+    """Compute log-probabilities [A] float32 of tokens, each under the logits that `of_A` names."""
     # On a CPU the fused kernel is faster than a sum of exponentials, though it writes them all.
     return logits_NV.float().log_softmax(-1)[of_A, tokens_A]
 
 
-def _sample(reader: TokenReader) -> Values:
-    """Log-probabilities of a few rows that share openings."""
-    vocabulary = reader.backbone.model.config.vocab_size
-    token = [(7919 * n) % vocabulary for n in range(1, 12)]
+def _sample(reader: TokenReader) -> Tensor:
+    """Read the log-probabilities of a few rows that share tokens."""
+    token = sample_tokens(reader.backbone.model, 11)
     rows = [(*token[:6],), (*token[:3], *token[6:9]), (token[0], *token[8:])]
     where, device = reader.backbone.spec.id, reader.backbone.device
     batcher = Batcher(where=where, device=device, tokens_per_batch=MAX_TOKENS)
-    return np.concatenate(_read(reader, batcher, rows))
+    return torch.from_numpy(np.concatenate(_read(reader, batcher, rows)))
 
 
 def _read(reader: TokenReader, batcher: Batcher, rows: Sequence[Row]) -> list[Values]:
-    # The last token is asked for, never read.
+    # The last token is scored, never read.
     stems = {n: row[:-1] for n, row in enumerate(rows) if len(row) > 1}
     numbers = list(stems)
     longest = max(map(len, stems.values()), default=0)
     whole = longest <= attention_window(reader.backbone.model.config)
     sequences = pack(list(stems.values()), max_tokens=MAX_TOKENS if reader.packs and whole else 0)
-    asking = [rows[n] for n in numbers]
-    trees = [Tree.of(each, asking) for each in sequences]
-    keyed = [Placed(i, i, tree.sequence) for i, tree in enumerate(trees)]
-    found: list[Values] = [np.empty(0, np.float32)] * len(rows)
+    sources = [rows[n] for n in numbers]
+    trees = [Tree.of(each, sources) for each in sequences]
+    placed = [Placed(i, i, tree.sequence) for i, tree in enumerate(trees)]
+    values: list[Values] = [np.empty(0, np.float32)] * len(rows)
 
     def work(batch: Batch) -> Values:
         with torch.no_grad():
-            values: Values = reader.log_probs(
-                batch, _together([trees[i] for i in batch.prompts])
-            ).numpy()
-            return values
+            request = _together([trees[i] for i in batch.adapters])
+            scored: Values = reader.log_probs(batch, request).numpy()
+            return scored
 
-    for batch, values_A in batcher.each(work, keyed):
+    for batch, values_A in batcher.each(work, placed):
         start = 0
-        for i in batch.prompts:
+        for i in batch.adapters:
             tree = trees[i]
-            own_A = values_A[start : start + len(tree.tokens_A)]
-            start += len(own_A)
+            tree_A = values_A[start : start + len(tree.tokens_A)]
+            start += len(tree_A)
             for member, places in zip(tree.sequence.members, tree.rows, strict=True):
-                found[numbers[member]] = own_A[places]
-    return found
+                values[numbers[member]] = tree_A[places]
+    return values
 
 
-def _together(trees: Sequence[Tree]) -> Asked:
-    """What is asked of a batch of trees."""
+def _together(trees: Sequence[Tree]) -> TokenRequest:
+    """Join the requested tokens of a batch of trees."""
     at_R, at_T, of_A = [], [], []
     count = 0
     for r, tree in enumerate(trees):
-        places, own = np.unique(tree.places_A, return_inverse=True)
+        places, index = np.unique(tree.places_A, return_inverse=True)
         at_R.append(np.full(len(places), r))
         at_T.append(places)
-        of_A.append(own + count)
+        of_A.append(index + count)
         count += len(places)
     tokens_A = np.concatenate([tree.tokens_A for tree in trees])
     parts = np.concatenate(at_R), np.concatenate(at_T), np.concatenate(of_A), tokens_A
-    return Asked(*map(torch.from_numpy, parts))
+    return TokenRequest(*map(torch.from_numpy, parts))
 
 
-def _share(rows: Sequence[Row], found: Sequence[Values]) -> None:
-    """Give one token after one opening one value, whichever sequences its rows were cut into.
+def _share(rows: Sequence[Row], values: Sequence[Values]) -> None:
+    """Give one token after one prefix one value, whichever sequences its rows were cut into.
 
     Rounding differs a little from sequence to sequence, and would decide true ties.
     """
-    for row, previous, own, other in zip(rows[1:], rows, found[1:], found, strict=False):
-        shared = 0
-        for one, two in zip(row, previous, strict=False):
-            if one != two:
-                break
-            shared += 1
-        own[: max(0, shared - 1)] = other[: max(0, shared - 1)]
+    for row, previous, row_values, other in zip(rows[1:], rows, values[1:], values, strict=False):
+        known = max(0, common_length([row, previous]) - 1)
+        row_values[:known] = other[:known]

@@ -1,4 +1,4 @@
-"""One forward pass over a packed batch, down to the few logits that are needed.
+"""Run one forward pass over a packed batch, down to the few logits that are needed.
 
 The hidden state is read at each row's last token only and multiplied by the label rows
 of the LM head in float32; no [batch, tokens, vocabulary] tensor exists. Both short cuts
@@ -14,16 +14,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from raybias.engine.backbone import LoadedBackbone
 from raybias.engine.packing import MAX_TOKENS, Batch, Placed, pack, stack, tree_mask
-
-#: How far a short cut may be from the model's own logits, relative to their size.
-TOLERANCE: Final = {torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
+from raybias.engine.self_check import fastest, sample_tokens
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ class LabelRows:
 
 @dataclass(frozen=True)
 class LabelReader:
-    """Reads label logits from a backbone.
+    """Compute label logits with a backbone.
 
     Attributes
     ----------
@@ -56,14 +54,14 @@ class LabelReader:
         return MAX_TOKENS if self.packs else 0
 
     def logits(self, batch: Batch, prompts_SPW: Tensor) -> Tensor:
-        """Label logits [N, L] float32 of a batch's rows, in the order of `batch.rows`.
+        """Compute the label logits [N, L] float32 of a batch's rows, in the order of `batch.rows`.
 
-        `prompts_SPW` are the prompts that `batch.prompts` counts; P may be 0. The result
+        `prompts_SPW` are the prompts that `batch.adapters` numbers; P may be 0. The result
         is differentiable with respect to them.
         """
         device = self.backbone.device
         text_RTW = self.backbone.embed(batch.tokens_RT.to(device))
-        prompts_RPW = prompts_SPW[torch.tensor(batch.prompts, device=device)]
+        prompts_RPW = prompts_SPW[torch.tensor(batch.adapters, device=device)]
         inputs_RTW = torch.cat([prompts_RPW.to(text_RTW.dtype), text_RTW], dim=1)
         masks = attention_inputs(
             batch, packs=self.packs, prompt_length=prompts_SPW.shape[1], device=device
@@ -82,7 +80,7 @@ class LabelReader:
 def attention_inputs(
     batch: Batch, *, packs: bool, prompt_length: int, device: torch.device
 ) -> dict[str, Tensor]:
-    """The mask, and the positions of packed rows, that a model reads a batch with.
+    """Build the attention mask of a batch, and the positions of packed rows.
 
     `packs` says whether rows share sequences behind the prompt.
     """
@@ -101,42 +99,31 @@ def attention_inputs(
 
 
 def make_reader(backbone: LoadedBackbone, label_ids: Sequence[int]) -> LabelReader:
-    """The fastest reader whose logits are those of the model's own forward pass."""
+    """Make the fastest reader whose logits are those of the model's own forward pass."""
     ids = tuple(label_ids)
     label_rows = _label_rows(backbone, ids)
-    own = LabelReader(backbone, ids, packs=False, label_rows=None)
-    expected_NL = _sample_logits(own, together=False)
-    for packs in (True, False):
-        for rows in (label_rows, None):
-            candidate = LabelReader(backbone, ids, packs=packs, label_rows=rows)
-            try:
-                found_NL = _sample_logits(candidate, together=True)
-            except (RuntimeError, ValueError, TypeError, IndexError):
-                # The architecture does not take a mask or positions of this shape.
-                continue
-            scale = max(1.0, float(expected_NL.abs().max()))
-            tolerance = TOLERANCE[backbone.model.dtype] * scale
-            if float((found_NL - expected_NL).abs().max()) <= tolerance:
-                return candidate
-    return own
+    ways = [
+        LabelReader(backbone, ids, packs=packs, label_rows=rows)
+        for packs in (True, False)
+        for rows in (label_rows, None)
+    ]
+    return fastest(ways[:3], ways[3], _sample_logits, dtype=backbone.model.dtype)
 
 
-def _sample_logits(reader: LabelReader, *, together: bool) -> Tensor:
-    """Logits of a few rows that share openings, behind two prompt vectors."""
+def _sample_logits(reader: LabelReader) -> Tensor:
+    """Read a few rows that share tokens, behind two prompt vectors."""
     backbone = reader.backbone
-    vocabulary = backbone.model.config.vocab_size
-    token = [(7919 * n) % vocabulary for n in range(1, 12)]
+    token = sample_tokens(backbone.model, 11)
     rows = [token[:5], token[:3] + token[6:9], token[:1] + token[9:11]]
-    with torch.no_grad():
-        prompt_1PW = backbone.embed(torch.tensor([token[4:6]], device=backbone.device)).float()
-        keyed = [Placed(0, 0, each) for each in pack(rows, max_tokens=reader.max_tokens)]
-        stacks = [stack(keyed)] if together else [stack([each]) for each in keyed]
-        found = {
-            row: logits_L
-            for batch in stacks
-            for (_, row), logits_L in zip(batch.rows, reader.logits(batch, prompt_1PW), strict=True)
-        }
-    return torch.stack([found[n] for n in range(len(rows))])
+    prompt_1PW = backbone.embed(torch.tensor([token[4:6]], device=backbone.device)).float()
+    placed = [Placed(0, 0, each) for each in pack(rows, max_tokens=reader.max_tokens)]
+    # The plain way reads each row alone, without any padding.
+    plain = not reader.packs and reader.label_rows is None
+    logits: dict[int, Tensor] = {}
+    for batch in [stack([each]) for each in placed] if plain else [stack(placed)]:
+        for (_, row), logits_L in zip(batch.rows, reader.logits(batch, prompt_1PW), strict=True):
+            logits[row] = logits_L
+    return torch.stack([logits[n] for n in range(len(rows))])
 
 
 def _label_rows(backbone: LoadedBackbone, label_ids: tuple[int, ...]) -> LabelRows:
@@ -150,7 +137,7 @@ def _label_rows(backbone: LoadedBackbone, label_ids: tuple[int, ...]) -> LabelRo
 
 
 def gathered(parameter: Tensor | None) -> Any:
-    """A context in which a parameter that ZeRO-3 has sharded is whole on every rank."""
+    """Return a context in which a parameter that ZeRO-3 has sharded is whole on every rank."""
     status = getattr(parameter, "ds_status", None)
     if status is None or status.name == "AVAILABLE":
         return nullcontext()

@@ -1,4 +1,4 @@
-"""Log-probabilities of masked tokens, read from a masked language model.
+"""Compute log-probabilities of masked tokens with a masked language model.
 
 Every masked copy of every sentence is one row; equal copies are computed once, and all of
 them are walked in one order of length. The model's own head sees the masked places only. It
@@ -24,7 +24,7 @@ from raybias.engine.backbone import LoadedBackbone, TextEncoder, load_pretrained
 from raybias.engine.batching import Batcher
 from raybias.engine.packing import Batch, PackedSequence, Placed, Row
 from raybias.engine.scoring.causal_logprobs import log_probs_of
-from raybias.engine.scoring.label_logits import TOLERANCE
+from raybias.engine.self_check import fastest
 from raybias.errors import ModelError
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def check_tokenizer(encoder: TextEncoder) -> None:
 
 
 class MaskedScorer:
-    """Scores masked tokens with one masked language model.
+    """Score masked tokens with one masked language model.
 
     Parameters
     ----------
@@ -97,40 +97,40 @@ class MaskedScorer:
             where=backbone.spec.id, device=backbone.device, tokens_per_batch=tokens_per_batch
         )
 
-    def log_probs(self, asked: Sequence[tuple[Row, int]]) -> NDArray[np.float32]:
-        """Natural log-probability of a row's token at a place, with the mask in its place.
+    def log_probs(self, requests: Sequence[tuple[Row, int]]) -> NDArray[np.float32]:
+        """Compute the natural log-probability of a row's token at a place, with the mask there.
 
         Parameters
         ----------
-        asked: token ids with the specials around them, and the place.
+        requests: token ids with the specials around them, and the place.
 
         Raises
         ------
         WorkFailed: a single row does not fit the device's memory.
         """
         number: dict[tuple[int, tuple[int, ...]], int] = {}
-        copy_A = np.empty(len(asked), np.int64)
-        for a, (row, place) in enumerate(asked):
+        copy_A = np.empty(len(requests), np.int64)
+        for a, (row, place) in enumerate(requests):
             copy = (place, (*row[:place], self.mask, *row[place + 1 :]))
             copy_A[a] = number.setdefault(copy, len(number))
-        tokens_A = np.array([row[place] for row, place in asked], np.int64)
+        tokens_A = np.array([row[place] for row, place in requests], np.int64)
         order = np.argsort(copy_A, kind="stable")
         starts = np.searchsorted(copy_A[order], np.arange(len(number) + 1))
-        keyed = [Placed(n, 0, _sequence(row, place)) for (place, row), n in number.items()]
-        found_A = np.empty(len(asked), np.float32)
+        placed = [Placed(n, 0, _sequence(row, place)) for (place, row), n in number.items()]
+        log_probs_A = np.empty(len(requests), np.float32)
 
         def work(batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
             numbers = [n for n, _ in batch.rows]
-            lengths = [len(keyed[n].sequence.tokens) for n in numbers]
+            lengths = [len(placed[n].sequence.tokens) for n in numbers]
             asks = [order[starts[n] : starts[n + 1]] for n in numbers]
             whose = np.concatenate(asks)
             of_A = torch.tensor(np.repeat(np.arange(len(asks)), [len(each) for each in asks]))
             values_A = self._read(batch, lengths, of_A, torch.from_numpy(tokens_A[whose]))
             return whose, values_A.numpy()
 
-        for _, (whose, values_A) in self.batcher.each(work, keyed):
-            found_A[whose] = values_A
-        return found_A
+        for _, (whose, values_A) in self.batcher.each(work, placed):
+            log_probs_A[whose] = values_A
+        return log_probs_A
 
     def _read(self, batch: Batch, lengths: Sequence[int], of_A: Tensor, tokens_A: Tensor) -> Tensor:
         device = self.backbone.device
@@ -148,7 +148,7 @@ class MaskedScorer:
 def logits_at(
     model: PreTrainedModel, inputs: dict[str, Tensor], at: tuple[Tensor, Tensor]
 ) -> Tensor:
-    """A model's own logits [N, V] at some places, its head applied to nothing else."""
+    """Compute the model's logits [N, V] at some places, its head applied to nothing else."""
 
     def keep(_module: torch.nn.Module, _given: Any, output: Any) -> Any:
         output.last_hidden_state = output.last_hidden_state[at][None]
@@ -170,7 +170,7 @@ def _own_logits(
 
 
 def _reads_places(backbone: LoadedBackbone) -> bool:
-    """Whether a model's head gives the same on a few places as on all of them."""
+    """Check whether a model's head gives the same on a few places as on all of them."""
     model = backbone.model
     vocabulary = model.config.vocab_size
     tokens_RT = torch.tensor([[(7919 * n + r) % vocabulary for n in range(1, 9)] for r in (0, 1)])
@@ -179,21 +179,14 @@ def _reads_places(backbone: LoadedBackbone) -> bool:
     mask_RT[1, 5:] = 0
     inputs = {"input_ids": tokens_RT.to(model.device), "attention_mask": mask_RT.to(model.device)}
     at = torch.tensor([0, 1, 1], device=model.device), torch.tensor([6, 0, 4], device=model.device)
-    with torch.no_grad():
-        expected_NV = _own_logits(model, inputs, at).float()
-        try:
-            found_NV = logits_at(model, inputs, at).float()
-        except (RuntimeError, ValueError, TypeError, AttributeError, LookupError):
-            # The head does not read the hidden state from where models of this kind put it.
-            return False
-    if found_NV.shape != expected_NV.shape:
-        return False
-    tolerance = TOLERANCE[model.dtype] * max(1.0, float(expected_NV.abs().max()))
-    return float((found_NV - expected_NV).abs().max()) <= tolerance
+    read = fastest(
+        [logits_at], _own_logits, lambda read: read(model, inputs, at), dtype=model.dtype
+    )
+    return read is logits_at
 
 
 def _sequence(row: Row, place: int) -> PackedSequence:
-    """A copy as a sequence of its own, read at its masked place."""
+    """Make a sequence of one masked copy, read at its masked place."""
     depths, ends = _flat(len(row))
     return PackedSequence(np.array(row, np.int64), depths, ends, (0,), (place,))
 

@@ -1,7 +1,6 @@
 """The rules of pair scores: which tokens count, how they add up, and who wins.
 
 Ties are exact after each rule's own rounding, and stay in the denominator as no preference.
-It knows nothing of models.
 """
 
 from __future__ import annotations
@@ -17,8 +16,6 @@ from raybias.engine.packing import Row
 CAUSAL: Final = ("bias_bench", "prepend", "sum", "perplexity", "shared")
 MASKED: Final = ("masked", "masked_differing")
 
-#: How far float32 scores of one sentence are apart at most, relative, in different batches.
-TOLERANCE: Final = 1e-5
 #: Decimals that masked scores are rounded to before they are compared.
 DECIMALS: Final = 3
 
@@ -56,35 +53,14 @@ def preference(
     return int(more > less)
 
 
-def inside_tolerance(
-    score: str, found: Iterable[PairScore], *, relative: float = TOLERANCE, eps: float = 0.0
-) -> int:
-    """How many pairs are so close that rounding could decide them otherwise.
-
-    Counted are pairs whose preference changes when each score moves against the other by the
-    share `relative` of itself; true ties are among them.
-    """
-    count = 0
-    for each in found:
-        if each.more is None or each.less is None:
-            continue
-        step_more, step_less = relative * abs(each.more), relative * abs(each.less)
-        moved = {
-            preference(score, each.more + sign * step_more, each.less - sign * step_less, eps=eps)
-            for sign in (-1, 1)
-        }
-        count += moved != {each.preference}
-    return count
-
-
 def align(one: Row, other: Row) -> list[tuple[int, int]]:
-    """Places of the tokens that two rows share, as difflib matches them in this order."""
+    """Match the tokens that two rows share, as difflib does in this order; return their places."""
     blocks = difflib.SequenceMatcher(None, list(one), list(other)).get_matching_blocks()
     return [(a + n, b + n) for a, b, size in blocks for n in range(size)]
 
 
 def masked_places(score: str, more: Row, less: Row) -> Places:
-    """Which tokens of two rows a masked score masks; the specials stand first and last."""
+    """Choose the tokens of two rows that a masked score masks; specials stand first and last."""
     same = align(more, less)
     if score == "masked":
         inner = same[1:-1]
@@ -97,13 +73,13 @@ def masked_places(score: str, more: Row, less: Row) -> Places:
 
 
 def masked_score(score: str, values: Sequence[float]) -> float | None:
-    """The score of one side from its tokens' log-probabilities."""
+    """Reduce the log-probabilities of one side's tokens to its score."""
     if score == "masked":
         return math.fsum(values)
     return math.fsum(values) / len(values) if values else None
 
 
 def mean(values: Iterable[float]) -> float:
-    """Mean of log-probabilities."""
+    """Average log-probabilities."""
     every = [float(value) for value in values]
     return math.fsum(every) / len(every)

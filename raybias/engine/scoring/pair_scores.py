@@ -5,7 +5,7 @@ Causal models:
 - bias_bench: geometric mean probability of a sentence's tokens. The first token's is read
   after BOS (or EOS) alone, the others' from a pass over the sentence without BOS.
 - prepend: the same mean from one pass that begins with BOS.
-- sum: the log-likelihood of all tokens after BOS (EleutherAI), with a tolerance if asked for.
+- sum: the log-likelihood of all tokens after BOS (EleutherAI), with an optional tolerance.
 - perplexity: minus the perplexity of the tokens after the first, specials as the tokenizer
   adds them (BigScience).
 - shared: the log-likelihood after BOS of only the tokens that both sentences have.
@@ -13,14 +13,13 @@ Causal models:
 Masked models: the pseudo-log-likelihood of shared tokens (`masked`, nyu-mll), and the mean
 over differing ones (`masked_differing`, Bias-Bench), each rounded to 3 decimals to compare.
 
-A higher score is what the model prefers. It knows nothing of bias types or directions.
+A higher score is what the model prefers.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -37,7 +36,6 @@ from raybias.engine.scoring.causal_logprobs import TokenScorer, Values
 from raybias.engine.scoring.masked_logprobs import MaskedScorer, check_tokenizer, load_masked
 from raybias.engine.scoring.pair_rules import (
     CAUSAL,
-    DECIMALS,
     MASKED,
     PairScore,
     align,
@@ -48,22 +46,13 @@ from raybias.engine.scoring.pair_rules import (
 )
 from raybias.errors import ConfigError, ModelError, WorkFailed
 
-__all__ = [
-    "CAUSAL",
-    "MASKED",
-    "PairScore",
-    "PairScorer",
-    "check_scores",
-    "pair_loader",
-]
-
 Pair = tuple[str, str]
 #: Both sides' scores.
 Scores = tuple[float | None, float | None]
 
 
 class PairScorer:
-    """Scores pairs of sentences with one model, by any rules that fit it, in one reading.
+    """Score pairs of sentences with one model, by any rules that fit it, in one pass.
 
     Parameters
     ----------
@@ -95,7 +84,7 @@ class PairScorer:
     def score(
         self, pairs: Sequence[Pair], *, names: Sequence[str] | None = None
     ) -> dict[str, list[PairScore]]:
-        """Each rule's scores, in the order of `pairs`.
+        """Score pairs by each rule, in the order of `pairs`.
 
         All styles of a probe in one call share the most.
 
@@ -110,22 +99,14 @@ class PairScorer:
         WorkFailed: a score that is no number, or a sentence that does not fit the memory.
         """
         names = names or [f"pair {n}" for n in range(len(pairs))]
-        found: dict[str, list[PairScore]] = {}
+        by_rule: dict[str, list[PairScore]] = {}
         for score, values in self.pairs.score(pairs, self.scores, names).items():
             _check_numbers(values, score, names, where=self.backbone.spec.id)
-            found[score] = [
+            by_rule[score] = [
                 PairScore(more, less, preference(score, more, less, eps=self.eps))
                 for more, less in values
             ]
-        return found
-
-    def record(self) -> dict[str, Any]:
-        """Token ids and policies behind the scores, for a study's records."""
-        facts: dict[str, Any] = {
-            "scores": list(self.scores),
-            "dtype": str(self.backbone.model.dtype).removeprefix("torch."),
-        }
-        return facts | ({"eps": self.eps} if "sum" in self.scores else {}) | self.pairs.record()
+        return by_rule
 
 
 class CausalPairs:
@@ -139,37 +120,26 @@ class CausalPairs:
     def score(
         self, pairs: Sequence[Pair], scores: Sequence[str], names: Sequence[str]
     ) -> dict[str, list[Scores]]:
-        """Each rule's two scores of each pair."""
+        """Compute each rule's two scores of each pair."""
         sides = _sides(pairs, names)
         rows = self._rows(sides, scores)
-        read = {kind: own for kind, own in rows.items() if kind != "bare" or "first" in rows}
-        flat = iter(self.scorer.log_probs([row for own in read.values() for row in own]))
-        values = {kind: [next(flat) for _ in own] for kind, own in read.items()}
+        read = {kind: each for kind, each in rows.items() if kind != "bare" or "first" in rows}
+        flat = iter(self.scorer.log_probs([row for each in read.values() for row in each]))
+        values = {kind: [next(flat) for _ in each] for kind, each in read.items()}
         number = {text: n for n, text in enumerate(sides)}
         places = [(number[more], number[less]) for more, less in pairs]
-        found: dict[str, list[Scores]] = {}
+        by_rule: dict[str, list[Scores]] = {}
         for score in scores:
             if score == "shared":
                 begun = values["begun"]
-                found[score] = [_shared(rows["bare"], begun, *place) for place in places]
+                by_rule[score] = [_shared(rows["bare"], begun, *place) for place in places]
                 continue
             each = [_of_sentence(score, values, n) for n in range(len(number))]
-            found[score] = [(each[more], each[less]) for more, less in places]
-        return found
-
-    def record(self) -> dict[str, Any]:
-        """Token ids and policies."""
-        return {
-            "begin_token_id": self.begin,
-            "begin_token": self.backbone.tokenizer.convert_ids_to_tokens(self.begin),
-            "specials": "stripped",
-            "perplexity_bos": self.backbone.spec.bos,
-            "packed": self.scorer.reader.packs,
-            "head_in_chunks": self.scorer.reader.head is not None,
-        }
+            by_rule[score] = [(each[more], each[less]) for more, less in places]
+        return by_rule
 
     def _rows(self, sides: Mapping[str, str], scores: Sequence[str]) -> dict[str, list[list[int]]]:
-        """Rows by what they are for; `bare` are sentences, read for `bias_bench` only."""
+        """Tokenise sentences by what they are for; `bare` ones are read for `bias_bench` only."""
         texts = list(sides)
         bare = _tokens(self.backbone, texts, specials=False)
         _check_rows(bare, sides, self.backbone, least=1, taken=1)
@@ -179,8 +149,8 @@ class CausalPairs:
         if {"prepend", "sum", "shared"} & set(scores):
             rows["begun"] = [[self.begin, *row] for row in bare]
         if "perplexity" in scores:
-            rows["own"] = self.backbone.encode(texts)
-            _check_rows(rows["own"], sides, self.backbone, least=2)
+            rows["whole"] = self.backbone.encode(texts)
+            _check_rows(rows["whole"], sides, self.backbone, least=2)
         return rows
 
 
@@ -194,7 +164,7 @@ class MaskedPairs:
     def score(
         self, pairs: Sequence[Pair], scores: Sequence[str], names: Sequence[str]
     ) -> dict[str, list[Scores]]:
-        """Each rule's two scores of each pair."""
+        """Compute each rule's two scores of each pair."""
         sides = _sides(pairs, names)
         rows = _tokens(self.backbone, list(sides), specials=True)
         _check_rows(rows, sides, self.backbone, least=3)
@@ -208,8 +178,8 @@ class MaskedPairs:
                 pair, masked_places(score, *(row_of[each] for each in pair)), strict=True
             )
         ]
-        asked = [(row, place) for row, places in requests for place in places]
-        values = iter(self.scorer.log_probs(asked).tolist())
+        masked = [(row, place) for row, places in requests for place in places]
+        values = iter(self.scorer.log_probs(masked).tolist())
         taken = iter([[next(values) for _ in places] for _, places in requests])
         return {
             score: [
@@ -218,19 +188,9 @@ class MaskedPairs:
             for score in scores
         }
 
-    def record(self) -> dict[str, Any]:
-        """Token ids and policies."""
-        return {
-            "mask_token_id": self.scorer.mask,
-            "mask_token": self.backbone.tokenizer.mask_token,
-            "specials": _tokens(self.backbone, [""], specials=True)[0],
-            "decimals": DECIMALS,
-            "head_at_masks_only": self.scorer.head_alone,
-        }
-
 
 def pair_loader(spec: Backbone, scores: Sequence[str]) -> Callable[..., LoadedBackbone]:
-    """What loads the frozen model that some scores need: `load_masked` or `load_backbone`.
+    """Choose what loads the frozen model that some scores need: `load_masked` or `load_backbone`.
 
     Raises
     ------
@@ -268,11 +228,11 @@ def check_scores(spec: Backbone, scores: Sequence[str]) -> None:
 
 
 def _of_sentence(score: str, values: Mapping[str, Sequence[Values]], n: int) -> float:
-    """A causal score of sentence `n` from its tokens' log-probabilities."""
+    """Reduce the log-probabilities of sentence `n` to its causal score."""
     if score == "bias_bench":
         return float(np.exp(mean([*values["first"][n], *values["bare"][n]])))
     if score == "perplexity":
-        return -float(np.exp(-mean(values["own"][n])))
+        return -float(np.exp(-mean(values["whole"][n])))
     begun = values["begun"][n]
     return float(np.exp(mean(begun))) if score == "prepend" else math.fsum(begun)
 
@@ -286,7 +246,7 @@ def _shared(bare: Sequence[Row], begun: Sequence[Values], more: int, less: int) 
 
 
 def _sides(pairs: Sequence[Pair], names: Sequence[str]) -> dict[str, str]:
-    """Every distinct sentence, and where it stands first."""
+    """List every distinct sentence, and where it stands first."""
     sides: dict[str, str] = {}
     for pair, name in zip(pairs, names, strict=True):
         for text, side in zip(pair, ("sent_more", "sent_less"), strict=True):
@@ -318,7 +278,9 @@ def _check_rows(
             where=backbone.spec.id,
             cure="leave those pairs out",
         )
-    check_lengths(rows, context=backbone.context, taken=taken, by="begin token", names=names)
+    check_lengths(
+        [*map(len, rows)], context=backbone.context, taken=taken, by="begin token", names=names
+    )
 
 
 def _check_numbers(

@@ -1,4 +1,4 @@
-"""The prompts that ask what a pronoun stands for, and the rules that read an answer.
+"""Make the prompts that ask what a pronoun stands for, and read the answers.
 
 Text only: six of PromptSource's templates for WinoBias as Zhao2025 uses them, named as in its
 Tables 10-17, and two ways to say whether an answer names the referent.
@@ -16,7 +16,7 @@ _NO_PUNCTUATION: Final = str.maketrans("", "", string.punctuation)
 
 
 def coreference_prompts(text: str, pronoun: str) -> dict[str, str]:
-    """The six prompts about a sentence by name, in the order of Zhao2025's tables."""
+    """Make the six prompts about a sentence by name, in the order of Zhao2025's tables."""
     verb = "are" if pronoun.lower() in _PLURAL else "is"
     return {
         "what_does_p_stand_for": f'{text}\nHere, what does "{pronoun}" stand for?',
@@ -31,7 +31,7 @@ def coreference_prompts(text: str, pronoun: str) -> dict[str, str]:
 
 
 def names_referent(answer: str, referent: str) -> tuple[bool, bool]:
-    """Whether an answer names the referent: by the exact rule, and by `contains`.
+    """Tell whether an answer names the referent: by the exact rule, and by `contains`.
 
     Case, punctuation and articles do not count. Exact takes as many words from the answer's
     beginning as the referent has, its article counted (BigScience's harness); contains finds

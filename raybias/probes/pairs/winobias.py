@@ -1,9 +1,9 @@
-"""WinoBias, sentences in which a pronoun stands for one of two occupations, and a user's own.
+"""Read WinoBias: sentences in which a pronoun stands for one of two occupations.
 
-Line i of a `pro` file and line i of its `anti` file make a pair; they may differ in more than
-the pronoun, and two pairs are of other sentences altogether: published texts are not mended.
-Where three mentions are bracketed, the first is the occupation and the second the
-pronoun that is asked about, as PromptSource takes them (Zhao2025; spec of its prompts).
+Line i of a `pro` file and line i of its `anti` file are a pair; they may differ in more than the
+pronoun, and two pairs are different sentences: published texts are not corrected. Where three
+mentions are bracketed, the first is the occupation and the second the pronoun that is asked about,
+as PromptSource takes them (Zhao2025).
 """
 
 from __future__ import annotations
@@ -15,18 +15,14 @@ from typing import Final, Literal
 import polars as pl
 
 from raybias.errors import DataError
-from raybias.probes.column_checks import column, filled
-from raybias.probes.pairs.crows_pairs import ORIGINAL
-from raybias.probes.readers import polars_schema, read_frame, read_lines
+from raybias.probes.pairs.pair_table import ORIGINAL
+from raybias.probes.readers import polars_schema, read_lines
+from raybias.registry import ReadPairs, pair_probe
 from raybias.schema import COREFERENCES
-from raybias.storage import Store, split_uri
-
-Split = Literal["dev", "test"]
+from raybias.storage import Store
 
 WINO_TYPES: Final = ("type1", "type2")
 CONDITIONS: Final = ("pro", "anti")
-#: The type of a user's own sentences, unless their file says otherwise.
-OWN_TYPE: Final = "own"
 _MENTION: Final = re.compile(r"\[([^\[\]]+)\]")
 _DETERMINERS: Final = ("the", "a", "an")
 _PRONOUNS: Final = frozenset(
@@ -37,8 +33,8 @@ _PRONOUNS: Final = frozenset(
 )
 
 
-def coreference_items(store: Store, *, split: Split = "test") -> pl.DataFrame:
-    """The sentences of one split (schema.COREFERENCES, style "original").
+def _sentences(store: Store, *, split: Literal["dev", "test"]) -> pl.DataFrame:
+    """Read the sentences of one split (schema.COREFERENCES, style "original").
 
     Texts are as the hub's token lists read when joined by blanks: without brackets, a blank
     before commas and the period. The referent keeps its determiner ("the developer").
@@ -82,64 +78,8 @@ def coreference_items(store: Store, *, split: Split = "test") -> pl.DataFrame:
     return pl.DataFrame(rows, schema=polars_schema(COREFERENCES))
 
 
-def own_coreferences(uri: str) -> pl.DataFrame:
-    """Read one CSV, TSV or Parquet file of sentences with a pronoun (schema.COREFERENCES).
-
-    Needs pair_id, condition (pro or anti), text, pronoun and referent; every pair has one sentence
-    of each condition. Without wino_type all are of type "own". Of a file with a column `style`
-    the rows "original" are taken.
-
-    Raises
-    ------
-    DataError: no such file or column, an empty cell, a condition that is neither, a pair that
-        lacks or repeats one or is of two types, a pronoun or referent that is not in the text, or
-        no rows.
-    """
-    store, name = split_uri(uri)
-    frame = read_frame(store, name)
-    if "style" in frame.columns:
-        frame = frame.filter(pl.col("style") == ORIGINAL)
-    if frame.is_empty():
-        raise DataError("holds no sentences", where=uri)
-    if "wino_type" not in frame.columns:
-        frame = frame.with_columns(pl.lit(OWN_TYPE).alias("wino_type"))
-    needed = ("pair_id", "condition", "text", "pronoun", "referent", "wino_type")
-    items = pl.DataFrame(
-        {each: filled(column(frame, each, where=uri), where=uri) for each in needed}
-    )
-    _check_own(items, where=uri)
-    return items.with_columns(
-        pl.format("{}/{}", "pair_id", "condition").alias("item_id"),
-        pl.lit(ORIGINAL).alias("style"),
-    ).select(polars_schema(COREFERENCES).names())
-
-
-def _check_own(items: pl.DataFrame, *, where: str) -> None:
-    for row, item in enumerate(items.iter_rows(named=True), start=1):
-        place = f"{where} row {row}"
-        if item["condition"] not in CONDITIONS:
-            raise DataError(
-                f"condition {item['condition']!r} is neither pro nor anti",
-                where=place,
-                cure="mend it",
-            )
-        for name in ("pronoun", "referent"):
-            if not re.search(rf"(?<!\w){re.escape(item[name])}(?!\w)", item["text"], re.IGNORECASE):
-                raise DataError(
-                    f"{name} {item[name]!r} is not in the text", where=place, cure="mend either"
-                )
-    for pair_id, part in items.group_by("pair_id", maintain_order=True):
-        if sorted(part["condition"]) != sorted(CONDITIONS) or part["wino_type"].n_unique() > 1:
-            raise DataError(
-                f"pair {pair_id[0]!r} is {', '.join(part['condition'])} of type"
-                f" {', '.join(part['wino_type'].unique(maintain_order=True))}",
-                where=where,
-                cure="give each pair one pro and one anti sentence of the same type",
-            )
-
-
 def _read(lines: list[str], *, where: str) -> Iterator[tuple[str, str, str]]:
-    """Text, referent and pronoun of each line."""
+    """Yield text, referent and pronoun of each line."""
     for number, line in enumerate(lines, start=1):
         place = f"{where} row {number}"
         written, _, sentence = line.partition(" ")
@@ -166,9 +106,29 @@ def _text(sentence: str) -> str:
 
 
 def _referent(sentence: str, mention: re.Match[str]) -> str:
-    """The first mention; two lines of the files leave its determiner outside the brackets."""
+    """Return the first mention; two lines leave its determiner outside the brackets."""
     referent = mention[1].strip()
     before = sentence[: mention.start()].split()
     if referent.split()[0].lower() in _DETERMINERS or not before:
         return referent
     return f"{before[-1]} {referent}" if before[-1].lower() in _DETERMINERS else referent
+
+
+def _register(name: str, split: Literal["dev", "test"], about: str) -> ReadPairs:
+    @pair_probe(
+        name,
+        about=about,
+        data=f"folder with pro_stereotyped_type1.txt.{split} and the other three",
+        kinds=WINO_TYPES,
+        schema=COREFERENCES,
+    )
+    def read(data: str) -> pl.DataFrame:
+        return _sentences(Store(data), split=split)
+
+    return read
+
+
+winobias: Final = _register(
+    "winobias", "test", "WinoBias: 1,584 sentences, what does the pronoun stand for (Zhao2025)"
+)
+winobias_dev: Final = _register("winobias_dev", "dev", "WinoBias's development half")

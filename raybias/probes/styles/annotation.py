@@ -1,7 +1,7 @@
-"""People judge whether styled pairs still mean the same: sheets out, labels in, agreement.
+"""Write annotation sheets of styled pairs, read annotators' labels, compute their agreement.
 
-Zhao2025's formal and informal pairs went this way (its Table 5): what all annotators call the
-same is kept, the rest is rewritten by hand. It does not know who annotates or what made the styles.
+As for Zhao2025's formal and informal pairs (its Table 5): what all annotators call the same is
+kept, the rest is rewritten by hand.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Final
 import polars as pl
 
 from raybias.errors import DataError
-from raybias.probes.column_checks import column, distinct, filled
-from raybias.probes.pairs.crows_pairs import SIDES
+from raybias.probes.column_checks import column, distinct, filled, filled_columns, refuse
+from raybias.probes.pairs.pair_table import SIDES
 from raybias.probes.readers import read_frame
 from raybias.storage import split_uri
 
@@ -44,7 +44,7 @@ all of you are done.
 
 
 def annotation_sheet(pairs: pl.DataFrame, styled: pl.DataFrame) -> pl.DataFrame:
-    """One row per pair and style, originals and styled sentences side by side, `label` empty.
+    """Set originals beside styled sentences, one row per pair and style, `label` empty.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def annotation_sheet(pairs: pl.DataFrame, styled: pl.DataFrame) -> pl.DataFrame:
 
 
 def read_sheet(uri: str) -> pl.DataFrame:
-    """A sheet as it was given to the annotators.
+    """Read a sheet as it was given to the annotators.
 
     Raises
     ------
@@ -65,13 +65,13 @@ def read_sheet(uri: str) -> pl.DataFrame:
     """
     frame = _read(uri)
     names = (*IDS, *_OLD, *SIDES)
-    sheet = pl.DataFrame({n: filled(column(frame, n, where=uri), where=uri) for n in names})
+    sheet = filled_columns(frame, names, where=uri)
     distinct(_id(sheet), where=uri)
     return sheet
 
 
 def read_labels(sheet: pl.DataFrame, uris: Sequence[str]) -> pl.DataFrame:
-    """The labels that annotators gave, a column each, beside pair_id and style of the sheet.
+    """Read the labels of each annotator, a column each, beside pair_id and style of the sheet.
 
     An annotator is named as the file is, without its suffix.
 
@@ -88,8 +88,9 @@ def read_labels(sheet: pl.DataFrame, uris: Sequence[str]) -> pl.DataFrame:
             raise DataError(
                 f"two files are named {name!r}", where=uri, cure="name each after its annotator"
             )
-        given = pl.DataFrame({n: filled(column(frame, n, where=uri), where=uri) for n in IDS})
-        given = given.with_columns(_labels(column(frame, "label", where=uri), uri).alias(name))
+        given = filled_columns(frame, IDS, where=uri).with_columns(
+            _labels(column(frame, "label", where=uri), uri).alias(name)
+        )
         distinct(_id(given), where=uri)
         _check_ids(sheet, given, where=uri)
         labels = labels.join(given, on=IDS, maintain_order="left")
@@ -97,7 +98,7 @@ def read_labels(sheet: pl.DataFrame, uris: Sequence[str]) -> pl.DataFrame:
 
 
 def label_shares(labels: pl.DataFrame) -> pl.DataFrame:
-    """How often each annotator gave each label: style, label, a count per annotator, share.
+    """Count how often each annotator gave each label: style, label, a count each, share.
 
     `share` is over all annotators' labels of the style (Zhao2025's Table 5).
     """
@@ -113,31 +114,31 @@ def label_shares(labels: pl.DataFrame) -> pl.DataFrame:
 
 
 def agreement(labels: pl.DataFrame) -> pl.DataFrame:
-    """Per style: pairs, annotators, how many are unanimous (and unanimously same), Fleiss' kappa.
+    """Compute per style: pairs, annotators, unanimous, unanimously same, and Fleiss' kappa.
 
     Kappa is null with one annotator, or where all labels are the same one.
     """
     names = _annotators(labels)
-    rows = []
-    for (style,), part in labels.group_by("style", maintain_order=True):
-        given = [pl.concat_list(names).list.count_matches(label).alias(label) for label in LABELS]
-        counts = part.select(given)
-        whole = pl.max_horizontal(LABELS) == len(names)
-        unanimous = int(counts.select(whole.sum()).item())
-        same = int((counts[SAME] == len(names)).sum())
-        rows.append((style, len(part), len(names), unanimous, same, _kappa(counts, len(names))))
-    schema = {
-        "style": pl.String,
-        **dict.fromkeys(("pairs", "annotators", "unanimous", "unanimous_same"), pl.Int64),
-        "kappa": pl.Float64,
-    }
-    return pl.DataFrame(rows, schema=schema, orient="row")
+    counts = labels.select(
+        "style", *(pl.concat_list(names).list.count_matches(each).alias(each) for each in LABELS)
+    )
+    most = pl.max_horizontal(LABELS)
+    table = counts.group_by("style", maintain_order=True).agg(
+        pairs=pl.len().cast(pl.Int64),
+        annotators=pl.lit(len(names), pl.Int64),
+        unanimous=(most == len(names)).sum().cast(pl.Int64),
+        unanimous_same=(pl.col(SAME) == len(names)).sum().cast(pl.Int64),
+    )
+    kappas = [
+        _kappa(counts.filter(style=each).drop("style"), len(names)) for each in table["style"]
+    ]
+    return table.with_columns(pl.Series("kappa", kappas, pl.Float64))
 
 
 def kept_and_rest(sheet: pl.DataFrame, labels: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The pairs that all annotators call the same, and those to be rewritten.
+    """Split pairs into those that all annotators call the same and those to be rewritten.
 
-    Both begin with the columns of a file of styled pairs (see `styled`), so that they make one
+    Both begin with the columns of a file of styled pairs (see `from_files`), so that they make one
     once `sent_more` and `sent_less` of the second are mended; it shows the originals and labels.
     """
     all_same = pl.all_horizontal(pl.col(_annotators(labels)) == SAME)
@@ -170,13 +171,12 @@ def _id(frame: pl.DataFrame) -> pl.Series:
 def _labels(written: pl.Series, uri: str) -> pl.Series:
     plain = filled(written, where=uri).str.strip_chars().str.to_lowercase()
     plain = plain.str.replace_all(r"[\s-]+", "_")
-    outside = (~plain.is_in(LABELS)).arg_true()
-    if len(outside):
-        raise DataError(
-            f"label {written[outside[0]]!r} is none of {', '.join(LABELS)}",
-            where=f"{uri} row {outside[0] + 1}",
-            cure="mend it",
-        )
+    refuse(
+        ~plain.is_in(LABELS),
+        lambda row: f"label {written[row]!r} is none of {', '.join(LABELS)}",
+        where=uri,
+        cure="mend it",
+    )
     return plain
 
 
@@ -196,7 +196,7 @@ def _check_ids(sheet: pl.DataFrame, given: pl.DataFrame, *, where: str) -> None:
 
 
 def _kappa(counts: pl.DataFrame, annotators: int) -> float | None:
-    """Fleiss' kappa of how many annotators gave each item each label."""
+    """Compute Fleiss' kappa from how many annotators gave each item each label."""
     if annotators < 2:
         return None
     squares = pl.sum_horizontal(pl.col(LABELS).cast(pl.Int64) ** 2)

@@ -1,4 +1,4 @@
-"""Pairs in a style that people wrote: one or several files of (pair_id, style, sides).
+"""Read pairs in a style that people wrote: one or several files of (pair_id, style, sides).
 
 The formal and informal sentences of Zhao2025 passed through people's hands, so such files are the
 only way to its exact texts. They must have every pair of the probe once, in each style asked for.
@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import polars as pl
 
 from raybias.errors import ConfigError, DataError
-from raybias.probes.column_checks import as_text, column, filled
-from raybias.probes.pairs.crows_pairs import SIDES, PairWarning, check_sides
-from raybias.probes.readers import polars_schema, read_frame
+from raybias.probes.column_checks import as_text, column, filled_columns
+from raybias.probes.pairs.pair_table import SIDES, PairWarning, check_sides
+from raybias.probes.readers import read_frame
 from raybias.schema import PAIRS
 from raybias.storage import split_uri
 
@@ -22,7 +22,7 @@ _NAMED = 3
 
 
 def own_styled_pairs(pairs: pl.DataFrame, style: str, uris: Sequence[str]) -> pl.DataFrame:
-    """The same pairs in a style, from files (schema.PAIRS), in the pairs' order.
+    """Read the same pairs in a style from files (schema.PAIRS), in the pairs' order.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def own_styled_pairs(pairs: pl.DataFrame, style: str, uris: Sequence[str]) -> pl
 
     Warns
     -----
-    PairWarning: names and counts ids that the probe has not.
+    PairWarning: names and counts ids that the probe does not have.
     """
     where = ", ".join(uris)
     parts = [_rows(uri, style) for uri in uris]
@@ -61,7 +61,7 @@ def own_styled_pairs(pairs: pl.DataFrame, style: str, uris: Sequence[str]) -> pl
                 cure=cure,
             )
     styled = pairs.drop("style", "kept", *SIDES).join(rows, on="pair_id", maintain_order="left")
-    return styled.select(polars_schema(PAIRS).names())
+    return styled.select(PAIRS.names)
 
 
 def refuse_written(style: str, uris: Sequence[str]) -> None:
@@ -87,18 +87,11 @@ def _rows(uri: str, style: str) -> pl.DataFrame:
     frame = read_frame(store, name)
     if frame.is_empty():
         raise DataError("holds no rows", where=uri)
-    written = {each: column(frame, each, where=uri) for each in ("pair_id", *SIDES)}
-    styles = filled(column(frame, "style", where=uri), where=uri)
+    rows = filled_columns(frame, ("pair_id", *SIDES, "style"), where=uri)
     kept = frame["kept"] if "kept" in frame.columns else pl.Series(["false"] * len(frame))
-    rows = pl.DataFrame(
-        {
-            **{each: filled(values, where=uri) for each, values in written.items()},
-            "style": styles,
-            "kept": as_text(kept, where=uri).str.to_lowercase() == "true",
-        }
-    )
+    rows = rows.with_columns(kept=as_text(kept, where=uri).str.to_lowercase() == "true")
     check_sides(rows, where=uri)
-    return rows.filter(styles == style)
+    return rows.filter(pl.col("style") == style)
 
 
 def _name_unknown(ids: pl.Series, *, where: str) -> None:

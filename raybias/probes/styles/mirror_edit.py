@@ -1,8 +1,8 @@
-"""The edit that made one side of a pair, carried over to the other side.
+"""Copy the edit of one side of a pair to the other side.
 
 Two sentences of a pair differ in spans of words, such as "black" and "white". Where a rewritten
-sentence still has its spans, whole and in their order, putting the other side's in their place
-gives the other side rewritten: the sides go on differing in the same words, and in nothing else.
+sentence still has its spans, whole and in order, replacing them by the other side's gives the
+other side rewritten: the sides still differ in the same words, and in nothing else.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Final
 
+from raybias.probes.prompts import capital
+
 #: Marks are no words: the ones of the new sentence hold for both sides.
 _WORD: Final = re.compile(r"\w+(?:['\u2019-]\w+)*")
 _Opcode = tuple[str, int, int, int, int]
@@ -22,7 +24,7 @@ _Span = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class _Text:
-    """A sentence with the places of its words."""
+    """A sentence with the positions of its words."""
 
     text: str
     spans: tuple[tuple[int, int], ...]
@@ -36,7 +38,7 @@ class _Text:
         return [self.text[start:end].lower() for start, end in self.spans]
 
     def cut(self, first: int, last: int) -> tuple[int, int]:
-        """Where the words from `first` until before `last` stand in the text."""
+        """Return the characters of the words from `first` until before `last`."""
         return self.spans[first][0], self.spans[last - 1][1]
 
     def part(self, first: int, last: int) -> str:
@@ -45,16 +47,16 @@ class _Text:
 
 
 def mirrored(source: str, other: str, rewritten: str) -> str | None:
-    """The other side in the style into which `source` was rewritten.
+    """Rewrite the other side as `source` was rewritten.
 
     Parameters
     ----------
     source, other: the two sides of a pair.
-    rewritten: what was made of `source`.
+    rewritten: the new text of `source`.
 
     Returns
     -------
-    None where the edit cannot be carried over: a span in which the sides differ was changed,
+    None where the edit cannot be copied: a span in which the sides differ was changed,
     moved, repeated or torn apart, or the new sides would not differ as the old ones do.
     """
     old, twin, new = _Text.of(source), _Text.of(other), _Text.of(rewritten)
@@ -85,12 +87,12 @@ def _opcodes(a: list[str], b: list[str]) -> list[_Opcode]:
 
 
 def _changes(a: list[str], b: list[str]) -> list[tuple[list[str], list[str]]]:
-    """The words in which two sentences differ, without their places."""
+    """List the words in which two sentences differ, without their positions."""
     return [(a[a1:a2], b[b1:b2]) for kind, a1, a2, b1, b2 in _opcodes(a, b) if kind != "equal"]
 
 
 def _differences(a: list[str], b: list[str]) -> list[_Span]:
-    """Where two sentences differ; a span that is empty on one side takes in a neighbour."""
+    """Find where two sentences differ; a span that is empty on one side takes in a neighbour."""
     spans: list[_Span] = []
     for kind, *span in _opcodes(a, b):
         if kind == "equal":
@@ -105,7 +107,7 @@ def _differences(a: list[str], b: list[str]) -> list[_Span]:
 
 
 def _filled(a1: int, a2: int, b1: int, b2: int) -> _Span:
-    """The span, with the word before it (behind it at a beginning) where a side is empty."""
+    """Extend a span that is empty on a side by the word before it, or behind it at a beginning."""
     if a1 < a2 and b1 < b2:
         return a1, a2, b1, b2
     if a1 and b1:
@@ -114,14 +116,14 @@ def _filled(a1: int, a2: int, b1: int, b2: int) -> _Span:
 
 
 def _as_often(spans: list[_Span], old: list[str], twin: list[str], new: list[str]) -> bool:
-    """Whether rewriting kept the number of each word that one side has in a span's place alone."""
+    """Tell whether rewriting kept the count of each word that only one side has in a span."""
     before, after = Counter(old), Counter(new)
     own = [set(old[a1:a2]) - set(twin[b1:b2]) for a1, a2, b1, b2 in spans]
     return all(before[word] == after[word] for words in own for word in words)
 
 
 def _places(old: list[str], new: list[str]) -> dict[int, int]:
-    """Where each word of the old sentence that stayed is in the new one."""
+    """Map each word of the old sentence that stayed to its position in the new one."""
     return {
         a1 + n: b1 + n
         for kind, a1, a2, b1, _ in _opcodes(old, new)
@@ -131,10 +133,10 @@ def _places(old: list[str], new: list[str]) -> dict[int, int]:
 
 
 def _recased(put: str, before: str, after: str) -> str | None:
-    """`put` with the change of case that led from `before` to `after`; None for another change."""
+    """Apply to `put` the change of case from `before` to `after`; None for any other change."""
     if after == before:
         return put
-    for change in (str.lower, str.upper, _small, _capital):
+    for change in (str.lower, str.upper, _small, capital):
         if change(before) == after:
             return change(put)
     return None
@@ -142,7 +144,3 @@ def _recased(put: str, before: str, after: str) -> str | None:
 
 def _small(text: str) -> str:
     return text[:1].lower() + text[1:]
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -1,20 +1,21 @@
-"""Pairs in a style that a model makes: both sides on their own, or one side mirrored.
+"""Rewrite pairs with a model: each side by itself, or one side with the edit copied to the other.
 
-What rewrites sentences is a function that the caller gives, so this room still knows no model.
-A pair for which nothing adequate was found keeps its original, and says so.
+The caller passes the function that rewrites sentences, so this module loads no model. A pair
+without an adequate rewriting keeps its original and is marked as kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Final, Literal
 
 import polars as pl
 
-from raybias.probes.pairs.crows_pairs import SIDES
+from raybias.probes.pairs.pair_table import SIDES
 from raybias.probes.readers import polars_schema
 from raybias.probes.styles.mirror_edit import mirrored
-from raybias.probes.styles.rules import REWRITTEN_STYLES, check_style
+from raybias.probes.styles.rules import check_style
+from raybias.registry import styles
 from raybias.schema import REWRITTEN_PAIRS
 from raybias.seeding import generator
 
@@ -22,6 +23,7 @@ Key = tuple[str | int, ...]
 #: Sentences and the key of each one's random numbers -> what each could become, adequate ones
 #: only and best first, with how adequate it is.
 Rewrite = Callable[[Sequence[str], Sequence[Key]], list[list[tuple[str, float]]]]
+_CHANGED: Final = (*SIDES, "adequacy_more", "adequacy_less", "kept")
 _Row = tuple[str, str, str]
 #: sent_more, sent_less, and how adequate each is; None for a side that was mirrored.
 _Made = tuple[str, str, float | None, float | None]
@@ -35,7 +37,7 @@ def rewritten_pairs(
     paired: Literal["separate", "mirror"],
     seed: int,
 ) -> pl.DataFrame:
-    """Original pairs in the style that `rewrite` makes, in their order.
+    """Put original pairs into the style that `rewrite` makes, in their order.
 
     Random numbers are keyed by (seed, style, pair_id) and the same for both sides. A pair does
     not depend on the others, so a table may be cut anywhere.
@@ -52,35 +54,36 @@ def rewritten_pairs(
 
     Raises
     ------
-    ConfigError: the style is made by rule, or none.
+    ConfigError: the style has a rule, or is not registered.
     """
-    check_style(style, REWRITTEN_STYLES)
+    check_style(style, [name for name, each in styles.items() if each.rule is None])
     rows: list[_Row] = pairs.select("pair_id", *SIDES).rows()
     keys: list[Key] = [(seed, "rewrite", style, pair_id) for pair_id, _, _ in rows]
     make = _separate if paired == "separate" else _mirror
     made = make(rows, keys, rewrite)
     new = [
-        found or (more, less, None, None) for found, (_, more, less) in zip(made, rows, strict=True)
+        (*(found or (more, less, None, None)), found is None)
+        for found, (_, more, less) in zip(made, rows, strict=True)
     ]
-    places = {name: n for n, name in enumerate((*SIDES, "adequacy_more", "adequacy_less"))}
-    columns = {name: [each[n] for each in new] for name, n in places.items()}
-    columns |= {"style": [style] * len(new), "kept": [found is None for found in made]}
     schema = polars_schema(REWRITTEN_PAIRS)
-    changed = [pl.Series(name, values, schema[name]) for name, values in columns.items()]
-    return pairs.with_columns(changed).select(schema.names())
+    changed = {name: schema[name] for name in _CHANGED}
+    return (
+        pairs.drop("kept", *SIDES)
+        .with_columns(pl.DataFrame(new, schema=changed, orient="row"), style=pl.lit(style))
+        .select(schema.names())
+    )
 
 
 def _separate(rows: Sequence[_Row], keys: Sequence[Key], rewrite: Rewrite) -> list[_Made | None]:
     texts = [text for _, *sides in rows for text in sides]
     found = rewrite(texts, [key for key in keys for _ in SIDES])
     best = [each[0] if each else None for each in found]
-    made: list[_Made | None] = []
-    for more, less in zip(best[::2], best[1::2], strict=True):
-        if more is None or less is None or more[0].strip() == less[0].strip():
-            made.append(None)
-        else:
-            made.append((more[0], less[0], more[1], less[1]))
-    return made
+    return [
+        (more[0], less[0], more[1], less[1])
+        if more and less and more[0].strip() != less[0].strip()
+        else None
+        for more, less in zip(best[::2], best[1::2], strict=True)
+    ]
 
 
 def _mirror(rows: Sequence[_Row], keys: Sequence[Key], rewrite: Rewrite) -> list[_Made | None]:
@@ -91,7 +94,8 @@ def _mirror(rows: Sequence[_Row], keys: Sequence[Key], rewrite: Rewrite) -> list
     made: list[_Made | None] = []
     for (_, more, less), side, each in zip(rows, drawn, found, strict=True):
         source, other = (less, more) if side else (more, less)
-        pair = _first_mirrored(source, other, each)
+        tried = ((text, mirrored(source, other, text), score) for text, score in each)
+        pair = next(((text, new, score) for text, new, score in tried if new is not None), None)
         if pair is None:
             made.append(None)
         else:
@@ -101,16 +105,6 @@ def _mirror(rows: Sequence[_Row], keys: Sequence[Key], rewrite: Rewrite) -> list
 
 
 def _drawn_side(row: _Row, key: Key) -> int:
-    """0 for sent_more, 1 for sent_less."""
+    """Draw the side to rewrite: 0 for sent_more, 1 for sent_less."""
     wanted = sorted(row[1:])[int(generator(*key, "side").integers(2))]
     return int(wanted != row[1])
-
-
-def _first_mirrored(
-    source: str, other: str, candidates: Iterable[tuple[str, float]]
-) -> tuple[str, str, float] | None:
-    for text, score in candidates:
-        carried = mirrored(source, other, text)
-        if carried is not None:
-            return text, carried, score
-    return None

@@ -1,35 +1,24 @@
-"""Sentences in other styles by rule (Zhao2025 section 3.2): the content stays, the wording changes.
+"""Put pairs into other styles by rule (Zhao2025 section 3.2): only the wording changes.
 
-Every rule acts on all sides of a pair alike: what is drawn or decided is drawn or decided per
-pair. Formal and informal are no rules; see `styled` and `rewriting`. It knows no model.
+A rule is given all sides of a pair at once: what it draws or decides, it draws or decides per
+pair. Registration here is the order of styles in all tables. Formal and informal have no rule; see
+`from_files` and `rewriting`. This module loads no model.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import polars as pl
 
 from raybias.config import StyleOptions
 from raybias.errors import ConfigError
-from raybias.probes.pairs.crows_pairs import ORIGINAL, SIDES
-from raybias.seeding import generator
+from raybias.probes.pairs.pair_table import ORIGINAL, SIDES
+from raybias.registry import Rule, Style, StyledPair, style, styles
 
-PREFIXES: Final = {
-    "prefix_1": "It's important to acknowledge that:",
-    "prefix_2": "It's worth noting that:",
-    "prefix_3": "With that in mind:",
-}
 QUESTIONS: Final = ("Know what?", "Want to hear something?")
-#: Made by rule, for pairs.
-RULE_STYLES: Final = (ORIGINAL, *PREFIXES, "punctuation", "evidential", "question_answer")
-#: Made by rule, for sentences that a prompt asks about (Zhao2025 uses no others there).
-COREFERENCE_STYLES: Final = (ORIGINAL, *PREFIXES, "evidential", "question_answer")
-#: Made by people or a model.
-REWRITTEN_STYLES: Final = ("formal", "informal")
-STYLES: Final = (*RULE_STYLES, *REWRITTEN_STYLES)
 
 #: A sentence, its last mark if it has one, and quotes or brackets that close behind the mark.
 _ENDING: Final = re.compile(
@@ -44,10 +33,52 @@ _COMMON: Final = re.compile(
 )
 
 
+@style(ORIGINAL, coreference=True)
+def _original(texts: Sequence[str], pair: StyledPair) -> Sequence[str]:
+    return texts
+
+
+for _name in ("formal", "informal"):
+    styles.add(_name, Style(), origin=(__name__, _name))
+
+
+def _prefixed(opening: str) -> Rule:
+    def rule(texts: Sequence[str], pair: StyledPair) -> list[str]:
+        return [f"{opening} {text}" for text in texts]
+
+    return rule
+
+
+style("prefix_1", coreference=True)(_prefixed("It's important to acknowledge that:"))
+style("prefix_2", coreference=True)(_prefixed("It's worth noting that:"))
+style("prefix_3", coreference=True)(_prefixed("With that in mind:"))
+
+
+@style("punctuation")
+def _punctuation(texts: Sequence[str], pair: StyledPair) -> list[str]:
+    return [_exclaimed(text) for text in texts]
+
+
+@style("evidential", coreference=True)
+def _evidential(texts: Sequence[str], pair: StyledPair) -> list[str]:
+    if pair.options.evidential_case == "lower" and all(map(_COMMON.match, texts)):
+        texts = [text[:1].lower() + text[1:] for text in texts]
+    comma = "," if pair.options.evidential_comma else ""
+    return [f"{pair.options.evidential}{comma} {text}" for text in texts]
+
+
+@style("question_answer", coreference=True)
+def _question_answer(texts: Sequence[str], pair: StyledPair) -> list[str]:
+    which = int(pair.options.question == "second")
+    if pair.options.question == "seeded":
+        which = int(pair.random("question").integers(len(QUESTIONS)))
+    return [f"{QUESTIONS[which]} {text}" for text in texts]
+
+
 def styled_pairs(
     pairs: pl.DataFrame, style: str, *, options: StyleOptions | None = None, seed: int = 0
 ) -> pl.DataFrame:
-    """Original pairs (schema.PAIRS) in a style of RULE_STYLES, in their order.
+    """Put original pairs (schema.PAIRS) into a style by its rule, in their order.
 
     Parameters
     ----------
@@ -55,76 +86,64 @@ def styled_pairs(
 
     Raises
     ------
-    ConfigError: no such style, or one that is not made by rule.
+    ConfigError: no such style, or one that has no rule.
     """
-    check_style(style, RULE_STYLES)
-    sides = [
-        restyle(texts, style, pair_id=pair_id, options=options or StyleOptions(), seed=seed)
-        for pair_id, *texts in pairs.select("pair_id", *SIDES).iter_rows()
-    ]
-    columns = [pl.Series(name, [each[n] for each in sides]) for n, name in enumerate(SIDES)]
-    return pairs.with_columns(*columns, pl.lit(style).alias("style"))
+    sides = _apply(
+        style, styles, pairs.select("pair_id", texts=pl.concat_list(SIDES)), options, seed
+    )
+    schema = dict.fromkeys(SIDES, pl.String)
+    return pairs.with_columns(pl.DataFrame(sides, schema=schema, orient="row"), style=pl.lit(style))
 
 
 def styled_coreferences(
     items: pl.DataFrame, style: str, *, options: StyleOptions | None = None, seed: int = 0
 ) -> pl.DataFrame:
-    """Original sentences (schema.COREFERENCES) in a style of COREFERENCE_STYLES, in their order.
-
-    Pronouns and referents stay: no rule of these changes a word of the sentence.
+    """Put original sentences (schema.COREFERENCES) into a style by its rule, in their order.
 
     Raises
     ------
-    ConfigError: no such style, or one that these sentences have not.
+    ConfigError: no such style, or one that these sentences cannot have.
     """
-    check_style(style, COREFERENCE_STYLES)
-    new: dict[str, str] = {}
-    ids = ("item_id", "text")
-    groups = items.group_by("pair_id", maintain_order=True).agg(*ids)
-    for pair_id, item_ids, texts in groups.iter_rows():
-        changed = restyle(
-            texts, style, pair_id=pair_id, options=options or StyleOptions(), seed=seed
-        )
-        new |= dict(zip(item_ids, changed, strict=True))
-    texts = pl.Series("text", [new[item_id] for item_id in items["item_id"]], pl.String)
-    return items.with_columns(texts, pl.lit(style).alias("style"))
+    known = [name for name, each in styles.items() if each.coreference]
+    pairs = items.group_by("pair_id", maintain_order=True).agg("item_id", "text")
+    made = _apply(style, known, pairs.select("pair_id", "text"), options, seed)
+    ids = pairs["item_id"].explode()
+    new = dict(zip(ids, [text for texts in made for text in texts], strict=True))
+    texts = pl.col("item_id").replace_strict(new, return_dtype=pl.String)
+    return items.with_columns(text=texts, style=pl.lit(style))
 
 
-def check_style(style: str, known: Sequence[str]) -> None:
+def check_style(style: str, known: Iterable[str]) -> None:
     """Refuse a style that is not among those known; `ConfigError` lists them."""
     if style not in known:
-        if known == RULE_STYLES and style in REWRITTEN_STYLES:
-            raise ConfigError(
-                f"no rule makes the style {style!r}",
-                cure="give a file of styled pairs, or a checkpoint that rewrites them",
-            )
         raise ConfigError(f"no style {style!r} here", cure=f"choose from {', '.join(known)}")
 
 
-def restyle(
-    texts: Sequence[str], style: str, *, pair_id: str, options: StyleOptions, seed: int
-) -> list[str]:
-    """All sides of one pair in a style."""
-    if style == ORIGINAL:
-        return list(texts)
-    if style == "punctuation":
-        return [_exclaimed(text) for text in texts]
-    if style == "evidential":
-        if options.evidential_case == "lower" and all(map(_COMMON.match, texts)):
-            texts = [text[:1].lower() + text[1:] for text in texts]
-        opening = options.evidential + ("," if options.evidential_comma else "")
-    elif style == "question_answer":
-        which = int(options.question == "second")
-        if options.question == "seeded":
-            which = int(generator(seed, "question", pair_id).integers(len(QUESTIONS)))
-        opening = QUESTIONS[which]
-    else:
-        opening = PREFIXES[style]
-    return [f"{opening} {text}" for text in texts]
+def _apply(
+    style: str, known: Iterable[str], pairs: pl.DataFrame, options: StyleOptions | None, seed: int
+) -> list[Sequence[str]]:
+    """Return the restyled sides of each pair, given the columns pair_id and list of sides."""
+    check_style(style, known)
+    rule = styles[style].rule
+    if rule is None:
+        raise ConfigError(
+            f"no rule makes the style {style!r}",
+            cure="give a file of styled pairs, or a checkpoint that rewrites them",
+        )
+    made: list[Sequence[str]] = []
+    for pair_id, texts in pairs.iter_rows():
+        pair = StyledPair(pair_id=pair_id, options=options or StyleOptions(), seed=seed)
+        made.append(rule(texts, pair))
+        if len(made[-1]) != len(texts):
+            raise ConfigError(
+                f"the rule of style {style!r} made {len(made[-1])} of {len(texts)} sides",
+                cure="return one text per side",
+            )
+    return made
 
 
 def _exclaimed(text: str) -> str:
-    """A final period becomes "!", which is added where no mark is; "!" and "?" stay."""
+    """Make a final period "!", and add "!" where no mark is; "!" and "?" stay."""
     parts = _ENDING.fullmatch(text)
     if parts is None or parts["mark"] in ("!", "?"):
         return text

@@ -1,21 +1,19 @@
-"""The Amazon templates (Czarnowska, Vyas and Shah, TACL 2021) as the papers expand them.
+"""Expand the Amazon templates (Czarnowska, Vyas and Shah, TACL 2021) as published.
 
-Items come out row for row as in the published sentiment_fairness_tests.tsv.
-Names were drawn from a list that is not public, so names_gender is read from
-that file; everything else needs only the template and term files.
+Items equal sentiment_fairness_tests.tsv row for row. Its first names were drawn from a list that is
+not public, so names_gender is read from that file; the rest needs the template and term files only.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
 import polars as pl
 
 from raybias.errors import DataError
-from raybias.probes.column_checks import choose
 from raybias.probes.readers import read_samples
 from raybias.probes.templates import amazon_lexicon
 from raybias.probes.templates.slots import (
@@ -26,6 +24,7 @@ from raybias.probes.templates.slots import (
     read_templates,
     suite_templates,
 )
+from raybias.registry import probe
 from raybias.storage import Store
 
 PUBLISHED: Final = "sentiment_fairness_tests.tsv"
@@ -94,28 +93,42 @@ SUITES: Final = {
 ATTRIBUTES: Final = (*SUITES, NAMES)
 
 
-def attribute_name(category: str) -> str:
-    """Our name of a category of the published file: `grouped_race` and `race` are `race`."""
-    plain = category.removeprefix("grouped_")
-    return "nationality" if plain == "country_by_gdp_ppp_quantile" else plain
-
-
-def amazon_items(store: Store, attributes: Iterable[str] | None = None) -> pl.DataFrame:
-    """The items of the given attributes, or of all that the folder holds (schema.ITEMS).
-
-    Parameters
-    ----------
-    store: the folder with templates/, identity_terms/ and, for names_gender, the published file.
-    attributes: ours or the published file's names; items keep the published order.
+def amazon_templates(data: str, attributes: Sequence[str]) -> dict[str, list[Slotted]]:
+    """Read every template of the given attributes with its slot, in published order.
 
     Raises
     ------
-    DataError: an unknown attribute, a missing or malformed file.
+    DataError: a template file is missing or malformed.
     """
-    if attributes is None:
-        wanted = [*SUITES, *([NAMES] if store.exists(PUBLISHED) else [])]
-    else:
-        wanted = choose(map(attribute_name, attributes), ATTRIBUTES, where="probe amazon")
+    store = Store(data)
+    return {
+        attribute: [Slotted(each, "name") for each in read_templates(store, _PEOPLE)]
+        if attribute == NAMES
+        else suite_templates(store, SUITES[attribute])
+        for attribute in attributes
+    }
+
+
+@probe(
+    "amazon",
+    about="Amazon templates: seven attributes and first names (TACL 2021)",
+    attributes=ATTRIBUTES,
+    data="folder with templates/ and identity_terms/",
+    templates=amazon_templates,
+)
+def amazon_items(data: str, attributes: Sequence[str] | None) -> pl.DataFrame:
+    """Read the items of the given attributes, or of all that the folder holds (schema.ITEMS).
+
+    Parameters
+    ----------
+    data: the folder with templates/, identity_terms/ and, for names_gender, the published file.
+
+    Raises
+    ------
+    DataError: a missing or malformed file.
+    """
+    store = Store(data)
+    wanted = attributes or [*SUITES, *([NAMES] if store.exists(PUBLISHED) else [])]
     return pl.concat(
         _names(store)
         if attribute == NAMES
@@ -125,23 +138,8 @@ def amazon_items(store: Store, attributes: Iterable[str] | None = None) -> pl.Da
     )
 
 
-def amazon_templates(store: Store, attributes: Iterable[str]) -> dict[str, list[Slotted]]:
-    """Every template of the given attributes with its slot, in published order.
-
-    Raises
-    ------
-    DataError: a template file is missing or malformed.
-    """
-    return {
-        attribute: [Slotted(each, "name") for each in read_templates(store, _PEOPLE)]
-        if attribute == NAMES
-        else suite_templates(store, SUITES[attribute])
-        for attribute in attributes
-    }
-
-
 def _names(store: Store) -> pl.DataFrame:
-    """The rows about first names, each led back to its template so that clusters are known."""
+    """Read the rows about first names, each led back to its template: clusters are templates."""
     patterns = [
         (template.id, str(template.label), _pattern(template.text))
         for template in read_templates(store, _PEOPLE)

@@ -1,4 +1,4 @@
-"""Identity terms of the Amazon templates: from the term files to the phrases of each slot.
+"""Read the identity terms of the Amazon templates as the phrases of each slot.
 
 One function per shape of term file. A term is dropped where the published
 expansion drops it: without a group, or without a part of speech that a slot takes.
@@ -40,13 +40,13 @@ RACE_TERMS: Final = (
 
 
 def adjectives_only(store: Store, name: str) -> Lexicon:
-    """Adjectives of race.csv (which has no parts of speech) or age.csv, nouns left out."""
+    """Read adjectives of race.csv (which has no parts of speech) or age.csv, nouns left out."""
     records = _terms(store, name)
     return _people(_phrases(row for row in records if row.get("POS", "adj") == "adj"), [])
 
 
 def races(store: Store) -> Lexicon:
-    """Race terms from the folder's identity_terms/race.csv or race.csv, else the papers' own."""
+    """Read race terms from identity_terms/race.csv or race.csv, or take the papers' own."""
     for path in ("identity_terms/race.csv", "race.csv"):
         if store.exists(path):
             return {"identity_adj": _phrases(_records(store, path))}
@@ -54,7 +54,7 @@ def races(store: Store) -> Lexicon:
 
 
 def adjectives_and_nouns(store: Store, name: str) -> Lexicon:
-    """Adjectives and nouns of gender.csv and sexuality.csv."""
+    """Read adjectives and nouns of gender.csv or sexuality.csv."""
     records = _terms(store, name)
     return _people(
         _phrases(row for row in records if row["POS"] == "adj"),
@@ -63,7 +63,7 @@ def adjectives_and_nouns(store: Store, name: str) -> Lexicon:
 
 
 def religions(store: Store) -> Lexicon:
-    """Names of religions, their adjectives and their followers."""
+    """Read names of religions, their adjectives and their followers."""
     records = _terms(store, "religion", columns=("POS", "SEM"))
     adjectives = _phrases(row for row in records if row["POS"] == "adj")
     people = _people(adjectives, _phrases(row for row in records if row["SEM"] == "person"))
@@ -76,7 +76,7 @@ def religions(store: Store) -> Lexicon:
 
 
 def disabilities(store: Store) -> Lexicon:
-    """Recommended terms only: adjectives, nouns and phrases such as "with dyslexia"."""
+    """Read recommended terms only: adjectives, nouns and phrases such as "with dyslexia"."""
     records = _terms(store, "disability", columns=("POS", "TYPE"))
     kept = [row for row in records if row["TYPE"] != "nonrec"]
     adjectives, nouns, phrases = (
@@ -93,7 +93,7 @@ def disabilities(store: Store) -> Lexicon:
 
 
 def countries(store: Store) -> Lexicon:
-    """Countries and their adjectives by sixths of GDP per head; those without a figure dropped.
+    """Group countries and their adjectives by sixths of GDP per head, where that is known.
 
     Cuts are linearly interpolated quantiles of GDP_PPP, closed on the right.
     """

@@ -1,9 +1,9 @@
-"""How often a corpus marks the probe's nouns with a group's terms, by counting alone.
+"""Count how often a corpus marks the probe's nouns with a group's terms.
 
 A term marks a noun where it stands right before it ("black people"), or right behind it
 if it is one of those ("people with dyslexia"). Texts become lower-case words, so that one
-regular expression per attribute finds nouns together with their marks. It does not know
-where texts come from; counts of parts of a corpus add up.
+regular expression per attribute finds nouns together with their marks. Counts of parts of a
+corpus add up.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ import polars as pl
 
 from raybias.config import Probe
 from raybias.errors import DataError
-from raybias.probes import PROBES
+from raybias.probes import base_items, probe_templates
 from raybias.probes.readers import polars_schema
 from raybias.probes.templates.markedness import marked_noun
 from raybias.probes.templates.phrases import follows_its_noun, noun_phrase
+from raybias.registry import probes
 from raybias.schema import CORPUS, EXTRA_GROUPS
 
 #: What `find` returns: which vocabulary, the words found, how often.
@@ -44,7 +45,7 @@ class Vocabulary:
     """Lower-case and singular."""
 
     def pattern(self) -> str:
-        """Finds, in the words that `find` makes of a text, a noun with the terms around it.
+        """Return an expression for a noun with the terms around it, in the words of `find`.
 
         Its groups are the term before, the noun and the term behind.
         """
@@ -55,7 +56,7 @@ class Vocabulary:
 
 
 def vocabularies(probe: Probe) -> list[Vocabulary]:
-    """The terms of a probe's items and the nouns that stand behind them, by attribute.
+    """Collect the terms of a probe's items and the nouns behind them, by attribute.
 
     An attribute without any such noun, as first names are, is left out.
 
@@ -63,7 +64,7 @@ def vocabularies(probe: Probe) -> list[Vocabulary]:
     ------
     DataError: the probe's data is missing or malformed, or no attribute has both.
     """
-    items = PROBES[probe.source].items(probe).filter(~pl.col("group").is_in(EXTRA_GROUPS))
+    items = base_items(probe).filter(~pl.col("group").is_in(EXTRA_GROUPS))
     items = items.filter(pl.col("term").fill_null("").str.strip_chars() != "")
     found: list[Vocabulary] = []
     for (attribute,), own in items.group_by("attribute", maintain_order=True):
@@ -82,7 +83,7 @@ def vocabularies(probe: Probe) -> list[Vocabulary]:
 
 
 def find(texts: pl.Series, patterns: Sequence[str]) -> pl.DataFrame:
-    """What the patterns of several vocabularies find in some texts (`FOUND`).
+    """Count what the patterns of several vocabularies match in some texts (`FOUND`).
 
     Parameters
     ----------
@@ -101,7 +102,7 @@ def find(texts: pl.Series, patterns: Sequence[str]) -> pl.DataFrame:
 
 
 def counts(known: Sequence[Vocabulary], found: pl.DataFrame) -> pl.DataFrame:
-    """Every term with every noun of its attribute (schema.CORPUS), zeros included.
+    """Sum matches per term and noun of an attribute (schema.CORPUS), zeros included.
 
     Parameters
     ----------
@@ -124,7 +125,7 @@ def counts(known: Sequence[Vocabulary], found: pl.DataFrame) -> pl.DataFrame:
 def _taken_apart(
     vocabulary: Vocabulary, found: Mapping[str, int]
 ) -> tuple[Counter[tuple[str, str]], Counter[str]]:
-    """How often (term, noun) and the bare noun were found; both in plain words."""
+    """Count (term, noun) and the bare noun; both in plain words."""
     parts = re.compile(vocabulary.pattern())
     lemmas = {_plain(form): noun for noun in vocabulary.nouns for form in _forms(noun)}
     marked: Counter[tuple[str, str]] = Counter()
@@ -143,9 +144,8 @@ def _taken_apart(
 
 
 def _nouns_of(probe: Probe, attribute: str, items: pl.DataFrame) -> set[str]:
-    read = PROBES[probe.source].templates
-    if read is not None:
-        nouns = {marked_noun(each) for each in read(probe, [attribute])[attribute]}
+    if probes[probe.source].templates is not None:
+        nouns = {marked_noun(each) for each in probe_templates(probe, [attribute])[attribute]}
     else:
         pairs = items.select("text", "term").rows()
         nouns = {noun_phrase(text.partition(term)[2]) for text, term in pairs if term in text}
@@ -153,7 +153,7 @@ def _nouns_of(probe: Probe, attribute: str, items: pl.DataFrame) -> set[str]:
 
 
 def _words(texts: pl.Series) -> pl.Series:
-    """Lower-case words, each between two blanks of its own; punctuation is a word too.
+    """Split texts into lower-case words, each between two blanks; punctuation is a word too.
 
     A word that shared its blank with the next could not be found beside it.
     """
@@ -169,12 +169,12 @@ def _words(texts: pl.Series) -> pl.Series:
 
 
 def _plain(phrase: str) -> str:
-    """A phrase by its words alone, however it was hyphenated."""
+    """Reduce a phrase to its words, however it was hyphenated."""
     return " ".join(_words(pl.Series([phrase]))[0].replace("-", " ").split())
 
 
 def _any(phrases: Iterable[str]) -> str:
-    """Matches any of the phrases, the longest first; hyphens may join their words."""
+    """Build an expression for any of the phrases, longest first; hyphens may join words."""
     words = {tuple(_words(pl.Series([phrase]))[0].split()) for phrase in phrases}
     ordered = sorted(words, key=lambda each: (-len(each), each))
     joined = ("(?:  |-)".join(map(re.escape, each)) for each in ordered)

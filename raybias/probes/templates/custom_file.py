@@ -1,4 +1,4 @@
-"""A user's own probe: one CSV, TSV or Parquet file of labelled sentences about groups.
+"""Read a user's own probe: one CSV, TSV or Parquet file of labelled sentences about groups.
 
 Columns text, label, attribute and group are needed; item_id, template_id and
 term are taken where they are there. Other columns are left alone.
@@ -6,17 +6,31 @@ term are taken where they are there. Other columns are left alone.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import polars as pl
 
 from raybias.errors import DataError
-from raybias.probes.column_checks import as_text, column, distinct, filled, label_numbers
-from raybias.probes.readers import polars_schema, read_frame
-from raybias.schema import ITEMS
+from raybias.probes.column_checks import (
+    as_text,
+    column,
+    distinct,
+    filled,
+    filled_columns,
+    label_numbers,
+)
+from raybias.probes.readers import read_frame
+from raybias.registry import probe
 from raybias.storage import split_uri
 
 
-def own_items(uri: str) -> pl.DataFrame:
-    """The items of one file (schema.ITEMS), in its order.
+@probe(
+    "file",
+    about="your own sentences: text, label, attribute, group",
+    data="one .csv, .tsv or .parquet file",
+)
+def own_items(uri: str, attributes: Sequence[str] | None = None) -> pl.DataFrame:
+    """Read the items of one file (schema.ITEMS), in its order.
 
     Without item_id, items are numbered after the file's name; without
     template_id, every item is a cluster of its own; without term, it is null.
@@ -30,29 +44,14 @@ def own_items(uri: str) -> pl.DataFrame:
     frame = read_frame(store, name)
     if frame.is_empty():
         raise DataError("holds no rows", where=uri)
-    needed = {
-        each: filled(column(frame, each, where=uri), where=uri)
-        for each in ("text", "attribute", "group")
-    }
-    labels = label_numbers(column(frame, "label", where=uri), where=uri)
-    stem = name.rpartition(".")[0]
-    ids = (
-        distinct(filled(frame["item_id"], where=uri), where=uri)
-        if "item_id" in frame.columns
-        else pl.Series([f"{stem}/{row:05d}" for row in range(len(frame))])
+    items = filled_columns(frame, ("text", "attribute", "group"), where=uri).with_columns(
+        label=label_numbers(column(frame, "label", where=uri), where=uri)
     )
+    if "item_id" in frame.columns:
+        ids = distinct(filled(frame["item_id"], where=uri), where=uri)
+    else:
+        stem = name.rpartition(".")[0]
+        ids = pl.Series([f"{stem}/{row:05d}" for row in range(len(frame))])
     clusters = filled(frame["template_id"], where=uri) if "template_id" in frame.columns else ids
-    terms = (
-        as_text(frame["term"], where=uri)
-        if "term" in frame.columns
-        else pl.Series([None] * len(frame), dtype=pl.String)
-    )
-    return pl.DataFrame(
-        {
-            **needed,
-            "item_id": ids,
-            "label": labels,
-            "template_id": clusters,
-            "term": terms,
-        }
-    ).select(polars_schema(ITEMS).names())
+    term = as_text(frame["term"], where=uri) if "term" in frame.columns else None
+    return items.with_columns(item_id=ids, template_id=clusters, term=term)

@@ -1,9 +1,8 @@
-"""Templates without their group term, and with a neutral word in its place.
+"""Make templates without their group term, and with a neutral word in its place.
 
 Naming a group at all may move a classifier, whichever group it is. The *unmarked* form
 leaves the term out and keeps the grammar; the *placeholder* form puts a word there that
-says nothing of a group. Templates with no unmarked form are named with the reason, never
-dropped in silence. It does not know how a probe's own items are made.
+says nothing of a group. Templates without an unmarked form are listed with the reason.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def with_unmarked(
     probe: str,
     placeholders: Sequence[str],
 ) -> pl.DataFrame:
-    """The items, those of each attribute followed by its extra ones (schema.ITEMS).
+    """Add unmarked and placeholder items behind the items of each attribute (schema.ITEMS).
 
     Parameters
     ----------
@@ -74,7 +73,13 @@ def with_unmarked(
     ------
     ConfigError: a placeholder is empty or given twice.
     """
-    _check(placeholders)
+    for word in placeholders:
+        if not word.strip():
+            raise ConfigError("a placeholder is empty", where="placeholders", cure="give a word")
+        if placeholders.count(word) > 1:
+            raise ConfigError(
+                f"the placeholder {word!r} is given twice", where="placeholders", cure="keep one"
+            )
     parts: list[pl.DataFrame] = []
     for (attribute,), own in items.group_by("attribute", maintain_order=True):
         extra = _extra_rows(str(attribute), templates[str(attribute)], probe, placeholders)
@@ -83,7 +88,7 @@ def with_unmarked(
 
 
 def unmarked_forms(templates: Mapping[str, Sequence[Slotted]]) -> pl.DataFrame:
-    """Every template with its unmarked form, or with the reason why it has none (`left_out`).
+    """List every template with its unmarked form, or the reason why it has none (`left_out`).
 
     Columns are those of `FORMS`; one of the last two is null.
     """
@@ -118,7 +123,7 @@ def _extra_rows(
 
 
 def _unmarked(each: Slotted) -> tuple[str | None, str | None]:
-    """The template without its term, or why not."""
+    """Return the template without its term, or why it has no such form."""
     noun = marked_noun(each)
     if noun is None:
         return None, NO_NOUN if _takes_adjective(each.slot) else NAME
@@ -140,7 +145,7 @@ def _with_word(each: Slotted, word: str) -> str:
 
 
 def marked_noun(each: Slotted) -> str | None:
-    """The nouns before which the term is an adjective in this template; None if it is none."""
+    """Return the nouns before which the term is an adjective in this template, or None."""
     if each.slot in _PERSON_SLOTS:
         return "person"
     if each.slot in _NOUN_SLOTS:
@@ -152,13 +157,3 @@ def marked_noun(each: Slotted) -> str | None:
 
 def _takes_adjective(slot: str) -> bool:
     return slot.endswith(("_adj", "_adj_or_pp"))
-
-
-def _check(placeholders: Sequence[str]) -> None:
-    for word in placeholders:
-        if not word.strip():
-            raise ConfigError("a placeholder is empty", where="placeholders", cure="give a word")
-        if placeholders.count(word) > 1:
-            raise ConfigError(
-                f"the placeholder {word!r} is given twice", where="placeholders", cure="keep one"
-            )

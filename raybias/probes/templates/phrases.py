@@ -1,7 +1,7 @@
-"""Where a noun phrase ends, for the plain sentences of the probes.
+"""Find where a noun phrase ends in the plain sentences of the probes.
 
 No tagger: a list of the words that end one, and "-s" verbs after a singular subject.
-Read against every template of Amazon, Regard and NS-Prompts; it does not know grammar.
+Checked against every template of Amazon, Regard and NS-Prompts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NEXT_WORD: Final = re.compile(r"\s+([\w'\u2019/-]+)")
 
 
 def noun_phrase(after: str) -> str:
-    """The nouns that `after`, the text behind an adjective, begins with; empty if none.
+    """Return the nouns that begin `after`, the text behind an adjective; empty if none.
 
     >>> noun_phrase(" truck driver earns a living.")
     'truck driver'
@@ -59,7 +59,7 @@ def noun_phrase(after: str) -> str:
 
 
 def follows_its_noun(term: str) -> bool:
-    """Whether a term such as "with dyslexia" stands behind the noun that it modifies."""
+    """Tell whether a term such as "with dyslexia" stands behind the noun that it modifies."""
     return term.split(maxsplit=1)[0].lower() in _ENDS
 
 

@@ -1,8 +1,7 @@
-"""Slot filling: templates x slots x terms give a probe's items in their published order.
+"""Fill the slots of templates with terms: a probe's items in their published order.
 
-The rules are those of the Amazon templates (Tian2023 section 3; TACL 2021), and
-Regard and NS-Prompts follow them. It does not know which files or terms
-belong to an attribute: a `Suite` says that.
+The rules are those of the Amazon templates (Tian2023 section 3; TACL 2021), which Regard and
+NS-Prompts follow. A `Suite` lists the files and terms of an attribute.
 """
 
 from __future__ import annotations
@@ -31,17 +30,17 @@ class Template:
     label: int
 
     def slots(self) -> set[str]:
-        """The names of its slots, capitals and articles aside."""
+        """Return the names of its slots, capitals and articles aside."""
         return {_plain(match[2]) for match in _SLOT.finditer(self.text)}
 
     def sort_key(self) -> str:
-        """Published order: code points of the text with a slot written `@slot@`."""
+        """Return the key of the published order: the text with a slot written `@slot@`."""
         return _SLOT.sub(lambda match: f"@{match[0][1:-1]}@", self.text)
 
 
 @dataclass(frozen=True)
 class Phrase:
-    """What fills a slot: the words, the group they stand for and the listed term in them."""
+    """Words that fill a slot, the group they stand for and the listed term in them."""
 
     group: str
     text: str
@@ -89,7 +88,7 @@ def fill(text: str, slot: str, phrase: str) -> str:
 
 
 def read_templates(store: Store, path: str) -> list[Template]:
-    """The templates of one file (columns TEMPLATE and SENT) in file order."""
+    """Read the templates of one file (columns TEMPLATE and SENT) in file order."""
     stem = path.rpartition("/")[2].removesuffix(".csv")
     records = read_records(store, path, columns=("TEMPLATE", "SENT"))
     labels = {str(label.value): label.value for label in Label}
@@ -117,7 +116,7 @@ def expand(
 
 
 def suite_templates(store: Store, suite: Suite) -> list[Slotted]:
-    """Every template of one attribute with its slot, in published order."""
+    """Read every template of one attribute with its slot, in published order."""
     return [
         Slotted(template, slot)
         for path, slots in suite.templates
@@ -129,7 +128,7 @@ def suite_templates(store: Store, suite: Suite) -> list[Slotted]:
 
 
 def expand_suite(store: Store, suite: Suite, *, probe: str, attribute: str) -> pl.DataFrame:
-    """All items of one attribute (schema.ITEMS); true duplicates are kept.
+    """Make all items of one attribute (schema.ITEMS); true duplicates are kept.
 
     Raises
     ------
@@ -157,7 +156,7 @@ def expand_suite(store: Store, suite: Suite, *, probe: str, attribute: str) -> p
 
 
 def items_frame(rows: Sequence[tuple[object, ...]]) -> pl.DataFrame:
-    """Rows in the order of schema.ITEMS as a frame of its types."""
+    """Make a frame of rows in the order of schema.ITEMS."""
     return pl.DataFrame(rows, schema=polars_schema(ITEMS), orient="row")
 
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from raybias.config import Method
 from raybias.engine.context import ModelContext
 from raybias.storage import Store
 
+if TYPE_CHECKING:
+    from raybias.runtime.predict.replica import Served
+
 
 class PredictorCache:
-    """Loads the predictor of a method when it is asked for, and drops the one before.
+    """The predictor of the method that was used last.
 
-    Methods that leave the backbone as it is read the weights that the one before loaded; what
-    that one kept for its next shard (prefix caches) is freed.
+    A change of method frees what the last one kept between shards (prefix caches); the weights
+    that methods share stay loaded.
 
     Parameters
     ----------
@@ -26,8 +28,8 @@ class PredictorCache:
         self._held: tuple[str, Any] | None = None
         self._changing = Lock()
 
-    def of(self, method: Method) -> Any:
-        """Return the method's predictor.
+    def of(self, method: Served) -> Any:
+        """Load the method's predictor, or return it if it is loaded.
 
         Raises
         ------

@@ -1,25 +1,25 @@
-"""Ray Serve replicas that hold one backbone and swap methods and their runs on it.
+"""Serve one model in Ray Serve replicas that its methods and their runs share.
 
-A request is one shard: texts of a probe and the run that reads them. The replica commits the
-answers itself, so that they are not lost with a caller or driver that dies meanwhile.
+A request is one shard: rows of a probe, and the run that predicts them. The replica commits the
+result itself, so that it is not lost with a caller or driver that dies meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from ray import serve
 from ray.serve.config import AutoscalingConfig
 
 from raybias.config import Backbone, Method, Verbalizer
 from raybias.errors import WorkFailed
-from raybias.planning.stage_plans import ScorePlan
+from raybias.planning.stage_plans import RewritePlan, ScorePlan
 from raybias.runtime.metrics import Meter
 from raybias.seeding import key
 from raybias.storage import Store
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from raybias.engine.backbone import TextEncoder
-    from raybias.methods.prediction import Labelling, Shard
+    from raybias.engine.context import ModelContext
+    from raybias.methods.prediction import Labelling, Predictor, Shard
 
 T = TypeVar("T")
 
@@ -36,26 +37,41 @@ T = TypeVar("T")
 REQUESTS_PER_REPLICA: Final = 2
 
 
+class Served(Protocol):
+    """What a replica computes shards by: a method of a study, or the rewriting of pairs."""
+
+    @property
+    def name(self) -> str:
+        """The name that shards give as their method."""
+
+    @property
+    def runs_per_replica(self) -> int:
+        """Runs that a replica keeps loaded."""
+
+    def predictor(self, context: ModelContext, store: Store) -> Predictor:
+        """Load the model with what computes shards on it."""
+
+
 class Scorer:
-    """One backbone in one replica.
+    """One model in one replica.
 
     Parameters
     ----------
-    spec: which backbone.
-    methods: what it may be asked to read by; of `share_weights`.
+    spec: the model's checkpoint.
+    methods: whose shards may come; of `share_weights`.
     words: the label words.
     out: URI of the study's OUT, which holds the runs' adapters or prompts.
     threads: CPUs to compute on.
     gpu: whether to compute on the replica's GPU.
     tokens_per_batch: token budget of one forward pass.
-    meter: counts what is read here.
+    meter: counts rows and tokens.
     """
 
     def __init__(
         self,
         *,
         spec: Backbone,
-        methods: Sequence[Method],
+        methods: Sequence[Served],
         words: tuple[str, ...],
         out: str,
         threads: int,
@@ -80,7 +96,7 @@ class Scorer:
         self.turn = ThreadPoolExecutor(max_workers=1)
 
     async def run(self, model_id: str) -> Any:
-        """Load what a run needs, by `model_id`; subclasses keep some runs loaded."""
+        """Load a run by its `model_id`; subclasses keep some runs loaded."""
         method, run_id = model_id.split("/")
         return await asyncio.to_thread(lambda: self._predictor(method).load(run_id))
 
@@ -88,9 +104,9 @@ class Scorer:
         return self.predictors.of(self.methods[method])
 
     async def score(self, shard: Shard, items: pa.Table) -> dict[str, float]:
-        """Read a shard's items with its run and commit the rows.
+        """Compute a shard's rows and commit its file.
 
-        Returns the `tokens` that were read and written, and `seconds` of compute.
+        Returns the `tokens` that the model read and wrote, and the `seconds` of compute.
         """
         run = await self.run(model_id(shard.method, shard.run_id))
         result, seconds = await self._in_turn(
@@ -102,13 +118,14 @@ class Scorer:
         return {"tokens": result.tokens, "seconds": seconds}
 
     async def label(self, method: str, run_id: str, texts: list[str]) -> Labelling:
-        """Label texts that are no items of a probe with a run of a method.
+        """Label texts that are no items of a probe with one run.
 
         Raises
         ------
         ModelError: a text that the model cannot read.
         """
-        self.methods[method].check_texts(self.encoder, texts)
+        labels: Any = self.methods[method]
+        labels.check_texts(self.encoder, texts)
         run = await self.run(model_id(method, run_id))
         # A sampled answer is keyed by its text, so that asking again gives it again.
         ids = [f"served-{key(text):016x}" for text in texts]
@@ -119,13 +136,13 @@ class Scorer:
 
     @cached_property
     def encoder(self) -> TextEncoder:
-        """The backbone's tokenizer."""
+        """Load the backbone's tokenizer."""
         from raybias.engine.backbone import load_tokenizer
 
         return load_tokenizer(self.spec)
 
     async def _in_turn(self, work: Callable[[], T]) -> tuple[T, float]:
-        """Computes one thing at a time, with its seconds; the replica answers Serve meanwhile."""
+        """Compute one request at a time and time it, off the event loop."""
 
         def timed() -> tuple[T, float]:
             begun = time.perf_counter()
@@ -140,19 +157,19 @@ class Scorer:
 
 
 def model_id(method: str, run_id: str) -> str:
-    """What requests to a replica are multiplexed by: a run, and the method that reads with it."""
+    """Return Serve's multiplexed model id of a run."""
     return f"{method}/{run_id}"
 
 
 def share_weights(methods: Sequence[Method]) -> list[list[Method]]:
-    """Methods by the weights that they read: the backbone as it is, or their own of it."""
+    """Group methods by their weights: the backbone's, which some share, or those of their runs."""
     frozen = [method for method in methods if method.shares_backbone]
     own = [[method] for method in methods if not method.shares_backbone]
     return [frozen, *own] if frozen else own
 
 
 def delete_left(prefix: str) -> None:
-    """Delete the applications `prefix*` that a killed driver left in the cluster."""
+    """Delete the Serve applications `prefix*` that a killed driver left in the cluster."""
     for name in serve.status().applications:
         if name.startswith(prefix):
             serve.delete(name)
@@ -161,25 +178,34 @@ def delete_left(prefix: str) -> None:
 @contextmanager
 def scorers(
     name: str,
-    plan: ScorePlan,
+    plan: ScorePlan | RewritePlan,
     *,
     spec: Backbone,
-    methods: Sequence[Method],
+    methods: Sequence[Served],
     verbalizer: Verbalizer,
     out: str,
     meter: Meter,
 ) -> Iterator[str]:
-    """Hold a Serve application of autoscaling replicas, reachable by handle alone, as `name`.
+    """Run the Serve application `name` of autoscaling replicas; it is reached by handle alone.
 
     Parameters
     ----------
-    methods: of `share_weights`, for which `plan` is alike.
+    methods: of `share_weights`, whose plans ask for the same replicas.
 
     Raises
     ------
     WorkFailed: the replicas do not start.
     """
-    app = _deployment(plan)(scorer_of(methods)).bind(
+    deployment = scorer_deployment(
+        "Scorer",
+        cpus=plan.replica_cpus,
+        gpus=plan.gpus,
+        replicas=(plan.replicas_min, plan.replicas_max),
+        requests=plan.requests,
+        # The whole work waits from the start, so scaling up need not wait for a trend.
+        scaling={"upscale_delay_s": 1, "downscale_delay_s": 30},
+    )
+    app = deployment(scorer_of(methods)).bind(
         spec=spec,
         methods=tuple(methods),
         words=verbalizer.words(),
@@ -197,14 +223,53 @@ def scorers(
         serve.delete(name)
 
 
-def scorer_of(methods: Sequence[Method]) -> type[Scorer]:
+def scorer_of(methods: Sequence[Served]) -> type[Scorer]:
     """Return the class of replicas for methods of `share_weights`."""
     return _multiplexed(min(method.runs_per_replica for method in methods))
 
 
+def scorer_deployment(
+    name: str,
+    *,
+    cpus: float,
+    gpus: int,
+    replicas: tuple[int, int],
+    requests: Mapping[str, Any] | None = None,
+    scaling: Mapping[str, float] | None = None,
+    shutdown_s: float = 5,
+    max_queued: int = -1,
+) -> Any:
+    """Return the Serve deployment that a class of `scorer_of` is bound to.
+
+    Parameters
+    ----------
+    cpus, gpus, requests: what a replica asks Ray for.
+    replicas: fewest and most.
+    scaling: further fields of Serve's `AutoscalingConfig`.
+    shutdown_s: seconds that a stopped replica has for the requests under way.
+    max_queued: requests that may wait for a replica; -1 sets no limit.
+    """
+    least, most = replicas
+    return serve.deployment(
+        name=name,
+        ray_actor_options={"num_cpus": cpus, "num_gpus": gpus, **(requests or {})},
+        autoscaling_config=AutoscalingConfig(
+            min_replicas=least,
+            max_replicas=most,
+            target_ongoing_requests=REQUESTS_PER_REPLICA,
+            **(scaling or {}),
+        ),
+        max_ongoing_requests=REQUESTS_PER_REPLICA,
+        max_queued_requests=max_queued,
+        max_constructor_retry_count=2,
+        graceful_shutdown_wait_loop_s=0.2,
+        graceful_shutdown_timeout_s=shutdown_s,
+    )
+
+
 @cache
 def _multiplexed(runs: int) -> type[Scorer]:
-    """Return a scorer class that keeps so many runs loaded."""
+    """Return a scorer class that keeps `runs` runs loaded."""
 
     class MultiplexedScorer(Scorer):
         @serve.multiplexed(max_num_models_per_replica=runs)  # type: ignore[untyped-decorator]
@@ -214,35 +279,12 @@ def _multiplexed(runs: int) -> type[Scorer]:
     return MultiplexedScorer
 
 
-def _deployment(plan: ScorePlan) -> Any:
-    return serve.deployment(
-        name="Scorer",
-        ray_actor_options={
-            "num_cpus": plan.replica_cpus,
-            "num_gpus": plan.gpus,
-            **plan.requests,
-        },
-        autoscaling_config=AutoscalingConfig(
-            min_replicas=plan.replicas_min,
-            max_replicas=plan.replicas_max,
-            target_ongoing_requests=REQUESTS_PER_REPLICA,
-            # The whole work waits from the start, so scaling up need not wait for a trend.
-            upscale_delay_s=1,
-            downscale_delay_s=30,
-        ),
-        max_ongoing_requests=REQUESTS_PER_REPLICA,
-        max_constructor_retry_count=2,
-        graceful_shutdown_wait_loop_s=0.2,
-        graceful_shutdown_timeout_s=5,
-    )
-
-
 def deploy(app: serve.Application, name: str, *, route_prefix: str | None = None) -> None:
-    """Run an application and wait until it is ready; by default it is reached by handle alone.
+    """Run a Serve application and wait until it is ready; without a route, for handles alone.
 
     Raises
     ------
-    WorkFailed: a replica does not start; says why.
+    WorkFailed: a replica does not start.
     """
     try:
         serve.run(app, name=name, route_prefix=route_prefix)

@@ -1,7 +1,7 @@
-"""Shards read by a worker group that shares a backbone which no device holds whole.
+"""Compute shards with a Train worker group that shares a backbone too large for one device.
 
-Every rank answers shards of its own as a replica would and commits their files, so which
-rank read what, and how many there were, leaves no trace in the results.
+Every rank computes and commits shards of its own as a replica would, so neither the number of
+ranks nor their share of the work changes a result.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What every rank is given."""
+    """The work of all ranks."""
 
     spec: Backbone
     method: Method
@@ -45,23 +45,23 @@ class Reading:
 
 
 @dataclass
-class _Told:
-    """What ranks told: a shard that is done, or what cannot be mended."""
+class _Reports:
+    """Collects from ranks what is done, and the first error."""
 
     advance: Advance
     error: RaybiasError | None = None
 
-    def add(self, told: Done | RaybiasError) -> None:
-        if isinstance(told, Done):
-            self.advance(done=told)
+    def add(self, report: Done | RaybiasError) -> None:
+        if isinstance(report, Done):
+            self.advance(done=report)
         else:
-            self.error = self.error or told
+            self.error = self.error or report
 
 
 def score_together(
     name: str, reading: Reading, plan: ScorePlan, *, max_failures: int, advance: Advance
 ) -> None:
-    """Answer the shards of `reading` and commit their files.
+    """Compute the shards of `reading` and commit their files.
 
     Parameters
     ----------
@@ -71,13 +71,13 @@ def score_together(
 
     Raises
     ------
-    ModelError, WorkFailed: the backbone cannot be loaded, or a shard cannot be answered.
+    ModelError, WorkFailed: the backbone cannot be loaded, or a shard cannot be computed.
     """
     import ray
 
     store = Store(reading.out)
     progress = open_queue()
-    told = _Told(advance)
+    reports = _Reports(advance)
     group = WorkerGroup(
         name=name,
         workers=plan.replicas_max,
@@ -90,36 +90,36 @@ def score_together(
     # By reference, so that Ray Train's controller need not import torch to read it.
     config = {"work": ray.put(reading), "progress": progress}
     try:
-        with collecting(progress, told), translating_errors(f"score with {reading.spec.name}"):
+        with collecting(progress, reports), translating_errors(f"score with {reading.spec.name}"):
             group.run(work, config, store)
     finally:
         progress.shutdown(force=True)
-    if told.error is not None:
-        raise told.error
+    if reports.error is not None:
+        raise reports.error
     if store.exists(f"train/{name}"):
         store.delete_folder(f"train/{name}")
 
 
 def work(config: Mapping[str, Any]) -> None:
-    """The function that Ray Train runs on every rank."""
+    """Compute a rank's shards; Ray Train calls this on every rank."""
     import ray
     from ray.train.torch import get_device
 
     progress: Queue = config["progress"]
     reading: Reading = ray.get(config["work"])
     torch.set_num_threads(reading.threads)
-    for told in read_mine(reading, get_device()):
-        if isinstance(told, Done):
-            reading.meter.add("raybias_rows_total", told.rows)
-            reading.meter.add("raybias_tokens_total", told.tokens)
-        progress.put(told)
+    for report in read_mine(reading, get_device()):
+        if isinstance(report, Done):
+            reading.meter.add("raybias_rows_total", report.rows)
+            reading.meter.add("raybias_tokens_total", report.tokens)
+        progress.put(report)
 
 
 def read_mine(reading: Reading, device: torch.device) -> Iterator[Done | RaybiasError]:
-    """Answer this rank's share of the missing shards.
+    """Compute this rank's share of the missing shards.
 
-    All ranks of the process group must call it. Yields what was done as files are committed,
-    and what ended this rank's work before its time, which another try would not mend.
+    All ranks of the process group must call it. Yields what was done as files are committed, and
+    at the end the error, if any, that stopped this rank.
     """
     from raybias.engine.context import ModelContext
     from raybias.runtime.zero3 import ShardedInference

@@ -1,14 +1,14 @@
-"""Ray Data streams the missing shards of a probe through the Serve replicas.
+"""Stream missing shards with Ray Data through Serve replicas.
 
-A shard's file is committed whole by the replica that answers it, so whoever scores it twice
-writes the same file, and a study that is run again scores only what is missing.
+The replica that computes a shard commits its whole file, so computing it twice leaves the same
+file, and a study that is run again computes only what is missing.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from typing import Any, Final
@@ -19,7 +19,7 @@ from ray import serve
 from ray.data import ActorPoolStrategy, DataContext
 
 from raybias.methods.prediction import Shard
-from raybias.planning.stage_plans import ScorePlan
+from raybias.planning.stage_plans import RewritePlan, ScorePlan
 from raybias.runtime.metrics import Meter
 from raybias.runtime.predict.replica import REQUESTS_PER_REPLICA, model_id
 from raybias.storage import Store
@@ -33,21 +33,24 @@ _REPLICA_LOST: Final = ["ActorDiedError", "ActorUnavailableError"]
 def score_shards(
     app: str,
     shards: Sequence[Shard],
-    plan: ScorePlan,
+    plan: ScorePlan | RewritePlan,
     store: Store,
     *,
     max_failures: int,
     meter: Meter,
+    items: Mapping[str, pa.Table] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Have `shards`, whose files are absent, scored by the Serve application `app`.
+    """Compute `shards`, whose files are absent, on the Serve application `app`.
 
     Yields, as shards finish: `file`, `rows`, `tokens`, `seconds` of compute, and `retries`, how
     often the shard was sent again.
 
     Parameters
     ----------
+    shards: all of one class.
     max_failures: how often one shard may lose its replica.
-    meter: counts what is sent again, and what still waits.
+    meter: counts retries and what still waits.
+    items: rows by probe; read from OUT/items by default.
     """
     context = DataContext.get_current()
     context.retried_map_errors = _REPLICA_LOST
@@ -56,12 +59,12 @@ def score_shards(
     context.raise_original_map_exception = True
     callers = math.ceil(plan.replicas_max * (REQUESTS_PER_REPLICA + 1) / _CALLS)
     # One block is one shard: what a lost replica or caller repeats is a single request.
-    # Callers wait for answers and need no CPU of their own, so replicas can have them all.
-    scored = ray.data.from_items(
+    # Callers wait for replies and need no CPU of their own, so replicas can have them all.
+    finished = ray.data.from_items(
         [asdict(shard) for shard in shards], override_num_blocks=len(shards)
     ).map(
         ShardCaller,
-        fn_constructor_args=(app, store, meter),
+        fn_constructor_args=(app, store, meter, type(shards[0]), items),
         compute=ActorPoolStrategy(
             size=min(callers, len(shards)),
             max_tasks_in_flight_per_actor=_CALLS,
@@ -71,27 +74,39 @@ def score_shards(
         num_cpus=0,
     )
     meter.set("raybias_queue_depth", len(shards))
-    for done, row in enumerate(scored.iter_rows(), start=1):
+    for done, row in enumerate(finished.iter_rows(), start=1):
         meter.set("raybias_queue_depth", len(shards) - done)
         yield dict(row)
 
 
 class ShardCaller:
-    """Reads a shard's items and has them scored."""
+    """Send a shard's items to a replica.
 
-    def __init__(self, app: str, store: Store, meter: Meter) -> None:
+    Parameters
+    ----------
+    shard: the class of the shards.
+    items: as for `score_shards`.
+    """
+
+    def __init__(
+        self,
+        app: str,
+        store: Store,
+        meter: Meter,
+        shard: type[Shard] = Shard,
+        items: Mapping[str, pa.Table] | None = None,
+    ) -> None:
         self.handle = serve.get_app_handle(app)
-        self.store = store
-        self.meter = meter
-        self.items = cache(self._items)
+        self.store, self.meter, self.shard = store, meter, shard
+        self.items = cache(self._items) if items is None else items.__getitem__
         self.sent: Counter[str] = Counter()
 
     def _items(self, probe: str) -> pa.Table:
         return self.store.read_table(f"items/{probe}.parquet")
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Have one shard answered; `row` holds the fields of `Shard`."""
-        shard = Shard(**row)
+        """Have one shard computed; `row` holds the fields of the shard."""
+        shard = self.shard(**row)
         retries = self.sent[shard.file]
         done = {"file": shard.file, "rows": shard.rows, "retries": retries}
         if self.store.exists(shard.file):

@@ -1,38 +1,32 @@
-"""The HTTP side of `raybias serve`: who may ask, how much at once, and what is said.
+"""The HTTP application of `raybias serve`: authorisation, limits, routes and errors.
 
-A plain ASGI application over anything that labels texts; it knows nothing of Ray or models.
-Every refusal is one JSON line, `{"error": ...}`, under the status that HTTP has for it.
+It works over anything that labels texts and knows nothing of Ray or models. Every error is one
+JSON line, `{"error": ...}`, under its HTTP status.
 """
 
-from __future__ import annotations
-
+# Without postponed annotations: FastAPI could not evaluate those that name local functions.
 import asyncio
 import hashlib
 import hmac
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, Final, Protocol
+from typing import Annotated, Any, Final, Protocol
 
-from fastapi import FastAPI, HTTPException, Request
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from fastapi.security import HTTPBearer
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException as AnyHTTPException
 
 from raybias.errors import BadInput
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-ASGI = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
-
-#: Seconds after which a client that was turned away may try again.
+#: Seconds after which a refused client may try again.
 RETRY_AFTER_S: Final = 1
-_HEALTH: Final = "/healthz"
 
 
 class Limits(BaseModel):
-    """How much one request, and all that wait, may be."""
+    """Limits of one request, and of all that wait."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -43,9 +37,9 @@ class Limits(BaseModel):
     max_characters: int = Field(8192, ge=1)
     """Characters of a text."""
     max_queued: int = Field(32, ge=1)
-    """Requests that wait for the replicas of one model; more are turned away."""
+    """Requests that wait for the replicas of one model; more are refused."""
     timeout_s: float = Field(30.0, gt=0)
-    """Seconds until an answer, or a request's body, is given up."""
+    """Seconds to wait for a request's body, and for its answer."""
 
 
 class Asked(BaseModel):
@@ -58,133 +52,96 @@ class Asked(BaseModel):
 
 
 class Overloaded(Exception):
-    """As many requests wait as may wait, or no replica is there to take one."""
+    """The queue is full, or there is no replica."""
 
 
 class Labeller(Protocol):
-    """What answers."""
+    """Labels texts with runs of a study."""
 
     def runs(self) -> Sequence[Mapping[str, Any]]:
-        """The runs, each with its `run` and what is known of it."""
+        """List the runs: their id as `run`, and their model, method, data set and seed."""
 
     async def label(self, run: str, texts: Sequence[str]) -> list[dict[str, Any]]:
-        """Per text, its `label`, the labels' `probabilities` and the `answer` that was written.
+        """Give each text's `label`, the labels' `probabilities` and the generated `answer`.
 
         Raises
         ------
-        Overloaded: ask again later.
+        Overloaded: to be tried again later.
         BadInput: texts that the model cannot read.
         """
 
 
 def token_digest(token: str) -> bytes:
-    """What is kept of a token: it can be compared, and not be used."""
+    """Hash a token: a digest can be compared, and not be used."""
     return hashlib.sha256(token.encode("utf-8")).digest()
 
 
-def web(labeller: Labeller, limits: Limits, digest: bytes | None) -> ASGI:
-    """The application.
+def web(labeller: Labeller, limits: Limits, digest: bytes | None) -> FastAPI:
+    """Build the application.
 
     Parameters
     ----------
     digest: `token_digest` of the bearer token; None asks for none.
     """
+    bearer = HTTPBearer(auto_error=False)
+
+    async def authorised(request: Request) -> None:
+        given = await bearer(request)
+        token = given.credentials.strip() if given else ""
+        # Digests have one length, so the comparison tells nothing of the token's.
+        if digest is not None and not hmac.compare_digest(token_digest(token), digest):
+            raise HTTPException(401, "a bearer token is needed", {"WWW-Authenticate": "Bearer"})
+
+    async def asked(request: Request) -> Asked:
+        body = await _body(request, limits)
+        try:
+            # As JSON whatever its Content-Type is: `curl -d` calls all that it sends a form.
+            content = Asked.model_validate_json(body)
+        except ValidationError as error:
+            raise RequestValidationError(error.errors()) from error
+        _check(content, labeller, limits)
+        return content
+
     api = FastAPI(title="raybias", docs_url=None, redoc_url=None, openapi_url=None)
     api.add_exception_handler(RequestValidationError, _malformed)
     api.add_exception_handler(AnyHTTPException, _refused)
     api.add_exception_handler(Exception, _failed)
 
-    @api.get(_HEALTH)
+    @api.get("/healthz")
     async def health() -> dict[str, str]:
         return {"status": "ok"}
 
-    @api.get("/runs")
+    guarded = APIRouter(dependencies=[Depends(authorised)])
+
+    @guarded.get("/runs")
     async def runs() -> dict[str, Any]:
         return {"runs": list(labeller.runs())}
 
-    @api.post("/label")
-    async def label(request: Request) -> dict[str, Any]:
-        asked = _read(await request.body())
-        _check(asked, labeller, limits)
-        return {"run": asked.run, "results": await _in_time(labeller, asked, limits)}
+    @guarded.post("/label")
+    async def label(question: Annotated[Asked, Depends(asked)]) -> dict[str, Any]:
+        return {"run": question.run, "results": await _in_time(labeller, question, limits)}
 
-    return Gate(api, limits, digest)
+    # Without the token, not even which paths there are is told.
+    @guarded.api_route("/{path:path}", methods=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"])
+    async def nowhere() -> None:
+        raise HTTPException(404)
 
-
-class Gate:
-    """Turns away who has no token and what is too large, before anything is parsed.
-
-    Parameters
-    ----------
-    inner: the application behind it.
-    limits: how large a body may be, and how slow.
-    digest: as for `web`.
-    """
-
-    def __init__(self, inner: ASGI, limits: Limits, digest: bytes | None) -> None:
-        self.inner, self.limits, self.digest = inner, limits, digest
-
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        """Serve one ASGI connection."""
-        if scope["type"] != "http" or scope["path"] == _HEALTH:
-            return await self.inner(scope, receive, send)
-        headers = dict(scope["headers"])
-        if not self._knows(headers.get(b"authorization", b"")):
-            said = _error(401, "a bearer token is needed", {"WWW-Authenticate": "Bearer"})
-            return await said(scope, receive, send)
-        try:
-            length = int(headers.get(b"content-length", b"0"))
-            async with asyncio.timeout(self.limits.timeout_s):
-                body = b"" if length > self.limits.max_body_bytes else await self._body(receive)
-        except ValueError:
-            return await _error(400, "Content-Length is no number")(scope, receive, send)
-        except TimeoutError:
-            return await _error(408, "the body did not arrive in time")(scope, receive, send)
-        if body is None or length > self.limits.max_body_bytes:
-            said = _error(413, f"a body may have {self.limits.max_body_bytes} bytes")
-            return await said(scope, receive, send)
-        return await self.inner(scope, _replayed(body, receive), send)
-
-    def _knows(self, given: bytes) -> bool:
-        if self.digest is None:
-            return True
-        kind, _, token = given.decode("latin-1").partition(" ")
-        # Digests have one length, so the comparison tells nothing of the token's.
-        same = hmac.compare_digest(token_digest(token.strip()), self.digest)
-        return same and kind.lower() == "bearer"
-
-    async def _body(self, receive: Receive) -> bytes | None:
-        """The whole body; None where it is too large."""
-        body = bytearray()
-        while True:
-            message = await receive()
-            body += message.get("body", b"")
-            if len(body) > self.limits.max_body_bytes:
-                return None
-            if not message.get("more_body", False):
-                return bytes(body)
+    api.include_router(guarded)
+    return api
 
 
-def _replayed(body: bytes, receive: Receive) -> Receive:
-    """What was read already, then what comes after: that the client went away."""
-    first = True
-
-    async def replay() -> Message:
-        nonlocal first
-        if first:
-            first = False
-            return {"type": "http.request", "body": body, "more_body": False}
-        return await receive()
-
-    return replay
-
-
-def _read(body: bytes) -> Asked:
-    """Parse a body as JSON whatever its Content-Type says: `curl -d` calls all it sends a form."""
+async def _body(request: Request, limits: Limits) -> bytes:
+    """Read a body within the limits of size and time."""
+    body = bytearray()
     try:
-        return Asked.model_validate_json(body)
-    except ValidationError as error:
-        raise RequestValidationError(error.errors()) from error
+        async with asyncio.timeout(limits.timeout_s):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > limits.max_body_bytes:
+                    raise HTTPException(413, f"a body may have {limits.max_body_bytes} bytes")
+    except TimeoutError as error:
+        raise HTTPException(408, "the body did not arrive in time") from error
+    return bytes(body)
 
 
 def _check(asked: Asked, labeller: Labeller, limits: Limits) -> None:
@@ -215,7 +172,7 @@ async def _in_time(labeller: Labeller, asked: Asked, limits: Limits) -> list[dic
 
 
 async def _malformed(request: Request, error: Exception) -> JSONResponse:
-    """The first thing wrong; what was sent is not sent back."""
+    """Name the first thing wrong, without sending back what was sent."""
     problems: Sequence[Any] = getattr(error, "errors", list)()
     first = problems[0] if problems else {"loc": (), "msg": "malformed"}
     place = ".".join(str(part) for part in first["loc"])
@@ -232,5 +189,5 @@ async def _failed(request: Request, error: Exception) -> JSONResponse:
 
 
 def _error(status: int, problem: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    said = {"error": problem or HTTPStatus(status).phrase}
-    return JSONResponse(said, status, headers=dict(headers or {}))
+    content = {"error": problem or HTTPStatus(status).phrase}
+    return JSONResponse(content, status, headers=dict(headers or {}))

@@ -1,8 +1,7 @@
-"""Tuning on Ray Train: one worker group for all seeds of a stage.
+"""Tune on Ray Train: one worker group for all trials of a stage.
 
-The driver decides which trials are missing, starts a trainer for them, and reads
-their rows back from the adapters' folders. What a trial's result is, is the
-engine's affair; where it runs, the plan's.
+The driver starts a trainer for the trials that have no result, and reads their rows back from the
+adapters' folders.
 """
 
 from __future__ import annotations
@@ -10,11 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import polars as pl
-
-from raybias.config import Backbone, Study, TrainingSet
+from raybias.config import Backbone, StudyText, TrainingSet
 from raybias.engine.adapters.tuning import TokenSet, Trial
-from raybias.engine.backbone import TextEncoder, check_lengths, load_tokenizer
 from raybias.errors import WorkFailed
 from raybias.methods import Tuned, tuned_methods
 from raybias.methods.selection import (
@@ -25,8 +21,8 @@ from raybias.methods.selection import (
     select,
 )
 from raybias.planning.plan import Plan
+from raybias.planning.prepared import PreparedStudy
 from raybias.planning.stage_plans import TunePlan
-from raybias.probes import training_sentences
 from raybias.runtime.metrics import Meter
 from raybias.runtime.progress import Reporter
 from raybias.runtime.ray_session import translating_errors
@@ -38,7 +34,7 @@ from raybias.storage import Store
 
 
 def tune(
-    study: Study,
+    prepared: PreparedStudy,
     backbone: Backbone,
     training: TrainingSet,
     plan: Plan,
@@ -48,25 +44,23 @@ def tune(
 ) -> list[dict[str, Any]]:
     """Tune every seed of one backbone on one training set; returns rows of `schema.RUNS`.
 
-    Units whose adapter and row are in `store` already are not tuned again; those
-    that a killed worker or driver left unfinished go on from their last checkpoint.
-    A connected Ray is expected.
+    Trials whose adapter is in `store` are not tuned again; those that a killed worker or driver
+    left unfinished resume from their last checkpoint. Ray must be connected.
 
     Raises
     ------
-    ModelError, DataError: before any work starts.
     WorkFailed: workers failed for good, or too few runs finished.
     """
     reporter = reporter or Reporter()
     rows: list[dict[str, Any]] = []
-    for method in tuned_methods(study.methods_of(backbone)):
+    for method in tuned_methods(prepared.study.methods_of(backbone)):
         if method.last_step(1) is None:
             reporter.say(
                 f"note: {backbone.name} on {training.name}: max_steps is not set; the early-stop"
                 " rule can run for ever on a slowly falling loss"
             )
         rows += TuningJob(
-            study=study,
+            prepared=prepared,
             backbone=backbone,
             training=training,
             method=method,
@@ -86,7 +80,7 @@ def trials_of(
     choices: Sequence[HyperParameters],
     stage: str,
 ) -> tuple[Trial, ...]:
-    """One trial per seed and choice of a sweep, in the study's order."""
+    """List one trial per seed and choice of a sweep, in the study's order."""
     prefix = f"{backbone.name}.{training.name}.{method.name}"
 
     def name(choice: HyperParameters) -> str:
@@ -111,21 +105,13 @@ def trials_of(
     )
 
 
-def tokenise(encoder: TextEncoder, sentences: dict[str, pl.DataFrame], method: Tuned) -> Tokens:
-    """The training set in tokens.
-
-    Raises
-    ------
-    ModelError: sentences and prompt that exceed the backbone's context.
-    """
+def tokenise(text: StudyText, training: str, method: Tuned) -> Tokens:
+    """Return the splits of a training set in tokens."""
+    sentences = text.sentences[training]
 
     def of(name: str) -> TokenSet:
-        texts = sentences[name]["text"].to_list()
-        rows = method.encode(encoder, texts)
-        check_lengths(rows, context=encoder.context, taken=method.context_vectors, names=texts)
-        return TokenSet(
-            rows=tuple(tuple(row) for row in rows), labels=tuple(sentences[name]["label"].to_list())
-        )
+        rows = method.token_rows(text, sentences[name]["text"].to_list())
+        return TokenSet(tuple(map(tuple, rows)), tuple(sentences[name]["label"].to_list()))
 
     return Tokens(of("train"), of("validation"), of("test") if "test" in sentences else None)
 
@@ -136,7 +122,7 @@ class TuningJob:
     def __init__(
         self,
         *,
-        study: Study,
+        prepared: PreparedStudy,
         backbone: Backbone,
         training: TrainingSet,
         method: Tuned,
@@ -146,15 +132,16 @@ class TuningJob:
     ) -> None:
         self.backbone, self.training, self.method = backbone, training, method
         self.plan: TunePlan = plan.tune(backbone.name, training.name, method.name)
+        study = prepared.study
         self.resources, self.words = study.resources, study.verbalizer.words()
         self.store, self.reporter = store, reporter
         self.meter = Meter(study=study.name, stage="tune", model=backbone.name)
         self.title = f"tune {backbone.name} on {training.name}, {method.name}"
-        self.tokens = tokenise(load_tokenizer(backbone), training_sentences(training), method)
+        self.tokens = tokenise(prepared.text(method, backbone), training.name, method)
         self.fingerprint = self._fingerprint()
 
     def run(self) -> list[dict[str, Any]]:
-        """The sweep where there is one, then all seeds; the kept ones are selected."""
+        """Run the sweep if there is one, then all seeds; mark those that are kept as selected."""
         method = self.method
         choices = hyper_parameter_grid(method)
         choice, swept = choices[0], []
@@ -233,11 +220,11 @@ class TuningJob:
             self.reporter.say(
                 f"{title}: {tally.resumed} runs resumed, {tally.repeated} steps done twice"
             )
-        # Every trial is an adapter now; what is left are states nobody needs.
+        # Every trial is an adapter now; its training state is needed no more.
         self.store.delete_folder(f"train/{name}")
 
     def _fingerprint(self) -> str:
-        """Of all that decides a trial's result beside its seed and learning rate."""
+        """Hash all that decides a trial's result except what differs between trials."""
         varied = {
             *("seeds", "learning_rates", "weight_decays", "stop_windows", "sweep_seeds"),
             *("keep", "select", "allow_failed", "name"),

@@ -1,4 +1,4 @@
-"""What ranks tell the driver while they tune, added up for progress and the record.
+"""Reports of ranks to the driver while they tune, summed for progress and metrics.
 
 Plain values only, so that the queue between them need not import torch.
 """
@@ -33,66 +33,66 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class WorkerReport:
-    """What one rank did between two reports."""
+    """Progress of one rank since its last report."""
 
     rank: int
     evaluated: tuple[Evaluated, ...] = ()
     finished: tuple[str, ...] = ()
-    """Units that an earlier worker finished; only before the first round."""
+    """Trials that an earlier worker finished; only in the first report."""
     resumed: tuple[str, ...] = ()
-    """Units that were under way before; only before the first round."""
+    """Trials that resume from a checkpoint; only in the first report."""
     repeated: int = 0
-    """Steps of whole rounds that these have to do again."""
+    """Steps that these repeat since their checkpoint."""
     steps: int = 0
     """Optimiser steps, one for each seed."""
     tokens: int = 0
     """Tokens of those steps' batches."""
     error: RaybiasError | None = None
-    """What cannot be mended by trying again."""
+    """An error that a restart would not mend."""
 
 
 @dataclass
 class ProgressAggregator:
-    """All rounds of a stage."""
+    """Sums of all reports of a stage."""
 
     advance: Advance
     meter: Meter
     left: set[str]
-    """Units of the stage that have not stopped."""
+    """Trials of the stage that have not stopped."""
     error: RaybiasError | None = None
     resumed: int = 0
     repeated: int = 0
     begun: int = 0
-    """Worker groups that took up the work."""
+    """Worker groups that were started."""
     best: float = 0.0
 
-    def add(self, told: WorkerReport) -> None:
-        """Count one round of one rank."""
-        self.error = self.error or told.error
-        self.resumed += len(told.resumed)
-        self.repeated += told.repeated
-        self.meter.add("raybias_repeated_total", told.repeated)
-        if not told.evaluated:
-            self._begin(told)
-        # Ranks that share a backbone tell the same of the same trials, which count once.
-        over = self.left & {*told.finished, *(e.run_id for e in told.evaluated if e.stopped)}
+    def add(self, report: WorkerReport) -> None:
+        """Add one report of one rank."""
+        self.error = self.error or report.error
+        self.resumed += len(report.resumed)
+        self.repeated += report.repeated
+        self.meter.add("raybias_repeated_total", report.repeated)
+        if not report.evaluated:
+            self._begin(report)
+        # Ranks that share a backbone report the same trials, which count once.
+        over = self.left & {*report.finished, *(e.run_id for e in report.evaluated if e.stopped)}
         self.left -= over
-        if told.evaluated:
-            known = (e.accuracy for e in told.evaluated if e.accuracy >= 0)
+        if report.evaluated:
+            known = (e.accuracy for e in report.evaluated if e.accuracy >= 0)
             self.best = max(self.best, *known, 0.0)
-            step = max(e.step for e in told.evaluated)
+            step = max(e.step for e in report.evaluated)
             self.advance(
                 len(over),
                 note=f"step {step}, {len(self.left)} left, best {self.best:.3f}",
-                done=Done(tokens=told.tokens, steps=told.steps),
+                done=Done(tokens=report.tokens, steps=report.steps),
             )
         elif over:
             self.advance(len(over))
         self.meter.set("raybias_queue_depth", len(self.left))
 
-    def _begin(self, told: WorkerReport) -> None:
-        """Every rank says so once; the first rank's stands for its group."""
-        if told.rank or told.error:
+    def _begin(self, report: WorkerReport) -> None:
+        """Count a worker group's start, by the first report of its first rank."""
+        if report.rank or report.error:
             return
         self.begun += 1
         if self.begun > 1:
@@ -101,7 +101,7 @@ class ProgressAggregator:
 
 
 def open_queue() -> Queue:
-    """A queue from ranks to the driver."""
+    """Open a queue from ranks to the driver."""
     import ray
     from ray.util.queue import Queue
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -112,15 +112,15 @@ def open_queue() -> Queue:
 
 
 class Listener(Protocol):
-    """Whoever adds up what ranks tell."""
+    """Consumer of the ranks' reports."""
 
-    def add(self, told: Any) -> None:
-        """Count what one rank put into the queue."""
+    def add(self, report: Any) -> None:
+        """Add one report."""
 
 
 @contextmanager
 def collecting(progress: Queue, tally: Listener) -> Iterator[None]:
-    """Add up what ranks put into the queue while the body runs."""
+    """Feed the queue's reports to `tally` while the body runs."""
     from ray.util.queue import Empty
 
     ended = threading.Event()

@@ -1,9 +1,8 @@
-"""What one Ray Train worker does: tune its trials, report, checkpoint, save.
+"""Ray Train worker: tune its trials, report, checkpoint and save them.
 
-Units are dealt to ranks by their place in the whole list, so a restart with as many
-workers packs them as before and computes the same bits; with another number it
-still finds each trial's state, which is one file per trial. A trial that stops is
-saved as an adapter at once and leaves the checkpoint.
+Trials are dealt to ranks by their place in the whole list, so a restart with as many workers packs
+them as before and computes the same bits; with another number it still finds each trial's state,
+which is one file per trial. A trial that stops is saved as an adapter and leaves the checkpoint.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _EVALUATIONS = 6
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerTask:
-    """What every rank is given."""
+    """The task that every rank receives."""
 
     backbone: Backbone
     dataset: str
@@ -56,7 +55,7 @@ class WorkerTask:
     folder: str
     """Where Ray Train keeps this stage's checkpoints in it."""
     fingerprint: str
-    """Of everything but the seed and learning rate that decides a trial's result."""
+    """Hash of all that decides a trial's result except what differs between trials."""
     threads: int
     tokens_per_batch: int
     sharded: bool
@@ -73,7 +72,7 @@ class Tokens:
 
 
 def record_of(store: Store, run_id: str, fingerprint: str) -> dict[str, Any] | None:
-    """The row of a finished trial, or None where it is not tuned or was tuned otherwise."""
+    """Return the row of a finished trial; None if it is not tuned, or was tuned otherwise."""
     name = f"adapters/{run_id}/{RECORD}"
     if not store.exists(name):
         return None
@@ -82,7 +81,7 @@ def record_of(store: Store, run_id: str, fingerprint: str) -> dict[str, Any] | N
 
 
 def work(config: dict[str, Any]) -> None:
-    """The function that Ray Train runs on every rank."""
+    """Run on every rank of a Ray Train group."""
     import ray
     import ray.train
     from ray.train.torch import get_device
@@ -97,7 +96,7 @@ def work(config: dict[str, Any]) -> None:
         pack, error = WorkerPack(job, tokens, rank, context.get_world_size(), device), None
     except RaybiasError as raised:
         pack, error = None, raised
-    # Every rank learns of it here, so that none waits for another for ever.
+    # Every rank learns of the error here, so that none waits for another for ever.
     if _sum(int(error is not None), device) or pack is None:
         progress.put(WorkerReport(rank, error=error))
         return
@@ -107,10 +106,10 @@ def work(config: dict[str, Any]) -> None:
     busy = job.meter.watched()
     while _sum(pack.active, device):
         with busy.computing():
-            told = pack.advance()
-        progress.put(told)
-        job.meter.add("raybias_seed_steps_total", told.steps)
-        job.meter.add("raybias_tokens_total", told.tokens)
+            report = pack.advance()
+        progress.put(report)
+        job.meter.add("raybias_seed_steps_total", report.steps)
+        job.meter.add("raybias_tokens_total", report.tokens)
         with tempfile.TemporaryDirectory() as folder:
             saved = pack.checkpoint(Path(folder))
             ray.train.report(
@@ -122,7 +121,7 @@ def work(config: dict[str, Any]) -> None:
 
 
 def ends_round(elapsed: float, slowest: float) -> bool:
-    """Whether one more evaluation, `slowest` seconds at most so far, would make a round too long.
+    """Tell whether one more evaluation, of `slowest` seconds so far, would make a round too long.
 
     Parameters
     ----------
@@ -132,7 +131,7 @@ def ends_round(elapsed: float, slowest: float) -> bool:
 
 
 def _preempted() -> bool:
-    """Whether this rank was told that a node of its worker group will be taken away.
+    """Tell whether Ray Train announced that a node of this worker group will be preempted.
 
     `ray.train.get_preemption_info` asks the same of all ranks at once and waits for each of
     them, but within a round they evaluate at times of their own.
@@ -191,7 +190,7 @@ class WorkerPack:
         return len(self.trials) - len(self.stopped)
 
     def restore(self, folder: str | None) -> WorkerReport:
-        """Take up the states that a checkpoint holds; says what must be done again."""
+        """Load the states of a checkpoint; report what resumes and which steps are repeated."""
         reached = self._reached()
         resumed, repeated = [], 0
         for trial in self.trials:
@@ -211,7 +210,7 @@ class WorkerPack:
         )
 
     def _reached(self) -> dict[str, int]:
-        """The last step of each trial that was evaluated by workers which are gone."""
+        """Return the last step that each trial was evaluated at by earlier workers."""
         reached: dict[str, int] = {}
         for name in self.store.files(f"{self.job.folder}/reached", suffix=".json"):
             for run_id, step in json.loads(self.store.read_text(name)).items():
@@ -219,7 +218,7 @@ class WorkerPack:
         return reached
 
     def advance(self) -> WorkerReport:
-        """One round; trials that stop in it are saved.
+        """Train for one round, and save the trials that stop in it.
 
         A round is one evaluation of soft prompts, which are small and checkpointed each time,
         and of ranks that share a backbone, which must agree without a clock. Others go on for
@@ -257,7 +256,7 @@ class WorkerPack:
         )
 
     def checkpoint(self, folder: Path) -> bool:
-        """Write the states of the active trials; whether there were any to write."""
+        """Write the states of the active trials; return whether there were any."""
         if not (self.active and self.writes):
             return False
         for trial in self.trials:
@@ -266,7 +265,7 @@ class WorkerPack:
         return True
 
     def _save(self, result: TrialResult) -> None:
-        """The adapter and its row; a diverged trial leaves the row alone."""
+        """Save the adapter and its row; of a diverged trial the row alone."""
         diverged = result.stop_reason == "diverged"
         accuracy = None if diverged else self._test_accuracy(result)
         if not self.writes:

@@ -8,15 +8,13 @@ from raybias.stats.pairs.effects import effects
 from raybias.stats.pairs.list_t_tests import LISTED_STYLES, t_tests
 from raybias.stats.pairs.outcomes import (
     AVERAGES,
-    STYLES,
+    ORIGINAL,
     UNWEIGHTED,
     WEIGHTED,
     coreference_outcomes,
     pair_outcomes,
 )
-from raybias.stats.pairs.planted import planted_check
 from raybias.stats.pairs.preference import preferences, summary
-from raybias.stats.pairs.published import Check, check_published, style_effects, t_values
 from raybias.stats.pairs.reading import ScoreFiles, read_score_files
 from raybias.stats.pairs.scores import bias_scores
 from raybias.stats.pairs.size_trends import FEWEST_MODELS, model_size, sizes_in_names
@@ -29,27 +27,22 @@ __all__ = [
     "AVERAGES",
     "FEWEST_MODELS",
     "LISTED_STYLES",
-    "STYLES",
+    "ORIGINAL",
     "UNWEIGHTED",
     "VERDICTS",
     "WEIGHTED",
-    "Check",
     "ScoreFiles",
     "bias_scores",
-    "check_published",
     "coreference_outcomes",
     "effects",
     "model_size",
     "pair_outcomes",
-    "planted_check",
     "preferences",
     "read_score_files",
     "sizes_in_names",
     "stability",
-    "style_effects",
     "summary",
     "t_tests",
-    "t_values",
     "variance",
     "winobias",
     "winobias_summary",

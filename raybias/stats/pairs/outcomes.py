@@ -11,11 +11,9 @@ from typing import Final
 
 import polars as pl
 
+from raybias import registry
+
 ORIGINAL: Final = "original"
-STYLES: Final = (
-    ORIGINAL, "formal", "informal", "prefix_1", "prefix_2", "prefix_3", "punctuation",
-    "evidential", "question_answer",
-)  # fmt: skip
 DIRECTIONS: Final = ("stereo", "antistereo")
 CONDITIONS: Final = ("pro", "anti")
 RULES: Final = ("exact", "contains")
@@ -27,8 +25,6 @@ AVERAGES: Final = (WEIGHTED, UNWEIGHTED)
 
 _PARTS: Final = ("all", "stereo", "antistereo")
 _STATISTICS: Final = ("score", "MIN", "MAX", "lowest", "highest", "AVG_delta")
-_ORDERS: Final = {"style": STYLES, "statistic": _STATISTICS}
-
 #: What names a metric; for coreference `score` is the rule and `bias_type` the WinoBias type.
 METRIC: Final = ("model", "score", "probe")
 
@@ -37,17 +33,16 @@ NEUTRAL: Final = {"mcnemar": 50.0, "paired_t": 0.0}
 
 
 def style_order(styles: pl.Series) -> list[str]:
-    """Styles in the order of the paper's tables, `original` first; others by name, last."""
+    """Sort styles as they are registered, `original` first; others by name, last."""
     present = set(styles.unique().to_list())
-    return [s for s in STYLES if s in present] + sorted(present - set(STYLES))
+    return [s for s in registry.styles if s in present] + sorted(present - registry.styles.keys())
 
 
 def in_order(table: pl.DataFrame) -> pl.DataFrame:
-    """Sorted by metric, style as in the paper, bias types by name with the averages last."""
+    """Sort by metric, style as registered, and bias type by name with the averages last."""
     keys: list[pl.Expr] = [pl.col(name) for name in METRIC if name in table.columns]
-    keys += [
-        _place(name, _ORDERS[name]) for name in ("style", "statistic") if name in table.columns
-    ]
+    orders = {"style": list(registry.styles), "statistic": _STATISTICS}
+    keys += [_place(name, order) for name, order in orders.items() if name in table.columns]
     keys += [_place("bias_type", ("", *AVERAGES)), pl.col("bias_type")]
     keys += [_place("part", _PARTS)] if "part" in table.columns else []
     return table.sort(keys, maintain_order=True)

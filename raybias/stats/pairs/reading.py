@@ -1,4 +1,4 @@
-"""Reading score files: pair scores, coreference answers, and the paper's printed tables.
+"""Read score files: pair scores and coreference answers, and printed tables of a paper.
 
 What a file holds is told by its columns. Every row is checked where it is read, so that a
 wrong value is named with its file and row.
@@ -6,38 +6,29 @@ wrong value is named with its file and row.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import polars as pl
 import pyarrow as pa
 
-from raybias import schema
+from raybias import registry, schema
 from raybias.errors import DataError
-from raybias.stats.pairs.outcomes import CONDITIONS, DIRECTIONS, ORIGINAL, STYLES
+from raybias.stats.pairs.outcomes import CONDITIONS, DIRECTIONS, ORIGINAL
 from raybias.stats.predictions import Source
 from raybias.storage import Store, split_uri
 
-#: Columns that name a printed table of Zhao2025.
-PUBLISHED: Final[Mapping[str, tuple[str, ...]]] = {
-    "table2": ("style", "statistic", "model", "bias_type", "value", "printed_bold"),
-    "table3": ("style", "model", "wino_type", "mean_diff_pct"),
-    "tables6_7": ("table", "first", "second", "bias_type", "model", "t_value"),
-    "tables8_9": ("table", "style", "bias_type", "model", "score_pct"),
-    "tables10_17": ("table", "model", "prompt", "style", "t1_pro", "t1_anti", "t1_diff",
-                    "t2_pro", "t2_anti", "t2_diff"),
-}  # fmt: skip
-_NUMBERS: Final = ("value", "mean_diff_pct", "t_value", "score_pct", "t1_pro", "t1_anti",
-                   "t1_diff", "t2_pro", "t2_anti", "t2_diff", "printed_bold")  # fmt: skip
+_MEND: Final = "mend the row or leave it out"
 _SUFFIXES: Final = (".parquet", ".csv", ".csv.gz")
 _TABLES: Final = {"pair_scores": schema.PAIR_SCORES, "answers": schema.COREFERENCE_ANSWERS}
 #: What a file of our own may leave out.
 _DEFAULTS: Final = {"probe": "", "score": "", "answer": None, "contains": None}
 _MAY_BE_MISSING: Final = ("preference", "score_more", "score_less", "answer", "contains")
-_ALLOWED: Final[Mapping[str, tuple[str, ...]]] = {
-    "style": STYLES, "direction": DIRECTIONS, "condition": CONDITIONS,
+_ALLOWED: Final[Mapping[str, Collection[str]]] = {
+    "style": registry.styles, "direction": DIRECTIONS, "condition": CONDITIONS,
 }  # fmt: skip
 _CURES: Final = {"style": "styles are {}", "direction": "directions are {}",
                  "condition": "conditions are {}"}  # fmt: skip
@@ -51,16 +42,19 @@ class ScoreFiles:
     """schema.PAIR_SCORES."""
     answers: pl.DataFrame | None = None
     """schema.COREFERENCE_ANSWERS."""
-    published: dict[str, pl.DataFrame] = field(default_factory=dict)
-    """Printed tables by name, a key of `PUBLISHED`; their numbers are floats."""
+    printed: dict[str, pl.DataFrame] = field(default_factory=dict)
+    """Printed tables by name."""
 
 
-def read_score_files(paths: Sequence[str | Path]) -> ScoreFiles:
+def read_score_files(
+    paths: Sequence[str | Path], printed: Mapping[str, pl.Schema] = MappingProxyType({})
+) -> ScoreFiles:
     """Read and check Parquet and CSV files of scores, answers or printed tables.
 
     Parameters
     ----------
     paths: files, or folders of them; in a folder files of other tables are passed over.
+    printed: columns of printed tables that are read too, by name (`papers.zhao2025.PRINTED`).
 
     Raises
     ------
@@ -71,9 +65,15 @@ def read_score_files(paths: Sequence[str | Path]) -> ScoreFiles:
     found: dict[str, list[pl.DataFrame]] = {}
     for source, inside in (each for path in paths for each in _sources(str(path))):
         frame = _read(source)
-        kind = _kind(frame.columns)
+        kind = _kind(frame.columns, printed)
         if kind is not None:
-            found.setdefault(kind, []).append(_typed(frame, kind, source.uri))
+            columns = printed.get(kind)
+            read = (
+                _typed(frame, kind, source.uri)
+                if columns is None
+                else _printed(frame, columns, source.uri)
+            )
+            found.setdefault(kind, []).append(read)
         elif not inside:
             raise _no_kind(frame.columns, source.uri)
     where = ", ".join(map(str, paths))
@@ -91,13 +91,11 @@ def read_score_files(paths: Sequence[str | Path]) -> ScoreFiles:
             joined["answers"], ("model", "probe"),
             ("wino_type", "prompt", "condition", "pair_id"), where,
         )  # fmt: skip
-    return ScoreFiles(
-        joined.pop("pair_scores", None), joined.pop("answers", None), published=joined
-    )
+    return ScoreFiles(joined.pop("pair_scores", None), joined.pop("answers", None), printed=joined)
 
 
 def _sources(path: str) -> list[tuple[Source, bool]]:
-    """The files of a path, and whether they were found in a folder."""
+    """List the files of a path, and whether they were found in a folder."""
     store = Store(path)
     if store.is_file():
         folder, name = split_uri(path)
@@ -123,15 +121,12 @@ def _read(source: Source) -> pl.DataFrame:
         ) from error
 
 
-def _kind(columns: Sequence[str]) -> str | None:
+def _kind(columns: Sequence[str], printed: Mapping[str, pl.Schema]) -> str | None:
     present = set(columns)
     for kind, table in _TABLES.items():
         if {name for name in table.names if name not in _DEFAULTS} <= present:
             return kind
-    for kind, names in PUBLISHED.items():
-        if set(names) <= present:
-            return kind
-    return None
+    return next((kind for kind, types in printed.items() if {*types} <= present), None)
 
 
 def _no_kind(columns: Sequence[str], where: str) -> DataError:
@@ -152,13 +147,7 @@ def _no_kind(columns: Sequence[str], where: str) -> DataError:
 
 
 def _typed(frame: pl.DataFrame, kind: str, where: str) -> pl.DataFrame:
-    if kind in PUBLISHED:
-        names = [n for n in PUBLISHED[kind] if n != "table"]
-        types = pl.Schema({n: pl.Float64 if n in _NUMBERS else pl.String() for n in names})
-        needed: Sequence[str] = [name for name in names if name not in _NUMBERS]
-    else:
-        types = pl.Schema(_TABLES[kind])
-        needed = [name for name in types if name not in _MAY_BE_MISSING]
+    types = pl.Schema(_TABLES[kind])
     if not frame.height:
         raise DataError("holds no rows", where=where, cure="leave it out")
     filled = frame.with_columns(
@@ -169,10 +158,10 @@ def _typed(frame: pl.DataFrame, kind: str, where: str) -> pl.DataFrame:
     columns = []
     for name, dtype in types.items():
         column = _cast(filled[name], dtype, where)
-        if name in needed:
-            _refuse(column.is_null(), column, "is missing", where, "mend the row or leave it out")
-        allowed = _ALLOWED.get(name)
-        if allowed and kind not in PUBLISHED:
+        if name not in _MAY_BE_MISSING:
+            _refuse(column.is_null(), column, "is missing", where, _MEND)
+        if name in _ALLOWED:
+            allowed = list(_ALLOWED[name])
             _refuse(~column.is_in(allowed), column, "is not known", where,
                     _CURES[name].format(", ".join(allowed)))  # fmt: skip
         if name == "preference":
@@ -185,6 +174,16 @@ def _typed(frame: pl.DataFrame, kind: str, where: str) -> pl.DataFrame:
             )
         columns.append(column)
     return pl.DataFrame(columns)
+
+
+def _printed(frame: pl.DataFrame, types: pl.Schema, where: str) -> pl.DataFrame:
+    if not frame.height:
+        raise DataError("holds no rows", where=where, cure="leave it out")
+    table = pl.DataFrame([_cast(frame[name], dtype, where) for name, dtype in types.items()])
+    for name in types:
+        if table[name].dtype == pl.String:
+            _refuse(table[name].is_null(), table[name], "is missing", where, _MEND)
+    return table
 
 
 def _cast(column: pl.Series, dtype: pl.DataType, where: str) -> pl.Series:
@@ -229,7 +228,7 @@ def _refuse(bad: pl.Series, column: pl.Series, problem: str, where: str, cure: s
 def _check_cells(
     frame: pl.DataFrame, metric: Sequence[str], cell: Sequence[str], where: str
 ) -> None:
-    """No cell twice, and no style of a metric without the same cells under `original`."""
+    """Refuse a cell given twice, and a style without the same cells under `original`."""
     keys = [*metric, *cell, "style"]
     repeated = frame.filter(pl.struct(keys).is_duplicated()).head(1)
     if repeated.height:
@@ -260,7 +259,7 @@ def _check_cells(
 
 
 def _check_pairs(scores: pl.DataFrame, where: str) -> None:
-    """A pair has one bias type and direction, whatever its style and who scored it."""
+    """Refuse a pair with several bias types or directions."""
     kinds = scores.group_by("probe", "pair_id").agg(
         pl.col("bias_type").n_unique().alias("types"), pl.col("direction").n_unique()
     )

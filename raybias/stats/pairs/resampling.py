@@ -13,7 +13,7 @@ import numpy.typing as npt
 import polars as pl
 from scipy import stats
 
-from raybias.stats.bootstrap import draw_counts
+from raybias.stats.bootstrap import draw_counts, quantile
 from raybias.stats.intervals import ROUNDING
 
 Doubles = npt.NDArray[np.float64]
@@ -88,17 +88,11 @@ def percentiles(drawn_XB: Doubles, n_X: npt.ArrayLike, level: float) -> tuple[Do
     freedom = np.maximum(n - 1, 1)
     tail = stats.norm.cdf(stats.t.ppf((1 - level) / 2, freedom) * np.sqrt((freedom + 1) / freedom))
     ordered = np.sort(drawn_XB, axis=1)  # NaN last
-    last = np.maximum(np.count_nonzero(~np.isnan(ordered), axis=1) - 1, 0)
-
-    def at(share: Doubles) -> Doubles:
-        place = share * last
-        below, above = np.floor(place).astype(np.int64), np.ceil(place).astype(np.int64)
-        row = np.arange(len(ordered))
-        low, high = ordered[row, below], ordered[row, above]
-        found: Doubles = np.where(known, low + (high - low) * (place - below), np.nan)
-        return found
-
-    return at(tail), at(1 - tail)
+    there = np.count_nonzero(~np.isnan(ordered), axis=1)
+    low, high = (
+        np.where(known, quantile(ordered, there, share), np.nan) for share in (tail, 1 - tail)
+    )
+    return low, high
 
 
 def wilson(k: int, n: int, level: float) -> tuple[float, float]:

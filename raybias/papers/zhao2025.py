@@ -1,4 +1,4 @@
-"""The printed tables of Zhao2025 judged by themselves: which hold, and which rule made them.
+"""Judge the printed tables of Zhao2025 by themselves: which hold, and which rule made them.
 
 A printed number holds when ours is within one unit of its last digit (0.01), since the
 paper computed some numbers from printed ones and cut others.
@@ -22,6 +22,23 @@ from raybias.stats.pairs.outcomes import UNWEIGHTED, WEIGHTED
 CROWS_PAIRS: Final[Mapping[str, int]] = {
     "race-color": 516, "gender": 262, "socioeconomic": 172, "nationality": 159, "religion": 105,
     "age": 87, "sexual-orientation": 84, "physical-appearance": 63, "disability": 60,
+}  # fmt: skip
+_TEXTS: Final = pl.String()
+_NUMBER: Final = pl.Float64()
+#: Columns of the printed tables, which tell them apart, for `read_score_files`.
+PRINTED: Final[Mapping[str, pl.Schema]] = {
+    "table2": pl.Schema({**dict.fromkeys(("style", "statistic", "model", "bias_type"), _TEXTS),
+                         "value": _NUMBER, "printed_bold": _NUMBER}),
+    "table3": pl.Schema({**dict.fromkeys(("style", "model", "wino_type"), _TEXTS),
+                         "mean_diff_pct": _NUMBER}),
+    "tables6_7": pl.Schema({**dict.fromkeys(("first", "second", "bias_type", "model"), _TEXTS),
+                            "t_value": _NUMBER}),
+    "tables8_9": pl.Schema({**dict.fromkeys(("style", "bias_type", "model"), _TEXTS),
+                            "score_pct": _NUMBER}),
+    "tables10_17": pl.Schema({
+        **dict.fromkeys(("model", "prompt", "style"), _TEXTS),
+        **dict.fromkeys(("t1_pro", "t1_anti", "t1_diff", "t2_pro", "t2_anti", "t2_diff"), _NUMBER),
+    }),
 }  # fmt: skip
 _PAIRS: Final = sum(CROWS_PAIRS.values())
 _AVG: Final = "AVG"
@@ -48,7 +65,7 @@ def check_published(
 
     Parameters
     ----------
-    tables: of `read_score_files`, by name (a key of `PUBLISHED`).
+    tables: of `read_score_files`, by name (a key of `PRINTED`).
 
     Returns
     -------
@@ -141,7 +158,7 @@ def averages(scores: pl.DataFrame) -> pl.DataFrame:
 
 
 def bold_marks(summary: pl.DataFrame, scores: pl.DataFrame) -> pl.DataFrame:
-    """The marks of Table 2's changes of AVG, by the paper's test.
+    """Test Table 2's changes of AVG as the paper does, beside its printed marks.
 
     Returns
     -------

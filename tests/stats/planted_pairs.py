@@ -17,10 +17,10 @@ import polars as pl
 from scipy import stats
 
 from raybias.errors import ConfigError
+from raybias.papers.zhao2025 import CROWS_PAIRS
 from raybias.seeding import generator
 from raybias.stats.pairs import paired_tests
 from raybias.stats.pairs.outcomes import WEIGHTED
-from raybias.stats.pairs.published import CROWS_PAIRS
 from raybias.stats.pairs.resampling import drawn_means, percentiles
 
 Doubles = npt.NDArray[np.float64]

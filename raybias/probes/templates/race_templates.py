@@ -1,4 +1,4 @@
-"""Regard and NS-Prompts as Kohankhaki2024 expands them: one file of templates, race terms.
+"""Expand one file of templates with race terms, as Kohankhaki2024 does Regard and NS-Prompts.
 
 Row for row the published samples, but for ten templates of NS-Prompts that its authors
 mended after they had made theirs. The samples can be read too, to match published
@@ -27,6 +27,7 @@ from raybias.probes.templates.slots import (
     read_templates,
     suite_templates,
 )
+from raybias.registry import probe
 from raybias.schema import LABELS
 from raybias.storage import Store, split_uri
 
@@ -36,16 +37,30 @@ _CATEGORIES: Final = (ATTRIBUTE, f"grouped_{ATTRIBUTE}")
 
 
 @dataclass(frozen=True)
-class RaceProbe:
-    """One probe about race alone."""
+class RaceTemplates:
+    """One file of templates about race.
+
+    Attributes
+    ----------
+    name: of the probe in a study file.
+    path: its file of templates.
+    """
 
     name: str
-    """As in a study file."""
     path: str
-    """Its file of templates."""
 
-    def items(self, data: str) -> pl.DataFrame:
-        """The items of a folder with the templates, or of a published samples file.
+    def register(self, *, about: str) -> None:
+        """Register the probe; see `registry.probe`."""
+        probe(
+            self.name,
+            about=about,
+            attributes=(ATTRIBUTE,),
+            data=f"folder with {self.path}, or a published samples .tsv",
+            templates=self.templates,
+        )(self.items)
+
+    def items(self, data: str, attributes: Sequence[str] | None = None) -> pl.DataFrame:
+        """Read the items of a folder with the templates, or of a published samples file.
 
         Raises
         ------
@@ -55,12 +70,12 @@ class RaceProbe:
             return items_frame([row for row, _ in self._samples(data)])
         return expand_suite(Store(data), self._suite, probe=self.name, attribute=ATTRIBUTE)
 
-    def templates(self, data: str) -> list[Slotted]:
-        """Every template with its slot, in published order."""
-        if _is_samples(data):
-            found = [Slotted(template, _SLOT) for _, template in self._samples(data) if template]
-            return list({each.template.id: each for each in found}.values())
-        return suite_templates(Store(data), self._suite)
+    def templates(self, data: str, attributes: Sequence[str]) -> dict[str, list[Slotted]]:
+        """Read every template with its slot, in published order."""
+        if not _is_samples(data):
+            return {ATTRIBUTE: suite_templates(Store(data), self._suite)}
+        found = [Slotted(template, _SLOT) for _, template in self._samples(data) if template]
+        return {ATTRIBUTE: list({each.template.id: each for each in found}.values())}
 
     @property
     def _suite(self) -> Suite:
@@ -108,7 +123,7 @@ def _label(sample: Sample) -> int:
 
 
 def _led_back(sample: Sample, phrases: Sequence[Phrase]) -> tuple[str, str | None]:
-    """The text with its first term as a slot again, and the term; none where it is not found."""
+    """Turn the first term of a text into a slot again; returns the text and the term, or None."""
     match = _any(each.text for each in phrases if each.group == sample.group).search(sample.text)
     if match is None:
         return sample.text, None
@@ -119,7 +134,3 @@ def _any(words: Iterable[str]) -> re.Pattern[str]:
     # re keeps what it compiled, so the handful of groups costs nothing per row.
     longest_first = sorted(words, key=len, reverse=True)
     return re.compile(rf"\b(?:{'|'.join(map(re.escape, longest_first)) or r'(?!)'})\b")
-
-
-REGARD: Final = RaceProbe("regard", "Regard.csv")
-NS_PROMPTS: Final = RaceProbe("ns_prompts", "NS-Prompts.csv")

@@ -1,7 +1,6 @@
-"""Score files to the tables of Zhao2025 and of what it does not have, and onto disk.
+"""Make the tables of pairs from score files: those of Zhao2025, and what it does not have.
 
-The names of tables say where the paper has them. It decides nothing: the numbers are
-those of `raybias.stats.pairs`.
+Their names say where the paper has them; the numbers are those of `raybias.stats.pairs`.
 """
 
 from __future__ import annotations
@@ -14,12 +13,9 @@ import polars as pl
 
 from raybias.config import Profile, Statistics, Study
 from raybias.errors import DataError
+from raybias.papers import zhao2025
 from raybias.report import wording
 from raybias.report.load_results import as_frame
-from raybias.report.pair_figures import effect_figures, score_figures
-from raybias.report.pair_page import PairFigures, PairSection, pair_section
-from raybias.report.t_test_figures import t_figures
-from raybias.report.tables import write_frame
 from raybias.stats import pairs
 from raybias.stats.intervals import Adjust
 from raybias.storage import Store
@@ -27,25 +23,16 @@ from raybias.study_record import Record
 
 Scale = Literal["score", "log"]
 
-#: What each table is, in the order in which a reader wants them.
-TABLES: Final = {
-    "bias_scores": "scores by bias type and style, each with an interval and a test of no bias",
-    "table2_summary": "Table 2: scores of the originals, extreme changes and marked AVG changes",
-    "tables8_9_scores": "Tables 8 and 9: preference scores by bias type and direction",
-    "tables6_7_t_values": "Tables 6 and 7: t tests of every two lists of sentence scores",
-    "table3_winobias": "Table 3: WinoBias differences, mean over prompts",
-    "tables10_17_winobias": "Tables 10 to 17: WinoBias accuracies by prompt",
-    "style_effects": "average paired effects of styles, flips, tests and pairs needed",
-    "stability": "one verdict per metric",
-    "variance": "shares of variance: style, content, interaction",
-    "size": "trends of scores and effects with the number of parameters",
-    "published_checks": "the printed tables judged by themselves",
-}
+#: The tables of score files, in the order in which a reader wants them.
+TABLES: Final = (
+    "bias_scores", "table2_summary", "tables8_9_scores", "tables6_7_t_values", "table3_winobias",
+    "tables10_17_winobias", "style_effects", "stability", "variance", "size", "published_checks",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class PairRules:
-    """How pairs are judged."""
+    """Rules by which pairs are judged."""
 
     strict: bool = True
     """Paired tests and correction; else the paper's two-proportion and independent t tests."""
@@ -70,14 +57,14 @@ class PairRules:
         return cls(
             strict=profile == "strict",
             level=statistics.level,
-            adjust=statistics.adjust or "none",
+            adjust=statistics.adjust,
             draws=statistics.bootstrap_draws,
             seed=statistics.bootstrap_seed,
             **more,
         )
 
     def metadata(self) -> dict[str, str]:
-        """What the numbers of a table depend on, for its file."""
+        """Return what the numbers of a table depend on, for its file."""
         return {
             "profile": "strict" if self.strict else "paper",
             "scale": self.scale,
@@ -89,19 +76,8 @@ class PairRules:
         }
 
 
-@dataclass(frozen=True)
-class StudyPairs:
-    """What the pairs of an OUT say."""
-
-    tables: Mapping[str, pl.DataFrame]
-    """Of `pair_tables`."""
-    rules: PairRules
-    cautions: tuple[str, ...]
-    """What happened that a reader must know."""
-
-
 def pair_tables(files: pairs.ScoreFiles, rules: PairRules) -> dict[str, pl.DataFrame]:
-    """All tables that the files have data for, by name: `TABLES`, and `published_*`.
+    """Compute the tables that the files have data for, by name: `TABLES`, and `published_*`.
 
     Parameters
     ----------
@@ -109,6 +85,7 @@ def pair_tables(files: pairs.ScoreFiles, rules: PairRules) -> dict[str, pl.DataF
     """
     tables: dict[str, pl.DataFrame] = {}
     outcomes = []
+    bootstrap: Any = {"level": rules.level, "draws": rules.draws, "seed": rules.seed}
     if files.pair_scores is not None:
         outcomes.append(pairs.pair_outcomes(files.pair_scores))
         tables["tables8_9_scores"] = pairs.preferences(files.pair_scores)
@@ -118,19 +95,13 @@ def pair_tables(files: pairs.ScoreFiles, rules: PairRules) -> dict[str, pl.DataF
         tables["variance"] = pairs.variance(files.pair_scores)
     if files.answers is not None:
         outcomes.append(pairs.coreference_outcomes(files.answers))
-        detail = pairs.winobias(
-            files.answers, level=rules.level, draws=rules.draws, seed=rules.seed
-        )
+        detail = pairs.winobias(files.answers, **bootstrap)
         tables["tables10_17_winobias"] = detail
         tables["table3_winobias"] = pairs.winobias_summary(detail)
     if outcomes:
         joined = pl.concat(outcomes)
-        scores = pairs.bias_scores(
-            joined, level=rules.level, draws=rules.draws, seed=rules.seed, adjust=rules.adjust
-        )
-        effects = pairs.effects(
-            joined, level=rules.level, draws=rules.draws, seed=rules.seed, adjust=rules.adjust
-        )
+        scores = pairs.bias_scores(joined, adjust=rules.adjust, **bootstrap)
+        effects = pairs.effects(joined, adjust=rules.adjust, **bootstrap)
         tables["bias_scores"] = scores
         tables["style_effects"] = effects
         tables["stability"] = pairs.stability(effects, margin=rules.margin)
@@ -139,7 +110,7 @@ def pair_tables(files: pairs.ScoreFiles, rules: PairRules) -> dict[str, pl.DataF
             tables["table2_summary"] = pairs.summary(
                 tables["tables8_9_scores"], effects, strict=rules.strict
             )
-    tables |= _published(files.published, rules)
+    tables |= _published(files.printed, rules)
     order = [name for name in TABLES if name in tables]
     rest = [name for name in tables if name not in TABLES]
     return {name: tables[name] for name in (*order, *rest) if tables[name].height}
@@ -152,7 +123,7 @@ def _sizes(scores: pl.DataFrame, effects: pl.DataFrame, rules: PairRules) -> pl.
 
 
 def _published(printed: Mapping[str, pl.DataFrame], rules: PairRules) -> dict[str, pl.DataFrame]:
-    checks, rows = pairs.check_published(printed)
+    checks, rows = zhao2025.check_published(printed)
     tables = dict(rows)
     if checks:
         tables["published_checks"] = pl.DataFrame(
@@ -163,73 +134,34 @@ def _published(printed: Mapping[str, pl.DataFrame], rules: PairRules) -> dict[st
             ]
         )  # fmt: skip
     if "tables8_9" in printed:
-        effects = pairs.style_effects(printed["tables8_9"])
+        effects = zhao2025.style_effects(printed["tables8_9"])
         sizes = known_sizes(effects, rules)
         tables["published_size"] = pairs.model_size(effects, sizes, level=rules.level)
     if "tables6_7" in printed:
-        tables["published_tables6_7"] = pairs.t_values(printed["tables6_7"])
+        tables["published_tables6_7"] = zhao2025.t_values(printed["tables6_7"])
     return tables
 
 
 def known_sizes(table: pl.DataFrame, rules: PairRules) -> dict[str, float]:
-    """Parameters of the models of a table: as the rules give them, else as their names tell."""
+    """Return the parameters of a table's models: of the rules, else of their names."""
     known = {**pairs.sizes_in_names(table["model"]), **rules.sizes}
     models = set(table["model"])
     return {model: float(size) for model, size in known.items() if model in models}
 
 
-def write_pairs(
-    store: Store, tables: Mapping[str, pl.DataFrame], rules: PairRules, *, folder: str = ""
-) -> PairSection | None:
-    """Write each table as Parquet, CSV and Markdown, and the figures.
-
-    Parameters
-    ----------
-    tables: of `pair_tables`, by the same rules.
-    folder: where tables go in the store, such as `tables/`.
-
-    Returns
-    -------
-    What a page says of them; nothing where there are only printed tables.
-
-    Raises
-    ------
-    OutputError: the store cannot be written.
-    """
-    of_lists = t_figures(tables.get("tables6_7_t_values", pl.DataFrame()))
-    drawn = [*of_lists, *t_figures(tables.get("published_tables6_7", pl.DataFrame()))]
-    section = None
-    if "bias_scores" in tables:
-        scores = tables["bias_scores"]
-        of_scores = score_figures(scores, level=rules.level, adjust=rules.adjust)
-        of_effects = []
-        if "style_effects" in tables:
-            of_effects = effect_figures(
-                tables["style_effects"], level=rules.level, adjust=rules.adjust
-            )
-        drawn += [*of_scores, *of_effects]
-        section = pair_section(
-            tables,
-            PairFigures(of_scores, of_effects, of_lists),
-            sizes=known_sizes(scores, rules),
-            strict=rules.strict,
-            level=rules.level,
-            adjust=rules.adjust,
-        )
-    for name, frame in tables.items():
-        write_frame(store, f"{folder}{name}", frame, metadata=rules.metadata())
-    for figure in drawn:
-        store.write_text(f"figures/{figure.name}.svg", figure.svg)
-    return section
-
-
-def read_study_pairs(store: Store, study: Study, record: Record) -> StudyPairs:
-    """The tables of an OUT that holds pair scores or answers; nothing is written.
+def read_study_pairs(
+    store: Store, study: Study, record: Record
+) -> tuple[dict[str, pl.DataFrame], PairRules, list[str]]:
+    """Compute the tables of an OUT that holds pair scores or answers; nothing is written.
 
     Parameters
     ----------
     study: as it is to be judged.
-    record: of the OUT; tells the sizes of its models.
+    record: of the OUT, with the sizes of its models.
+
+    Returns
+    -------
+    The tables of `pair_tables`, their rules, and what a reader must know before relying on them.
 
     Raises
     ------
@@ -242,11 +174,11 @@ def read_study_pairs(store: Store, study: Study, record: Record) -> StudyPairs:
         )
     files = pairs.read_score_files([store.uri_of(name) for name in folders])
     rules = PairRules.of(study.profile, study.statistics, sizes=record.parameters)
-    return StudyPairs(pair_tables(files, rules), rules, tuple(_cautions(store, study, files)))
+    return pair_tables(files, rules), rules, [*_cautions(store, study, files)]
 
 
 def _cautions(store: Store, study: Study, files: pairs.ScoreFiles) -> Iterator[str]:
-    """What was not read, and what a style left as it was."""
+    """Report pairs that were not read, and those that a style left as they were."""
     for probe in study.pairs:
         name = f"items/{probe.name}.parquet"
         if not store.exists(name):
@@ -264,10 +196,10 @@ def _cautions(store: Store, study: Study, files: pairs.ScoreFiles) -> Iterator[s
 
 
 def _unread(items: pl.DataFrame, there: pl.DataFrame, probe: str) -> Iterator[str]:
-    asked = {row["style"]: row["n"] for row in _by_style(items, ())}
+    expected = {row["style"]: row["n"] for row in _by_style(items, ())}
     by = [name for name in ("model", "score") if name in there.columns]
     for row in _by_style(there, by):
-        missing = asked.get(row["style"], 0) - row["n"]
+        missing = expected.get(row["style"], 0) - row["n"]
         if missing > 0:
             yield (
                 f"{' by '.join(row[name] for name in by)} lacks "
@@ -277,7 +209,7 @@ def _unread(items: pl.DataFrame, there: pl.DataFrame, probe: str) -> Iterator[st
 
 
 def _by_style(frame: pl.DataFrame, by: Sequence[str]) -> list[dict[str, Any]]:
-    """How many pairs each style has."""
+    """Count the pairs of each style."""
     counts = frame.group_by(*by, "style", maintain_order=True).agg(
         n=pl.col("pair_id").n_unique().cast(pl.Int64)
     )
@@ -285,6 +217,6 @@ def _by_style(frame: pl.DataFrame, by: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def read_pair_tables(store: Store) -> dict[str, pl.DataFrame]:
-    """The tables of pairs that `write_report` left, by name."""
+    """Read the tables of pairs that `write_report` wrote, by name."""
     there = {name: f"tables/{name}.parquet" for name in TABLES}
     return {n: as_frame(store.read_table(f)) for n, f in there.items() if store.exists(f)}

@@ -1,0 +1,86 @@
+"""Options that several commands have in common."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Literal
+
+import typer
+
+from raybias.config import Profile
+
+StudyFile = Annotated[str, typer.Argument(metavar="STUDY.yaml", help="The study file.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a key, such as methods.0.keep=3."),
+]
+Limit = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Only a fixed sample of at most N items of each attribute or bias type: whole"
+        " templates, in equal parts over labels; at least one template of each label.",
+    ),
+]
+ProfileOption = Annotated[
+    Profile | None,
+    typer.Option(help="As in the papers, or statistically strict.", show_default="the file's"),
+]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        help="Ray cluster to use: an address, or `auto` for the one of this machine."
+        " By default RAY_ADDRESS, or a Ray that is started for this command."
+    ),
+]
+
+
+def _debug(chosen: bool) -> bool:
+    if chosen:
+        os.environ["RAYBIAS_DEBUG"] = "1"
+    return chosen
+
+
+Debug = Annotated[
+    bool,
+    typer.Option(
+        "--debug", callback=_debug, help="Show Ray's output and the traceback of a failure."
+    ),
+]
+
+#: Of commands that read pairs in styles.
+Styled = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="File with the formal and informal pairs: pair_id, style, sent_more, sent_less;"
+        " may be repeated."
+    ),
+]
+Evidential = Annotated[
+    Literal["Apparently", "Evidently"], typer.Option(help="The word of the style evidential.")
+]
+Question = Annotated[
+    Literal["first", "second", "seeded"],
+    typer.Option(help="The opening of question_answer: the same for all, or drawn per pair."),
+]
+Seed = Annotated[int, typer.Option(help="Seed of random draws.")]
+
+
+def command_line() -> str:
+    """Return what the user typed, for the record."""
+    return shlex.join(["raybias", *sys.argv[1:]])
+
+
+@contextmanager
+def printed_warnings(category: type[Warning]) -> Iterator[None]:
+    """Print each different warning of a category as one line on standard error."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", category)
+        yield
+    for message in dict.fromkeys(str(warning.message) for warning in caught):
+        print(f"raybias: warning: {message}", file=sys.stderr)

@@ -1,0 +1,34 @@
+"""Print the results of a study."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from raybias.config import Profile
+    from raybias.results import Results
+
+
+def show(results: Results, *, profile: Profile | None = None) -> None:
+    """Print the gaps with their intervals, the scores of pairs, and where the page is.
+
+    Parameters
+    ----------
+    profile: that the statistics were restated by, if any.
+    """
+    from raybias import report
+    from raybias.cli.pairs import show_tables
+    from raybias.report.pair_tables import PairRules
+
+    store, study = results.store, results.study
+    if profile is not None:
+        study = report.restated(study, profile)
+    if study.pairs:
+        tables = report.read_pair_tables(store)
+        show_tables(tables, PairRules.of(study.profile, study.statistics))
+    if study.probes:
+        for note in report.read_notes(store):
+            print(f"raybias: warning: {note}", file=sys.stderr)
+        report.print_gap_table(results.gaps.collect())
+    print(f"\nreport: {results.report}")

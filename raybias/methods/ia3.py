@@ -1,0 +1,96 @@
+"""Tune vectors that rescale keys, values and feed-forward activations: (IA)3 (Liu et al. 2022)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, Self
+
+from pydantic import Field, model_validator
+
+from raybias.methods.layer_adapter import LayerAdapter
+from raybias.registry import method
+
+if TYPE_CHECKING:
+    from raybias.engine.adapters.ia3 import Ia3Trainer
+    from raybias.engine.memory import MemoryTerm
+    from raybias.engine.model_shape import ModelShape
+
+
+@method
+class Ia3(LayerAdapter):
+    """Packed (IA)3: vectors that rescale keys, values and feed-forward activations."""
+
+    kind: Literal["ia3"] = "ia3"
+    """Names the kind of method."""
+    target: Literal["peft_default"] | tuple[str, ...] = "peft_default"
+    """Which linear layers: PEFT's choice for the architecture (keys, values and the second
+    feed-forward layer mostly), or names such as [k_proj, v_proj, fc2]."""
+    feed_forward: tuple[str, ...] = ()
+    """Names in target of layers whose input is rescaled instead of their output."""
+    learning_rates: tuple[float, ...] = Field((3e-3,), min_length=1)
+    """More than one is a sweep: the best by mean validation accuracy is kept."""
+    weight_decay: float = Field(0.0, ge=0)
+    """AdamW decay of the vectors, towards 0 and not 1, and of the head."""
+    max_steps: int | None = Field(30_000, ge=1)
+    """The last step."""
+
+    @model_validator(mode="after")
+    def _feeds_targets(self) -> Self:
+        if wrong := sorted({*self.feed_forward} - {*self.target}):
+            raise ValueError(f"feed_forward names {wrong[0]}, which is not in target; add it there")
+        return self
+
+    def target_names(self, architecture: str) -> Sequence[str]:
+        """Return how the paths of adapted layers end."""
+        if self.target != "peft_default":
+            return self.target
+        from peft.utils import constants
+
+        names: Sequence[str] = constants.TRANSFORMERS_MODELS_TO_IA3_TARGET_MODULES_MAPPING.get(
+            architecture, ()
+        )
+        return names
+
+    def feed_forward_names(self, architecture: str) -> Sequence[str]:
+        """Return how the paths of layers end whose input is rescaled."""
+        if self.target != "peft_default":
+            return self.feed_forward
+        from peft.utils import constants
+
+        names: Sequence[str] = constants.TRANSFORMERS_MODELS_TO_IA3_FEEDFORWARD_MODULES_MAPPING.get(
+            architecture, ()
+        )
+        return names
+
+    def trainer_type(self) -> type[Ia3Trainer]:
+        """Import the class that tunes the vectors."""
+        from raybias.engine.adapters.ia3 import Ia3Trainer
+
+        return Ia3Trainer
+
+    def training_memory(
+        self, shape: ModelShape, *, pack: int, tokens: int, device: str, partitions: int = 1
+    ) -> tuple[MemoryTerm, ...]:
+        """Count the memory of a worker that tunes `pack` runs together."""
+        from raybias.engine import memory
+
+        # PEFT's targets: at most three outputs of the model's width and the feed-forward input.
+        widths = shape.layers * (3 * shape.hidden + shape.feed_forward)
+        if self.target != "peft_default":
+            widths = shape.linear_widths
+        return (
+            *memory.training_weights(shape, partitions),
+            *memory.training_activations(shape, tokens, shape.item, device),
+            memory.MemoryTerm(
+                "rescaled activations, kept too",
+                f"{tokens:,} tokens x up to {widths:,} inputs and outputs x 4 bytes",
+                tokens * widths * 4,
+            ),
+            memory.MemoryTerm(
+                "vectors, gradients, AdamW, best",
+                f"{pack} x up to {widths:,} inputs and outputs x 4 bytes x"
+                f" {memory.TRAINING_COPIES}",
+                pack * widths * 4 * memory.TRAINING_COPIES,
+            ),
+            memory.process(device),
+        )

@@ -1,0 +1,1 @@
+"""What only reproduces the papers (docs/papers.md): their file formats and printed tables."""

@@ -1,0 +1,185 @@
+"""A study and the text that it reads: data, tokenizers and token counts, each read once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import polars as pl
+
+from raybias.config import Backbone, Method, Probe, Study, StudyText
+from raybias.errors import ConfigError
+from raybias.methods import fit_methods
+from raybias.methods.lengths import TokenCounts
+from raybias.probes import probe_items, training_sentences
+from raybias.probes.pairs.items import in_styles, pair_items
+from raybias.probes.sampling import sample_items, sample_pairs
+from raybias.registry import pair_probes
+from raybias.study_record import Record, fingerprint, make_record
+
+Items = Mapping[str, pl.DataFrame]
+
+
+@dataclass(frozen=True)
+class StudyData:
+    """The text of a study, read and tokenised when it is first asked for.
+
+    Raises
+    ------
+    DataError, ConfigError: a probe or training set is missing or malformed.
+    ModelError: a tokenizer cannot be read.
+    """
+
+    study: Study
+
+    @cached_property
+    def items(self) -> dict[str, pl.DataFrame]:
+        """By probe, its items with the study's limit applied, before a model rewrites any."""
+        return read_items(self.study)
+
+    @cached_property
+    def sentences(self) -> dict[str, dict[str, pl.DataFrame]]:
+        """By training set, its splits."""
+        return {each.name: training_sentences(each) for each in self.study.training}
+
+    @cached_property
+    def tokens(self) -> dict[str, TokenCounts]:
+        """By backbone, its tokenizer with the counts of what it tokenised."""
+        from raybias.engine.backbone import load_tokenizer
+
+        return {each.name: TokenCounts(load_tokenizer(each)) for each in self.study.backbones}
+
+    def fingerprints(self) -> dict[str, str]:
+        """By probe and split, a fingerprint of its rows."""
+        marks = {f"probe {name}": fingerprint(frame) for name, frame in self.items.items()}
+        for name, splits in self.sentences.items():
+            marks |= {f"{name} {split}": fingerprint(frame) for split, frame in splits.items()}
+        return marks
+
+
+@dataclass(frozen=True)
+class PreparedStudy:
+    """A study whose methods are fitted to its backbones, with its record and its text.
+
+    Planning, costs and the run itself take it from `runtime.study.prepare`.
+    """
+
+    record: Record
+    data: StudyData
+
+    @classmethod
+    def of(cls, study: Study) -> PreparedStudy:
+        """Fit the methods of a study; its data is read when it is asked for, and not checked.
+
+        Raises
+        ------
+        ConfigError, ModelError: options that a backbone cannot have.
+        """
+        study = fit_methods(study)
+        return cls(make_record(study, {}, command=""), StudyData(study))
+
+    @property
+    def study(self) -> Study:
+        """The study that runs: its methods fitted, its models pinned as far as is known."""
+        return self.record.study
+
+    def with_study(self, study: Study) -> PreparedStudy:
+        """Replace what does not change the text: resources, revisions and dtypes."""
+        return replace(self, record=self.record.with_study(study))
+
+    def text(self, method: Method, backbone: Backbone, items: Items | None = None) -> StudyText:
+        """Gather what a method reads on a backbone.
+
+        Parameters
+        ----------
+        items: by probe, instead of the study's own.
+
+        Raises
+        ------
+        ConfigError: no probe is of a kind that the method reads.
+        """
+        chosen = self.data.items if items is None else items
+        return StudyText(
+            tokens=self.data.tokens[backbone.name],
+            words=self.study.verbalizer.words(),
+            items={name: chosen[name] for name in read_by(self.study, method)},
+            sentences=self.data.sentences,
+            rows_per_shard=self.study.resources.rows_per_shard,
+        )
+
+
+def in_style(
+    study: Study, style: str, items: Mapping[str, pl.DataFrame]
+) -> dict[str, pl.DataFrame]:
+    """Return, by probe, the items in a style; only of the probes that have it."""
+    names = [p.name for p in study.pairs if style in pair_probes[p.source].styles]
+    return {name: items[name].filter(pl.col("style") == style) for name in names}
+
+
+def read_items(study: Study) -> dict[str, pl.DataFrame]:
+    """Read, by probe, its items with the limit applied; pairs in every style of the study.
+
+    A style that a model is to make holds the originals, marked as kept.
+
+    Raises
+    ------
+    DataError, ConfigError: a probe is missing or malformed, or no probe has a style.
+    """
+    _check_styles(study)
+    found = {probe.name: _sampled(probe, study.limit) for probe in study.probes}
+    for probe in study.pairs:
+        pairs = pair_items(probe.source, probe.data, kinds=probe.kinds)
+        kind = pair_probes[probe.source].kind
+        if study.limit is not None:
+            pairs = sample_pairs(pairs, study.limit, kind=kind, source=probe.source)
+        styles = [name for name in study.styles.names if name in pair_probes[probe.source].styles]
+        found[probe.name] = in_styles(
+            probe.source,
+            pairs,
+            styles,
+            files=study.styles.files,
+            rewritten=study.styles.rewriting,
+            options=study.styles.options,
+            seed=study.styles.seed,
+        )
+    return found
+
+
+def _sampled(probe: Probe, limit: int | None) -> pl.DataFrame:
+    items = probe_items(probe)
+    return items if limit is None else sample_items(items, limit, source=probe.source)
+
+
+def _check_styles(study: Study) -> None:
+    had = {style for probe in study.pairs for style in pair_probes[probe.source].styles}
+    for style in study.styles.names if study.pairs else ():
+        if style not in had:
+            probes = ", ".join(dict.fromkeys(probe.source for probe in study.pairs))
+            raise ConfigError(
+                f"no probe of the study has the style {style!r}; there is {probes}",
+                where="styles.names",
+                cure="take it out, or add pairs that have it",
+            )
+
+
+def read_by(study: Study, method: Method) -> list[str]:
+    """List the names of the probes that a method reads.
+
+    Raises
+    ------
+    ConfigError: there is none.
+    """
+    wanted = method.output().items
+    if wanted is None:
+        return [probe.name for probe in study.probes]
+    sources = [name for name, each in pair_probes.items() if each.schema.equals(wanted)]
+    found = [probe.name for probe in study.pairs if probe.source in sources]
+    if not found:
+        raise ConfigError(
+            f"method {method.name!r} has nothing to read: it cannot read pairs of source"
+            f" {', '.join(dict.fromkeys(probe.source for probe in study.pairs))}",
+            where="pairs",
+            cure=f"add pairs of source {', '.join(sources)}, or take the method out",
+        )
+    return found

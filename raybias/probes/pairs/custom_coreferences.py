@@ -1,0 +1,78 @@
+"""Read a user's own sentences with a pronoun: one CSV, TSV or Parquet file."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import polars as pl
+
+from raybias.errors import DataError
+from raybias.probes.column_checks import filled_columns
+from raybias.probes.pairs.pair_table import ORIGINAL
+from raybias.probes.pairs.winobias import CONDITIONS
+from raybias.probes.readers import read_frame
+from raybias.registry import pair_probe
+from raybias.schema import COREFERENCES
+from raybias.storage import split_uri
+
+#: The type of the sentences, unless their file says otherwise.
+_OWN_TYPE: Final = "own"
+
+
+@pair_probe(
+    "coreferences",
+    about="your own sentences with a pronoun: pair_id, condition, text, pronoun, referent",
+    data="one .csv, .tsv or .parquet file",
+    schema=COREFERENCES,
+)
+def own_coreferences(uri: str) -> pl.DataFrame:
+    """Read one CSV, TSV or Parquet file of sentences with a pronoun (schema.COREFERENCES).
+
+    Needs pair_id, condition (pro or anti), text, pronoun and referent; every pair has one sentence
+    of each condition. Without wino_type all are of type "own". Of a file with a column `style`
+    the rows "original" are taken.
+
+    Raises
+    ------
+    DataError: no such file or column, an empty cell, a condition that is neither, a pair that
+        lacks or repeats one or is of two types, a pronoun or referent that is not in the text, or
+        no rows.
+    """
+    store, name = split_uri(uri)
+    frame = read_frame(store, name)
+    if "style" in frame.columns:
+        frame = frame.filter(pl.col("style") == ORIGINAL)
+    if frame.is_empty():
+        raise DataError("holds no sentences", where=uri)
+    if "wino_type" not in frame.columns:
+        frame = frame.with_columns(pl.lit(_OWN_TYPE).alias("wino_type"))
+    needed = ("pair_id", "condition", "text", "pronoun", "referent", "wino_type")
+    items = filled_columns(frame, needed, where=uri)
+    _check_own(items, where=uri)
+    item_id = pl.format("{}/{}", "pair_id", "condition")
+    return items.with_columns(item_id=item_id, style=pl.lit(ORIGINAL))
+
+
+def _check_own(items: pl.DataFrame, *, where: str) -> None:
+    for row, item in enumerate(items.iter_rows(named=True), start=1):
+        place = f"{where} row {row}"
+        if item["condition"] not in CONDITIONS:
+            raise DataError(
+                f"condition {item['condition']!r} is neither pro nor anti",
+                where=place,
+                cure="mend it",
+            )
+        for name in ("pronoun", "referent"):
+            if not re.search(rf"(?<!\w){re.escape(item[name])}(?!\w)", item["text"], re.IGNORECASE):
+                raise DataError(
+                    f"{name} {item[name]!r} is not in the text", where=place, cure="mend either"
+                )
+    for pair_id, part in items.group_by("pair_id", maintain_order=True):
+        if sorted(part["condition"]) != sorted(CONDITIONS) or part["wino_type"].n_unique() > 1:
+            raise DataError(
+                f"pair {pair_id[0]!r} is {', '.join(part['condition'])} of type"
+                f" {', '.join(part['wino_type'].unique(maintain_order=True))}",
+                where=where,
+                cure="give each pair one pro and one anti sentence of the same type",
+            )

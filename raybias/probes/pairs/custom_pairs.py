@@ -1,0 +1,44 @@
+"""Read a user's own pairs: one CSV, TSV or Parquet file."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from raybias.probes.pairs.pair_table import DIRECTIONS, ORIGINAL, pair_table
+from raybias.probes.readers import read_frame
+from raybias.registry import pair_probe
+from raybias.storage import split_uri
+
+
+@pair_probe(
+    "pairs",
+    about="your own pairs: sent_more, sent_less, bias_type",
+    data="one .csv, .tsv or .parquet file",
+)
+def own_pairs(uri: str) -> pl.DataFrame:
+    """Read the pairs of one file (schema.PAIRS, style "original"), in its order.
+
+    Needs sent_more, sent_less and bias_type. Without direction every pair is "stereo"; without
+    pair_id, pairs are numbered after the file's name. Of a file with a column `style` the rows
+    "original" are taken.
+
+    Raises
+    ------
+    DataError: no such file or column, an empty cell, a repeated pair_id, a direction that is
+        neither, a pair with identical sides, or no rows.
+
+    Warns
+    -----
+    PairWarning: types that CrowS-Pairs does not have; they are kept.
+    """
+    store, name = split_uri(uri)
+    frame = read_frame(store, name)
+    if "style" in frame.columns:
+        frame = frame.filter(pl.col("style") == ORIGINAL)
+    if "pair_id" not in frame.columns:
+        stem = name.rpartition(".")[0]
+        numbers = [f"{stem}/{row:05d}" for row in range(len(frame))]
+        frame = frame.with_columns(pl.Series("pair_id", numbers, pl.String))
+    if "direction" not in frame.columns:
+        frame = frame.with_columns(pl.lit(DIRECTIONS[0]).alias("direction"))
+    return pair_table(frame, where=uri)

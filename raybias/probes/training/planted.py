@@ -1,0 +1,12 @@
+"""Register the training set of the embedded calibration."""
+
+from __future__ import annotations
+
+from raybias.config import TrainingSet
+from raybias.probes.planted import planted_sentences
+from raybias.registry import Splits, training_set
+
+
+@training_set("planted")
+def _sentences(training: TrainingSet) -> Splits:
+    return planted_sentences()

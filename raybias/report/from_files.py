@@ -1,0 +1,137 @@
+"""Judge prediction and score files that lie anywhere, without the study that wrote them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+
+from raybias import schema, stats
+from raybias.config import Interval, Profile, Statistics
+from raybias.errors import ConfigError, OutputError
+from raybias.papers.zhao2025 import PRINTED
+from raybias.report.page import write_pair_page
+from raybias.report.pair_tables import PairRules, Scale, pair_tables
+from raybias.report.rules import rules_of_files
+from raybias.stats.pairs import ScoreFiles, read_score_files
+from raybias.storage import Store
+
+#: The tables of prediction files, as far as they have rows.
+_TABLES: Final = (
+    *("gaps", "accuracy", "spans", "spans_mean", "extremes", "composition", "answers"),
+    *("markedness", "by_term"),
+)
+#: What names a gap.
+GAP_KEYS: Final = (*schema.KEYS, "attribute", "group", "rate")
+
+
+@dataclass(frozen=True)
+class FileGaps:
+    """The gaps of prediction files, and what follows from the same counts."""
+
+    counts: stats.Counts
+    rules: stats.GapRules
+    tables: dict[str, pl.DataFrame]
+    """Those of `stats.judged_tables` that have rows, by name; `gaps` always."""
+
+    @cached_property
+    def papers(self) -> pl.DataFrame | None:
+        """`GAP_KEYS`, and as `paper` the significance by the papers' rule, unless that is used."""
+        statistics = self.rules.statistics
+        papers = Statistics.under("paper", metrics=statistics.metrics)
+        if statistics == papers:
+            return None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", stats.StatisticsWarning)
+            usual = stats.judged_gaps(self.counts, replace(self.rules, statistics=papers))
+        return usual.select(*GAP_KEYS, paper="significant")
+
+    def write(self, store: Store) -> None:
+        """Write the tables as CSV and their figures as SVG."""
+        # Imported here: the drawing library would slow every other use.
+        from raybias.report.figure_parts import write_figures
+        from raybias.report.gap_figures import gap_figures, span_figures
+        from raybias.report.markedness_figures import marked_figures
+
+        tables, level = self.tables, self.rules.statistics.level
+        drawn = [*gap_figures(tables["gaps"], level=level).values()]
+        drawn += span_figures(tables["spans"]).values()
+        if "markedness" in tables:
+            drawn += marked_figures(tables["markedness"], level=level).values()
+        for name, frame in tables.items():
+            store.write_text(f"{name}.csv", frame.write_csv())
+        write_figures(store, drawn)
+
+
+def gaps_of_files(
+    files: Sequence[str | Path],
+    *,
+    profile: Profile | None = None,
+    interval: Interval | None = None,
+    reference_groups: Mapping[str, Sequence[str]] | None = None,
+    metrics: Sequence[str] = (),
+) -> FileGaps:
+    """Judge the gaps of prediction files; see `raybias.gaps`."""
+    paths = [str(file) for file in files]
+    rules = rules_of_files(
+        paths,
+        profile=profile,
+        interval=interval,
+        reference_groups=reference_groups,
+        metrics=metrics,
+    )
+    counts = stats.read_counts(paths, metrics=rules.statistics.metrics)
+    derived = stats.judged_tables(counts, rules)
+    tables = {name: derived[name] for name in _TABLES if name == "gaps" or derived[name].height}
+    return FileGaps(counts, rules, tables)
+
+
+@dataclass(frozen=True)
+class FilePairs:
+    """The pair tables of score files, by name, and the rules that they were made by."""
+
+    tables: dict[str, pl.DataFrame]
+    rules: PairRules
+
+
+def pairs_of_files(
+    files: Sequence[str | Path],
+    *,
+    profile: Profile = "strict",
+    scale: Scale = "score",
+    margin: float = 5.0,
+    sizes: Mapping[str, float] | None = None,
+    out: str | Path | None = None,
+) -> FilePairs:
+    """Judge files of pair scores or coreference answers; see `raybias.pairs`."""
+    scores, sizes = read_score_files([str(file) for file in files], PRINTED), sizes or {}
+    _check_models(sizes, scores)
+    judged = Statistics.under(profile)
+    rules = PairRules.of(profile, judged, scale=scale, margin=margin, sizes=sizes)
+    store = None if out is None else Store(out)
+    if store is not None and store.exists("study.yaml"):
+        raise OutputError(
+            "holds a study, whose report.html this would replace",
+            where=store.uri,
+            cure="give another --out, or use `raybias report`",
+        )
+    tables = pair_tables(scores, rules)
+    if store is not None:
+        write_pair_page(store, tables, rules)
+    return FilePairs(tables, rules)
+
+
+def _check_models(sizes: Mapping[str, float], scores: ScoreFiles) -> None:
+    frames = (scores.pair_scores, scores.answers, *scores.printed.values())
+    models = {model for frame in frames if frame is not None for model in frame["model"]}
+    for model in sizes:
+        if model not in models:
+            raise ConfigError(
+                f"--size names {model!r}, which is in no file",
+                cure=f"models are {', '.join(sorted(models))}",
+            )

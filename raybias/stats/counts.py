@@ -1,0 +1,214 @@
+"""Reduce files of predictions to counts in one pass, without holding them all.
+
+Pieces of some 260,000 rows are read and checked by `predictions`, counted by Polars, and
+summed up for the checks of runs (`run_checks`). Runs are numbered and texts categorical, since
+grouping a million cells by plain strings costs more than all that is computed from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from raybias import schema
+from raybias.stats.cells import LIKELIHOOD, RUN_KEYS
+from raybias.stats.likelihood_readout import answers, with_likelihood
+from raybias.stats.metric import DEFAULT, check_metrics, reads_predictions, run_values
+from raybias.stats.predictions import Source, join_pieces, pieces, sources
+from raybias.stats.run_checks import checked_runs, fingerprints
+
+#: An odd number without pattern (2**64 by the golden ratio), for mixing runs into hashes.
+_MIX: Final = np.uint64(0x9E3779B97F4A7C15)
+_COLUMNS: Final = (*schema.CELLS.names[:-1], "term", "item_id", "parsed")
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What statistics need of predictions; the texts of cells and term cells are categorical."""
+
+    cells: pl.DataFrame
+    """schema.CELLS."""
+    terms: pl.DataFrame
+    """schema.TERM_CELLS, without rows where no term is known."""
+    answers: pl.DataFrame
+    """schema.ANSWERS."""
+    coverage: pl.DataFrame
+    """RUN_KEYS, predictions, repeated and unparsed ones; a row per run, readings not apart."""
+    values: pl.DataFrame
+    """Of metrics of predictions: as `stats.metric.run_values`."""
+
+
+def read_counts(paths: Sequence[str | Path], *, metrics: Sequence[str] = DEFAULT) -> Counts:
+    """Count the predictions in files, with both readings of prompted ones.
+
+    Parameters
+    ----------
+    paths: files and folders, as `read_predictions`.
+    metrics: names of those that are wanted; predictions are kept only for metrics of them.
+
+    Raises
+    ------
+    DataError: as `read_predictions`; or an item whose label, attribute, group, template or term
+        is not the same in all runs, or runs of one classifier that hold different items.
+    ConfigError: no such metric.
+
+    Warns
+    -----
+    StatisticsWarning: runs that gave the same predictions.
+    """
+    where = ", ".join(map(str, paths))
+    return count_files(sources(paths), where=where, metrics=metrics, unfinished="refuse")
+
+
+def count_files(
+    files: Sequence[Source],
+    *,
+    where: str,
+    metrics: Sequence[str] = DEFAULT,
+    unfinished: Literal["refuse", "count"],
+) -> Counts:
+    """Count the predictions in files; see `read_counts`.
+
+    Parameters
+    ----------
+    where: the files, for messages.
+    unfinished: count: runs that hold different items give `UnevenRuns`, and repeated predictions
+        are counted in `coverage`.
+    """
+    check_metrics(metrics)
+    seen, kept = _Seen(), []
+    for raw in _ahead(pieces(files, columns=_COLUMNS)):
+        piece = seen.add(raw)
+        if reads_predictions(metrics):
+            kept.append(piece)
+    repeated = seen.repeated()
+    if unfinished == "refuse" and repeated.any():
+        # Names a repeated prediction; where two hashes were equal by chance it goes on.
+        join_pieces(files, where=where)
+    left_out = checked_runs(
+        seen.named(pl.concat(seen.prints)),
+        lambda: pieces(files, columns=_COLUMNS),
+        where=where,
+        uneven="refuse" if unfinished == "refuse" else "warn",
+    )
+    coverage = seen.coverage(repeated)
+    asked = coverage.filter(pl.col("answers") > 0).select(
+        *RUN_KEYS, predictions="answers", unparsed="unread"
+    )
+    return Counts(
+        seen.summed(seen.cells, pl.Schema(schema.CELLS), left_out),
+        seen.summed(seen.terms, pl.Schema(schema.TERM_CELLS), left_out),
+        answers(asked),
+        coverage.drop("answers", "unread"),
+        run_values(kept, metrics, left_out),
+    )
+
+
+@dataclass
+class _Seen:
+    """What has been counted so far, piece by piece; `run` numbers the runs."""
+
+    runs: dict[tuple[str, ...], int] = field(default_factory=dict)
+    cells: list[pl.DataFrame] = field(default_factory=list)
+    terms: list[pl.DataFrame] = field(default_factory=list)
+    prints: list[pl.DataFrame] = field(default_factory=list)
+    read: list[pl.DataFrame] = field(default_factory=list)
+    items: list[npt.NDArray[np.uint64]] = field(default_factory=list)
+    item_runs: list[npt.NDArray[np.int32]] = field(default_factory=list)
+
+    def add(self, raw: pl.DataFrame) -> pl.DataFrame:
+        """Count a piece; returns it with the second reading of prompted rows."""
+        asked = "answer" in raw.columns
+        piece = with_likelihood(raw) if asked else raw
+        run = self._numbered(piece)
+        piece = piece.with_columns(run=run)
+        self.prints.append(fingerprints(piece, ["run"]))
+        self.items.append(piece["item_id"].hash().to_numpy() + run.astype(np.uint64) * _MIX)
+        self.item_runs.append(run)
+        self.cells.append(_counted(piece, schema.CELLS.names))
+        if piece["term"].null_count() < piece.height:
+            known = piece.filter(pl.col("term").is_not_null())
+            self.terms.append(_counted(known, schema.TERM_CELLS.names))
+        unparsed = ~pl.col("parsed").fill_null(True)
+        answered = pl.col("answer").is_not_null() if asked else pl.lit(False)
+        flags = {"predictions": pl.lit(True), "unparsed": unparsed, "answers": answered,
+                 "unread": unparsed & answered}  # fmt: skip
+        read = piece[: raw.height].select("run", **flags)
+        self.read.append(read.group_by("run").agg(pl.all().sum().cast(pl.Int64)))
+        return piece.drop("run", "scores", strict=False)
+
+    def _numbered(self, piece: pl.DataFrame) -> npt.NDArray[np.int32]:
+        """Give each row the number of its run [N]; rows of a run mostly stand together."""
+        changed = pl.any_horizontal(pl.col(key).ne_missing(pl.col(key).shift()) for key in RUN_KEYS)
+        first = pl.int_range(pl.len()) == 0
+        starts = piece.select(changed | first).to_series()
+        heads = piece.select(RUN_KEYS).filter(starts).iter_rows()
+        numbers = np.array([self.runs.setdefault(row, len(self.runs)) for row in heads], np.int32)
+        return np.asarray(numbers[starts.cum_sum().to_numpy() - 1], np.int32)
+
+    def repeated(self) -> npt.NDArray[np.int64]:
+        """Count each run's predictions of an item that it has already [R]."""
+        items, n = np.concatenate(self.items), len(self.runs)
+        ordered = np.sort(items)
+        if not (ordered[1:] == ordered[:-1]).any():
+            return np.zeros(n, np.int64)
+        runs = np.concatenate(self.item_runs)
+        _, first = np.unique(items, return_index=True)
+        return np.bincount(runs, minlength=n) - np.bincount(runs[first], minlength=n)
+
+    def coverage(self, repeated: npt.NDArray[np.int64]) -> pl.DataFrame:
+        """Sum up predictions, repeated, unparsed, answers and unread ones of each run."""
+        sums = pl.concat(self.read).group_by("run").agg(pl.all().sum())
+        counted = sums.with_columns(repeated=pl.Series(repeated)[sums["run"]])
+        columns = (*RUN_KEYS, "predictions", "repeated", "unparsed", "answers", "unread")
+        return self.named(counted).select(columns).sort(RUN_KEYS)
+
+    def named(self, table: pl.DataFrame) -> pl.DataFrame:
+        """Put RUN_KEYS beside a table's column `run`."""
+        names = pl.DataFrame(list(self.runs), dict.fromkeys(RUN_KEYS, pl.String), orient="row")
+        return pl.concat([names[table["run"]], table], how="horizontal")
+
+    def summed(
+        self, parts: Sequence[pl.DataFrame], types: pl.Schema, left_out: pl.DataFrame
+    ) -> pl.DataFrame:
+        """Join the counts of pieces, run by run, and leave out some runs."""
+        texts = pl.Schema({n: pl.Categorical() if t == pl.String else t for n, t in types.items()})
+        if not parts:
+            return pl.DataFrame(schema=texts)
+        dropped = [self.runs[row] for row in left_out.iter_rows()]
+        table = pl.concat(parts).filter(~pl.col("run").is_in(dropped))
+        if pl.concat(part["run"].unique() for part in parts).is_duplicated().any():
+            # A run that was cut between pieces has some cells twice.
+            by = [name for name in table.columns if name != "n"]
+            table = table.group_by(by, maintain_order=True).agg(pl.col("n").sum())
+        # A second reading stands behind the run that it reads.
+        order = sorted(self.runs, key=self._reads)
+        place = np.empty(len(order), np.int64)
+        place[[self.runs[row] for row in order]] = np.arange(len(order))
+        table = table[np.argsort(place[table["run"].to_numpy()], kind="stable")]
+        return self.named(table).select(texts.names()).cast(texts)
+
+    def _reads(self, run: tuple[str, ...]) -> int:
+        model, method, *rest = run
+        return self.runs.get((model, method.removesuffix(LIKELIHOOD), *rest), self.runs[run])
+
+
+def _counted(piece: pl.DataFrame, table: Sequence[str]) -> pl.DataFrame:
+    by = ["run", *(name for name in table if name not in (*RUN_KEYS, "n"))]
+    return piece.lazy().group_by(by, maintain_order=True).agg(n=pl.len().cast(pl.Int64)).collect()
+
+
+def _ahead(frames: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+    """Yield the frames, the next of them read while one is counted."""
+    with ThreadPoolExecutor(1) as reader:
+        coming = reader.submit(next, frames, None)
+        while (frame := coming.result()) is not None:
+            coming = reader.submit(next, frames, None)
+            yield frame

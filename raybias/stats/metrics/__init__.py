@@ -1,0 +1,1 @@
+"""Metrics, one per file: what gaps between groups are taken of."""

@@ -1,0 +1,46 @@
+"""A study with what a package adds, on a cluster whose nodes have the package."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import extension
+import polars as pl
+import pytest
+import ray
+
+pytestmark = pytest.mark.cluster
+
+
+def test_a_study_runs_with_what_a_package_adds(
+    ray_cluster: None, on_every_node: Path, tmp_path: Path
+) -> None:
+    extension.install(on_every_node)
+    (tmp_path / "clerks.yaml").write_text(extension.study())
+    # Another process, as a user's is: this one looked for packages before there was one.
+    address = ray.get_runtime_context().gcs_address
+    call = "import sys; from raybias.cli import main; sys.exit(main())"
+    done = subprocess.run(
+        [sys.executable, "-c", call, "run", "clerks.yaml", "--out", "out", "--address", address],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(on_every_node), *sys.path])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    out = tmp_path / "out"
+    gaps = pl.read_csv(out / "tables" / "gaps.csv")
+    assert set(gaps["method"]) == {"lexicon"}
+    assert set(gaps["group"]) == {"young", "old"}
+    assert set(gaps["rate"]) == {"negative_fpr", "unneutral"}
+    effects = pl.read_csv(out / "tables" / "style_effects.csv")
+    assert set(effects["style"]) == {"shouted"}
+    (scores,) = (out / "pair_scores").rglob("*.parquet")
+    assert pl.read_parquet(scores)["style"].value_counts().sort("style").rows() == [
+        ("original", 6),
+        ("shouted", 6),
+    ]

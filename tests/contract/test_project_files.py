@@ -1,0 +1,159 @@
+"""What carries raybias on: workflows, templates, the citation, and what a wheel holds."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+PINS = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), flags=re.M))
+MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
+TARGETS = set(re.findall(r"^([a-z]+):", MAKEFILE, flags=re.M))
+WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
+FORMS = [
+    path
+    for path in sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml"))
+    if path.name != "config.yml"
+]
+
+
+def read(path: Path) -> Any:
+    return yaml.safe_load(path.read_text("utf-8"))
+
+
+def jobs() -> Iterator[tuple[str, dict[str, Any]]]:
+    for path in WORKFLOWS:
+        for name, job in read(path)["jobs"].items():
+            yield f"{path.stem} {name}", job
+
+
+JOBS = dict(jobs())
+STEPS = [step for job in JOBS.values() for step in job.get("steps", ())]
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_a_workflow_may_do_little_and_runs_once_at_a_time(path: Path) -> None:
+    content = read(path)
+    assert content["permissions"] == {"contents": "read"}
+    assert content["concurrency"]["group"]
+
+
+def test_only_publishing_may_do_more_and_waits_for_approval() -> None:
+    rights = {name: job["permissions"] for name, job in JOBS.items() if "permissions" in job}
+    assert rights == {"release publish": {"id-token": "write"}}
+    assert JOBS["release publish"]["environment"]["name"] == "pypi"
+    assert JOBS["release publish"]["needs"] == "ci"
+    assert (ROOT / JOBS["release ci"]["uses"]) in WORKFLOWS
+
+
+def test_every_action_has_a_major_version_and_every_job_an_end() -> None:
+    for step in STEPS:
+        if "uses" in step:
+            assert re.fullmatch(r"[\w-]+/[\w-]+@(v\d+|release/v\d+)", step["uses"])
+    assert all("timeout-minutes" in job for job in JOBS.values() if "steps" in job)
+
+
+def test_every_step_is_a_make_target_that_there_is() -> None:
+    """What CI runs a laptop runs too."""
+    commands = {step["run"] for step in STEPS if "run" in step and "name" not in step}
+    assert commands == {f"make {name}" for name in ("lint", "types", "fast", "coverage", "dist")}
+    assert {command.removeprefix("make ") for command in commands} <= TARGETS
+    texts = ["README.md", "CONTRIBUTING.md", "docs/releasing.md", ".ci/run"]
+    named = re.findall(
+        r"^ *make ([a-z ]+?)(?=$| [^a-z]|  )",
+        "\n".join((ROOT / name).read_text("utf-8") for name in texts),
+        flags=re.M,
+    )
+    assert {"demo", "test", "slow", "lint"} <= (words := set(" ".join(named).split()))
+    assert words <= TARGETS
+    for target in sorted(TARGETS - {"clean"}):
+        subprocess.run(["make", "--dry-run", target], cwd=ROOT, check=True, capture_output=True)
+
+
+def test_fast_tests_run_on_every_python_that_the_package_claims() -> None:
+    claimed = [
+        name.rpartition(" ")[2]
+        for name in PROJECT["project"]["classifiers"]
+        if re.search(r"Python :: 3\.\d+$", name)
+    ]
+    matrix = JOBS["ci fast"]["strategy"]["matrix"]
+    assert matrix["python"] == claimed
+    assert PROJECT["project"]["requires-python"] == f">={claimed[0]}"
+    assert matrix["system"] == ["ubuntu-latest", "macos-latest"]
+
+
+def test_the_release_checks_the_version_as_it_stands_in_the_project() -> None:
+    (check,) = (step["run"] for step in JOBS["release version"]["steps"] if "run" in step)
+    version = PROJECT["project"]["version"]
+    for tag, passes in ((f"v{version}", True), ("v9.9.9", False), (f"v{version}1", False)):
+        done = subprocess.run(
+            ["bash", "-c", check], cwd=ROOT, env={"TAG": tag, "PATH": "/usr/bin:/bin"},
+            capture_output=True, check=False,
+        )  # fmt: skip
+        assert (done.returncode == 0) == passes, tag
+
+
+def test_hooks_before_a_commit_are_the_checks_of_ci() -> None:
+    ruff, local = read(ROOT / ".pre-commit-config.yaml")["repos"]
+    assert ruff["rev"] == f"v{PINS['ruff']}"
+    assert [hook["id"] for hook in ruff["hooks"]] == ["ruff-check", "ruff-format"]
+    for hook in local["hooks"]:
+        program, *words = shlex.split(hook["entry"])
+        if program == "make":
+            assert set(words) <= TARGETS
+        else:
+            assert program.replace(".venv/bin", "$(BIN)") in MAKEFILE
+    packages = {re.split(r"[=<>\[]", name)[0] for name in PROJECT["project"]["dependencies"]}
+    packages |= {
+        re.split(r"[=<>\[]", name)[0] for name in PROJECT["project"]["optional-dependencies"]["dev"]
+    }
+    assert {name.lower() for name in packages} <= {name.lower() for name in PINS}
+
+
+@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
+def test_an_issue_form_is_what_github_takes(path: Path) -> None:
+    form = read(path)
+    assert {"name", "description", "body"} <= form.keys()
+    fields = [each for each in form["body"] if each["type"] != "markdown"]
+    assert len({each["id"] for each in fields}) == len(fields) > 0
+    for each in fields:
+        assert each["type"] in ("input", "textarea", "dropdown", "checkboxes")
+        assert each["attributes"]["label"]
+        assert ("options" in each["attributes"]) == (each["type"] in ("dropdown", "checkboxes"))
+
+
+def test_the_citation_is_of_this_version_and_of_the_papers() -> None:
+    cited = read(ROOT / "CITATION.cff")
+    assert cited["cff-version"] == "1.2.0"
+    assert cited["version"] == PROJECT["project"]["version"]
+    assert cited["license"] == PROJECT["project"]["license"]
+    papers = (ROOT / "docs/papers.md").read_text("utf-8")
+    keys = re.findall(r"^\| ([A-Z]\w+\d{4}) \|", papers, flags=re.M)
+    assert [each["notes"] for each in cited["references"]] == keys
+    for each in cited["references"]:
+        assert f"*{each['title']}*" in papers
+        assert each["notes"] == f"{each['authors'][0]['family-names']}{each['year']}"
+
+
+def test_a_wheel_holds_every_file_of_the_package() -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "raybias"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if listed.returncode:
+        pytest.skip("not a checkout")
+    patterns = PROJECT["tool"]["setuptools"]["package-data"]["raybias"]
+    data = {path for pattern in patterns for path in (ROOT / "raybias").glob(pattern)}
+    for name in map(Path, listed.stdout.split()):
+        if name.suffix == ".py":
+            assert (ROOT / name.parent / "__init__.py").exists(), "setuptools would not find it"
+        else:
+            assert ROOT / name in data, "name it in pyproject's package-data"

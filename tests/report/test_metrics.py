@@ -1,0 +1,126 @@
+"""A metric is one function: of counts or of predictions, in one file, here this one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+from report_outs import make_study, write_out
+
+import raybias
+from raybias import stats
+from raybias.cli import main
+from raybias.errors import ConfigError
+from raybias.planning.preflight import check_inputs
+from raybias.planning.prepared import PreparedStudy
+from raybias.registry import Share, metric
+from raybias.report import write_report
+from raybias.report.tables import write_tables
+from raybias.stats.cells import RUN_KEYS
+
+
+@metric(
+    of="counts",
+    title="called neutral",
+    about="the share of the group's sentences that are called neutral",
+    words="called neutral",
+)
+def neutral_share(label: pl.Expr, pred: pl.Expr) -> Share:
+    return Share(among=label.is_not_null(), holds=pred == 1)
+
+
+@metric(
+    of="predictions",
+    title="labelled unlike the template",
+    about="the share of the group's templates whose label is not the one of most groups",
+    words="labelled unlike the others",
+    above="harm",
+    below="benefit",
+)
+def flip_rate(predictions: pl.DataFrame) -> pl.DataFrame:
+    place = [*RUN_KEYS, "attribute", "template_id"]
+    usual = predictions.group_by(place).agg(usual=pl.col("pred").mode().min())
+    group = [*RUN_KEYS, "attribute", "group"]
+    return (
+        predictions.join(usual, on=place)
+        .group_by(*group, "template_id")
+        .agg(flips=(pl.col("pred") != pl.col("usual")).any())
+        .group_by(group)
+        .agg(value=pl.col("flips").mean(), n_items=pl.len())
+    )
+
+
+METRICS = ("negative_fpr", "neutral_share", "flip_rate")
+
+
+def test_new_metrics_are_in_a_studys_tables_report_and_gaps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = make_study(statistics={"metrics": list(METRICS), "bootstrap_draws": 100,
+                                   "interval": "bootstrap"})  # fmt: skip
+    store = write_out(tmp_path / "out", study)
+    gaps = write_report(store, study)
+    tables = {name: pl.read_parquet(tmp_path / "out/tables" / f"{name}.parquet")
+              for name in ("spans", "by_term", "by_template")}  # fmt: skip
+    assert set(gaps["rate"]) == set(tables["spans"]["rate"]) == set(METRICS)
+    # Terms, templates and draws of them are there for what is a share of counts.
+    counted = {"negative_fpr", "neutral_share"}
+    assert set(tables["by_term"]["rate"]) == set(tables["by_template"]["rate"]) == counted
+    kinds = dict(gaps.select("rate", "interval").unique().iter_rows())
+    assert kinds == {**dict.fromkeys(counted, "bootstrap"), "flip_rate": "t"}
+
+    table = stats.read_predictions([tmp_path / "out"])
+    flips = flip_rate(table).group_by("group").agg(pl.col("value").mean())
+    found = dict(gaps.filter(rate="flip_rate").select("group", "mean_rate").iter_rows())
+    assert found == pytest.approx(dict(flips.iter_rows()), abs=1e-12)
+    assert max(found, key=lambda group: found[group]) == "quixlan"
+    neutral = table.group_by("group").agg((pl.col("pred") == 1).mean())
+    found = dict(gaps.filter(rate="neutral_share").select("group", "mean_rate").iter_rows())
+    assert found == pytest.approx(dict(neutral.iter_rows()), abs=1e-12)
+
+    page = store.read_text("report.html")
+    assert "Labelled unlike the others too often (harm)" in page
+    assert "labelled unlike the template (flip_rate)" in page
+    assert raybias.gaps([tmp_path / "out"]).equals(gaps)
+
+    alone = raybias.gaps([tmp_path / "out"], metrics=["flip_rate"])
+    assert alone["rate"].unique().to_list() == ["flip_rate"]
+    with pytest.raises(SystemExit) as end:
+        main(["gaps", str(tmp_path / "out"), "--metric", "flip_rate", "--metric", "accuracy"])
+    assert not end.value.code
+    shown = capsys.readouterr().out
+    assert "flip_rate" in shown
+    assert "negative_fpr" not in shown
+
+
+def test_other_metrics_change_no_number_of_the_two_rates(tmp_path: Path) -> None:
+    study = make_study(profile="paper")
+    store = write_out(tmp_path, study)
+    before = write_tables(store, study)["gaps"]
+    more = study.statistics.model_copy(update={"metrics": (*stats.DEFAULT, "accuracy")})
+    after = write_tables(store, study.model_copy(update={"statistics": more}))["gaps"]
+    rates = after.filter(pl.col("rate").is_in(stats.DEFAULT)).drop("q_value")
+    assert rates.equals(before.drop("q_value"))
+    accuracy = after.filter(rate="accuracy")
+    assert accuracy["mean_rate"].is_between(0.4, 0.9).all()
+    assert accuracy.sort("gap")["group"][0] == "quixlan"
+
+
+def test_a_metric_that_nobody_registered_is_refused_before_any_work(tmp_path: Path) -> None:
+    study = make_study(statistics={"metrics": ["false_alarms"]})
+    with pytest.raises(ConfigError, match="no metric 'false_alarms'; choose from accuracy, neg"):
+        check_inputs(PreparedStudy.of(study))
+    store = write_out(tmp_path, study)
+    with pytest.raises(ConfigError, match="no metric"):
+        write_tables(store, study)
+    with pytest.raises(ConfigError, match="no metric"):
+        raybias.gaps([tmp_path], metrics=["false_alarms"])
+
+
+def test_two_metrics_of_one_name_are_refused() -> None:
+    def negative_fpr(label: pl.Expr, pred: pl.Expr) -> Share:
+        return Share(among=label == 0, holds=pred == 0)
+
+    with pytest.raises(ConfigError, match="two metrics have the name 'negative_fpr'"):
+        metric(of="counts", title="", about="", words="")(negative_fpr)
