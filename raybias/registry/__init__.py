@@ -1,0 +1,51 @@
+"""Register methods, probes, pair probes, training sets, styles and metrics.
+
+Each kind has a decorator and a mapping of what was registered, by name. Modules of raybias itself
+are found in one package per kind. Another package lists its modules as entry points of the group
+`raybias`, and may register anything in them (docs/extending.md):
+
+    [project.entry-points.raybias]
+    my_package = "my_package.extensions"
+"""
+
+from raybias.registry.mechanism import Registry
+from raybias.registry.methods import method, methods
+from raybias.registry.metrics import Metric, Share, metric, metrics
+from raybias.registry.probes import (
+    PairSource,
+    ProbeSource,
+    ReadPairs,
+    Splits,
+    pair_probe,
+    pair_probes,
+    probe,
+    probes,
+    training_set,
+    training_sets,
+)
+from raybias.registry.styles import Rule, Style, StyledPair, style, styles
+
+__all__ = [
+    "Metric",
+    "PairSource",
+    "ProbeSource",
+    "ReadPairs",
+    "Registry",
+    "Rule",
+    "Share",
+    "Splits",
+    "Style",
+    "StyledPair",
+    "method",
+    "methods",
+    "metric",
+    "metrics",
+    "pair_probe",
+    "pair_probes",
+    "probe",
+    "probes",
+    "style",
+    "styles",
+    "training_set",
+    "training_sets",
+]
