@@ -165,6 +165,57 @@ GAPS: Final = pa.schema(
     ]
 )
 
+#: Counts of (attribute, group, template, term, gold, predicted) over all runs of a classifier.
+WORD_CELLS: Final = pa.schema(
+    [
+        *((key, pa.string()) for key in KEYS),
+        ("attribute", pa.string()),
+        ("group", pa.string()),
+        ("template_id", pa.string()),
+        ("term", pa.string()),
+        ("label", pa.int8()),
+        ("pred", pa.int8()),
+        ("n", pa.int64()),
+    ]
+)
+
+#: One row per gap and scope: what its interval covers (`stats.scopes`). `detectable` is the
+#: smallest true gap that the same design would call significant four times out of five.
+SCOPES: Final = pa.schema(
+    [
+        ("model", pa.string()),
+        ("attribute", pa.string()),
+        ("group", pa.string()),
+        ("rate", pa.string()),
+        ("gap", pa.float64()),
+        ("scope", pa.string()),
+        ("low", pa.float64()),
+        ("high", pa.float64()),
+        ("p_value", pa.float64()),
+        ("detectable", pa.float64()),
+        ("significant", pa.bool_()),
+        ("q_value", pa.float64()),
+        ("survives", pa.bool_()),
+        ("no_verdict", pa.string()),
+        *((key, pa.string()) for key in KEYS[1:]),
+    ]
+)
+
+#: One row per gap and source of its variance. `variance` is of one run, template, cell or word;
+#: unbiased, so it can be negative.
+COMPONENTS: Final = pa.schema(
+    [
+        ("model", pa.string()),
+        ("attribute", pa.string()),
+        ("rate", pa.string()),
+        ("group", pa.string()),
+        ("facets", pa.string()),
+        ("variance", pa.float64()),
+        ("levels", pa.string()),
+        *((key, pa.string()) for key in KEYS[1:]),
+    ]
+)
+
 #: Answers of prompted classifiers, per run and over all of them (`run_id` "all").
 ANSWERS: Final = pa.schema(
     [

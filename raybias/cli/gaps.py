@@ -116,6 +116,8 @@ def _show(tables: Mapping[str, pl.DataFrame], papers: pl.DataFrame | None) -> No
     print("a span is the highest minus the lowest gap of the groups in the mean, over probes\n")
     _show_means(table)
     _show_verdict(table, compared=papers is not None)
+    if "scopes" in tables:
+        print(f"\n{summary_tables.scopes(tables['scopes'])}")
 
 
 def _show_means(table: pl.DataFrame) -> None:

@@ -24,7 +24,7 @@ from raybias.storage import Store
 #: The tables of prediction files, as far as they have rows.
 _TABLES: Final = (
     *("gaps", "accuracy", "spans", "spans_mean", "extremes", "composition", "answers"),
-    *("markedness", "by_term"),
+    *("markedness", "by_term", "scopes", "components"),
 )
 #: What names a gap.
 GAP_KEYS: Final = (*schema.KEYS, "attribute", "group", "rate")

@@ -16,6 +16,7 @@ from raybias.report.gap_figures import gap_figures, group_order, span_figures
 from raybias.report.load_results import load_planted
 from raybias.report.markedness_figures import marked_figures
 from raybias.report.summary_tables import SummaryTable, plain
+from raybias.report.summary_tables import scopes as scope_table
 from raybias.storage import Store
 
 
@@ -51,6 +52,7 @@ def gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame]) 
         "calibration": findings.calibration(load_planted(store), tables["gaps"]),
         "chance_alerts": findings.near_chance(tables["accuracy"], tables["composition"]),
         "summaries": _summaries(tables),
+        "scopes": [scope_table(tables["scopes"])] if tables["scopes"].height else [],
         **_certainty(study, tables["gaps"]),
     }
 

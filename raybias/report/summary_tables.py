@@ -16,6 +16,7 @@ from raybias.config import Backbone, Study
 from raybias.methods import prompted_methods
 from raybias.report import wording
 from raybias.schema import LABELS
+from raybias.stats.scopes import QUESTIONS, SCOPES
 from raybias.study_record import Record
 
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
@@ -67,6 +68,25 @@ def table(title: str, frame: pl.DataFrame, columns: Mapping[str, Cell]) -> Summa
 def same(*columns: str) -> dict[str, str]:
     """Return table columns that show a frame's columns under their names."""
     return {column: column for column in columns}
+
+
+def scopes(judged: pl.DataFrame) -> SummaryTable:
+    """Count the gaps that are significant under each scope (schema.SCOPES), narrowest first."""
+    counts = judged.group_by("scope", maintain_order=True).agg(
+        pl.len(), pl.col("significant", "survives").sum(), pl.col("detectable").median()
+    )
+    return table(
+        "Is it about more than these sentences? Significant gaps by what an interval covers",
+        counts.sort(pl.col("scope").replace_strict({name: n for n, name in enumerate(SCOPES)})),
+        {
+            "scope": "scope",
+            "question": lambda row: QUESTIONS[row["scope"]],
+            "gaps": "len",
+            "significant": "significant",
+            "after correction": "survives",
+            "detectable gap": lambda row: wording.number(row["detectable"]),
+        },
+    )
 
 
 def backbones(study: Study, runs: pl.DataFrame, record: Record) -> SummaryTable:

@@ -188,7 +188,7 @@ def name_of(facets: Facets) -> str:
 def error_of_design(
     components: Mapping[Facets, float], levels: Mapping[str, int], drawn: Collection[str]
 ) -> float:
-    """Standard error of the mean of a balanced design with so many levels of each facet.
+    """Compute the standard error of the mean of a balanced design with given levels of facets.
 
     Components without a drawn facet are the same in every repetition and do not count;
     negative ones count as 0.

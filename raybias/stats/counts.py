@@ -37,6 +37,8 @@ class Counts:
     """schema.CELLS."""
     terms: pl.DataFrame
     """schema.TERM_CELLS, without rows where no term is known."""
+    words: pl.DataFrame
+    """schema.WORD_CELLS, without rows where no term or template is known."""
     answers: pl.DataFrame
     """schema.ANSWERS."""
     coverage: pl.DataFrame
@@ -105,6 +107,7 @@ def count_files(
     return Counts(
         seen.summed(seen.cells, pl.Schema(schema.CELLS), left_out),
         seen.summed(seen.terms, pl.Schema(schema.TERM_CELLS), left_out),
+        seen.summed_words(left_out),
         answers(asked),
         coverage.drop("answers", "unread"),
         run_values(kept, metrics, left_out),
@@ -118,6 +121,7 @@ class _Seen:
     runs: dict[tuple[str, ...], int] = field(default_factory=dict)
     cells: list[pl.DataFrame] = field(default_factory=list)
     terms: list[pl.DataFrame] = field(default_factory=list)
+    words: list[pl.DataFrame] = field(default_factory=list)
     prints: list[pl.DataFrame] = field(default_factory=list)
     read: list[pl.DataFrame] = field(default_factory=list)
     items: list[npt.NDArray[np.uint64]] = field(default_factory=list)
@@ -136,6 +140,8 @@ class _Seen:
         if piece["term"].null_count() < piece.height:
             known = piece.filter(pl.col("term").is_not_null())
             self.terms.append(_counted(known, schema.TERM_CELLS.names))
+            placed = known.filter(pl.col("template_id").is_not_null())
+            self.words.append(_counted(placed, schema.WORD_CELLS.names))
         unparsed = ~pl.col("parsed").fill_null(True)
         answered = pl.col("answer").is_not_null() if asked else pl.lit(False)
         flags = {"predictions": pl.lit(True), "unparsed": unparsed, "answers": answered,
@@ -194,6 +200,23 @@ class _Seen:
         place[[self.runs[row] for row in order]] = np.arange(len(order))
         table = table[np.argsort(place[table["run"].to_numpy()], kind="stable")]
         return self.named(table).select(texts.names()).cast(texts)
+
+    def summed_words(self, left_out: pl.DataFrame) -> pl.DataFrame:
+        """Add up the counts of words over the runs of each classifier, less some runs."""
+        texts = pl.Schema(schema.WORD_CELLS)
+        if not self.words:
+            return pl.DataFrame(schema=texts)
+        keys = [run[: len(schema.KEYS)] for run in self.runs]
+        numbers = {key: place for place, key in enumerate(dict.fromkeys(keys))}
+        classifier = pl.Series(np.array([numbers[key] for key in keys], np.int32))
+        dropped = [self.runs[row] for row in left_out.iter_rows()]
+        by = [name for name in self.words[0].columns if name not in ("run", "n")]
+        table = pl.concat(self.words).filter(~pl.col("run").is_in(dropped))
+        table = table.with_columns(classifier=classifier[table["run"]])
+        table = table.group_by("classifier", *by, maintain_order=True).agg(pl.col("n").sum())
+        names = pl.DataFrame(list(numbers), dict.fromkeys(schema.KEYS, pl.String), orient="row")
+        whole = pl.concat([names[table["classifier"]], table], how="horizontal")
+        return whole.select(pl.col(name).cast(dtype) for name, dtype in texts.items())
 
     def _reads(self, run: tuple[str, ...]) -> int:
         model, method, *rest = run

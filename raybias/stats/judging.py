@@ -21,6 +21,7 @@ from raybias.stats.likelihood_readout import UNREADABLE, unreadable
 from raybias.stats.markedness import markedness, members
 from raybias.stats.rates import accuracies, rates
 from raybias.stats.reference_groups import StatisticsWarning, check_reference_groups
+from raybias.stats.scopes import scoped_gaps
 from raybias.stats.summaries import composition, extremes, net_significance, spans, spans_mean
 
 
@@ -89,8 +90,9 @@ def judged_tables(counts: Counts, rules: GapRules) -> dict[str, pl.DataFrame]:
 
     Returns
     -------
-    `gaps`, `accuracy`, `net_significance`, `spans`, `spans_mean`, `extremes`, `composition`,
-    `answers`, `markedness` and `by_term`, as the functions of those names; some may have no rows.
+    `gaps`, `scopes`, `components`, `accuracy`, `net_significance`, `spans`, `spans_mean`,
+    `extremes`, `composition`, `answers`, `markedness` and `by_term`, as the functions of those
+    names; some may have no rows.
 
     Raises, warns
     -------------
@@ -104,9 +106,21 @@ def judged_tables(counts: Counts, rules: GapRules) -> dict[str, pl.DataFrame]:
         "adjust": options.adjust or "none",
         "excluded": [excluded(gaps)],
     }
-    of_groups = rates(without_extras(cells), options.metrics)
+    known = without_extras(cells)
+    of_groups = rates(known, options.metrics)
+    scopes, components = scoped_gaps(
+        known,
+        without_extras(counts.words),
+        inside,
+        level=options.level,
+        adjust=options.adjust,
+        metrics=options.metrics,
+        excluded=excluded(gaps),
+    )
     return {
         "gaps": gaps,
+        "scopes": scopes,
+        "components": components,
         "accuracy": accuracies(cells),
         "net_significance": net_significance(gaps),
         "spans": spanning,

@@ -10,7 +10,7 @@ Shapes: G groups, R runs, T templates.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
@@ -19,15 +19,17 @@ import numpy.typing as npt
 import polars as pl
 
 from raybias import schema
+from raybias.registry import Share
 from raybias.stats.components import (
     Balanced,
     Doubles,
     Facets,
     MeanEstimate,
+    name_of,
     symmetric_sums,
 )
-from raybias.stats.intervals import ROUNDING
-from raybias.stats.rates import RATES
+from raybias.stats.intervals import ROUNDING, Adjust, verdicts
+from raybias.stats.metric import DEFAULT, counted, shares
 
 Scope = Literal["runs", "sentences", "wording"]
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
@@ -99,7 +101,9 @@ class WordVariance:
         return estimate.plus(added_G, np.full(len(each_G), float(self.freedom)))
 
 
-def gap_tables(cells: pl.DataFrame, inside: pl.DataFrame) -> Iterator[GapTable]:
+def gap_tables(
+    cells: pl.DataFrame, inside: pl.DataFrame, metrics: Sequence[str] = DEFAULT
+) -> Iterator[GapTable]:
     """Take the gaps of every classifier, attribute and rate apart by run and template.
 
     A template's part in a rate is weighted by its sentences (the usual linearisation of a ratio),
@@ -109,21 +113,21 @@ def gap_tables(cells: pl.DataFrame, inside: pl.DataFrame) -> Iterator[GapTable]:
     ----------
     cells: schema.CELLS with template ids, without extra groups.
     inside: probe, attribute, group, in_mean.
+    metrics: their names; those of predictions have no gaps by template.
     """
     frame = cells.cast(dict.fromkeys((*_TABLE, "run_id", "template_id", "group"), pl.String))
     for part in frame.partition_by(_TABLE, maintain_order=True):
         keys = part.select(_TABLE).row(0)
         known = inside.filter(probe=keys[schema.KEYS.index("probe")], attribute=keys[-1])
         member = dict(known.select("group", "in_mean").iter_rows())
-        for rate, label in RATES.items():
-            counts = part.filter(pl.col("label") != int(label))
-            table = _linearised(counts, int(label), member)
+        for rate, share in shares(metrics).items():
+            table = _linearised(part.filter(share.among), share, member)
             if table is not None:
                 yield GapTable(keys, rate, *table)
 
 
 def _linearised(
-    counts: pl.DataFrame, label: int, member: Mapping[str, bool]
+    counts: pl.DataFrame, share: Share, member: Mapping[str, bool]
 ) -> tuple[tuple[str, ...], npt.NDArray[np.bool_], Doubles] | None:
     axes = ("group", "run_id", "template_id")
     names = [counts[axis].unique().sort().to_list() for axis in axes]
@@ -135,30 +139,31 @@ def _linearised(
         for axis, levels in zip(axes, names, strict=True)
     )
     items_GRT = np.zeros(shape)
-    false_GRT = np.zeros(shape)
+    hits_GRT = np.zeros(shape)
     n = counts["n"].to_numpy().astype(float)
     np.add.at(items_GRT, place, n)
-    np.add.at(false_GRT, place, n * (counts["pred"] == label).fill_null(False).to_numpy())
+    hits = counts.select(share.holds.fill_null(False)).to_series()
+    np.add.at(hits_GRT, place, n * hits.to_numpy())
     items_GR1 = items_GRT.sum(axis=2, keepdims=True)
     whole_G = (items_GR1 > 0).all(axis=(1, 2))
     groups = tuple(group for group, whole in zip(names[0], whole_G, strict=True) if whole)
     in_mean_G = np.array([member.get(group, False) for group in groups], dtype=bool)
     if not in_mean_G.any():
         return None
-    items_GRT, false_GRT, items_GR1 = (
-        array[whole_G] for array in (items_GRT, false_GRT, items_GR1)
-    )
-    rates_GR1 = false_GRT.sum(axis=2, keepdims=True) / items_GR1
-    parts_GRT = rates_GR1 + shape[2] * (false_GRT - rates_GR1 * items_GRT) / items_GR1
+    items_GRT, hits_GRT, items_GR1 = (array[whole_G] for array in (items_GRT, hits_GRT, items_GR1))
+    rates_GR1 = hits_GRT.sum(axis=2, keepdims=True) / items_GR1
+    parts_GRT = rates_GR1 + shape[2] * (hits_GRT - rates_GR1 * items_GRT) / items_GR1
     return groups, in_mean_G, parts_GRT - parts_GRT[in_mean_G].mean(axis=0)
 
 
-def word_variances(words: pl.DataFrame) -> dict[tuple[str, ...], WordVariance]:
+def word_variances(
+    words: pl.DataFrame, metrics: Sequence[str] = DEFAULT
+) -> dict[tuple[str, ...], WordVariance]:
     """Estimate how much words for one group differ, by classifier, attribute and rate.
 
     Parameters
     ----------
-    words: the keys, attribute, group, template_id, term, label, pred and `n` over all runs.
+    words: schema.WORD_CELLS, without extra groups.
 
     Returns
     -------
@@ -167,19 +172,19 @@ def word_variances(words: pl.DataFrame) -> dict[tuple[str, ...], WordVariance]:
     found = {}
     by = [*_TABLE, "group"]
     texts = words.cast(dict.fromkeys((*by, "template_id", "term"), pl.String))
-    for rate, label in RATES.items():
-        wrong = (pl.col("pred") == int(label)).fill_null(False)
-        shares = (
-            texts.filter(pl.col("label") != int(label))
-            .group_by(*by, template=pl.col("template_id"), word=pl.col("term"))
-            .agg(value=(pl.col("n") * wrong).sum() / pl.col("n").sum())
+    for rate, share in shares(metrics).items():
+        values = (
+            texts.group_by(*by, template=pl.col("template_id"), word=pl.col("term"))
+            .agg(*counted(share))
+            .filter(pl.col("n_items") > 0)
+            .with_columns(value=pl.col("hits") / pl.col("n_items"))
         )
-        several = shares.filter(
+        several = values.filter(
             pl.col("word").n_unique().over(by) > 1, pl.col("template").n_unique().over(by) > 1
         )
-        counted = shares.group_by(by).agg(words=pl.col("word").n_unique().cast(pl.Int64))
+        sizes = values.group_by(by).agg(words=pl.col("word").n_unique().cast(pl.Int64))
         sums = symmetric_sums(several, by, ("template", "word")).unnest("components")
-        for keys, part in counted.join(sums, on=by, how="left").group_by(_TABLE):
+        for keys, part in sizes.join(sums, on=by, how="left").group_by(_TABLE):
             freedom = pl.col("words") - 1
             known = part.filter(pl.col("word").is_not_null())
             if known.height:
@@ -190,3 +195,80 @@ def word_variances(words: pl.DataFrame) -> dict[tuple[str, ...], WordVariance]:
                     dict(part.select("group", "words").iter_rows()),
                 )
     return found
+
+
+def scoped_gaps(
+    cells: pl.DataFrame,
+    words: pl.DataFrame,
+    inside: pl.DataFrame,
+    *,
+    level: float,
+    adjust: Adjust,
+    metrics: Sequence[str] = DEFAULT,
+    excluded: pl.DataFrame | None = None,
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Judge every gap under every scope that its design allows, and take its variance apart.
+
+    Parameters
+    ----------
+    cells, inside: as `gap_tables`.
+    words: as `word_variances`; empty where the words are not known.
+    adjust: with benjamini_hochberg, what `survives` has q <= 1 - level over all gaps of its scope.
+    excluded: columns that name gaps without a verdict, and `no_verdict`.
+
+    Returns
+    -------
+    schema.SCOPES, a row per gap and scope, and schema.COMPONENTS, a row per gap and source of its
+    variance; neither has rows of predictions without template ids.
+    """
+    if cells["template_id"].null_count():
+        types = pl.Schema(schema.SCOPES), pl.Schema(schema.COMPONENTS)
+        return pl.DataFrame(schema=types[0]), pl.DataFrame(schema=types[1])
+    spread = word_variances(words, metrics)
+    judged: list[dict[str, object]] = []
+    components: list[dict[str, object]] = []
+    for table in gap_tables(cells, inside, metrics):
+        names = {**dict(zip(_TABLE, table.keys, strict=True)), "rate": table.rate}
+        between = spread.get((*table.keys, table.rate))
+        for scope, found in table.estimates(between).items():
+            low, high = found.interval(level)
+            numbers = {"gap": found.mean, "low": low, "high": high, "p_value": found.p_value(),
+                       "detectable": found.detectable(level)}  # fmt: skip
+            for g, group in enumerate(table.groups):
+                values = {name: float(array[g]) for name, array in numbers.items()}
+                judged.append({**names, "group": group, "scope": scope, **values})
+        _, runs, templates = table.values_GRT.shape
+        levels = {"run": runs, "template": templates}
+        for facets, variance_G in table.components().items():
+            many = " x ".join(str(levels[facet]) for facet in facets)
+            sources = {"facets": name_of(facets), "levels": many}
+            components += [
+                {**names, "group": group, **sources, "variance": float(variance)}
+                for group, variance in zip(table.groups, variance_G, strict=True)
+            ]
+        if between is not None:
+            components += [
+                {**names, "group": group, "facets": "word", "variance": between.variance,
+                 "levels": str(between.words.get(group, 1))}
+                for group in table.groups
+            ]  # fmt: skip
+    return _judged(judged, level, adjust, excluded), pl.DataFrame(
+        components, schema=pl.Schema(schema.COMPONENTS)
+    )
+
+
+def _judged(
+    rows: Sequence[Mapping[str, object]],
+    level: float,
+    adjust: Adjust,
+    excluded: pl.DataFrame | None,
+) -> pl.DataFrame:
+    types = pl.Schema(schema.SCOPES)
+    table = pl.DataFrame(rows, schema=types).fill_nan(None).drop("no_verdict")
+    reasons = pl.DataFrame(schema={**{name: types[name] for name in (*_TABLE, "rate")},
+                                   "no_verdict": pl.String})  # fmt: skip
+    known = reasons if excluded is None else excluded.cast(reasons.schema)
+    table = table.join(known, on=[*_TABLE, "rate"], how="left", nulls_equal=True)
+    parts = [verdicts(table.filter(scope=scope), level=level, adjust=adjust) for scope in SCOPES]
+    order = ["model", "attribute", "rate", "group", *schema.KEYS[1:]]
+    return pl.concat(parts).sort(order, maintain_order=True).select(types.names()).cast(types)
