@@ -56,7 +56,8 @@ def ray_cluster(on_every_node: Path) -> Iterator[None]:
             log_to_driver=False,
             logging_level="ERROR",
             object_store_memory=256 * 2**20,
-            _system_config={"metrics_report_interval_ms": 1000},
+            include_dashboard=False,
+            _system_config={"metrics_report_interval_ms": 5000},
         )
     try:
         with connected():
