@@ -148,10 +148,12 @@ def symmetric_sums(table: pl.DataFrame, by: Sequence[str], facets: Facets) -> pl
     "template", "run x template"; NaN where its facets have one level.
     """
     every = _subsets(facets)
+    # Sorted rows make the float sums the same for any order of the cells.
+    table = table.sort(*by, *facets)
     raw: dict[Facets, pl.DataFrame] = {
-        names: table.group_by(*by, *names)
+        names: table.group_by(*by, *names, maintain_order=True)
         .agg(y=pl.col("value").sum(), n=pl.len())
-        .group_by(by)
+        .group_by(by, maintain_order=True)
         .agg(y=(pl.col("y") ** 2).sum(), n=(pl.col("n").cast(pl.Float64) ** 2).sum())
         for names in ((), *every)
     }
@@ -159,7 +161,7 @@ def symmetric_sums(table: pl.DataFrame, by: Sequence[str], facets: Facets) -> pl
     for names, sums in raw.items():
         label = name_of(names)
         renamed = sums.rename({"y": f"y {label}", "n": f"n {label}"})
-        wide = wide.join(renamed, on=by, nulls_equal=True)
+        wide = wide.join(renamed, on=by, nulls_equal=True, maintain_order="left")
 
     def between(kind: str, names: Facets) -> pl.Expr:
         return pl.sum_horizontal(

@@ -184,7 +184,8 @@ def word_variances(
         )
         sizes = values.group_by(by).agg(words=pl.col("word").n_unique().cast(pl.Int64))
         sums = symmetric_sums(several, by, ("template", "word")).unnest("components")
-        for keys, part in sizes.join(sums, on=by, how="left").group_by(_TABLE):
+        joined = sizes.join(sums, on=by, how="left", nulls_equal=True).sort(by)
+        for keys, part in joined.group_by(_TABLE, maintain_order=True):
             freedom = pl.col("words") - 1
             known = part.filter(pl.col("word").is_not_null())
             if known.height:

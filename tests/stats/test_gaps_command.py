@@ -67,7 +67,7 @@ def test_published_gaps_are_reproduced(
     }  # fmt: skip
     assert {path.name for path in tmp_path.iterdir()} == {
         *(f"{name}.csv" for name in ("gaps", "accuracy", "spans", "spans_mean", "extremes",
-                                     "composition", "by_term")), "figures",
+                                     "composition", "by_term", "scopes", "components")), "figures",
     }  # fmt: skip
     assert {path.name for path in (tmp_path / "figures").iterdir()} == {
         "gaps.regard.race.negative_fpr.svg", "gaps.regard.race.positive_fpr.svg", "spans.race.svg",

@@ -6,6 +6,7 @@ adapters' folders.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -229,6 +230,10 @@ class TuningJob:
             *("seeds", "learning_rates", "weight_decays", "stop_windows", "sweep_seeds"),
             *("keep", "select", "allow_failed", "name"),
         }
-        method = self.method.model_dump_json(exclude=varied)
-        parts = (method, self.backbone.model_dump_json(), *self.words, repr(self.tokens))
+        # Sorted keys: where an option is declared decides nothing.
+        options = [
+            json.dumps(section.model_dump(mode="json", exclude=left_out), sort_keys=True)
+            for section, left_out in ((self.method, varied), (self.backbone, set()))
+        ]
+        parts = (*options, *self.words, repr(self.tokens))
         return f"{key(*parts):016x}"
