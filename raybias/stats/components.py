@@ -12,7 +12,7 @@ Shapes: ... tables, A, B, ... the levels of their facets.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -185,25 +185,6 @@ def symmetric_sums(table: pl.DataFrame, by: Sequence[str], facets: Facets) -> pl
 def name_of(facets: Facets) -> str:
     """Name a set of facets for a table: run, template, run x template."""
     return " x ".join(facets)
-
-
-def error_of_design(
-    components: Mapping[Facets, float], levels: Mapping[str, int], drawn: Collection[str]
-) -> float:
-    """Compute the standard error of the mean of a balanced design with given levels of facets.
-
-    Components without a drawn facet are the same in every repetition and do not count;
-    negative ones count as 0.
-    """
-    return float(
-        np.sqrt(
-            sum(
-                max(value, 0.0) / prod(levels[name] for name in names)
-                for names, value in components.items()
-                if set(names) & set(drawn)
-            )
-        )
-    )
 
 
 def _satterthwaite(terms: Sequence[tuple[Doubles, Doubles | int]]) -> tuple[Doubles, Doubles]:

@@ -13,7 +13,6 @@ from scipy import stats
 from raybias.stats.components import (
     Balanced,
     Doubles,
-    error_of_design,
     name_of,
     symmetric_sums,
 )
@@ -114,15 +113,6 @@ def test_nominal_intervals_cover_what_they_say(
     assert covered == pytest.approx(0.95, abs=0.02)
     low, high = tables.estimate(["run"]).interval(0.95)
     assert ((low < 0) & (high > 0)).mean() < covered
-
-
-def test_the_error_of_a_design_is_that_of_its_estimate() -> None:
-    tables = Balanced(simulated((5, 40), studies=4000, seed=7), FACETS[:2])
-    mean = {names: float(value.mean()) for names, value in tables.components.items()}
-    known = error_of_design(mean, tables.levels, FACETS[:2])
-    assert known == pytest.approx(float(tables.mean.std()), rel=0.05)
-    more = error_of_design(mean, {"run": 5, "template": 400}, FACETS[:2])
-    assert more < known
 
 
 def test_what_does_not_vary_has_no_interval() -> None:
