@@ -109,8 +109,8 @@ def test_a_pack_equals_its_runs_alone_and_plain_torch(
 ) -> None:
     model = backbone(kind)
     never = METHOD.model_copy(update={"early_stop": EarlyStop(after_step=10**6)})
-    which = trials((1, 2), (3e-3, 1e-3))
-    packed = finished(tuner(model, which, never, budget=200))
+    which = trials((1, 2, 3), (3e-3, 1e-3))
+    packed = finished(tuner(model, which, never, budget=300))
     assert len(packed) == len(which)
     for trial in which:
         run = packed[trial.run_id]
