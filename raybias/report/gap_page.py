@@ -26,7 +26,6 @@ def gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame]) 
     Parameters
     ----------
     store: the OUT folder.
-    study: resolved.
     tables: of `write_tables`, in the order that the page is to have.
 
     Raises

@@ -36,7 +36,7 @@ def write_tables(store: Store, study: Study) -> dict[str, pl.DataFrame]:
     Parameters
     ----------
     store: the OUT folder.
-    study: resolved; its statistics and reference groups are used.
+    study: its statistics and reference groups are used.
 
     Returns
     -------
@@ -84,12 +84,7 @@ def write_tables(store: Store, study: Study) -> dict[str, pl.DataFrame]:
 
 
 def rules_of(study: Study) -> stats.GapRules:
-    """Return the rules by which a study's gaps are taken and judged.
-
-    Parameters
-    ----------
-    study: resolved.
-    """
+    """Return the rules by which a study's gaps are taken and judged."""
     return stats.GapRules(
         study.statistics, {probe.name: probe.reference_groups for probe in study.probes}
     )

@@ -101,9 +101,9 @@ def judged_tables(counts: Counts, rules: GapRules) -> dict[str, pl.DataFrame]:
     gaps, cells, options = judged_gaps(counts, rules), counts.cells, rules.statistics
     spanning, inside = spans(gaps), members(gaps)
     how: dict[str, Any] = {
-        "interval": options.interval or "t",
+        "interval": options.interval,
         "level": options.level,
-        "adjust": options.adjust or "none",
+        "adjust": options.adjust,
         "excluded": [excluded(gaps)],
     }
     known = without_extras(cells)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, Literal, get_args
 
 import numpy as np
@@ -63,11 +64,10 @@ class GapTable:
         varies = runs > 1 and bool((self.values_GRT.std(axis=1) > ROUNDING).any())
         found: dict[Scope, MeanEstimate] = {}
         if varies:
-            by_run = self.values_GRT if templates > 1 else self.values_GRT.repeat(2, axis=2)
-            found["runs"] = Balanced(by_run, _FACETS).estimate(["run"])
+            found["runs"] = Balanced(self.values_GRT.mean(axis=2), ("run",)).estimate()
         if templates > 1:
             found["sentences"] = (
-                Balanced(self.values_GRT, _FACETS).estimate()
+                self._crossed.estimate()
                 if varies
                 else Balanced(self.values_GRT.mean(axis=1), ("template",)).estimate()
             )
@@ -80,7 +80,11 @@ class GapTable:
         _, runs, templates = self.values_GRT.shape
         if min(runs, templates) < 2:
             return {}
-        return Balanced(self.values_GRT, _FACETS).components
+        return self._crossed.components
+
+    @cached_property
+    def _crossed(self) -> Balanced:
+        return Balanced(self.values_GRT, _FACETS)
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,7 @@ class WordVariance:
     """Words of each group."""
 
     def added_to(self, estimate: MeanEstimate, table: GapTable) -> MeanEstimate:
-        """Add the words that were chosen for each group, and for those of the mean, as a source."""
+        """Add the variance from the choice of words, of the group and of the groups in the mean."""
         each_G = 1 / np.array([max(1, self.words.get(group, 1)) for group in table.groups])
         members = max(1, int(table.in_mean_G.sum()))
         weights_GG = np.eye(len(each_G)) - table.in_mean_G / members

@@ -39,7 +39,6 @@ class StyleRewriting:
 
     Attributes
     ----------
-    options: resolved.
     paired: as the plan decides.
     seed: keys the draws.
     """
