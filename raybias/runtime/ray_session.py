@@ -16,6 +16,9 @@ from raybias.storage import is_storage_error, storage_error
 def connected(address: str | None = None) -> Iterator[None]:
     """Connect to Ray while the context is open; a connection that exists is used and kept.
 
+    A process can be connected to one cluster only, so another `address` than that of the
+    connection is refused rather than passed over.
+
     Parameters
     ----------
     address: of a cluster; None takes RAY_ADDRESS, which `ray job submit` sets, or
@@ -23,7 +26,7 @@ def connected(address: str | None = None) -> Iterator[None]:
 
     Raises
     ------
-    PlanError: no cluster answers at `address`.
+    PlanError: no cluster answers at `address`, or the process is connected to another one.
     """
     # Ray 2.60 warns about this default at every start.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -31,6 +34,13 @@ def connected(address: str | None = None) -> Iterator[None]:
 
     _send_arguments_by_value()
     if ray.is_initialized():
+        here = ray.get_runtime_context().gcs_address
+        if address not in (None, "auto", "local", here) and "://" not in str(address):
+            raise PlanError(
+                f"no Ray cluster answers while this process is connected to the one at {here}",
+                where=str(address),
+                cure="leave the address out, or call ray.shutdown() first",
+            )
         _quiet()
         yield
         return
