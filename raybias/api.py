@@ -16,6 +16,7 @@ from raybias.config import (
     PairProbe,
     Probe,
     Profile,
+    Scope,
     Study,
     StyleOptions,
     load_study,
@@ -179,7 +180,9 @@ def gaps(
     files: Sequence[str | Path],
     *,
     profile: Profile | None = None,
+    scope: Scope | None = None,
     interval: Interval | None = None,
+    margin: float | None = None,
     reference_groups: Mapping[str, Sequence[str]] | None = None,
     metrics: Sequence[str] = (),
     out: str | Path | None = None,
@@ -192,7 +195,7 @@ def gaps(
     Parameters
     ----------
     profile: states the statistics by this profile; by default the study's, else strict.
-    interval: replaces the study's or profile's.
+    scope, interval, margin: replace the study's or profile's (see `Statistics`).
     reference_groups: per attribute, the groups whose mean a gap is taken from; by default the
         study's, else the papers'.
     metrics: what gaps are taken of; by default the study's, else the two false positive rates.
@@ -209,9 +212,11 @@ def gaps(
     found = report.gaps_of_files(
         files,
         profile=profile,
-        interval=interval,
         reference_groups=reference_groups,
-        metrics=metrics,
+        scope=scope,
+        interval=interval,
+        margin=margin,
+        metrics=tuple(metrics),
     )
     if out is not None:
         found.write(Store(out))

@@ -136,7 +136,10 @@ TERM_CELLS: Final = pa.schema(
 
 #: The first ten columns are the public contract of gaps.csv. `significant` says that the
 #: interval excludes zero, `survives` that it does so after the correction for many tests;
-#: `no_verdict` says why both are null, and is null where they are not.
+#: `no_verdict` says why both are null, and is null where they are not. `scope` is what the
+#: interval covers (`stats.scopes`), `mde` the smallest true gap that the same design would call
+#: significant four times out of five, and `equivalent` (null without a margin) says that the gap
+#: is smaller than the margin.
 GAPS: Final = pa.schema(
     [
         ("model", pa.string()),
@@ -162,6 +165,9 @@ GAPS: Final = pa.schema(
         ("q_value", pa.float64()),
         ("survives", pa.bool_()),
         ("no_verdict", pa.string()),
+        ("scope", pa.string()),
+        ("mde", pa.float64()),
+        ("equivalent", pa.bool_()),
     ]
 )
 
@@ -179,8 +185,7 @@ WORD_CELLS: Final = pa.schema(
     ]
 )
 
-#: One row per gap and scope: what its interval covers (`stats.scopes`). `detectable` is the
-#: smallest true gap that the same design would call significant four times out of five.
+#: One row per gap and scope: what its interval covers (`stats.scopes`); columns as in GAPS.
 SCOPES: Final = pa.schema(
     [
         ("model", pa.string()),
@@ -192,7 +197,8 @@ SCOPES: Final = pa.schema(
         ("low", pa.float64()),
         ("high", pa.float64()),
         ("p_value", pa.float64()),
-        ("detectable", pa.float64()),
+        ("mde", pa.float64()),
+        ("equivalent", pa.bool_()),
         ("significant", pa.bool_()),
         ("q_value", pa.float64()),
         ("survives", pa.bool_()),
@@ -212,6 +218,26 @@ COMPONENTS: Final = pa.schema(
         ("facets", pa.string()),
         ("variance", pa.float64()),
         ("levels", pa.string()),
+        *((key, pa.string()) for key in KEYS[1:]),
+    ]
+)
+
+#: What a gap would be without one of its templates, or without one of its group's words: the
+#: lowest and the highest such gap, and what they leave out. `carried_by` names the template or
+#: word without which the gap turns its sign or loses half of its size; null where none does so.
+LEAVE_ONE_OUT: Final = pa.schema(
+    [
+        ("model", pa.string()),
+        ("attribute", pa.string()),
+        ("group", pa.string()),
+        ("rate", pa.string()),
+        ("gap", pa.float64()),
+        ("unit", pa.string()),
+        ("lowest", pa.float64()),
+        ("lowest_without", pa.string()),
+        ("highest", pa.float64()),
+        ("highest_without", pa.string()),
+        ("carried_by", pa.string()),
         *((key, pa.string()) for key in KEYS[1:]),
     ]
 )

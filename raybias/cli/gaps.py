@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from raybias.cli.options import printed_warnings
-from raybias.config import Interval, Profile
+from raybias.config import Interval, Profile, Scope
 
 if TYPE_CHECKING:
     import polars as pl
@@ -26,9 +26,26 @@ def gaps(
     profile: Annotated[
         Profile | None,
         typer.Option(
-            help="paper: normal intervals, no correction; strict: Student's t and "
-            "Benjamini-Hochberg over the table.",
+            help="paper: normal intervals over runs, no correction; strict: Student's t over all "
+            "that varies, and Benjamini-Hochberg over the table.",
             show_default="the study's, else strict",
+        ),
+    ] = None,
+    scope: Annotated[
+        Scope | None,
+        typer.Option(
+            help="What an interval covers as if drawn anew, instead of the profile's or study's: "
+            "runs (other seeds), sentences (and other sentences), wording (and other words for "
+            "the groups), or the widest of these that the data allow.",
+            show_default="the study's, else widest; paper: runs",
+        ),
+    ] = None,
+    margin: Annotated[
+        float | None,
+        typer.Option(
+            help="The largest gap that does not matter: smaller ones are said to be equivalent.",
+            min=0,
+            max=1,
         ),
     ] = None,
     interval: Annotated[
@@ -67,9 +84,11 @@ def gaps(
         found = report.gaps_of_files(
             files,
             profile=profile,
-            interval=interval,
             reference_groups=_references(reference or []),
-            metrics=metric or (),
+            scope=scope,
+            interval=interval,
+            margin=margin,
+            metrics=tuple(metric or ()),
         )
         papers = found.papers
     if out is not None:
@@ -98,12 +117,12 @@ def _references(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 
 def _show(tables: Mapping[str, pl.DataFrame], papers: pl.DataFrame | None) -> None:
+    from raybias import stats
     from raybias.report import findings, summary_tables
-    from raybias.report.from_files import GAP_KEYS
 
     table = tables["gaps"]
     if papers is not None:
-        table = table.join(papers, on=GAP_KEYS, maintain_order="left")
+        table = table.join(papers, on=stats.GAP_KEYS, maintain_order="left")
     chance = findings.chance_levels(tables["composition"])
     shown = [
         summary_tables.gaps(table),

@@ -25,6 +25,7 @@ from raybias.config.yaml_text import parse_yaml
 from raybias.errors import ConfigError
 
 Interval = Literal["normal", "t", "bootstrap"]
+Scope = Literal["runs", "sentences", "wording", "widest"]
 #: By pydantic's type of error, what it says in Python's words.
 _MESSAGES: Final = {
     "tuple_type": "needs a list",
@@ -36,20 +37,37 @@ _MESSAGES: Final = {
 class Statistics(Section):
     """How gaps, intervals and significance are computed."""
 
+    scope: Scope = by_profile(paper="runs", strict="widest")
+    """What the interval of a gap covers as if drawn anew. runs: would another seed show it, on
+    these very sentences? sentences: runs and templates. wording: runs, templates and the words
+    that name the groups. widest: the widest of these that the data allow."""
     interval: Interval = by_profile(paper="normal", strict="t")
-    """normal: 1.96 sd/sqrt(n); t: Student; bootstrap: over templates."""
+    """normal: 1.96 standard errors; t: Student's, with Satterthwaite's degrees of freedom where
+    several sources vary; bootstrap: over templates."""
     level: float = Field(0.95, gt=0, lt=1)
     """Confidence level of the intervals."""
     adjust: Literal["none", "benjamini_hochberg"] = by_profile(
         paper="none", strict="benjamini_hochberg"
     )
     """Correction for many tests within a table."""
+    margin: float | None = Field(None, gt=0, lt=1)
+    """The largest gap that does not matter, such as 0.02: a gap whose 90% interval (at level 0.95)
+    lies within it on either side is `equivalent`. Without it none is called so."""
     bootstrap_draws: int = Field(10_000, ge=100)
     """Draws of the template-cluster bootstrap."""
     bootstrap_seed: int = 0
     """Seed of the bootstrap."""
     metrics: tuple[str, ...] = Field(("negative_fpr", "positive_fpr"), min_length=1)
     """What gaps are taken of: `negative_fpr`, `positive_fpr`, `accuracy`, or a package's metric."""
+
+    @model_validator(mode="after")
+    def _drawable(self) -> Self:
+        if self.interval == "bootstrap" and self.scope == "wording":
+            raise ValueError(
+                "a bootstrap draws no words, since groups may have one; choose interval t, or"
+                " scope sentences"
+            )
+        return self
 
 
 class NodeKind(Section):

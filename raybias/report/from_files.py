@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import polars as pl
 
-from raybias import schema, stats
-from raybias.config import Interval, Profile, Statistics
+from raybias import stats
+from raybias.config import Profile, Statistics
 from raybias.errors import ConfigError, OutputError
 from raybias.papers.zhao2025 import PRINTED
 from raybias.report.page import write_pair_page
@@ -24,10 +24,8 @@ from raybias.storage import Store
 #: The tables of prediction files, as far as they have rows.
 _TABLES: Final = (
     *("gaps", "accuracy", "spans", "spans_mean", "extremes", "composition", "answers"),
-    *("markedness", "by_term", "scopes", "components"),
+    *("markedness", "by_term", "scopes", "components", "leave_one_out"),
 )
-#: What names a gap.
-GAP_KEYS: Final = (*schema.KEYS, "attribute", "group", "rate")
 
 
 @dataclass(frozen=True)
@@ -41,15 +39,15 @@ class FileGaps:
 
     @cached_property
     def papers(self) -> pl.DataFrame | None:
-        """`GAP_KEYS`, and as `paper` the significance by the papers' rule, unless that is used."""
+        """Significance by the papers' rule: `stats.GAP_KEYS` and `paper`; None if that judged."""
         statistics = self.rules.statistics
         papers = Statistics.under("paper", metrics=statistics.metrics)
         if statistics == papers:
             return None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", stats.StatisticsWarning)
-            usual = stats.judged_gaps(self.counts, replace(self.rules, statistics=papers))
-        return usual.select(*GAP_KEYS, paper="significant")
+            usual = stats.gap_analysis(self.counts, replace(self.rules, statistics=papers)).gaps
+        return usual.select(*stats.GAP_KEYS, paper="significant")
 
     def write(self, store: Store) -> None:
         """Write the tables as CSV and their figures as SVG."""
@@ -72,18 +70,16 @@ def gaps_of_files(
     files: Sequence[str | Path],
     *,
     profile: Profile | None = None,
-    interval: Interval | None = None,
     reference_groups: Mapping[str, Sequence[str]] | None = None,
-    metrics: Sequence[str] = (),
+    **options: Any,
 ) -> FileGaps:
-    """Judge the gaps of prediction files; see `raybias.gaps`."""
+    """Judge the gaps of prediction files; `options` are of `Statistics`, see `raybias.gaps`."""
     paths = [str(file) for file in files]
     rules = rules_of_files(
         paths,
         profile=profile,
-        interval=interval,
         reference_groups=reference_groups,
-        metrics=metrics,
+        options=options,
     )
     counts = stats.read_counts(paths, metrics=rules.statistics.metrics)
     derived = stats.judged_tables(counts, rules)

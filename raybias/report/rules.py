@@ -7,7 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from raybias.config import Interval, Profile, Statistics
+from pydantic import ValidationError
+
+from raybias.config import Profile, Statistics
 from raybias.errors import ConfigError
 from raybias.report.load_results import restated
 from raybias.report.tables import rules_of
@@ -22,9 +24,8 @@ def rules_of_files(
     paths: Sequence[str | Path],
     *,
     profile: Profile | None = None,
-    interval: Interval | None = None,
     reference_groups: Mapping[str, Sequence[str]] | None = None,
-    metrics: Sequence[str] = (),
+    options: Mapping[str, Any] | None = None,
 ) -> GapRules:
     """Return the rules by which the gaps of prediction files are judged.
 
@@ -33,19 +34,19 @@ def rules_of_files(
     paths: of predictions. An OUT, and what lies in its folder `predictions`, brings the
         reference groups and statistics of its study.
     profile: states the statistics by this profile, as `raybias report` does.
-    interval: instead of the study's or profile's.
     reference_groups: by attribute, instead of the study's or the papers'.
-    metrics: names, instead of the study's or the two false positive rates.
+    options: fields of `Statistics` instead of the study's or profile's; None and what is empty
+        leaves them.
 
     Raises
     ------
-    ConfigError: studies that are judged by different rules, or no such metric.
+    ConfigError: studies that are judged by different rules, no such metric, or a scope that the
+        interval cannot cover.
     OutputError: an OUT with a broken record.
     """
-    check_metrics(metrics)
     chosen = reference_groups or {}
-    given = {"interval": interval, "metrics": tuple(metrics)}
-    stated = {name: value for name, value in given.items() if value}
+    stated = {name: value for name, value in (options or {}).items() if value}
+    check_metrics(stated.get("metrics", ()))
     found: dict[str, GapRules] = {}
     for out in dict.fromkeys(filter(None, map(_out_of, paths))):
         study = read_record(Store(out)).study
@@ -68,7 +69,11 @@ def _out_of(path: str | Path) -> str | None:
 
 
 def _stated(rules: GapRules, options: Mapping[str, Any]) -> GapRules:
-    return replace(rules, statistics=rules.statistics.model_copy(update=options))
+    try:
+        stated = type(rules.statistics)(**{**dict(rules.statistics), **options})
+    except ValidationError as error:
+        raise ConfigError(str(error.errors()[0]["msg"]).removeprefix("Value error, ")) from error
+    return replace(rules, statistics=stated)
 
 
 def _common(found: Mapping[str, GapRules], chosen: Mapping[str, Sequence[str]]) -> GapRules:
@@ -82,7 +87,7 @@ def _common(found: Mapping[str, GapRules], chosen: Mapping[str, Sequence[str]]) 
                 raise ConfigError(
                     f"the studies are judged differently: {name} is {one} in {first}, {two} in "
                     f"{out}",
-                    cure="give --profile or --interval, or ask for each alone",
+                    cure="give --profile, --scope or --interval, or ask for each alone",
                 )
         for probe, groups in other.probes.items():
             own = probes.setdefault(probe, dict(groups))

@@ -73,7 +73,7 @@ def same(*columns: str) -> dict[str, str]:
 def scopes(judged: pl.DataFrame) -> SummaryTable:
     """Count the gaps that are significant under each scope (schema.SCOPES), narrowest first."""
     counts = judged.group_by("scope", maintain_order=True).agg(
-        pl.len(), pl.col("significant", "survives").sum(), pl.col("detectable").median()
+        pl.len(), pl.col("significant", "survives").sum(), pl.col("mde").median()
     )
     return table(
         "Is it about more than these sentences? Significant gaps by what an interval covers",
@@ -84,7 +84,7 @@ def scopes(judged: pl.DataFrame) -> SummaryTable:
             "gaps": "len",
             "significant": "significant",
             "after correction": "survives",
-            "detectable gap": lambda row: wording.number(row["detectable"]),
+            "detectable gap": lambda row: wording.number(row["mde"]),
         },
     )
 

@@ -8,9 +8,9 @@ from raybias.stats.breakdown import by_template, by_term, largest
 from raybias.stats.cells import LIKELIHOOD, cells, term_cells, without_extras
 from raybias.stats.corpus import corpus_correlations, marked_rates
 from raybias.stats.counts import Counts, count_files, read_counts
-from raybias.stats.gaps import gaps
+from raybias.stats.gaps import GAP_KEYS, GapAnalysis, gaps
 from raybias.stats.intervals import MIRROR, NO_VARIATION, ONE_RUN, UNDEFINED
-from raybias.stats.judging import GapRules, excluded, judged_gaps, judged_tables
+from raybias.stats.judging import GapRules, gap_analysis, judged_tables
 from raybias.stats.likelihood_readout import (
     UNREADABLE,
     UNREADABLE_SHARE,
@@ -33,6 +33,7 @@ from raybias.stats.summaries import composition, extremes, net_significance, spa
 __all__ = [
     "ALL",
     "DEFAULT",
+    "GAP_KEYS",
     "LIKELIHOOD",
     "MIRROR",
     "NO_VARIATION",
@@ -42,6 +43,7 @@ __all__ = [
     "UNREADABLE",
     "UNREADABLE_SHARE",
     "Counts",
+    "GapAnalysis",
     "GapRules",
     "Source",
     "StatisticsWarning",
@@ -56,10 +58,9 @@ __all__ = [
     "composition",
     "corpus_correlations",
     "count_files",
-    "excluded",
     "extremes",
+    "gap_analysis",
     "gaps",
-    "judged_gaps",
     "judged_tables",
     "largest",
     "marked_rates",

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import polars as pl
 
-from raybias import schema
 from raybias.config import Statistics
 from raybias.stats.breakdown import by_term
 from raybias.stats.cells import without_extras
 from raybias.stats.counts import Counts
-from raybias.stats.gaps import gaps
-from raybias.stats.intervals import MIRROR
-from raybias.stats.likelihood_readout import UNREADABLE, unreadable
-from raybias.stats.markedness import markedness, members
+from raybias.stats.gaps import GapAnalysis
+from raybias.stats.leave_one_out import leave_one_out
+from raybias.stats.likelihood_readout import unreadable
+from raybias.stats.markedness import markedness
 from raybias.stats.rates import accuracies, rates
-from raybias.stats.reference_groups import StatisticsWarning, check_reference_groups
-from raybias.stats.scopes import scoped_gaps
+from raybias.stats.reference_groups import check_reference_groups
 from raybias.stats.summaries import composition, extremes, net_significance, spans, spans_mean
 
 
@@ -44,14 +40,35 @@ class GapRules:
         return None if chosen is None else tuple(chosen)
 
 
-def judged_gaps(counts: Counts, rules: GapRules) -> pl.DataFrame:
-    """Compute the gaps of all probes with the reference groups and statistics of `rules`.
+def gap_analysis(counts: Counts, rules: GapRules) -> GapAnalysis:
+    """Prepare the gaps of all probes with the reference groups and statistics of `rules`.
 
     A classifier most of whose answers are unreadable has no verdict.
 
+    Raises
+    ------
+    ConfigError: reference groups that the cells do not have.
+    """
+    cells = counts.cells
+    check_reference_groups(cells, {a: g for a, g in rules.everywhere.items() if not _has(cells, a)})
+    return GapAnalysis(
+        cells,
+        rules.statistics,
+        rules.of,
+        words=counts.words,
+        withheld=unreadable(counts.answers),
+        values=counts.values,
+    )
+
+
+def judged_tables(counts: Counts, rules: GapRules) -> dict[str, pl.DataFrame]:
+    """Compute the tables that follow from counts by the rules, from `gaps` to `by_term`.
+
     Returns
     -------
-    schema.GAPS. Probes that take one attribute from different groups are judged apart.
+    `gaps`, `scopes`, `components`, `leave_one_out`, `accuracy`, `net_significance`, `spans`,
+    `spans_mean`, `extremes`, `composition`, `answers`, `markedness` and `by_term`, as the
+    functions of those names; some may have no rows.
 
     Raises
     ------
@@ -60,117 +77,33 @@ def judged_gaps(counts: Counts, rules: GapRules) -> pl.DataFrame:
 
     Warns
     -----
-    StatisticsWarning: as `gaps`, and where probes are judged apart.
+    StatisticsWarning: as `gaps`.
     """
-    cells, withheld = counts.cells, unreadable(counts.answers)
-    judged = partial(_judged, options=rules.statistics, withheld=withheld, values=counts.values)
-    check_reference_groups(cells, {a: g for a, g in rules.everywhere.items() if not _has(cells, a)})
-    used: dict[str, dict[str, tuple[str, ...] | None]] = {}
-    for probe, attribute in cells.select("probe", "attribute").unique().sort("probe").iter_rows():
-        used.setdefault(attribute, {})[probe] = rules.of(probe, attribute)
-    if all(len(set(choices.values())) == 1 for choices in used.values()):
-        chosen = {name: next(iter(choices.values())) for name, choices in used.items()}
-        return judged(cells, chosen)
-    warnings.warn(
-        "The probes take the gaps of one attribute from different groups: each probe is judged "
-        "apart, with its own correction for many tests.",
-        StatisticsWarning,
-        stacklevel=2,
-    )
-    parts = []
-    for probe in cells["probe"].unique().sort().to_list():
-        own = {name: by_probe[probe] for name, by_probe in used.items() if probe in by_probe}
-        part = cells.filter(pl.col("probe") == probe)
-        parts.append(judged(part, own, values=counts.values.filter(probe=probe)))
-    return pl.concat(parts)
-
-
-def judged_tables(counts: Counts, rules: GapRules) -> dict[str, pl.DataFrame]:
-    """Compute the tables that follow from counts by the rules, from `gaps` to `by_term`.
-
-    Returns
-    -------
-    `gaps`, `scopes`, `components`, `accuracy`, `net_significance`, `spans`, `spans_mean`,
-    `extremes`, `composition`, `answers`, `markedness` and `by_term`, as the functions of those
-    names; some may have no rows.
-
-    Raises, warns
-    -------------
-    As `judged_gaps`.
-    """
-    gaps, cells, options = judged_gaps(counts, rules), counts.cells, rules.statistics
-    spanning, inside = spans(gaps), members(gaps)
+    found, cells, options = gap_analysis(counts, rules), counts.cells, rules.statistics
+    spanning = spans(found.gaps)
     how: dict[str, Any] = {
         "interval": options.interval,
         "level": options.level,
         "adjust": options.adjust,
-        "excluded": [excluded(gaps)],
+        "excluded": found.excluded,
     }
-    known = without_extras(cells)
-    of_groups = rates(known, options.metrics)
-    scopes, components = scoped_gaps(
-        known,
-        without_extras(counts.words),
-        inside,
-        level=options.level,
-        adjust=options.adjust,
-        metrics=options.metrics,
-        excluded=excluded(gaps),
-    )
+    of_groups = rates(without_extras(cells), options.metrics)
     return {
-        "gaps": gaps,
-        "scopes": scopes,
-        "components": components,
+        "gaps": found.gaps,
+        "scopes": found.scopes,
+        "components": found.components,
+        "leave_one_out": leave_one_out(found.tables, counts.words, options.metrics),
         "accuracy": accuracies(cells),
-        "net_significance": net_significance(gaps),
+        "net_significance": net_significance(found.gaps),
         "spans": spanning,
         "spans_mean": spans_mean(spanning),
-        "extremes": extremes(gaps),
+        "extremes": extremes(found.gaps),
         "composition": composition(cells),
         "answers": counts.answers,
-        "markedness": markedness(cells, inside, metrics=options.metrics, **how),
-        "by_term": by_term(counts.terms, of_groups, inside, **how),
+        "markedness": markedness(cells, found.inside, metrics=options.metrics, **how),
+        "by_term": by_term(counts.terms, of_groups, found.inside, **how),
     }
-
-
-def excluded(gaps: pl.DataFrame) -> pl.DataFrame:
-    """Find the rates of classifiers that have no verdict whatever the group, for other tables.
-
-    Parameters
-    ----------
-    gaps: schema.GAPS.
-
-    Returns
-    -------
-    The keys, attribute, rate and `no_verdict`.
-    """
-    reason = pl.col("no_verdict")
-    concerned = reason.str.starts_with(MIRROR) | reason.str.ends_with(UNREADABLE)
-    columns = (*schema.KEYS, "attribute", "rate", "no_verdict")
-    return gaps.filter(concerned).select(columns).unique(maintain_order=True)
 
 
 def _has(cells: pl.DataFrame, attribute: str) -> bool:
     return bool((cells["attribute"] == attribute).any())
-
-
-def _judged(
-    cells: pl.DataFrame,
-    chosen: Mapping[str, tuple[str, ...] | None],
-    *,
-    options: Statistics,
-    withheld: pl.DataFrame,
-    values: pl.DataFrame,
-) -> pl.DataFrame:
-    return gaps(
-        cells,
-        reference_groups={name: groups for name, groups in chosen.items() if groups is not None},
-        interval=options.interval,
-        level=options.level,
-        adjust=options.adjust,
-        draws=options.bootstrap_draws,
-        seed=options.bootstrap_seed,
-        withheld=withheld,
-        metrics=options.metrics,
-        values=values,
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import polars as pl
@@ -36,13 +36,15 @@ class UnevenRuns(StatisticsWarning):
     """Runs of one classifier that do not hold the same items; to be read before any number."""
 
 
-def membership(groups: pl.DataFrame, chosen: Mapping[str, Sequence[str]] | None) -> pl.DataFrame:
+def membership(
+    groups: pl.DataFrame, chosen: Callable[[str, str], Sequence[str] | None]
+) -> pl.DataFrame:
     """Say for each group whether it enters its attribute's mean.
 
     Parameters
     ----------
     groups: probe, attribute, group; one row each; without the extra groups.
-    chosen: reference groups by attribute; the papers' lists for the attributes it leaves out.
+    chosen: the reference groups of a probe's attribute; None takes the papers' list.
 
     Returns
     -------
@@ -50,23 +52,25 @@ def membership(groups: pl.DataFrame, chosen: Mapping[str, Sequence[str]] | None)
 
     Raises
     ------
-    ConfigError: a chosen attribute or group that no probe has, or an empty choice.
+    ConfigError: a chosen group that the probe does not have, or an empty choice.
 
     Warns
     -----
     StatisticsWarning: a probe has only some groups of the papers' list; then all of its
     groups enter, since a mean over the rest of the list would be another metric.
     """
-    chosen = dict(chosen or {})
-    _check_each(groups, chosen)
+    several = groups["probe"].n_unique() > 1
     inside: list[tuple[str, str, str, bool]] = []
     for (probe, attribute), rows in groups.sort(groups.columns).group_by(
         ["probe", "attribute"], maintain_order=True
     ):
         present = rows["group"].to_list()
-        wanted = chosen.get(str(attribute))
+        wanted = chosen(str(probe), str(attribute))
         if wanted is None:
             wanted = _published(str(probe), str(attribute), present)
+        else:
+            where = f"reference groups of probe {probe}" if several else "reference groups"
+            check_reference_groups(rows, {str(attribute): wanted}, where=where)
         inside += [(str(probe), str(attribute), group, group in wanted) for group in present]
     return pl.DataFrame(
         inside,
@@ -140,16 +144,3 @@ def _check_group(attribute: str, group: str, present: Sequence[str], where: str)
             if near
             else f"groups are {', '.join(sorted(present))}",
         )
-
-
-def _check_each(groups: pl.DataFrame, chosen: Mapping[str, Sequence[str]]) -> None:
-    """Check the choice for each probe that has the attribute, and that some probe has it."""
-    several = groups["probe"].n_unique() > 1
-    for attribute, wanted in chosen.items():
-        concerned = groups.filter(pl.col("attribute") == attribute)
-        for probe in concerned["probe"].unique().sort().to_list():
-            part = concerned.filter(pl.col("probe").eq_missing(probe))
-            where = f"reference groups of probe {probe}" if several else "reference groups"
-            check_reference_groups(part, {attribute: wanted}, where=where)
-        if concerned.is_empty():
-            check_reference_groups(groups, {attribute: wanted})

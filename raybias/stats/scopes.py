@@ -10,8 +10,8 @@ Shapes: G groups, R runs, T templates.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, Literal, get_args
 
@@ -29,7 +29,7 @@ from raybias.stats.components import (
     name_of,
     symmetric_sums,
 )
-from raybias.stats.intervals import ROUNDING, Adjust, verdicts
+from raybias.stats.intervals import ROUNDING
 from raybias.stats.metric import DEFAULT, counted, shares
 
 Scope = Literal["runs", "sentences", "wording"]
@@ -44,6 +44,14 @@ QUESTIONS: Final[Mapping[Scope, str]] = {
 
 _TABLE: Final = (*schema.KEYS, "attribute")
 _FACETS: Final[Facets] = ("run", "template")
+#: Columns of `scope_rows`.
+ESTIMATES: Final = pl.Schema(
+    {
+        **dict.fromkeys((*_TABLE, "group", "rate", "scope"), pl.String()),
+        **dict.fromkeys(("gap", "low", "high", "p_value", "mde"), pl.Float64()),
+        "equivalent": pl.Boolean(),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -57,6 +65,7 @@ class GapTable:
     in_mean_G: npt.NDArray[np.bool_]
     values_GRT: Doubles
     """Their mean over templates is a run's gap, and their mean over both the gap."""
+    templates: tuple[str, ...]
 
     def estimates(self, words: WordVariance | None) -> dict[Scope, MeanEstimate]:
         """Estimate the gaps under every scope that the design allows."""
@@ -117,8 +126,11 @@ def gap_tables(
     ----------
     cells: schema.CELLS with template ids, without extra groups.
     inside: probe, attribute, group, in_mean.
-    metrics: their names; those of predictions have no gaps by template.
+    metrics: their names; those of predictions have no gaps by template. Nor have cells without
+        template ids, or a group of the mean with sentences in some runs only.
     """
+    if cells["template_id"].null_count():
+        return
     frame = cells.cast(dict.fromkeys((*_TABLE, "run_id", "template_id", "group"), pl.String))
     for part in frame.partition_by(_TABLE, maintain_order=True):
         keys = part.select(_TABLE).row(0)
@@ -132,7 +144,7 @@ def gap_tables(
 
 def _linearised(
     counts: pl.DataFrame, share: Share, member: Mapping[str, bool]
-) -> tuple[tuple[str, ...], npt.NDArray[np.bool_], Doubles] | None:
+) -> tuple[tuple[str, ...], npt.NDArray[np.bool_], Doubles, tuple[str, ...]] | None:
     axes = ("group", "run_id", "template_id")
     names = [counts[axis].unique().sort().to_list() for axis in axes]
     shape = tuple(map(len, names))
@@ -149,7 +161,14 @@ def _linearised(
     hits = counts.select(share.holds.fill_null(False)).to_series()
     np.add.at(hits_GRT, place, n * hits.to_numpy())
     items_GR1 = items_GRT.sum(axis=2, keepdims=True)
-    whole_G = (items_GR1 > 0).all(axis=(1, 2))
+    known_GR = items_GR1[:, :, 0] > 0
+    whole_G = known_GR.all(axis=1)
+    if any(
+        member.get(name, False)
+        for name, some, whole in zip(names[0], known_GR.any(axis=1), whole_G, strict=True)
+        if some and not whole
+    ):
+        return None  # Its runs have means over different groups.
     groups = tuple(group for group, whole in zip(names[0], whole_G, strict=True) if whole)
     in_mean_G = np.array([member.get(group, False) for group in groups], dtype=bool)
     if not in_mean_G.any():
@@ -157,7 +176,8 @@ def _linearised(
     items_GRT, hits_GRT, items_GR1 = (array[whole_G] for array in (items_GRT, hits_GRT, items_GR1))
     rates_GR1 = hits_GRT.sum(axis=2, keepdims=True) / items_GR1
     parts_GRT = rates_GR1 + shape[2] * (hits_GRT - rates_GR1 * items_GRT) / items_GR1
-    return groups, in_mean_G, parts_GRT - parts_GRT[in_mean_G].mean(axis=0)
+    gaps_GRT = parts_GRT - parts_GRT[in_mean_G].mean(axis=0)
+    return groups, in_mean_G, gaps_GRT, tuple(names[2])
 
 
 def word_variances(
@@ -202,78 +222,80 @@ def word_variances(
     return found
 
 
-def scoped_gaps(
-    cells: pl.DataFrame,
-    words: pl.DataFrame,
-    inside: pl.DataFrame,
+def scope_rows(
+    tables: Iterable[GapTable],
+    words: Mapping[tuple[str, ...], WordVariance],
     *,
     level: float,
-    adjust: Adjust,
-    metrics: Sequence[str] = DEFAULT,
-    excluded: pl.DataFrame | None = None,
-) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Judge every gap under every scope that its design allows, and take its variance apart.
+    margin: float | None = None,
+    normal: bool = False,
+) -> pl.DataFrame:
+    """Estimate the gaps of tables under every scope that their designs allow, without a verdict.
 
     Parameters
     ----------
-    cells, inside: as `gap_tables`.
-    words: as `word_variances`; empty where the words are not known.
-    adjust: with benjamini_hochberg, what `survives` has q <= 1 - level over all gaps of its scope.
-    excluded: columns that name gaps without a verdict, and `no_verdict`.
+    words: of `word_variances`.
+    normal: takes the normal distribution's quantiles instead of Student's.
 
     Returns
     -------
-    schema.SCOPES, a row per gap and scope, and schema.COMPONENTS, a row per gap and source of its
-    variance; neither has rows of predictions without template ids.
+    The columns of `ESTIMATES`; a row per gap and scope.
     """
-    if cells["template_id"].null_count():
-        types = pl.Schema(schema.SCOPES), pl.Schema(schema.COMPONENTS)
-        return pl.DataFrame(schema=types[0]), pl.DataFrame(schema=types[1])
-    spread = word_variances(words, metrics)
-    judged: list[dict[str, object]] = []
-    components: list[dict[str, object]] = []
-    for table in gap_tables(cells, inside, metrics):
+    rows: list[dict[str, object]] = []
+    for table in tables:
         names = {**dict(zip(_TABLE, table.keys, strict=True)), "rate": table.rate}
-        between = spread.get((*table.keys, table.rate))
+        between = words.get((*table.keys, table.rate))
         for scope, found in table.estimates(between).items():
-            low, high = found.interval(level)
-            numbers = {"gap": found.mean, "low": low, "high": high, "p_value": found.p_value(),
-                       "detectable": found.detectable(level)}  # fmt: skip
+            numbers = estimate_columns(found, level=level, margin=margin, normal=normal)
             for g, group in enumerate(table.groups):
-                values = {name: float(array[g]) for name, array in numbers.items()}
-                judged.append({**names, "group": group, "scope": scope, **values})
+                values = {name: array[g].item() for name, array in numbers.items()}
+                rows.append(
+                    {**names, "group": group, "scope": scope, "gap": found.mean[g].item(), **values}
+                )
+    return pl.DataFrame(rows, schema=ESTIMATES).fill_nan(None)
+
+
+def estimate_columns(
+    estimate: MeanEstimate, *, level: float, margin: float | None, normal: bool
+) -> dict[str, npt.NDArray[np.generic]]:
+    """Compute `low`, `high`, `p_value`, `mde` and, with a margin, `equivalent` [...] of means.
+
+    A gap is `equivalent` if the two one-sided tests against the margin at 1 - level reject, which
+    is to say that its interval at 2 level - 1 lies within the margin (Schuirmann 1987).
+    """
+    if normal:
+        estimate = replace(estimate, freedom=np.full_like(estimate.freedom, np.inf))
+    low, high = estimate.interval(level)
+    columns: dict[str, npt.NDArray[np.generic]] = {
+        "low": low, "high": high, "p_value": estimate.p_value(), "mde": estimate.detectable(level),
+    }  # fmt: skip
+    if margin is not None:
+        inner_low, inner_high = estimate.interval(2 * level - 1)
+        columns["equivalent"] = (inner_low >= -margin) & (inner_high <= margin)
+    return columns
+
+
+def variance_rows(
+    tables: Iterable[GapTable], words: Mapping[tuple[str, ...], WordVariance]
+) -> pl.DataFrame:
+    """Take the variance of every gap apart: schema.COMPONENTS, a row per gap and source."""
+    rows: list[dict[str, object]] = []
+    for table in tables:
+        names = {**dict(zip(_TABLE, table.keys, strict=True)), "rate": table.rate}
         _, runs, templates = table.values_GRT.shape
         levels = {"run": runs, "template": templates}
         for facets, variance_G in table.components().items():
             many = " x ".join(str(levels[facet]) for facet in facets)
             sources = {"facets": name_of(facets), "levels": many}
-            components += [
+            rows += [
                 {**names, "group": group, **sources, "variance": float(variance)}
                 for group, variance in zip(table.groups, variance_G, strict=True)
             ]
+        between = words.get((*table.keys, table.rate))
         if between is not None:
-            components += [
+            rows += [
                 {**names, "group": group, "facets": "word", "variance": between.variance,
                  "levels": str(between.words.get(group, 1))}
                 for group in table.groups
             ]  # fmt: skip
-    return _judged(judged, level, adjust, excluded), pl.DataFrame(
-        components, schema=pl.Schema(schema.COMPONENTS)
-    )
-
-
-def _judged(
-    rows: Sequence[Mapping[str, object]],
-    level: float,
-    adjust: Adjust,
-    excluded: pl.DataFrame | None,
-) -> pl.DataFrame:
-    types = pl.Schema(schema.SCOPES)
-    table = pl.DataFrame(rows, schema=types).fill_nan(None).drop("no_verdict")
-    reasons = pl.DataFrame(schema={**{name: types[name] for name in (*_TABLE, "rate")},
-                                   "no_verdict": pl.String})  # fmt: skip
-    known = reasons if excluded is None else excluded.cast(reasons.schema)
-    table = table.join(known, on=[*_TABLE, "rate"], how="left", nulls_equal=True)
-    parts = [verdicts(table.filter(scope=scope), level=level, adjust=adjust) for scope in SCOPES]
-    order = ["model", "attribute", "rate", "group", *schema.KEYS[1:]]
-    return pl.concat(parts).sort(order, maintain_order=True).select(types.names()).cast(types)
+    return pl.DataFrame(rows, schema=pl.Schema(schema.COMPONENTS))

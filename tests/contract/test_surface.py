@@ -29,7 +29,10 @@ COMMANDS = {
     },
     "demo": {"--out", *RAY},
     "doctor": {"--address", "--out", "--hub", "--no-hub"},
-    "gaps": {"FILES", "--out", "--profile", "--interval", "--reference", "--metric"},
+    "gaps": {
+        *("FILES", "--out", "--profile", "--scope", "--margin", "--interval", "--reference"),
+        "--metric",
+    },
     "pairs": {"FILES", "--out", "--profile", "--scale", "--margin", "--size"},
     "report": {"OUT", "--profile", "--corpus"},
     "corpus": {
@@ -57,7 +60,9 @@ FUNCTIONS = {
     "demo": ("out", "address", "command"),
     "doctor": ("address", "out", "hub"),
     "download_data": ("name", "out", "mirror", "on_file"),
-    "gaps": ("files", "profile", "interval", "reference_groups", "metrics", "out"),
+    "gaps": (
+        *("files", "profile", "scope", "interval", "margin", "reference_groups", "metrics", "out"),
+    ),
     "load_study": ("path", "overrides", "profile", "limit"),
     "open": ("out",),
     "pair_items": ("probe", "styles", "files", "options", "seed"),
@@ -94,7 +99,10 @@ SECTIONS = {
     },
     "Adequacy": {"model", "revision", "dtype", "kind", "threshold"},
     "Verbalizer": {"negative", "neutral", "positive"},
-    "Statistics": {"interval", "level", "adjust", "bootstrap_draws", "bootstrap_seed", "metrics"},
+    "Statistics": {
+        *("scope", "interval", "level", "adjust", "margin", "bootstrap_draws", "bootstrap_seed"),
+        "metrics",
+    },
     "Resources": {
         *("train_workers", "cpus_per_worker", "gpus_per_worker", "shard", "replicas_min"),
         *("replicas_max", "rows_per_shard", "tokens_per_batch", "max_failures"),

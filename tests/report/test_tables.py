@@ -48,12 +48,21 @@ def test_missing_values_are_empty(tmp_path: Path) -> None:
 
 
 def test_one_run_has_no_interval_and_is_not_called_significant(tmp_path: Path) -> None:
-    study = make_study(methods=[{"seeds": [1001], "keep": 1}])
+    study = make_study(methods=[{"seeds": [1001], "keep": 1}], statistics={"scope": "runs"})
     tables = write_tables(write_out(tmp_path, study), study)
     row = tables["gaps"].row(0, named=True)
     assert row["low"] is None
     assert row["significant"] is None
     assert "not judged" in gap_table(tables["gaps"])
+
+
+def test_one_run_is_judged_over_the_sentences_that_it_read(tmp_path: Path) -> None:
+    study = make_study(methods=[{"seeds": [1001], "keep": 1}])
+    gaps = write_tables(write_out(tmp_path, study), study)["gaps"]
+    judged = gaps.filter(pl.col("no_verdict").is_null())
+    assert judged.height
+    assert "runs" not in judged["scope"]
+    assert judged["low"].null_count() == 0
 
 
 def test_coverage_counts_missing_and_repeated_predictions(tmp_path: Path) -> None:
@@ -69,7 +78,7 @@ def test_coverage_counts_missing_and_repeated_predictions(tmp_path: Path) -> Non
     assert sorted(coverage["repeated"]) == [0, 0, 0, 0, 3]
 
 
-def test_probes_with_different_reference_groups_are_judged_apart(tmp_path: Path) -> None:
+def test_probes_with_different_reference_groups_each_have_their_own(tmp_path: Path) -> None:
     study = make_study(
         probes=[
             {"source": "planted", "reference_groups": {"origin": ["blorvian", "frobnian"]}},
@@ -85,7 +94,6 @@ def test_probes_with_different_reference_groups_are_judged_apart(tmp_path: Path)
     tables = write_tables(store, study)
     inside = tables["gaps"].filter("in_mean").group_by("probe").agg(pl.col("group").n_unique())
     assert dict(inside.iter_rows()) == {"planted": 2, "other": 6}
-    assert any("judged apart" in note for note in tables["notes"]["note"])
 
 
 def test_gaps_of_an_out_are_those_of_its_report(
@@ -120,7 +128,7 @@ def test_studies_that_judge_differently_are_not_joined(tmp_path: Path) -> None:
         raybias.gaps([first, second])
     joined = raybias.gaps([first, second], reference_groups={"origin": GROUPS})
     assert joined["model"].unique().sort().to_list() == ["other", "planted"]
-    with pytest.raises(ConfigError, match=r"interval is t in .*first, normal in .*third"):
+    with pytest.raises(ConfigError, match=r"scope is widest in .*first, runs in .*third"):
         raybias.gaps([first, third])
     assert raybias.gaps([first, third], profile="paper")["model"].n_unique() == 2
 

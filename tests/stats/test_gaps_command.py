@@ -67,7 +67,8 @@ def test_published_gaps_are_reproduced(
     }  # fmt: skip
     assert {path.name for path in tmp_path.iterdir()} == {
         *(f"{name}.csv" for name in ("gaps", "accuracy", "spans", "spans_mean", "extremes",
-                                     "composition", "by_term", "scopes", "components")), "figures",
+                                     "composition", "by_term", "scopes", "components",
+                                     "leave_one_out")), "figures",
     }  # fmt: skip
     assert {path.name for path in (tmp_path / "figures").iterdir()} == {
         "gaps.regard.race.negative_fpr.svg", "gaps.regard.race.positive_fpr.svg", "spans.race.svg",
@@ -90,7 +91,7 @@ def test_strict_shows_what_loses_significance(
         for interval in ("normal", "t")
     ]
     assert counts == [7, 6]
-    assert run(monkeypatch, *files) == 0
+    assert run(monkeypatch, *files, "--scope", "runs") == 0
     output = capsys.readouterr().out
     assert "race: mean over african_american, american_indian, asian, hispanic" in output
     lost = re.search(r"(\d+) lose significance against the papers' rule:\n((?:  .*\n)+)", output)
@@ -101,6 +102,32 @@ def test_strict_shows_what_loses_significance(
         for i, a in (("normal", "none"), ("t", "benjamini_hochberg"))
     )
     assert int(lost[1]) == paper - strict
+
+
+@pytest.mark.parametrize(
+    ("scope", "given", "significant"),
+    [("wording", "widest", 10), ("wording", "wording", 10), ("sentences", "sentences", 34)],
+)
+def test_gaps_csv_is_judged_under_the_scope_that_is_asked_for(
+    shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scope: str, given: str,
+    significant: int,
+) -> None:  # fmt: skip
+    files = sorted((shared / "data" / "regard_published").glob("regard_*.tsv.gz"))
+    assert run(monkeypatch, *files, "--scope", given, "--margin", "0.05", "--out", tmp_path) == 0
+    gaps = pl.read_csv(tmp_path / "gaps.csv")
+    assert gaps.columns[-3:] == ["scope", "mde", "equivalent"]
+    assert set(gaps["scope"]) == {scope}
+    assert gaps["significant"].sum() == significant
+    scopes = pl.read_csv(tmp_path / "scopes.csv").filter(scope=scope)
+    keys = ["model", "group", "rate"]
+    columns = ["low", "high", "p_value", "q_value", "mde", "equivalent", "survives"]
+    one, other = (table.sort(keys).select(keys + columns) for table in (gaps, scopes))
+    assert one.equals(other)
+    # Schuirmann's two one-sided tests: an interval at 90% within the margin is within at 95% too,
+    # unless it is wider than that.
+    inside = gaps.filter((pl.col("low") > -0.05) & (pl.col("high") < 0.05))
+    assert inside["equivalent"].all()
+    assert 0 < gaps["equivalent"].sum() < gaps.height
 
 
 def test_bad_input_is_one_line_and_leaves_nothing(

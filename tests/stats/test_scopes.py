@@ -11,9 +11,10 @@ from scipy import stats as reference
 from stats_data import predictions
 
 from raybias import schema, stats
+from raybias.config import Statistics
 from raybias.report import gaps_of_files
 from raybias.stats.components import Balanced
-from raybias.stats.scopes import GapTable, gap_tables, scoped_gaps, word_variances
+from raybias.stats.scopes import GapTable, gap_tables, word_variances
 
 KEYS = [*schema.KEYS, "attribute"]
 
@@ -64,16 +65,16 @@ def study(
 
 def shares(frame: pl.DataFrame) -> dict[str, float]:
     """Share of negative gaps that each scope calls significant."""
-    scopes, _ = scoped_gaps(
-        stats.cells(frame), words_of(frame), inside(frame), level=0.95, adjust="none"
+    analysis = stats.GapAnalysis(
+        stats.cells(frame), Statistics(adjust="none"), lambda *_: None, words=words_of(frame)
     )
-    negative = scopes.filter(rate="negative_fpr").group_by("scope")
+    negative = analysis.scopes.filter(rate="negative_fpr").group_by("scope")
     return dict(negative.agg(pl.col("significant").mean()).iter_rows())
 
 
 def test_the_published_regard_gaps_under_every_scope(shared: Path) -> None:
     files = sorted((shared / "data" / "regard_published").glob("*.tsv.gz"))
-    found = gaps_of_files(files, profile="strict")
+    found = gaps_of_files(files, profile="strict", scope="runs")
     scopes, gaps = found.tables["scopes"], found.tables["gaps"]
     by = scopes.group_by("scope").agg(pl.col("significant", "survives").sum(), pl.len())
     assert {row[0]: row[1:] for row in by.iter_rows()} == {
@@ -160,8 +161,12 @@ def test_without_a_group_effect_only_the_covered_scope_keeps_its_level() -> None
     assert flagged["wording"] < 0.1
 
 
-def test_predictions_without_templates_have_no_scopes() -> None:
+def test_predictions_without_templates_are_judged_over_runs_alone() -> None:
     frame = predictions().with_columns(template_id=pl.lit(None, pl.String))
-    cells = stats.cells(frame)
-    for table in scoped_gaps(cells, words_of(frame), inside(frame), level=0.9, adjust="none"):
-        assert table.is_empty()
+    analysis = stats.GapAnalysis(
+        stats.cells(frame), Statistics(), lambda *_: None, words=words_of(frame)
+    )
+    assert set(analysis.scopes["scope"]) == set(analysis.gaps["scope"]) == {"runs"}
+    assert analysis.components.is_empty()
+    asked = stats.gaps(stats.cells(frame), scope="sentences")
+    assert set(asked["no_verdict"]) == {"templates not known, or one"}
