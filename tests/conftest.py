@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+pytest.register_assert_rewrite("support")
+
 # The same cases each time, so that a change fails for what it did; `long` looks for new ones.
 settings.register_profile("tests", max_examples=40, derandomize=True, deadline=None)
 settings.register_profile("fast", max_examples=5, derandomize=True, deadline=None)

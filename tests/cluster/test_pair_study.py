@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-import prompting
 import pytest
 import yaml
 from safetensors.numpy import load_file
@@ -14,6 +13,7 @@ from typer.testing import CliRunner
 
 from raybias.cli import app
 from raybias.errors import BadInput, ConfigError, ModelError
+from support import prompting
 
 pytestmark = pytest.mark.cluster
 STYLES = ["original", "prefix_1", "punctuation", "evidential"]

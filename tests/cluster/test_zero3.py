@@ -18,7 +18,6 @@ import torch
 import torch.distributed as dist
 from polars.testing import assert_frame_equal
 from safetensors.torch import load_file, save_file
-from tiny import save_study
 from torch import multiprocessing
 
 from raybias.config import Backbone, load_study
@@ -32,6 +31,7 @@ from raybias.runtime.predict.sharded import Reading, read_mine
 from raybias.runtime.study import run_study
 from raybias.schema import ITEMS, LABELS, PAIRS
 from raybias.storage import Store
+from support.tiny import save_study
 
 pytestmark = pytest.mark.cluster
 
