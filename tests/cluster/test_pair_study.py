@@ -84,6 +84,7 @@ def test_scores_and_answers_do_not_depend_on_how_they_are_spread(
     other = tmp_path / "other"
     options = [word for change in spread for word in ("--set", change)]
     run(study, other, *options)
+
     keys = ("score", "style", "pair_id")
     ours, theirs = (read(tmp_path / name, "pair_scores", *keys) for name in ("one", "other"))
     assert ours.height == 24 * len(STYLES) * 2
