@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+pytest.register_assert_rewrite("support")
+
 # The same cases each time, so that a change fails for what it did; `long` looks for new ones.
 settings.register_profile("tests", max_examples=40, derandomize=True, deadline=None)
 settings.register_profile("fast", max_examples=5, derandomize=True, deadline=None)
@@ -19,11 +21,15 @@ settings.load_profile("tests")
 FURTHER = {"bloom", "cohere", "gpt2", "mistral", "opt_projected", "qwen2", "roberta", "xlnet"}
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is long; let one process have all tests of the Ray cluster, another any file."""
     for item in items:
         call = getattr(item, "callspec", None)
         if call is not None and call.params.get("kind") in FURTHER:
             item.add_marker("long")
+        on_ray = "ray_cluster" in getattr(item, "fixturenames", ())
+        item.add_marker(pytest.mark.xdist_group("ray" if on_ray else item.path.name))
 
 
 def pytest_collection_finish() -> None:

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tiny import save_model
 
 from raybias.runtime.ray_session import connected
+from support.tiny import save_model
 
 # Ray reads this when it is imported: a busy machine takes longer than its 30 s to start.
 os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")

@@ -7,10 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import extension
 import polars as pl
 import pytest
 import ray
+
+from support import extension
 
 pytestmark = pytest.mark.cluster
 

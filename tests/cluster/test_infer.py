@@ -16,7 +16,6 @@ import pytest
 import ray
 import torch
 from prometheus_client.parser import text_string_to_metric_families
-from tiny import save_model, texts
 
 from raybias import config, methods
 from raybias.engine.adapters.soft_prompt import load_soft_prompt, save_soft_prompt
@@ -30,6 +29,7 @@ from raybias.runtime.metrics import Meter
 from raybias.runtime.predict import replica, stream
 from raybias.schema import ITEMS, PREDICTIONS, OutputSpec
 from raybias.storage import Store
+from support.tiny import save_model, texts
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
 

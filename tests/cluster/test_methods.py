@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-import prompting
 import pytest
 import yaml
 from peft import PeftModel
@@ -16,6 +15,7 @@ from typer.testing import CliRunner
 
 from raybias.cli import app
 from raybias.errors import BadInput, DataError, ModelError
+from support import prompting
 
 pytestmark = pytest.mark.cluster
 PROMPTED = ("zero_shot", "few_shot", "cot")

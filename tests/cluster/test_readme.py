@@ -25,14 +25,14 @@ import pytest
 import typer
 import uvicorn
 import yaml
-from documents import ROOT, blocks
 from ray.scripts.scripts import cli as ray_commands
-from tiny import save_model
 
 from raybias.cli import app, main
 from raybias.config import load_study
 from raybias.runtime.serve.http import Limits, token_digest, web
 from raybias.storage import Store
+from support.documents import ROOT, blocks
+from support.tiny import save_model
 
 pytestmark = pytest.mark.cluster
 README = list(blocks(ROOT / "README.md"))
@@ -208,7 +208,7 @@ CLUSTER_NEEDS = {
     **dict.fromkeys(("kubectl", "helm", "curl"), "a Kubernetes"),
     **dict.fromkeys(("ray up", "ray down", "ray dashboard", "ray job", "ray exec"), "a cluster"),
     "ray attach": "a cluster",
-    "envsubst": "nothing; tests/contract/cluster_files.py fills in the same files",
+    "envsubst": "nothing; tests/support/cluster_files.py fills in the same files",
     "pip": "a network; make installs",
     "raybias data download": "a network; README.md's is run",
     "raybias report": "a bucket; README.md's study has a report made",

@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import polars as pl
-import prompting
 import pytest
 import yaml
-from rewriters import save_judge, save_pairs, save_t5
 
 from raybias import api
 from raybias.config import Study, load_study
@@ -16,6 +14,8 @@ from raybias.engine.rewriting.rewriter import Rewriter
 from raybias.probes.pairs.items import pair_items
 from raybias.probes.styles.rewriting import rewritten_pairs
 from raybias.schema import PAIRS
+from support import prompting
+from support.rewriters import save_judge, save_pairs, save_t5
 
 pytestmark = pytest.mark.cluster
 

@@ -17,7 +17,6 @@ import pytest
 import ray
 import yaml
 from safetensors.torch import load, save
-from tiny import save_study
 from typer.testing import CliRunner
 
 from raybias.cli import app
@@ -26,6 +25,7 @@ from raybias.runtime.serve.app import Serving
 from raybias.runtime.serve.app import app as application
 from raybias.schema import RUNS
 from raybias.storage import Store
+from support.tiny import save_study
 
 pytestmark = pytest.mark.cluster
 MAIN = "from raybias.cli import main; main()"

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from moto_s3 import BUCKET, S3, served
 from polars.testing import assert_frame_equal
-from tiny import save_study
 from typer.testing import CliRunner
 
 from raybias.cli import app
 from raybias.errors import StorageError
 from raybias.storage import Store
+from support.moto_s3 import BUCKET, S3, served
+from support.tiny import save_study
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("ray_cluster")]
 PATIENCE_S = 600

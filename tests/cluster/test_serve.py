@@ -20,7 +20,6 @@ import pytest
 import ray
 import torch
 from ray import serve
-from tiny import save_model, texts
 
 from raybias import config, methods
 from raybias.engine.adapters.soft_prompt import save_soft_prompt
@@ -31,6 +30,7 @@ from raybias.runtime.serve.security_audit import listening
 from raybias.schema import LABELS, RUNS
 from raybias.storage import Store
 from raybias.study_record import begin, make_record
+from support.tiny import save_model, texts
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
 

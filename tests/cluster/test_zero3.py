@@ -18,7 +18,6 @@ import torch
 import torch.distributed as dist
 from polars.testing import assert_frame_equal
 from safetensors.torch import load_file, save_file
-from tiny import save_study
 from torch import multiprocessing
 
 from raybias.config import Backbone, load_study
@@ -32,6 +31,7 @@ from raybias.runtime.predict.sharded import Reading, read_mine
 from raybias.runtime.study import run_study
 from raybias.schema import ITEMS, LABELS, PAIRS
 from raybias.storage import Store
+from support.tiny import save_study
 
 pytestmark = pytest.mark.cluster
 
@@ -39,14 +39,20 @@ PACKS = (1, 2, 4)
 STEPS = 6
 
 
-def test_gathered_weight_bytes_per_seed_step_fall_as_the_pack_grows(
-    tiny_model: Path, tmp_path: Path
-) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    multiprocessing.spawn(_rank, args=(port, str(tiny_model), str(tmp_path)), nprocs=2)
-    counted = torch.load(tmp_path / "counted.pt")
+@pytest.fixture(scope="module")
+def ranks(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what two ranks that share a backbone counted, tuned and refused."""
+    folder = tmp_path_factory.mktemp("ranks")
+    half = shutil.copytree(tiny_model, folder / "half")
+    held = load_file(half / "model.safetensors")
+    kept = {name: tensor for name, tensor in held.items() if ".layers.1." not in name}
+    save_file(kept, half / "model.safetensors", metadata={"format": "pt"})
+    _spawn(_rank, str(tiny_model), str(half), str(folder))
+    return folder
+
+
+def test_gathered_weight_bytes_per_seed_step_fall_as_the_pack_grows(ranks: Path) -> None:
+    counted = torch.load(ranks / "counted.pt")
     whole = counted["weight_bytes"]
     assert counted["held"] <= 0.51 * whole  # each rank keeps its half
     per_seed_step = [counted[size] / (size * STEPS) for size in PACKS]
@@ -56,30 +62,19 @@ def test_gathered_weight_bytes_per_seed_step_fall_as_the_pack_grows(
         assert bytes_each * size == pytest.approx(per_seed_step[0], rel=0.02)
 
 
-def test_a_sharded_classifier_gives_the_same_factors(tiny_model: Path, tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    multiprocessing.spawn(_lora_rank, args=(port, str(tiny_model), str(tmp_path)), nprocs=2)
-    sharded = torch.load(tmp_path / "factors.pt")
+def test_a_sharded_classifier_gives_the_same_factors(tiny_model: Path, ranks: Path) -> None:
+    sharded = torch.load(ranks / "factors.pt")
     whole = _factors(tiny_model, None)
     assert sharded.keys() == whole.keys()
     for name, tensor in whole.items():
         torch.testing.assert_close(sharded[name], tensor, atol=1e-4, rtol=0)
 
 
-def test_every_rank_refuses_a_checkpoint_that_lacks_weights(
-    tiny_model: Path, tmp_path: Path
-) -> None:
-    model = shutil.copytree(tiny_model, tmp_path / "half")
-    held = load_file(model / "model.safetensors")
-    kept = {name: tensor for name, tensor in held.items() if ".layers.1." not in name}
-    save_file(kept, model / "model.safetensors", metadata={"format": "pt"})
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    multiprocessing.spawn(_refusing_rank, args=(port, str(model), str(tmp_path)), nprocs=2)
-    one, two = ((tmp_path / f"{rank}.txt").read_text() for rank in (0, 1))
+def test_every_rank_refuses_a_checkpoint_that_lacks_weights(tiny_model: Path, ranks: Path) -> None:
+    held, kept = (
+        load_file(folder / "model.safetensors") for folder in (tiny_model, ranks / "half")
+    )
+    one, two = ((ranks / f"{rank}.txt").read_text() for rank in (0, 1))
     assert one == two
     assert f"({len(held) - len(kept)} of the {len(held)} weights that a causal" in one
 
@@ -99,10 +94,7 @@ def test_ranks_that_share_a_backbone_answer_as_whole_ones_do(
             mine = items.slice(shard.first_row, shard.rows)
             answered = whole.table(whole.load(shard.run_id), shard, mine)
             store.write_table(f"whole/{shard.file}", answered.table)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    multiprocessing.spawn(_reading_rank, args=(port, readings), nprocs=2)
+    _spawn(_reading_rank, readings)
     for reading in readings:
         store = Store(reading.out)
         for shard in reading.shards:
@@ -194,36 +186,36 @@ def _factors(model: Path | str, sharding: Any) -> dict[str, torch.Tensor]:
     return dict(tuner.result("s2").weights)
 
 
-def _refusing_rank(rank: int, port: int, model: str, out: str) -> None:
+def _spawn(work: Callable[..., None], *arguments: Any) -> None:
+    """Do `work` in two processes that can join each other."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    multiprocessing.spawn(work, args=(port, *arguments), nprocs=2)
+
+
+def _rank(rank: int, port: int, model: str, half: str, out: str) -> None:
+    """Do on a sharded backbone all that the tests of two ranks look at."""
     _join(rank, port)
     from raybias.runtime.zero3 import Zero3
 
-    spec = Backbone(id=model, dtype="float32", bos="prepend")
-    method = SoftPrompt(prompt_length=2)
+    sharding = Zero3("float32", torch.device("cpu"))
+    spec = Backbone(id=half, dtype="float32", bos="prepend")
     with pytest.raises(ModelError, match="its checkpoint lacks") as refused:
-        method.trainer(ModelContext(spec, LABELS, sharding=Zero3("float32", torch.device("cpu"))))
+        SoftPrompt(prompt_length=2).trainer(ModelContext(spec, LABELS, sharding=sharding))
     (Path(out) / f"{rank}.txt").write_text(str(refused.value))
-    dist.destroy_process_group()
-
-
-def _lora_rank(rank: int, port: int, model: str, out: str) -> None:
-    _join(rank, port)
-    from raybias.runtime.zero3 import Zero3
-
-    found = _factors(model, Zero3("float32", torch.device("cpu")))
+    found = {"factors": _factors(model, sharding), "counted": _gathered(model, sharding)}
     if rank == 0:
-        torch.save(found, Path(out) / "factors.pt")
+        for name, each in found.items():
+            torch.save(each, Path(out) / f"{name}.pt")
     dist.barrier()
     dist.destroy_process_group()
 
 
-def _rank(rank: int, port: int, model: str, out: str) -> None:
-    """Tune packs of growing size on a sharded backbone and count what is gathered."""
-    _join(rank, port)
+def _gathered(model: str, sharding: Any) -> dict[Any, float]:
+    """The bytes that tuning packs of growing size gathers, and those of the weights."""
     from raybias.engine.adapters.tuning import PackedTuner, TokenSet, Trial
-    from raybias.runtime.zero3 import Zero3
 
-    device = torch.device("cpu")
     spec = Backbone(id=model, dtype="float32", bos="prepend")
     counter = _count_gathers()
     rows = tuple((1, 5 + n % 30, 6 + n % 7, 7) for n in range(24))
@@ -231,7 +223,7 @@ def _rank(rank: int, port: int, model: str, out: str) -> None:
     method = SoftPrompt(
         prompt_length=2, seeds=(1,), keep=1, batch_size=4, eval_every=STEPS, max_steps=STEPS
     )
-    trainer = method.trainer(ModelContext(spec, LABELS, sharding=Zero3("float32", device)))
+    trainer = method.trainer(ModelContext(spec, LABELS, sharding=sharding))
     parameters = list(trainer.scorer.backbone.model.parameters())
     counted: dict[Any, float] = {
         "weight_bytes": sum(p.ds_numel * 4 for p in parameters),
@@ -244,10 +236,7 @@ def _rank(rank: int, port: int, model: str, out: str) -> None:
         before = counter()
         tuner.advance()
         counted[size] = counter() - before
-    if rank == 0:
-        torch.save(counted, Path(out) / "counted.pt")
-    dist.barrier()
-    dist.destroy_process_group()
+    return counted
 
 
 def _join(rank: int, port: int) -> None:

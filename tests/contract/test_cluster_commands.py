@@ -13,12 +13,12 @@ from typing import Any, get_args
 import pytest
 import ray
 import typer
-from cluster_files import CLUSTER, ROOT
-from documents import blocks
 from ray.scripts.scripts import cli as ray_commands
 
 from raybias.cli import app
 from raybias.runtime.metrics import Counted, Measured
+from support.cluster_files import CLUSTER, ROOT
+from support.documents import blocks
 
 README = (CLUSTER / "README.md").read_text()
 PARSED = {"raybias": typer.main.get_command(app), "ray": ray_commands}

@@ -11,13 +11,13 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from cluster_files import CLUSTER, KUBERAY, documents
 from ray.autoscaler._private.kuberay.autoscaling_config import (
     _derive_autoscaling_config_from_ray_cr as read_by_ray,
 )
 from ray.serve.schema import ServeDeploySchema
 
 from raybias.runtime.serve.app import TOKEN_VARIABLE, Serving
+from support.cluster_files import CLUSTER, KUBERAY, documents
 
 SCHEMA = yaml.safe_load((Path(__file__).parent / "kuberay_1_7_1.yaml").read_text())
 SPECS = {"RayCluster": "spec", "RayJob": "rayClusterSpec", "RayService": "rayClusterConfig"}

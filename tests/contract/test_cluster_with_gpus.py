@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 import ray
-from cluster_files import CLUSTER
 from ray.autoscaler import sdk
+
+from support.cluster_files import CLUSTER
 
 EXITS_WITH_3 = [sys.executable, "-c", "raise SystemExit(3)"]
 

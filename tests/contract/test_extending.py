@@ -7,11 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import extension
 import pytest
 
 from raybias.errors import ConfigError
 from raybias.registry import Registry, probes
+from support import extension
 
 #: What a driver, a planner and a replica do with them, without Ray.
 SCRIPT = """

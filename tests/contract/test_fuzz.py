@@ -13,17 +13,17 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-import inputs
 import polars as pl
 import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pair_data import answers, pair_scores
-from stats_data import predictions
 
 from raybias.cli import main
 from raybias.runtime import study as running
+from support import inputs
+from support.pair_data import answers, pair_scores
+from support.stats_data import predictions
 
 CASES = settings(
     deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]

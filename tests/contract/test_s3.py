@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from moto_s3 import BUCKET, S3, served
 
 from raybias.errors import OutputError, StorageError
 from raybias.methods.prediction import Shard
 from raybias.planning.shards import missing
 from raybias.schema import OutputSpec
 from raybias.storage import Store, split_uri
+from support.moto_s3 import BUCKET, S3, served
 
 TABLE = pa.table({"x": [1, 2], "y": ["p", None]})
 OUT = f"s3://{BUCKET}/out"

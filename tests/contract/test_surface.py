@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 import typer
-from documents import ROOT, blocks
 from typer.testing import CliRunner
 
 import raybias
 from raybias import schema
 from raybias.cli import app
+from support.documents import ROOT, blocks
 
 STUDY = {"--set", "--limit", "--profile"}
 RAY = {"--address", "--debug"}

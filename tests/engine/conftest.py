@@ -6,11 +6,11 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-import backbones
 import pytest
 import torch
 
 from raybias.engine.backbone import LoadedBackbone
+from support import backbones
 
 
 @pytest.fixture(scope="session")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import backbones
 import pytest
 import torch
 
 from raybias.engine.backbone import LoadedBackbone
 from raybias.engine.packing import Placed, pack, stack
 from raybias.engine.scoring.label_scorer import LabelScorer
+from support import backbones
 
 
 def gradient(model: LoadedBackbone, prompts_SPD: torch.Tensor) -> torch.Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import classifiers
 import pytest
 import torch
 import transformers
@@ -19,6 +18,7 @@ from raybias.errors import ModelError
 from raybias.methods import EarlyStop, Full, Lora
 from raybias.seeding import key
 from raybias.storage import Store
+from support import classifiers
 
 METHOD = Full(
     learning_rates=(1e-3,),

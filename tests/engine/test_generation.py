@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-import backbones
 import numpy as np
 import pytest
 import torch
@@ -17,6 +16,7 @@ from raybias.engine.generation.decoding import PackedRows
 from raybias.engine.generation.generator import Continuation, Generated, TextGenerator, check_room
 from raybias.engine.generation.sampling import Sampler, Sampling
 from raybias.errors import ModelError, WorkFailed
+from support import backbones
 
 LABEL_IDS = (2, 3, 4)
 EOS = 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import classifiers
 import peft
 import pytest
 import torch
@@ -20,6 +19,7 @@ from raybias.errors import ModelError
 from raybias.methods import EarlyStop, Ia3
 from raybias.schema import LABELS
 from raybias.storage import Store
+from support import classifiers
 
 KINDS = ("roberta", "opt_projected", "gpt2", "llama")
 METHOD = Ia3(

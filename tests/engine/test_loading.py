@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import classifiers
-import pair_models
 import pytest
-import rewriters
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
@@ -22,6 +19,7 @@ from raybias.engine.scoring.masked_logprobs import load_masked
 from raybias.errors import ModelError
 from raybias.methods import Full, Lora
 from raybias.schema import LABELS
+from support import classifiers, pair_models, rewriters
 
 Tensors = dict[str, torch.Tensor]
 CPU = torch.device("cpu")

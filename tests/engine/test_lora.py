@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import classifiers
 import peft
 import pytest
 import torch
@@ -18,6 +17,7 @@ from raybias.engine.adapters.tuning import PackedTuner, TokenSet, Trial
 from raybias.errors import ModelError
 from raybias.methods import EarlyStop, Lora
 from raybias.storage import Store
+from support import classifiers
 
 KINDS = ("bert", "roberta", "opt_projected", "gpt2", "llama")
 METHOD = Lora(

@@ -5,19 +5,19 @@ from __future__ import annotations
 import importlib
 from pathlib import Path
 
-import backbones
 import numpy as np
 import polars as pl
 import pytest
 import torch
 import transformers
-from rewriters import save_judge, save_t5, save_tokenizer
 
 from raybias.config import Adequacy, Rewriting
 from raybias.engine.rewriting.adequacy import AdequacyModel
 from raybias.engine.rewriting.rewriter import INSTRUCTIONS, Rewriter, check_rewriter
 from raybias.errors import ConfigError, ModelError
 from raybias.seeding import generator
+from support import backbones
+from support.rewriters import save_judge, save_t5, save_tokenizer
 
 TEXTS = [f"w{n} w{n + 1} " + " ".join(f"w{(7 * n + k) % 90}" for k in range(n)) for n in range(12)]
 KEYS: list[tuple[str | int, ...]] = [(1, "rewrite", f"p{n}") for n in range(12)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import backbones
 import pytest
 import torch
 
@@ -15,6 +14,7 @@ from raybias.engine.scoring.label_scorer import LabelScorer
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.errors import ModelError, WorkFailed
 from raybias.schema import LABELS
+from support import backbones
 
 LABEL_IDS = (2, 3, 4)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import backbones
 import pytest
 import torch
 from hypothesis import given
@@ -26,6 +25,7 @@ from raybias.engine.scoring.label_scorer import LabelScorer
 from raybias.errors import ModelError
 from raybias.methods import EarlyStop, SoftPrompt
 from raybias.storage import Store
+from support import backbones
 
 LABEL_IDS = (2, 3, 4)
 TUNED = [pytest.param(kind, marks=pytest.mark.long) for kind in backbones.TUNED if kind != "opt"]

@@ -9,7 +9,6 @@ from xml.etree import ElementTree as ET
 import matplotlib as mpl
 import polars as pl
 import pytest
-from report_outs import make_study, write_out
 
 from raybias.engine.adapters.schedule import should_stop
 from raybias.methods import Tuned
@@ -18,6 +17,7 @@ from raybias.report.figure_parts import slug
 from raybias.report.load_results import load_runs
 from raybias.report.run_figures import run_figures
 from raybias.report.tables import write_tables
+from support.report_outs import make_study, write_out
 
 HOSTILE = ("<b>&\"'", "$x^2$", "中文", "a" * 60, "other")
 

@@ -9,9 +9,6 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import polars as pl
 import pytest
-from marked_outs import GROUPS, marked_study, write_corpus, write_marked
-from report_outs import make_study, write_out
-from test_page import files_of, page_of
 
 from raybias import schema
 from raybias.cli import main
@@ -21,6 +18,9 @@ from raybias.report.load_results import load_runs
 from raybias.report.markedness_figures import marked_figures
 from raybias.report.run_figures import run_figures, thinned
 from raybias.storage import Store
+from support.marked_outs import GROUPS, marked_study, write_corpus, write_marked
+from support.pages import files_of, page_of
+from support.report_outs import make_study, write_out
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from report_outs import make_study, write_out
 
 import raybias
 from raybias import stats
@@ -18,6 +17,7 @@ from raybias.registry import Share, metric
 from raybias.report import write_report
 from raybias.report.tables import write_tables
 from raybias.stats.cells import RUN_KEYS
+from support.report_outs import make_study, write_out
 
 
 @metric(

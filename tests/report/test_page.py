@@ -6,51 +6,16 @@ import json
 import re
 import subprocess
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 import yaml
-from report_outs import GROUPS, make_study, write_out
 
 from raybias.cli import main
 from raybias.report import write_report
 from raybias.storage import Store
-
-
-class Page(HTMLParser):
-    """Collects what a test asks of a page; balanced tags are checked on the way."""
-
-    VOID = frozenset({"meta", "br", "hr", "img", "link", "input"})
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: set[str] = set()
-        self.links: list[str] = []
-        self.ids: list[str] = []
-        self.text = ""
-        self.feed(text)
-        assert not self.open
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-        self.links += [v or "" for k, v in attrs if k in ("src", "href", "xlink:href", "action")]
-        self.ids += [v or "" for k, v in attrs if k == "id"]
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attrs)
-        if tag not in self.VOID:
-            self.open.pop()
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] != "style":
-            self.text += data
+from support.pages import files_of, page_of
+from support.report_outs import GROUPS, make_study, write_out
 
 
 @pytest.fixture(scope="module")
@@ -60,14 +25,6 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Store:
     store = write_out(tmp_path_factory.mktemp("written"), study)
     write_report(store, study)
     return store
-
-
-def page_of(store: Store) -> Page:
-    return Page(store.read_text("report.html"))
-
-
-def files_of(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
 def test_the_answer_comes_first_with_direction_and_interval(written: Store) -> None:

@@ -9,16 +9,16 @@ from pathlib import Path
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
-from pair_data import pair_scores
-from pair_outs import PAIRS, pair_study, write_pair_out
-from report_outs import make_study, write_out
-from test_page import files_of, page_of
 
 from raybias import schema
 from raybias.cli import main
 from raybias.errors import OutputError
 from raybias.report import write_report
 from raybias.storage import Store
+from support.pages import files_of, page_of
+from support.pair_data import pair_scores
+from support.pair_outs import PAIRS, pair_study, write_pair_out
+from support.report_outs import make_study, write_out
 
 
 def text_of(store: Store) -> str:

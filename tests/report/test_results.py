@@ -6,13 +6,13 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from pair_outs import pair_study, write_pair_out
 from polars.testing import assert_frame_equal
-from report_outs import make_study, write_out
 
 import raybias
 from raybias import report, schema
 from raybias.report import headline
+from support.pair_outs import pair_study, write_pair_out
+from support.report_outs import make_study, write_out
 
 
 def test_results_are_what_the_report_wrote(tmp_path: Path) -> None:

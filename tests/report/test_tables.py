@@ -6,7 +6,6 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from report_outs import GROUPS, make_study, write_out
 
 import raybias
 from raybias import schema
@@ -15,6 +14,7 @@ from raybias.errors import ConfigError, DataError
 from raybias.report import gap_table, headline, restated, write_tables
 from raybias.report.tables import markdown, write_frame
 from raybias.storage import Store
+from support.report_outs import GROUPS, make_study, write_out
 
 CONTRACT = "model,attribute,group,rate,gap,low,high,half_width,n_runs,significant"
 

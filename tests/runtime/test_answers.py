@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import prompting
 import pytest
 import torch
 import transformers
@@ -20,6 +19,7 @@ from raybias.runtime.predict.predictor_cache import PredictorCache
 from raybias.schema import LABELS
 from raybias.seeding import generator
 from raybias.storage import Store
+from support import prompting
 
 COUNT = 11
 SHOTS = tuple((f"it was {n} times as long", n % 3) for n in range(9))

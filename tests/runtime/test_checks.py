@@ -10,7 +10,6 @@ import pytest
 import yaml
 from transformers import GenerationConfig, OPTConfig
 from typer.testing import CliRunner
-from words import word_tokenizer
 
 from raybias.cli import app, main
 from raybias.config import load_study
@@ -18,6 +17,7 @@ from raybias.errors import PlanError
 from raybias.runtime import study as running
 from raybias.schema import LABELS
 from raybias.storage import Store
+from support.words import word_tokenizer
 
 LORA = {"kind": "lora", "learning_rates": [1e-3], "max_steps": 6, "eval_every": 3, "keep": 1}
 PAIRS = {"training": [], "probes": [], "pairs": [{"source": "pairs", "data": "pairs.csv"}]}

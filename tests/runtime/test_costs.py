@@ -9,7 +9,6 @@ from typing import Any
 import polars as pl
 import pytest
 from transformers import OPTConfig
-from words import word_tokenizer
 
 from raybias.config import Study, parse_study
 from raybias.engine.backbone import TextEncoder
@@ -19,6 +18,7 @@ from raybias.planning.plan import plan
 from raybias.planning.preflight import check_inputs
 from raybias.planning.prepared import PreparedStudy
 from raybias.runtime.tune.driver import tokenise
+from support.words import word_tokenizer
 
 GPUS = "cpus=8,gpus=2,gpu_memory=80GB,gpu=A100"
 STEPS, EVERY = 50, 10

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 from transformers import LlamaConfig, OPTConfig
-from words import word_tokenizer
 
 from raybias.config import Backbone, Method
 from raybias.engine.memory import total
 from raybias.methods import Coreference, Ia3, Lora, SoftPrompt, Tuned
 from raybias.schema import LABELS
+from support.words import word_tokenizer
 
 TOKENS, RUNS, ROWS = 2048, 3, 50
 #: How many times too much an estimate may be, the process itself left out.

@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-import prompting
 import pytest
-from rewriters import save_judge, save_pairs, save_t5
 from transformers import T5Config
 
 from raybias.config import Study, parse_study
@@ -28,6 +26,8 @@ from raybias.probes.styles.rewriting import rewritten_pairs
 from raybias.runtime.predict.rewriting import StyleRewriting, rewrite_items
 from raybias.schema import PAIRS, REWRITTEN_PAIRS
 from raybias.storage import Store
+from support import prompting
+from support.rewriters import save_judge, save_pairs, save_t5
 
 SMALL = "cpus=2,memory=8GiB"
 

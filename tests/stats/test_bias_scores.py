@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 import pytest
-from pair_data import answers, pair_scores
 from scipy import stats
 
 from raybias.stats import pairs
 from raybias.stats.pairs import paired_tests
+from support.pair_data import answers, pair_scores
 
 DRAWS = 200
 KEYS = ["model", "score", "probe", "bias_type"]

@@ -7,10 +7,10 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stats_data import predictions
 
 from raybias import stats
 from raybias.stats import bootstrap
+from support.stats_data import predictions
 
 
 def point_gaps(table: pl.DataFrame, groups: list[str]) -> np.ndarray:

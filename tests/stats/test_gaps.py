@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
-from stats_data import predictions
 
 from raybias import schema, stats
 from raybias.config import Probe
 from raybias.errors import BadInput, ConfigError, DataError, WorkFailed
 from raybias.probes import probe_items
 from raybias.report import headline
+from support.stats_data import predictions
 
 EXAMPLES = settings(max_examples=15, deadline=None)
 #: Few sentences can have the same gap in every run by chance.

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from stats_data import predictions, prompted
 
 import raybias
 from raybias import stats
 from raybias.cli import main
+from support.stats_data import predictions, prompted
 
 CONTRACT = ["model", "attribute", "group", "rate", "gap", "low", "high", "half_width", "n_runs",
             "significant"]  # fmt: skip

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import polars as pl
 import pytest
-from stats_data import predictions
 
 from raybias import schema, stats
 from raybias.config import Statistics
 from raybias.stats.leave_one_out import leave_one_out
+from support.stats_data import predictions
 
 
 def table_of(frame: pl.DataFrame) -> pl.DataFrame:

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
-from stats_data import predictions
 
 from raybias import schema, stats
 from raybias.errors import ConfigError
+from support.stats_data import predictions
 
 EXAMPLES = settings(max_examples=15, deadline=None)
 MARKED = st.builds(

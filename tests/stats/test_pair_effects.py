@@ -9,8 +9,6 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pair_data import answers, pair_scores
-from planted_pairs import planted_check, simulate
 from scipy import stats
 
 from raybias.errors import ConfigError
@@ -18,6 +16,8 @@ from raybias.stats import pairs
 from raybias.stats.pairs import paired_tests
 from raybias.stats.pairs.resampling import drawn_means, percentiles
 from raybias.stats.pairs.variance import decompose
+from support.pair_data import answers, pair_scores
+from support.planted_pairs import planted_check, simulate
 
 METRIC = ["model", "score", "probe"]
 DRAWS = 200

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from pair_data import answers, pair_scores
 
 from raybias.cli import main
+from support.pair_data import answers, pair_scores
 
 
 def run(*arguments: object) -> int:

@@ -8,12 +8,12 @@ from pathlib import Path
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
-from stats_data import predictions
 
 from raybias import schema, stats
 from raybias.errors import DataError
 from raybias.papers.kohankhaki2024 import write_predictions
 from raybias.stats.paper_tsv import COLUMNS
+from support.stats_data import predictions
 
 TYPES = pl.Schema(schema.PREDICTIONS)
 LINE = '0\t2\tgrouped_race\tasian\tThe asian person said "no.\topt\tr0\tSST5\t0.125'

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
-from stats_data import predictions, prompted
 
 from raybias import schema, stats
 from raybias.stats.cells import RUN_KEYS
 from raybias.stats.run_checks import fingerprints, left_out
+from support.stats_data import predictions, prompted
 
 
 def with_readouts(table: pl.DataFrame) -> pl.DataFrame:

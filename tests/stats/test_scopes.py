@@ -8,13 +8,13 @@ import numpy as np
 import polars as pl
 import pytest
 from scipy import stats as reference
-from stats_data import predictions
 
 from raybias import schema, stats
 from raybias.config import Statistics
 from raybias.report import gaps_of_files
 from raybias.stats.components import Balanced
 from raybias.stats.scopes import GapTable, gap_tables, word_variances
+from support.stats_data import predictions
 
 KEYS = [*schema.KEYS, "attribute"]
 

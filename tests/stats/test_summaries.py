@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
-from stats_data import predictions
 
 from raybias import schema, stats
 from raybias.errors import DataError
+from support.stats_data import predictions
 
 
 @settings(max_examples=10, deadline=None)

@@ -6,7 +6,7 @@ import re
 import tomllib
 from pathlib import Path
 
-DOCS = Path(__file__).parents[1] / "docs" / "extending.md"
+DOCS = Path(__file__).parents[2] / "docs" / "extending.md"
 
 
 def install(folder: Path) -> None:

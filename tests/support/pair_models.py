@@ -11,8 +11,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import backbones
-import classifiers
 import numpy as np
 import torch
 import transformers
@@ -22,6 +20,7 @@ from tokenizers.pre_tokenizers import Whitespace
 
 from raybias.config import Backbone
 from raybias.engine.scoring.pair_rules import PairScore, preference
+from support import backbones, classifiers
 
 #: Their tokenizers add a begin token by themselves.
 BEGINNING = ("opt", "llama")

@@ -9,9 +9,9 @@ import polars as pl
 import torch
 import yaml
 from transformers import OPTConfig, OPTForCausalLM
-from words import word_tokenizer
 
 from raybias.schema import LABELS
+from support.words import word_tokenizer
 
 WORDS = [f"w{i}" for i in range(60)]
 

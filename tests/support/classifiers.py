@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import backbones
 import torch
 import transformers
 
@@ -13,6 +12,7 @@ from raybias.engine.adapters.tuning import PackedTuner, TokenSet, TrialResult
 from raybias.engine.classifier import Classifier, load_classifier
 from raybias.methods import Finetuned
 from raybias.schema import LABELS
+from support import backbones
 
 ENCODER = {
     "vocab_size": len(backbones.VOCABULARY),

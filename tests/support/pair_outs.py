@@ -7,11 +7,11 @@ from pathlib import Path
 
 import polars as pl
 import yaml
-from pair_data import STYLES, answers, pair_scores
 
 from raybias import schema
 from raybias.config import Study, parse_study
 from raybias.storage import Store
+from support.pair_data import STYLES, answers, pair_scores
 
 #: Of each of three bias types.
 PAIRS = 30

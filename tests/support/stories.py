@@ -1,6 +1,6 @@
 """The trained stories260K checkpoint as a transformers folder.
 
-    python tests/stories.py FOLDER_WITH_BIN_FILES OUT
+    python tests/support/stories.py FOLDER_WITH_BIN_FILES OUT
 
 The checkpoint and its tokenizer are the small binary files of llama2.c. Rotary
 embeddings there turn neighbouring pairs, and here halves, so the rows of the query and

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import torch
 import transformers
-from words import word_tokenizer
 
 from raybias.config import Backbone
 from raybias.engine.adapters.tuning import TokenSet
 from raybias.engine.backbone import LoadedBackbone, load_backbone
 from raybias.schema import LABELS
+from support.words import word_tokenizer
 
 WORDS = [f"w{i}" for i in range(90)]
 VOCABULARY = ["<pad>", "</s>", *LABELS, *WORDS]
