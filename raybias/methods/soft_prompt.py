@@ -62,12 +62,7 @@ class SoftPrompt(Tuned):
         from raybias.engine.verbalizer import verbalizer_ids
 
         backbone = context.backbone()
-        scorer = LabelScorer(
-            backbone,
-            verbalizer_ids(backbone.tokenizer, context.words),
-            tokens_per_batch=context.tokens_per_batch,
-            group=context.group,
-        )
+        scorer = LabelScorer(backbone, verbalizer_ids(backbone.tokenizer, context.words))
         return SoftPromptTrainer(scorer, self)
 
     def training_memory(

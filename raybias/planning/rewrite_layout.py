@@ -70,7 +70,6 @@ def rewriting_plan(
         judge=options.adequacy.spec().name,
         paired=options.paired,
         replicas_max=replicas,
-        threads=planner.cpus,
         pairs=pairs,
         chunks=chunks,
         **planner.stage(replace(fit, workers=replicas), load),

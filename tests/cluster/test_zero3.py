@@ -22,7 +22,7 @@ from tiny import save_study
 from torch import multiprocessing
 
 from raybias.config import Backbone, load_study
-from raybias.engine.context import ModelContext
+from raybias.engine.context import Execution, ModelContext
 from raybias.errors import ModelError
 from raybias.methods import Lora, PairScore, SoftPrompt, ZeroShot
 from raybias.planning.shards import shards_of
@@ -92,7 +92,7 @@ def test_ranks_that_share_a_backbone_answer_as_whole_ones_do(
     readings = [*_readings(tiny_model, tmp_path)]
     for reading in readings:
         store = Store(reading.out)
-        predictors = PredictorCache(ModelContext(reading.spec, LABELS, tokens_per_batch=256), store)
+        predictors = PredictorCache(reading.context, store)
         whole = predictors.of(reading.method)
         for shard in reading.shards:
             items = store.read_table(f"items/{shard.probe}.parquet")
@@ -159,13 +159,10 @@ def _readings(model: Path, out: Path) -> Iterator[Reading]:
         stored = replace(method.output(), folder=method.kind)
         shards = shards_of([run], {probe: len(texts)}, 4, stored)
         yield Reading(
-            spec=spec,
+            context=ModelContext(spec, LABELS, Execution(256)),
             method=method,
-            words=LABELS,
             out=str(out),
             shards=tuple(shards),
-            threads=1,
-            tokens_per_batch=256,
             meter=Meter(study="s", stage="score", model="tiny"),
         )
 
@@ -184,7 +181,7 @@ def _factors(model: Path | str, sharding: Any) -> dict[str, torch.Tensor]:
 
     method = Lora(rank=2, seeds=(1, 2), keep=1, batch_size=4, eval_every=3, max_steps=STEPS)
     spec = Backbone(id=str(model), dtype="float32", bos="prepend")
-    trainer = method.trainer(ModelContext(spec, LABELS, sharding=sharding))
+    trainer = method.trainer(ModelContext(spec, LABELS, Execution(sharding=sharding)))
     rows = tuple((1, 5 + n % 30, 6 + n % 7, *[7] * (n % 5)) for n in range(24))
     tokens = TokenSet(rows=rows, labels=tuple(n % 3 for n in range(24)))
     units = [Trial(f"s{seed}", seed, 0.01, "final", 0.01, 5) for seed in method.seeds]
@@ -200,8 +197,9 @@ def _refusing_rank(rank: int, port: int, model: str, out: str) -> None:
 
     spec = Backbone(id=model, dtype="float32", bos="prepend")
     method = SoftPrompt(prompt_length=2)
+    sharded = Execution(sharding=Zero3("float32", torch.device("cpu")))
     with pytest.raises(ModelError, match="its checkpoint lacks") as refused:
-        method.trainer(ModelContext(spec, LABELS, sharding=Zero3("float32", torch.device("cpu"))))
+        method.trainer(ModelContext(spec, LABELS, sharded))
     (Path(out) / f"{rank}.txt").write_text(str(refused.value))
     dist.destroy_process_group()
 
@@ -231,7 +229,9 @@ def _rank(rank: int, port: int, model: str, out: str) -> None:
     method = SoftPrompt(
         prompt_length=2, seeds=(1,), keep=1, batch_size=4, eval_every=STEPS, max_steps=STEPS
     )
-    trainer = method.trainer(ModelContext(spec, LABELS, sharding=Zero3("float32", device)))
+    trainer = method.trainer(
+        ModelContext(spec, LABELS, Execution(sharding=Zero3("float32", device)))
+    )
     parameters = list(trainer.scorer.backbone.model.parameters())
     counted: dict[Any, float] = {
         "weight_bytes": sum(p.ds_numel * 4 for p in parameters),
