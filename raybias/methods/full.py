@@ -69,15 +69,15 @@ class Full(Finetuned):
         """Count the memory of a worker, which tunes one run at a time."""
         from raybias.engine import memory
 
-        copies = memory.TRAINING_COPIES + 1
         # A step is one pass over its batch, which the token budget does not cut.
         longest = min(shape.context or memory.LONGEST, memory.LONGEST)
         step = max(tokens, self.batch_size * longest)
         return (
-            memory.MemoryTerm(
+            memory.weights(
                 "pretrained weights, the run's, gradients, AdamW, best",
-                f"{shape.parameters:,} parameters x 4 bytes x {copies}",
-                shape.parameters * _FLOAT32 * copies,
+                shape.parameters,
+                _FLOAT32,
+                copies=memory.TRAINING_COPIES + 1,
             ),
             *memory.training_activations(shape, step, _FLOAT32, device, frozen=False),
             memory.process(device),
@@ -89,12 +89,12 @@ class Full(Finetuned):
         """Count the memory of a replica, which keeps tuned models beside the backbone."""
         from raybias.engine import memory
 
-        copies = 1 + self.runs_per_replica
         return (
-            memory.MemoryTerm(
+            memory.weights(
                 "weights of the backbone and of tuned models",
-                f"{shape.parameters:,} parameters x 4 bytes x {copies}",
-                shape.parameters * _FLOAT32 * copies,
+                shape.parameters,
+                _FLOAT32,
+                copies=1 + self.runs_per_replica,
             ),
             memory.activations(shape, tokens, _FLOAT32, "activations of the forward pass"),
             memory.keys_and_values(shape, tokens, _FLOAT32),

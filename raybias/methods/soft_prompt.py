@@ -71,20 +71,26 @@ class SoftPrompt(Tuned):
         """Count the memory of a worker that tunes `pack` prompts together."""
         from raybias.engine import memory
 
-        item, length = shape.item, self.prompt_length
+        item, length = memory.of_bytes(shape.item), self.prompt_length
         return (
             *memory.training_weights(shape, partitions),
-            *memory.training_activations(shape, tokens, item, device),
-            memory.MemoryTerm(
+            *memory.training_activations(shape, tokens, shape.item, device),
+            memory.term(
                 "keys and values of the prompts",
-                f"{pack} x {length} vectors x {shape.layers} layers x 2 x {shape.keys} x {item}"
-                " bytes",
-                pack * length * shape.layers * 2 * shape.keys * item,
+                pack,
+                (length, "{} vectors"),
+                (shape.layers, "{} layers"),
+                2,
+                shape.keys,
+                item,
             ),
-            memory.MemoryTerm(
+            memory.term(
                 "prompts, gradients, AdamW, best",
-                f"{pack} x {length} x {shape.width} x 4 bytes x {memory.TRAINING_COPIES}",
-                pack * length * shape.width * 4 * memory.TRAINING_COPIES,
+                pack,
+                length,
+                shape.width,
+                memory.of_bytes(4),
+                memory.TRAINING_COPIES,
             ),
             memory.process(device),
         )
