@@ -25,7 +25,7 @@ from transformers import AutoModelForSequenceClassification
 from raybias.config import Backbone
 from raybias.engine.adapters.schedule import batch_of_step
 from raybias.engine.adapters.tuning import PackedTuner, TokenSet, Trial
-from raybias.engine.context import ModelContext
+from raybias.engine.context import Execution, ModelContext
 from raybias.methods import EarlyStop, Lora
 from raybias.schema import LABELS
 
@@ -39,7 +39,7 @@ def packed(folder: Path, rows: TokenSet, seeds: int, *, dtype: str, device: str)
         early_stop=EarlyStop(after_step=10**6), max_steps=10**6,
     )  # fmt: skip
     spec = Backbone.model_validate({"id": str(folder), "dtype": dtype})
-    trainer = method.trainer(ModelContext(spec, LABELS, device=device))
+    trainer = method.trainer(ModelContext(spec, LABELS, Execution(device=device)))
     units = [Trial(f"s{seed}", seed, RATE, "final", 1e-4, 5) for seed in method.seeds]
     one = TokenSet((min(rows.rows, key=len),), (0,))
     return PackedTuner(trainer, method, units, train=rows, validation=one)

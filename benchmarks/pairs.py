@@ -36,6 +36,7 @@ from tokenizers import processors
 
 from raybias.config import Backbone
 from raybias.engine.backbone import LoadedBackbone
+from raybias.engine.context import Execution
 from raybias.engine.scoring.masked_logprobs import MaskedScorer, load_masked
 from raybias.engine.scoring.pair_rules import align
 from raybias.engine.scoring.pair_scores import PairScorer
@@ -203,7 +204,7 @@ def masked_part(
     flops: dict[str, float] = {}
     peers: dict[str, tuple[str, ...]] = {}
     for name in dtypes:
-        backbone = load_masked(_spec(folder, name), device=device)
+        backbone = load_masked(_spec(folder, name), Execution(device=device))
         scorer = PairScorer(backbone, ("masked",))
         sides[f"ours {name}, shared tokens"] = partial(_ignoring, _pll, scorer, pairs)
         sides[f"ours {name}, all tokens"] = partial(

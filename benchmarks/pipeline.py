@@ -15,7 +15,7 @@ import shutil
 import statistics
 import tempfile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import pyarrow as pa
 import torch
@@ -95,24 +95,19 @@ def main(
         tokens_per_batch=scorer.batcher.tokens_per_batch, rows_per_shard=256,
         items={}, shards=len(shards), memory=(), device_memory=0,
     )  # fmt: skip
-    options: dict[str, Any] = {
-        "spec": spec, "method": SoftPrompt(prompt_length=PROMPT), "verbalizer": Verbalizer(),
-        "out": store.uri, "meter": Meter(study="bench", stage="score", model="m"),
-    }  # fmt: skip
+    meter = Meter(study="bench", stage="score", model="m")
+    context = plan.context(spec, Verbalizer().words())
+    method = SoftPrompt(prompt_length=PROMPT)
     bare, ours, starts = [], [], []
     logging.getLogger("ray").setLevel(logging.ERROR)
     with connected():
         for turn in range(rounds):
             bare.append(workload.timed(lambda: bare_loop(store, scorer, shards), "cpu"))
-            held = scorers("bench", plan, **options)
+            held = scorers("bench", plan, context, [method], out=store.uri, meter=meter)
             starts.append(workload.timed(held.__enter__, "cpu"))
 
             def stream() -> None:
-                list(
-                    score_shards(
-                        "bench", shards, plan, store, max_failures=0, meter=options["meter"]
-                    )
-                )
+                list(score_shards("bench", shards, plan, store, max_failures=0, meter=meter))
 
             ours.append(workload.timed(stream, "cpu"))
             held.__exit__(None, None, None)

@@ -125,12 +125,13 @@ def real(place: Path, *, shape: str, items: int, runs: int) -> list[tuple[int, f
         shards = fill(
             store, spec, texts=workload.items(None, items), runs=runs * replicas, width=width
         )
+        plan = plan_of(replicas, cpus=0.75)
         held = replica.scorers(
-            "bench", plan_of(replicas, cpus=0.75), spec=spec, out=store.uri,
-            methods=[SoftPrompt(prompt_length=PROMPT)], verbalizer=Verbalizer(), meter=METER,
+            "bench", plan, plan.context(spec, Verbalizer().words()),
+            [SoftPrompt(prompt_length=PROMPT)], out=store.uri, meter=METER,
         )  # fmt: skip
         with held as app:
-            seconds = _seconds(app, shards, plan_of(replicas, cpus=0.75), store)
+            seconds = _seconds(app, shards, plan, store)
         found.append((replicas, sum(shard.rows for shard in shards) / seconds))
     return found
 

@@ -323,8 +323,8 @@ def main(
     with connected():
         scoring = plan(PreparedStudy.of(study), read_inventory()).scoring[0]
         held = replica.scorers(
-            HELD, scoring, spec=study.backbones[0], methods=study.methods,
-            verbalizer=study.verbalizer, out=str(newest), meter=METER,
+            HELD, scoring, scoring.context(study.backbones[0], study.verbalizer.words()),
+            study.methods, out=str(newest), meter=METER,
         )  # fmt: skip
         newest.mkdir()
         with held:

@@ -29,6 +29,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from raybias.config import Backbone, Probe, TrainingSet
 from raybias.engine.backbone import LoadedBackbone, load_backbone
+from raybias.engine.context import Execution
 from raybias.probes import probe_items, training_sentences
 from raybias.schema import LABELS
 
@@ -69,9 +70,8 @@ def save_model(folder: Path, *, shape: str, dtype: str, device: str, merges: Pat
 
 def load(folder: Path, *, dtype: str, device: str) -> LoadedBackbone:
     """Our side's frozen model."""
-    return load_backbone(
-        Backbone.model_validate({"id": str(folder), "dtype": dtype}), device=device
-    )
+    spec = Backbone.model_validate({"id": str(folder), "dtype": dtype})
+    return load_backbone(spec, Execution(device=device))
 
 
 def load_peer(folder: Path, *, dtype: str, device: str) -> Any:

@@ -18,12 +18,15 @@ import torch
 
 from raybias.config import Backbone
 from raybias.engine.checkpoint import folder_of, locate
+from raybias.engine.context import ON_CPU, Execution
 from raybias.errors import ModelError
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+    from raybias.engine.batching import Batcher
 
 #: What each of transformers' auto classes that are used here loads.
 _KINDS: Final = {
@@ -96,14 +99,21 @@ class LoadedBackbone:
     context: longest input in tokens, prompt vectors counted; None without a limit.
     """
 
-    def __init__(self, encoder: TextEncoder, model: PreTrainedModel, device: torch.device) -> None:
+    def __init__(
+        self, encoder: TextEncoder, model: PreTrainedModel, execution: Execution = ON_CPU
+    ) -> None:
         self.encoder = encoder
         self.model = model
-        self.device = device
+        self.execution = execution
+        self.device = torch.device(execution.device)
         self.spec = encoder.spec
         self.tokenizer = encoder.tokenizer
         self.context = encoder.context
         self.width = int(model.get_input_embeddings().embedding_dim)
+
+    def batcher(self, *, most: int | None = None) -> Batcher:
+        """Make what cuts sequences into batches for this model; see `Execution.batcher`."""
+        return self.execution.batcher(self.spec.id, most=most)
 
     @property
     def prompt_token_id(self) -> int:
@@ -120,7 +130,7 @@ class LoadedBackbone:
         return embedded
 
 
-def load_backbone(spec: Backbone, *, device: str | torch.device = "cpu") -> LoadedBackbone:
+def load_backbone(spec: Backbone, execution: Execution = ON_CPU) -> LoadedBackbone:
     """Load, freeze and place a backbone.
 
     Raises
@@ -134,27 +144,29 @@ def load_backbone(spec: Backbone, *, device: str | torch.device = "cpu") -> Load
 
     encoder = load_tokenizer(spec)
     check_causal(spec)
-    model, _ = load_pretrained(AutoModelForCausalLM, spec, dtype=spec.dtype)
-    model.requires_grad_(False).eval()
-    place = torch.device(device)
-    model.to(place)
+    model, _ = load_pretrained(AutoModelForCausalLM, spec, execution)
     use_fast_gradient(model)
-    return LoadedBackbone(encoder, model, place)
+    execution.begin(model)
+    return LoadedBackbone(encoder, model, execution)
 
 
 def load_pretrained(
     kind: Any,
     spec: Backbone,
+    execution: Execution,
     *,
-    dtype: str,
+    dtype: str | None = None,
     is_new: Callable[[PreTrainedModel, str], bool] = lambda model, name: False,
     cure: str = "give a whole checkpoint, saved as such a model with its config.json",
     **options: Any,
 ) -> tuple[PreTrainedModel, list[str]]:
-    """Load a model of one of transformers' auto classes, all of its weights from a checkpoint.
+    """Load, freeze and place a model of one of transformers' auto classes.
+
+    All of its weights are the checkpoint's.
 
     Parameters
     ----------
+    dtype: of the weights; the spec's by default.
     is_new: whether a checkpoint may lack a weight of the model, by the weight's name.
     cure: of a checkpoint that lacks others.
     options: of `from_pretrained`.
@@ -172,16 +184,17 @@ def load_pretrained(
     level = logging.get_verbosity()
     logging.set_verbosity_error()
     try:
-        model, loading = kind.from_pretrained(
-            _source(spec),
-            revision=_revision(spec),
-            dtype=_torch_dtype(dtype),
-            use_safetensors=True,
-            trust_remote_code=False,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,
-            **options,
-        )
+        with execution.loading():
+            model, loading = kind.from_pretrained(
+                _source(spec),
+                revision=_revision(spec),
+                dtype=_torch_dtype(dtype or spec.dtype),
+                use_safetensors=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+                **options,
+            )
     except (OSError, ValueError, RuntimeError) as error:
         raise _unreadable(spec, error) from error
     finally:
@@ -194,7 +207,7 @@ def load_pretrained(
         problem = _lacking(lacking, total, _KINDS[kind.__name__], loading["unexpected_keys"])
     if problem:
         raise ModelError(f"its checkpoint {problem}", where=spec.id, cure=cure)
-    return model, missing
+    return model.requires_grad_(False).eval().to(execution.device), missing
 
 
 def is_encoder(spec: Backbone) -> bool:

@@ -156,7 +156,7 @@ class Batcher:
 
     def _fitting(self, waiting: Sequence[Placed], prompt_length: int, *, full: float) -> int:
         budget = self.tokens_per_batch
-        return fitting(waiting, tokens_per_batch=budget, prompt_length=prompt_length, full=full)
+        return fitting(waiting, budget=budget, prompt_length=prompt_length, full=full)
 
     def _halve(self, batch: Batch, error: RuntimeError) -> None:
         count, width = batch.tokens_RT.shape

@@ -8,7 +8,7 @@ Shapes: R rows, T tokens, L labels, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from raybias.config import Backbone
 from raybias.engine.backbone import TextEncoder, empty_model, load_pretrained, load_tokenizer
+from raybias.engine.context import ON_CPU, Execution
 from raybias.engine.packing import Batch
 from raybias.engine.self_check import TOLERANCE, agrees, distance, sample_tokens
 from raybias.engine.verbalizer import verbalizer_ids
@@ -51,6 +52,7 @@ class Classifier(torch.nn.Module):
         self,
         encoder: TextEncoder,
         model: PreTrainedModel,
+        execution: Execution,
         *,
         head: Mapping[str, tuple[int, ...]],
         label_ids: Sequence[int],
@@ -58,6 +60,8 @@ class Classifier(torch.nn.Module):
         super().__init__()
         self.encoder = encoder
         self.model = model
+        self.execution = execution
+        self.device = torch.device(execution.device)
         self.head = dict(head)
         self.label_ids = tuple(label_ids)
         self.pad = _pad_token(encoder)
@@ -65,12 +69,6 @@ class Classifier(torch.nn.Module):
         self.pads_left = False
         self.short = bool(label_ids) and self._short_cut_holds()
         self.pads_left = self._reads_right_padding()
-
-    @property
-    def device(self) -> torch.device:
-        """Where the model is."""
-        device: torch.device = self.model.device
-        return device
 
     def read(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Pad a batch whose sequences are one row each to what `forward` takes."""
@@ -135,18 +133,13 @@ def load_classifier(
     spec: Backbone,
     method: Finetuned,
     words: Sequence[str],
-    *,
-    device: torch.device,
-    dtype: str,
-    begin: Callable[..., None] | None = None,
+    execution: Execution = ON_CPU,
 ) -> Classifier:
     """Load a classifier in eval mode, without gradients; a new head is as transformers draws it.
 
     Parameters
     ----------
     words: the study's label words, where the method has none of its own.
-    dtype: of the weights.
-    begin: called with the model before anything is read from it (see `context.Sharding`).
 
     Raises
     ------
@@ -161,25 +154,23 @@ def load_classifier(
     encoder = load_tokenizer(spec)
     if method.head == "label_tokens":
         label_ids = verbalizer_ids(encoder.tokenizer, method.label_words or words)
-        model, _ = load_pretrained(AutoModelForCausalLM, spec, dtype=dtype)
+        model, _ = load_pretrained(AutoModelForCausalLM, spec, execution, dtype=method.loads_as)
         head: dict[str, tuple[int, ...]] = {}
     else:
         label_ids = ()
         model, missing = load_pretrained(
             AutoModelForSequenceClassification,
             spec,
-            dtype=dtype,
+            execution,
+            dtype=method.loads_as,
             is_new=_is_new,
             cure="give a whole checkpoint without a head, or with one of three labels",
             num_labels=len(LABELS),
         )
         head = _head(model, missing)
-    model.requires_grad_(False).eval()
-    model.to(device)
     use_fast_gradient(model)
-    if begin is not None:
-        begin(model, whole=not label_ids)
-    return Classifier(encoder, model, head=head, label_ids=label_ids)
+    execution.begin(model, whole=not label_ids)
+    return Classifier(encoder, model, execution, head=head, label_ids=label_ids)
 
 
 def check_head(spec: Backbone, method: Finetuned) -> None:

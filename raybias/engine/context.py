@@ -1,20 +1,21 @@
-"""One backbone in one process: which, where, how much at a time, and with whom it is shared."""
+"""How one process computes with one model: which, where, how much at a time, and with whom."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import torch
 
-from raybias.engine.backbone import LoadedBackbone, load_backbone
-from raybias.engine.batching import Collective
+from raybias.engine.batching import Batcher, Collective
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from raybias.config import Backbone
+    from raybias.engine.backbone import LoadedBackbone
 
 
 class Sharding(Protocol):
@@ -31,48 +32,93 @@ class Sharding(Protocol):
         """Have a loaded model gather its weights; `whole` where its own forward is called."""
 
 
-class ModelContext:
-    """What every trainer and predictor of one backbone in one process has in common.
+@dataclass(frozen=True)
+class Execution:
+    """How a process computes with a model, as the plan decides; a loaded model keeps it.
 
-    Parameters
+    Attributes
     ----------
-    words: the study's label words, in label order.
-    tokens_per_batch: token budget of one forward pass.
-    sharding: how the backbone is shared with other ranks, where it is.
+    tokens_per_batch: token budget of one forward pass, prompt vectors counted; running out of
+        memory halves it.
+    device: where the model is.
+    threads: CPUs to compute on.
+    sharding: how the model is shared with other ranks, where it is.
     """
 
-    def __init__(
-        self,
-        spec: Backbone,
-        words: Sequence[str],
-        *,
-        device: str | torch.device = "cpu",
-        tokens_per_batch: int = 4096,
-        sharding: Sharding | None = None,
-    ) -> None:
-        self.spec, self.words = spec, tuple(words)
-        self.device, self.tokens_per_batch = torch.device(device), tokens_per_batch
-        self.sharding = sharding
-        self._loaded = cache(self._load)
+    tokens_per_batch: int = 4096
+    device: str | torch.device = "cpu"
+    threads: int = 1
+    sharding: Sharding | None = None
 
-    @property
-    def group(self) -> Collective | None:
-        """The ranks that share every batch, where there are any."""
-        return None if self.sharding is None else self.sharding.group
+    def loading(self) -> Any:
+        """Return a context to load the model in."""
+        return nullcontext() if self.sharding is None else self.sharding.loading()
 
-    def backbone(self, load: Callable[..., LoadedBackbone] = load_backbone) -> LoadedBackbone:
-        """Load the frozen backbone with `load(spec, device=...)`, once for all that ask.
+    def begin(self, model: PreTrainedModel, *, whole: bool = False) -> None:
+        """Have a sharded model gather its weights; see `Sharding.begin`."""
+        if self.sharding is not None:
+            self.sharding.begin(model, whole=whole)
+
+    def batcher(self, where: str, *, most: int | None = None) -> Batcher:
+        """Make what cuts sequences into batches.
+
+        Parameters
+        ----------
+        where: the model's id, for messages.
+        most: bounds the token budget.
+        """
+        budget = self.tokens_per_batch if most is None else min(self.tokens_per_batch, most)
+        group = None if self.sharding is None else self.sharding.group
+        device = torch.device(self.device)
+        return Batcher(where=where, device=device, tokens_per_batch=budget, group=group)
+
+
+#: On the CPU, by oneself, with the budget that a study has by default.
+ON_CPU: Final = Execution()
+
+
+@dataclass(frozen=True)
+class ModelContext:
+    """What every trainer and predictor of one model in one process has in common.
+
+    A driver makes it of its plan and sends it; `here` is what its process then works with.
+
+    Attributes
+    ----------
+    spec: the model's checkpoint.
+    words: the study's label words, in label order.
+    """
+
+    spec: Backbone
+    words: tuple[str, ...] = ()
+    execution: Execution = ON_CPU
+    _loaded: dict[Any, LoadedBackbone] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def here(
+        self, device: torch.device | None = None, sharding: Sharding | None = None
+    ) -> ModelContext:
+        """Return the context of this process, whose torch takes its threads."""
+        torch.set_num_threads(self.execution.threads)
+        execution = self.execution
+        there = replace(execution, device=device or execution.device, sharding=sharding)
+        return replace(self, execution=there)
+
+    def backbone(self, load: Callable[..., LoadedBackbone] | None = None) -> LoadedBackbone:
+        """Load the frozen backbone, once for all that ask.
+
+        Parameters
+        ----------
+        load: called with the spec and the execution; `load_backbone` by default.
 
         Raises
         ------
         ModelError: not found, no safetensors weights, or another architecture than asked for.
         """
-        return self._loaded(load)
+        from raybias.engine.backbone import load_backbone
 
-    def _load(self, load: Callable[..., LoadedBackbone]) -> LoadedBackbone:
-        if self.sharding is None:
-            return load(self.spec, device=self.device)
-        with self.sharding.loading():
-            backbone = load(self.spec, device=self.device)
-        self.sharding.begin(backbone.model, whole=False)
-        return backbone
+        load = load or load_backbone
+        if load not in self._loaded:
+            self._loaded[load] = load(self.spec, self.execution)
+        return self._loaded[load]

@@ -1,11 +1,12 @@
 """Estimate the memory of a model's passes from its shape, with the arithmetic shown.
 
-Every term is one line of a plan: what it is, how it is counted, how many bytes. The counts are
-upper estimates; no weight is loaded.
+Every term is one line of a plan: what it is, how it is counted, how many bytes. Text and bytes come
+from the same factors. The counts are upper estimates; no weight is loaded.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -33,6 +34,10 @@ LONGEST: Final = 128
 _PROCESS_BYTES = {"cpu": 700 * 2**20, "gpu": 1200 * 2**20}
 
 
+#: A number of the arithmetic, alone or with the text that it is written as, such as "{:,} tokens".
+Factor = float | tuple[float, str]
+
+
 @dataclass(frozen=True)
 class MemoryTerm:
     """One line of the arithmetic."""
@@ -42,15 +47,40 @@ class MemoryTerm:
     bytes: int
 
 
+def term(what: str, *factors: Factor, over: int = 1) -> MemoryTerm:
+    """Multiply factors, and divide them by what they are spread over; both are written as well."""
+    pairs = [each if isinstance(each, tuple) else (each, "{}") for each in factors]
+    arithmetic = " x ".join(text.format(number) for number, text in pairs)
+    count = int(math.prod(number for number, _ in pairs))
+    return MemoryTerm(what, arithmetic + (f" / {over}" if over > 1 else ""), count // over)
+
+
+def added(*products: tuple[int, int], unit: str = "values") -> Factor:
+    """Add up products of two numbers, as a factor in parentheses."""
+    written = " + ".join(f"{one} x {other}" for one, other in products)
+    return sum(one * other for one, other in products), f"({written}) {unit}"
+
+
+def of_bytes(item: int) -> Factor:
+    """Return the size of one value as a factor."""
+    return item, "{} bytes"
+
+
 def total(terms: Iterable[MemoryTerm]) -> int:
     """Add up the bytes of all terms."""
-    return sum(term.bytes for term in terms)
+    return sum(each.bytes for each in terms)
 
 
 def process(device: str) -> MemoryTerm:
     """Count a Python process with torch and Ray on a device, "cpu" or "gpu"."""
     what = "Python, torch, Ray" + (" and the CUDA context" if device == "gpu" else "")
     return MemoryTerm(what, "measured", _PROCESS_BYTES[device])
+
+
+def weights(what: str, parameters: int, item: int, *, copies: int = 1, over: int = 1) -> MemoryTerm:
+    """Count weights of `item` bytes each, stored `copies` times, as the line `what`."""
+    times = (copies,) if copies > 1 else ()
+    return term(what, (parameters, "{:,} parameters"), of_bytes(item), *times, over=over)
 
 
 def host_memory(
@@ -65,29 +95,19 @@ def host_memory(
     """
     if device == "cpu":
         return ()
-    part = f" / {partitions}" if partitions > 1 else ""
-    return (
-        MemoryTerm(
-            "weights while they are loaded",
-            f"{shape.parameters:,} parameters x {item} bytes{part}",
-            shape.parameters * item // partitions,
-        ),
-        process("cpu"),
-    )
+    loaded = weights("weights while they are loaded", shape.parameters, item, over=partitions)
+    return loaded, process("cpu")
 
 
 def training_weights(shape: ModelShape, partitions: int) -> tuple[MemoryTerm, ...]:
     """Count the frozen weights of a worker that tunes, sharded with ZeRO-3 over `partitions`."""
-    item = shape.item
-    counted = f"{shape.parameters:,} parameters x {item} bytes"
+    item, every = shape.item, shape.parameters
     if partitions == 1:
-        return (MemoryTerm("weights", counted, shape.weight_bytes),)
-    live = min(shape.parameters, _LIVE)
+        return (weights("weights", every, item),)
+    live = min(every, _LIVE), "up to {:,}"
     return (
-        MemoryTerm(
-            "weights, sharded", f"{counted} / {partitions}", shape.weight_bytes // partitions
-        ),
-        MemoryTerm("weights gathered at a time", f"up to {live:,} x {item} bytes", live * item),
+        weights("weights, sharded", every, item, over=partitions),
+        term("weights gathered at a time", live, of_bytes(item)),
     )
 
 
@@ -96,19 +116,10 @@ def inference_weights(shape: ModelShape, partitions: int) -> tuple[MemoryTerm, .
     if partitions == 1:
         return training_weights(shape, 1)
     item, inside = shape.item, shape.block_parameters
-    outside = shape.parameters - inside
     return (
-        MemoryTerm(
-            "weights of the blocks, sharded",
-            f"{inside:,} parameters x {item} bytes / {partitions}",
-            inside * item // partitions,
-        ),
-        MemoryTerm("embeddings and head", f"{outside:,} parameters x {item} bytes", outside * item),
-        MemoryTerm(
-            "blocks gathered at a time",
-            f"2 of {shape.layers} blocks",
-            2 * inside * item // max(2, shape.layers),
-        ),
+        weights("weights of the blocks, sharded", inside, item, over=partitions),
+        weights("embeddings and head", shape.parameters - inside, item),
+        weights("blocks gathered at a time", inside, item, copies=2, over=max(2, shape.layers)),
     )
 
 
@@ -128,13 +139,13 @@ def training_activations(
         # Every linear layer keeps its input for the gradient of its weight.
         beside, inside = 2 * beside, 2 * inside
     seen = min(shape.context or LONGEST, LONGEST)
-    values = beside * shape.hidden + inside * shape.feed_forward + shape.heads * seen
     return (
-        MemoryTerm(
+        term(
             "activations kept for the backward pass",
-            f"{tokens:,} tokens x {shape.layers} layers x ({beside} x {shape.hidden} + {inside} x"
-            f" {shape.feed_forward} + {shape.heads} x {seen}) values x {item} bytes",
-            tokens * shape.layers * values * item,
+            _tokens(tokens),
+            (shape.layers, "{} layers"),
+            added((beside, shape.hidden), (inside, shape.feed_forward), (shape.heads, seen)),
+            of_bytes(item),
         ),
         activations(shape, tokens, item, "activations that a layer works on"),
     )
@@ -142,35 +153,27 @@ def training_activations(
 
 def activations(shape: ModelShape, tokens: int, item: int, what: str) -> MemoryTerm:
     """Count the values alive in a forward pass over `tokens`, as the line `what`."""
-    values = _ALIVE * shape.hidden + _ALIVE_FEED_FORWARD * shape.feed_forward
-    return MemoryTerm(
-        what,
-        f"{tokens:,} tokens x ({_ALIVE} x {shape.hidden} + {_ALIVE_FEED_FORWARD} x"
-        f" {shape.feed_forward}) values x {item} bytes",
-        tokens * values * item,
-    )
+    alive = added((_ALIVE, shape.hidden), (_ALIVE_FEED_FORWARD, shape.feed_forward))
+    return term(what, _tokens(tokens), alive, of_bytes(item))
 
 
 def keys_and_values(
-    shape: ModelShape, tokens: int, item: int, *, copies: int = 1, note: str = ""
+    shape: ModelShape, tokens: Factor, item: int, *, copies: int = 1, note: str = ""
 ) -> MemoryTerm:
     """Count the keys and values of `tokens` in all layers, stored `copies` times."""
-    return MemoryTerm(
-        f"keys and values{note}",
-        f"{tokens:,} tokens x {shape.layers} layers x 2 x {shape.keys} x {item} bytes"
-        + (f" x {copies}" if copies > 1 else ""),
-        tokens * shape.layers * 2 * shape.keys * item * copies,
-    )
+    times = (copies,) if copies > 1 else ()
+    each = (shape.layers, "{} layers"), 2, shape.keys, of_bytes(item)
+    return term(f"keys and values{note}", _tokens(tokens), *each, *times)
+
+
+def _tokens(count: Factor) -> Factor:
+    return count if isinstance(count, tuple) else (count, "{:,} tokens")
 
 
 def vocabulary_logits(shape: ModelShape, tokens: int) -> MemoryTerm:
     """Count logits of the whole vocabulary at the last token of each text in `tokens`."""
-    rows = tokens // _SHORTEST
-    return MemoryTerm(
-        "logits and what is made of them",
-        f"{rows:,} tokens x {shape.vocabulary:,} x 4 bytes x {_LOGITS}",
-        rows * shape.vocabulary * 4 * _LOGITS,
-    )
+    rows, words = _tokens(tokens // _SHORTEST), (shape.vocabulary, "{:,}")
+    return term("logits and what is made of them", rows, words, of_bytes(4), _LOGITS)
 
 
 def inference_memory(

@@ -58,8 +58,8 @@ class ModelShape:
 
     @property
     def item(self) -> int:
-        """Bytes of one weight."""
-        return self.weight_bytes // self.parameters
+        """Bytes of one weight, rounded up where they differ."""
+        return -(-self.weight_bytes // self.parameters)
 
 
 @lru_cache(maxsize=64)

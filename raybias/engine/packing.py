@@ -176,9 +176,9 @@ def longest_first(placed: Sequence[Placed]) -> list[Placed]:
 
 
 def fitting(
-    waiting: Sequence[Placed], *, tokens_per_batch: int, prompt_length: int, full: float = FULL
+    waiting: Sequence[Placed], *, budget: int, prompt_length: int, full: float = FULL
 ) -> int:
-    """Count the sequences, longest first, that fit one batch under the token budget.
+    """Count the sequences, longest first, that fit one batch under a token budget.
 
     At least one, even where it is longer than the budget; none shorter than the share `full`
     of the first.
@@ -188,7 +188,7 @@ def fitting(
         return len(each.sequence.tokens) + prompt_length
 
     widest = width(waiting[0])
-    room = waiting[: max(1, tokens_per_batch // widest)]
+    room = waiting[: max(1, budget // widest)]
     return sum(1 for _ in takewhile(lambda each: width(each) >= full * widest, room))
 
 

@@ -70,8 +70,7 @@ class Coreference(Method):
         """Load the backbone with what writes answers."""
         from raybias.engine.generation.generator import TextGenerator
 
-        writer = TextGenerator(context.backbone(), tokens_per_batch=context.tokens_per_batch)
-        return CoreferencePredictor(writer, self)
+        return CoreferencePredictor(TextGenerator(context.backbone()), self)
 
     def inference_memory(
         self, shape: ModelShape, *, tokens: int, device: str, partitions: int = 1

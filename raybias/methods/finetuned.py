@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -14,6 +15,8 @@ from raybias.methods.tuned import AdamW, EarlyStop, Tuned
 
 if TYPE_CHECKING:
     from raybias.config import Backbone
+    from raybias.engine.adapters.base import ClassifierTrainer
+    from raybias.engine.context import ModelContext
 
 #: Validation batches of one evaluation in the papers' code.
 _PAPER_BATCHES = 51
@@ -75,6 +78,8 @@ class Finetuned(Tuned):
     """By which accuracy runs are kept; `test` (Kohankhaki2024) flatters its accuracies."""
 
     shares_backbone: ClassVar[bool] = False
+    loads_as: ClassVar[str | None] = None
+    """The dtype of loaded weights; None for the backbone's."""
 
     @model_validator(mode="after")
     def _sensible(self) -> Self:
@@ -117,3 +122,14 @@ class Finetuned(Tuned):
 
         check_classifier(backbone, self, text.words)
         self.check_lengths(text)
+
+    @abstractmethod
+    def trainer_type(self) -> type[ClassifierTrainer]:
+        """Import the class that tunes the method's weights."""
+
+    def trainer(self, context: ModelContext) -> ClassifierTrainer:
+        """Load the backbone as a classifier with what tunes it or its adapters."""
+        from raybias.engine.classifier import load_classifier
+
+        classifier = load_classifier(context.spec, self, context.words, context.execution)
+        return self.trainer_type()(classifier, self)

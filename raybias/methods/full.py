@@ -12,7 +12,6 @@ from raybias.registry import method
 
 if TYPE_CHECKING:
     from raybias.engine.adapters.full import FullTrainer
-    from raybias.engine.context import ModelContext
     from raybias.engine.memory import MemoryTerm
     from raybias.engine.model_shape import ModelShape
 
@@ -44,6 +43,7 @@ class Full(Finetuned):
     dropout_after_first_eval: bool = by_profile(paper=False, strict=True)
     """Whether dropout goes on after the first evaluation; lost in Kohankhaki2024's code."""
 
+    loads_as: ClassVar[str | None] = "float32"
     can_shard: ClassVar[bool] = False
     max_pack: ClassVar[int | None] = 1
     work_per_parameter: ClassVar[int] = 6
@@ -53,17 +53,11 @@ class Full(Finetuned):
         """Say whether a step has dropout, after a first evaluation or before."""
         return self.dropout_after_first_eval or not evaluated
 
-    def trainer(self, context: ModelContext) -> FullTrainer:
-        """Load the backbone as a classifier in float32."""
+    def trainer_type(self) -> type[FullTrainer]:
+        """Import the class that tunes whole models."""
         from raybias.engine.adapters.full import FullTrainer
-        from raybias.engine.classifier import load_classifier
 
-        spec = context.spec
-        classifier = load_classifier(
-            spec, self, context.words, device=context.device, dtype="float32"
-        )
-        half = spec.dtype != "float32"
-        return FullTrainer(classifier, self, half=half, tokens_per_batch=context.tokens_per_batch)
+        return FullTrainer
 
     def bytes_per_weight(self, shape: ModelShape) -> int:
         """Return the bytes of one weight, which is float32."""
@@ -75,15 +69,15 @@ class Full(Finetuned):
         """Count the memory of a worker, which tunes one run at a time."""
         from raybias.engine import memory
 
-        copies = memory.TRAINING_COPIES + 1
         # A step is one pass over its batch, which the token budget does not cut.
         longest = min(shape.context or memory.LONGEST, memory.LONGEST)
         step = max(tokens, self.batch_size * longest)
         return (
-            memory.MemoryTerm(
+            memory.weights(
                 "pretrained weights, the run's, gradients, AdamW, best",
-                f"{shape.parameters:,} parameters x 4 bytes x {copies}",
-                shape.parameters * _FLOAT32 * copies,
+                shape.parameters,
+                _FLOAT32,
+                copies=memory.TRAINING_COPIES + 1,
             ),
             *memory.training_activations(shape, step, _FLOAT32, device, frozen=False),
             memory.process(device),
@@ -95,12 +89,12 @@ class Full(Finetuned):
         """Count the memory of a replica, which keeps tuned models beside the backbone."""
         from raybias.engine import memory
 
-        copies = 1 + self.runs_per_replica
         return (
-            memory.MemoryTerm(
+            memory.weights(
                 "weights of the backbone and of tuned models",
-                f"{shape.parameters:,} parameters x 4 bytes x {copies}",
-                shape.parameters * _FLOAT32 * copies,
+                shape.parameters,
+                _FLOAT32,
+                copies=1 + self.runs_per_replica,
             ),
             memory.activations(shape, tokens, _FLOAT32, "activations of the forward pass"),
             memory.keys_and_values(shape, tokens, _FLOAT32),

@@ -78,19 +78,11 @@ class Ia3(LayerAdapter):
         widths = shape.layers * (3 * shape.hidden + shape.feed_forward)
         if self.target != "peft_default":
             widths = shape.linear_widths
+        rescaled = (widths, "up to {:,} inputs and outputs"), memory.of_bytes(4)
         return (
             *memory.training_weights(shape, partitions),
             *memory.training_activations(shape, tokens, shape.item, device),
-            memory.MemoryTerm(
-                "rescaled activations, kept too",
-                f"{tokens:,} tokens x up to {widths:,} inputs and outputs x 4 bytes",
-                tokens * widths * 4,
-            ),
-            memory.MemoryTerm(
-                "vectors, gradients, AdamW, best",
-                f"{pack} x up to {widths:,} inputs and outputs x 4 bytes x"
-                f" {memory.TRAINING_COPIES}",
-                pack * widths * 4 * memory.TRAINING_COPIES,
-            ),
+            memory.term("rescaled activations, kept too", (tokens, "{:,} tokens"), *rescaled),
+            memory.term("vectors, gradients, AdamW, best", pack, *rescaled, memory.TRAINING_COPIES),
             memory.process(device),
         )

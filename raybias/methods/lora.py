@@ -89,21 +89,24 @@ class Lora(LayerAdapter):
         """Count the memory of a worker that tunes `pack` runs together."""
         from raybias.engine import memory
 
-        widths, rank = shape.linear_widths, self.rank
+        widths = shape.linear_widths, "{:,} inputs and outputs"
         return (
             *memory.training_weights(shape, partitions),
             *memory.training_activations(shape, tokens, shape.item, device),
-            memory.MemoryTerm(
+            memory.term(
                 "inputs of the factors, kept too",
-                f"{tokens:,} tokens x {widths:,} inputs and outputs x {_KEPT_BY_FACTORS:g} x 4"
-                " bytes",
-                int(tokens * widths * _KEPT_BY_FACTORS * 4),
+                (tokens, "{:,} tokens"),
+                widths,
+                _KEPT_BY_FACTORS,
+                memory.of_bytes(4),
             ),
-            memory.MemoryTerm(
+            memory.term(
                 "factors, gradients, AdamW, best",
-                f"{pack} x rank {rank} x {widths:,} inputs and outputs x 4 bytes x"
-                f" {memory.TRAINING_COPIES}",
-                pack * rank * widths * 4 * memory.TRAINING_COPIES,
+                pack,
+                (self.rank, "rank {}"),
+                widths,
+                memory.of_bytes(4),
+                memory.TRAINING_COPIES,
             ),
             memory.process(device),
         )

@@ -83,9 +83,7 @@ class PairScore(Method):
         from raybias.engine.scoring.pair_scores import PairScorer, pair_loader
 
         model = context.backbone(pair_loader(context.spec, self.scores))
-        return PairPredictor(
-            PairScorer(model, self.scores, eps=self.eps, tokens_per_batch=context.tokens_per_batch)
-        )
+        return PairPredictor(PairScorer(model, self.scores, eps=self.eps))
 
     def inference_memory(
         self, shape: ModelShape, *, tokens: int, device: str, partitions: int = 1

@@ -221,7 +221,7 @@ class Prompted(Method):
 
         backbone = context.backbone()
         return PromptedPredictor(
-            writer=TextGenerator(backbone, tokens_per_batch=context.tokens_per_batch),
+            writer=TextGenerator(backbone),
             sampling=Sampling.of(backbone.model, temperature=self.temperature),
             method=self,
             words=context.words,

@@ -62,12 +62,7 @@ class SoftPrompt(Tuned):
         from raybias.engine.verbalizer import verbalizer_ids
 
         backbone = context.backbone()
-        scorer = LabelScorer(
-            backbone,
-            verbalizer_ids(backbone.tokenizer, context.words),
-            tokens_per_batch=context.tokens_per_batch,
-            group=context.group,
-        )
+        scorer = LabelScorer(backbone, verbalizer_ids(backbone.tokenizer, context.words))
         return SoftPromptTrainer(scorer, self)
 
     def training_memory(
@@ -76,20 +71,26 @@ class SoftPrompt(Tuned):
         """Count the memory of a worker that tunes `pack` prompts together."""
         from raybias.engine import memory
 
-        item, length = shape.item, self.prompt_length
+        item, length = memory.of_bytes(shape.item), self.prompt_length
         return (
             *memory.training_weights(shape, partitions),
-            *memory.training_activations(shape, tokens, item, device),
-            memory.MemoryTerm(
+            *memory.training_activations(shape, tokens, shape.item, device),
+            memory.term(
                 "keys and values of the prompts",
-                f"{pack} x {length} vectors x {shape.layers} layers x 2 x {shape.keys} x {item}"
-                " bytes",
-                pack * length * shape.layers * 2 * shape.keys * item,
+                pack,
+                (length, "{} vectors"),
+                (shape.layers, "{} layers"),
+                2,
+                shape.keys,
+                item,
             ),
-            memory.MemoryTerm(
+            memory.term(
                 "prompts, gradients, AdamW, best",
-                f"{pack} x {length} x {shape.width} x 4 bytes x {memory.TRAINING_COPIES}",
-                pack * length * shape.width * 4 * memory.TRAINING_COPIES,
+                pack,
+                length,
+                shape.width,
+                memory.of_bytes(4),
+                memory.TRAINING_COPIES,
             ),
             memory.process(device),
         )

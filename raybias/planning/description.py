@@ -67,7 +67,7 @@ def _rewriting(plan: RewritePlan) -> str:
         [
             f"rewrite as {plan.style} with {plan.backbone}, judged by {plan.judge} ({plan.paired}):"
             f" {probes}",
-            f"  {_count(plan.replicas_max, 'replica')}, each {_resources(plan.threads, plan)};"
+            f"  {_count(plan.replicas_max, 'replica')}, each {_resources(plan)};"
             f" {_count(plan.chunks, 'chunk')}, {plan.tokens_per_batch} tokens at a time",
             *_memory(plan),
         ]
@@ -86,7 +86,7 @@ def _tuning(plan: TunePlan) -> str:
     return "\n".join(
         [
             f"tune {plan.backbone} on {plan.training} ({plan.method})",
-            f"  {runs}; {together}; each worker {_resources(plan.cpus, plan)}",
+            f"  {runs}; {together}; each worker {_resources(plan)}",
             f"  {plan.reason}",
             *_memory(plan),
         ]
@@ -102,7 +102,7 @@ def _scoring(plan: ScorePlan) -> str:
     return "\n".join(
         [
             f"score with {plan.backbone} ({plan.method}): {probes}",
-            f"  {replicas}; each {_resources(plan.threads, plan)}{rest}",
+            f"  {replicas}; each {_resources(plan)}{rest}",
             f"  {plan.reason}",
             f"  {_count(plan.shards, 'shard')} of {plan.rows_per_shard} rows or fewer",
             *_memory(plan),
@@ -128,8 +128,8 @@ def _arithmetic(rows: Sequence[tuple[str, str, str]]) -> list[str]:
     return [f"    {line}" for line in table.splitlines()]
 
 
-def _resources(cpus: int, plan: Stage) -> str:
-    text = _count(cpus, "CPU") + (f" and {_count(plan.gpus, 'GPU')}" if plan.gpus else "")
+def _resources(plan: Stage) -> str:
+    text = _count(plan.threads, "CPU") + (f" and {_count(plan.gpus, 'GPU')}" if plan.gpus else "")
     if selector := plan.requests.get("label_selector"):
         text += f" {next(iter(selector.values()))}"
     if plan.pending:

@@ -125,7 +125,6 @@ class LayoutPlanner:
             final_units=final,
             workers=fit.workers,
             pack=min(pack, method.max_pack or pack),
-            cpus=self.cpus,
             **self.stage(fit, load),
         )
 
@@ -152,7 +151,6 @@ class LayoutPlanner:
             method=method.name,
             replicas_min=least,
             replicas_max=most,
-            threads=self.cpus,
             replica_cpus=held,
             data_cpus=self.inventory.cpus - most * held,
             rows_per_shard=rows,
@@ -166,6 +164,7 @@ class LayoutPlanner:
         return {
             "backbone": self.backbone,
             "gpus": self.gpus,
+            "threads": self.cpus,
             "tokens_per_batch": fit.tokens,
             "memory": load.device(fit.tokens, fit.workers, fit.sharded),
             "host": self._host(load, fit.workers, fit.sharded),

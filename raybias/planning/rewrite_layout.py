@@ -8,7 +8,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from raybias.config import Rewriting
-from raybias.engine.memory import MemoryTerm, activations, process, total
+from raybias.engine.memory import (
+    MemoryTerm,
+    activations,
+    added,
+    keys_and_values,
+    of_bytes,
+    process,
+    term,
+    total,
+    weights,
+)
 from raybias.errors import PlanError
 from raybias.planning.inventory import size
 from raybias.planning.layout import LayoutPlanner, Load, halved
@@ -70,7 +80,6 @@ def rewriting_plan(
         judge=options.adequacy.spec().name,
         paired=options.paired,
         replicas_max=replicas,
-        threads=planner.cpus,
         pairs=pairs,
         chunks=chunks,
         **planner.stage(replace(fit, workers=replicas), load),
@@ -87,30 +96,19 @@ def _rewriting_memory(
     shape, judge: of the checkpoint and of what decides on adequacy.
     """
     rows = min(tokens // _SHORTEST_REWRITTEN, 2 * CHUNK_ROWS) * options.candidates
-    held = rows * options.max_length + tokens * options.candidates
+    held = added((rows, options.max_length), (tokens, options.candidates), unit="tokens")
     alive = [activations(each, tokens, each.item, "activations") for each in (shape, judge)]
     return (
-        MemoryTerm(
-            "weights of the checkpoint",
-            f"{shape.parameters:,} parameters x {shape.item} bytes",
-            shape.weight_bytes,
-        ),
-        MemoryTerm(
-            "weights of the judge",
-            f"{judge.parameters:,} parameters x {judge.item} bytes",
-            judge.weight_bytes,
-        ),
-        max(alive, key=lambda term: term.bytes),
-        MemoryTerm(
-            "keys and values, written and read",
-            f"({rows:,} candidates x {options.max_length} + {tokens:,} x {options.candidates})"
-            f" tokens x {shape.layers} layers x 2 x {shape.keys} x {shape.item} bytes",
-            held * shape.layers * 2 * shape.keys * shape.item,
-        ),
-        MemoryTerm(
+        weights("weights of the checkpoint", shape.parameters, shape.item),
+        weights("weights of the judge", judge.parameters, judge.item),
+        max(alive, key=lambda each: each.bytes),
+        keys_and_values(shape, held, shape.item, note=", written and read"),
+        term(
             "logits and what is drawn from",
-            f"{rows:,} candidates x {shape.vocabulary:,} words x 4 bytes x {_DRAWN_FROM}",
-            rows * shape.vocabulary * 4 * _DRAWN_FROM,
+            (rows, "{:,} candidates"),
+            (shape.vocabulary, "{:,} words"),
+            of_bytes(4),
+            _DRAWN_FROM,
         ),
         process(device),
     )

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from raybias.engine.memory import MemoryTerm
+
+if TYPE_CHECKING:
+    from raybias.config import Backbone
+    from raybias.engine.context import ModelContext
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +21,8 @@ class Stage:
     backbone: str
     gpus: int
     """GPUs of one worker or replica."""
+    threads: int
+    """CPUs that one worker or replica computes on."""
     tokens_per_batch: int
     """Token budget of one pass."""
     memory: tuple[MemoryTerm, ...]
@@ -36,6 +42,14 @@ class Stage:
     speed: float | None = None
     """Peak TFLOP/s of one worker's device, where it is known."""
 
+    def context(self, spec: Backbone, words: Sequence[str] = ()) -> ModelContext:
+        """Return what one worker or replica computes with."""
+        from raybias.engine.context import Execution, ModelContext
+
+        device = "cuda" if self.gpus else "cpu"
+        execution = Execution(self.tokens_per_batch, device, self.threads)
+        return ModelContext(spec, tuple(words), execution)
+
 
 @dataclass(frozen=True, kw_only=True)
 class RewritePlan(Stage):
@@ -47,8 +61,6 @@ class RewritePlan(Stage):
     """Whether both sides of a pair are rewritten, or one and the edit is carried over."""
     replicas_max: int
     """Ray Serve replicas, each with the checkpoint and its judge."""
-    threads: int
-    """CPUs and torch threads of one replica."""
     pairs: Mapping[str, int]
     """Pairs of each probe."""
     chunks: int
@@ -79,8 +91,6 @@ class TunePlan(Stage):
     """Ray Train workers; sharing one pack of all seeds where the backbone is sharded."""
     pack: int
     """Most seeds that one worker tunes in one step."""
-    cpus: int
-    """CPUs and torch threads of one worker."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +101,6 @@ class ScorePlan(Stage):
     replicas_min: int
     replicas_max: int
     """Ray Serve replicas; workers of one group where the backbone is sharded."""
-    threads: int
-    """CPUs that one replica computes on."""
     replica_cpus: float
     """CPUs that one replica asks Ray for."""
     data_cpus: float

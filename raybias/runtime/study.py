@@ -258,9 +258,8 @@ class _Work:
                         scorers(
                             self._name(backbone, each.method),
                             each.plan,
-                            spec=backbone,
-                            methods=[other.method for other in waiting],
-                            verbalizer=study.verbalizer,
+                            each.plan.context(backbone, study.verbalizer.words()),
+                            [other.method for other in waiting],
                             out=self.store.uri,
                             meter=meter,
                         )
@@ -286,13 +285,10 @@ class _Work:
 
         study = self.study
         reading = Reading(
-            spec=backbone,
+            context=waiting.plan.context(backbone, study.verbalizer.words()),
             method=waiting.method,
-            words=study.verbalizer.words(),
             out=self.store.uri,
             shards=waiting.todo,
-            threads=waiting.plan.threads,
-            tokens_per_batch=waiting.plan.tokens_per_batch,
             meter=Meter(study=study.name, stage="score", model=backbone.name),
         )
         with self._stage(waiting) as advance:

@@ -123,9 +123,8 @@ def score(store: Store, spec: config.Backbone, plan: ScorePlan, shards: Sequence
     replicas = replica.scorers(
         "raybias-test",
         plan,
-        spec=spec,
-        methods=[methods.SoftPrompt(prompt_length=PROMPT)],
-        verbalizer=config.Verbalizer(),
+        plan.context(spec, config.Verbalizer().words()),
+        [methods.SoftPrompt(prompt_length=PROMPT)],
         out=store.uri,
         meter=meter,
     )

@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import multiprocessing
 
 from raybias.config import Backbone, load_study
-from raybias.engine.context import ModelContext
+from raybias.engine.context import Execution, ModelContext
 from raybias.errors import ModelError
 from raybias.methods import Lora, PairScore, SoftPrompt, ZeroShot
 from raybias.planning.shards import shards_of
@@ -87,7 +87,7 @@ def test_ranks_that_share_a_backbone_answer_as_whole_ones_do(
     readings = [*_readings(tiny_model, tmp_path)]
     for reading in readings:
         store = Store(reading.out)
-        predictors = PredictorCache(ModelContext(reading.spec, LABELS, tokens_per_batch=256), store)
+        predictors = PredictorCache(reading.context, store)
         whole = predictors.of(reading.method)
         for shard in reading.shards:
             items = store.read_table(f"items/{shard.probe}.parquet")
@@ -151,13 +151,10 @@ def _readings(model: Path, out: Path) -> Iterator[Reading]:
         stored = replace(method.output(), folder=method.kind)
         shards = shards_of([run], {probe: len(texts)}, 4, stored)
         yield Reading(
-            spec=spec,
+            context=ModelContext(spec, LABELS, Execution(256)),
             method=method,
-            words=LABELS,
             out=str(out),
             shards=tuple(shards),
-            threads=1,
-            tokens_per_batch=256,
             meter=Meter(study="s", stage="score", model="tiny"),
         )
 
@@ -176,7 +173,7 @@ def _factors(model: Path | str, sharding: Any) -> dict[str, torch.Tensor]:
 
     method = Lora(rank=2, seeds=(1, 2), keep=1, batch_size=4, eval_every=3, max_steps=STEPS)
     spec = Backbone(id=str(model), dtype="float32", bos="prepend")
-    trainer = method.trainer(ModelContext(spec, LABELS, sharding=sharding))
+    trainer = method.trainer(ModelContext(spec, LABELS, Execution(sharding=sharding)))
     rows = tuple((1, 5 + n % 30, 6 + n % 7, *[7] * (n % 5)) for n in range(24))
     tokens = TokenSet(rows=rows, labels=tuple(n % 3 for n in range(24)))
     units = [Trial(f"s{seed}", seed, 0.01, "final", 0.01, 5) for seed in method.seeds]
@@ -202,7 +199,9 @@ def _rank(rank: int, port: int, model: str, half: str, out: str) -> None:
     sharding = Zero3("float32", torch.device("cpu"))
     spec = Backbone(id=half, dtype="float32", bos="prepend")
     with pytest.raises(ModelError, match="its checkpoint lacks") as refused:
-        SoftPrompt(prompt_length=2).trainer(ModelContext(spec, LABELS, sharding=sharding))
+        SoftPrompt(prompt_length=2).trainer(
+            ModelContext(spec, LABELS, Execution(sharding=sharding))
+        )
     (Path(out) / f"{rank}.txt").write_text(str(refused.value))
     found = {"factors": _factors(model, sharding), "counted": _gathered(model, sharding)}
     if rank == 0:
@@ -223,7 +222,7 @@ def _gathered(model: str, sharding: Any) -> dict[Any, float]:
     method = SoftPrompt(
         prompt_length=2, seeds=(1,), keep=1, batch_size=4, eval_every=STEPS, max_steps=STEPS
     )
-    trainer = method.trainer(ModelContext(spec, LABELS, sharding=sharding))
+    trainer = method.trainer(ModelContext(spec, LABELS, Execution(sharding=sharding)))
     parameters = list(trainer.scorer.backbone.model.parameters())
     counted: dict[Any, float] = {
         "weight_bytes": sum(p.ds_numel * 4 for p in parameters),

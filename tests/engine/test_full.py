@@ -43,9 +43,9 @@ def unit(seed: int) -> Trial:
 def tuner(
     kind: str, folder: Path, seeds: tuple[int, ...], method: Full = METHOD, *, budget: int = 4096
 ) -> PackedTuner:
-    classifier = classifiers.load(kind, folder, method)
+    classifier = classifiers.load(kind, folder, method, tokens=budget)
     return PackedTuner(
-        FullTrainer(classifier, method, half=False, tokens_per_batch=budget),
+        FullTrainer(classifier, method),
         method,
         [unit(seed) for seed in seeds],
         train=classifiers.token_set(classifier, 40, seed=5),
@@ -101,7 +101,7 @@ def test_padding_changes_no_logits_of_a_model_that_reads_the_last_position(tmp_p
     classifier = classifiers.load("xlnet", tmp_path, METHOD)
     assert classifier.pads_left
     assert not classifiers.load("gpt2", tmp_path, METHOD).pads_left
-    trainer = FullTrainer(classifier, METHOD, half=False, tokens_per_batch=4096)
+    trainer = FullTrainer(classifier, METHOD)
     rows = [[1, 5, 6, 7], [1, 8], [1, 9, 10, 11, 12, 13, 14]]
     keyed = [Placed(0, 0, each) for each in trainer.prepare(rows)]
     with torch.no_grad():
@@ -110,7 +110,7 @@ def test_padding_changes_no_logits_of_a_model_that_reads_the_last_position(tmp_p
             (alone_L,) = classifier(*classifier.read(stack([each])))
             torch.testing.assert_close(logits_L, alone_L, atol=1e-5, rtol=0)
     with pytest.raises(ModelError, match="padded at the right"):
-        LoraTrainer(classifier, Lora(), tokens_per_batch=4096)
+        LoraTrainer(classifier, Lora())
 
 
 @pytest.mark.parametrize("kind", ["bert", "xlnet"])

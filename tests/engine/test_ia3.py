@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from raybias.engine.adapters.packed_layers import head_modules, target_layers
 from raybias.engine.adapters.schedule import batch_of_step
 from raybias.engine.adapters.tuning import PackedTuner, Trial
-from raybias.engine.context import ModelContext
+from raybias.engine.context import Execution, ModelContext
 from raybias.errors import ModelError
 from raybias.methods import EarlyStop, Ia3
 from raybias.schema import LABELS
@@ -41,7 +41,7 @@ def unit(seed: int) -> Trial:
 def tuner(kind: str, folder: Path, seeds: tuple[int, ...], *, budget: int = 4096) -> PackedTuner:
     path = folder / kind
     spec = classifiers.spec_of(kind, path)
-    trainer = METHOD.trainer(ModelContext(spec, LABELS, tokens_per_batch=budget))
+    trainer = METHOD.trainer(ModelContext(spec, LABELS, Execution(budget)))
     return PackedTuner(
         trainer,
         METHOD,

@@ -39,12 +39,12 @@ def masked(folder: Path) -> object:
 
 def tokens(folder: Path) -> object:
     method = Lora(head="label_tokens")
-    return load_classifier(spec(folder), method, LABELS, device=CPU, dtype="float32")
+    return load_classifier(spec(folder), method, LABELS)
 
 
 def head(folder: Path) -> Classifier:
     method = Full(head="classification")
-    return load_classifier(spec(folder), method, LABELS, device=CPU, dtype="float32")
+    return load_classifier(spec(folder), method, LABELS)
 
 
 def rewriter(folder: Path) -> object:

@@ -42,9 +42,9 @@ def unit(seed: int, rate: float = 1e-3) -> Trial:
 def tuner(
     kind: str, folder: Path, units: list[Trial], method: Lora = METHOD, *, budget: int = 4096
 ) -> PackedTuner:
-    classifier = classifiers.load(kind, folder, method)
+    classifier = classifiers.load(kind, folder, method, tokens=budget)
     return PackedTuner(
-        LoraTrainer(classifier, method, tokens_per_batch=budget),
+        LoraTrainer(classifier, method),
         method,
         units,
         train=classifiers.token_set(classifier, 40, seed=5),

@@ -37,7 +37,7 @@ def test_batches_keep_the_budget_and_every_row(rows: list[list[int]], budget: in
     waiting = longest_first([Placed(7, 0, each) for each in pack(rows, max_tokens=12)])
     read = []
     while waiting:
-        count = fitting(waiting, tokens_per_batch=budget, prompt_length=2)
+        count = fitting(waiting, budget=budget, prompt_length=2)
         batch = stack(waiting[:count])
         height, width = batch.tokens_RT.shape
         assert height == 1 or height * (width + 2) <= budget

@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import backbones
 import numpy as np
 import pytest
 import torch
@@ -124,7 +125,7 @@ def test_decisions_do_not_depend_on_company(kind: str, load: Load) -> None:
     order = np.random.default_rng(0).permutation(len(PAIRS)).tolist()
     twice = [PAIRS[n] for n in [*order, *order[::-1]]]
     for found, places in (
-        (scorer(backbone, kind, tokens_per_batch=24).score(PAIRS), range(len(PAIRS))),
+        (scorer(backbones.with_budget(backbone, 24), kind).score(PAIRS), range(len(PAIRS))),
         (scorer(backbone, kind).score(twice), [*order, *order[::-1]]),
         (_one_by_one(scorer(backbone, kind), PAIRS[:20]), range(20)),
     ):
@@ -173,7 +174,7 @@ def test_common_openings_are_read_once(load: Load) -> None:
 
 
 def test_equal_scores_tie_however_rows_are_cut(load: Load) -> None:
-    own = PairScorer(load("gpt2"), ("shared",), tokens_per_batch=200)
+    own = PairScorer(backbones.with_budget(load("gpt2"), 200), ("shared",))
     sentences = [f"{a} w9" for a, _ in PAIRS]
     pairs = [(text, f"{text.removesuffix('w9')}w{n % 80}") for n, text in enumerate(sentences, 10)]
     assert all(pair.preference is None for pair in own.score(pairs)["shared"])

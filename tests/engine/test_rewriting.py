@@ -12,6 +12,7 @@ import torch
 import transformers
 
 from raybias.config import Adequacy, Rewriting
+from raybias.engine.context import Execution
 from raybias.engine.rewriting.adequacy import AdequacyModel
 from raybias.engine.rewriting.rewriter import INSTRUCTIONS, Rewriter, check_rewriter
 from raybias.errors import ConfigError, ModelError
@@ -40,7 +41,7 @@ def options(t5: Path, judge: Path, **change: object) -> Rewriting:
 
 
 def test_neither_batch_nor_order_nor_company_changes_a_rewriting(t5: Path, judge: Path) -> None:
-    whole = Rewriter(options(t5, judge), style="formal", tokens_per_batch=10_000)
+    whole = Rewriter(options(t5, judge), Execution(10_000), style="formal")
     found = whole(TEXTS, KEYS)
     assert sum(map(bool, found)) > 6
     for text, made in zip(TEXTS, found, strict=True):
@@ -49,7 +50,7 @@ def test_neither_batch_nor_order_nor_company_changes_a_rewriting(t5: Path, judge
         assert all(score >= 0.3 for score in scores)
         assert text.strip() not in [each for each, _ in made]
         assert len({each for each, _ in made}) == len(made) <= 5
-    one = Rewriter(options(t5, judge), style="formal", tokens_per_batch=1)
+    one = Rewriter(options(t5, judge), Execution(1), style="formal")
     again = [one([text], [key])[0] for text, key in zip(TEXTS[::-1], KEYS[::-1], strict=True)]
     for a, b in zip(found, again[::-1], strict=True):
         assert [text for text, _ in a] == [text for text, _ in b]
@@ -87,7 +88,7 @@ def test_a_draw_is_the_textbooks(t5: Path, judge: Path) -> None:
 
 
 def test_a_judge_of_labels_gives_the_models_own_probability(judge: Path) -> None:
-    model = AdequacyModel(Adequacy(model=str(judge)), tokens_per_batch=40)
+    model = AdequacyModel(Adequacy(model=str(judge)), Execution(40))
     pairs = [(TEXTS[n], TEXTS[-n]) for n in range(1, 12)]
     tokenizer = transformers.AutoTokenizer.from_pretrained(judge)
     plain = transformers.AutoModelForSequenceClassification.from_pretrained(judge).eval()

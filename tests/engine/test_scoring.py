@@ -37,7 +37,7 @@ def test_logits_are_the_models_own(kind: str, backbone: Callable[[str], LoadedBa
     expected_NL = torch.stack(
         [own_logits(model, row, prompts_SPD[s]) for row, s in zip(rows, prompt_of_row, strict=True)]
     )
-    scorer = LabelScorer(model, LABEL_IDS, tokens_per_batch=100)
+    scorer = LabelScorer(backbones.with_budget(model, 100), LABEL_IDS)
     found_NL = scorer.score(rows, prompts_SPD=prompts_SPD, prompt_of_row=prompt_of_row)
     torch.testing.assert_close(found_NL, expected_NL, atol=2e-5, rtol=2e-5)
     assert scorer.reader.packs == (kind != "bloom")
@@ -51,7 +51,7 @@ def test_neither_order_nor_batch_changes_a_label(
     model = backbone(kind)
     rows = backbones.token_rows(60, seed=2)
     scored = {
-        budget: LabelScorer(model, LABEL_IDS, tokens_per_batch=budget).score(rows)
+        budget: LabelScorer(backbones.with_budget(model, budget), LABEL_IDS).score(rows)
         for budget in (16, 224, 4096)
     }
     backwards = LabelScorer(model, LABEL_IDS).score(rows[::-1]).flip(0)
@@ -82,7 +82,7 @@ def test_exhausted_memory_halves_the_batch_and_goes_on(
 ) -> None:
     model = backbone("opt")
     rows = backbones.token_rows(160, seed=4)
-    scorer = LabelScorer(model, LABEL_IDS, tokens_per_batch=4096)
+    scorer = LabelScorer(model, LABEL_IDS)
     expected_NL = scorer.score(rows)
     real = type(scorer.reader).logits
 

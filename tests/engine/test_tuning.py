@@ -55,7 +55,7 @@ def tuner(
     model: LoadedBackbone, which: list[Trial], method: SoftPrompt = METHOD, *, budget: int = 4096
 ) -> PackedTuner:
     return PackedTuner(
-        SoftPromptTrainer(LabelScorer(model, LABEL_IDS, tokens_per_batch=budget), method),
+        SoftPromptTrainer(LabelScorer(backbones.with_budget(model, budget), LABEL_IDS), method),
         method,
         which,
         train=backbones.token_set(40, seed=5),

@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from raybias.config import Backbone
-from raybias.engine.context import ModelContext
+from raybias.engine.context import Execution, ModelContext
 from raybias.engine.generation.sampling import Sampler, Sampling
 from raybias.methods import ChainOfThought, FewShot, Prompted, SoftPrompt, ZeroShot
 from raybias.methods.prediction import Labelling
@@ -32,7 +32,7 @@ METHODS = {
 
 def predictor(folder: Path, method: Prompted, *, budget: int = 4096) -> PromptedPredictor:
     spec = Backbone(id=str(folder), dtype="float32", bos="prepend")
-    return method.predictor(ModelContext(spec, LABELS, tokens_per_batch=budget), Store(str(folder)))
+    return method.predictor(ModelContext(spec, LABELS, Execution(budget)), Store(str(folder)))
 
 
 def ask(

@@ -106,9 +106,9 @@ def _rows(count: int) -> list[list[int]]:
 
 def _tune(spec: Backbone, method: Any, count: int) -> None:
     from raybias.engine.adapters.base import TrainingBatch
-    from raybias.engine.context import ModelContext
+    from raybias.engine.context import Execution, ModelContext
 
-    trainer = method.trainer(ModelContext(spec, LABELS, tokens_per_batch=TOKENS))
+    trainer = method.trainer(ModelContext(spec, LABELS, Execution(TOKENS)))
     shares = [
         TrainingBatch(
             trainer.init_weights(seed), _rows(count), [n % 3 for n in range(count)], seed, 1, True
@@ -120,17 +120,17 @@ def _tune(spec: Backbone, method: Any, count: int) -> None:
 
 def _read(spec: Backbone, method: Any, count: int) -> None:
     from raybias.engine.backbone import load_backbone
-    from raybias.engine.context import ModelContext
+    from raybias.engine.context import Execution, ModelContext
     from raybias.engine.generation.generator import TextGenerator
     from raybias.engine.generation.sampling import Sampling
 
     if isinstance(method, Tuned):
-        trainer = method.trainer(ModelContext(spec, LABELS, tokens_per_batch=TOKENS))
+        trainer = method.trainer(ModelContext(spec, LABELS, Execution(TOKENS)))
         weights = [trainer.init_weights(seed) for seed in range(RUNS)]
         trainer.logits(weights, [trainer.prepare(_rows(count))] * RUNS)
         return
-    backbone = load_backbone(spec)
-    generator = TextGenerator(backbone, tokens_per_batch=TOKENS)
+    backbone = load_backbone(spec, Execution(TOKENS))
+    generator = TextGenerator(backbone)
     sampling = Sampling.of(backbone.model, temperature=0)
     rows = [*_rows(count), *(row[::-1] for row in _rows(count))]
     keys = [(n,) for n in range(len(rows))]

@@ -10,7 +10,6 @@ import pytest
 from transformers import T5Config
 
 from raybias.config import Study, parse_study
-from raybias.engine.context import ModelContext
 from raybias.engine.memory import total
 from raybias.engine.rewriting.rewriter import Rewriter
 from raybias.errors import ConfigError, DataError, ModelError, PlanError
@@ -132,7 +131,7 @@ def test_chunks_are_files_that_equal_the_pairs_rewritten_at_once(
     items, store = prepared.data.items, Store(tmp_path)
     originals = in_style(chosen, "formal", items)["mine"]
     work = StyleRewriting(style="formal", options=options, paired=stage.paired, seed=0)
-    context = ModelContext(options.spec(), (), tokens_per_batch=stage.tokens_per_batch)
+    context = stage.context(options.spec())
     predictor = work.predictor(context, store)
     chunks = chunks_of("formal", stage.pairs)
     assert [chunk.file for chunk in chunks] == [

@@ -11,6 +11,7 @@ import transformers
 from raybias.config import Backbone
 from raybias.engine.adapters.tuning import TokenSet
 from raybias.engine.backbone import LoadedBackbone, load_backbone
+from raybias.engine.context import Execution
 from raybias.schema import LABELS
 from support.words import word_tokenizer
 
@@ -71,6 +72,11 @@ def load(kind: str, folder: Path, *, dtype: str = "float32") -> LoadedBackbone:
     """A random backbone of `kind`, through the code that loads real ones."""
     spec = Backbone(id=str(save(kind, folder / kind)), dtype=dtype, bos="prepend")
     return load_backbone(spec)
+
+
+def with_budget(backbone: LoadedBackbone, tokens: int) -> LoadedBackbone:
+    """The same backbone, read so many tokens at a time."""
+    return LoadedBackbone(backbone.encoder, backbone.model, Execution(tokens))
 
 
 def sentences(count: int, *, seed: int, longest: int = 12) -> list[str]:

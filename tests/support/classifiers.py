@@ -10,6 +10,7 @@ import transformers
 from raybias.config import Backbone
 from raybias.engine.adapters.tuning import PackedTuner, TokenSet, TrialResult
 from raybias.engine.classifier import Classifier, load_classifier
+from raybias.engine.context import Execution
 from raybias.methods import Finetuned
 from raybias.schema import LABELS
 from support import backbones
@@ -48,10 +49,10 @@ def save(kind: str, folder: Path) -> Path:
     return folder
 
 
-def load(kind: str, folder: Path, method: Finetuned) -> Classifier:
+def load(kind: str, folder: Path, method: Finetuned, *, tokens: int = 4096) -> Classifier:
     """A random classifier of `kind`, through the code that loads real ones."""
     spec = spec_of(kind, folder / kind)
-    return load_classifier(spec, method, LABELS, device=torch.device("cpu"), dtype="float32")
+    return load_classifier(spec, method, LABELS, Execution(tokens))
 
 
 def spec_of(kind: str, path: Path) -> Backbone:

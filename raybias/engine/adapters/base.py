@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from raybias.engine.backbone import TextEncoder
-from raybias.engine.batching import Batcher, Collective
+from raybias.engine.batching import Batcher
 from raybias.engine.classifier import Classifier
 from raybias.engine.packing import Batch, PackedSequence, Placed, pack
 from raybias.schema import LABELS
@@ -50,6 +50,10 @@ class TrainingBatch:
     dropout: bool
 
 
+#: The runs' batches of a step; None in evaluation, which has no dropout.
+Training = Sequence[TrainingBatch] | None
+
+
 class AdapterTrainer(ABC):
     """Compute gradients and label logits of one kind of adapter on one backbone.
 
@@ -74,18 +78,13 @@ class AdapterTrainer(ABC):
         """Return the weights that a run begins with, keyed by its seed."""
 
     @abstractmethod
-    def forward(
-        self,
-        batch: Batch,
-        stacked: Mapping[str, Tensor],
-        training: Sequence[TrainingBatch] | None = None,
-    ) -> Tensor:
+    def forward(self, batch: Batch, stacked: Weights, training: Training = None) -> Tensor:
         """Compute the label logits [N, L] of a batch's rows, in the order of `batch.rows`.
 
         Parameters
         ----------
         stacked: the weights of all runs by name, [S, ...] each.
-        training: the runs' batches where dropout may fall; None in evaluation.
+        training: what dropout may fall on.
         """
 
     @abstractmethod
@@ -159,30 +158,12 @@ class AdapterTrainer(ABC):
 
 
 class ClassifierTrainer(AdapterTrainer):
-    """Compute gradients and label logits of a classifier's adapters or weights.
+    """Compute gradients and label logits of a classifier's adapters or weights."""
 
-    Parameters
-    ----------
-    tokens_per_batch: token budget of one forward pass.
-    group: the ranks that share a sharded backbone.
-    """
-
-    def __init__(
-        self,
-        classifier: Classifier,
-        method: Finetuned,
-        *,
-        tokens_per_batch: int,
-        group: Collective | None = None,
-    ) -> None:
+    def __init__(self, classifier: Classifier, method: Finetuned) -> None:
         self.classifier, self.method = classifier, method
         self.encoder, self.device = classifier.encoder, classifier.device
-        self.batcher = Batcher(
-            where=classifier.encoder.spec.id,
-            device=classifier.device,
-            tokens_per_batch=tokens_per_batch,
-            group=group,
-        )
+        self.batcher = classifier.execution.batcher(self.encoder.spec.id)
 
     def label_metadata(self) -> dict[str, Any]:
         """Return the label tokens, where labels are read from tokens."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,35 +18,23 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from raybias.engine.adapters import files
-from raybias.engine.adapters.base import ClassifierTrainer, TrainingBatch, Weights
-from raybias.engine.classifier import Classifier, initial_head
+from raybias.engine.adapters.base import ClassifierTrainer, Training, TrainingBatch, Weights
+from raybias.engine.classifier import initial_head
 from raybias.engine.packing import Batch, PackedSequence, Placed, stack
 from raybias.schema import LABELS
 from raybias.seeding import key
 from raybias.storage import Store
 
-if TYPE_CHECKING:
-    from raybias.methods import Full
-
 
 class FullTrainer(ClassifierTrainer):
     """Tune whole models; the weights of a run are all the model's, float32.
 
-    Parameters
-    ----------
-    classifier: loaded in float32.
-    half: compute in bfloat16 where autocast allows it; weights stay float32.
-    tokens_per_batch: token budget of an evaluation's forward pass. A training step is one
-        pass over its batch, padded as a textbook has it, since dropout falls on it.
+    A backbone in half precision computes in bfloat16 where autocast allows it. The token budget is
+    that of an evaluation's forward pass; a training step is one pass over its batch, padded as a
+    textbook has it, since dropout falls on it.
     """
 
     max_packed = 1
-
-    def __init__(
-        self, classifier: Classifier, method: Full, *, half: bool, tokens_per_batch: int
-    ) -> None:
-        super().__init__(classifier, method, tokens_per_batch=tokens_per_batch)
-        self.half = half
 
     def init_weights(self, seed: int) -> dict[str, Tensor]:
         """Return the pretrained weights, with a head keyed by the seed."""
@@ -73,15 +61,11 @@ class FullTrainer(ClassifierTrainer):
             for each, rows in zip(weights, sequences, strict=True)
         ]
 
-    def forward(
-        self,
-        batch: Batch,
-        stacked: Mapping[str, Tensor],
-        training: Sequence[TrainingBatch] | None = None,
-    ) -> Tensor:
+    def forward(self, batch: Batch, stacked: Weights, training: Training = None) -> Tensor:
         """Compute the label logits [R, L] of a batch's rows, all of the one run `stacked`."""
         named = {f"model.{name}": tensor for name, tensor in stacked.items()}
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.half):
+        half = self.encoder.spec.dtype in ("bfloat16", "float16")
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=half):
             logits_RL: Tensor = functional_call(
                 self.classifier, named, self.classifier.read(batch), tie_weights=True
             )

@@ -9,14 +9,14 @@ Shapes: R rows, T tokens, I and O layer widths, K rank.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from raybias.engine.adapters.base import TrainingBatch
+from raybias.engine.adapters.base import Training, TrainingBatch, Weights
 from raybias.engine.adapters.packed_layers import (
     Masks,
     PackedLayer,
@@ -97,12 +97,7 @@ class LoraTrainer(PackedLayerTrainer):
             weights[f"{path}.lora_B"] = torch.zeros(outer, self.method.rank, device=self.device)
         return weights | initial_head(self.classifier, seed)
 
-    def forward(
-        self,
-        batch: Batch,
-        stacked: Mapping[str, Tensor],
-        training: Sequence[TrainingBatch] | None = None,
-    ) -> Tensor:
+    def forward(self, batch: Batch, stacked: Weights, training: Training = None) -> Tensor:
         """Compute the label logits [R, L] of a batch's rows, with dropout in training."""
         self.adapters.masks = None if training is None else self._masks(training, batch)
         return super().forward(batch, stacked, training)

@@ -20,9 +20,8 @@ from torch import Tensor
 
 from raybias.config import Backbone
 from raybias.engine.adapters import files
-from raybias.engine.adapters.base import ClassifierTrainer, TrainingBatch, Weights
+from raybias.engine.adapters.base import ClassifierTrainer, Training, Weights
 from raybias.engine.backbone import empty_model
-from raybias.engine.batching import Collective
 from raybias.engine.classifier import Classifier
 from raybias.engine.packing import Batch
 from raybias.errors import ModelError
@@ -114,15 +113,8 @@ class PackedLayerTrainer(ClassifierTrainer):
     pads_left: ClassVar[bool] = True
     """Whether rows may be padded at the left."""
 
-    def __init__(
-        self,
-        classifier: Classifier,
-        method: LayerAdapter,
-        *,
-        tokens_per_batch: int,
-        group: Collective | None = None,
-    ) -> None:
-        super().__init__(classifier, method, tokens_per_batch=tokens_per_batch, group=group)
+    def __init__(self, classifier: Classifier, method: LayerAdapter) -> None:
+        super().__init__(classifier, method)
         if classifier.pads_left and not self.pads_left:
             raise ModelError(
                 f"{method.kind} needs rows padded at the right",
@@ -150,12 +142,7 @@ class PackedLayerTrainer(ClassifierTrainer):
     def peft_config(self, **options: Any) -> Any:
         """Build PEFT's configuration of the adapter; `options` are what all kinds have."""
 
-    def forward(
-        self,
-        batch: Batch,
-        stacked: Mapping[str, Tensor],
-        training: Sequence[TrainingBatch] | None = None,
-    ) -> Tensor:
+    def forward(self, batch: Batch, stacked: Weights, training: Training = None) -> Tensor:
         """Compute the label logits [R, L] of a batch's rows."""
         self.adapters.run_R = torch.tensor(batch.adapters, device=self.device)
         self.adapters.stacked = stacked

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from raybias.config import Backbone
 from raybias.engine.adapters import files
-from raybias.engine.adapters.base import AdapterTrainer, TrainingBatch, Weights
+from raybias.engine.adapters.base import AdapterTrainer, Training, Weights
 from raybias.engine.packing import Batch, PackedSequence
 from raybias.engine.scoring.label_scorer import LabelScorer
 from raybias.errors import ModelError
@@ -57,12 +57,7 @@ class SoftPromptTrainer(AdapterTrainer):
         """Pack rows as prefix trees."""
         return self.scorer.pack(rows)
 
-    def forward(
-        self,
-        batch: Batch,
-        stacked: Mapping[str, Tensor],
-        training: Sequence[TrainingBatch] | None = None,
-    ) -> Tensor:
+    def forward(self, batch: Batch, stacked: Weights, training: Training = None) -> Tensor:
         """Compute the label logits [N, L] of a batch's rows behind their runs' prompts."""
         return self.scorer.reader.logits(batch, self._start_D + stacked["delta"])
 

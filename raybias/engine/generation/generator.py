@@ -21,7 +21,6 @@ from torch import Tensor
 
 from raybias import seeding
 from raybias.engine.backbone import LoadedBackbone
-from raybias.engine.batching import Batcher
 from raybias.engine.generation.decoding import (
     PackedRows,
     PlainRows,
@@ -92,17 +91,13 @@ class _DecodeRequest:
 class TextGenerator:
     """Generate text after prompts with one backbone.
 
-    Parameters
-    ----------
-    tokens_per_batch: token budget of the forward pass over the prompts; the keys and values
-        of what they have in common, and of new tokens, come on top.
+    Its token budget is that of the forward pass over the prompts; the keys and values of what they
+    have in common, and of new tokens, come on top.
     """
 
-    def __init__(self, backbone: LoadedBackbone, *, tokens_per_batch: int = 4096) -> None:
+    def __init__(self, backbone: LoadedBackbone) -> None:
         self.backbone = backbone
-        self.batcher = Batcher(
-            where=backbone.spec.id, device=backbone.device, tokens_per_batch=tokens_per_batch
-        )
+        self.batcher = backbone.batcher()
         self.prefix = PrefixCache(backbone)
         self.packs = reads_packed(backbone)
         self._cache: BufferCache | None = None

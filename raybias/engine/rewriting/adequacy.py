@@ -16,7 +16,7 @@ from torch import Tensor
 
 from raybias.config import Adequacy
 from raybias.engine.backbone import check_lengths, empty_model, load_pretrained, load_tokenizer
-from raybias.engine.batching import Batcher
+from raybias.engine.context import ON_CPU, Execution
 from raybias.engine.model_shape import ModelShape, shape_of
 from raybias.engine.packing import Batch, Placed, pack
 from raybias.errors import ModelError
@@ -38,13 +38,7 @@ class AdequacyModel:
     threshold: the least score of an adequate rewriting.
     """
 
-    def __init__(
-        self,
-        options: Adequacy,
-        *,
-        device: str | torch.device = "cpu",
-        tokens_per_batch: int = 4096,
-    ) -> None:
+    def __init__(self, options: Adequacy, execution: Execution = ON_CPU) -> None:
         """Load the judge that `options` names.
 
         Raises
@@ -58,10 +52,8 @@ class AdequacyModel:
         self._name, self._context = spec.id, encoder.context
         self._tokenizer: PreTrainedTokenizerBase = encoder.tokenizer
         self._pad = self._tokenizer.pad_token_id or 0
-        self._model = _load(options).to(device)
-        self._batcher = Batcher(
-            where=spec.id, device=torch.device(device), tokens_per_batch=tokens_per_batch
-        )
+        self._model = _load(options, execution)
+        self._batcher = execution.batcher(spec.id)
         self._compare = self._label if options.kind == "classifier" else self._cosine
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
@@ -145,11 +137,12 @@ def check_adequacy(options: Adequacy) -> ModelShape:
     return shape_of(model, spec)
 
 
-def _load(options: Adequacy) -> PreTrainedModel:
+def _load(options: Adequacy, execution: Execution) -> PreTrainedModel:
     judges = options.kind == "classifier"
     model, _ = load_pretrained(
         _kind(options),
         options.spec(),
+        execution,
         dtype=options.dtype,
         is_new=lambda model, name: not judges and name.startswith(_UNREAD),
         cure="give a checkpoint tuned as a classifier, or set kind: embedding"
@@ -157,7 +150,6 @@ def _load(options: Adequacy) -> PreTrainedModel:
         else "give a whole encoder",
     )
     _check_labels(model.config, options)
-    model.requires_grad_(False).eval()
     return model
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from raybias.config import Rewriting
 from raybias.engine.backbone import empty_model, load_pretrained, load_tokenizer
-from raybias.engine.batching import Batcher
+from raybias.engine.context import ON_CPU, Execution
 from raybias.engine.generation.sampling import Sampler, Sampling
 from raybias.engine.model_shape import ModelShape, shape_of
 from raybias.engine.packing import Batch, Placed, pack
@@ -44,8 +44,7 @@ class Rewriter:
     Parameters
     ----------
     style: which of INSTRUCTIONS stands before a sentence where `options` names none.
-    tokens_per_batch: tokens of the sentences, and of what is judged, that are read at once;
-        memory that runs out halves it.
+    execution: its token budget is that of the sentences, and of what is judged.
 
     Raises
     ------
@@ -54,30 +53,19 @@ class Rewriter:
         not a sequence-to-sequence model with an end token.
     """
 
-    def __init__(
-        self,
-        options: Rewriting,
-        *,
-        style: str,
-        device: str | torch.device = "cpu",
-        tokens_per_batch: int = 512,
-    ) -> None:
+    def __init__(self, options: Rewriting, execution: Execution = ON_CPU, *, style: str) -> None:
         from transformers import AutoModelForSeq2SeqLM
 
         self.options = options
         self.instruction = _instruction(options, style)
         spec = options.spec()
         self._tokenizer = load_tokenizer(spec).tokenizer
-        model, _ = load_pretrained(AutoModelForSeq2SeqLM, spec, dtype=options.dtype)
-        self._model: Any = model.requires_grad_(False).eval().to(device)
+        model, _ = load_pretrained(AutoModelForSeq2SeqLM, spec, execution, dtype=options.dtype)
+        self._model: Any = model
         self._sampler = Sampler(_sampling(options))
         self._generation = _generation(self._model, self._tokenizer, options)
-        self.adequacy = AdequacyModel(
-            options.adequacy, device=device, tokens_per_batch=tokens_per_batch
-        )
-        self._batcher = Batcher(
-            where=spec.id, device=torch.device(device), tokens_per_batch=tokens_per_batch
-        )
+        self.adequacy = AdequacyModel(options.adequacy, execution)
+        self._batcher = execution.batcher(spec.id)
 
     def __call__(
         self, texts: Sequence[str], keys: Sequence[tuple[str | int, ...]]

@@ -112,20 +112,11 @@ class TokenReader:
 
 
 class TokenScorer:
-    """Score the tokens of rows with one causal model.
+    """Score the tokens of rows with one causal model."""
 
-    Parameters
-    ----------
-    tokens_per_batch: token budget of one forward pass; running out of memory halves it.
-    """
-
-    def __init__(self, backbone: LoadedBackbone, *, tokens_per_batch: int = 4096) -> None:
-        self.backbone = backbone
+    def __init__(self, backbone: LoadedBackbone) -> None:
         self.reader = make_token_reader(backbone)
-        budget = tokens_per_batch if self.reader.head is not None else min(tokens_per_batch, CHUNK)
-        self.batcher = Batcher(
-            where=backbone.spec.id, device=backbone.device, tokens_per_batch=budget
-        )
+        self.batcher = backbone.batcher(most=None if self.reader.head is not None else CHUNK)
 
     def log_probs(self, rows: Sequence[Row]) -> list[Values]:
         """Compute the natural log-probabilities [length - 1] of each row's tokens after its first.
@@ -161,8 +152,7 @@ def _sample(reader: TokenReader) -> Tensor:
     """Read the log-probabilities of a few rows that share tokens."""
     token = sample_tokens(reader.backbone.model, 11)
     rows = [(*token[:6],), (*token[:3], *token[6:9]), (token[0], *token[8:])]
-    where, device = reader.backbone.spec.id, reader.backbone.device
-    batcher = Batcher(where=where, device=device, tokens_per_batch=MAX_TOKENS)
+    batcher = reader.backbone.batcher(most=MAX_TOKENS)
     return torch.from_numpy(np.concatenate(_read(reader, batcher, rows)))
 
 

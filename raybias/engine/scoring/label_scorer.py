@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from raybias.engine.backbone import LoadedBackbone
-from raybias.engine.batching import Batcher, Collective
 from raybias.engine.packing import PackedSequence, Row, pack
 from raybias.engine.scoring.label_logits import make_reader
 
@@ -24,26 +23,12 @@ class LabelScorer:
     Parameters
     ----------
     label_ids: the verbalizer's token ids, in label order.
-    tokens_per_batch: token budget of one forward pass, prompt vectors counted.
-    group: the ranks that share a sharded backbone.
     """
 
-    def __init__(
-        self,
-        backbone: LoadedBackbone,
-        label_ids: Sequence[int],
-        *,
-        tokens_per_batch: int = 4096,
-        group: Collective | None = None,
-    ) -> None:
+    def __init__(self, backbone: LoadedBackbone, label_ids: Sequence[int]) -> None:
         self.backbone = backbone
         self.label_ids = tuple(label_ids)
-        self.batcher = Batcher(
-            where=backbone.spec.id,
-            device=backbone.device,
-            tokens_per_batch=tokens_per_batch,
-            group=group,
-        )
+        self.batcher = backbone.batcher()
         self.reader = make_reader(backbone, label_ids)
 
     def pack(self, rows: Sequence[Row]) -> list[PackedSequence]:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from raybias.config import Backbone
 from raybias.engine.backbone import LoadedBackbone, TextEncoder, load_pretrained, load_tokenizer
-from raybias.engine.batching import Batcher
+from raybias.engine.context import ON_CPU, Execution
 from raybias.engine.packing import Batch, PackedSequence, Placed, Row
 from raybias.engine.scoring.causal_logprobs import log_probs_of
 from raybias.engine.self_check import fastest
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-def load_masked(spec: Backbone, *, device: str | torch.device = "cpu") -> LoadedBackbone:
+def load_masked(spec: Backbone, execution: Execution = ON_CPU) -> LoadedBackbone:
     """Load, freeze and place a masked language model.
 
     Its context is what its positions hold: RoBERTa's begin behind the padding token's id.
@@ -48,13 +48,11 @@ def load_masked(spec: Backbone, *, device: str | torch.device = "cpu") -> Loaded
     model, _ = load_pretrained(
         AutoModelForMaskedLM,
         spec,
-        dtype=spec.dtype,
+        execution,
         cure="use a checkpoint that was saved with its masked-language-model head",
     )
-    model.requires_grad_(False).eval()
-    place = torch.device(device)
-    model.to(place)
-    return LoadedBackbone(replace(encoder, context=_context(encoder, model)), model, place)
+    execution.begin(model)
+    return LoadedBackbone(replace(encoder, context=_context(encoder, model)), model, execution)
 
 
 def check_tokenizer(encoder: TextEncoder) -> None:
@@ -82,20 +80,13 @@ def check_tokenizer(encoder: TextEncoder) -> None:
 
 
 class MaskedScorer:
-    """Score masked tokens with one masked language model.
+    """Score masked tokens with one masked language model."""
 
-    Parameters
-    ----------
-    tokens_per_batch: token budget of one forward pass; running out of memory halves it.
-    """
-
-    def __init__(self, backbone: LoadedBackbone, *, tokens_per_batch: int = 4096) -> None:
+    def __init__(self, backbone: LoadedBackbone) -> None:
         self.backbone = backbone
         self.mask = int(backbone.tokenizer.mask_token_id)
         self.head_alone = _reads_places(backbone)
-        self.batcher = Batcher(
-            where=backbone.spec.id, device=backbone.device, tokens_per_batch=tokens_per_batch
-        )
+        self.batcher = backbone.batcher()
 
     def log_probs(self, requests: Sequence[tuple[Row, int]]) -> NDArray[np.float32]:
         """Compute the natural log-probability of a row's token at a place, with the mask there.

@@ -58,7 +58,6 @@ class PairScorer:
     ----------
     backbone: of `pair_loader`.
     eps: log-likelihoods of `sum` at most this far apart are a tie.
-    tokens_per_batch: token budget of one forward pass; running out of memory halves it.
 
     Raises
     ------
@@ -67,19 +66,14 @@ class PairScorer:
     """
 
     def __init__(
-        self,
-        backbone: LoadedBackbone,
-        scores: Sequence[str],
-        *,
-        eps: float = 0.0,
-        tokens_per_batch: int = 4096,
+        self, backbone: LoadedBackbone, scores: Sequence[str], *, eps: float = 0.0
     ) -> None:
         check_scores(backbone.spec, scores)
         self.backbone = backbone
         self.scores = tuple(scores)
         self.eps = eps
         kind = MaskedPairs if is_encoder(backbone.spec) else CausalPairs
-        self.pairs: CausalPairs | MaskedPairs = kind(backbone, tokens_per_batch)
+        self.pairs: CausalPairs | MaskedPairs = kind(backbone)
 
     def score(
         self, pairs: Sequence[Pair], *, names: Sequence[str] | None = None
@@ -112,9 +106,9 @@ class PairScorer:
 class CausalPairs:
     """Pairs under a causal model."""
 
-    def __init__(self, backbone: LoadedBackbone, tokens_per_batch: int) -> None:
+    def __init__(self, backbone: LoadedBackbone) -> None:
         self.backbone = backbone
-        self.scorer = TokenScorer(backbone, tokens_per_batch=tokens_per_batch)
+        self.scorer = TokenScorer(backbone)
         self.begin = backbone.prompt_token_id
 
     def score(
@@ -157,9 +151,9 @@ class CausalPairs:
 class MaskedPairs:
     """Pairs under a masked language model."""
 
-    def __init__(self, backbone: LoadedBackbone, tokens_per_batch: int) -> None:
+    def __init__(self, backbone: LoadedBackbone) -> None:
         self.backbone = backbone
-        self.scorer = MaskedScorer(backbone, tokens_per_batch=tokens_per_batch)
+        self.scorer = MaskedScorer(backbone)
 
     def score(
         self, pairs: Sequence[Pair], scores: Sequence[str], names: Sequence[str]

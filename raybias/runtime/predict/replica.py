@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from ray import serve
 from ray.serve.config import AutoscalingConfig
 
-from raybias.config import Backbone, Method, Verbalizer
+from raybias.config import Method
 from raybias.errors import WorkFailed
 from raybias.planning.stage_plans import RewritePlan, ScorePlan
 from raybias.runtime.metrics import Meter
@@ -57,39 +57,19 @@ class Scorer:
 
     Parameters
     ----------
-    spec: the model's checkpoint.
     methods: whose shards may come; of `share_weights`.
-    words: the label words.
     out: URI of the study's OUT, which holds the runs' adapters or prompts.
-    threads: CPUs to compute on.
-    gpu: whether to compute on the replica's GPU.
-    tokens_per_batch: token budget of one forward pass.
     meter: counts rows and tokens.
     """
 
     def __init__(
-        self,
-        *,
-        spec: Backbone,
-        methods: Sequence[Served],
-        words: tuple[str, ...],
-        out: str,
-        threads: int,
-        gpu: bool,
-        tokens_per_batch: int,
-        meter: Meter,
+        self, context: ModelContext, methods: Sequence[Served], out: str, meter: Meter
     ) -> None:
-        import torch
-
-        from raybias.engine.context import ModelContext
         from raybias.runtime.predict.predictor_cache import PredictorCache
 
-        torch.set_num_threads(threads)
-        self.store = Store(out)
-        device = "cuda" if gpu else "cpu"
-        context = ModelContext(spec, words, device=device, tokens_per_batch=tokens_per_batch)
-        self.predictors = PredictorCache(context, self.store)
-        self.spec, self.methods = spec, {method.name: method for method in methods}
+        self.store, self.spec = Store(out), context.spec
+        self.predictors = PredictorCache(context.here(), self.store)
+        self.methods = {method.name: method for method in methods}
         self.predictors.of(methods[0])  # A replica is ready when its backbone is loaded.
         self.meter, self.busy = meter, meter.watched()
         # A request that its caller gives up while it waits here is never computed.
@@ -179,10 +159,9 @@ def delete_left(prefix: str) -> None:
 def scorers(
     name: str,
     plan: ScorePlan | RewritePlan,
-    *,
-    spec: Backbone,
+    context: ModelContext,
     methods: Sequence[Served],
-    verbalizer: Verbalizer,
+    *,
     out: str,
     meter: Meter,
 ) -> Iterator[str]:
@@ -205,16 +184,7 @@ def scorers(
         # The whole work waits from the start, so scaling up need not wait for a trend.
         scaling={"upscale_delay_s": 1, "downscale_delay_s": 30},
     )
-    app = deployment(scorer_of(methods)).bind(
-        spec=spec,
-        methods=tuple(methods),
-        words=verbalizer.words(),
-        out=out,
-        threads=plan.threads,
-        gpu=plan.gpus > 0,
-        tokens_per_batch=plan.tokens_per_batch,
-        meter=meter,
-    )
+    app = deployment(scorer_of(methods)).bind(context, tuple(methods), out, meter)
     serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
     try:
         deploy(app, name)

@@ -60,13 +60,7 @@ class StyleRewriting:
         """
         from raybias.engine.rewriting.rewriter import Rewriter
 
-        rewriter = Rewriter(
-            self.options,
-            style=self.style,
-            device=context.device,
-            tokens_per_batch=context.tokens_per_batch,
-        )
-        return PairRewriter(self, rewriter)
+        return PairRewriter(self, Rewriter(self.options, context.execution, style=self.style))
 
 
 @dataclass(frozen=True)
@@ -147,13 +141,12 @@ def _rewrite(
     replicas = scorers(
         f"{app}-{plan.style}",
         plan,
-        spec=options.spec(),
-        methods=[
+        plan.context(options.spec()),
+        [
             StyleRewriting(
                 style=plan.style, options=options, paired=plan.paired, seed=study.styles.seed
             )
         ],
-        verbalizer=study.verbalizer,
         out=store.uri,
         meter=meter,
     )

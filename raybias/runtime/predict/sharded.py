@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import torch
 
-from raybias.config import Backbone, Method
+from raybias.config import Method
 from raybias.errors import RaybiasError
 from raybias.methods.prediction import Shard
 from raybias.planning.shards import missing
@@ -29,18 +29,17 @@ from raybias.storage import Store
 if TYPE_CHECKING:
     from ray.util.queue import Queue
 
+    from raybias.engine.context import ModelContext
+
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
     """The work of all ranks."""
 
-    spec: Backbone
+    context: ModelContext
     method: Method
-    words: tuple[str, ...]
     out: str
     shards: tuple[Shard, ...]
-    threads: int
-    tokens_per_batch: int
     meter: Meter
 
 
@@ -89,8 +88,9 @@ def score_together(
     )
     # By reference, so that Ray Train's controller need not import torch to read it.
     config = {"work": ray.put(reading), "progress": progress}
+    title = f"score with {reading.context.spec.name}"
     try:
-        with collecting(progress, reports), translating_errors(f"score with {reading.spec.name}"):
+        with collecting(progress, reports), translating_errors(title):
             group.run(work, config, store)
     finally:
         progress.shutdown(force=True)
@@ -107,7 +107,6 @@ def work(config: Mapping[str, Any]) -> None:
 
     progress: Queue = config["progress"]
     reading: Reading = ray.get(config["work"])
-    torch.set_num_threads(reading.threads)
     for report in read_mine(reading, get_device()):
         if isinstance(report, Done):
             reading.meter.add("raybias_rows_total", report.rows)
@@ -121,20 +120,12 @@ def read_mine(reading: Reading, device: torch.device) -> Iterator[Done | Raybias
     All ranks of the process group must call it. Yields what was done as files are committed, and
     at the end the error, if any, that stopped this rank.
     """
-    from raybias.engine.context import ModelContext
     from raybias.runtime.zero3 import ShardedInference
 
-    store, sharing = Store(reading.out), ShardedInference(reading.spec.dtype, device)
+    store, sharing = Store(reading.out), ShardedInference(reading.context.spec.dtype, device)
     # Loading waits for all ranks, so they all look before any of them writes.
     waiting = missing(store, reading.shards, reading.method.output())
-    context = ModelContext(
-        reading.spec,
-        reading.words,
-        device=device,
-        tokens_per_batch=reading.tokens_per_batch,
-        sharding=sharing,
-    )
-    predictor = reading.method.predictor(context, store)
+    predictor = reading.method.predictor(reading.context.here(device, sharing), store)
 
     @cache
     def items(probe: str) -> pa.Table:

@@ -28,6 +28,7 @@ from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from scipy.special import softmax
 
 from raybias.config import Backbone, Method, Study
+from raybias.engine.context import Execution, ModelContext
 from raybias.errors import ConfigError, OutputError, WorkFailed
 from raybias.planning.resolve import check_models
 from raybias.runtime.metrics import Meter
@@ -215,16 +216,11 @@ def _scorer(
         shutdown_s=args.limits.timeout_s,
         max_queued=args.limits.max_queued,
     )
-    return deployment(scorer_of([method])).bind(
-        spec=backbone,
-        methods=(method,),
-        words=study.verbalizer.words(),
-        out=Store(args.out).uri,
-        threads=resources.cpus_per_worker,
-        gpu=args.gpus > 0,
-        tokens_per_batch=resources.tokens_per_batch,
-        meter=Meter(study=study.name, stage="serve", model=backbone.name),
-    )
+    meter = Meter(study=study.name, stage="serve", model=backbone.name)
+    device = "cuda" if args.gpus else "cpu"
+    execution = Execution(resources.tokens_per_batch, device, resources.cpus_per_worker)
+    context = ModelContext(backbone, study.verbalizer.words(), execution)
+    return deployment(scorer_of([method])).bind(context, (method,), Store(args.out).uri, meter)
 
 
 def read_token(file: str | None) -> str:

@@ -183,23 +183,20 @@ class TuningJob:
         name = f"{'.'.join(parts)}-{self.fingerprint[:8]}"
         progress = open_queue()
         job = WorkerTask(
-            backbone=self.backbone,
+            context=self.plan.context(self.backbone, self.words),
             dataset=self.training.name,
             method=self.method,
-            words=self.words,
             trials=trials,
             out=self.store.uri,
             folder=f"train/{name}",
             fingerprint=self.fingerprint,
-            threads=self.plan.cpus,
-            tokens_per_batch=self.plan.tokens_per_batch,
             sharded=self.plan.sharded,
             meter=self.meter,
         )
         group = WorkerGroup(
             name=name,
             workers=self.plan.workers if self.plan.sharded else min(self.plan.workers, len(trials)),
-            cpus=self.plan.cpus,
+            cpus=self.plan.threads,
             gpus=self.plan.gpus,
             requests=self.plan.requests,
             pending=self.plan.pending,

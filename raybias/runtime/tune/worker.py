@@ -20,7 +20,6 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 
-from raybias.config import Backbone
 from raybias.engine.adapters.tuning import Evaluation, PackedTuner, TokenSet, Trial, TrialResult
 from raybias.engine.context import ModelContext
 from raybias.errors import RaybiasError
@@ -43,11 +42,9 @@ _EVALUATIONS = 6
 class WorkerTask:
     """The task that every rank receives."""
 
-    backbone: Backbone
+    context: ModelContext
     dataset: str
     method: Tuned
-    words: tuple[str, ...]
-    """Verbalizer words in label order."""
     trials: tuple[Trial, ...]
     """All trials of the stage, finished ones too: their places decide the packs."""
     out: str
@@ -56,8 +53,6 @@ class WorkerTask:
     """Where Ray Train keeps this stage's checkpoints in it."""
     fingerprint: str
     """Hash of all that decides a trial's result except what differs between trials."""
-    threads: int
-    tokens_per_batch: int
     sharded: bool
     meter: Meter
 
@@ -88,7 +83,6 @@ def work(config: dict[str, Any]) -> None:
 
     progress: Queue = config["progress"]
     job, tokens = ray.get(config["work"])
-    torch.set_num_threads(job.threads)
     context = ray.train.get_context()
     rank = context.get_world_rank()
     device = get_device()
@@ -167,15 +161,8 @@ class WorkerPack:
         if job.sharded:
             from raybias.runtime.zero3 import Zero3
 
-            sharding = Zero3(job.backbone.dtype, device)
-        context = ModelContext(
-            job.backbone,
-            job.words,
-            device=device,
-            tokens_per_batch=job.tokens_per_batch,
-            sharding=sharding,
-        )
-        self.trainer = job.method.trainer(context)
+            sharding = Zero3(job.context.spec.dtype, device)
+        self.trainer = job.method.trainer(job.context.here(device, sharding))
         self.tuner = PackedTuner(
             self.trainer,
             job.method,
@@ -292,7 +279,7 @@ class WorkerPack:
         at = result.kept
         return {
             "run_id": result.trial.run_id,
-            "model": self.job.backbone.name,
+            "model": self.job.context.spec.name,
             "method": self.job.method.name,
             "dataset": self.job.dataset,
             "seed": result.trial.seed,
