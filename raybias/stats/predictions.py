@@ -83,9 +83,9 @@ def join_pieces(
     ------
     DataError: as `read_predictions`; `where` names the files.
     """
-    texts = {name: _TYPES[name] for name in columns}
+    types = pl.Schema({name: _TYPES[name] for name in columns})
     parts = (piece.select(columns) for piece in pieces(files, columns=columns))
-    predictions = pl.concat(parts).cast(texts)
+    predictions = pl.concat(parts).cast(types)
     keys = (*schema.KEYS, "run_id", "item_id")
     repeated = predictions.filter(pl.struct(keys).is_duplicated()).head(1)
     if repeated.height:

@@ -202,11 +202,15 @@ def word_variances(
 
 
 def word_values(words: pl.DataFrame, share: Share) -> pl.DataFrame:
-    """Compute a share for each word on each template: keys, attribute, group, template, word, value.
+    """Compute a share for each word on each template.
 
     Parameters
     ----------
     words: as `word_variances`.
+
+    Returns
+    -------
+    The keys, attribute, group, template, word and value.
     """
     texts = words.cast(dict.fromkeys((*_GROUP, "template_id", "term"), pl.String))
     return (
