@@ -6,6 +6,7 @@ package loads neither torch nor Ray.
 
 from raybias.api import (
     check_data,
+    compare,
     corpus_counts,
     data_sets,
     demo,
@@ -58,6 +59,7 @@ __all__ = [
     "WorkFailed",
     "ZeroShot",
     "check_data",
+    "compare",
     "corpus_counts",
     "data_sets",
     "demo",

@@ -30,10 +30,12 @@ if TYPE_CHECKING:
     import polars as pl
 
     from raybias.planning.description import StudyPlan
+    from raybias.report import Comparison
     from raybias.runtime.serve.security_audit import Finding
 
 __all__ = [
     "check_data",
+    "compare",
     "corpus_counts",
     "data_sets",
     "demo",
@@ -221,6 +223,43 @@ def gaps(
     if out is not None:
         found.write(Store(out))
     return found.tables["gaps"]
+
+
+def compare(
+    base: str | Path | Sequence[str | Path],
+    candidate: str | Path | Sequence[str | Path],
+    *,
+    base_is: Mapping[str, str] | None = None,
+    candidate_is: Mapping[str, str] | None = None,
+    margin: float | None = None,
+    out: str | Path | None = None,
+) -> Comparison:
+    """Compare a candidate with its base: is any gap worse, better, or equivalent?
+
+    Of model, method and training set, what is one in each arm is what is compared; by the rest,
+    by probe, style and sentence, and by seed where both have the same seeds, arms are matched.
+
+    Parameters
+    ----------
+    base, candidate: an OUT, or prediction files and folders as `gaps` takes.
+    base_is, candidate_is: which of an arm's predictions are meant, by model, method, dataset,
+        probe or style, so that two arms of one OUT can be compared.
+    margin: the largest change of a gap that does not matter; 0.02 by default.
+    out: folder or URI for compare.csv, compare.md, compare.json and compare.html.
+
+    Raises
+    ------
+    DataError: a file is missing or malformed, or one arm lacks a probe, classifier or sentence of
+        the other.
+    ConfigError: studies with other profiles, templates, label words or rules.
+    """
+    from raybias import report
+
+    arms = [[arm] if isinstance(arm, str | Path) else arm for arm in (base, candidate)]
+    found = report.compare(*arms, base_is=base_is, candidate_is=candidate_is, margin=margin)
+    if out is not None:
+        found.write(Store(out))
+    return found
 
 
 def pairs(

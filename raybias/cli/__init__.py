@@ -15,6 +15,7 @@ import typer
 
 from raybias.cli import (
     annotate,
+    compare,
     corpus,
     data,
     demo,
@@ -46,6 +47,7 @@ app.command()(plan.plan)
 app.command()(demo.demo)
 app.command()(doctor.doctor)
 app.command()(gaps.gaps)
+app.command()(compare.compare)
 app.command()(pairs.pairs)
 app.command()(report.report)
 app.command()(corpus.corpus)

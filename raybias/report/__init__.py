@@ -1,5 +1,6 @@
 """From tables to people: tables, figures and one page, from an OUT folder's files alone."""
 
+from raybias.report.compare import Comparison, compare
 from raybias.report.findings import calibration, headline
 from raybias.report.from_files import gaps_of_files, pairs_of_files
 from raybias.report.load_results import add_corpus, restated
@@ -16,8 +17,10 @@ from raybias.report.tables import (
 from raybias.study_record import read_record as load_record
 
 __all__ = [
+    "Comparison",
     "add_corpus",
     "calibration",
+    "compare",
     "gap_table",
     "gaps_of_files",
     "headline",

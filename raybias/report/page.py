@@ -99,6 +99,11 @@ def write_pair_page(store: Store, tables: Mapping[str, pl.DataFrame], rules: Pai
 
 
 def _write_page(store: Store, context: Mapping[str, Any]) -> None:
+    store.write_text("report.html", rendered("report.html.j2", context))
+
+
+def rendered(template: str, context: Mapping[str, Any]) -> str:
+    """Fill a template of this folder; every text is escaped, and a missing one is an error."""
     environment = Environment(
         loader=PackageLoader("raybias.report", "."),
         autoescape=True,
@@ -107,7 +112,7 @@ def _write_page(store: Store, context: Mapping[str, Any]) -> None:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    store.write_text("report.html", environment.get_template("report.html.j2").render(context))
+    return environment.get_template(template).render(context)
 
 
 def _in_study_order(tables: Mapping[str, pl.DataFrame], study: Study) -> dict[str, pl.DataFrame]:

@@ -74,14 +74,18 @@ def read_predictions(paths: Sequence[str | Path]) -> pl.DataFrame:
     return join_pieces(sources(paths), where=", ".join(map(str, paths)))
 
 
-def join_pieces(files: Sequence[Source], *, where: str) -> pl.DataFrame:
-    """Read all files into one table (schema.PREDICTIONS).
+def join_pieces(
+    files: Sequence[Source], *, where: str, columns: Sequence[str] = tuple(_TYPES)
+) -> pl.DataFrame:
+    """Read all files into one table: the columns of schema.PREDICTIONS that are asked for.
 
     Raises
     ------
     DataError: as `read_predictions`; `where` names the files.
     """
-    predictions = pl.concat(list(pieces(files, columns=list(_TYPES)))).cast(_TYPES)
+    types = pl.Schema({name: _TYPES[name] for name in columns})
+    parts = (piece.select(columns) for piece in pieces(files, columns=columns))
+    predictions = pl.concat(parts).cast(types)
     keys = (*schema.KEYS, "run_id", "item_id")
     repeated = predictions.filter(pl.struct(keys).is_duplicated()).head(1)
     if repeated.height:

@@ -43,6 +43,7 @@ QUESTIONS: Final[Mapping[Scope, str]] = {
 }
 
 _TABLE: Final = (*schema.KEYS, "attribute")
+_GROUP: Final = (*_TABLE, "group")
 _FACETS: Final[Facets] = ("run", "template")
 #: Columns of `scope_rows`.
 ESTIMATES: Final = pl.Schema(
@@ -193,32 +194,57 @@ def word_variances(
     -------
     By the keys, attribute and rate; only where some group has two words or more.
     """
+    return {
+        (*keys, rate): found
+        for rate, share in shares(metrics).items()
+        for keys, found in pooled_words(word_values(words, share)).items()
+    }
+
+
+def word_values(words: pl.DataFrame, share: Share) -> pl.DataFrame:
+    """Compute a share for each word on each template.
+
+    Parameters
+    ----------
+    words: as `word_variances`.
+
+    Returns
+    -------
+    The keys, attribute, group, template, word and value.
+    """
+    texts = words.cast(dict.fromkeys((*_GROUP, "template_id", "term"), pl.String))
+    return (
+        texts.group_by(*_GROUP, template=pl.col("template_id"), word=pl.col("term"))
+        .agg(*counted(share))
+        .filter(pl.col("n_items") > 0)
+        .with_columns(value=pl.col("hits") / pl.col("n_items"))
+    )
+
+
+def pooled_words(values: pl.DataFrame) -> dict[tuple[str, ...], WordVariance]:
+    """Pool the variance of words over the groups of each classifier and attribute.
+
+    Parameters
+    ----------
+    values: as of `word_values`.
+    """
+    several = values.filter(
+        pl.col("word").n_unique().over(_GROUP) > 1, pl.col("template").n_unique().over(_GROUP) > 1
+    )
+    sizes = values.group_by(_GROUP).agg(words=pl.col("word").n_unique().cast(pl.Int64))
+    sums = symmetric_sums(several, _GROUP, ("template", "word")).unnest("components")
+    joined = sizes.join(sums, on=_GROUP, how="left", nulls_equal=True).sort(_GROUP)
     found = {}
-    by = [*_TABLE, "group"]
-    texts = words.cast(dict.fromkeys((*by, "template_id", "term"), pl.String))
-    for rate, share in shares(metrics).items():
-        values = (
-            texts.group_by(*by, template=pl.col("template_id"), word=pl.col("term"))
-            .agg(*counted(share))
-            .filter(pl.col("n_items") > 0)
-            .with_columns(value=pl.col("hits") / pl.col("n_items"))
-        )
-        several = values.filter(
-            pl.col("word").n_unique().over(by) > 1, pl.col("template").n_unique().over(by) > 1
-        )
-        sizes = values.group_by(by).agg(words=pl.col("word").n_unique().cast(pl.Int64))
-        sums = symmetric_sums(several, by, ("template", "word")).unnest("components")
-        joined = sizes.join(sums, on=by, how="left", nulls_equal=True).sort(by)
-        for keys, part in joined.group_by(_TABLE, maintain_order=True):
-            freedom = pl.col("words") - 1
-            known = part.filter(pl.col("word").is_not_null())
-            if known.height:
-                pooled = known.select((pl.col("word") * freedom).sum() / freedom.sum()).item()
-                found[(*map(str, keys), rate)] = WordVariance(
-                    max(0.0, pooled),
-                    known.select(freedom.sum()).item(),
-                    dict(part.select("group", "words").iter_rows()),
-                )
+    for keys, part in joined.group_by(_TABLE, maintain_order=True):
+        freedom = pl.col("words") - 1
+        known = part.filter(pl.col("word").is_not_null())
+        if known.height:
+            pooled = known.select((pl.col("word") * freedom).sum() / freedom.sum()).item()
+            found[tuple(map(str, keys))] = WordVariance(
+                max(0.0, pooled),
+                known.select(freedom.sum()).item(),
+                dict(part.select("group", "words").iter_rows()),
+            )
     return found
 
 

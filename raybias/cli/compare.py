@@ -1,0 +1,93 @@
+"""`raybias compare`: what a candidate does to the gaps of its base, and a gate for CI."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+#: Exit codes of --gate.
+_CODES: Final = {"worse": 3, "cannot tell": 4}
+_CHOICE = "KEY=VALUE,..."
+
+
+def compare(
+    base: Annotated[
+        str,
+        typer.Argument(help="An OUT, or a file or folder of predictions as `raybias gaps` takes."),
+    ],
+    candidate: Annotated[str, typer.Argument(help="Likewise; may be the same OUT.")],
+    *,
+    base_is: Annotated[
+        str | None,
+        typer.Option(
+            "--base",
+            metavar=_CHOICE,
+            help="Which of BASE is meant, by model, method, dataset, probe or style, such as "
+            "model=opt-125m,method=lora.",
+        ),
+    ] = None,
+    candidate_is: Annotated[
+        str | None,
+        typer.Option("--candidate", metavar=_CHOICE, help="Which of CANDIDATE is meant."),
+    ] = None,
+    gate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="margin=0.02",
+            help="Exit with 3 where a gap is worse and with 4 where that cannot be told; a gap "
+            "that changed by less than the margin is equivalent.",
+        ),
+    ] = None,
+    out: Annotated[
+        str | None,
+        typer.Option(help="Folder or URI for compare.csv, compare.md, compare.json, compare.html."),
+    ] = None,
+) -> None:
+    """Compare a candidate with its base: is any gap worse, better, or equivalent?
+
+    Of model, method and training set, what is one in each arm is what is compared; by the rest, by
+    probe, style and sentence, and by seed where both have the same seeds, arms are matched.
+    """
+    from raybias import api, stats
+    from raybias.cli.options import printed_warnings
+    from raybias.storage import Store
+
+    with printed_warnings(stats.StatisticsWarning):
+        found = api.compare(
+            base,
+            candidate,
+            base_is=_choice("--base", base_is),
+            candidate_is=_choice("--candidate", candidate_is),
+            margin=None if gate is None else _margin(gate),
+            out=out,
+        )
+    print(found)
+    if out is not None:
+        print(f"\ncompare.csv, compare.md, compare.json and compare.html are in {Store(out).uri}")
+    if gate is not None:
+        raise typer.Exit(_CODES.get(found.verdict, 0))
+
+
+def _choice(option: str, text: str | None) -> dict[str, str]:
+    from raybias.errors import ConfigError
+
+    chosen = {}
+    for part in text.split(",") if text else ():
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not (key and equals and value):
+            raise ConfigError(f"{option} {text!r} is not {_CHOICE}", cure="such as model=opt-125m")
+        chosen[key] = value
+    return chosen
+
+
+def _margin(text: str) -> float:
+    from raybias.errors import ConfigError
+
+    name, _, number = text.partition("=")
+    try:
+        if name.strip() == "margin":
+            return float(number)
+    except ValueError:
+        pass
+    raise ConfigError(f"--gate {text!r} is not margin=NUMBER", cure="such as margin=0.02")

@@ -1,0 +1,267 @@
+"""Compare two arms from their files: a candidate with its base, or two arms of one study."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+
+from raybias.config import Study
+from raybias.errors import ConfigError
+from raybias.report import wording
+from raybias.report.rules import out_of, rules_of_files
+from raybias.report.summary_tables import SummaryTable, table
+from raybias.report.tables import markdown
+from raybias.stats.compare import compare_arms
+from raybias.stats.compare_arms import Matched, matched, read_arm
+from raybias.stats.compare_gaps import VERDICTS, Verdict, overall
+from raybias.stats.scopes import QUESTIONS
+from raybias.storage import Store
+from raybias.study_record import Record, read_record
+
+#: The largest change of a gap that does not matter, where neither gate nor study says.
+MARGIN: Final = 0.02
+_DID: Final[Mapping[str, str]] = {
+    "worse": "grew",
+    "cannot tell": "cannot be told",
+    "better": "shrank",
+    "equivalent": "changed by less than",
+}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a candidate does to the gaps of its base."""
+
+    base: str
+    candidate: str
+    changes: pl.DataFrame
+    """A row per gap (`stats.compare.CHANGES`)."""
+    answers: pl.DataFrame
+    """A row per attribute (`stats.compare.ANSWERS`)."""
+    margin: float
+    level: float
+    notes: tuple[str, ...]
+    """What the numbers cover, and what to know before one relies on them."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """Return worse, cannot tell, better or equivalent: the gravest that a gap has."""
+        return overall(self.changes["verdict"].to_list())
+
+    @property
+    def headline(self) -> str:
+        """Return the verdict in a sentence, with the number of gaps of each."""
+        found = dict(self.changes["verdict"].value_counts().iter_rows())
+        parts = [f"{found[name]} {_DID[name]}" for name in VERDICTS if name in found]
+        if "equivalent" in found:
+            parts[-1] += f" {self.margin:g}"
+        gaps = wording.counted(self.changes.height, "gap")
+        return f"{self.verdict.capitalize()}: of {gaps}, {wording.listed(parts)}."
+
+    @property
+    def tables(self) -> list[SummaryTable]:
+        """Return the changes and the answers for people, gaps that did not stay first."""
+        place = {name: index for index, name in enumerate(VERDICTS)}
+        order = pl.col("verdict").replace_strict(place, return_dtype=pl.Int64)
+        changes = self.changes.sort(order, maintain_order=True)
+        keys = [key for key in ("model", "method", "dataset", "style", "probe")
+                if changes[key].n_unique() > 1]  # fmt: skip
+        shown = {key: key for key in (*keys, "attribute")}
+        percent = f"{100 * self.level:g}%"
+        return [
+            table(
+                f"Changes of gaps, with bands that hold {percent} of the time for all at once",
+                changes,
+                {
+                    **shown,
+                    "group": "group",
+                    "rate": "rate",
+                    "base": lambda row: wording.signed(row["base"]),
+                    "candidate": lambda row: wording.signed(row["candidate"]),
+                    "change": lambda row: wording.signed(row["change"]),
+                    "band": lambda row: wording.span(row["low"], row["high"]),
+                    "flips up, down": lambda row: f"{row['flips_up']}, {row['flips_down']}",
+                    "p of flips": lambda row: wording.probability(row["p_flips"]),
+                    "verdict": "verdict",
+                    "what would tell": "needs",
+                },
+            ),
+            table(
+                "Answers that differ",
+                self.answers,
+                {
+                    **shown,
+                    "answers of a run": lambda row: f"{row['answers']:,}",
+                    "between the arms": lambda row: wording.percent(row["between"]),
+                    "between two runs of one": lambda row: wording.percent(row["within"]),
+                    f"excess and its {percent} interval": lambda row: " ".join(
+                        (wording.signed(row["excess"]), wording.span(row["low"], row["high"]))
+                    ).strip(),
+                    "p of even spread over groups": lambda row: wording.probability(row["p_even"]),
+                },
+            ),
+        ]
+
+    def markdown(self) -> str:
+        """Return the comparison for a pull request; equivalent gaps are folded."""
+        changes, answers = self.tables
+        place = changes.headers.index("verdict")
+        still = tuple(row for row in changes.rows if row[place] == "equivalent")
+        moved = tuple(row for row in changes.rows if row[place] != "equivalent")
+        parts = [f"## raybias: {self.candidate} against {self.base}", f"**{self.headline}**"]
+        if moved:
+            parts.append(_markdown(SummaryTable(changes.title, changes.headers, moved)))
+        if still:
+            folded = _markdown(SummaryTable(changes.title, changes.headers, still))
+            summary = f"{wording.counted(len(still), 'equivalent gap')}"
+            parts.append(f"<details><summary>{summary}</summary>\n\n{folded}\n</details>")
+        parts += [_markdown(answers), "\n".join(f"- {note}" for note in self.notes)]
+        return "\n\n".join(parts) + "\n"
+
+    def write(self, store: Store) -> None:
+        """Write compare.csv, compare.md, compare.json and compare.html."""
+        # Imported here: the drawing library would slow every other use.
+        from raybias.report.compare_page import page
+
+        content = {
+            "base": self.base,
+            "candidate": self.candidate,
+            "verdict": self.verdict,
+            "margin": self.margin,
+            "level": self.level,
+            "notes": self.notes,
+            "changes": self.changes.to_dicts(),
+            "answers": self.answers.to_dicts(),
+        }
+        text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
+        store.write_text("compare.csv", self.changes.write_csv())
+        store.write_text("compare.md", self.markdown())
+        store.write_text("compare.json", text + "\n")
+        store.write_text("compare.html", page(self))
+
+    def __str__(self) -> str:
+        notes = "\n".join(self.notes)
+        return "\n\n".join([*map(str, self.tables), notes, self.headline])
+
+    def _repr_html_(self) -> str:
+        return f"<p><b>{escape(self.headline)}</b></p>{self.changes._repr_html_()}"
+
+
+def _markdown(one: SummaryTable) -> str:
+    # Titles stand above, since Markdown has no captions.
+    frame = pl.DataFrame(one.rows, dict.fromkeys(one.headers, pl.String), orient="row")
+    return f"{one.title}:\n\n{markdown(frame)}"
+
+
+def compare(
+    base: Sequence[str | Path],
+    candidate: Sequence[str | Path],
+    *,
+    base_is: Mapping[str, str] | None = None,
+    candidate_is: Mapping[str, str] | None = None,
+    margin: float | None = None,
+) -> Comparison:
+    """Compare the predictions of two arms; see `raybias.compare`."""
+    paths = [[str(path) for path in arm] for arm in (base, candidate)]
+    rules = rules_of_files([*paths[0], *paths[1]])
+    chosen = [dict(given or {}) for given in (base_is, candidate_is)]
+    read = [read_arm(*each) for each in zip(paths, chosen, strict=True)]
+    _check_studies(*paths, probes=read[0]["probe"].unique().to_list())
+    arms = list(matched(*read))
+    within = MARGIN if margin is None else margin
+    if not 0 < within < 1:
+        raise ConfigError(f"the margin {within:g} is not between 0 and 1", cure="such as 0.02")
+    changes, answers = compare_arms(arms, rules, margin=within)
+    one, other = (_named(*each) for each in zip(paths, chosen, strict=True))
+    notes = tuple(_notes(arms, changes, answers, within, rules.statistics.level))
+    return Comparison(one, other, changes, answers, within, rules.statistics.level, notes)
+
+
+def _named(paths: Sequence[str], chosen: Mapping[str, str]) -> str:
+    what = ", ".join(f"{key} {value}" for key, value in chosen.items())
+    return " ".join([*paths, f"({what})"] if what else paths)
+
+
+def _check_studies(base: Sequence[str], candidate: Sequence[str], *, probes: Sequence[str]) -> None:
+    """Refuse arms of studies that read other templates or label words, or have other profiles."""
+    for one in filter(None, map(out_of, base)):
+        for other in filter(None, map(out_of, candidate)):
+            common = _alike(read_record(Store(one)), read_record(Store(other)), probes)
+            for what, here, there in common:
+                if here != there:
+                    raise ConfigError(
+                        f"{what} is {here!r} in {one} and {there!r} in {other}, so a change would "
+                        "not be the candidate's alone",
+                        cure="compare studies that differ in their models or methods only",
+                    )
+
+
+def _alike(
+    one: Record, other: Record, probes: Sequence[str]
+) -> Iterator[tuple[str, object, object]]:
+    """Yield what two studies must have in common, and its value in each."""
+    yield "the profile", one.study.profile, other.study.profile
+    words, others = (study.verbalizer.model_dump() for study in (one.study, other.study))
+    yield "the choice of label words", words, others
+    for probe in sorted(probes):
+        key = f"probe {probe}"
+        if key in one.data and key in other.data:
+            yield f"the content of {key}", one.data[key], other.data[key]
+    first, second = _prompts(one.study), _prompts(other.study)
+    for name in sorted({*first} & {*second}):
+        yield f"the {name}", first[name], second[name]
+
+
+def _prompts(study: Study) -> dict[str, object]:
+    """Return what methods let a model read around a sentence, by its name in messages."""
+    return {
+        f"{field} of {method.name}": getattr(method, field)
+        for method in study.methods
+        for field in ("template", "label_words")
+        if hasattr(method, field)
+    }
+
+
+def _notes(
+    arms: Sequence[Matched],
+    changes: pl.DataFrame,
+    answers: pl.DataFrame,
+    margin: float,
+    level: float,
+) -> Iterator[str]:
+    for scope in changes["scope"].unique().sort():
+        if scope in QUESTIONS:
+            yield f"Intervals cover {scope}: of a change they ask, {QUESTIONS[scope]}"
+    yield (
+        f"A gap is worse where it moved away from 0 and better where it moved towards it, by bands "
+        f"that are wrong anywhere in {1 - level:.0%} of comparisons; it is equivalent where the "
+        f"{2 * level - 1:.0%} interval of its change lies within {margin:g}."
+    )
+    yield from dict.fromkeys(map(_about_runs, arms))
+    for row in answers.filter("masked").iter_rows(named=True):
+        yield (
+            f"Masked flips: {row['between']:.1%} of the answers on {row['attribute']} "
+            f"{row['probe']} differ between the arms and {row['within']:.1%} between two runs of "
+            "one, though no gap changed."
+        )
+    yield (
+        "Flips count sentences on which the rate's event became more or less frequent; their "
+        "p (McNemar, exact) takes sentences as independent, which those of one template are not."
+    )
+
+
+def _about_runs(arms: Matched) -> str:
+    counts = [arm["run_id"].n_unique() for arm in (arms.base, arms.candidate)]
+    if arms.paired and counts[0] == 1:
+        return "Each arm has one run: this says nothing of other seeds."
+    if arms.paired:
+        return f"The {counts[0]} runs of both arms are matched by seed or name."
+    runs = f"{wording.counted(counts[0], 'run')} of the base and {counts[1]} of the candidate"
+    more = "" if min(counts) > 1 else ", and one run cannot show a change for better or worse"
+    return f"{runs} are not matched, since their seeds differ: the noise of both counts{more}."

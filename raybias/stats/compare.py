@@ -1,0 +1,96 @@
+"""Compare two arms: what their gaps and answers do, as two tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import polars as pl
+
+from raybias import schema
+from raybias.stats.compare_arms import Matched
+from raybias.stats.compare_flips import answer_flips, event_flips
+from raybias.stats.compare_gaps import changes, families
+from raybias.stats.judging import GapRules
+from raybias.stats.reference_groups import membership
+
+_TEXTS: Final = ("probe", "attribute", "group", "rate")
+_OTHERS: Final = ("model", "method", "dataset", "style")
+
+#: A row per gap. The first ten columns are the public contract of compare.csv.
+CHANGES: Final = pl.Schema(
+    {
+        **dict.fromkeys(_TEXTS, pl.String()),
+        **dict.fromkeys(("change", "low", "high"), pl.Float64()),
+        **dict.fromkeys(("flips_up", "flips_down"), pl.Int64()),
+        **dict.fromkeys(("verdict", "scope"), pl.String()),
+        **dict.fromkeys(("base", "candidate", "at_most", "p_flips"), pl.Float64()),
+        **dict.fromkeys(("needs", *_OTHERS), pl.String()),
+    }
+)
+#: A row per attribute: how many answers differ.
+ANSWERS: Final = pl.Schema(
+    {
+        **dict.fromkeys(("probe", "attribute"), pl.String()),
+        "answers": pl.Int64(),
+        **dict.fromkeys(("between", "within", "excess", "low", "high", "p_even"), pl.Float64()),
+        "masked": pl.Boolean(),
+        **dict.fromkeys(_OTHERS, pl.String()),
+    }
+)
+
+
+def compare_arms(
+    arms: Sequence[Matched], rules: GapRules, *, margin: float
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Judge the change of every gap, and count the answers that change.
+
+    Parameters
+    ----------
+    arms: of `matched`.
+    rules: of the studies: reference groups, scope, level and metrics.
+    margin: the largest change of a gap that does not matter.
+
+    Returns
+    -------
+    `CHANGES` and `ANSWERS`. Answers are `masked` where more of them change than between two runs
+    of one arm, while every gap is equivalent.
+    """
+    options = rules.statistics
+    found = [
+        family for each in arms for family in families(each, _inside(each, rules), options.metrics)
+    ]
+    judged = changes(
+        found,
+        scope="runs" if options.interval == "normal" else "widest",
+        level=options.level,
+        margin=margin,
+    )
+    flips = pl.concat(event_flips(each, options.metrics) for each in arms)
+    by = [*schema.KEYS, "attribute", "group", "rate"]
+    gaps = (
+        pl.DataFrame(judged, infer_schema_length=None)
+        .join(flips, on=by, how="left", nulls_equal=True, maintain_order="left")
+        .select(pl.col(name).cast(dtype) for name, dtype in CHANGES.items())
+        .with_columns(pl.col(pl.Float64).fill_nan(None))
+    )
+    rows = [row for each in arms for row in answer_flips(each, level=options.level)]
+    return gaps, _answers(rows, gaps)
+
+
+def _answers(rows: Sequence[Mapping[str, object]], gaps: pl.DataFrame) -> pl.DataFrame:
+    on = ["probe", "attribute", *_OTHERS]
+    still = gaps.group_by(on).agg(still=(pl.col("verdict") == "equivalent").all())
+    return (
+        pl.DataFrame(rows, infer_schema_length=None)
+        .join(still, on=on, how="left", nulls_equal=True, maintain_order="left")
+        .with_columns(masked=pl.col("still") & (pl.col("low").cast(pl.Float64) > 0))
+        .select(pl.col(name).cast(dtype) for name, dtype in ANSWERS.items())
+        .with_columns(pl.col(pl.Float64).fill_nan(None))
+    )
+
+
+def _inside(arms: Matched, rules: GapRules) -> pl.DataFrame:
+    groups = arms.base.select("probe", "attribute", "group").unique()
+    chosen = {name: rules.of(arms.keys[3], name) for name in groups["attribute"].unique()}
+    return membership(groups, {name: of for name, of in chosen.items() if of is not None})

@@ -1,0 +1,273 @@
+"""Two arms: what is found, what is not, what is matched, how sure, and the gate."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from statsmodels.stats.contingency_tables import mcnemar
+
+import raybias
+from raybias.cli import main
+from raybias.config import Statistics
+from raybias.stats import GapRules, compare_gaps
+from raybias.stats.compare import ANSWERS, CHANGES, compare_arms
+from raybias.stats.compare_arms import matched
+from raybias.stats.compare_gaps import Blend, band_level
+from raybias.stats.scopes import GapTable
+
+CONTRACT = ["probe", "attribute", "group", "rate", "change", "low", "high", "flips_up",
+            "flips_down", "verdict"]  # fmt: skip
+RULES = GapRules(Statistics.under("strict"))
+
+
+def arm(
+    seeds: Sequence[int] = (1, 2, 3, 4), *, templates: int = 60, words: int = 2
+) -> pl.DataFrame:
+    """Neutral sentences of three groups that a model with noise of runs and templates reads."""
+    shape = (templates, 3, words)
+    difficulty = np.random.default_rng(5).normal(0.2, 0.1, (templates, 1, 1))
+    place = np.indices(shape).reshape(3, -1)
+    parts = []
+    for seed in seeds:
+        random = np.random.default_rng(seed)
+        wrong = random.random(shape) < (difficulty + random.normal(0, 0.03)).clip(0, 1)
+        parts.append(
+            pl.DataFrame(
+                {
+                    "run_id": f"m.d.lora.lr0.001.s{seed}", "label": 1,
+                    "template_id": place[0], "group": place[1], "term": place[1] * 10 + place[2],
+                    "pred": np.where(wrong.ravel(), random.choice([0, 2], wrong.size), 1),
+                }
+            )
+        )  # fmt: skip
+    texts = ["template_id", "group", "term"]
+    return pl.concat(parts).select(
+        model=pl.lit("m"), method=pl.lit("lora"), dataset=pl.lit("d"), run_id="run_id",
+        probe=pl.lit("p"), style=pl.lit("original"),
+        item_id=pl.concat_str(pl.col("template_id", "term"), separator="-"),
+        label=pl.col("label").cast(pl.Int8), attribute=pl.lit("x"),
+        **{name: pl.col(name).cast(pl.String) for name in texts}, pred=pl.col("pred").cast(pl.Int8),
+    )  # fmt: skip
+
+
+def turned(frame: pl.DataFrame, *, group: str = "0", every: int = 3) -> pl.DataFrame:
+    """The frame with every third template's sentences about a group called negative."""
+    hit = (pl.col("template_id").cast(pl.Int64) % every == 0) & (pl.col("group") == group)
+    return frame.with_columns(pred=pl.when(hit).then(pl.lit(0, pl.Int8)).otherwise("pred"))
+
+
+def tables(
+    base: pl.DataFrame, candidate: pl.DataFrame, *metrics: str
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    statistics = Statistics.under("strict", metrics=metrics or ("negative_fpr",))
+    arms = [frame.with_columns(run_id=pl.col("run_id").str.extract(r"(\d+)$"))
+            for frame in (base, candidate)]  # fmt: skip
+    return compare_arms(list(matched(*arms)), replace(RULES, statistics=statistics), margin=0.02)
+
+
+def written(folder: Path, name: str, frame: pl.DataFrame) -> str:
+    path = folder / f"{name}.parquet"
+    frame.write_parquet(path)
+    return str(path)
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main(["compare", *arguments])
+    return int(caught.value.code or 0)
+
+
+def test_planted_flips_are_found_and_counted() -> None:
+    base = arm()
+    candidate = turned(base)
+    changes, answers = tables(base, candidate)
+    found = {row["group"]: row for row in changes.iter_rows(named=True)}
+    assert found["0"]["verdict"] == "worse"
+    assert found["0"]["low"] > 0
+    one, other = (frame.sort("run_id", "item_id")["pred"].to_numpy() for frame in (base, candidate))
+    differ = one != other
+    here = base.sort("run_id", "item_id").with_columns(differ=pl.Series(differ))
+    turned_items = here.filter(pl.col("differ"))["item_id"].n_unique()
+    assert (found["0"]["flips_up"], found["0"]["flips_down"]) == (turned_items, 0)
+    assert (found["1"]["flips_up"], found["1"]["flips_down"]) == (0, 0)
+    assert answers["between"].item() == pytest.approx(differ.mean())
+    assert answers["p_even"].item() < 0.01
+    back = tables(candidate, base)[0].filter(group="0")
+    assert back["verdict"].item() == "better"
+    assert back["change"].item() == pytest.approx(-found["0"]["change"])
+
+
+def test_an_identical_pair_is_equivalent_and_the_order_of_rows_does_not_matter() -> None:
+    base, candidate = arm(), arm(seeds=(1, 2, 3, 5))
+    changes, answers = tables(base, base)
+    assert changes["verdict"].unique().to_list() == ["equivalent"]
+    assert answers["between"].item() == 0
+    mixed = candidate.sample(fraction=1, shuffle=True, seed=3)
+    for straight, shuffled in zip(tables(base, candidate), tables(base, mixed), strict=True):
+        assert straight.equals(shuffled)
+    assert changes.schema == CHANGES
+    assert answers.schema == ANSWERS
+
+
+def test_seeds_of_one_model_are_not_told_apart() -> None:
+    for base, candidate in (((1,), (2,)), ((1, 2, 3, 4), (5, 6, 7, 8)), ((1, 2), (3, 4, 5))):
+        verdicts = tables(arm(base), arm(candidate))[0]["verdict"]
+        assert {*verdicts} <= {"cannot tell", "equivalent"}
+    needs = tables(arm((1,)), turned(arm((2,)), every=1))[0].filter(group="0")
+    assert needs.select("verdict", "needs").row(0) == (
+        "cannot tell", "two runs or more of each arm",
+    )  # fmt: skip
+
+
+def test_flips_that_no_gap_shows_are_told() -> None:
+    base = arm(templates=400)
+    sides = pl.col("item_id").hash(seed=1) % 2 == 0
+    swapped = base.with_columns(
+        pred=pl.when(sides, pl.col("pred") == 1).then(pl.lit(2, pl.Int8)).otherwise("pred")
+    )
+    changes, answers = tables(base, swapped)
+    assert {*changes["verdict"]} == {"equivalent"}
+    row = answers.row(0, named=True)
+    assert row["masked"]
+    assert row["between"] > row["within"]
+    assert row["p_even"] > 0.01
+    runs = base.sort("item_id").partition_by("run_id")
+    floor = [(a["pred"] != b["pred"]).mean() for a, b in itertools.combinations(runs, 2)]
+    swapped_runs = swapped.sort("item_id").partition_by("run_id")
+    floor += [(a["pred"] != b["pred"]).mean() for a, b in itertools.combinations(swapped_runs, 2)]
+    assert row["within"] == pytest.approx(np.mean(floor))
+
+
+def test_flips_of_single_runs_are_tested_as_mcnemar_does() -> None:
+    base, candidate = arm((1,)), arm((2,))
+    (row, *_) = tables(base, candidate)[0].filter(group="1").iter_rows(named=True)
+    events = [frame.filter(group="1").sort("item_id")["pred"].to_numpy() == 0
+              for frame in (base, candidate)]  # fmt: skip
+    counts = [[int(((events[0] == a) & (events[1] == b)).sum()) for b in (0, 1)] for a in (0, 1)]
+    assert (row["flips_up"], row["flips_down"]) == (counts[0][1], counts[1][0])
+    assert row["p_flips"] == pytest.approx(mcnemar(counts, exact=True).pvalue)
+
+
+def table_of(values_GRT: Any) -> GapTable:
+    groups = tuple(map(str, range(len(values_GRT))))
+    inside = np.ones(len(groups), bool)
+    centred = values_GRT - values_GRT.mean(axis=0)
+    return GapTable(("m", "", "d", "p", "o", "x"), "negative_fpr", groups, inside, centred)
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_bands_hold_for_all_groups_at_once(paired: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare_gaps, "_DRAWS", 4_000)
+    random = np.random.default_rng(2)
+    shape, together, alone = (6, 5, 40), 0, 0
+    studies = 250
+    for study in range(studies):
+        sentences = random.normal(0, 0.3, (6, 1, 40))
+        arms = [
+            sentences
+            + random.normal(0, 0.1, (6, 1, 40))
+            + random.normal(0, 0.03, (6, 5, 1))
+            + random.normal(0, 0.2, shape)
+            for _ in range(2)
+        ]
+        base, candidate = (table_of(values) for values in arms)
+        minus = replace(base, values_GRT=-base.values_GRT)
+        both = replace(base, values_GRT=candidate.values_GRT - base.values_GRT)
+        blend = Blend((both,) if paired else (minus, candidate), None)
+        estimate = blend.estimates["sentences"]
+        low, high = estimate.interval(band_level(blend, 0.95, key=("test", str(study))))
+        together += bool(((low <= 0) & (high >= 0)).all())
+        low, high = estimate.interval(0.95)
+        alone += bool(((low <= 0) & (high >= 0)).all())
+    assert 0.93 <= together / studies <= 0.985
+    assert alone / studies < 0.9
+
+
+def test_the_level_of_a_band_is_known_for_opposite_and_for_independent_groups() -> None:
+    random = np.random.default_rng(0)
+    opposite = random.normal(size=(1, 4, 30)) * np.array([1, -1])[:, None, None]
+    assert band_level(Blend((table_of(opposite),), None), 0.95, key=("a",)) == pytest.approx(
+        0.95, abs=0.002
+    )
+    hadamard = np.array(
+        [[(-1) ** bin(i & j).count("1") for j in range(8)] for i in range(1, 6)], float
+    )
+    independent = replace(table_of(hadamard[:, None, :]), values_GRT=hadamard[:, None, :])
+    sidak = 1 - (1 - 0.95 ** (1 / 5))
+    level = band_level(Blend((independent,), None), 0.95, key=("b",))
+    assert level == pytest.approx(sidak, abs=0.001)
+
+
+def test_the_gate_and_what_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base = written(tmp_path, "base", arm())
+    worse = written(tmp_path, "worse", turned(arm()))
+    other = written(tmp_path, "other", arm((5, 6, 7, 8)))
+    out = tmp_path / "out"
+    assert run(base, base, "--gate", "margin=0.02") == 0
+    assert run(base, other, "--gate", "margin=0.02") == 4
+    assert run(base, worse, "--gate", "margin=0.02", "--out", str(out)) == 3
+    assert run(base, worse) == 0
+    assert run(base, worse, "--gate", "margin=0.9") == 0
+    assert "Equivalent: of 6 gaps, 6 changed by less than 0.9." in capsys.readouterr().out
+    assert run(base, worse, "--gate", "0.02") == 2
+    assert {path.name for path in out.iterdir()} == {
+        "compare.csv", "compare.md", "compare.json", "compare.html",
+    }  # fmt: skip
+    table = pl.read_csv(out / "compare.csv")
+    assert table.columns[:10] == CONTRACT
+    content = json.loads((out / "compare.json").read_text())
+    assert content["verdict"] == "worse"
+    assert len(content["changes"]) == table.height == 6
+    assert (out / "compare.md").read_text().startswith(f"## raybias: {worse} against {base}\n")
+    page = (out / "compare.html").read_text()
+    assert "<svg" in page
+    assert "Worse: of 6 gaps" in page
+    found = raybias.compare(base, worse)
+    assert found.verdict == "worse"
+    assert "Worse: of 6 gaps" in found._repr_html_()
+
+
+def test_arms_of_one_file_are_chosen(tmp_path: Path) -> None:
+    both = [arm(), turned(arm()).with_columns(model=pl.lit("other"))]
+    path = written(tmp_path, "both", pl.concat(both))
+    found = raybias.compare(
+        path, path, base_is={"model": "m"}, candidate_is={"model": "other"}, margin=0.05
+    )
+    assert found.verdict == "worse"
+    assert found.changes["model"].unique().to_list() == ["m -> other"]
+    same = raybias.compare(path, path)
+    assert same.verdict == "equivalent"
+    assert same.changes["model"].unique().sort().to_list() == ["m", "other"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda f: f.filter(pl.col("item_id") != "7-10"), "do not hold the same items"),
+        (lambda f: f.with_columns(label=pl.lit(2, pl.Int8)), "has the label 1 in run 'base 1'"),
+        (lambda f: f.with_columns(probe=pl.lit("q")), "the base has probe 'p', style 'original'"),
+        (lambda f: f.with_columns(template_id=pl.lit(None, pl.String)), "without template_id"),
+        (
+            lambda f: pl.concat([f, f.with_columns(method=pl.lit("full"))]),
+            "the candidate has method 'full'",
+        ),
+    ],
+)
+def test_arms_that_do_not_match_are_refused_in_one_line(
+    change: Any, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = written(tmp_path, "base", arm((1, 2), templates=12))
+    other = written(tmp_path, "other", change(arm((1, 2), templates=12)))
+    assert run(base, other, "--out", str(tmp_path / "out")) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "out").exists()
