@@ -15,7 +15,7 @@ import polars as pl
 
 from raybias import schema
 from raybias.errors import WorkFailed
-from raybias.stats.bootstrap import bootstrap_intervals
+from raybias.stats.bootstrap import resampled
 from raybias.stats.cells import RUN_KEYS, without_extras
 from raybias.stats.intervals import (
     ROUNDING,
@@ -104,9 +104,7 @@ def gaps(
     )
     drawn = None
     if interval == "bootstrap" and shares(metrics):
-        drawn = bootstrap_intervals(
-            cells, inside, metrics=metrics, level=level, draws=draws, seed=seed
-        )
+        drawn = resampled(cells, inside, metrics=metrics, level=level, draws=draws, seed=seed).gaps
     judged = _with_intervals(table, drawn, interval, level)
     twice = mirrored_rates(cells, per_run, metrics)
     by_papers = (interval, adjust) == ("normal", "none")
