@@ -1,56 +1,61 @@
-"""Cluster bootstrap over templates, on counts.
+"""Product-weight (pigeonhole) bootstrap over runs and templates, on counts (Owen 2007).
 
-Drawing T templates with replacement and counting their rows again is a
-product of draw counts [B, T] with per-template counts [T, G], so no row is
-ever copied. One draw serves all runs, groups and classifiers of an attribute.
+Runs and templates are drawn with replacement, apart, and a prediction counts as often as its run
+was drawn times its template. Hits of all draws are then one product of these weights [B, RT] with
+counts [RT, G]: no row is copied. A draw has one level fewer than there are, which makes the
+variance between levels unbiased (Rao and Wu 1988); the noise of single cells counts twice, so that
+intervals are rather too wide. It serves spans and extremes, which are no means, and gaps as a
+second opinion. Words are not drawn: a group may have one.
 
-Shapes: B draws, T templates, G groups, K rates, R runs, C classifiers, P
-patterns (runs of a classifier that share their FP + TN counts; nearly always one).
+Shapes: B draws, K metrics, G groups, R runs, T templates, C classifiers, P patterns (runs of a
+classifier that share their items; nearly always one).
 """
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import reduce
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+from scipy import stats
 
 from raybias import schema
 from raybias.errors import DataError
 from raybias.seeding import generator
+from raybias.stats.arrays import CountArrays, count_arrays
 from raybias.stats.intervals import ROUNDING
-from raybias.stats.metric import DEFAULT, shares
+from raybias.stats.scopes import GapTable, gap_table
 
 Counts = npt.NDArray[np.int64]
 Doubles = npt.NDArray[np.float64]
 Floats = npt.NDArray[np.float32] | Doubles
+DrawnScope = Literal["runs", "sentences"]
 
-_BLOCK: Final = (*schema.KEYS, "attribute")
-#: Draw counts or gaps held at once by one of the threads; 32 MiB in float64.
+_NUMBERS: Final = {"low": pl.Float64(), "high": pl.Float64()}
+#: Weights held at once by one of the threads; 16 MiB in float32.
 _CHUNK_ENTRIES: Final = 1 << 22
-#: Numbers worked on at once; 512 KiB, so that they stay in a core's cache.
-_CACHE_ENTRIES: Final = 1 << 16
 
 
 @dataclass(frozen=True)
-class Block:
-    """Counts of one classifier on one attribute, runs of equal FP + TN counts summed."""
+class Resampled:
+    """What is found where runs and templates are drawn anew."""
 
-    keys: tuple[object, ...]
-    groups: tuple[str, ...]
-    false_PKTG: Counts
-    negatives_PKTG: Counts
-    runs_P: Counts
+    gaps: pl.DataFrame
+    """The keys, attribute, group, rate, low, high and p_value."""
+    spans: pl.DataFrame
+    """The keys, attribute, rate, low, high and `corrected`: a span is a maximum of noisy values
+    and so too large on average; this one is less by what draws are larger than the estimate."""
+    extremes: pl.DataFrame
+    """attribute, group, rate, and the share of classifiers and probes in which the group is an
+    extreme: on average over the draws (`drawn_share`), and its percentiles low and high."""
 
 
-def bootstrap_intervals(
+def resampled(
     cells: pl.DataFrame,
     inside: pl.DataFrame,
     *,
@@ -58,19 +63,20 @@ def bootstrap_intervals(
     level: float,
     draws: int,
     seed: int,
-) -> pl.DataFrame:
-    """Percentile intervals of mean gaps when templates are drawn anew.
+    scope: DrawnScope = "sentences",
+) -> Resampled:
+    """Draw runs, or runs and templates, anew: intervals of gaps, spans and shares of extremes.
+
+    The percentiles of gaps are those at which a normal sample has a Student interval of the
+    linearised gap's degrees of freedom (Hesterberg 2015); an interval of a span is its draws'
+    turned over at the estimate, and not below 0. The same draws serve all classifiers.
 
     Parameters
     ----------
-    cells: schema.CELLS with template ids.
+    cells: schema.CELLS with template ids, without extra groups.
     inside: probe, attribute, group, in_mean.
     metrics: their names; those of predictions are passed over.
-
-    Returns
-    -------
-    The keys, attribute, group, rate with low, high and p_value: twice the smaller share of
-    draws on one side of 0, the estimate itself counted as one draw.
+    scope: runs draws runs alone.
 
     Raises
     ------
@@ -88,168 +94,194 @@ def bootstrap_intervals(
     for probe, attribute, group, in_mean in inside.sort("group").iter_rows():
         members[probe, attribute][group] = in_mean
 
-    names = list(shares(metrics))
-
-    def rows(place: tuple[str, str], part: pl.DataFrame) -> list[tuple[object, ...]]:
-        in_mean_G = np.array(list(members[place].values()))
-        return [
-            row
-            for alike in _alike(blocks(part, tuple(members[place]), metrics), draws)
-            for row in _judged(
-                names,
-                alike,
-                drawn_gaps(alike, in_mean_G, draws, generator(seed, "bootstrap", *place)),
-                level,
-            )
-        ]
+    def found(place: tuple[str, str], part: pl.DataFrame) -> _Found:
+        member, rows = members[place], _Found()
+        for alike in _alike(count_arrays(part, metrics, groups=tuple(member)), draws):
+            weights = Weights(alike[0].items_KGRT.shape[2:], draws, (seed, *place), scope)
+            gaps_CKGB = drawn_gaps(alike, np.array(list(member.values())), weights)
+            for counts, gaps_KGB in zip(alike, gaps_CKGB, strict=True):
+                for k, gaps_GB in enumerate(gaps_KGB):
+                    table = gap_table(counts, k, member)
+                    if table is not None:
+                        places = [counts.groups.index(group) for group in table.groups]
+                        rows.add(table, gaps_GB[places], level, scope)
+        return rows
 
     parts = cells.partition_by("probe", "attribute", as_dict=True)
     with ThreadPoolExecutor() as pool:
-        found = pool.map(rows, parts.keys(), parts.values())
-        table = [row for part in found for row in part]
-    types = {
-        **dict.fromkeys((*_BLOCK, "group", "rate"), pl.String()),
-        **dict.fromkeys(("low", "high", "p_value"), pl.Float64()),
-    }
-    return pl.DataFrame(table, schema=types, orient="row")
+        return _tables(list(pool.map(found, parts.keys(), parts.values())), level)
 
 
-def blocks(
-    part: pl.DataFrame, groups: tuple[str, ...], metrics: Sequence[str] = DEFAULT
-) -> Iterator[Block]:
-    """Yield the cells of each classifier on one attribute as arrays."""
-    chosen = shares(metrics).values()
-    for keys, frame in part.partition_by(_BLOCK, as_dict=True).items():
-        among_KN, holds_KN = (
-            frame.select(getattr(share, kind).fill_null(False).alias(f"{place}")
-                         for place, share in enumerate(chosen)).to_numpy().T
-            for kind in ("among", "holds")
-        )  # fmt: skip
-        yield _block(keys, groups, frame, among_KN, among_KN & holds_KN)
+class Weights:
+    """How often runs [B, R] and templates [B, T] are drawn; the same whoever asks."""
+
+    def __init__(
+        self,
+        levels: tuple[int, ...],
+        draws: int,
+        key: tuple[str | int, ...],
+        scope: DrawnScope,
+    ) -> None:
+        self.runs, self.templates = levels
+        self.draws = draws
+        self._drawn = {"runs": self.runs > 1, "templates": scope == "sentences"}
+        self._key = key
+
+    def chunks(self) -> Iterator[tuple[slice, Floats, Floats]]:
+        """Yield some draws at a time; the size of a chunk does not change them."""
+        seed, *place = self._key
+        random = {name: generator(seed, "bootstrap", *place, name) for name in self._drawn}
+        step = max(1, _CHUNK_ENTRIES // (self.runs * self.templates))
+        for start in range(0, self.draws, step):
+            some = slice(start, min(self.draws, start + step))
+            drawn = [
+                draw_counts(random[name], some.stop - start, levels, levels - 1)
+                if self._drawn[name] and levels > 1
+                else np.ones((some.stop - start, levels), np.float32)
+                for name, levels in (("runs", self.runs), ("templates", self.templates))
+            ]
+            yield some, drawn[0], drawn[1]
 
 
-def _block(
-    keys: tuple[object, ...],
-    groups: tuple[str, ...],
-    frame: pl.DataFrame,
-    among_KN: npt.NDArray[np.bool_],
-    hits_KN: npt.NDArray[np.bool_],
-) -> Block:
-    # Numbered by name, so that the draws are the same for any order of the rows.
-    columns = (("run_id", None), ("template_id", None), ("group", groups))
-    numbers, sizes = [], []
-    for column, given in columns:
-        names = given or frame[column].unique().cast(pl.String).sort()
-        numbers.append(frame[column].cast(pl.Enum(names)).to_physical().to_numpy())
-        sizes.append(len(names))
-    cell, n = np.ravel_multi_index(numbers, sizes), frame["n"].to_numpy()
-
-    def count(mask_N: npt.NDArray[np.bool_]) -> Counts:
-        counts = np.bincount(cell[mask_N], n[mask_N], minlength=math.prod(sizes))
-        return counts.reshape(sizes).astype(np.int64)
-
-    among_RKTG, hits_RKTG = (
-        np.stack([count(mask_N) for mask_N in masks_KN], axis=1) for masks_KN in (among_KN, hits_KN)
-    )
-    # Runs of equal counts are summed: their mean rate is one quotient.
-    patterns = [row.tobytes() for row in among_RKTG]
-    _, first, pattern = np.unique(patterns, return_index=True, return_inverse=True)
-    hits_PKTG = np.zeros((len(first), *hits_RKTG.shape[1:]), dtype=np.int64)
-    np.add.at(hits_PKTG, pattern, hits_RKTG)
-    return Block(keys, groups, hits_PKTG, among_RKTG[first], np.bincount(pattern))
-
-
-def _alike(blocks: Iterator[Block], draws: int) -> Iterator[list[Block]]:
-    """Classifiers that read the same sentences have the same FP + TN counts: drawn together."""
-    alike: dict[tuple[object, ...], list[Block]] = defaultdict(list)
-    for block in blocks:
-        negatives = block.negatives_PKTG
-        alike[negatives.shape, negatives.tobytes(), block.runs_P.tobytes()].append(block)
+def _alike(arrays: Iterator[CountArrays], draws: int) -> Iterator[list[CountArrays]]:
+    """Classifiers that read the same sentences have the same items: drawn together."""
+    alike: dict[tuple[object, ...], list[CountArrays]] = defaultdict(list)
+    for each in arrays:
+        alike[each.items_KGRT.shape, each.items_KGRT.tobytes()].append(each)
     for same in alike.values():
-        step = max(
-            1, _CHUNK_ENTRIES // (same[0].negatives_PKTG.shape[1] * len(same[0].groups) * draws)
-        )
+        step = max(1, _CHUNK_ENTRIES // (len(same[0].rates) * len(same[0].groups) * draws))
         yield from (same[start : start + step] for start in range(0, len(same), step))
 
 
 def drawn_gaps(
-    alike: Sequence[Block],
-    in_mean_G: npt.NDArray[np.bool_],
-    draws: int,
-    random: np.random.Generator,
+    alike: Sequence[CountArrays], in_mean_G: npt.NDArray[np.bool_], weights: Weights
 ) -> Doubles:
-    """Mean gaps over runs [C, K, G, B] of classifiers with equal FP + TN counts."""
-    false_CPKGT = np.stack([block.false_PKTG for block in alike]).swapaxes(-1, -2)
-    negatives_PKGT = alike[0].negatives_PKTG.swapaxes(-1, -2)
-    classifiers, _, rates, groups, templates = false_CPKGT.shape
-    gaps_CKGB = np.empty((classifiers, rates, groups, draws))
-    step = max(1, _CHUNK_ENTRIES // templates)
-    cached = max(1, _CACHE_ENTRIES // (false_CPKGT.size // templates))
-    for start in range(0, draws, step):
-        weights_BT = draw_counts(random, min(step, draws - start), templates)
-        false_CPKGB = weighted(false_CPKGT, weights_BT)
-        negatives_PKGB = weighted(negatives_PKGT, weights_BT)
-        chunk_CKGB = gaps_CKGB[..., start : start + step]
-        for first in range(0, len(weights_BT), cached):
-            some = slice(first, first + cached)
-            chunk_CKGB[..., some] = mean_gaps(
-                false_CPKGB[..., some], negatives_PKGB[..., some], alike[0].runs_P, in_mean_G
-            )
+    """Mean gaps over runs [C, K, G, B] of classifiers with equal items.
+
+    NaN where no run of a draw has one.
+    """
+    hits_CKGRT = np.stack([each.hits_KGRT for each in alike])
+    items_KGRT = alike[0].items_KGRT
+    whole = hits_CKGRT.shape[:3]
+    # Runs of equal items have one denominator.
+    _, pattern_R = np.unique(
+        items_KGRT.swapaxes(0, 2).reshape(weights.runs, -1), axis=0, return_inverse=True
+    )
+    patterns = [np.flatnonzero(pattern_R == p) for p in range(pattern_R.max() + 1)]
+    # Products of float32 are exact as long as they are integers below 2**24.
+    most = items_KGRT.max(initial=0) * weights.runs * weights.templates
+    exact = np.float32 if most < 1 << 24 else np.float64
+    left = [
+        (hits_CKGRT[..., runs, :].reshape(-1, len(runs) * weights.templates).astype(exact),
+         items_KGRT[..., runs[0], :].astype(exact), runs) for runs in patterns
+    ]  # fmt: skip
+    gaps_CKGB = np.empty((*whole, weights.draws))
+    for some, runs_BR, templates_BT in weights.chunks():
+        total_CKGB = np.zeros((*whole, len(runs_BR)))
+        entered_KGB = np.zeros((*whole[1:], len(runs_BR)))
+        for hits_XP, items_KGT, runs in left:
+            weights_BP = (runs_BR[:, runs, None] * templates_BT[:, None]).reshape(len(runs_BR), -1)
+            hits_CKGB = (hits_XP @ weights_BP.T.astype(exact, copy=False)).reshape(*whole, -1)
+            items_KGB = items_KGT @ templates_BT.T.astype(exact, copy=False)
+            share_KGB = _shares(runs_BR[:, runs].sum(axis=1), items_KGB, in_mean_G)
+            rates_CKGB = hits_CKGB / np.where(items_KGB > 0, items_KGB, 1)
+            members = np.maximum((items_KGB[:, in_mean_G] > 0).sum(axis=1, keepdims=True), 1)
+            rates_CKGB -= rates_CKGB[:, :, in_mean_G].sum(axis=2, keepdims=True) / members
+            total_CKGB += np.where(share_KGB > 0, rates_CKGB, 0)
+            entered_KGB += share_KGB
+        with np.errstate(invalid="ignore"):
+            gaps_CKGB[..., some] = total_CKGB / entered_KGB
     gaps_CKGB[np.abs(gaps_CKGB) < ROUNDING] = 0
     return gaps_CKGB
 
 
-def draw_counts(random: np.random.Generator, draws: int, templates: int) -> Floats:
-    """How often each template is drawn, [B, T]; every row adds to T."""
-    drawn_BT = random.integers(0, templates, (draws, templates))
-    drawn_BT += np.arange(draws)[:, None] * templates
-    counts = np.bincount(drawn_BT.ravel(), minlength=draws * templates)
-    return counts.reshape(draws, templates).astype(np.float32)
+def _shares(runs_B: Floats, items_KGB: Floats, in_mean_G: npt.NDArray[np.bool_]) -> Floats:
+    """Count the drawn runs [K, G, B] that have a gap: items of the group and of one in the mean."""
+    known = (items_KGB > 0) & (items_KGB[:, in_mean_G] > 0).any(axis=1, keepdims=True)
+    return np.asarray(np.where(known, runs_B, 0))
 
 
-def weighted(counts_XT: Counts, weights_BT: Floats) -> Floats:
-    """Weighted counts [..., B]; exact, since float32 holds integers below 2**24."""
-    templates = weights_BT.shape[1]
-    exact = np.float32 if templates * counts_XT.max(initial=0) < 1 << 24 else np.float64
-    left = counts_XT.reshape(-1, templates).astype(exact)
-    product: Floats = left @ weights_BT.T.astype(exact, copy=False)
-    return product.reshape(*counts_XT.shape[:-1], -1)
+def draw_counts(
+    random: np.random.Generator, draws: int, levels: int, taken: int | None = None
+) -> Floats:
+    """How often each level is drawn, [B, levels]; every row adds to `taken`, by default all."""
+    drawn = random.integers(0, levels, (draws, levels if taken is None else taken))
+    drawn += np.arange(draws)[:, None] * levels
+    counts = np.bincount(drawn.ravel(), minlength=draws * levels)
+    return counts.reshape(draws, levels).astype(np.float32)
 
 
-def mean_gaps(
-    false_CPKGB: Floats,
-    negatives_PKGB: Floats,
-    runs_P: Counts,
-    in_mean_G: npt.NDArray[np.bool_],
-) -> Doubles:
-    """Mean gaps over runs [C, K, G, B] from drawn counts; NaN where no run of a draw has one."""
-    runs_P111 = runs_P[:, None, None, None].astype(float)
-    valid_PKGB = negatives_PKGB > 0
-    entered_PK1B = valid_PKGB[:, :, in_mean_G].sum(axis=2, keepdims=True)
-    share_PKGB = np.where(valid_PKGB & (entered_PK1B > 0), runs_P111, 0)
-    with np.errstate(invalid="ignore"):
-        share_PKGB /= share_PKGB.sum(axis=0)
-    rates_CPKGB = false_CPKGB / (np.where(valid_PKGB, negatives_PKGB, 1) * runs_P111)
-    # Added one by one, in the same order whatever the number of draws.
-    members = (rates_CPKGB[:, :, :, g] for g in np.flatnonzero(in_mean_G))
-    rates_CPKGB -= (reduce(np.add, members) / np.maximum(entered_PK1B, 1)[:, :, 0])[:, :, :, None]
-    rates_CPKGB *= share_PKGB
-    gaps_CKGB: Doubles = reduce(np.add, rates_CPKGB.swapaxes(0, 1))
-    return gaps_CKGB
+@dataclass
+class _Found:
+    """Rows of gaps and spans, and how often each group is an extreme."""
+
+    gaps: list[tuple[object, ...]] = field(default_factory=list)
+    spans: list[tuple[object, ...]] = field(default_factory=list)
+    extreme_B: dict[tuple[str, ...], Counts] = field(default_factory=dict)
+    """By attribute, group and rate: the classifiers in which the group is an extreme."""
+    classifiers: Counter[tuple[str, ...]] = field(default_factory=Counter)
+
+    def add(self, table: GapTable, gaps_GB: Doubles, level: float, scope: DrawnScope) -> None:
+        """Judge the gaps of a table and their span; sorts the draws in place."""
+        estimate = table.estimates(None).get(scope)
+        if estimate is None:
+            return
+        drawn_MB = gaps_GB[table.in_mean_G]
+        ends_MB = drawn_MB == drawn_MB.max(axis=0), drawn_MB == drawn_MB.min(axis=0)
+        apart_B = ~(ends_MB[0] & ends_MB[1]).any(axis=0)
+        extreme_MB = (ends_MB[0] | ends_MB[1]) & apart_B
+        names = [
+            group for group, inside in zip(table.groups, table.in_mean_G, strict=True) if inside
+        ]
+        for group, extreme_B in zip(names, extreme_MB, strict=True):
+            key = (table.keys[-1], group, table.rate)
+            self.extreme_B[key] = self.extreme_B.get(key, 0) + extreme_B.astype(np.int64)
+            self.classifiers[key] += 1
+        spans_B = drawn_MB.max(axis=0) - drawn_MB.min(axis=0)
+        span = float(np.ptp(estimate.mean[table.in_mean_G]))
+        high, low = 2 * span - np.nanquantile(spans_B, [(1 - level) / 2, (1 + level) / 2])
+        corrected = 2 * span - np.nanmean(spans_B)
+        numbers = (float(max(0.0, each)) for each in (low, high, corrected))
+        self.spans.append((*table.keys, table.rate, *numbers))
+        gaps_GB.sort(axis=-1)  # NaN last
+        known_G = np.count_nonzero(~np.isnan(gaps_GB), axis=-1)
+        tail_G = stats.norm.cdf(stats.t.ppf((1 - level) / 2, estimate.freedom))
+        low_G, high_G = (quantile(gaps_GB, known_G, share) for share in (tail_G, 1 - tail_G))
+        one_side = [np.count_nonzero(side, axis=-1) for side in (gaps_GB <= 0, gaps_GB >= 0)]
+        share_G = np.minimum(0.5, (np.minimum(*one_side) + 1) / (known_G + 1))
+        p_value_G = 2 * stats.t.cdf(stats.norm.ppf(share_G), estimate.freedom)
+        for g, group in enumerate(table.groups):
+            numbers = (float(each[g]) for each in (low_G, high_G, p_value_G))
+            self.gaps.append((*table.keys, group, table.rate, *numbers))
 
 
-def _judged(
-    rates: Sequence[str], blocks: Sequence[Block], gaps_CKGB: Doubles, level: float
-) -> Iterator[tuple[object, ...]]:
-    """Yield the rows of the table; sorts the gaps in place."""
-    gaps_CKGB.sort(axis=-1)  # NaN last
-    known = np.count_nonzero(~np.isnan(gaps_CKGB), axis=-1)
-    low, high = (quantile(gaps_CKGB, known, (1 + sign * level) / 2) for sign in (-1, 1))
-    one_side = [np.count_nonzero(side, axis=-1) for side in (gaps_CKGB <= 0, gaps_CKGB >= 0)]
-    p_value = np.minimum(1.0, 2 * (np.minimum(*one_side) + 1) / (known + 1))
-    for c, k, g in np.argwhere(known):
-        numbers = (low[c, k, g], high[c, k, g], p_value[c, k, g])
-        yield (*blocks[c].keys, blocks[c].groups[g], rates[k], *map(float, numbers))
+def _tables(found: Sequence[_Found], level: float) -> Resampled:
+    texts = dict.fromkeys((*schema.KEYS, "attribute"), pl.String())
+    of_gaps = {
+        **texts,
+        "group": pl.String(),
+        "rate": pl.String(),
+        **_NUMBERS,
+        "p_value": pl.Float64(),
+    }
+    of_spans = {**texts, "rate": pl.String(), **_NUMBERS, "corrected": pl.Float64()}
+    classifiers = sum((each.classifiers for each in found), Counter())
+    shares = {
+        key: sum(each.extreme_B.get(key, 0) for each in found) / many
+        for key, many in classifiers.items()
+    }
+    tails = [(1 - level) / 2, (1 + level) / 2]
+    rows = [(*key, *map(float, np.quantile(share_B, tails)), float(share_B.mean()))
+            for key, share_B in sorted(shares.items())]  # fmt: skip
+    of_extremes = {
+        **dict.fromkeys(("attribute", "group", "rate"), pl.String()),
+        **_NUMBERS, "drawn_share": pl.Float64(),
+    }  # fmt: skip
+    return Resampled(
+        pl.DataFrame([row for each in found for row in each.gaps], of_gaps, orient="row"),
+        pl.DataFrame([row for each in found for row in each.spans], of_spans, orient="row"),
+        pl.DataFrame(rows, of_extremes, orient="row"),
+    )
 
 
 def quantile(sorted_XB: Doubles, known_X: Counts, q: npt.ArrayLike) -> Doubles:

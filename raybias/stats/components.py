@@ -12,7 +12,7 @@ Shapes: ... tables, A, B, ... the levels of their facets.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -50,10 +50,24 @@ class MeanEstimate:
         """Compute the true means [...] that a test at `level` finds with probability `power`."""
         return (self._quantile((1 + level) / 2) + self._quantile(power)) * self._error()
 
-    def plus(self, variance: Doubles, freedom: Doubles) -> MeanEstimate:
-        """Add an independent source of variance (Satterthwaite's degrees of freedom)."""
+    def plus(
+        self, variance: Doubles, freedom: Doubles, *more: tuple[Doubles, Doubles]
+    ) -> MeanEstimate:
+        """Add independent sources of variance (Satterthwaite's degrees of freedom).
+
+        The sum is at least what there was. A source can be negative, such as noise that another
+        one holds; it makes the sum more uncertain all the same.
+        """
+        sources = [(self.variance, self.freedom), (variance, freedom), *more]
+        return MeanEstimate(self.mean, *_satterthwaite(sources, least=self.variance))
+
+    def at_least(self, other: MeanEstimate) -> MeanEstimate:
+        """Take the variance, and its degrees of freedom, of the other where that is as large."""
+        larger = other.variance >= self.variance
         return MeanEstimate(
-            self.mean, *_satterthwaite([(self.variance, self.freedom), (variance, freedom)])
+            self.mean,
+            np.where(larger, other.variance, self.variance),
+            np.where(larger, other.freedom, self.freedom),
         )
 
     def _error(self) -> Doubles:
@@ -61,6 +75,54 @@ class MeanEstimate:
 
     def _quantile(self, share: float) -> Doubles:
         return np.asarray(stats.t.ppf(share, self.freedom))
+
+
+@dataclass(frozen=True)
+class MeanSquares:
+    """Means [...] of crossed tables, and their mean squares [...] of every set of facets."""
+
+    mean: Doubles
+    squares: Mapping[Facets, Doubles]
+    levels: Mapping[str, int]
+    """Levels of each facet."""
+
+    @cached_property
+    def components(self) -> dict[Facets, Doubles]:
+        """Variance components [...] of every set of facets; unbiased, so they can be negative."""
+        found = {}
+        for names in self.squares:
+            signed = sum(
+                (-1) ** (len(other) - len(names)) * square
+                for other, square in self.squares.items()
+                if set(names) <= set(other)
+            )
+            found[names] = signed / prod(n for f, n in self.levels.items() if f not in names)
+        return found
+
+    def estimate(self, drawn: Sequence[str] | None = None) -> MeanEstimate:
+        """Estimate the means where the facets `drawn` (all by default) are random, others fixed.
+
+        The variance is at least that of each drawn facet alone, since the difference of mean
+        squares can by chance come out smaller; it then has that facet's degrees of freedom.
+        """
+        random = tuple(self.levels if drawn is None else drawn)
+        cells = prod(self.levels.values())
+        variance, freedom = _satterthwaite(
+            [
+                (
+                    (-1) ** (len(names) + 1) * self.squares[names] / cells,
+                    _freedom(self.levels, names),
+                )
+                for names in _subsets(random)
+            ]
+        )
+        found = MeanEstimate(self.mean, variance, freedom)
+        for name in random:
+            alone = self.squares[name,] / cells
+            found = found.at_least(
+                MeanEstimate(self.mean, alone, np.full_like(alone, _freedom(self.levels, (name,))))
+            )
+        return found
 
 
 @dataclass(frozen=True)
@@ -91,48 +153,25 @@ class Balanced:
             effects[names] = means - sum(effects[part] for part in ((), *_subsets(names)[:-1]))
             repeats = prod(n for name, n in self.levels.items() if name not in names)
             total = (effects[names] ** 2).sum(axis=self._axes(())) * repeats
-            squares[names] = total / self._freedom(names)
+            squares[names] = total / _freedom(self.levels, names)
         return squares
 
     @cached_property
     def components(self) -> dict[Facets, Doubles]:
         """Variance components [...] of every set of facets; unbiased, so they can be negative."""
-        found = {}
-        for names in self.squares:
-            signed = sum(
-                (-1) ** (len(other) - len(names)) * square
-                for other, square in self.squares.items()
-                if set(names) <= set(other)
-            )
-            found[names] = signed / prod(n for f, n in self.levels.items() if f not in names)
-        return found
+        return self._taken_apart.components
 
     def estimate(self, drawn: Sequence[str] | None = None) -> MeanEstimate:
-        """Estimate the means where the facets `drawn` (all by default) are random, others fixed.
+        """Estimate the means; see `MeanSquares.estimate`."""
+        return self._taken_apart.estimate(drawn)
 
-        The variance is at least that of each drawn facet alone, since the difference of mean
-        squares can by chance come out smaller; it then has that facet's degrees of freedom.
-        """
-        random = tuple(self.facets if drawn is None else drawn)
-        cells = prod(self.levels.values())
-        variance, freedom = _satterthwaite(
-            [
-                ((-1) ** (len(names) + 1) * self.squares[names] / cells, self._freedom(names))
-                for names in _subsets(random)
-            ]
-        )
-        for name in random:
-            alone = self.squares[name,] / cells
-            freedom = np.where(alone >= variance, self._freedom((name,)), freedom)
-            variance = np.maximum(alone, variance)
-        return MeanEstimate(self.mean, variance, freedom)
+    @cached_property
+    def _taken_apart(self) -> MeanSquares:
+        return MeanSquares(self.mean, self.squares, self.levels)
 
     def _axes(self, kept: Collection[str]) -> tuple[int, ...]:
         """Axes of the facets that are not kept."""
         return tuple(n - len(self.facets) for n, f in enumerate(self.facets) if f not in kept)
-
-    def _freedom(self, names: Facets) -> int:
-        return prod(self.levels[name] - 1 for name in names)
 
 
 def symmetric_sums(table: pl.DataFrame, by: Sequence[str], facets: Facets) -> pl.DataFrame:
@@ -182,14 +221,20 @@ def symmetric_sums(table: pl.DataFrame, by: Sequence[str], facets: Facets) -> pl
     return wide.select(*by, components=pl.struct(fields))
 
 
+def _freedom(levels: Mapping[str, int], names: Facets) -> int:
+    return prod(levels[name] - 1 for name in names)
+
+
 def name_of(facets: Facets) -> str:
     """Name a set of facets for a table: run, template, run x template."""
     return " x ".join(facets)
 
 
-def _satterthwaite(terms: Sequence[tuple[Doubles, Doubles | int]]) -> tuple[Doubles, Doubles]:
-    """Sum of variances, and the degrees of freedom of that sum."""
-    total = np.asarray(sum(variance for variance, _ in terms))
+def _satterthwaite(
+    terms: Sequence[tuple[Doubles, Doubles | int]], *, least: Doubles | float = -np.inf
+) -> tuple[Doubles, Doubles]:
+    """Sum of variances, or `least` if that is more, and the degrees of freedom of that."""
+    total = np.maximum(sum(variance for variance, _ in terms), least)
     spread = np.asarray(sum(variance**2 / freedom for variance, freedom in terms))
     with np.errstate(divide="ignore", invalid="ignore"):
         return total, np.where(spread > 0, total**2 / spread, 1.0)

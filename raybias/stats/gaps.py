@@ -18,7 +18,7 @@ import polars as pl
 from raybias import schema
 from raybias.config import Interval, Scope, Statistics
 from raybias.errors import WorkFailed
-from raybias.stats.bootstrap import bootstrap_intervals
+from raybias.stats.bootstrap import DrawnScope, resampled
 from raybias.stats.cells import RUN_KEYS, without_extras
 from raybias.stats.components import MeanEstimate
 from raybias.stats.intervals import (
@@ -297,22 +297,24 @@ class GapAnalysis:
         rules = self.rules
         if not shares(rules.metrics):
             return judged
-        drawn = bootstrap_intervals(
+        scope: DrawnScope = "runs" if rules.scope == "runs" else "sentences"
+        drawn = resampled(
             self._known,
             self.inside,
             metrics=rules.metrics,
             level=rules.level,
             draws=rules.bootstrap_draws,
             seed=rules.bootstrap_seed,
-        )
-        resampled = pl.col("rate").is_in(drawn["rate"].unique().to_list())
-        place = judged.filter(resampled).drop("low", "high", "p_value")
+            scope=scope,
+        ).gaps
+        concerned = pl.col("rate").is_in(drawn["rate"].unique().to_list())
+        place = judged.filter(concerned).drop("low", "high", "p_value")
         return pl.concat(
             [
-                judged.filter(~resampled),
+                judged.filter(~concerned),
                 place.join(drawn, on=GAP_KEYS, how="left", nulls_equal=True).with_columns(
                     interval=pl.lit("bootstrap"),
-                    scope=pl.lit("sentences"),
+                    scope=pl.lit(scope),
                     mde=pl.lit(None, pl.Float64),
                     equivalent=pl.lit(None, pl.Boolean),
                 ),

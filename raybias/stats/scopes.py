@@ -21,6 +21,7 @@ import polars as pl
 
 from raybias import schema
 from raybias.registry import Share
+from raybias.stats.arrays import CountArrays, count_arrays, linearised
 from raybias.stats.components import (
     Balanced,
     Doubles,
@@ -66,7 +67,7 @@ class GapTable:
     in_mean_G: npt.NDArray[np.bool_]
     values_GRT: Doubles
     """Their mean over templates is a run's gap, and their mean over both the gap."""
-    templates: tuple[str, ...]
+    templates: tuple[str, ...] = ()
 
     def estimates(self, words: WordVariance | None) -> dict[Scope, MeanEstimate]:
         """Estimate the gaps under every scope that the design allows."""
@@ -102,17 +103,32 @@ class WordVariance:
     """How much words for one group differ, pooled over the groups with two words or more."""
 
     variance: float
+    """Unbiased, so it can be negative."""
+    noise: float
+    """What the noise between templates adds to the variance of words' means."""
     freedom: int
+    """Words less groups that have several."""
+    noise_freedom: float
     words: Mapping[str, int]
     """Words of each group."""
 
     def added_to(self, estimate: MeanEstimate, table: GapTable) -> MeanEstimate:
-        """Add the variance from the choice of words, of the group and of the groups in the mean."""
+        """Add the variance from the choice of words, of the group and of the groups in the mean.
+
+        It is a difference of two mean squares, between words and of noise, which have degrees of
+        freedom (Satterthwaite); the difference itself has not. The sum is at least what runs and
+        templates, or words, vary alone; where chance makes the difference negative it is no less
+        uncertain, so that the degrees of freedom stay those of the sum.
+        """
         each_G = 1 / np.array([max(1, self.words.get(group, 1)) for group in table.groups])
         members = max(1, int(table.in_mean_G.sum()))
-        weights_GG = np.eye(len(each_G)) - table.in_mean_G / members
-        added_G = self.variance * (weights_GG**2 @ each_G)
-        return estimate.plus(added_G, np.full(len(each_G), float(self.freedom)))
+        share_G = (np.eye(len(each_G)) - table.in_mean_G / members) ** 2 @ each_G
+        freedom_G, noise_freedom_G = (
+            np.full(len(each_G), float(freedom)) for freedom in (self.freedom, self.noise_freedom)
+        )
+        alone = MeanEstimate(estimate.mean, share_G * (self.variance + self.noise), freedom_G)
+        noise = (-share_G * self.noise, noise_freedom_G)
+        return estimate.plus(alone.variance, freedom_G, noise).at_least(alone)
 
 
 def gap_tables(
@@ -132,53 +148,34 @@ def gap_tables(
     """
     if cells["template_id"].null_count():
         return
-    frame = cells.cast(dict.fromkeys((*_TABLE, "run_id", "template_id", "group"), pl.String))
-    for part in frame.partition_by(_TABLE, maintain_order=True):
-        keys = part.select(_TABLE).row(0)
-        known = inside.filter(probe=keys[schema.KEYS.index("probe")], attribute=keys[-1])
+    for counts in count_arrays(cells, metrics):
+        probe, attribute = counts.keys[schema.KEYS.index("probe")], counts.keys[-1]
+        known = inside.filter(probe=probe, attribute=attribute)
         member = dict(known.select("group", "in_mean").iter_rows())
-        for rate, share in shares(metrics).items():
-            table = _linearised(part.filter(share.among), share, member)
+        for k in range(len(counts.rates)):
+            table = gap_table(counts, k, member)
             if table is not None:
-                yield GapTable(keys, rate, *table)
+                yield table
 
 
-def _linearised(
-    counts: pl.DataFrame, share: Share, member: Mapping[str, bool]
-) -> tuple[tuple[str, ...], npt.NDArray[np.bool_], Doubles, tuple[str, ...]] | None:
-    axes = ("group", "run_id", "template_id")
-    names = [counts[axis].unique().sort().to_list() for axis in axes]
-    shape = tuple(map(len, names))
-    if not all(shape):
-        return None
-    place = tuple(
-        counts[axis].cast(pl.Enum(levels)).to_physical().to_numpy()
-        for axis, levels in zip(axes, names, strict=True)
-    )
-    items_GRT = np.zeros(shape)
-    hits_GRT = np.zeros(shape)
-    n = counts["n"].to_numpy().astype(float)
-    np.add.at(items_GRT, place, n)
-    hits = counts.select(share.holds.fill_null(False)).to_series()
-    np.add.at(hits_GRT, place, n * hits.to_numpy())
-    items_GR1 = items_GRT.sum(axis=2, keepdims=True)
-    known_GR = items_GR1[:, :, 0] > 0
+def gap_table(counts: CountArrays, k: int, member: Mapping[str, bool]) -> GapTable | None:
+    """Take the gaps of one metric apart; None where the mean has other groups in some runs."""
+    there_GRT = counts.items_KGRT[k] > 0
+    runs_R, templates_T = there_GRT.any(axis=(0, 2)), there_GRT.any(axis=(0, 1))
+    known_GR = there_GRT.any(axis=2)[:, runs_R]
     whole_G = known_GR.all(axis=1)
-    if any(
-        member.get(name, False)
-        for name, some, whole in zip(names[0], known_GR.any(axis=1), whole_G, strict=True)
-        if some and not whole
-    ):
-        return None  # Its runs have means over different groups.
-    groups = tuple(group for group, whole in zip(names[0], whole_G, strict=True) if whole)
-    in_mean_G = np.array([member.get(group, False) for group in groups], dtype=bool)
-    if not in_mean_G.any():
+    torn = known_GR.any(axis=1) & ~whole_G
+    if any(member.get(counts.groups[g], False) for g in np.flatnonzero(torn)):
         return None
-    items_GRT, hits_GRT, items_GR1 = (array[whole_G] for array in (items_GRT, hits_GRT, items_GR1))
-    rates_GR1 = hits_GRT.sum(axis=2, keepdims=True) / items_GR1
-    parts_GRT = rates_GR1 + shape[2] * (hits_GRT - rates_GR1 * items_GRT) / items_GR1
+    groups = tuple(group for group, whole in zip(counts.groups, whole_G, strict=True) if whole)
+    in_mean_G = np.array([member.get(group, False) for group in groups], dtype=bool)
+    if not (runs_R.any() and in_mean_G.any()):
+        return None
+    kept = np.ix_(whole_G, runs_R, templates_T)
+    parts_GRT = linearised(counts.items_KGRT[k][kept], counts.hits_KGRT[k][kept])
     gaps_GRT = parts_GRT - parts_GRT[in_mean_G].mean(axis=0)
-    return groups, in_mean_G, gaps_GRT, tuple(names[2])
+    templates = tuple(np.array(counts.templates)[templates_T].tolist())
+    return GapTable(counts.keys, counts.rates[k], groups, in_mean_G, gaps_GRT, templates)
 
 
 def word_variances(
@@ -231,20 +228,26 @@ def pooled_words(values: pl.DataFrame) -> dict[tuple[str, ...], WordVariance]:
     several = values.filter(
         pl.col("word").n_unique().over(_GROUP) > 1, pl.col("template").n_unique().over(_GROUP) > 1
     )
-    sizes = values.group_by(_GROUP).agg(words=pl.col("word").n_unique().cast(pl.Int64))
+    sizes = values.group_by(_GROUP).agg(
+        words=pl.col("word").n_unique().cast(pl.Int64),
+        templates=pl.col("template").n_unique().cast(pl.Int64),
+    )
     sums = symmetric_sums(several, _GROUP, ("template", "word")).unnest("components")
     joined = sizes.join(sums, on=_GROUP, how="left", nulls_equal=True).sort(_GROUP)
+    freedom = pl.col("words") - 1
+    weights = freedom / freedom.sum()
     found = {}
     for keys, part in joined.group_by(_TABLE, maintain_order=True):
-        freedom = pl.col("words") - 1
         known = part.filter(pl.col("word").is_not_null())
         if known.height:
-            pooled = known.select((pl.col("word") * freedom).sum() / freedom.sum()).item()
-            found[tuple(map(str, keys))] = WordVariance(
-                max(0.0, pooled),
-                known.select(freedom.sum()).item(),
-                dict(part.select("group", "words").iter_rows()),
+            pooled = known.select(
+                variance=(pl.col("word") * weights).sum(),
+                noise=(pl.col("template x word") / pl.col("templates") * weights).sum(),
+                freedom=freedom.sum(),
+                noise_freedom=(freedom * (pl.col("templates") - 1)).sum().cast(pl.Float64),
             )
+            words = dict(part.select("group", "words").iter_rows())
+            found[tuple(map(str, keys))] = WordVariance(**pooled.row(0, named=True), words=words)
     return found
 
 
