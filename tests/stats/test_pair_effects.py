@@ -187,6 +187,7 @@ def test_verdicts_follow_their_definitions() -> None:
             "style", "pair_id", pl.lit("age").alias("bias_type"),
             pl.lit("stereo").alias("direction"), pl.lit(0.0).alias("score_more"),
             pl.lit(0.0).alias("score_less"), pl.col("preference").cast(pl.Int8),
+            pl.lit(None, pl.String).alias("cluster"),
         )  # fmt: skip
         return str(pairs.stability(effects(scores))["verdict"][0])
 

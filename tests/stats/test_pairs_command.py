@@ -148,6 +148,10 @@ ONE = pl.col("pair_id") == "1-001"
             ),
             "pair '1-001' has different bias types",
         ),
+        (
+            SCORES.with_columns(cluster=pl.when(ONE).then(pl.col("style")).otherwise(None)),
+            "pair '1-001' has different clusters",
+        ),
         (SCORES.head(0), "holds no rows"),
     ],
 )
