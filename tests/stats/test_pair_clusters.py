@@ -136,3 +136,37 @@ def test_clusters_of_one_pair_or_unknown_ones_change_nothing_that_need_not() -> 
 def test_one_cluster_says_nothing_of_others() -> None:
     scores = pairs.bias_scores(pairs.pair_outcomes(pair_scores(pairs=20, clusters=20)), draws=100)
     assert scores["low"].null_count() == scores["p_value"].null_count() == scores.height
+
+
+@pytest.mark.parametrize("clustered", [False, True])
+def test_the_scope_of_styles_covers_other_styles_and_the_scope_of_pairs_does_not(
+    clustered: bool,
+) -> None:
+    """Pairs, styles and cells that vary; 9 styles of 90 pairs, by 30 writers or by none."""
+    random, studies, shape = np.random.default_rng(4), 400, (90, 9)
+    writer = np.repeat(np.arange(30), 3)
+    rows = []
+    for study in range(studies):
+        answers = 0.05 + random.normal(0, 0.3, (90, 1)) + random.normal(0, 0.15, 9)
+        answers = answers + random.normal(0, 0.3, shape)
+        if clustered:
+            answers = answers + random.normal(0, 0.25, 30)[writer][:, None]
+        rows.append(pl.DataFrame({
+            "model": f"{study:03d}", "pair_id": np.repeat(np.arange(90), 9).astype(str),
+            "style": np.tile([f"style {n}" for n in range(9)], 90), "value": answers.ravel(),
+            "cluster": np.repeat(writer, 9).astype(str) if clustered else None,
+        }, schema_overrides={"cluster": pl.String}))  # fmt: skip
+    outcomes = pl.concat(rows).with_columns(
+        score=pl.lit("s"), probe=pl.lit("p"), bias_type=pl.lit("age"), test=pl.lit("paired_t"),
+        state=pl.lit(None, pl.Float64),
+    )  # fmt: skip
+    table = pairs.style_scopes(outcomes).filter(bias_type="avg_weighted")
+    held = table.group_by("scope").agg(
+        ((pl.col("low") <= 5) & (pl.col("high") >= 5)).mean(), pl.col("clusters").first()
+    )
+    coverage = dict(held.select("scope", "low").iter_rows())
+    assert 0.93 <= coverage["styles"] <= 0.98
+    assert coverage["pairs"] < 0.9
+    assert held["clusters"].to_list() == [30 if clustered else None] * 2
+    wide = table.pivot("scope", index="model", values=["low", "high"])
+    assert (wide["low_styles"] <= wide["low_pairs"] + 1e-9).mean() > 0.95

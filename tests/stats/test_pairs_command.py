@@ -82,7 +82,7 @@ def test_score_files_become_tables_and_figures(
                 for name in (
                     "bias_scores", "table2_summary", "tables8_9_scores", "tables6_7_t_values",
                     "table3_winobias", "tables10_17_winobias", "style_effects", "stability",
-                    "variance",
+                    "variance", "style_scopes",
                 )
             ),
         }  # fmt: skip
