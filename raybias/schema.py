@@ -313,7 +313,8 @@ ACCURACY: Final = pa.schema(
 
 #: One row per pair of sentences under one style. `direction` is "stereo" where sent_more
 #: holds the stereotype and "antistereo" where it holds the anti-stereotype; `kept` is true
-#: where a style has no adequate paraphrase and the original stands.
+#: where a style has no adequate paraphrase and the original stands; `cluster` is what pairs have in
+#: common that were made together, such as their writer, and null where that is not known.
 PAIRS: Final = pa.schema(
     [
         ("pair_id", pa.string()),
@@ -323,6 +324,7 @@ PAIRS: Final = pa.schema(
         ("sent_more", pa.string()),
         ("sent_less", pa.string()),
         ("kept", pa.bool_()),
+        ("cluster", pa.string()),
     ]
 )
 
@@ -346,6 +348,7 @@ PAIR_SCORES: Final = pa.schema(
         ("score_more", pa.float64()),
         ("score_less", pa.float64()),
         ("preference", pa.int8()),
+        ("cluster", pa.string()),
     ]
 )
 

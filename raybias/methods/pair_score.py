@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, Self
 
 import pyarrow as pa
 from pydantic import Field
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from raybias.engine.model_shape import ModelShape
     from raybias.engine.scoring.pair_scores import PairScorer
     from raybias.storage import Store
+
+
+#: Columns of a pair that its scores bear too.
+_CARRIED: Final = ("style", "pair_id", "bias_type", "direction", "cluster")
 
 
 @method
@@ -132,7 +136,7 @@ class PairPredictor:
                 "model": shard.model,
                 "score": rule,
                 "probe": shard.probe,
-                **{name: pair[name] for name in ("style", "pair_id", "bias_type", "direction")},
+                **{name: pair[name] for name in _CARRIED},
                 "score_more": score.more,
                 "score_less": score.less,
                 "preference": score.preference,

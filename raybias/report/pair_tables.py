@@ -26,7 +26,8 @@ Scale = Literal["score", "log"]
 #: The tables of score files, in the order in which a reader wants them.
 TABLES: Final = (
     "bias_scores", "table2_summary", "tables8_9_scores", "tables6_7_t_values", "table3_winobias",
-    "tables10_17_winobias", "style_effects", "stability", "variance", "size", "published_checks",
+    "tables10_17_winobias", "style_effects", "style_scopes", "stability",
+    "variance", "size", "published_checks",
 )  # fmt: skip
 
 
@@ -88,11 +89,10 @@ def pair_tables(files: pairs.ScoreFiles, rules: PairRules) -> dict[str, pl.DataF
     bootstrap: Any = {"level": rules.level, "draws": rules.draws, "seed": rules.seed}
     if files.pair_scores is not None:
         outcomes.append(pairs.pair_outcomes(files.pair_scores))
-        tables["tables8_9_scores"] = pairs.preferences(files.pair_scores)
         tables["tables6_7_t_values"] = pairs.t_tests(
             files.pair_scores, paired=rules.strict, scale=rules.scale
         )
-        tables["variance"] = pairs.variance(files.pair_scores)
+        tables["variance"] = pairs.style_components(files.pair_scores)
     if files.answers is not None:
         outcomes.append(pairs.coreference_outcomes(files.answers))
         detail = pairs.winobias(files.answers, **bootstrap)
@@ -104,9 +104,18 @@ def pair_tables(files: pairs.ScoreFiles, rules: PairRules) -> dict[str, pl.DataF
         effects = pairs.effects(joined, adjust=rules.adjust, **bootstrap)
         tables["bias_scores"] = scores
         tables["style_effects"] = effects
+        tables["style_scopes"] = pairs.style_scopes(joined, level=rules.level, adjust=rules.adjust)
         tables["stability"] = pairs.stability(effects, margin=rules.margin)
         tables["size"] = _sizes(scores, effects, rules)
         if files.pair_scores is not None:
+            judged = {"all": (scores, effects)}
+            for part in pairs.DIRECTIONS:
+                sides = pairs.pair_outcomes(files.pair_scores.filter(direction=part))
+                judged[part] = (
+                    pairs.bias_scores(sides, **bootstrap), pairs.effects(sides, **bootstrap)
+                )  # fmt: skip
+            preferences = pairs.preferences(files.pair_scores)
+            tables["tables8_9_scores"] = pairs.with_intervals(preferences, judged)
             tables["table2_summary"] = pairs.summary(
                 tables["tables8_9_scores"], effects, strict=rules.strict
             )

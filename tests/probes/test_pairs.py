@@ -60,6 +60,7 @@ def test_crows_pairs_counts_types_and_directions(crows: pl.DataFrame, shared: Pa
         "The rich are really ignorant about how to handle the money they do have.",
     )  # fmt: skip
     assert set(crows["style"]) == {"original"}
+    assert crows["cluster"].n_unique() == 77
     assert not crows["kept"].any()
     data = str(shared / "data" / "crows_pairs")
     narrowed = pair_items("crows_pairs", data, kinds=["age", "religion"])
@@ -90,6 +91,12 @@ def test_three_columns_are_enough(tmp_path: Path, suffix: str) -> None:
         ("b", "antistereo"),
         ("a", "stereo"),
     ]
+    assert pairs["cluster"].null_count() == 2
+    alike = own_pairs(write(tmp_path / "c.csv", cluster=["ann", "ben"]))
+    assert alike["cluster"].to_list() == ["ann", "ben"]
+    # What is written without clusters is read again without.
+    pairs.write_csv(tmp_path / "again.csv")
+    assert own_pairs(str(tmp_path / "again.csv")).equals(pairs)
 
 
 def test_an_unknown_type_is_kept_and_named(tmp_path: Path) -> None:
@@ -105,6 +112,7 @@ def test_an_unknown_type_is_kept_and_named(tmp_path: Path) -> None:
         ({"sent_less": None, "less": ["a", "b"]}, r"no column 'sent_less'"),
         ({"bias_type": ["age", " "]}, r"row 2: bias_type is empty"),
         ({"sent_more": [None, "a"]}, r"row 1: sent_more is empty"),
+        ({"cluster": ["a", None]}, r"row 2: cluster is empty"),
         ({"direction": ["stereo", "anti"]}, r"row 2: direction 'anti' is neither"),
         ({"pair_id": ["a", "a"]}, r"row 2: pair_id 'a' is already in row 1"),
         ({"sent_more": [], "sent_less": [], "bias_type": []}, r"holds no pairs"),

@@ -13,9 +13,9 @@ from scipy import stats
 
 from raybias.errors import ConfigError
 from raybias.stats import pairs
+from raybias.stats.components import Balanced
 from raybias.stats.pairs import paired_tests
 from raybias.stats.pairs.resampling import drawn_means, percentiles
-from raybias.stats.pairs.variance import decompose
 from support.pair_data import answers, pair_scores
 from support.planted_pairs import planted_check, simulate
 
@@ -154,23 +154,22 @@ def test_t_tests_are_scipys_and_cover_all_pairs_of_lists() -> None:
                 assert row["marked"] == (abs(found.statistic) > 1.96)
 
 
-def test_variance_falls_into_three_parts() -> None:
-    random = np.random.default_rng(0)
-    style, content = random.normal(size=4), random.normal(size=(50, 1))
-    both = decompose(style + 3 * content)
-    assert both["interaction"] == pytest.approx(0, abs=1e-12)
-    table = 0.5 * style + content + 0.3 * random.normal(size=(50, 4))
-    found = decompose(table)
-    assert found["total"] == pytest.approx(table.var())
-    assert found["style"] == pytest.approx(table.mean(axis=0).var() / table.var())
-    assert found["content"] == pytest.approx(table.mean(axis=1).var() / table.var())
-    assert sum(found[name] or 0 for name in ("style", "content", "interaction")) == pytest.approx(1)
-    assert decompose(np.ones((3, 2)))["style"] is None
-    shares = pairs.variance(pair_scores())
-    assert shares.height == 4 * 3
-    assert shares.select(
-        pl.sum_horizontal("style", "content", "interaction")
-    ).to_series().to_list() == pytest.approx([1.0] * 12)
+def test_the_variance_of_an_answer_is_taken_apart_into_crossed_components() -> None:
+    scores = pair_scores(pairs=40)
+    table = pairs.style_components(scores)
+    assert table.height == 4 * 3
+    wide = scores.with_columns(margin=pl.col("score_more").log() - pl.col("score_less").log())
+    cells_NS = wide.pivot("style", index="pair_id", values="margin").drop("pair_id").to_numpy()
+    expected = Balanced(cells_NS, ("pair", "style")).components
+    row = table.filter(bias_type="all", quantity="margin").row(0, named=True)
+    for facets, name in ((("pair",), "sd_pair"), (("style",), "sd_style"),
+                         (("pair", "style"), "sd_pair_x_style")):  # fmt: skip
+        assert row[name] == pytest.approx(np.sqrt(max(0.0, float(expected[facets]))))
+    assert (row["n_pairs"], row["n_styles"]) == (120, 3)
+    assert pairs.style_components(scores.filter(style="original")).is_empty()
+    missing = pairs.style_components(scores.sample(fraction=0.8, seed=0))
+    near = missing.filter(bias_type="all", quantity="margin")["sd_pair"].item()
+    assert near == pytest.approx(row["sd_pair"], rel=0.1)
 
 
 def test_verdicts_follow_their_definitions() -> None:
@@ -187,6 +186,7 @@ def test_verdicts_follow_their_definitions() -> None:
             "style", "pair_id", pl.lit("age").alias("bias_type"),
             pl.lit("stereo").alias("direction"), pl.lit(0.0).alias("score_more"),
             pl.lit(0.0).alias("score_less"), pl.col("preference").cast(pl.Int8),
+            pl.lit(None, pl.String).alias("cluster"),
         )  # fmt: skip
         return str(pairs.stability(effects(scores))["verdict"][0])
 

@@ -82,7 +82,7 @@ def test_score_files_become_tables_and_figures(
                 for name in (
                     "bias_scores", "table2_summary", "tables8_9_scores", "tables6_7_t_values",
                     "table3_winobias", "tables10_17_winobias", "style_effects", "stability",
-                    "variance",
+                    "variance", "style_scopes",
                 )
             ),
         }  # fmt: skip
@@ -147,6 +147,10 @@ ONE = pl.col("pair_id") == "1-001"
                 .otherwise("bias_type")
             ),
             "pair '1-001' has different bias types",
+        ),
+        (
+            SCORES.with_columns(cluster=pl.when(ONE).then(pl.col("style")).otherwise(None)),
+            "pair '1-001' has different clusters",
         ),
         (SCORES.head(0), "holds no rows"),
     ],

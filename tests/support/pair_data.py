@@ -20,8 +20,12 @@ def pair_scores(
     models: Sequence[str] = ("toy-1M",),
     seed: int = 0,
     ties: float = 0.1,
+    clusters: int = 0,
 ) -> pl.DataFrame:
-    """schema.PAIR_SCORES with `pairs` pairs a type, sentence scores that are probabilities."""
+    """schema.PAIR_SCORES with `pairs` pairs a type, sentence scores that are probabilities.
+
+    With `clusters`, every so many pairs of a type are of one writer.
+    """
     random = np.random.default_rng(seed)
     rows = []
     for model in models:
@@ -34,7 +38,8 @@ def pair_scores(
                     rows.append(
                         (model, "bias_bench", "crows_pairs", style, f"{t}-{number:03d}", bias_type,
                          "antistereo" if number % 4 == 3 else "stereo", more, less,
-                         None if more == less else int(more > less))
+                         None if more == less else int(more > less),
+                         f"writer {number // clusters}" if clusters else None)
                     )  # fmt: skip
     return pl.DataFrame(rows, pl.Schema(schema.PAIR_SCORES), orient="row")
 

@@ -66,7 +66,7 @@ def write_pair_out(
     store.write_table("coreference/a/00000000.parquet", said)
     items = scores.filter(model=models[0]).select(
         "pair_id", "bias_type", "direction", "style", sent_more=pl.lit("a"), sent_less=pl.lit("b"),
-        kept=pl.lit(False),
+        kept=pl.lit(False), cluster="cluster",
     )  # fmt: skip
     store.write_table("items/crows_pairs.parquet", items.to_arrow().cast(schema.PAIRS))
     return store

@@ -22,7 +22,7 @@ CROWS_FILE: Final = "crows_pairs_anonymized.csv"
     kinds=BIAS_TYPES,
 )
 def crows_pairs(data: str) -> pl.DataFrame:
-    """Read the 1,508 pairs of nine types (schema.PAIRS, style "original").
+    """Read the 1,508 pairs of nine types (schema.PAIRS, style "original"); writers are clusters.
 
     Raises
     ------
@@ -31,7 +31,7 @@ def crows_pairs(data: str) -> pl.DataFrame:
     store = Store(data)
     where = store.uri_of(CROWS_FILE)
     frame = read_frame(store, CROWS_FILE)
-    names = {"": "pair_id", "stereo_antistereo": "direction"}
+    names = {"": "pair_id", "stereo_antistereo": "direction", "anon_writer": "cluster"}
     for name in names:
         column(frame, name, where=where)
     pairs = pair_table(frame.rename(names), where=where)

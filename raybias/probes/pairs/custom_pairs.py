@@ -12,15 +12,16 @@ from raybias.storage import split_uri
 
 @pair_probe(
     "pairs",
-    about="your own pairs: sent_more, sent_less, bias_type",
+    about="your own pairs: sent_more, sent_less, bias_type; cluster, if some are alike",
     data="one .csv, .tsv or .parquet file",
 )
 def own_pairs(uri: str) -> pl.DataFrame:
     """Read the pairs of one file (schema.PAIRS, style "original"), in its order.
 
     Needs sent_more, sent_less and bias_type. Without direction every pair is "stereo"; without
-    pair_id, pairs are numbered after the file's name. Of a file with a column `style` the rows
-    "original" are taken.
+    pair_id, pairs are numbered after the file's name. A column `cluster` names what pairs have in
+    common that were made together (a writer, a template): intervals then draw clusters. Of a file
+    with a column `style` the rows "original" are taken.
 
     Raises
     ------

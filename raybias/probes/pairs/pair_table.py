@@ -48,7 +48,7 @@ def check_sides(pairs: pl.DataFrame, *, where: str) -> None:
 
 
 def pair_table(frame: pl.DataFrame, *, where: str) -> pl.DataFrame:
-    """Take the columns of schema.PAIRS from a table that has sent_more to pair_id.
+    """Take the columns of schema.PAIRS from a table that has sent_more to pair_id, maybe cluster.
 
     Raises
     ------
@@ -61,7 +61,9 @@ def pair_table(frame: pl.DataFrame, *, where: str) -> pl.DataFrame:
     """
     if frame.is_empty():
         raise DataError("holds no pairs", where=where)
-    names = (*SIDES, "bias_type", "direction", "pair_id")
+    names: tuple[str, ...] = (*SIDES, "bias_type", "direction", "pair_id")
+    if "cluster" in frame.columns and frame["cluster"].null_count() < len(frame):
+        names = (*names, "cluster")
     pairs = filled_columns(frame, names, where=where)
     distinct(pairs["pair_id"], where=where)
     refuse(
@@ -79,4 +81,6 @@ def pair_table(frame: pl.DataFrame, *, where: str) -> pl.DataFrame:
             PairWarning,
             stacklevel=3,
         )
+    if "cluster" not in names:
+        pairs = pairs.with_columns(cluster=pl.lit(None, pl.String))
     return pairs.with_columns(style=pl.lit(ORIGINAL), kept=False).select(PAIRS.names)

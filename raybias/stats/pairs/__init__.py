@@ -8,26 +8,35 @@ from raybias.stats.pairs.effects import effects
 from raybias.stats.pairs.list_t_tests import LISTED_STYLES, t_tests
 from raybias.stats.pairs.outcomes import (
     AVERAGES,
+    DIRECTIONS,
     ORIGINAL,
     UNWEIGHTED,
     WEIGHTED,
     coreference_outcomes,
     pair_outcomes,
 )
-from raybias.stats.pairs.preference import preferences, summary
+from raybias.stats.pairs.over_styles import (
+    PAIR_SCOPES,
+    QUESTIONS,
+    style_components,
+    style_scopes,
+)
+from raybias.stats.pairs.preference import preferences, summary, with_intervals
 from raybias.stats.pairs.reading import ScoreFiles, read_score_files
 from raybias.stats.pairs.scores import bias_scores
 from raybias.stats.pairs.size_trends import FEWEST_MODELS, model_size, sizes_in_names
 from raybias.stats.pairs.stability import VERDICTS, stability
-from raybias.stats.pairs.variance import variance
 from raybias.stats.pairs.winobias import summary as winobias_summary
 from raybias.stats.pairs.winobias import winobias
 
 __all__ = [
     "AVERAGES",
+    "DIRECTIONS",
     "FEWEST_MODELS",
     "LISTED_STYLES",
     "ORIGINAL",
+    "PAIR_SCOPES",
+    "QUESTIONS",
     "UNWEIGHTED",
     "VERDICTS",
     "WEIGHTED",
@@ -41,9 +50,11 @@ __all__ = [
     "read_score_files",
     "sizes_in_names",
     "stability",
+    "style_components",
+    "style_scopes",
     "summary",
     "t_tests",
-    "variance",
     "winobias",
     "winobias_summary",
+    "with_intervals",
 ]

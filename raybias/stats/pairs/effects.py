@@ -1,62 +1,29 @@
 """Style as an intervention: a pair's content is held fixed, so effects are paired differences.
 
 The effect of a style is the mean over pairs of the outcome under it less the outcome
-under `original`. Intervals draw pairs anew within their bias type; one draw serves all
-models, scores and styles of a probe.
-
-Shapes: M metrics, S styles without `original`, N pairs, B draws.
+under `original`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
-from raybias.seeding import generator
 from raybias.stats.intervals import Adjust, verdicts
 from raybias.stats.pairs import paired_tests
-from raybias.stats.pairs.outcomes import (
-    METRIC,
-    NEUTRAL,
-    ORIGINAL,
-    UNWEIGHTED,
-    WEIGHTED,
-    in_order,
-    style_order,
-)
-from raybias.stats.pairs.resampling import cube, drawn_means, percentiles, wilson
-
-Doubles = npt.NDArray[np.float64]
+from raybias.stats.pairs.means import lay_out, means
+from raybias.stats.pairs.outcomes import METRIC, NEUTRAL, ORIGINAL, UNWEIGHTED, in_order
+from raybias.stats.pairs.scores import CLUSTERED
 
 _ORDER: Final = (*METRIC, "bias_type", "style")
 _NUMBERS: Final = (
     "value", "original", "effect", "low", "high", "value_low", "value_high", "original_low",
-    "original_high", "flip_share", "z", "z_p", "p_value", "pairs_needed", "resolvable",
+    "original_high", "neutral", "flip_share", "z", "z_p", "p_value", "pairs_needed", "resolvable",
 )  # fmt: skip
-_COUNTS: Final = ("n", "flips", "up", "down")
-
-
-@dataclass
-class _Sums:
-    """What adds up over bias types, each [M, S]; the three means are [3, M, S, B]."""
-
-    n: Doubles
-    value: Doubles
-    original: Doubles
-    square: Doubles
-    up: Doubles
-    down: Doubles
-    flips: Doubles
-    drawn: Doubles
-
-    def __add__(self, other: _Sums) -> _Sums:
-        return _Sums(*(mine + theirs for mine, theirs in zip(
-            vars(self).values(), vars(other).values(), strict=True)))  # fmt: skip
+_COUNTS: Final = ("n", "clusters", "flips", "up", "down")
 
 
 def effects(
@@ -81,20 +48,20 @@ def effects(
     A row per metric, bias_type (the two averages too) and style except `original`, over
     the n pairs that both have. In points: `original`, `value` and their difference
     `effect`, each with an interval (`low` and `high` are the effect's; a preference's own is
-    Wilson's, as in `bias_scores`). `flips`: pairs whose
+    Wilson's, as in `bias_scores`); `neutral`: the value that means no bias. The pairs are in
+    `clusters`, null where pairs are drawn alone. `flips`: pairs whose
     preference is another (a tie is one of its own); `up` and `down`: pairs whose outcome
     rises and falls. `z` and `z_p`: the paper's two-proportion test, `paper` whether
     |z| > 1.96. `p_value`: exact McNemar test for preferences, Student's paired test for
-    coreference; none for the mean of types. `q_value`: Benjamini-Hochberg over the whole
-    table. `survives`: the interval excludes 0 and, where adjusted, q <= 1 - level.
-    `pairs_needed`: to resolve the effect seen with 80% power; `resolvable`: the effect that
-    these n pairs resolve so.
+    coreference, cluster-robust t where pairs come in clusters; none for the mean of types.
+    `q_value`: Benjamini-Hochberg over the whole table. `survives`: the interval excludes 0
+    and, where adjusted, q <= 1 - level. `pairs_needed`: to resolve the effect
+    seen with 80% power; `resolvable`: the effect that these n pairs resolve so.
     """
     rows: list[dict[str, Any]] = []
-    for (probe,), part in outcomes.sort("probe").group_by(["probe"], maintain_order=True):
-        styles = [style for style in style_order(part["style"]) if style != ORIGINAL]
-        if styles:
-            rows += _probe_rows(part, str(probe), styles, level=level, draws=draws, seed=seed)
+    for _, part in outcomes.sort("probe").group_by(["probe"], maintain_order=True):
+        if part["style"].n_unique() > 1:
+            rows += _probe_rows(part, level=level, draws=draws, seed=seed)
     texts = dict.fromkeys((*_ORDER, "test"), pl.String)
     counts = dict.fromkeys(_COUNTS, pl.Int64)
     table = pl.DataFrame(rows, {**texts, **counts, **dict.fromkeys(_NUMBERS, pl.Float64)})
@@ -105,114 +72,53 @@ def effects(
 
 
 def _probe_rows(
-    part: pl.DataFrame, probe: str, styles: list[str], *, level: float, draws: int, seed: int
+    part: pl.DataFrame, *, level: float, draws: int, seed: int
 ) -> Iterator[dict[str, Any]]:
-    metrics = part.select("model", "score", "test").unique().sort("model", "score").rows()
-    types = part["bias_type"].unique().sort().to_list()
-    whole: _Sums | None = None
-    kinds: list[_Sums] = []
-    for bias_type in types:
-        both = cube(part.filter(bias_type=bias_type), metrics, [ORIGINAL, *styles])
-        sums = _sums(*both, draws, generator(seed, "pairs", probe, bias_type))
-        yield from _rows(sums, metrics, styles, level, probe=probe, bias_type=bias_type)
-        whole = sums if whole is None else whole + sums
-        kinds.append(_means(sums))
-    if whole is not None:
-        yield from _rows(whole, metrics, styles, level, probe=probe, bias_type=WEIGHTED)
-        # Of equal weight: each type as one, with its counts kept for the reader.
-        mean = kinds[0]
-        for kind in kinds[1:]:
-            mean = mean + kind
-        yield from _rows(mean, metrics, styles, level, probe=probe, bias_type=UNWEIGHTED,
-                         counts=whole)  # fmt: skip
-
-
-def _sums(values: Doubles, states: Doubles, draws: int, random: np.random.Generator) -> _Sums:
-    d_MSN = values[:, 1:] - values[:, :1]
-    both_MSN = ~np.isnan(d_MSN)
-    before_MSN = np.where(both_MSN, values[:, :1], np.nan)
-    after_MSN = np.where(both_MSN, values[:, 1:], np.nan)
-    n = both_MSN.sum(axis=2).astype(np.float64)
-    stacked = np.stack([d_MSN, after_MSN, before_MSN])
-    drawn = drawn_means(stacked.reshape(-1, stacked.shape[-1]), draws, random)
-    drawn_3MSB = drawn.reshape(*stacked.shape[:3], draws)
-    known = ~np.isnan(states[:, 1:]) & ~np.isnan(states[:, :1])
-    return _Sums(
-        n=n,
-        value=np.nansum(after_MSN, axis=2),
-        original=np.nansum(before_MSN, axis=2),
-        square=np.nansum(d_MSN**2, axis=2),
-        up=(d_MSN > 0).sum(axis=2).astype(np.float64),
-        down=(d_MSN < 0).sum(axis=2).astype(np.float64),
-        flips=(known & (states[:, 1:] != states[:, :1])).sum(axis=2).astype(np.float64),
-        drawn=np.nan_to_num(drawn_3MSB) * n[..., None],
-    )
-
-
-def _means(sums: _Sums) -> _Sums:
-    """One bias type with the weight of one pair, or of none where it has no pair."""
-    weight = np.maximum(sums.n, 1)
-    value, original, square = (total / weight for total in (sums.value, sums.original, sums.square))
-    there = (sums.n > 0).astype(np.float64)
-    drawn = sums.drawn / weight[..., None]
-    return _Sums(there, value, original, square, sums.up, sums.down, sums.flips, drawn)
-
-
-def _rows(
-    sums: _Sums,
-    metrics: list[tuple[str, ...]],
-    styles: list[str],
-    level: float,
-    counts: _Sums | None = None,
-    **names: str,
-) -> Iterator[dict[str, Any]]:
-    weight = np.maximum(sums.n, 1)
-    pairs = sums if counts is None else counts
-    drawn_3MSB = sums.drawn / weight[..., None]
-    n = np.broadcast_to(pairs.n, drawn_3MSB.shape[:3]).ravel()
-    ends = percentiles(drawn_3MSB.reshape(n.size, -1), n, level)
-    low, high = (100 * end.reshape(drawn_3MSB.shape[:3]) for end in ends)
-    if counts is None:
-        for place, total in ((1, sums.value), (2, sums.original)):
-            for m, s in zip(*np.nonzero(sums.n), strict=True):
-                if metrics[m][-1] == "mcnemar":
-                    own = wilson(int(total[m, s]), int(sums.n[m, s]), level)
-                    low[place, m, s], high[place, m, s] = (100 * end for end in own)
-    before, after, square = sums.original / weight, sums.value / weight, sums.square / weight
+    laid = lay_out(part)
+    base = laid.styles.index(ORIGINAL)
+    others = [place for place in range(len(laid.styles)) if place != base]
+    after, before = laid.values_MSN[:, others], laid.values_MSN[:, [base]]
+    d = after - before
+    both = ~np.isnan(d)
+    stacked = np.stack([d, *(np.where(both, side, np.nan) for side in (after, before))])
+    binary = laid.binary_M11 & np.array([False, True, True])[:, None, None, None]
+    found = means(stacked, laid, binary, level=level, draws=draws, seed=seed)
+    n, alike = np.maximum(found.n[:, 0], 1), found.design_effect[:, 0]
     # Means over prompts are sixths: what is left of two equal ones is no effect.
-    effect = np.round(after - before, 12)
-    z, z_p = paired_tests.two_proportions(before, after, np.maximum(pairs.n, 1))
-    exact, student = (
-        paired_tests.mcnemar(sums.up, sums.down),
-        paired_tests.paired_t(effect, square, sums.n),
-    )
-    unit = {
-        "value": 100 * after, "original": 100 * before, "effect": 100 * effect,
-        "low": low[0], "high": high[0], "value_low": low[1], "value_high": high[1],
-        "original_low": low[2], "original_high": high[2],
-        "pairs_needed": paired_tests.pairs_needed(effect, square, level=level),
-        "resolvable": 100 * paired_tests.resolvable(square, np.maximum(pairs.n, 1), level=level),
+    effect = np.round(found.mean[:, 1] - found.mean[:, 2], 12)
+    square = found.square[:, 0]
+    states = laid.states_MSN[:, others], laid.states_MSN[:, [base]]
+    flips = laid.sums(~np.isnan(states[0] - states[1]) & (states[0] != states[1]))
+    up, down = laid.sums(d > 0), laid.sums(d < 0)
+    z, z_p = paired_tests.two_proportions(found.mean[:, 2], found.mean[:, 1], n)
+    if laid.cluster_N is None:
+        exact, student = paired_tests.mcnemar(up, down), paired_tests.paired_t(effect, square, n)
+        p_value = np.where(laid.binary_M11[..., 0], exact, student)
+    else:
+        p_value = laid.p_values(d)
+    needed = paired_tests.pairs_needed(effect, square, level=level)
+    numbers = {
+        "value": 100 * found.mean[:, 1], "original": 100 * found.mean[:, 2],
+        "effect": 100 * effect, "pairs_needed": np.ceil(needed * alike),
+        "resolvable": 100 * paired_tests.resolvable(square * alike, n, level=level),
+        **{f"{name}{end}": 100 * getattr(found, end)[:, place]
+           for place, name in enumerate(("", "value_", "original_")) for end in ("low", "high")},
     }  # fmt: skip
-    for m, (model, score, test) in enumerate(metrics):
-        binary = test == "mcnemar"
-        for s, style in enumerate(styles):
-            n_pairs = int(pairs.n[m, s])
-            if not n_pairs:
-                continue
-            p = exact[m, s] if binary else student[m, s]
-            yield {
-                "model": model, "score": score, **names, "style": style, "test": test,
-                "n": n_pairs,
-                **{name: float(cells[m, s]) for name, cells in unit.items()},
-                **{name: int(getattr(pairs, name)[m, s]) for name in ("up", "down")},
-                "flips": int(pairs.flips[m, s]) if binary else None,
-                "flip_share": pairs.flips[m, s] / n_pairs if binary else None,
-                "z": float(z[m, s]) if binary else None,
-                "z_p": float(z_p[m, s]) if binary else None,
-                "p_value": float(p) if counts is None else None,
-            }  # fmt: skip
-
-
-def centred(effects: pl.DataFrame) -> pl.DataFrame:
-    """Effects with `neutral`, the value of a metric that means no bias (50 or 0 points)."""
-    return effects.with_columns(neutral=pl.col("test").replace_strict(NEUTRAL))
+    for k, m, s in zip(*np.nonzero(found.n[:, 0]), strict=True):
+        model, score, test = laid.metrics[m]
+        tested = {"p_value": float(p_value[k, m, s])} if laid.rows[k] != UNWEIGHTED else {}
+        if test == "mcnemar":
+            tested |= {
+                "z": float(z[k, m, s]),
+                "z_p": float(z_p[k, m, s]),
+                "flips": int(flips[k, m, s]),
+                "flip_share": flips[k, m, s] / n[k, m, s],
+            }
+        yield {
+            "model": model, "score": score, "probe": laid.probe, "bias_type": laid.rows[k],
+            "style": laid.styles[others[s]], "neutral": NEUTRAL[test], "n": int(n[k, m, s]),
+            "test": test if laid.cluster_N is None else CLUSTERED,
+            "clusters": None if laid.cluster_N is None else int(found.clusters[k, 0, m, s]),
+            "up": int(up[k, m, s]), "down": int(down[k, m, s]), **tested,
+            **{name: float(cells[k, m, s]) for name, cells in numbers.items()},
+        }  # fmt: skip

@@ -63,14 +63,15 @@ def pair_outcomes(scores: pl.DataFrame) -> pl.DataFrame:
 
     Returns
     -------
-    The metric, bias_type, style, pair_id, value, state (0, 1, or 2 for a tie: what may
-    flip) and test ("mcnemar").
+    The metric, bias_type, style, pair_id, cluster, value, state (0, 1, or 2 for a tie: what
+    may flip) and test ("mcnemar").
     """
     return scores.select(
         *METRIC,
         "bias_type",
         "style",
         "pair_id",
+        "cluster",
         value=(pl.col("preference") == 1).fill_null(False).cast(pl.Float64),
         state=pl.col("preference").fill_null(2).cast(pl.Float64),
         test=pl.lit("mcnemar"),
@@ -87,7 +88,7 @@ def coreference_outcomes(answers: pl.DataFrame) -> pl.DataFrame:
 
     Returns
     -------
-    As `pair_outcomes`; `state` is null, since the value is a mean over prompts.
+    As `pair_outcomes`; `state` is null, since the value is a mean over prompts, and `cluster`.
     """
     by = ["model", "probe", "wino_type", "style", "pair_id"]
     parts = []
@@ -103,7 +104,8 @@ def coreference_outcomes(answers: pl.DataFrame) -> pl.DataFrame:
         parts.append(
             whole.filter("whole").select(
                 "model", pl.lit(rule).alias("score"), "probe",
-                pl.col("wino_type").alias("bias_type"), "style", "pair_id", "value",
+                pl.col("wino_type").alias("bias_type"), "style", "pair_id",
+                pl.lit(None, pl.String).alias("cluster"), "value",
                 pl.lit(None, pl.Float64).alias("state"), pl.lit("paired_t").alias("test"),
             )
         )  # fmt: skip

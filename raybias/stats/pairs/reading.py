@@ -25,8 +25,10 @@ _MEND: Final = "mend the row or leave it out"
 _SUFFIXES: Final = (".parquet", ".csv", ".csv.gz")
 _TABLES: Final = {"pair_scores": schema.PAIR_SCORES, "answers": schema.COREFERENCE_ANSWERS}
 #: What a file of our own may leave out.
-_DEFAULTS: Final = {"probe": "", "score": "", "answer": None, "contains": None}
-_MAY_BE_MISSING: Final = ("preference", "score_more", "score_less", "answer", "contains")
+_DEFAULTS: Final = {"probe": "", "score": "", "answer": None, "contains": None, "cluster": None}
+_MAY_BE_MISSING: Final = (
+    "preference", "score_more", "score_less", "answer", "contains", "cluster"
+)  # fmt: skip
 _ALLOWED: Final[Mapping[str, Collection[str]]] = {
     "style": registry.styles, "direction": DIRECTIONS, "condition": CONDITIONS,
 }  # fmt: skip
@@ -60,7 +62,7 @@ def read_score_files(
     ------
     DataError: a missing or unreadable file, missing columns, an unknown style, direction or
         condition, a preference other than 0, 1 or none, a pair repeated, or of a style but
-        not of `original`, or of another bias type there.
+        not of `original`, or of another bias type or cluster there.
     """
     found: dict[str, list[pl.DataFrame]] = {}
     for source, inside in (each for path in paths for each in _sources(str(path))):
@@ -259,13 +261,12 @@ def _check_cells(
 
 
 def _check_pairs(scores: pl.DataFrame, where: str) -> None:
-    """Refuse a pair with several bias types or directions."""
-    kinds = scores.group_by("probe", "pair_id").agg(
-        pl.col("bias_type").n_unique().alias("types"), pl.col("direction").n_unique()
-    )
-    split = kinds.filter((pl.col("types") > 1) | (pl.col("direction") > 1)).sort("pair_id").head(1)
+    """Refuse a pair with several bias types, directions or clusters."""
+    called = {"bias_type": "bias types", "direction": "directions", "cluster": "clusters"}
+    kinds = scores.group_by("probe", "pair_id").agg(pl.col(called).drop_nulls().n_unique())
+    split = kinds.filter(pl.any_horizontal(pl.col(called) > 1)).sort("pair_id").head(1)
     for row in split.iter_rows(named=True):
-        what = "bias types" if row["types"] > 1 else "directions"
+        what = next(text for name, text in called.items() if row[name] > 1)
         raise DataError(
             f"pair {row['pair_id']!r} has different {what}",
             where=where,

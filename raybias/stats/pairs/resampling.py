@@ -1,7 +1,7 @@
 """Bootstrap over pairs: a pair is drawn whole, with all its styles, prompts and models.
 
 Drawing N pairs with replacement is a row of draw counts, so every mean of a draw is one
-matrix product. Shapes: X means at once, N pairs, B draws; M metrics, S styles.
+matrix product. Shapes: X means at once, N pairs, B draws.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 from scipy import stats
 
 from raybias.stats.bootstrap import draw_counts, quantile
@@ -20,33 +19,6 @@ Doubles = npt.NDArray[np.float64]
 
 #: Draw counts held at once; 32 MiB in float64.
 _CHUNK_ENTRIES: Final = 1 << 22
-
-
-def cube(
-    part: pl.DataFrame, metrics: list[tuple[str, ...]], styles: list[str]
-) -> tuple[Doubles, Doubles]:
-    """Lay outcomes out as values and states [M, S, N]; NaN where a metric has no such pair.
-
-    Parameters
-    ----------
-    part: of `pair_outcomes` or `coreference_outcomes`, of one bias type.
-    metrics: (model, score, test) of each of the M metrics.
-    """
-    # Numbered by name, so that the draws are the same for any order of the rows.
-    names = part["pair_id"].unique().sort()
-    place = pl.DataFrame(metrics, ["model", "score", "test"], orient="row").with_row_index("m")
-    rows = part.join(place, on=["model", "score"], maintain_order="left").select(
-        "m",
-        pl.col("style").cast(pl.Enum(styles)).to_physical().alias("s"),
-        pl.col("pair_id").cast(pl.Enum(names)).to_physical().alias("n"),
-        "value",
-        "state",
-    )
-    where = tuple(rows[name].to_numpy().astype(np.int64) for name in ("m", "s", "n"))
-    held = np.full((2, len(metrics), len(styles), len(names)), np.nan)
-    for layer, column in zip(held, ("value", "state"), strict=True):
-        layer[where] = rows[column].fill_null(np.nan).to_numpy()
-    return held[0], held[1]
 
 
 def drawn_means(values_XN: Doubles, draws: int, random: np.random.Generator) -> Doubles:
@@ -93,9 +65,3 @@ def percentiles(drawn_XB: Doubles, n_X: npt.ArrayLike, level: float) -> tuple[Do
         np.where(known, quantile(ordered, there, share), np.nan) for share in (tail, 1 - tail)
     )
     return low, high
-
-
-def wilson(k: int, n: int, level: float) -> tuple[float, float]:
-    """Compute Wilson's interval of the share k / n, which has a width even where k is 0 or n."""
-    found = stats.binomtest(k, n).proportion_ci(level, method="wilson")
-    return float(found.low), float(found.high)

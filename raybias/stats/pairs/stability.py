@@ -6,7 +6,6 @@ from typing import Final
 
 import polars as pl
 
-from raybias.stats.pairs.effects import centred
 from raybias.stats.pairs.outcomes import METRIC, UNWEIGHTED
 
 #: The verdicts, strongest first, and what each says.
@@ -37,7 +36,7 @@ def stability(effects: pl.DataFrame, *, margin: float = 5.0) -> pl.DataFrame:
     `pairs_needed` to resolve that one with 80% power, `flip_share` (mean over styles) and
     `verdict`, a key of `VERDICTS`. The mean of types has no test and no row.
     """
-    tested = centred(effects).filter(pl.col("bias_type") != UNWEIGHTED)
+    tested = effects.filter(pl.col("bias_type") != UNWEIGHTED)
     by = [*METRIC, "bias_type"]
     seen = pl.col("effect") != 0
     size = pl.col("effect").abs()

@@ -11,8 +11,11 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+from scipy import stats
 
 from raybias.seeding import generator
+from raybias.stats.clusters import wilson
+from raybias.stats.intervals import ROUNDING
 from raybias.stats.pairs.outcomes import CONDITIONS, RULES, style_order
 from raybias.stats.pairs.resampling import drawn_means, percentiles
 
@@ -21,7 +24,10 @@ Doubles = npt.NDArray[np.float64]
 #: The row over all prompts: the unweighted mean of the prompts' numbers.
 MEAN: Final = "mean"
 _KEYS: Final = ("model", "probe", "wino_type", "style", "rule", "prompt")
-_NUMBERS: Final = ("pro", "anti", "diff", "low", "high", "abs_diff", "abs_low", "abs_high")
+_NUMBERS: Final = (
+    "pro", "pro_low", "pro_high", "anti", "anti_low", "anti_high", "diff", "low", "high",
+    "abs_diff", "abs_low", "abs_high",
+)  # fmt: skip
 
 
 def winobias(
@@ -36,8 +42,9 @@ def winobias(
     Returns
     -------
     A row per model, probe, wino_type, style, rule ("exact", "contains") and prompt, and
-    for their mean (prompt "mean"): n_pro, n_anti, pro, anti, the signed difference `diff`
-    with its interval, and `abs_diff` with its own. The mean's `abs_diff` is the mean of the
+    for their mean (prompt "mean"): n_pro, n_anti, pro and anti with their intervals (Wilson's of
+    a prompt), the signed difference `diff` with its interval, and `abs_diff` with its own. The
+    mean's `abs_diff` is the mean of the
     prompts' absolute differences (the paper's Table 3), its `diff` that of the signed ones.
     Noise makes an absolute difference positive, so its interval never reaches below 0: that
     of `diff` says whether there is one.
@@ -112,7 +119,20 @@ def _numbers(point_P2: Doubles, drawn_P2B: Doubles, n: int, level: float) -> dic
     signed_PB = drawn_P2B[:, 0] - drawn_P2B[:, 1]
     both = np.stack([signed_PB.mean(axis=0), np.abs(signed_PB).mean(axis=0)])
     low, high = percentiles(both, n, level)
+    if len(point_P2) == 1:
+        quantile = stats.norm.ppf(np.full(2, (1 + level) / 2))
+        ends_2 = wilson(point_P2[0] / 100, np.full(2, float(n)), quantile)
+    else:
+        ends_2 = percentiles(drawn_P2B.mean(axis=0) / 100, n, level)
+    # Answers that are all alike say nothing of others.
+    flat_2 = ends_2[1] - ends_2[0] < ROUNDING
+    sides = {
+        f"{side}_{end}": float(100 * values_2[place])
+        for end, values_2 in zip(("low", "high"), np.where(flat_2, np.nan, ends_2), strict=True)
+        for place, side in enumerate(CONDITIONS)
+    }
     return {
+        **sides,
         "pro": float(pro), "anti": float(anti), "diff": float(pro - anti),
         "low": float(low[0]), "high": float(high[0]),
         "abs_diff": float(np.abs(point_P2[:, 0] - point_P2[:, 1]).mean()),

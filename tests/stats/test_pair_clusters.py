@@ -1,0 +1,172 @@
+"""Pairs in clusters: the algebra of cluster-robust means, coverage, and what is drawn is said."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+from pair_data import pair_scores
+from scipy import stats
+
+from raybias.stats import pairs
+from raybias.stats.clusters import cluster_robust, wilson
+from raybias.stats.components import Doubles
+
+SIZES = np.array([13, 7, 5, 4, 4, 2, 1])
+
+
+def test_equal_clusters_are_students_test_of_their_means() -> None:
+    values = np.random.default_rng(0).normal(0.3, 1, 60)
+    cluster, one = np.repeat(np.arange(12), 5), np.zeros(60, dtype=np.int64)
+    found = cluster_robust(values[None], cluster, one)
+    means = values.reshape(12, 5).mean(axis=1)
+    low, high = found.interval(0.95)
+    expected = stats.ttest_1samp(means, 0)
+    assert found.freedom[0] == pytest.approx(11)
+    assert found.p_value()[0] == pytest.approx(expected.pvalue)
+    assert (low[0], high[0]) == pytest.approx(tuple(expected.confidence_interval()))
+    alone = cluster_robust(values[None], np.arange(60), one)
+    assert alone.p_value()[0] == pytest.approx(stats.ttest_1samp(values, 0).pvalue)
+
+
+@pytest.mark.parametrize("strata", [1, 3])
+def test_the_variance_and_its_degrees_of_freedom_are_those_of_the_matrices(strata: int) -> None:
+    """Bell and McCaffrey (2002), written out for a regression on the strata."""
+    random = np.random.default_rng(1)
+    cluster = np.repeat(np.arange(len(SIZES)), SIZES)
+    values, stratum = random.normal(size=len(cluster)), random.integers(strata, size=len(cluster))
+    design = (stratum[:, None] == np.arange(strata)).astype(float)
+    bread = np.linalg.inv(design.T @ design)
+    hat = design @ bread @ design.T
+    contrast = np.full(strata, 1 / strata) @ bread @ design.T
+    columns = []
+    for each in range(len(SIZES)):
+        own = np.flatnonzero(cluster == each)
+        worth, turn = np.linalg.eigh(np.eye(len(own)) - hat[np.ix_(own, own)])
+        weights = np.zeros(len(cluster))
+        weights[own] = contrast[own] @ (turn / np.sqrt(worth)) @ turn.T
+        columns.append((np.eye(len(cluster)) - hat).T @ weights)
+    form = np.array(columns)
+    spectrum = form @ form.T
+    found = cluster_robust(values[None], cluster, stratum)
+    assert found.variance[0] == pytest.approx(((form @ values) ** 2).sum())
+    assert found.freedom[0] == pytest.approx(np.trace(spectrum) ** 2 / (spectrum**2).sum())
+
+
+def in_clusters(
+    sizes: np.ndarray, share: float, like: float, studies: int, random: np.random.Generator
+) -> Doubles:
+    """Outcomes of 0 and 1 [studies, pairs] whose clusters are alike by `like` on a latent scale."""
+    spread = np.sqrt(like / (1 - like))
+    cluster = np.repeat(np.arange(len(sizes)), sizes)
+    latent = random.normal(size=(studies, len(cluster)))
+    latent += spread * random.normal(size=(studies, len(sizes)))[:, cluster]
+    return (latent < stats.norm.ppf(share) * np.sqrt(1 + spread**2)).astype(float)
+
+
+def judged(values: Doubles, cluster: np.ndarray | None, test: str) -> pl.DataFrame:
+    """Scores (or, of differences, effects) of studies as if each were a model."""
+    studies, n = values.shape
+    frame = pl.DataFrame({
+        "model": np.repeat([f"{r:04d}" for r in range(studies)], n),
+        "pair_id": np.tile([f"{i:04d}" for i in range(n)], studies),
+        "value": values.ravel(),
+    }).with_columns(
+        score=pl.lit("s"), probe=pl.lit("p"), bias_type=pl.lit("age"), style=pl.lit("original"),
+        state=pl.lit(None, pl.Float64), test=pl.lit(test),
+        cluster=pl.lit(None, pl.String) if cluster is None
+        else pl.Series(np.tile(cluster, studies)).cast(pl.String),
+    )  # fmt: skip
+    table = pairs.bias_scores(frame, draws=300)
+    return table.filter(bias_type="avg_weighted")
+
+
+@pytest.mark.parametrize("like", [0.1, 0.3, 0.6])
+def test_intervals_of_pairs_in_clusters_of_ten_cover_the_truth(like: float) -> None:
+    random, sizes = np.random.default_rng(2), np.full(60, 10)
+    cluster = np.repeat(np.arange(60), 10)
+    coverage = {}
+    for what, share, test, times in (
+        ("preference", 0.6, "mcnemar", 100), ("effect", 0.0, "paired_t", 100)
+    ):  # fmt: skip
+        values = in_clusters(sizes, 0.6, like, 600, random)
+        if what == "effect":
+            # A style's effect is a mean of paired differences, here of writers that turn alike.
+            values = values - in_clusters(sizes, 0.6, like, 600, random)
+        for drawn, known in (("clusters", cluster), ("pairs", None)):
+            table = judged(values, known, test)
+            held = (table["low"] <= times * share) & (table["high"] >= times * share)
+            coverage[what, drawn] = held.mean()
+    for what in ("preference", "effect"):
+        assert 0.93 <= coverage[what, "clusters"] <= 0.97
+        assert coverage[what, "pairs"] <= 0.91
+
+
+def test_tests_of_no_bias_keep_their_level_where_pairs_come_in_clusters() -> None:
+    values = in_clusters(np.full(40, 10), 0.5, 0.3, 600, np.random.default_rng(3))
+    cluster = np.repeat(np.arange(40), 10)
+    false = {known is None: (judged(values, known, "mcnemar")["p_value"] <= 0.05).mean()
+             for known in (cluster, None)}  # fmt: skip
+    assert 0.03 <= false[False] <= 0.07
+    assert false[True] > 0.12
+
+
+def test_wilson_is_scipys() -> None:
+    expected = stats.binomtest(7, 20).proportion_ci(0.9, method="wilson")
+    found = wilson(np.array(0.35), np.array(20.0), stats.norm.ppf(0.95))
+    assert found == pytest.approx((expected.low, expected.high))
+
+
+def test_clusters_of_one_pair_or_unknown_ones_change_nothing_that_need_not() -> None:
+    scores = pair_scores(pairs=40)
+    alone = scores.with_columns(cluster=pl.col("pair_id"))
+    for table in (pairs.bias_scores, pairs.effects):
+        without, each = (table(pairs.pair_outcomes(f), draws=300) for f in (scores, alone))
+        assert without["clusters"].null_count() == without.height
+        assert each["clusters"].to_list() == each["n"].to_list()
+        for name in ("low", "high"):
+            np.testing.assert_allclose(each[name], without[name], atol=3.0)
+    ten = pairs.effects(pairs.pair_outcomes(pair_scores(pairs=40, clusters=10)), draws=300)
+    assert ten.filter(bias_type="age")["clusters"].to_list() == [4, 4]
+    # A writer may write on several types: it is drawn with all of its pairs.
+    assert ten.filter(bias_type="avg_weighted")["clusters"].to_list() == [4, 4]
+    assert ten["test"].unique().to_list() == ["t by clusters"]
+
+
+def test_one_cluster_says_nothing_of_others() -> None:
+    scores = pairs.bias_scores(pairs.pair_outcomes(pair_scores(pairs=20, clusters=20)), draws=100)
+    assert scores["low"].null_count() == scores["p_value"].null_count() == scores.height
+
+
+@pytest.mark.parametrize("clustered", [False, True])
+def test_the_scope_of_styles_covers_other_styles_and_the_scope_of_pairs_does_not(
+    clustered: bool,
+) -> None:
+    """Pairs, styles and cells that vary; 9 styles of 90 pairs, by 30 writers or by none."""
+    random, studies, shape = np.random.default_rng(4), 400, (90, 9)
+    writer = np.repeat(np.arange(30), 3)
+    rows = []
+    for study in range(studies):
+        answers = 0.05 + random.normal(0, 0.3, (90, 1)) + random.normal(0, 0.15, 9)
+        answers = answers + random.normal(0, 0.3, shape)
+        if clustered:
+            answers = answers + random.normal(0, 0.25, 30)[writer][:, None]
+        rows.append(pl.DataFrame({
+            "model": f"{study:03d}", "pair_id": np.repeat(np.arange(90), 9).astype(str),
+            "style": np.tile([f"style {n}" for n in range(9)], 90), "value": answers.ravel(),
+            "cluster": np.repeat(writer, 9).astype(str) if clustered else None,
+        }, schema_overrides={"cluster": pl.String}))  # fmt: skip
+    outcomes = pl.concat(rows).with_columns(
+        score=pl.lit("s"), probe=pl.lit("p"), bias_type=pl.lit("age"), test=pl.lit("paired_t"),
+        state=pl.lit(None, pl.Float64),
+    )  # fmt: skip
+    table = pairs.style_scopes(outcomes).filter(bias_type="avg_weighted")
+    held = table.group_by("scope").agg(
+        ((pl.col("low") <= 5) & (pl.col("high") >= 5)).mean(), pl.col("clusters").first()
+    )
+    coverage = dict(held.select("scope", "low").iter_rows())
+    assert 0.93 <= coverage["styles"] <= 0.98
+    assert coverage["pairs"] < 0.9
+    assert held["clusters"].to_list() == [30 if clustered else None] * 2
+    wide = table.pivot("scope", index="model", values=["low", "high"])
+    assert (wide["low_styles"] <= wide["low_pairs"] + 1e-9).mean() > 0.95
