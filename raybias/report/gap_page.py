@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -10,7 +10,7 @@ import polars as pl
 from raybias import schema
 from raybias.config import Study
 from raybias.methods import tuned_methods
-from raybias.report import findings, markedness_section, wording
+from raybias.report import findings, generality, markedness_section, wording
 from raybias.report.figure_parts import Drawn, inlined, write_figures
 from raybias.report.gap_figures import gap_figures, group_order, span_figures
 from raybias.report.load_results import load_planted
@@ -51,9 +51,16 @@ def gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame]) 
         "calibration": findings.calibration(load_planted(store), tables["gaps"]),
         "chance_alerts": findings.near_chance(tables["accuracy"], tables["composition"]),
         "summaries": _summaries(tables),
-        "scopes": [scope_table(tables["scopes"])] if tables["scopes"].height else [],
+        "scopes": _shown(scope_table, tables["scopes"]),
+        "over_models": _shown(generality.over_models, tables["over_models"]),
+        "reliability": _shown(generality.reliability, tables["reliability"]),
+        "chance": generality.CHANCE,
         **_certainty(study, tables["gaps"]),
     }
+
+
+def _shown(show: Callable[[pl.DataFrame], SummaryTable], table: pl.DataFrame) -> list[SummaryTable]:
+    return [show(table)] if table.height else []
 
 
 def _several(spans: pl.DataFrame) -> bool:

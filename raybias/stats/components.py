@@ -53,7 +53,7 @@ class MeanEstimate:
     def plus(self, variance: Doubles, freedom: Doubles) -> MeanEstimate:
         """Add an independent source of variance (Satterthwaite's degrees of freedom)."""
         return MeanEstimate(
-            self.mean, *_satterthwaite([(self.variance, self.freedom), (variance, freedom)])
+            self.mean, *satterthwaite([(self.variance, self.freedom), (variance, freedom)])
         )
 
     def _error(self) -> Doubles:
@@ -115,7 +115,7 @@ class Balanced:
         """
         random = tuple(self.facets if drawn is None else drawn)
         cells = prod(self.levels.values())
-        variance, freedom = _satterthwaite(
+        variance, freedom = satterthwaite(
             [
                 ((-1) ** (len(names) + 1) * self.squares[names] / cells, self._freedom(names))
                 for names in _subsets(random)
@@ -187,8 +187,11 @@ def name_of(facets: Facets) -> str:
     return " x ".join(facets)
 
 
-def _satterthwaite(terms: Sequence[tuple[Doubles, Doubles | int]]) -> tuple[Doubles, Doubles]:
-    """Sum of variances, and the degrees of freedom of that sum."""
+def satterthwaite(terms: Sequence[tuple[Doubles, Doubles | int]]) -> tuple[Doubles, Doubles]:
+    """Add up independent (variance [...], degrees of freedom): their sum [...], and its freedom.
+
+    A term that is taken away has a negative variance (Satterthwaite 1946).
+    """
     total = np.asarray(sum(variance for variance, _ in terms))
     spread = np.asarray(sum(variance**2 / freedom for variance, freedom in terms))
     with np.errstate(divide="ignore", invalid="ignore"):
