@@ -287,6 +287,26 @@ RELIABILITY: Final = pa.schema(
     ]
 )
 
+#: One row per attribute, rate and plan (`stats.design`): `now`, more `runs`, `templates` or `words`
+#: alone, and the `cheapest`. `words` are those of the group with the fewest (null where no group
+#: has two), `half_width` that of an average gap's interval, `cost` that of what is added.
+DESIGN: Final = pa.schema(
+    [
+        ("probe", pa.string()),
+        ("attribute", pa.string()),
+        ("rate", pa.string()),
+        ("scope", pa.string()),
+        ("plan", pa.string()),
+        ("runs", pa.int64()),
+        ("templates", pa.int64()),
+        ("words", pa.int64()),
+        ("half_width", pa.float64()),
+        ("reached", pa.bool_()),
+        ("cost", pa.float64()),
+        ("unit", pa.string()),
+    ]
+)
+
 #: Answers of prompted classifiers, per run and over all of them (`run_id` "all").
 ANSWERS: Final = pa.schema(
     [

@@ -18,6 +18,7 @@ from raybias.cli import (
     corpus,
     data,
     demo,
+    design,
     doctor,
     gaps,
     pairs,
@@ -46,6 +47,7 @@ app.command()(plan.plan)
 app.command()(demo.demo)
 app.command()(doctor.doctor)
 app.command()(gaps.gaps)
+app.command()(design.design)
 app.command()(pairs.pairs)
 app.command()(report.report)
 app.command()(corpus.corpus)

@@ -11,12 +11,14 @@ from raybias import schema
 from raybias.config import Study
 from raybias.methods import tuned_methods
 from raybias.report import findings, generality, markedness_section, wording
+from raybias.report.design import ASSUMED, design_sentences, designs_table
 from raybias.report.figure_parts import Drawn, inlined, write_figures
 from raybias.report.gap_figures import gap_figures, group_order, span_figures
 from raybias.report.load_results import load_planted
 from raybias.report.markedness_figures import marked_figures
 from raybias.report.summary_tables import SummaryTable, plain
 from raybias.report.summary_tables import scopes as scope_table
+from raybias.stats.design import TARGET
 from raybias.storage import Store
 
 
@@ -55,12 +57,25 @@ def gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame]) 
         "over_models": _shown(generality.over_models, tables["over_models"]),
         "reliability": _shown(generality.reliability, tables["reliability"]),
         "chance": generality.CHANCE,
+        "design": _designs(tables["design"], study.statistics.margin or TARGET),
         **_certainty(study, tables["gaps"]),
     }
 
 
 def _shown(show: Callable[[pl.DataFrame], SummaryTable], table: pl.DataFrame) -> list[SummaryTable]:
     return [show(table)] if table.height else []
+
+
+def _designs(designs: pl.DataFrame, target: float) -> dict[str, Any]:
+    return (
+        {
+            "sentences": design_sentences(designs, target),
+            "tables": [designs_table(designs, target)],
+            "assumed": ASSUMED,
+        }
+        if designs.height
+        else {}
+    )
 
 
 def _several(spans: pl.DataFrame) -> bool:

@@ -48,7 +48,7 @@ def rules_of_files(
     stated = {name: value for name, value in (options or {}).items() if value}
     check_metrics(stated.get("metrics", ()))
     found: dict[str, GapRules] = {}
-    for out in dict.fromkeys(filter(None, map(_out_of, paths))):
+    for out in dict.fromkeys(filter(None, map(out_of, paths))):
         study = read_record(Store(out)).study
         found[out] = rules_of(restated(study, profile) if profile else study)
     if not found:
@@ -58,7 +58,7 @@ def rules_of_files(
     return replace(_stated(rules, stated), everywhere=chosen)
 
 
-def _out_of(path: str | Path) -> str | None:
+def out_of(path: str | Path) -> str | None:
     """Return the OUT that a path is, or that it is a part of."""
     text = str(path)
     whole = text if "://" in text or text.startswith("/") else f"./{text}"

@@ -33,6 +33,7 @@ COMMANDS = {
         *("FILES", "--out", "--profile", "--scope", "--margin", "--interval", "--reference"),
         "--metric",
     },
+    "design": {"FILES", "--target", "--profile", "--scope"},
     "pairs": {"FILES", "--out", "--profile", "--scale", "--margin", "--size"},
     "report": {"OUT", "--profile", "--corpus"},
     "corpus": {
@@ -58,6 +59,7 @@ FUNCTIONS = {
     "corpus_counts": ("source", "probe", "text_column", "split", "address"),
     "data_sets": (),
     "demo": ("out", "address", "command"),
+    "design": ("files", "target", "profile", "scope"),
     "doctor": ("address", "out", "hub"),
     "download_data": ("name", "out", "mirror", "on_file"),
     "gaps": (
