@@ -39,6 +39,7 @@ __all__ = [
     "corpus_counts",
     "data_sets",
     "demo",
+    "design",
     "doctor",
     "download_data",
     "gaps",
@@ -260,6 +261,31 @@ def compare(
     if out is not None:
         found.write(Store(out))
     return found
+
+
+def design(
+    files: Sequence[str | Path],
+    *,
+    target: float | None = None,
+    profile: Profile | None = None,
+    scope: Scope | None = None,
+) -> pl.DataFrame:
+    """Predict which seeds, templates and words to add for narrow intervals (`schema.DESIGN`).
+
+    Parameters
+    ----------
+    files: as for `gaps`; the OUT of a tuned study is priced in device-hours, others in items read.
+    target: the half width that is wanted; by default the study's margin, else 0.02.
+    profile, scope: as for `gaps`.
+
+    Raises
+    ------
+    DataError: as for `gaps`, or predictions without template ids.
+    ConfigError: as for `gaps`.
+    """
+    from raybias import report
+
+    return report.design_of_files(files, target=target, profile=profile, scope=scope)[0]
 
 
 def pairs(

@@ -242,6 +242,71 @@ LEAVE_ONE_OUT: Final = pa.schema(
     ]
 )
 
+#: One row per mean gap over models and scope (`stats.over_models`). `n_lowest` and `n_highest`
+#: count the models in which the group is that extreme (groups at one end share the model),
+#: `p_lowest` and `p_highest` are the chance of so many where groups exchange their names within
+#: each template.
+OVER_MODELS: Final = pa.schema(
+    [
+        ("attribute", pa.string()),
+        ("group", pa.string()),
+        ("rate", pa.string()),
+        ("gap", pa.float64()),
+        ("scope", pa.string()),
+        ("low", pa.float64()),
+        ("high", pa.float64()),
+        ("p_value", pa.float64()),
+        ("q_value", pa.float64()),
+        ("significant", pa.bool_()),
+        ("survives", pa.bool_()),
+        ("n_models", pa.int64()),
+        ("n_lowest", pa.float64()),
+        ("p_lowest", pa.float64()),
+        ("n_highest", pa.float64()),
+        ("p_highest", pa.float64()),
+        *((key, pa.string()) for key in KEYS[1:]),
+    ]
+)
+
+#: One row per ranking and scope (`stats.reliability`): of `groups` by a classifier's gaps, or of
+#: `models` (`model` is empty) by the gap of one `group`. `spread` is the standard deviation of the
+#: true gaps, `error` that of one estimate, and `reliability` spread^2 / (spread^2 + error^2).
+RELIABILITY: Final = pa.schema(
+    [
+        ("ranking", pa.string()),
+        ("model", pa.string()),
+        ("attribute", pa.string()),
+        ("rate", pa.string()),
+        ("group", pa.string()),
+        ("scope", pa.string()),
+        ("reliability", pa.float64()),
+        ("spread", pa.float64()),
+        ("error", pa.float64()),
+        ("n_ranked", pa.int64()),
+        *((key, pa.string()) for key in KEYS[1:]),
+    ]
+)
+
+#: One row per attribute, rate and plan (`stats.design`): `now`, more `runs`, `templates` or `words`
+#: alone, and the `cheapest`. `words` are those of the group with the fewest (null where no group
+#: has two), `half_width` that of an average gap's interval, `cost` that of what is added.
+DESIGN: Final = pa.schema(
+    [
+        ("probe", pa.string()),
+        ("attribute", pa.string()),
+        ("rate", pa.string()),
+        ("scope", pa.string()),
+        ("plan", pa.string()),
+        ("runs", pa.int64()),
+        ("templates", pa.int64()),
+        ("words", pa.int64()),
+        ("half_width", pa.float64()),
+        ("reached", pa.bool_()),
+        ("cost", pa.float64()),
+        ("unit", pa.string()),
+    ]
+)
+
 #: Answers of prompted classifiers, per run and over all of them (`run_id` "all").
 ANSWERS: Final = pa.schema(
     [

@@ -19,6 +19,7 @@ from raybias.cli import (
     corpus,
     data,
     demo,
+    design,
     doctor,
     gaps,
     pairs,
@@ -48,6 +49,7 @@ app.command()(demo.demo)
 app.command()(doctor.doctor)
 app.command()(gaps.gaps)
 app.command()(compare.compare)
+app.command()(design.design)
 app.command()(pairs.pairs)
 app.command()(report.report)
 app.command()(corpus.corpus)

@@ -118,7 +118,7 @@ def _references(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 def _show(tables: Mapping[str, pl.DataFrame], papers: pl.DataFrame | None) -> None:
     from raybias import stats
-    from raybias.report import findings, summary_tables
+    from raybias.report import findings, generality, summary_tables
 
     table = tables["gaps"]
     if papers is not None:
@@ -137,6 +137,10 @@ def _show(tables: Mapping[str, pl.DataFrame], papers: pl.DataFrame | None) -> No
     _show_verdict(table, compared=papers is not None)
     if "scopes" in tables:
         print(f"\n{summary_tables.scopes(tables['scopes'])}")
+    if "reliability" in tables:
+        print(f"\n{generality.reliability(tables['reliability'])}")
+    if "over_models" in tables:
+        print(f"\n{generality.over_models(tables['over_models'])}\n\n{generality.CHANCE}")
 
 
 def _show_means(table: pl.DataFrame) -> None:

@@ -1,8 +1,9 @@
 """From tables to people: tables, figures and one page, from an OUT folder's files alone."""
 
 from raybias.report.compare import Comparison, compare
+from raybias.report.design import ASSUMED, design_sentences, designs_table
 from raybias.report.findings import calibration, headline
-from raybias.report.from_files import gaps_of_files, pairs_of_files
+from raybias.report.from_files import design_of_files, gaps_of_files, pairs_of_files
 from raybias.report.load_results import add_corpus, restated
 from raybias.report.page import write_pair_page, write_report
 from raybias.report.pair_tables import read_pair_tables
@@ -17,10 +18,14 @@ from raybias.report.tables import (
 from raybias.study_record import read_record as load_record
 
 __all__ = [
+    "ASSUMED",
     "Comparison",
     "add_corpus",
     "calibration",
     "compare",
+    "design_of_files",
+    "design_sentences",
+    "designs_table",
     "gap_table",
     "gaps_of_files",
     "headline",

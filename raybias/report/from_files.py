@@ -12,19 +12,23 @@ from typing import Any, Final
 import polars as pl
 
 from raybias import stats
-from raybias.config import Profile, Statistics
-from raybias.errors import ConfigError, OutputError
+from raybias.config import Profile, Scope, Statistics
+from raybias.errors import ConfigError, DataError, OutputError
 from raybias.papers.zhao2025 import PRINTED
+from raybias.report.design import relative_costs, study_costs
 from raybias.report.page import write_pair_page
 from raybias.report.pair_tables import PairRules, Scale, pair_tables
-from raybias.report.rules import rules_of_files
+from raybias.report.rules import out_of, rules_of_files
+from raybias.stats.design import TARGET
 from raybias.stats.pairs import ScoreFiles, read_score_files
 from raybias.storage import Store
+from raybias.study_record import read_record
 
 #: The tables of prediction files, as far as they have rows.
 _TABLES: Final = (
     *("gaps", "accuracy", "spans", "spans_mean", "extremes", "composition", "answers"),
-    *("markedness", "by_term", "scopes", "components", "leave_one_out"),
+    *("markedness", "by_term", "scopes", "components", "leave_one_out", "over_models"),
+    "reliability",
 )
 
 
@@ -85,6 +89,43 @@ def gaps_of_files(
     derived = stats.judged_tables(counts, rules)
     tables = {name: derived[name] for name in _TABLES if name == "gaps" or derived[name].height}
     return FileGaps(counts, rules, tables)
+
+
+def design_of_files(
+    files: Sequence[str | Path],
+    *,
+    target: float | None = None,
+    profile: Profile | None = None,
+    scope: Scope | None = None,
+) -> tuple[pl.DataFrame, float]:
+    """Predict what to add to files' studies, and for which half width; see `raybias.design`."""
+    found = gaps_of_files(files, profile=profile, scope=scope)
+    statistics = found.rules.statistics
+    items = int(found.tables["composition"]["items"].sum())
+    outs = {*map(out_of, files)}
+    (out,) = outs if len(outs) == 1 else (None,)
+    store = None if out is None else Store(out)
+    costs = (
+        relative_costs(items)
+        if store is None
+        else study_costs(store, read_record(store).study, items)
+    )
+    wanted = target or statistics.margin or TARGET
+    if "components" not in found.tables:
+        raise DataError(
+            "the templates of these predictions are not known, so nothing can be predicted",
+            where=", ".join(map(str, files)),
+            cure="give predictions with template ids",
+        )
+    designs = stats.design(
+        found.tables["components"],
+        found.tables["gaps"],
+        costs,
+        target=wanted,
+        scope=statistics.scope,
+        level=statistics.level,
+    )
+    return designs, wanted
 
 
 @dataclass(frozen=True)

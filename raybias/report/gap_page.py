@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -10,13 +10,15 @@ import polars as pl
 from raybias import schema
 from raybias.config import Study
 from raybias.methods import tuned_methods
-from raybias.report import findings, markedness_section, wording
+from raybias.report import findings, generality, markedness_section, wording
+from raybias.report.design import ASSUMED, design_sentences, designs_table
 from raybias.report.figure_parts import Drawn, inlined, write_figures
 from raybias.report.gap_figures import gap_figures, group_order, span_figures
 from raybias.report.load_results import load_planted
 from raybias.report.markedness_figures import marked_figures
 from raybias.report.summary_tables import SummaryTable, plain
 from raybias.report.summary_tables import scopes as scope_table
+from raybias.stats.design import TARGET
 from raybias.storage import Store
 
 
@@ -51,9 +53,29 @@ def gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame]) 
         "calibration": findings.calibration(load_planted(store), tables["gaps"]),
         "chance_alerts": findings.near_chance(tables["accuracy"], tables["composition"]),
         "summaries": _summaries(tables),
-        "scopes": [scope_table(tables["scopes"])] if tables["scopes"].height else [],
+        "scopes": _shown(scope_table, tables["scopes"]),
+        "over_models": _shown(generality.over_models, tables["over_models"]),
+        "reliability": _shown(generality.reliability, tables["reliability"]),
+        "chance": generality.CHANCE,
+        "design": _designs(tables["design"], study.statistics.margin or TARGET),
         **_certainty(study, tables["gaps"]),
     }
+
+
+def _shown(show: Callable[[pl.DataFrame], SummaryTable], table: pl.DataFrame) -> list[SummaryTable]:
+    return [show(table)] if table.height else []
+
+
+def _designs(designs: pl.DataFrame, target: float) -> dict[str, Any]:
+    return (
+        {
+            "sentences": design_sentences(designs, target),
+            "tables": [designs_table(designs, target)],
+            "assumed": ASSUMED,
+        }
+        if designs.height
+        else {}
+    )
 
 
 def _several(spans: pl.DataFrame) -> bool:

@@ -17,7 +17,9 @@ from tabulate import tabulate
 from raybias import schema, stats
 from raybias.config import Study
 from raybias.report import findings, summary_tables
+from raybias.report.design import study_costs
 from raybias.report.load_results import as_frame, count_predictions, load_corpus, load_runs
+from raybias.stats.design import TARGET
 from raybias.storage import Store
 
 #: Tables for programs alone; they have a row per run or template.
@@ -40,10 +42,9 @@ def write_tables(store: Store, study: Study) -> dict[str, pl.DataFrame]:
 
     Returns
     -------
-    Of `raybias.stats`: `gaps` (schema.GAPS), `accuracy` (schema.ACCURACY), `net_significance`,
-    `spans`, `spans_mean`, `extremes`, `composition`, `answers` (schema.ANSWERS), `markedness`
-    (schema.MARKEDNESS), `by_term`, `by_template` and `cells` (both Parquet only), `corpus` and
-    `corpus_rates` (empty without OUT/corpus.parquet); and `runs` (one row per seed),
+    Of `raybias.stats`: those of `judged_tables`, `design` (schema.DESIGN), `by_template` and
+    `cells` (both Parquet only), `corpus` and `corpus_rates` (empty without OUT/corpus.parquet); and
+    `runs` (one row per seed),
     `coverage` (predictions asked for and found per run) and `notes` (what the statistics
     warned about, and whether that is `urgent`: to be read before any number).
 
@@ -71,6 +72,14 @@ def write_tables(store: Store, study: Study) -> dict[str, pl.DataFrame]:
     known = rates if rates is not None else _NO_CORPUS
     tables["corpus_rates"] = known
     options = study.statistics
+    tables["design"] = stats.design(
+        tables["components"],
+        tables["gaps"],
+        study_costs(store, study, int(tables["composition"]["items"].sum())),
+        target=options.margin or TARGET,
+        scope=options.scope,
+        level=options.level,
+    )
     tables["corpus"] = stats.corpus_correlations(
         known,
         tables["gaps"],

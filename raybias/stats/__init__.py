@@ -8,6 +8,7 @@ from raybias.stats.breakdown import by_template, by_term, largest
 from raybias.stats.cells import LIKELIHOOD, cells, term_cells, without_extras
 from raybias.stats.corpus import corpus_correlations, marked_rates
 from raybias.stats.counts import Counts, count_files, read_counts
+from raybias.stats.design import design
 from raybias.stats.gaps import GAP_KEYS, GapAnalysis, gaps
 from raybias.stats.intervals import MIRROR, NO_VARIATION, ONE_RUN, UNDEFINED
 from raybias.stats.judging import GapRules, gap_analysis, judged_tables
@@ -58,6 +59,7 @@ __all__ = [
     "composition",
     "corpus_correlations",
     "count_files",
+    "design",
     "extremes",
     "gap_analysis",
     "gaps",

@@ -59,7 +59,7 @@ class MeanEstimate:
         one holds; it makes the sum more uncertain all the same.
         """
         sources = [(self.variance, self.freedom), (variance, freedom), *more]
-        return MeanEstimate(self.mean, *_satterthwaite(sources, least=self.variance))
+        return MeanEstimate(self.mean, *satterthwaite(sources, least=self.variance))
 
     def at_least(self, other: MeanEstimate) -> MeanEstimate:
         """Take the variance, and its degrees of freedom, of the other where that is as large."""
@@ -107,7 +107,7 @@ class MeanSquares:
         """
         random = tuple(self.levels if drawn is None else drawn)
         cells = prod(self.levels.values())
-        variance, freedom = _satterthwaite(
+        variance, freedom = satterthwaite(
             [
                 (
                     (-1) ** (len(names) + 1) * self.squares[names] / cells,
@@ -230,10 +230,14 @@ def name_of(facets: Facets) -> str:
     return " x ".join(facets)
 
 
-def _satterthwaite(
+def satterthwaite(
     terms: Sequence[tuple[Doubles, Doubles | int]], *, least: Doubles | float = -np.inf
 ) -> tuple[Doubles, Doubles]:
-    """Sum of variances, or `least` if that is more, and the degrees of freedom of that."""
+    """Add up independent (variance [...], degrees of freedom): their sum [...], and its freedom.
+
+    A term that is taken away has a negative variance (Satterthwaite 1946). The sum is `least` where
+    it comes out below that.
+    """
     total = np.maximum(sum(variance for variance, _ in terms), least)
     spread = np.asarray(sum(variance**2 / freedom for variance, freedom in terms))
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import polars as pl
 
+from raybias import schema
 from raybias.config import Statistics
 from raybias.stats.breakdown import by_term
 from raybias.stats.cells import without_extras
@@ -16,8 +17,11 @@ from raybias.stats.gaps import GapAnalysis
 from raybias.stats.leave_one_out import leave_one_out
 from raybias.stats.likelihood_readout import unreadable
 from raybias.stats.markedness import markedness
+from raybias.stats.over_models import model_tables, over_models
 from raybias.stats.rates import accuracies, rates
 from raybias.stats.reference_groups import check_reference_groups
+from raybias.stats.reliability import reliability
+from raybias.stats.scopes import GapTable
 from raybias.stats.summaries import composition, extremes, net_significance, spans, spans_mean
 
 
@@ -66,9 +70,9 @@ def judged_tables(counts: Counts, rules: GapRules) -> dict[str, pl.DataFrame]:
 
     Returns
     -------
-    `gaps`, `scopes`, `components`, `leave_one_out`, `accuracy`, `net_significance`, `spans`,
-    `spans_mean`, `extremes`, `composition`, `answers`, `markedness` and `by_term`, as the
-    functions of those names; some may have no rows.
+    `gaps`, `scopes`, `components`, `leave_one_out`, `over_models`, `reliability`, `accuracy`,
+    `net_significance`, `spans`, `spans_mean`, `extremes`, `composition`, `answers`, `markedness`
+    and `by_term`, as the functions of those names; some may have no rows.
 
     Raises
     ------
@@ -88,11 +92,16 @@ def judged_tables(counts: Counts, rules: GapRules) -> dict[str, pl.DataFrame]:
         "excluded": found.excluded,
     }
     of_groups = rates(without_extras(cells), options.metrics)
+    apart = _judgeable(found.tables, found.excluded)
+    together = [*model_tables(apart)]
+    words = without_extras(counts.words)
     return {
         "gaps": found.gaps,
         "scopes": found.scopes,
         "components": found.components,
         "leave_one_out": leave_one_out(found.tables, counts.words, options.metrics),
+        "over_models": over_models(together, words, level=options.level, adjust=options.adjust),
+        "reliability": reliability(apart, found.word_variances, together),
         "accuracy": accuracies(cells),
         "net_significance": net_significance(found.gaps),
         "spans": spanning,
@@ -103,6 +112,21 @@ def judged_tables(counts: Counts, rules: GapRules) -> dict[str, pl.DataFrame]:
         "markedness": markedness(cells, found.inside, metrics=options.metrics, **how),
         "by_term": by_term(counts.terms, of_groups, found.inside, **how),
     }
+
+
+def _judgeable(tables: Sequence[GapTable], excluded: Iterable[pl.DataFrame]) -> list[GapTable]:
+    """Leave out the tables of what has no verdict whatever the group."""
+    keys = [*schema.KEYS, "attribute", "rate"]
+    names = pl.DataFrame(
+        [(*table.keys, table.rate) for table in tables],
+        dict.fromkeys(keys, pl.String),
+        orient="row",
+    ).with_row_index("place")
+    for frame in excluded:
+        by = [name for name in frame.columns if name != "no_verdict"]
+        names = names.join(frame.cast(dict.fromkeys(by, pl.String)), on=by, how="anti",
+                           nulls_equal=True, maintain_order="left")  # fmt: skip
+    return [tables[place] for place in names["place"]]
 
 
 def _has(cells: pl.DataFrame, attribute: str) -> bool:

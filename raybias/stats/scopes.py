@@ -89,8 +89,10 @@ class GapTable:
     def components(self) -> dict[Facets, Doubles]:
         """Estimate the variance [G] between runs, between templates, and of their cells."""
         _, runs, templates = self.values_GRT.shape
-        if min(runs, templates) < 2:
+        if templates < 2:
             return {}
+        if runs < 2:
+            return Balanced(self.values_GRT[:, 0], ("template",)).components
         return self._crossed.components
 
     @cached_property

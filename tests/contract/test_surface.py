@@ -34,6 +34,7 @@ COMMANDS = {
         "--metric",
     },
     "compare": {"BASE", "CANDIDATE", "--base", "--candidate", "--gate", "--out"},
+    "design": {"FILES", "--target", "--profile", "--scope"},
     "pairs": {"FILES", "--out", "--profile", "--scale", "--margin", "--size"},
     "report": {"OUT", "--profile", "--corpus"},
     "corpus": {
@@ -60,6 +61,7 @@ FUNCTIONS = {
     "corpus_counts": ("source", "probe", "text_column", "split", "address"),
     "data_sets": (),
     "demo": ("out", "address", "command"),
+    "design": ("files", "target", "profile", "scope"),
     "doctor": ("address", "out", "hub"),
     "download_data": ("name", "out", "mirror", "on_file"),
     "gaps": (

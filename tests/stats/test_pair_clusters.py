@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 import pytest
-from pair_data import pair_scores
 from scipy import stats
 
 from raybias.stats import pairs
 from raybias.stats.clusters import cluster_robust, wilson
 from raybias.stats.components import Doubles
+from support.pair_data import pair_scores
 
 SIZES = np.array([13, 7, 5, 4, 4, 2, 1])
 

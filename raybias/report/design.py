@@ -1,0 +1,169 @@
+"""Say what to add to a study next, at what cost, from its tables and what its runs took."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import polars as pl
+
+from raybias.config import Study
+from raybias.methods import tuned_methods
+from raybias.report import wording
+from raybias.report.load_results import as_frame, load_runs
+from raybias.report.summary_tables import Row, SummaryTable, same, table
+from raybias.stats.design import TUNING, Costs
+from raybias.stats.scopes import QUESTIONS
+from raybias.storage import Store
+
+#: What the prediction rests on.
+ASSUMED: Final = (
+    "Predicted from the variance components, averaged over groups and classifiers, as if what is "
+    "added were more of the same: seeds, templates and words drawn as those at hand. Components "
+    "from few runs or words are rough, and so is the prediction. A new run is one that counts: "
+    "what tuning those that were not kept took is part of its price."
+)
+_PLACE: Final = ("probe", "attribute", "rate")
+_PLANS: Final = {
+    "now": "as it is",
+    "runs": "more seeds",
+    "templates": "more templates",
+    "words": "more words",
+    "cheapest": "cheapest",
+}
+_NOUNS: Final = {"runs": "seed", "templates": "template", "words": "word"}
+#: Narrowing by less than this share is no help.
+_HELP: Final = 0.1
+#: Tokens of an English word, about.
+_TOKENS: Final = 4 / 3
+
+
+def study_costs(store: Store, study: Study, items: int) -> Costs:
+    """Price runs and items in device-hours by what the study's runs took to tune.
+
+    Reading takes the forward pass's part of tuning, by token. Where a classifier was not timed,
+    such as a prompted one, prices are relative.
+
+    Parameters
+    ----------
+    items: that one run reads.
+    """
+    runs = load_runs(store).filter(stage="final")
+    work = {method.name: method.work_per_parameter for method in tuned_methods(study.methods)}
+    by = ["model", "method", "dataset"]
+    timed = runs.group_by(by).agg(
+        pl.col("seconds", "tokens").sum(), kept=pl.col("selected").sum().clip(1)
+    )
+    names = [f"items/{probe.name}.parquet" for probe in study.probes]
+    known = [name for name in names if store.exists(name)]
+    if not known or timed.is_empty() or not {*timed["method"]} <= {*work}:
+        tuned = [method in work for method in timed["method"]] or [True]
+        return relative_costs(items, tuned=sum(tuned) / len(tuned))
+    factor = pl.col("method").replace_strict(work, return_dtype=pl.Float64)
+    hours = timed.select(
+        run=pl.col("seconds") / pl.col("kept") / 3600,
+        token=pl.col("seconds") / pl.col("tokens") * 2 / factor / 3600,
+    ).sum()
+    texts = pl.concat(as_frame(store.read_table(name, columns=["text"])) for name in known)
+    length = texts["text"].str.split(" ").list.len().to_numpy().mean() * _TOKENS
+    run, token = hours.row(0)
+    return Costs(run, token * length, items, "device-hours")
+
+
+def relative_costs(items: int, *, tuned: float = 1.0) -> Costs:
+    """Price runs and items in items that a classifier reads.
+
+    Parameters
+    ----------
+    tuned: the share of classifiers whose runs are tuned.
+    """
+    return Costs(TUNING * tuned, 1.0, items)
+
+
+def design_sentences(designs: pl.DataFrame, target: float) -> list[str]:
+    """Say of each attribute and rate what more of everything would do.
+
+    Parameters
+    ----------
+    designs: schema.DESIGN.
+    """
+    said = []
+    for _, part in designs.group_by(_PLACE, maintain_order=True):
+        plans = {row["plan"]: row for row in part.iter_rows(named=True)}
+        now = plans["now"]
+        width = wording.number(now["half_width"])
+        name = ", ".join(now[key] for key in _PLACE if now[key])
+        if now["reached"]:
+            said.append(f"{name}: the half width is {width} already.")
+            continue
+        parts = [_alone(plans[plan], now) for plan in _NOUNS if plan in plans]
+        said.append(
+            f"{name}: the half width is {width}, and {wording.number(target)} is wanted. "
+            f"{' '.join(parts)} {_cheapest(plans['cheapest'], now)}"
+        )
+    return said
+
+
+def designs_table(designs: pl.DataFrame, target: float) -> SummaryTable:
+    """Show the designs and their predicted half widths.
+
+    Parameters
+    ----------
+    designs: schema.DESIGN.
+    """
+    unit = designs["unit"][0] if designs.height else ""
+    scopes = wording.listed([QUESTIONS[s] for s in designs["scope"].unique(maintain_order=True)])
+    return table(
+        f"What to add next, for a half width of {target:g}: {scopes}",
+        designs,
+        {
+            **same(*_PLACE),
+            "design": lambda row: _PLANS[row["plan"]],
+            "seeds": _count("runs"),
+            "templates": _count("templates"),
+            "words of a group, at least": _count("words"),
+            "half width": lambda row: wording.number(row["half_width"]) or "not reached",
+            f"cost of what is added ({unit})": lambda row: _price(row["cost"]),
+        },
+    )
+
+
+def _alone(row: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Say what more of one kind alone would do."""
+    plan, width = row["plan"], wording.number(row["half_width"])
+    more = _more(row, now, plan)
+    if row["reached"]:
+        return f"{more} would do: {width}, at {_priced(row)}."
+    narrower = 1 - row["half_width"] / now["half_width"]
+    verdict = "would not help" if narrower < _HELP else "would not be enough"
+    return f"{more} {verdict}: {width}."
+
+
+def _cheapest(row: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    if row["half_width"] is None:
+        return "No design that was looked at reaches it."
+    added = [_more(row, now, plan) for plan in _NOUNS if (row[plan] or 0) > (now[plan] or 0)]
+    return (
+        f"Cheapest: {wording.listed(added)}: {wording.number(row['half_width'])}, "
+        f"at {_priced(row)}."
+    )
+
+
+def _more(row: Mapping[str, Any], now: Mapping[str, Any], plan: str) -> str:
+    if plan == "words":
+        return f"{wording.counted(row['words'], 'word')} or more for every group"
+    return wording.counted(row[plan] - now[plan], f"more {_NOUNS[plan]}")
+
+
+def _priced(row: Mapping[str, Any]) -> str:
+    return f"{_price(row['cost'])} {row['unit']}"
+
+
+def _price(cost: float | None) -> str:
+    if cost is None:
+        return ""
+    return f"{cost:,.0f}" if cost >= 100 else f"{cost:.2g}"
+
+
+def _count(column: str) -> Callable[[Row], str]:
+    return lambda row: "" if row[column] is None else f"{row[column]:,}"

@@ -1,0 +1,276 @@
+"""Plan what to add next: the cheapest seeds, templates and words that make intervals narrow enough.
+
+The variance components of a study say how wide the intervals of a larger one will be (the D study
+of Brennan 2001, *Generalizability Theory*, chapters 1 and 4). That assumes more of the same: seeds,
+templates and words drawn as those at hand were, with components as estimated here, of which few
+runs or words tell little.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+import numpy as np
+import polars as pl
+from scipy.special import stdtrit
+
+from raybias import config, schema
+from raybias.stats.scopes import SCOPES, Scope
+
+Facet = Literal["runs", "templates", "words"]
+
+#: Half width of an interval that is wanted where nothing else is said.
+TARGET: Final = 0.02
+#: What tuning a run is taken to cost in items read, where its time is not known: an epoch of SST-5,
+#: forwards and backwards (three times 8,544 sentences).
+TUNING: Final = 25_000.0
+#: As many of each are looked at.
+_MOST: Final[Mapping[Facet, int]] = {"runs": 200, "templates": 10_000, "words": 30}
+_PLACE: Final = ("probe", "attribute", "rate")
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What more work costs, in one unit, for all classifiers of a study together."""
+
+    run: float
+    """Tuning one more run of every classifier."""
+    item: float
+    """Reading an item by one run of every classifier."""
+    items: int
+    """Items that a run reads."""
+    unit: str = "items read"
+
+
+@dataclass(frozen=True)
+class Design:
+    """How many there are of what a gap is a mean over."""
+
+    runs: int
+    templates: int
+    words: int
+    """Of the group that has the fewest."""
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where the variance of an average gap comes from, and what was used to find out."""
+
+    now: Design
+    run: float
+    template: float
+    cell: float
+    """Of a run on a template."""
+    word: float | None
+    """Of one word; None where no group has two."""
+    words: Mapping[str, int]
+    """Words of each group in the mean."""
+    items: float
+    """Items of a run that can be wrong in this way."""
+
+    def half_width(self, design: Design, scope: Scope, level: float) -> float:
+        """Predict half the width of an interval, with Satterthwaite's degrees of freedom."""
+        runs, templates = design.runs, design.templates
+        n = runs * templates
+        terms = [((self.cell + templates * self.run) / n, runs - 1)]
+        if scope != "runs":
+            terms.append(((self.cell + runs * self.template) / n, templates - 1))
+            terms.append((-self.cell / n, (runs - 1) * (templates - 1)))
+        if scope == "wording" and self.word is not None:
+            # A gap is its group's rate less the mean, in which each group weighs 1 / groups.
+            groups, sizes = len(self.words), self._sizes(design)
+            shares = sum(1 / size for size in sizes) / groups
+            freedom = sum(size - 1 for size in sizes)
+            terms.append((self.word * (1 - 1 / groups) * shares, freedom))
+        variance = sum(value for value, _ in terms)
+        spread = sum(value**2 / freedom for value, freedom in terms if value)
+        if variance <= 0:
+            return 0.0
+        return float(stdtrit(variance**2 / spread, (1 + level) / 2)) * math.sqrt(variance)
+
+    def cost(self, design: Design, costs: Costs) -> float:
+        """Price what a design adds: tuning and reading of new runs, reading of new items by all."""
+        growth = design.templates / self.now.templates
+        growth *= sum(self._sizes(design)) / sum(self._sizes(self.now))
+        more_runs = (design.runs - self.now.runs) * (costs.run + costs.item * costs.items)
+        return more_runs + costs.item * design.runs * self.items * (growth - 1)
+
+    def _sizes(self, design: Design) -> list[int]:
+        """Words of each group where all have at least those of the design."""
+        return [max(size, design.words) for size in self.words.values()] or [1]
+
+
+def design(
+    components: pl.DataFrame,
+    gaps: pl.DataFrame,
+    costs: Costs,
+    *,
+    target: float = TARGET,
+    scope: config.Scope = "widest",
+    level: float = 0.95,
+) -> pl.DataFrame:
+    """Predict for each attribute and rate how narrow more of everything makes the intervals.
+
+    The components are means over the groups of the mean and over classifiers; a negative mean
+    counts as 0.
+
+    Parameters
+    ----------
+    components: schema.COMPONENTS.
+    gaps: schema.GAPS of the same study; those without a verdict are left out.
+    target: the wanted half width.
+    scope: what intervals are to cover; widest: words where their variance is known, else sentences.
+
+    Returns
+    -------
+    schema.DESIGN: for each attribute and rate the design as it is (`now`), with more `runs`,
+    `templates` or `words` alone, and the `cheapest` that reaches the target. Where more of one
+    kind alone does not reach it, ten runs more, twice the templates or ten words a group are shown.
+    """
+    rows: list[dict[str, Any]] = []
+    for place, sources in _sources(components, gaps):
+        covered = _covered(sources, scope)
+        if covered is None:
+            continue
+
+        def width(tried: Design, of: Sources = sources, over: Scope = covered) -> float:
+            return of.half_width(tried, over, level)
+
+        for plan, tried in _plans(sources, covered, width, target, costs).items():
+            found = None if tried is None else width(tried)
+            rows.append(
+                {
+                    **dict(zip(_PLACE, place, strict=True)),
+                    "scope": covered,
+                    "plan": plan,
+                    **({} if tried is None else vars(tried)),
+                    "words": None if tried is None or not sources.words else tried.words,
+                    "half_width": found,
+                    "reached": found is not None and found <= target,
+                    "cost": None if tried is None else sources.cost(tried, costs),
+                    "unit": costs.unit,
+                }
+            )
+    return pl.DataFrame(rows, schema=pl.Schema(schema.DESIGN))
+
+
+def _covered(sources: Sources, scope: config.Scope) -> Scope | None:
+    """Return the scope that can be planned for; None where the study tells nothing of it."""
+    known: dict[Scope, bool] = {
+        "runs": sources.now.runs > 1,
+        "sentences": True,
+        "wording": sources.word is not None,
+    }
+    if scope == "widest":
+        return max((name for name in SCOPES if known[name]), key=SCOPES.index)
+    return scope if known[scope] else None
+
+
+def _plans(
+    sources: Sources,
+    scope: Scope,
+    width: Callable[[Design], float],
+    target: float,
+    costs: Costs,
+) -> dict[str, Design | None]:
+    """Choose the designs to show."""
+    now = sources.now
+    plans: dict[str, Design | None] = {"now": now}
+    steps: dict[Facet, int] = {"runs": now.runs + 10, "templates": 2 * now.templates, "words": 10}
+    # One run does not tell how runs vary.
+    drawn: list[Facet] = ["runs"] if now.runs > 1 else []
+    drawn += ["templates"] if scope != "runs" else []
+    drawn += ["words"] if scope == "wording" else []
+    for facet in drawn:
+        enough = _enough(now, facet, width, target)
+        most = max(steps[facet], getattr(now, facet))
+        plans[facet] = enough or replace(now, **{facet: most})
+    plans["cheapest"] = cheapest(sources, drawn, width, target, costs)
+    return plans
+
+
+def cheapest(
+    sources: Sources,
+    drawn: Sequence[Facet],
+    width: Callable[[Design], float],
+    target: float,
+    costs: Costs,
+) -> Design | None:
+    """Find the design that reaches the target at the least cost; None where none looked at does.
+
+    Beyond twenty more, numbers of runs are tried in steps of five.
+    """
+    now = sources.now
+    near = min(now.runs + 20, _MOST["runs"])
+    runs = [*range(now.runs, near), *range(near, _MOST["runs"] + 1, 5)]
+    tried_runs = runs if "runs" in drawn and runs else [now.runs]
+    tried_words = range(now.words, max(_MOST["words"], now.words) + 1)
+    best, lowest = None, math.inf
+    for words in tried_words if "words" in drawn else [now.words]:
+        if width(Design(tried_runs[-1], _MOST["templates"], words)) > target:
+            continue
+        for number in tried_runs:
+            least = replace(now, runs=number, words=words)
+            if sources.cost(least, costs) >= lowest:
+                break
+            found = _enough(least, "templates" if "templates" in drawn else "runs", width, target)
+            if found and sources.cost(found, costs) < lowest:
+                best, lowest = found, sources.cost(found, costs)
+    return best
+
+
+def _enough(
+    start: Design, facet: Facet, width: Callable[[Design], float], target: float
+) -> Design | None:
+    """Find the fewest of one facet that reach the target; None where no number looked at does."""
+    first = getattr(start, facet)
+    numbers = range(first, max(first, _MOST[facet]) + 1)
+
+    def reached(number: int) -> bool:
+        return width(replace(start, **{facet: number})) <= target
+
+    if not reached(numbers[-1]):
+        return None
+    return replace(start, **{facet: numbers[bisect_left(numbers, True, key=reached)]})
+
+
+def _sources(
+    components: pl.DataFrame, gaps: pl.DataFrame
+) -> Iterator[tuple[tuple[str, ...], Sources]]:
+    """Average the components of each attribute and rate over groups and classifiers."""
+    keys = [*schema.KEYS, "attribute", "rate", "group"]
+    judged = gaps.filter("in_mean", pl.col("no_verdict").is_null()).select(*keys, "n_items")
+    table = components.join(judged, on=keys, nulls_equal=True).with_columns(
+        pl.when(~pl.col("facets").str.contains(" x ")).then(pl.col("levels")).cast(pl.Int64)
+    )
+    for place, part in table.group_by(_PLACE, maintain_order=True):
+        of = {str(facets): rows for (facets,), rows in part.group_by("facets")}
+        means = {facets: max(0.0, _mean(rows["variance"])) for facets, rows in of.items()}
+        levels = {facets: _least(rows["levels"]) for facets, rows in of.items()}
+        words = of["word"] if "word" in of else part.clear()
+        counts = dict(words.group_by("group").agg(pl.col("levels").min()).sort("group").iter_rows())
+        items = of["template"].group_by(schema.KEYS).agg(pl.col("n_items").sum())["n_items"]
+        yield (
+            tuple(map(str, place)),
+            Sources(
+                Design(levels.get("run", 1), levels["template"], levels.get("word", 1)),
+                means.get("run", 0.0),
+                means["template"],
+                means.get("run x template", 0.0),
+                means.get("word"),
+                counts,
+                _mean(items),
+            ),
+        )
+
+
+def _least(values: pl.Series) -> int:
+    return min(values.drop_nulls(), default=1)
+
+
+def _mean(values: pl.Series) -> float:
+    return float(np.mean(values.to_numpy()))

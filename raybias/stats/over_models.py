@@ -1,0 +1,233 @@
+"""Judge claims over models: is there a gap on average, is a group an extreme in most of them?
+
+Every model has runs of its own and reads the same templates. What a mean over models is sure of
+depends on what is drawn anew: other runs and sentences of these very models, other words too, or
+other models.
+
+Shapes: D draws, G groups, M models, R runs, T templates.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, Literal
+
+import numpy as np
+import polars as pl
+
+from raybias import schema
+from raybias.seeding import generator
+from raybias.stats.components import Balanced, Doubles, MeanEstimate, satterthwaite
+from raybias.stats.intervals import ROUNDING, Adjust, verdicts
+from raybias.stats.reference_groups import StatisticsWarning
+from raybias.stats.scopes import GapTable, WordVariance, word_variances
+
+ModelScope = Literal["sentences", "wording", "models"]
+#: The question that an interval of a mean over models answers, by scope.
+MODEL_QUESTIONS: Final[Mapping[ModelScope, str]] = {
+    "sentences": "these models: would other seeds and sentences show it?",
+    "wording": "these models: would other words for the groups show it too?",
+    "models": "would other models like these show it, on other sentences?",
+}
+#: How often the extremes of groups whose names are exchanged are counted.
+_DRAWS: Final = 999
+#: Values that are exchanged at a time.
+_AT_ONCE: Final = 4_000_000
+_TABLE: Final = (*schema.KEYS, "attribute")
+#: Of the keys, how many say which model it is and how it was tuned.
+_TUNED: Final = 3
+
+
+@dataclass(frozen=True)
+class ModelTables:
+    """One rate's gaps on one attribute in several models, which read the same templates."""
+
+    tables: tuple[GapTable, ...]
+    """One for each model, with the same groups."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Values of schema.KEYS and the attribute; empty where the tables differ."""
+        each = zip(*(table.keys for table in self.tables), strict=True)
+        return tuple(values[0] if len(set(values)) == 1 else "" for values in each)
+
+    @cached_property
+    def crossed(self) -> Balanced:
+        """Means over runs [G, M, T], in which every model meets every template."""
+        means = [table.values_GRT.mean(axis=1) for table in self.tables]
+        return Balanced(np.stack(means, axis=1), ("model", "template"))
+
+    @cached_property
+    def run_squares(self) -> list[tuple[int, int, Doubles, Doubles]]:
+        """R, T and the mean squares [G] of runs, and of their cells, of models with two or more."""
+        found = []
+        for table in self.tables:
+            _, runs, templates = table.values_GRT.shape
+            if runs > 1:
+                squares = Balanced(table.values_GRT, ("run", "template")).squares
+                found.append((runs, templates, squares["run",], squares["run", "template"]))
+        return found
+
+    def estimates(self, words: WordVariance | None) -> dict[ModelScope, MeanEstimate]:
+        """Estimate the mean gaps over models [G] under every scope that the design allows.
+
+        Parameters
+        ----------
+        words: how much words for one group differ in the mean over models.
+        """
+        found: dict[ModelScope, MeanEstimate] = {"sentences": self._of_these_models()}
+        if words is not None:
+            found["wording"] = words.added_to(found["sentences"], self.tables[0])
+        found["models"] = self.crossed.estimate()
+        return found
+
+    def _of_these_models(self) -> MeanEstimate:
+        """Estimate the means [G] with templates and the runs in each model random, models fixed.
+
+        As two crossed facets (`Balanced.estimate`), of which runs are pooled over the models; the
+        degrees of freedom are Satterthwaite's over all mean squares.
+        """
+        over_templates = Balanced(self.crossed.values.mean(axis=1), ("template",)).estimate()
+        templates = (over_templates.variance, over_templates.freedom)
+        runs: list[tuple[Doubles, Doubles | int]] = []
+        cells: list[tuple[Doubles, Doubles | int]] = []
+        for n_runs, n_templates, of_runs, of_cells in self.run_squares:
+            n = n_runs * n_templates * len(self.tables) ** 2
+            runs.append((of_runs / n, n_runs - 1))
+            cells.append((-of_cells / n, (n_runs - 1) * (n_templates - 1)))
+        variance, freedom = satterthwaite([templates, *runs, *cells])
+        for alone, own in (templates, *([satterthwaite(runs)] if runs else [])):
+            freedom = np.where(alone >= variance, own, freedom)
+            variance = np.maximum(alone, variance)
+        return MeanEstimate(over_templates.mean, variance, freedom)
+
+    def extremes(self) -> dict[str, Doubles]:
+        """Count the models in which each group of the mean is lowest and highest, and test it.
+
+        Returns
+        -------
+        `n_lowest` and `n_highest` [G], where groups at the same end share the model, and `p_lowest`
+        and `p_highest`: the chance of as many models or more if in every template the groups'
+        names were exchanged, alike in all models and runs, as a share of the draws. NaN for a
+        group that is not in the mean.
+        """
+        in_mean_G = self.tables[0].in_mean_G
+        values_TGM = self.crossed.values[in_mean_G].transpose(2, 0, 1)
+        n_templates, n_groups, _ = values_TGM.shape
+        observed = _ends(values_TGM.mean(axis=0))
+        reached = {end: np.ones(n_groups) for end in observed}
+        random = generator("extremes over models", *map(str, self.keys), self.tables[0].rate)
+        at_once = max(1, _AT_ONCE // values_TGM.size)
+        for first in range(0, _DRAWS, at_once):
+            draws = min(at_once, _DRAWS - first)
+            order_DTG = random.random((draws, n_templates, n_groups)).argsort(axis=2)
+            drawn_DGM = values_TGM[np.arange(n_templates)[:, None], order_DTG].mean(axis=1)
+            for end, counts_DG in _ends(drawn_DGM).items():
+                reached[end] += (counts_DG >= observed[end] - ROUNDING).sum(axis=0)
+        found = {}
+        for end, counts_G in observed.items():
+            for name, known in (("n", counts_G), ("p", reached[end] / (1 + _DRAWS))):
+                found[f"{name}_{end}"] = np.full(len(in_mean_G), np.nan)
+                found[f"{name}_{end}"][in_mean_G] = known
+        return found
+
+
+def model_tables(tables: Sequence[GapTable]) -> Iterator[ModelTables]:
+    """Put the tables of several models together, each of which counts once.
+
+    Models with several classifiers are put together for each method and training set.
+
+    Warns
+    -----
+    StatisticsWarning: models that did not read the same sentences, of which nothing is said.
+    """
+    alike: dict[tuple[str, ...], list[GapTable]] = {}
+    for table in tables:
+        alike.setdefault((*table.keys[_TUNED:], table.rate), []).append(table)
+    for place, found in alike.items():
+        apart: dict[tuple[str, ...], list[GapTable]] = {}
+        once = len({table.keys[0] for table in found}) == len(found)
+        for table in found:
+            apart.setdefault(() if once else table.keys[1:_TUNED], []).append(table)
+        for part in apart.values():
+            if len(part) < 2 or len(part[0].templates) < 2:
+                continue
+            if len({(table.groups, table.templates) for table in part}) == 1:
+                yield ModelTables(tuple(part))
+                continue
+            warnings.warn(
+                f"the models did not read the same sentences and groups of {place[-2]} "
+                f"({place[-1]}): nothing is said of them together",
+                StatisticsWarning,
+                stacklevel=2,
+            )
+
+
+def over_models(
+    together: Sequence[ModelTables],
+    words: pl.DataFrame,
+    *,
+    level: float,
+    adjust: Adjust,
+) -> pl.DataFrame:
+    """Judge the mean of every gap over models under each scope, and count its extremes.
+
+    Parameters
+    ----------
+    together: of `model_tables`.
+    words: schema.WORD_CELLS, without extra groups; of several models, each counts by its runs.
+    adjust: with benjamini_hochberg, what `survives` has q <= 1 - level over all gaps of its scope.
+
+    Returns
+    -------
+    schema.OVER_MODELS.
+    """
+    types = pl.Schema(schema.OVER_MODELS)
+    if not together:
+        return pl.DataFrame(schema=types)
+    rows: list[dict[str, object]] = []
+    for models in together:
+        first = models.tables[0]
+        names = {**dict(zip(_TABLE, models.keys, strict=True)), "rate": first.rate}
+        between = _word_variance(words, models)
+        extremes = {"n_models": np.full(len(first.groups), len(models.tables)), **models.extremes()}
+        for scope, found in models.estimates(between).items():
+            low, high = found.interval(level)
+            numbers = {"gap": found.mean, "low": low, "high": high, "p_value": found.p_value()}
+            rows += [
+                {**names, "group": group, "scope": scope,
+                 **{name: array[g].item() for name, array in (numbers | extremes).items()}}
+                for g, group in enumerate(first.groups)
+            ]  # fmt: skip
+    table = pl.DataFrame(rows).fill_nan(None)
+    parts = [
+        verdicts(table.filter(scope=scope), level=level, adjust=adjust) for scope in MODEL_QUESTIONS
+    ]
+    order = ["attribute", "rate", "group", *schema.KEYS[1:]]
+    return pl.concat(parts).sort(order, maintain_order=True).select(types.names()).cast(types)
+
+
+def _word_variance(words: pl.DataFrame, models: ModelTables) -> WordVariance | None:
+    """Estimate how much words for one group differ in the mean over models."""
+    keys = pl.DataFrame([table.keys for table in models.tables], _TABLE, orient="row")
+    whole = dict(zip(_TABLE[:_TUNED], models.keys, strict=False))
+    mine = (
+        words.cast(dict.fromkeys(_TABLE, pl.String))
+        .join(keys, on=_TABLE, how="semi", nulls_equal=True)
+        .with_columns(pl.lit(value).alias(key) for key, value in whole.items())
+    )
+    rate = models.tables[0].rate
+    return word_variances(mine, [rate]).get((*models.keys, rate))
+
+
+def _ends(gaps: Doubles) -> dict[str, Doubles]:
+    """Count the models [..., G] in which each group is an end of gaps [..., G, M]."""
+    counts = {}
+    varies = np.ptp(gaps, axis=-2, keepdims=True) > ROUNDING
+    for end, signed in (("lowest", gaps), ("highest", -gaps)):
+        ends = varies & (signed <= signed.min(axis=-2, keepdims=True) + ROUNDING)
+        counts[end] = (ends / np.maximum(1, ends.sum(axis=-2, keepdims=True))).sum(axis=-1)
+    return counts

@@ -1,0 +1,134 @@
+"""What to add next: predictions hold in larger studies, the cheapest design, its words."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from scipy import stats as reference
+
+import raybias
+from raybias import schema
+from raybias.cli import main
+from raybias.report import design_sentences
+from raybias.stats.components import Balanced, Doubles
+from raybias.stats.design import Costs, Design, Sources, cheapest, design
+from support.stats_data import predictions
+
+COSTS = Costs(run=1000.0, item=1.0, items=500)
+
+
+def gaps_of(runs: int, templates: int, *, studies: int) -> Doubles:
+    """Gaps [studies, runs, templates] with standard deviations of .03, .1 and .15."""
+    random = np.random.default_rng(runs * 1000 + templates)
+    values = random.normal(0, 0.15, (studies, runs, templates))
+    values += random.normal(0, 0.03, (studies, runs, 1))
+    return values + random.normal(0, 0.1, (studies, 1, templates))
+
+
+def tables(values_GRT: Doubles, words: float | None = None) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The components and gaps that a study of these values has; words have that variance."""
+    parts = dict(Balanced(values_GRT, ("run", "template")).components)
+    runs, templates = values_GRT.shape[1:]
+    names = {"model": "m", "method": "lora", "dataset": "d", "probe": "p", "style": "original",
+             "attribute": "x", "rate": "negative_fpr"}  # fmt: skip
+    levels = {"run": runs, "template": templates, "word": 2}
+    if words is not None:
+        parts["word",] = np.full(len(values_GRT), words)
+    rows = [
+        {**names, "group": f"g{g}", "facets": " x ".join(facets), "variance": value,
+         "levels": " x ".join(str(levels[facet]) for facet in facets)}
+        for facets, values in parts.items()
+        for g, value in enumerate(values)
+    ]  # fmt: skip
+    groups = [{**names, "group": f"g{g}", "in_mean": True, "n_items": 100, "no_verdict": None}
+              for g in range(len(values_GRT))]  # fmt: skip
+    kept = {name: pl.Schema(schema.GAPS)[name] for name in groups[0]}
+    return pl.DataFrame(rows, pl.Schema(schema.COMPONENTS)), pl.DataFrame(groups, kept)
+
+
+def test_a_small_study_predicts_the_error_of_a_larger_one() -> None:
+    components, gaps = tables(gaps_of(4, 20, studies=3000))
+    larger = gaps_of(12, 90, studies=3000).mean(axis=(1, 2))
+    wanted = reference.t.ppf(0.975, 40) * larger.std()
+    found = design(components, gaps, COSTS, target=wanted)
+    now = found.row(0, named=True)
+    assert (now["plan"], now["runs"], now["templates"]) == ("now", 4, 20)
+    actual = Balanced(gaps_of(4, 20, studies=3000), ("run", "template")).estimate()
+    low, high = actual.interval(0.95)
+    assert now["half_width"] == pytest.approx(np.mean((high - low) / 2), rel=0.06)
+    sources = Sources(Design(4, 20, 1), 0.03**2, 0.1**2, 0.15**2, None, {}, 600)
+    width = sources.half_width(Design(12, 90, 1), "sentences", 0.95)
+    assert width == pytest.approx(wanted, rel=0.03)
+    best = found.filter(plan="cheapest").row(0, named=True)
+    assert best["reached"]
+    chosen = Design(best["runs"], best["templates"], 1)
+    predicted = sources.half_width(chosen, "sentences", 0.95)
+    assert predicted == pytest.approx(wanted, rel=0.05)
+
+
+def test_the_cheapest_design_is_that_of_a_search_through_all() -> None:
+    sources = Sources(Design(3, 10, 1), 0.02**2, 0.1**2, 0.1**2, 0.02**2, {"a": 1, "b": 3}, 60)
+
+    def width(tried: Design) -> float:
+        return sources.half_width(tried, "wording", 0.95)
+
+    found = cheapest(sources, ["runs", "templates", "words"], width, 0.06, COSTS)
+    tried = [
+        Design(runs, templates, words)
+        for runs in range(3, 20)
+        for templates in range(10, 120)
+        for words in range(1, 12)
+    ]
+    reached = [one for one in tried if width(one) <= 0.06]
+    least = min(sources.cost(one, COSTS) for one in reached)
+    assert found is not None
+    assert sources.cost(found, COSTS) == pytest.approx(least)
+
+
+def test_what_does_not_help_is_said_to_be_no_help() -> None:
+    values = np.random.default_rng(2).normal(0, 0.1, (6, 5, 30)).mean(axis=1, keepdims=True)
+    values = values + np.random.default_rng(3).normal(0, 0.02, (6, 5, 30))
+    found = design(*tables(values), COSTS, target=0.01)
+    (said,) = design_sentences(found, 0.01)
+    assert said.startswith("p, x, negative_fpr: the half width is 0.0")
+    assert "10 more seeds would not help" in said
+    assert "more templates would do: 0.010" in said
+    assert "Cheapest: " in said
+    found = design(*tables(values, words=0.05**2), COSTS, target=0.03)
+    assert found["scope"].unique().to_list() == ["wording"]
+    words = found.filter(plan="words").row(0, named=True)
+    assert words["reached"]
+    assert words["words"] > 2
+    assert words["runs"] == 5
+    assert design_sentences(design(*tables(values), COSTS, target=0.5), 0.5)[0].endswith("already.")
+    # One run does not say how runs vary: more of them are no plan, and no scope of their own.
+    components, gaps = tables(values)
+    single = components.filter(facets="template"), gaps
+    assert design(*single, COSTS, target=0.01)["plan"].to_list() == ["now", "templates", "cheapest"]
+    assert design(*single, COSTS, scope="runs").is_empty()
+
+
+def test_predictions_are_planned_for_from_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "p.parquet"
+    predictions(runs=3, templates=12).write_parquet(file)
+    found = raybias.design([file], target=0.1)
+    assert found.schema == pl.Schema(schema.DESIGN)
+    assert found["unit"].unique().to_list() == ["items read"]
+    monkeypatch.setattr(sys, "argv", ["raybias", "design", str(file), "--target", "0.1"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    shown = capsys.readouterr().out
+    assert "made, colour, negative_fpr: the half width is" in shown
+    assert "What to add next, for a half width of 0.1" in shown
+    predictions().with_columns(template_id=pl.lit(None, pl.String)).write_parquet(file)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert "templates of these predictions are not known" in capsys.readouterr().err
