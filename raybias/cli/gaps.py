@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -12,6 +12,9 @@ from raybias.config import Interval, Profile, Scope
 
 if TYPE_CHECKING:
     import polars as pl
+
+#: Gaps that are named of those whose significance differs from the papers'.
+_NAMED: Final = 15
 
 
 def gaps(
@@ -166,5 +169,7 @@ def _show_verdict(table: pl.DataFrame, *, compared: bool) -> None:
         moved = table.filter(pl.col("significant") == here, pl.col("paper") == there)
         if moved.height:
             print(f"{moved.height} {verb} significance against the papers' rule:")
-            for row in moved.iter_rows(named=True):
+            for row in moved.head(_NAMED).iter_rows(named=True):
                 print(f"  {row['model']}  {row['attribute']} {row['group']} {row['rate']}")
+            if moved.height > _NAMED:
+                print(f"  and {moved.height - _NAMED} more")

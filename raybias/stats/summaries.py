@@ -47,8 +47,8 @@ def spans(gaps: pl.DataFrame) -> pl.DataFrame:
 
     Returns
     -------
-    The keys, attribute, rate, span, and the groups at its ends: lowest, highest (the first
-    by name among equals).
+    The keys, attribute, rate, span, and the groups at its ends: lowest, highest (all of those
+    that are equal, with commas).
     """
     by = [*schema.KEYS, "attribute", "rate"]
     inside = gaps.filter(pl.col("in_mean") & pl.col("gap").is_not_null())
@@ -57,8 +57,8 @@ def spans(gaps: pl.DataFrame) -> pl.DataFrame:
         .group_by(by)
         .agg(
             span=pl.col("gap").max() - pl.col("gap").min(),
-            lowest=pl.col("group").get(pl.col("gap").arg_min()),
-            highest=pl.col("group").get(pl.col("gap").arg_max()),
+            lowest=pl.col("group").filter(pl.col("gap") == pl.col("gap").min()).str.join(", "),
+            highest=pl.col("group").filter(pl.col("gap") == pl.col("gap").max()).str.join(", "),
         )
         .sort(by)
     )
@@ -88,8 +88,8 @@ def extremes(gaps: pl.DataFrame) -> pl.DataFrame:
     """Count how often each group is an extreme (Kohankhaki2024, section on the White group).
 
     A group is an extreme of a (model, method, dataset, probe) pair when its mean gap is the
-    highest or the lowest of the reference groups; among equals the first by name is. Where
-    all gaps are equal no group is.
+    highest or the lowest of the reference groups; equals share it. Where all gaps are equal no
+    group is.
 
     Returns
     -------
@@ -97,20 +97,19 @@ def extremes(gaps: pl.DataFrame) -> pl.DataFrame:
     mean has the group) and share.
     """
     by = ["attribute", "group", "rate"]
-    ends = spans(gaps).drop("span")
+    pair = [*schema.KEYS, "attribute", "rate"]
     inside = gaps.filter(pl.col("in_mean") & pl.col("gap").is_not_null())
-    pairs = inside.join(ends, on=[*schema.KEYS, "attribute", "rate"], nulls_equal=True)
-    apart = pl.col("lowest") != pl.col("highest")
-    lowest, highest = (apart & (pl.col("group") == pl.col(end)) for end in ("lowest", "highest"))
+    low, high = pl.col("gap").min().over(pair), pl.col("gap").max().over(pair)
+    at_low, at_high = ((pl.col("gap") == end) & (low < high) for end in (low, high))
     return (
-        pairs.group_by(by)
-        .agg(
-            n_extreme=(lowest | highest).sum().cast(pl.Int64),
-            n_lowest=lowest.sum().cast(pl.Int64),
-            n_highest=highest.sum().cast(pl.Int64),
-            n_pairs=pl.len().cast(pl.Int64),
+        inside.with_columns(
+            n_lowest=at_low / at_low.sum().over(pair), n_highest=at_high / at_high.sum().over(pair)
         )
+        .group_by(by)
+        .agg(pl.col("n_lowest", "n_highest").fill_nan(0).sum(), n_pairs=pl.len().cast(pl.Int64))
+        .with_columns(n_extreme=pl.col("n_lowest") + pl.col("n_highest"))
         .with_columns(share=pl.col("n_extreme") / pl.col("n_pairs"))
+        .select(*by, "n_extreme", "n_lowest", "n_highest", "n_pairs", "share")
         .sort(by)
     )
 

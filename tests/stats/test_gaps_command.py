@@ -107,7 +107,7 @@ def test_strict_shows_what_loses_significance(
 
 @pytest.mark.parametrize(
     ("scope", "given", "significant"),
-    [("wording", "widest", 10), ("wording", "wording", 10), ("sentences", "sentences", 34)],
+    [("wording", "widest", 7), ("wording", "wording", 7), ("sentences", "sentences", 34)],
 )
 def test_gaps_csv_is_judged_under_the_scope_that_is_asked_for(
     shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scope: str, given: str,

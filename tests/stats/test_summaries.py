@@ -90,11 +90,12 @@ def test_extremes_and_mean_spans() -> None:
         .otherwise("gap")
     )
     found = {row["group"]: row for row in stats.extremes(gaps).iter_rows(named=True)}
-    assert {g: row["n_extreme"] for g, row in found.items()} == {"a": 6, "b": 6, "c": 0}
+    assert {g: row["n_extreme"] for g, row in found.items()} == {"a": 6, "b": 3, "c": 3}
     assert (found["a"]["n_lowest"], found["a"]["n_highest"]) == (5, 1)
-    assert (found["b"]["n_pairs"], found["b"]["share"]) == (6, 1.0)
+    assert (found["b"]["n_pairs"], found["b"]["share"]) == (6, 0.5), "equals share the place"
     none = stats.extremes(gaps.with_columns(gap=0.0 * pl.col("gap")))
     assert none.select("n_extreme", "n_pairs").unique().rows() == [(0, 6)]
+    assert set(stats.spans(gaps)["highest"]) == {"b, c", "a"}
     means = stats.spans_mean(stats.spans(gaps))
     assert means["model"].to_list() == ["m0", "m1", "m2"]
     assert means["rank"].to_list() == [1, 1, 3]
