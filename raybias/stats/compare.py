@@ -62,7 +62,7 @@ def compare_arms(
     ]
     judged = changes(
         found,
-        scope="runs" if options.interval == "normal" else "widest",
+        scope=options.scope,
         level=options.level,
         margin=margin,
     )
@@ -92,5 +92,4 @@ def _answers(rows: Sequence[Mapping[str, object]], gaps: pl.DataFrame) -> pl.Dat
 
 def _inside(arms: Matched, rules: GapRules) -> pl.DataFrame:
     groups = arms.base.select("probe", "attribute", "group").unique()
-    chosen = {name: rules.of(arms.keys[3], name) for name in groups["attribute"].unique()}
-    return membership(groups, {name: of for name, of in chosen.items() if of is not None})
+    return membership(groups, rules.of)

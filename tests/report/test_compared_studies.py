@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report_outs import make_study, write_out
 
 import raybias
 from raybias.errors import ConfigError
+from support.report_outs import make_study, write_out
 
 FEW = {"methods": [{"seeds": [1, 2, 3, 4, 5], "keep": 4}]}
 WORDS = {"negative": "bad", "neutral": "fine", "positive": "good"}
