@@ -232,6 +232,7 @@ def compare(
     *,
     base_is: Mapping[str, str] | None = None,
     candidate_is: Mapping[str, str] | None = None,
+    scope: Scope | None = None,
     margin: float | None = None,
     out: str | Path | None = None,
 ) -> Comparison:
@@ -245,7 +246,8 @@ def compare(
     base, candidate: an OUT, or prediction files and folders as `gaps` takes.
     base_is, candidate_is: which of an arm's predictions are meant, by model, method, dataset,
         probe or style, so that two arms of one OUT can be compared.
-    margin: the largest change of a gap that does not matter; 0.02 by default.
+    scope: what intervals cover (`Statistics.scope`); by default the study's, else the widest.
+    margin: the largest change of a gap that does not matter; the study's, else 0.02.
     out: folder or URI for compare.csv, compare.md, compare.json and compare.html.
 
     Raises
@@ -257,7 +259,9 @@ def compare(
     from raybias import report
 
     arms = [[arm] if isinstance(arm, str | Path) else arm for arm in (base, candidate)]
-    found = report.compare(*arms, base_is=base_is, candidate_is=candidate_is, margin=margin)
+    found = report.compare(
+        *arms, base_is=base_is, candidate_is=candidate_is, scope=scope, margin=margin
+    )
     if out is not None:
         found.write(Store(out))
     return found

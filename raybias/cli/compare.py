@@ -6,6 +6,8 @@ from typing import Annotated, Final
 
 import typer
 
+from raybias.config import Scope
+
 #: Exit codes of --gate.
 _CODES: Final = {"worse": 3, "cannot tell": 4}
 _CHOICE = "KEY=VALUE,..."
@@ -30,6 +32,14 @@ def compare(
     candidate_is: Annotated[
         str | None,
         typer.Option("--candidate", metavar=_CHOICE, help="Which of CANDIDATE is meant."),
+    ] = None,
+    scope: Annotated[
+        Scope | None,
+        typer.Option(
+            help="What intervals cover: runs; sentences: runs and templates; wording: the words "
+            "for groups too; or the widest of these that the data allow.",
+            show_default="the study's, else widest",
+        ),
     ] = None,
     gate: Annotated[
         str | None,
@@ -59,6 +69,7 @@ def compare(
             candidate,
             base_is=_choice("--base", base_is),
             candidate_is=_choice("--candidate", candidate_is),
+            scope=scope,
             margin=None if gate is None else _margin(gate),
             out=out,
         )

@@ -11,7 +11,7 @@ from typing import Final
 
 import polars as pl
 
-from raybias.config import Study
+from raybias.config import Scope, Study
 from raybias.errors import ConfigError
 from raybias.report import wording
 from raybias.report.rules import out_of, rules_of_files
@@ -165,18 +165,19 @@ def compare(
     *,
     base_is: Mapping[str, str] | None = None,
     candidate_is: Mapping[str, str] | None = None,
+    scope: Scope | None = None,
     margin: float | None = None,
 ) -> Comparison:
     """Compare the predictions of two arms; see `raybias.compare`."""
+    if margin is not None and not 0 < margin < 1:
+        raise ConfigError(f"the margin {margin:g} is not between 0 and 1", cure="such as 0.02")
     paths = [[str(path) for path in arm] for arm in (base, candidate)]
-    rules = rules_of_files([*paths[0], *paths[1]])
+    rules = rules_of_files([*paths[0], *paths[1]], options={"scope": scope})
     chosen = [dict(given or {}) for given in (base_is, candidate_is)]
     read = [read_arm(*each) for each in zip(paths, chosen, strict=True)]
     _check_studies(*paths, probes=read[0]["probe"].unique().to_list())
     arms = list(matched(*read))
-    within = MARGIN if margin is None else margin
-    if not 0 < within < 1:
-        raise ConfigError(f"the margin {within:g} is not between 0 and 1", cure="such as 0.02")
+    within = margin or rules.statistics.margin or MARGIN
     changes, answers = compare_arms(arms, rules, margin=within)
     one, other = (_named(*each) for each in zip(paths, chosen, strict=True))
     notes = tuple(_notes(arms, changes, answers, within, rules.statistics.level))

@@ -62,7 +62,7 @@ def compare_arms(
     ]
     judged = changes(
         found,
-        scope="runs" if options.interval == "normal" else "widest",
+        scope=options.scope,
         level=options.level,
         margin=margin,
     )

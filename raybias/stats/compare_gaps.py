@@ -26,7 +26,7 @@ import numpy as np
 import polars as pl
 from scipy import stats
 
-from raybias import schema
+from raybias import config, schema
 from raybias.errors import DataError
 from raybias.registry import Share
 from raybias.seeding import generator
@@ -111,7 +111,7 @@ class Blend:
         """Whether runs differ between the arms, and one run says nothing of others."""
         return len(self.parts) > 1 and "runs" not in self.estimates
 
-    def under(self, scope: Scope | Literal["widest"]) -> tuple[Scope, MeanEstimate] | None:
+    def under(self, scope: config.Scope) -> tuple[Scope, MeanEstimate] | None:
         """Return the estimate under a scope; None where the design does not allow it."""
         known: list[Scope] = [name for name in SCOPES if name in self.estimates]
         if scope == "widest":
@@ -160,7 +160,7 @@ def families(arms: Matched, inside: pl.DataFrame, metrics: Sequence[str]) -> Ite
         if (
             candidate is None
             or base.groups != candidate.groups
-            or base.values_GRT.shape[2] != candidate.values_GRT.shape[2]
+            or base.templates != candidate.templates
         ):
             raise DataError(
                 f"{rate} of {attribute} counts other sentences in one arm than in the other",
@@ -223,7 +223,7 @@ def band_level(blend: Blend, level: float, *, key: Sequence[str]) -> float:
 
 
 def changes(
-    found: Sequence[Family], *, scope: Scope | Literal["widest"], level: float, margin: float
+    found: Sequence[Family], *, scope: config.Scope, level: float, margin: float
 ) -> list[dict[str, object]]:
     """Judge the change of every gap, a row each.
 
@@ -245,7 +245,7 @@ def changes(
 
 def _rows(
     family: Family,
-    scope: Scope | Literal["widest"],
+    scope: config.Scope,
     level: float,
     shared: float,
     margin: float,

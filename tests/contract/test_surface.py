@@ -33,7 +33,7 @@ COMMANDS = {
         *("FILES", "--out", "--profile", "--scope", "--margin", "--interval", "--reference"),
         "--metric",
     },
-    "compare": {"BASE", "CANDIDATE", "--base", "--candidate", "--gate", "--out"},
+    "compare": {"BASE", "CANDIDATE", "--base", "--candidate", "--scope", "--gate", "--out"},
     "design": {"FILES", "--target", "--profile", "--scope"},
     "pairs": {"FILES", "--out", "--profile", "--scale", "--margin", "--size"},
     "report": {"OUT", "--profile", "--corpus"},
@@ -57,7 +57,7 @@ COMMANDS = {
 }
 FUNCTIONS = {
     "check_data": ("folder", "name"),
-    "compare": ("base", "candidate", "base_is", "candidate_is", "margin", "out"),
+    "compare": ("base", "candidate", "base_is", "candidate_is", "scope", "margin", "out"),
     "corpus_counts": ("source", "probe", "text_column", "split", "address"),
     "data_sets": (),
     "demo": ("out", "address", "command"),
