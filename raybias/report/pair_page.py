@@ -108,10 +108,10 @@ def terminal_text(tables: Mapping[str, pl.DataFrame], rules: PairRules) -> Itera
 def _styles(store: Store, tables: Mapping[str, pl.DataFrame], rules: PairRules) -> dict[str, Any]:
     effects, stability = tables["style_effects"], tables["stability"]
     whole = stability.filter(bias_type=WEIGHTED)
-    drawn = {"level": rules.level, "adjust": rules.adjust}
-    figures = effect_figures(effects, **drawn)
+    figures = effect_figures(effects, level=rules.level, adjust=rules.adjust)
     if "style_scopes" in tables:
-        figures = [*scope_figures(tables["style_scopes"], **drawn), *figures]
+        scopes = tables["style_scopes"]
+        figures = [*scope_figures(scopes, level=rules.level, adjust=rules.adjust), *figures]
     write_figures(store, figures)
     shown = [pair_summaries.verdicts(whole), pair_summaries.effects(effects)]
     if "style_scopes" in tables:
