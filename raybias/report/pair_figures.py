@@ -1,15 +1,17 @@
 """Draw pairs: every bias type with its interval, one panel per model or style.
 
 Scores are drawn beside the value that means no bias, effects of styles beside 0; the averages
-stand apart, below the bias types.
+stand apart, below the bias types. A mean over styles has two nested intervals.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import polars as pl
+from matplotlib.lines import Line2D
 
 from raybias.report import figure_parts as parts
 from raybias.report import wording
@@ -19,6 +21,8 @@ from raybias.stats.pairs import AVERAGES, ORIGINAL
 
 _METRIC: Final = ("model", "score", "probe")
 _ROOM: Final = 1.08
+#: How the narrower of two nested intervals is drawn, behind the wider.
+_INNER: Final[Mapping[str, Any]] = {"linewidth": 7.0, "alpha": 0.3, "solid_capstyle": "butt"}
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,9 @@ class _Dots:
             for row in shown.iter_rows(named=True):
                 style = (INK, "D") if row["bias_type"] in AVERAGES else (COLOURS[0], "o")
                 y = rows.index(row["bias_type"])
+                if row.get("inner_low") is not None:
+                    ends = [row["inner_low"], row["inner_high"]]
+                    drawn[row[self.panels]].plot(ends, [y, y], color=style[0], **_INNER)
                 parts.estimate(drawn[row[self.panels]], row, self.column, y, style, size=6)
             furthest = parts.reach(part, self.column, "low", "high", neutral=self.neutral)
             parts.centre(
@@ -70,6 +77,8 @@ class _Dots:
             strong = "survives correction" if self.adjust != "none" else "significant"
             tested = part.filter(~average)["survives"]
             keys = parts.series_keys([""], parts.meanings(tested, strong=strong, weak="not"))
+            if "inner_low" in part.columns:
+                keys.append(Line2D([], [], label="other pairs, same styles", color=INK, **_INNER))
             keys.append(parts.legend_key((INK, "D"), "average (of types: no test)", False))
             described = (
                 f"{row[self.panels]} {row['bias_type']} {wording.signed(row[self.column])} "
@@ -96,6 +105,32 @@ def score_figures(scores: pl.DataFrame, *, level: float, adjust: Adjust) -> list
         what = "preference" if neutral else "pro \N{MINUS SIGN} anti"
         title = f"{what} on {probe or 'pairs'} ({score})"
         name = parts.slug("bias_scores", *(str(value) for value in (score, probe) if value))
+        svg = _Dots("value", "model", axis, level, adjust, neutral).draw(part, title)
+        figures.append(parts.Drawn(name, title, svg))
+    return figures
+
+
+def scope_figures(scopes: pl.DataFrame, *, level: float, adjust: Adjust) -> list[parts.Drawn]:
+    """Draw one figure per score and probe: means over styles, other pairs inside other styles.
+
+    Parameters
+    ----------
+    scopes: of `stats.pairs.style_scopes`.
+    level: confidence level of its intervals, for the axis label.
+    adjust: its correction, for the legend.
+    """
+    inner = scopes.filter(scope="pairs").select(
+        *_METRIC, "bias_type", inner_low="low", inner_high="high"
+    )
+    wide = scopes.filter(scope="styles").join(
+        inner, on=[*_METRIC, "bias_type"], how="left", maintain_order="left"
+    )
+    figures = []
+    for (score, probe), part in wide.group_by(["score", "probe"], maintain_order=True):
+        title = f"mean over styles on {probe or 'pairs'} ({score}): would others show it too?"
+        name = parts.slug("style_scopes", *(str(value) for value in (score, probe) if value))
+        neutral = float(part["neutral"][0])
+        axis = "percent of pairs" if neutral else "points"
         svg = _Dots("value", "model", axis, level, adjust, neutral).draw(part, title)
         figures.append(parts.Drawn(name, title, svg))
     return figures

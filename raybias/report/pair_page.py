@@ -12,7 +12,7 @@ import polars as pl
 
 from raybias.report import pair_summaries, pair_wording
 from raybias.report.figure_parts import inlined, write_figures
-from raybias.report.pair_figures import effect_figures, score_figures
+from raybias.report.pair_figures import effect_figures, scope_figures, score_figures
 from raybias.report.pair_tables import PairRules, known_sizes
 from raybias.report.t_test_figures import t_figures
 from raybias.report.tables import write_frame
@@ -52,6 +52,8 @@ def write_pairs(
     return {
         "headline": pair_wording.headline(scores),
         "findings": [*pair_wording.findings(scores)],
+        "drawn": [*pair_wording.drawn(scores)],
+        "preferences": "tables8_9_scores" in tables,
         "tables": [*pair_summaries.scores(tables), pair_summaries.pairs_read(scores)],
         "figures": inlined(figures, "s"),
         "styles": _styles(store, tables, rules) if "style_effects" in tables else None,
@@ -83,6 +85,7 @@ def terminal_text(tables: Mapping[str, pl.DataFrame], rules: PairRules) -> Itera
             f"{100 * rules.level:g}% intervals cover another sample of pairs like these; tests "
             f"are {corrected}"
         )
+        yield "\n".join(pair_wording.drawn(scores))
     if lists := _lists(tables, rules):
         yield lists
     if "style_effects" in tables:
@@ -90,6 +93,9 @@ def terminal_text(tables: Mapping[str, pl.DataFrame], rules: PairRules) -> Itera
         yield pair_wording.survivors(tables["style_effects"], rules.adjust)
         yield str(pair_summaries.verdicts(tables["stability"]))
         yield "\n".join(f"{name}: {text}" for name, _, text in _verdicts(tables["stability"]))
+    if "style_scopes" in tables:
+        yield str(pair_summaries.scopes(tables["style_scopes"]))
+        yield pair_wording.scope_headline(tables["style_scopes"])
     if "variance" in tables:
         yield str(pair_summaries.variance(tables["variance"]))
     if "published_checks" in tables:
@@ -103,14 +109,22 @@ def _styles(store: Store, tables: Mapping[str, pl.DataFrame], rules: PairRules) 
     effects, stability = tables["style_effects"], tables["stability"]
     whole = stability.filter(bias_type=WEIGHTED)
     figures = effect_figures(effects, level=rules.level, adjust=rules.adjust)
+    if "style_scopes" in tables:
+        scopes = tables["style_scopes"]
+        figures = [*scope_figures(scopes, level=rules.level, adjust=rules.adjust), *figures]
     write_figures(store, figures)
     shown = [pair_summaries.verdicts(whole), pair_summaries.effects(effects)]
+    if "style_scopes" in tables:
+        shown.insert(0, pair_summaries.scopes(tables["style_scopes"]))
     if "variance" in tables:
         shown.append(pair_summaries.variance(tables["variance"]))
     moved = pair_wording.style_findings(effects.filter(bias_type=WEIGHTED), strict=rules.strict)
+    scoped = (
+        [pair_wording.scope_headline(tables["style_scopes"])] if "style_scopes" in tables else []
+    )
     return {
         "headline": pair_wording.style_headline(dict(whole.group_by("verdict").len().iter_rows())),
-        "findings": [*moved],
+        "findings": [*scoped, *moved],
         "verdicts": _verdicts(stability),
         "survivors": pair_wording.survivors(effects, rules.adjust),
         "tables": shown,

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import polars as pl
 
 from raybias.report import wording
 from raybias.report.pair_wording import interval, reading
-from raybias.report.summary_tables import Cell, Row, SummaryTable, plain, same, table
-from raybias.stats.pairs import AVERAGES, ORIGINAL, UNWEIGHTED, WEIGHTED
+from raybias.report.summary_tables import Cell, Row, SummaryTable, same, table
+from raybias.stats.pairs import (
+    AVERAGES,
+    DIRECTIONS,
+    ORIGINAL,
+    PAIR_SCOPES,
+    QUESTIONS,
+    UNWEIGHTED,
+    WEIGHTED,
+)
 
 _METRIC: Final = ("model", "score", "probe")
+_PROBABILITIES: Final = ("p_value", "q_value")
+#: Numbers in other units than points.
+_SMALL: Final = ("t_value", "spearman", "flip_share")
 _ROW: Final = [*_METRIC, "style", "bias_type"]
 
 
@@ -57,6 +68,7 @@ def effects(style_effects: pl.DataFrame) -> SummaryTable:
             **same(*wording.metric_keys(whole)),
             "style": lambda row: wording.spaced(row["style"]),
             "pairs": _pairs,
+            **_clusters(whole),
             "original": lambda row: f"{row['original']:.1f}",
             "under it": lambda row: f"{row['value']:.1f}",
             "effect and interval": lambda row: (
@@ -95,11 +107,54 @@ def verdicts(stability: pl.DataFrame) -> SummaryTable:
     )
 
 
-def variance(shares: pl.DataFrame) -> SummaryTable:
-    """Show the shares of variance over all bias types."""
-    return plain(
-        "Shares of variance: style, content (which pair it is), and their interaction",
-        shares.filter(bias_type="all").drop("bias_type", "total"),
+def scopes(style_scopes: pl.DataFrame) -> SummaryTable:
+    """Show each mean over styles with the interval of either scope, over all pairs."""
+    whole = style_scopes.filter(bias_type=WEIGHTED)
+    both = {scope: whole.filter(scope=scope) for scope in PAIR_SCOPES}
+    on = [*_METRIC, "bias_type"]
+    joined = both["pairs"].join(both["styles"], on=on, suffix="_other", maintain_order="left")
+
+    def styles(row: Row) -> Row:
+        ends = ("low", "high", "significant", "survives")
+        return {**row, **{end: row[f"{end}_other"] for end in ends}}
+
+    return table(
+        "Mean over styles, over all pairs. "
+        + " ".join(f"Scope {scope}: {question}" for scope, question in QUESTIONS.items()),
+        joined,
+        {
+            **same(*wording.metric_keys(joined)),
+            "styles": "n_styles",
+            "mean": lambda row: f"{row['value']:.1f}",
+            "pairs": interval,
+            "with other pairs": reading,
+            "styles ": lambda row: interval(styles(row)),
+            "in other styles": lambda row: reading(styles(row)),
+            "shows from": lambda row: wording.number(row["detectable_other"], 1),
+        },
+    )  # fmt: skip
+
+
+def variance(components: pl.DataFrame) -> SummaryTable:
+    """Show how far single answers lie apart, by pair and by style, over all bias types."""
+    whole = components.filter(bias_type="all")
+
+    def spread(column: str) -> Cell:
+        return lambda row: (
+            f"{row[column]:.1f}" if row["quantity"] == "preference" else f"{row[column]:.3g}"
+        )
+
+    return table(
+        "How far single answers lie apart (standard deviations; of preference in points)",
+        whole,
+        {
+            **same(*wording.metric_keys(whole), "quantity"),
+            "pairs": lambda row: f"{row['n_pairs']:,}",
+            "styles": "n_styles",
+            "between pairs": spread("sd_pair"),
+            "between styles": spread("sd_style"),
+            "a pair's own way with a style": spread("sd_pair_x_style"),
+        },
     )
 
 
@@ -113,7 +168,7 @@ def details(tables: Mapping[str, pl.DataFrame]) -> list[SummaryTable]:
     columns = {
         "bias_scores": (
             *_METRIC, "bias_type", "style", "n", "ties", "value", "low", "high", "p_value",
-            "q_value", "significant", "survives", "resolvable",
+            "q_value", "significant", "survives", "resolvable", "clusters",
         ),
         "stability": (
             *_METRIC, "bias_type", "original", "lowest", "highest", "moved", "smallest_effect",
@@ -121,13 +176,18 @@ def details(tables: Mapping[str, pl.DataFrame]) -> list[SummaryTable]:
         ),
         "style_effects": (
             *_METRIC, "bias_type", "style", "n", "original", "value", "effect", "low", "high",
-            "flip_share", "q_value", "survives", "pairs_needed", "resolvable",
+            "flip_share", "q_value", "survives", "pairs_needed", "resolvable", "clusters",
+        ),
+        "style_scopes": (
+            *_METRIC, "bias_type", "scope", "n", "n_styles", "value", "low", "high", "q_value",
+            "significant", "survives", "detectable", "clusters",
         ),
     }  # fmt: skip
     titles = {
         "bias_scores": "Every score, with its interval and test",
         "stability": "Verdict by bias type",
         "style_effects": "Effect of each style by bias type",
+        "style_scopes": "Mean over styles by bias type, with other pairs and in other styles",
         "table2_summary": "Scores of the originals and extreme changes (Table 2)",
         "tables8_9_scores": "Preference scores (Tables 8 and 9)",
         "tables6_7_t_values": "t tests of lists of sentence scores (Tables 6 and 7)",
@@ -139,7 +199,7 @@ def details(tables: Mapping[str, pl.DataFrame]) -> list[SummaryTable]:
     if "stability" in shown:
         shown["stability"] = shown["stability"].filter(~pl.col("bias_type").is_in(AVERAGES))
     summaries = (
-        plain(titles[name], frame.select(columns.get(name, frame.columns)))
+        _detail(titles[name], frame.select(columns.get(name, frame.columns)))
         for name, frame in shown.items()
     )
     return [one for one in summaries if one.rows]
@@ -153,22 +213,27 @@ def _preferences(part: pl.DataFrame, tables: Mapping[str, pl.DataFrame], what: s
         "ties": lambda row: f"{row['ties']:,}",
         "preference %": lambda row: f"{row['value']:.1f}",
         "interval": interval,
-        "stereo": lambda row: wording.number(row.get("stereo"), 1),
-        "antistereo": lambda row: wording.number(row.get("antistereo"), 1),
+        **{side: _estimated(f"{{}}_{side}") for side in DIRECTIONS},
     }
-    return _tested(title, part, sides.pivot("part", index=_ROW, values="value"), middle)
+    wide = sides.pivot("part", index=_ROW, values=["value", "low", "high"])
+    return _tested(title, part, wide, middle)
 
 
 def _differences(part: pl.DataFrame, tables: Mapping[str, pl.DataFrame], what: str) -> SummaryTable:
     means = tables["table3_winobias"].rename({"rule": "score", "wino_type": "bias_type"})
     title = f"Pronouns resolved right, mean over prompts, {what}"
     middle: dict[str, Cell] = {
-        "pro %": lambda row: wording.number(row["pro"], 1),
-        "anti %": lambda row: wording.number(row["anti"], 1),
+        "pro %": _estimated("pro_{}"),
+        "anti %": _estimated("anti_{}"),
         "pro \N{MINUS SIGN} anti": lambda row: wording.signed(row["value"], 1),
         "interval": interval,
     }
-    return _tested(title, part, means.select(*_ROW, "pro", "anti"), middle)
+    return _tested(
+        title,
+        part,
+        means.rename({"pro": "pro_value", "anti": "anti_value"}).select(*_ROW, "^(pro|anti)_.*$"),
+        middle,
+    )
 
 
 def _tested(
@@ -183,6 +248,7 @@ def _tested(
             "bias type": lambda row: wording.bias_type(row["bias_type"]),
             "style": lambda row: wording.spaced(row["style"]),
             "pairs": _pairs,
+            **_clusters(part),
             **middle,
             "q": lambda row: wording.probability(row["q_value"]),
             "reading": lambda row: "no test" if row["bias_type"] == UNWEIGHTED else reading(row),
@@ -191,6 +257,48 @@ def _tested(
             ),
         },
     )
+
+
+def _clusters(frame: pl.DataFrame) -> dict[str, Cell]:
+    """Show how many clusters are drawn, where any are."""
+    known = frame["clusters"].null_count() < frame.height
+    return {"clusters": lambda row: str(row["clusters"] or "")} if known else {}
+
+
+def _estimated(name: str) -> Cell:
+    """Show a number with its interval: the columns that `name` makes of value, low and high."""
+    columns = [name.format(part) for part in ("value", "low", "high")]
+
+    def text(row: Row) -> str:
+        value, low, high = (row.get(column) for column in columns)
+        ends = "" if low is None or high is None else f" [{low:.1f}, {high:.1f}]"
+        return wording.number(value, 1) + ends
+
+    return text
+
+
+def _detail(title: str, frame: pl.DataFrame) -> SummaryTable:
+    """Show a frame whole, without metric keys that are the same throughout."""
+    kept = [c for c in frame.columns if c not in _METRIC or frame[c].n_unique() > 1]
+
+    def cell(column: str) -> Cell:
+        return lambda row: _text(column, row[column])
+
+    return table(title, frame, {column.replace("_", " "): cell(column) for column in kept})
+
+
+def _text(column: str, value: Any) -> str:
+    if value is None or value == float("inf"):
+        return ""
+    if isinstance(value, bool):
+        return wording.YES_NO[value]
+    if column in _PROBABILITIES:
+        return wording.probability(value)
+    if column in _SMALL:
+        return f"{value:.2f}"
+    if isinstance(value, int) or column == "pairs_needed":
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if isinstance(value, float) else str(value)
 
 
 def _pairs(row: Row) -> str:

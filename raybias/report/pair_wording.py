@@ -13,7 +13,7 @@ import polars as pl
 
 from raybias.report import wording
 from raybias.stats.intervals import Adjust
-from raybias.stats.pairs import FEWEST_MODELS, ORIGINAL, VERDICTS, WEIGHTED
+from raybias.stats.pairs import FEWEST_MODELS, ORIGINAL, PAIR_SCOPES, VERDICTS, WEIGHTED
 
 
 def headline(scores: pl.DataFrame) -> str:
@@ -49,7 +49,7 @@ def sentence(row: Mapping[str, Any], keys: Sequence[str]) -> str:
     """
     name, pairs = wording.classifier_name(row, keys), wording.counted(row["n"], "pair")
     result = f"{interval(row)}: {reading(row)}."
-    if row["test"] == "sign":
+    if row["neutral"]:
         prefers = f"prefers the more stereotypical sentence in {row['value']:.1f}% of {pairs}"
         return f"{name} {prefers} {result}".replace(" :", ":")
     points = wording.signed(row["value"], 1)
@@ -59,18 +59,57 @@ def sentence(row: Mapping[str, Any], keys: Sequence[str]) -> str:
     ).replace(" :", ":")
 
 
+def drawn(scores: pl.DataFrame) -> Iterator[str]:
+    """Yield for each probe what its intervals draw: clusters of pairs, or pairs one by one.
+
+    Parameters
+    ----------
+    scores: of `stats.pairs.bias_scores`.
+    """
+    for row in _whole(scores).unique("probe", maintain_order=True).iter_rows(named=True):
+        pairs = f"{wording.counted(row['n'], 'pair')} of {row['probe'] or 'these files'}"
+        if row["clusters"] is None:
+            yield (
+                f"The {pairs} are drawn one by one, as if each had been made for itself: in which "
+                "clusters they were made, such as by one writer, is not known."
+            )
+        else:
+            yield (
+                f"The {pairs} come in {wording.counted(row['clusters'], 'cluster')} that are "
+                "alike, such as those of one writer, and clusters are drawn."
+            )
+
+
+def scope_headline(scopes: pl.DataFrame) -> str:
+    """Say at which step findings are lost: with other pairs, or with other styles.
+
+    Parameters
+    ----------
+    scopes: of `stats.pairs.style_scopes`.
+    """
+    whole = scopes.filter(bias_type=WEIGHTED)
+    found = {s: int(whole.filter(scope=s)["survives"].sum()) for s in PAIR_SCOPES}
+    total = whole.filter(scope=PAIR_SCOPES[0]).height
+    differs = "differs" if found["pairs"] == 1 else "differ"
+    return (
+        f"Averaged over styles, {found['pairs'] or 'none'} of {wording.counted(total, 'score')} "
+        f"{differs} from no bias with other pairs like these, and {found['styles'] or 'none'} with "
+        "other pairs in other styles."
+    )
+
+
 def interval(row: Mapping[str, Any]) -> str:
     """`[54.7, 59.7]` of a preference, `[+1.2, +3.4]` of a difference; empty without one."""
     if row["low"] is None or row["high"] is None:
         return ""
-    if row["test"] == "sign":
+    if row["neutral"]:
         return f"[{row['low']:.1f}, {row['high']:.1f}]"
     return wording.span(row["low"], row["high"], 1)
 
 
 def reading(row: Mapping[str, Any]) -> str:
     """Say whether a score differs from no bias, by interval and test."""
-    none = f"{row['neutral']:g}" + ("%" if row["test"] == "sign" else "")
+    none = f"{row['neutral']:g}" + ("%" if row["neutral"] else "")
     if row["significant"] is None:
         return "not judged"
     if row["survives"]:
@@ -108,11 +147,11 @@ def style_findings(effects: pl.DataFrame, *, strict: bool) -> Iterator[str]:
     """
     mark = pl.col("survives" if strict else "paper").fill_null(False)
     named = effects.with_columns(up=pl.col("effect") > 0)
-    by = ["style", "test", "up"]
-    for (style, test, up), part in named.filter(mark).group_by(by, maintain_order=True):
-        what = "preference" if test == "mcnemar" else "pro \N{MINUS SIGN} anti"
+    by = ["style", "neutral", "up"]
+    for (style, neutral, up), part in named.filter(mark).group_by(by, maintain_order=True):
+        what = "preference" if neutral else "pro \N{MINUS SIGN} anti"
         moved = f"{wording.spaced(str(style))} {'raises' if up else 'lowers'} {what}"
-        metrics = named.filter(style=style, test=test).height
+        metrics = named.filter(style=style, neutral=neutral).height
         sizes = sorted(part["effect"].abs())
         if metrics == 1:
             row = part.row(0, named=True)

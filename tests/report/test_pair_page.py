@@ -41,6 +41,10 @@ def test_pairs_alone_make_the_page(tmp_path: Path, capsys: pytest.CaptureFixture
     for unsaid in ("The gaps", "A gap", "Chance", "label words", "prompt token", "Before you"):
         assert unsaid not in text
     assert re.search(r"question answer raises preference by \d+\.\d points \[\+", text)
+    assert "Averaged over styles, 1 of 3 scores differs from no bias with other pairs" in text
+    assert "would other pairs show it, written in other styles?" in text
+    assert "are drawn one by one" in text
+    assert "e-0" not in text[text.index("What models prefer") : text.index("Limits")]
     assert [path.name for path in tmp_path.glob("*.html")] == ["report.html"]
     before = files_of(tmp_path)
     write_report(store, pair_study())
@@ -198,6 +202,22 @@ def test_the_original_style_alone_has_a_result(
         assert unsaid not in text
     assert (tmp_path / "figures/bias_scores.bias_bench.crows_pairs.svg").exists()
     assert not (tmp_path / "tables/style_effects.csv").exists()
+
+
+def test_clusters_are_said_beside_the_numbers_that_draw_them(tmp_path: Path) -> None:
+    store = plain_out(tmp_path)
+    alike = pair_scores(pairs=PAIRS, styles=["original"], clusters=5)
+    store.write_table("pair_scores/a/00000000.parquet", alike.to_arrow())
+    write_report(store, pair_study(styles={"names": ["original"]}))
+    table = pl.read_csv(tmp_path / "tables/bias_scores.csv").filter(probe="crows_pairs")
+    assert table["clusters"].to_list() == [6] * 5
+    preferences = pl.read_csv(tmp_path / "tables/tables8_9_scores.csv")
+    whole = preferences.filter(bias_type="avg_weighted", part="all").row(0, named=True)
+    assert whole["of_untied"] == pytest.approx(100 * whole["k"] / (whole["n"] - whole["ties"]))
+    assert preferences["low"].null_count() == 0
+    text = text_of(store)
+    assert "The 90 pairs of crows_pairs come in 6 clusters that are alike" in text
+    assert "pairs of winobias are drawn one by one" in text
 
 
 def test_a_studys_statistics_judge_its_pairs(tmp_path: Path) -> None:

@@ -87,6 +87,9 @@ def test_score_files_become_tables_and_figures(
             ),
         }  # fmt: skip
         assert {path.name for path in (out / "figures").iterdir()} == {
+            "style_scopes.bias_bench.crows_pairs.svg",
+            "style_scopes.exact.winobias.svg",
+            "style_scopes.contains.winobias.svg",
             "bias_scores.bias_bench.crows_pairs.svg",
             "bias_scores.exact.winobias.svg",
             "bias_scores.contains.winobias.svg",
@@ -98,7 +101,7 @@ def test_score_files_become_tables_and_figures(
         }
         page = (out / "report.html").read_text()
         assert "Does it hold under another style?" in page
-        assert page.count("<figure") == 8
+        assert page.count("<figure") == 11
         assert ("for independent samples" in page) == (profile == "paper")
     table2 = pl.read_csv(tmp_path / "paper" / "table2_summary.csv")
     assert set(table2["statistic"]) == {"score", "MIN", "MAX", "lowest", "highest", "AVG_delta"}
