@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from operator import attrgetter
+from typing import Final
 
 from raybias.errors import PlanError, RaybiasError, WorkFailed
 from raybias.storage import is_storage_error, storage_error
+
+#: Seconds for the head of a cluster to take a connection.
+_ANSWERS_S: Final = 5.0
 
 
 @contextmanager
@@ -46,6 +51,7 @@ def connected(address: str | None = None) -> Iterator[None]:
         return
     place = address or os.environ.get("RAY_ADDRESS") or "local"
     try:
+        check_listening(place)
         ray.init(address=place, log_to_driver=debugging(), logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise PlanError(
@@ -58,6 +64,22 @@ def connected(address: str | None = None) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def check_listening(place: str) -> None:
+    """Refuse a `HOST:PORT` that takes no connection, which Ray itself would try for minutes.
+
+    Raises
+    ------
+    ConnectionError: nothing listens there.
+    """
+    host, _, port = place.rpartition(":")
+    if not host or not port.isdecimal() or "/" in host:
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWERS_S).close()
+    except (OSError, OverflowError) as error:
+        raise ConnectionError(getattr(error, "strerror", None) or str(error)) from error
 
 
 def debugging() -> bool:

@@ -12,6 +12,7 @@ import transformers
 
 from raybias import seeding
 from raybias.engine.backbone import LoadedBackbone
+from raybias.engine.generation import decoding
 from raybias.engine.generation.decoding import PackedRows
 from raybias.engine.generation.generator import Continuation, Generated, TextGenerator, check_room
 from raybias.engine.generation.sampling import Sampler, Sampling
@@ -120,6 +121,31 @@ def test_tokens_are_those_of_each_row_alone(
     for size in (1, 5, 16):
         cut = [generate(everything[n : n + size]) for n in everything[::size]]
         assert_alike([each for part in cut for each in part], expected)
+
+
+@pytest.mark.parametrize("kind", ["opt", "gpt2", "llama"])
+def test_answers_are_to_the_bit_what_they_are_without_earlier_requests(
+    kind: str, backbone: Callable[[str], LoadedBackbone], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decoding, "BLOCK", 8)
+    model, opening = backbone(kind), np.random.default_rng(4).integers(5, 90, 30).tolist()
+    values = sampling(model)
+    # Openings that go on, stop within a block or between two, part from each other, or are none.
+    requests = [
+        [[*opening[:length], *other, *row] for row in prompts(seed=length, count=7, opening=0)]
+        for length, other in ((30, []), (8, []), (19, []), (19, [60, 61]), (0, []), (27, []))
+    ]
+
+    def answer(generator: TextGenerator, rows: list[list[int]]) -> list[Generated]:
+        return generator.generate(
+            rows, keys(rows), sampling=values, max_new_tokens=2, label_ids=LABEL_IDS
+        )
+
+    alone = [answer(TextGenerator(model), rows) for rows in requests]
+    together = TextGenerator(model)
+    for order in ([0, 1, 2, 3, 4, 5], [5, 0, 4, 2, 3, 1, 1, 0]):
+        for n in order:
+            assert answer(together, requests[n]) == alone[n]
 
 
 def second_prompt(n: int, row: list[int], tokens: Sequence[int]) -> list[int]:
@@ -260,6 +286,7 @@ def test_a_draw_is_that_over_the_whole_vocabulary(top_k: int, dtype: torch.dtype
 def test_an_opening_is_computed_once(
     backbone: Callable[[str], LoadedBackbone], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(decoding, "BLOCK", 16)
     model = backbone("opt")
     generator, read = TextGenerator(model), list[int]()
     real = model.model.base_model.forward
@@ -270,12 +297,12 @@ def test_an_opening_is_computed_once(
 
     monkeypatch.setattr(model.model.base_model, "forward", counted)
     shared = list(range(5, 45))
-    # Prefix passes of each call: the opening, then the stems behind it.
+    # Passes of each call: the blocks of the opening that are new, then the stems behind it.
     for rest, expected in (
-        ([[50], [51, 52]], [40, 1]),
+        ([[50], [51, 52]], [16, 16, 8, 1]),
         ([[53], [54, 55], [56]], [1]),
-        ([[50, 57], [50, 58, 59]], [1, 1]),
-        ([[60], [61, 62, 63]], [2]),
+        ([[50, 57], [50, 58, 59]], [9, 1]),
+        ([[60], [61, 62, 63]], [8, 2]),
     ):
         rows = [[*shared, *tail] for tail in rest]
         read.clear()

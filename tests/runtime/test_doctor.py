@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import resource
+import socket
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from typer.testing import CliRunner
 
 from raybias.cli import app
 from raybias.runtime.doctor import examine
+from raybias.runtime.ray_session import check_listening
 from raybias.runtime.serve.security_audit import Finding
 
 #: Ray refuses this address at once, and starts nothing.
@@ -48,6 +50,17 @@ def test_a_sound_machine_without_its_cluster_fails_in_that_line_alone() -> None:
     for name in ("torch", "ray", "transformers", "peft", "polars"):
         assert f"{name} {version(name)}" in result.stdout
     assert "see the lines marked fail" in result.stderr
+
+
+def test_an_address_where_nothing_listens_is_refused_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        place = f"127.0.0.1:{server.getsockname()[1]}"
+        check_listening(place)
+    for nowhere in (place, place.replace("127.0.0.1", "[::1]"), "127.0.0.1:99999"):
+        with pytest.raises(ConnectionError):
+            check_listening(nowhere)
+    for left_to_ray in ("auto", "local", "nowhere", "ray://127.0.0.1:1"):
+        check_listening(left_to_ray)
 
 
 def test_an_installation_that_is_not_what_raybias_needs_is_named_package_by_package(

@@ -16,7 +16,7 @@ tokens, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import torch
@@ -42,10 +42,15 @@ class Rows(Protocol):
         """
 
 
+#: Tokens of one pass over a prefix.
+BLOCK: Final = 64
+
+
 class PrefixCache:
     """The keys and values of the tokens that all rows begin with.
 
-    Another prefix reuses what it has in common with this one.
+    They are computed block by block. Another prefix reuses whole blocks that it has in common with
+    this one, so its values are to the bit what they are where nothing was held before.
     """
 
     def __init__(self, backbone: LoadedBackbone) -> None:
@@ -56,33 +61,29 @@ class PrefixCache:
     def set(self, tokens: Sequence[int]) -> None:
         """Hold exactly these tokens, computing those that are new."""
         new = tuple(tokens)
-        shared = common_length([self.tokens, new])
-        if shared == len(new):
-            self._cut(shared)
+        if new == self.tokens:
             return
-        model, device = self.backbone.model, self.backbone.device
-        self._cut(shared)
-        cache = BufferCache(self.keys_values, layers=layer_count(model), count=1, capacity=len(new))
-        model.base_model(
-            input_ids=torch.tensor([new[shared:]], device=device),
-            position_ids=torch.arange(shared, len(new), device=device)[None],
-            past_key_values=cache,
-            use_cache=True,
-        )
-        self.tokens, self.keys_values = new, cache.first(len(new))
+        held = common_length([self.tokens, new]) // BLOCK * BLOCK
+        self.tokens = new[:held]
+        self.keys_values = [
+            (keys[:, :, :held], values[:, :, :held]) for keys, values in self.keys_values if held
+        ]
+        device = self.backbone.device
+        for first in range(held, len(new), BLOCK):
+            end = min(first + BLOCK, len(new))
+            cache = self.cache(count=1, capacity=end)
+            self.backbone.model.base_model(
+                input_ids=torch.tensor([new[first:end]], device=device),
+                position_ids=torch.arange(first, end, device=device)[None],
+                past_key_values=cache,
+                use_cache=True,
+            )
+            self.tokens, self.keys_values = new[:end], cache.first(end)
 
     def cache(self, *, count: int, capacity: int) -> BufferCache:
         """Allocate a key-value cache for `count` sequences that begin with the prefix."""
         layers = layer_count(self.backbone.model)
         return BufferCache(self.keys_values, layers=layers, count=count, capacity=capacity)
-
-    def _cut(self, length: int) -> None:
-        self.tokens = self.tokens[:length]
-        self.keys_values = [
-            (keys[:, :, :length], values[:, :, :length])
-            for keys, values in self.keys_values
-            if length
-        ]
 
 
 class PackedRows:
