@@ -10,8 +10,8 @@ demo: $(READY)  ## Install, and find the bias that is planted in the embedded mo
 	$(BIN)/raybias demo --out out/demo
 
 # Test processes wait for Ray more than they compute, hence more of them than cores; one thread
-# each, since threads of processes that share cores wait for one another. One of them has Ray's tests
-# and so the only cluster; in their own order, since those begin first and take longest.
+# each, since threads of processes that share cores wait for one another. tests/conftest.py groups
+# what shares a process; in their own order, so that Ray's tests, which take longest, come first.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 test: $(READY)  ## Install, and pass the tests.

@@ -21,15 +21,25 @@ settings.load_profile("tests")
 FURTHER = {"bloom", "cohere", "gpt2", "mistral", "opt_projected", "qwen2", "roberta", "xlnet"}
 
 
+#: These take about half of the time that tests on a Ray cluster take.
+ONE_RAY = {"test_corpus_stream.py", "test_methods.py", "test_run.py", "test_train.py"}
+
+
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is long; let one process have all tests of the Ray cluster, another any file."""
+    """Mark what is long, and deal the tests to processes by file, those on Ray to two of them.
+
+    A cluster of its own for each process would take much of the machine, and a single one would
+    wait for one study after the other while the others have long ended.
+    """
     for item in items:
         call = getattr(item, "callspec", None)
         if call is not None and call.params.get("kind") in FURTHER:
             item.add_marker("long")
-        on_ray = "ray_cluster" in getattr(item, "fixturenames", ())
-        item.add_marker(pytest.mark.xdist_group("ray" if on_ray else item.path.name))
+        group = item.path.name
+        if "ray_cluster" in getattr(item, "fixturenames", ()):
+            group = "one Ray" if group in ONE_RAY else "other Ray"
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 def pytest_collection_finish() -> None:

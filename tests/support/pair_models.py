@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -81,9 +82,13 @@ class Textbook:
     def __init__(self, path: str, kind: Any) -> None:
         self.model = kind.from_pretrained(path).eval()
         self.tokenizer = transformers.AutoTokenizer.from_pretrained(path)
+        self._read = cache(self._logits)
 
     def log_probs(self, ids: list[int]) -> torch.Tensor:
-        """Log-probabilities [T, V] of one sentence."""
+        """Log-probabilities [T, V] of one sentence; several scores ask for the same."""
+        return self._read(tuple(ids))
+
+    def _logits(self, ids: tuple[int, ...]) -> torch.Tensor:
         with torch.no_grad():
             return self.model(input_ids=torch.tensor([ids])).logits[0].float().log_softmax(-1)
 
