@@ -15,6 +15,7 @@ import typer
 
 from raybias.cli import (
     annotate,
+    calibrate,
     compare,
     corpus,
     data,
@@ -48,6 +49,7 @@ app.command()(demo.demo)
 app.command()(doctor.doctor)
 app.command()(gaps.gaps)
 app.command()(compare.compare)
+app.command()(calibrate.calibrate)
 app.command()(pairs.pairs)
 app.command()(report.report)
 app.command()(corpus.corpus)

@@ -137,6 +137,8 @@ def _show(tables: Mapping[str, pl.DataFrame], papers: pl.DataFrame | None) -> No
     _show_verdict(table, compared=papers is not None)
     if "scopes" in tables:
         print(f"\n{summary_tables.scopes(tables['scopes'])}")
+    if "null_check" in tables:
+        print(f"\n{findings.null_check(tables['null_check'])}")
 
 
 def _show_means(table: pl.DataFrame) -> None:

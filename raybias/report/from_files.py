@@ -24,7 +24,7 @@ from raybias.storage import Store
 #: The tables of prediction files, as far as they have rows.
 _TABLES: Final = (
     *("gaps", "accuracy", "spans", "spans_mean", "extremes", "composition", "answers"),
-    *("markedness", "by_term", "scopes", "components", "leave_one_out"),
+    *("markedness", "by_term", "scopes", "components", "leave_one_out", "null_check"),
 )
 
 

@@ -52,6 +52,7 @@ def gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame]) 
         "chance_alerts": findings.near_chance(tables["accuracy"], tables["composition"]),
         "summaries": _summaries(tables),
         "scopes": [scope_table(tables["scopes"])] if tables["scopes"].height else [],
+        "null_check": findings.null_check(tables["null_check"]),
         **_certainty(study, tables["gaps"]),
     }
 

@@ -19,12 +19,13 @@ import numpy.typing as npt
 import polars as pl
 from scipy import stats
 
+from raybias.errors import DataError
 from raybias.seeding import generator
 from raybias.stats.arrays import CountArrays, count_arrays
 from raybias.stats.bootstrap import Weights, drawn_gaps, gap_intervals, span_interval
 from raybias.stats.cells import cells, without_extras
 from raybias.stats.components import Doubles, MeanEstimate
-from raybias.stats.metric import DEFAULT, shares
+from raybias.stats.metric import DEFAULT
 from raybias.stats.scopes import Scope
 from raybias.stats.simulation import Design, WordTables, simulate
 
@@ -77,11 +78,6 @@ class _Tally:
             found["flagged"] = float((p_value < 1 - level).mean())
             found["with_survivor"] = float(survives.any(axis=1).mean())
         return {**found, "half_width": float(np.nanmedian(high - low) / 2)}
-
-    def extend(self, other: _Tally) -> None:
-        """Add what was said of other tables."""
-        for name in ("low", "high", "p_value", "truth"):
-            getattr(self, name).extend(getattr(other, name))
 
 
 def simulated_rules(design: Design, *, studies: int, level: float, seed: int = 0) -> pl.DataFrame:
@@ -150,7 +146,12 @@ def _tallies(
             _add(found, rule, bounds, known.get(rule[0]))
         if counts is not None and n < _DRAWN_TABLES:
             arrays = CountArrays(
-                table.keys, (table.rate,), table.groups, counts[1][n][None], counts[0][n][None]
+                table.keys,
+                (table.rate,),
+                table.groups,
+                table.templates,
+                counts[1][n][None],
+                counts[0][n][None],
             )
             _add_drawn(
                 found, arrays, estimates["sentences"], known.get("sentences"),
@@ -208,28 +209,38 @@ def shuffled_rules(
 
     Returns
     -------
-    A row per `null`, scope and interval, with `flagged`, `with_survivor` and `half_width` as in
-    `simulated_rules`. Of the null `templates` the words' predictions change places within every
-    template, alike in all runs: no word has an effect. Of the null `words` whole words are dealt to
-    the groups anew: words differ, but not by group.
+    A row per `null`, scope and interval: `flagged`, `with_survivor` and `half_width` as in
+    `simulated_rules`, averaged over classifiers and attributes. Of the null `templates` the words'
+    predictions (the groups', where words are not known) change places within every template, alike
+    in all runs: no word has an effect. Of the null `words` whole words are dealt to the groups
+    anew: words differ, but not by group.
+
+    Raises
+    ------
+    DataError: no prediction has a template id.
     """
-    known = predictions.drop_nulls(["template_id", "term"])
-    named = known.with_columns(group=pl.format("{}\n{}", "group", "term"))
-    found: dict[str, dict[tuple[str, str], _Tally]] = {"templates": {}, "words": {}}
-    for counts in count_arrays(without_extras(cells(named)), metrics):
-        _, group_W = np.unique([n.split("\n")[0] for n in counts.groups], return_inverse=True)
-        for null, tallies in found.items():
+    known = predictions.drop_nulls("template_id")
+    if known.is_empty():
+        raise DataError(
+            "no prediction has a template_id, within which groups could change places",
+            cure="add the column, or calibrate without files",
+        )
+    term = pl.col("term").fill_null("")
+    named = without_extras(known).with_columns(group=pl.format("{}\n{}", "group", term))
+    rows = []
+    for counts in count_arrays(cells(named), metrics):
+        groups = [name.split("\n")[0] for name in counts.groups]
+        _, group_W = np.unique(groups, return_inverse=True)
+        for null in ("templates", "words") if len(set(groups)) < len(groups) else ("templates",):
             random = generator(seed, "shuffled", null, *counts.keys)
             tables = _shuffled(counts, group_W, random, studies, whole=null == "words")
-            for rule, tally in _tallies(tables, {}, level, seed).items():
-                tallies.setdefault(rule, _Tally()).extend(tally)
-    rows = [
-        {"null": null, "scope": rule[0], "interval": rule[1],
-         **tally.shares(level, together=len(shares(metrics)))}
-        for null, tallies in found.items() for rule, tally in tallies.items()
-        if rule[1] != "span"
-    ]  # fmt: skip
-    return pl.DataFrame(rows).drop("coverage", strict=False)
+            for (scope, interval), tally in _tallies(tables, {}, level, seed).items():
+                shares = tally.shares(level, together=len(counts.rates))
+                rows.append({"null": null, "scope": scope, "interval": interval, **shares})
+    by = ["null", "scope", "interval"]
+    means = pl.DataFrame(rows).group_by(by, maintain_order=True)
+    found = means.agg(pl.col("flagged", "with_survivor", "half_width").mean())
+    return found.filter(pl.col("interval") != "span")
 
 
 def _shuffled(

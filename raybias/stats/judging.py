@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 
+from raybias import schema
 from raybias.config import Statistics
 from raybias.stats.breakdown import by_term
 from raybias.stats.cells import without_extras
@@ -16,6 +17,7 @@ from raybias.stats.gaps import GapAnalysis
 from raybias.stats.leave_one_out import leave_one_out
 from raybias.stats.likelihood_readout import unreadable
 from raybias.stats.markedness import markedness
+from raybias.stats.null_check import null_check
 from raybias.stats.rates import accuracies, rates
 from raybias.stats.reference_groups import check_reference_groups
 from raybias.stats.summaries import composition, extremes, net_significance, spans, spans_mean
@@ -66,9 +68,10 @@ def judged_tables(counts: Counts, rules: GapRules) -> dict[str, pl.DataFrame]:
 
     Returns
     -------
-    `gaps`, `scopes`, `components`, `leave_one_out`, `accuracy`, `net_significance`, `spans`,
-    `spans_mean`, `extremes`, `composition`, `answers`, `markedness` and `by_term`, as the
-    functions of those names; some may have no rows.
+    `gaps`, `scopes`, `components`, `leave_one_out`, `null_check`, `accuracy`,
+    `net_significance`, `spans`, `spans_mean`, `extremes`, `composition`, `answers`, `markedness`
+    and `by_term`, as the functions of those names; some may have no rows. `spans` and `extremes`
+    also have what `bootstrap.resampled` finds of them, where templates are known.
 
     Raises
     ------
@@ -80,7 +83,11 @@ def judged_tables(counts: Counts, rules: GapRules) -> dict[str, pl.DataFrame]:
     StatisticsWarning: as `gaps`.
     """
     found, cells, options = gap_analysis(counts, rules), counts.cells, rules.statistics
-    spanning = spans(found.gaps)
+    spanning, extreme = spans(found.gaps), extremes(found.gaps)
+    if not cells["template_id"].null_count():
+        drawn = found.drawn
+        spanning = _beside(spanning, drawn.spans, [*schema.KEYS, "attribute", "rate"])
+        extreme = _beside(extreme, drawn.extremes, ["attribute", "group", "rate"])
     how: dict[str, Any] = {
         "interval": options.interval,
         "level": options.level,
@@ -93,16 +100,21 @@ def judged_tables(counts: Counts, rules: GapRules) -> dict[str, pl.DataFrame]:
         "scopes": found.scopes,
         "components": found.components,
         "leave_one_out": leave_one_out(found.tables, counts.words, options.metrics),
+        "null_check": null_check(found.tables, found.word_variances, options),
         "accuracy": accuracies(cells),
         "net_significance": net_significance(found.gaps),
         "spans": spanning,
         "spans_mean": spans_mean(spanning),
-        "extremes": extremes(found.gaps),
+        "extremes": extreme,
         "composition": composition(cells),
         "answers": counts.answers,
         "markedness": markedness(cells, found.inside, metrics=options.metrics, **how),
         "by_term": by_term(counts.terms, of_groups, found.inside, **how),
     }
+
+
+def _beside(table: pl.DataFrame, drawn: pl.DataFrame, by: list[str]) -> pl.DataFrame:
+    return table.join(drawn, on=by, how="left", nulls_equal=True, maintain_order="left")
 
 
 def _has(cells: pl.DataFrame, attribute: str) -> bool:

@@ -85,7 +85,8 @@ class WordTables:
         for n, (hits_GRT, items_GRT) in enumerate(zip(*self.counts(), strict=True)):
             keys = (str(n), *_KEYS)
             groups = tuple(f"g{g}" for g in range(len(hits_GRT)))
-            counts = CountArrays(keys, (RATE,), groups, items_GRT[None], hits_GRT[None])
+            templates = tuple(map(str, range(hits_GRT.shape[2])))
+            counts = CountArrays(keys, (RATE,), groups, templates, items_GRT[None], hits_GRT[None])
             table = gap_table(counts, 0, dict.fromkeys(groups, True))
             if table is not None:
                 yield table, spread.get((*keys, RATE))

@@ -33,6 +33,7 @@ COMMANDS = {
         *("FILES", "--out", "--profile", "--scope", "--margin", "--interval", "--reference"),
         "--metric",
     },
+    "calibrate": {"FILES", "--studies", "--level", "--seed", "--out"},
     "compare": {"BASE", "CANDIDATE", "--base", "--candidate", "--gate", "--out"},
     "pairs": {"FILES", "--out", "--profile", "--scale", "--margin", "--size"},
     "report": {"OUT", "--profile", "--corpus"},
@@ -56,6 +57,7 @@ COMMANDS = {
 }
 FUNCTIONS = {
     "check_data": ("folder", "name"),
+    "calibrate": ("files", "studies", "level", "seed", "out"),
     "compare": ("base", "candidate", "base_is", "candidate_is", "margin", "out"),
     "corpus_counts": ("source", "probe", "text_column", "split", "address"),
     "data_sets": (),
