@@ -5,6 +5,7 @@ package loads neither torch nor Ray.
 """
 
 from raybias.api import (
+    calibrate,
     check_data,
     compare,
     corpus_counts,
@@ -59,6 +60,7 @@ __all__ = [
     "TrainingSet",
     "WorkFailed",
     "ZeroShot",
+    "calibrate",
     "check_data",
     "compare",
     "corpus_counts",

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from raybias.runtime.serve.security_audit import Finding
 
 __all__ = [
+    "calibrate",
     "check_data",
     "compare",
     "corpus_counts",
@@ -224,6 +225,49 @@ def gaps(
     if out is not None:
         found.write(Store(out))
     return found.tables["gaps"]
+
+
+def calibrate(
+    files: Sequence[str | Path] = (),
+    *,
+    studies: int = 200,
+    level: float = 0.95,
+    seed: int = 0,
+    out: str | Path | None = None,
+) -> pl.DataFrame:
+    """Find out how often the rules of gaps are right, where the truth is known.
+
+    Parameters
+    ----------
+    files: predictions, whose words change places so that no group effect is left; without files
+        studies of several designs are simulated.
+    studies: of each design, or shuffles of each classifier.
+    out: folder or URI for calibration.csv and calibration.md.
+
+    Returns
+    -------
+    As `stats.calibrate.shuffled_rules` with files, else as `simulated_rules`.
+
+    Raises
+    ------
+    DataError: as `gaps`, or predictions without templates.
+    """
+    import polars as pl
+
+    from raybias.report.tables import markdown
+    from raybias.stats import read_predictions
+    from raybias.stats.calibrate import DESIGNS, shuffled_rules, simulated_rules
+
+    how: Any = {"studies": studies, "level": level, "seed": seed}
+    if files:
+        found = shuffled_rules(read_predictions([str(file) for file in files]), **how)
+    else:
+        found = pl.concat(simulated_rules(design, **how) for design in DESIGNS)
+    if out is not None:
+        store = Store(out)
+        store.write_text("calibration.csv", found.write_csv())
+        store.write_text("calibration.md", markdown(found))
+    return found
 
 
 def compare(

@@ -15,6 +15,7 @@ import typer
 
 from raybias.cli import (
     annotate,
+    calibrate,
     compare,
     corpus,
     data,
@@ -50,6 +51,7 @@ app.command()(doctor.doctor)
 app.command()(gaps.gaps)
 app.command()(compare.compare)
 app.command()(design.design)
+app.command()(calibrate.calibrate)
 app.command()(pairs.pairs)
 app.command()(report.report)
 app.command()(corpus.corpus)

@@ -144,6 +144,8 @@ def _show(tables: Mapping[str, pl.DataFrame], papers: pl.DataFrame | None) -> No
         print(f"\n{generality.reliability(tables['reliability'])}")
     if "over_models" in tables:
         print(f"\n{generality.over_models(tables['over_models'])}\n\n{generality.CHANCE}")
+    if "null_check" in tables:
+        print(f"\n{findings.null_check(tables['null_check'])}")
 
 
 def _show_means(table: pl.DataFrame) -> None:

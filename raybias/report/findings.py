@@ -71,6 +71,20 @@ class Calibration:
         return self.detected and not self.flagged
 
 
+def null_check(checked: pl.DataFrame) -> str:
+    """Say how often the rule in use finds something in meaningless labels; nothing if not known."""
+    for row in checked.filter("in_use").iter_rows(named=True):
+        said = (
+            f"With meaningless group labels this rule ({row['scope']}, {row['interval']}) would "
+            f"have called {row['flagged']:.1%} of gaps significant ({row['expected']:.0%} "
+            f"expected); {row['with_survivor']:.0%} of such studies would have had a survivor."
+        )
+        far = max(row["flagged"], row["with_survivor"]) > 2 * row["expected"]
+        beware = " That is far above its level: its findings can be chance; use a wider scope."
+        return f"{said}{beware if far else ''}"
+    return ""
+
+
 def headline(gaps: pl.DataFrame) -> str:
     """`2 of 12 gaps are significant`, how many are left by a correction, how many not judged.
 

@@ -28,7 +28,7 @@ from raybias.study_record import read_record
 _TABLES: Final = (
     *("gaps", "accuracy", "spans", "spans_mean", "extremes", "composition", "answers"),
     *("markedness", "by_term", "scopes", "components", "leave_one_out", "over_models"),
-    "reliability",
+    *("reliability", "null_check"),
 )
 
 

@@ -57,6 +57,7 @@ def gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame]) 
         "over_models": _shown(generality.over_models, tables["over_models"]),
         "reliability": _shown(generality.reliability, tables["reliability"]),
         "chance": generality.CHANCE,
+        "null_check": findings.null_check(tables["null_check"]),
         "design": _designs(tables["design"], study.statistics.margin or TARGET),
         **_certainty(study, tables["gaps"]),
     }

@@ -237,48 +237,53 @@ class _Found:
             key = (table.keys[-1], group, table.rate)
             self.extreme_B[key] = self.extreme_B.get(key, 0) + extreme_B.astype(np.int64)
             self.classifiers[key] += 1
-        spans_B = drawn_MB.max(axis=0) - drawn_MB.min(axis=0)
-        span = float(np.ptp(estimate.mean[table.in_mean_G]))
-        high, low = 2 * span - np.nanquantile(spans_B, [(1 - level) / 2, (1 + level) / 2])
-        corrected = 2 * span - np.nanmean(spans_B)
-        numbers = (float(max(0.0, each)) for each in (low, high, corrected))
-        self.spans.append((*table.keys, table.rate, *numbers))
-        gaps_GB.sort(axis=-1)  # NaN last
-        known_G = np.count_nonzero(~np.isnan(gaps_GB), axis=-1)
-        tail_G = stats.norm.cdf(stats.t.ppf((1 - level) / 2, estimate.freedom))
-        low_G, high_G = (quantile(gaps_GB, known_G, share) for share in (tail_G, 1 - tail_G))
-        one_side = [np.count_nonzero(side, axis=-1) for side in (gaps_GB <= 0, gaps_GB >= 0)]
-        share_G = np.minimum(0.5, (np.minimum(*one_side) + 1) / (known_G + 1))
-        p_value_G = 2 * stats.t.cdf(stats.norm.ppf(share_G), estimate.freedom)
-        for g, group in enumerate(table.groups):
-            numbers = (float(each[g]) for each in (low_G, high_G, p_value_G))
+        span = span_interval(drawn_MB, estimate.mean[table.in_mean_G], level)
+        self.spans.append((*table.keys, table.rate, *span.tolist()))
+        columns = np.stack(gap_intervals(gaps_GB, estimate.freedom, level), axis=1)
+        for group, numbers in zip(table.groups, columns.tolist(), strict=True):
             self.gaps.append((*table.keys, group, table.rate, *numbers))
+
+
+def gap_intervals(
+    gaps_XB: Doubles, freedom_X: Doubles, level: float
+) -> tuple[Doubles, Doubles, Doubles]:
+    """Compute low, high and the two-sided p [X] from drawn gaps; sorts these in place."""
+    gaps_XB.sort(axis=-1)  # NaN last
+    known_X = np.count_nonzero(~np.isnan(gaps_XB), axis=-1)
+    tail_X = stats.norm.cdf(stats.t.ppf((1 - level) / 2, freedom_X))
+    low_X, high_X = (quantile(gaps_XB, known_X, share) for share in (tail_X, 1 - tail_X))
+    one_side = [np.count_nonzero(side, axis=-1) for side in (gaps_XB <= 0, gaps_XB >= 0)]
+    share_X = np.minimum(0.5, (np.minimum(*one_side) + 1) / (known_X + 1))
+    return low_X, high_X, np.asarray(2 * stats.t.cdf(stats.norm.ppf(share_X), freedom_X))
+
+
+def span_interval(gaps_GB: Doubles, gaps_G: Doubles, level: float) -> Doubles:
+    """Compute low, high and the bias-corrected span from drawn gaps and the estimated ones."""
+    spans_B = gaps_GB.max(axis=0) - gaps_GB.min(axis=0)
+    drawn = np.nanquantile(spans_B, [(1 + level) / 2, (1 - level) / 2])
+    turned = 2 * np.ptp(gaps_G) - np.array([*drawn, np.nanmean(spans_B)])
+    return np.asarray(np.maximum(0.0, turned))
 
 
 def _tables(found: Sequence[_Found], level: float) -> Resampled:
     texts = dict.fromkeys((*schema.KEYS, "attribute"), pl.String())
-    of_gaps = {
-        **texts,
-        "group": pl.String(),
-        "rate": pl.String(),
-        **_NUMBERS,
-        "p_value": pl.Float64(),
-    }
+    rated = {"group": pl.String(), "rate": pl.String(), **_NUMBERS}
     of_spans = {**texts, "rate": pl.String(), **_NUMBERS, "corrected": pl.Float64()}
     classifiers = sum((each.classifiers for each in found), Counter())
     shares = {
-        key: sum(each.extreme_B.get(key, 0) for each in found) / many
+        key: np.add.reduce([each.extreme_B[key] for each in found if key in each.extreme_B]) / many
         for key, many in classifiers.items()
     }
     tails = [(1 - level) / 2, (1 + level) / 2]
     rows = [(*key, *map(float, np.quantile(share_B, tails)), float(share_B.mean()))
             for key, share_B in sorted(shares.items())]  # fmt: skip
-    of_extremes = {
-        **dict.fromkeys(("attribute", "group", "rate"), pl.String()),
-        **_NUMBERS, "drawn_share": pl.Float64(),
-    }  # fmt: skip
+    of_extremes = {"attribute": pl.String(), **rated, "drawn_share": pl.Float64()}
     return Resampled(
-        pl.DataFrame([row for each in found for row in each.gaps], of_gaps, orient="row"),
+        pl.DataFrame(
+            [row for each in found for row in each.gaps],
+            {**texts, **rated, "p_value": pl.Float64()},
+            orient="row",
+        ),
         pl.DataFrame([row for each in found for row in each.spans], of_spans, orient="row"),
         pl.DataFrame(rows, of_extremes, orient="row"),
     )

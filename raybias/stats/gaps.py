@@ -18,7 +18,7 @@ import polars as pl
 from raybias import schema
 from raybias.config import Interval, Scope, Statistics
 from raybias.errors import WorkFailed
-from raybias.stats.bootstrap import DrawnScope, resampled
+from raybias.stats.bootstrap import DrawnScope, Resampled, resampled
 from raybias.stats.cells import RUN_KEYS, without_extras
 from raybias.stats.components import MeanEstimate
 from raybias.stats.intervals import (
@@ -191,6 +191,24 @@ class GapAnalysis:
         return variance_rows(self.tables, self.word_variances)
 
     @cached_property
+    def drawn(self) -> Resampled:
+        """Draw runs, or runs and templates, anew."""
+        rules = self.rules
+        return resampled(
+            self._known,
+            self.inside,
+            metrics=rules.metrics,
+            level=rules.level,
+            draws=rules.bootstrap_draws,
+            seed=rules.bootstrap_seed,
+            scope=self._drawn_scope,
+        )
+
+    @property
+    def _drawn_scope(self) -> DrawnScope:
+        return "runs" if self.rules.scope == "runs" else "sentences"
+
+    @cached_property
     def inside(self) -> pl.DataFrame:
         """Which groups are in the mean: probe, attribute, group, in_mean."""
         groups = self._rates.select("probe", "attribute", "group").unique()
@@ -297,16 +315,7 @@ class GapAnalysis:
         rules = self.rules
         if not shares(rules.metrics):
             return judged
-        scope: DrawnScope = "runs" if rules.scope == "runs" else "sentences"
-        drawn = resampled(
-            self._known,
-            self.inside,
-            metrics=rules.metrics,
-            level=rules.level,
-            draws=rules.bootstrap_draws,
-            seed=rules.bootstrap_seed,
-            scope=scope,
-        ).gaps
+        drawn, scope = self.drawn.gaps, self._drawn_scope
         concerned = pl.col("rate").is_in(drawn["rate"].unique().to_list())
         place = judged.filter(concerned).drop("low", "high", "p_value")
         return pl.concat(

@@ -17,6 +17,7 @@ from raybias.stats.gaps import GapAnalysis
 from raybias.stats.leave_one_out import leave_one_out
 from raybias.stats.likelihood_readout import unreadable
 from raybias.stats.markedness import markedness
+from raybias.stats.null_check import null_check
 from raybias.stats.over_models import model_tables, over_models
 from raybias.stats.rates import accuracies, rates
 from raybias.stats.reference_groups import check_reference_groups
@@ -70,9 +71,10 @@ def judged_tables(counts: Counts, rules: GapRules) -> dict[str, pl.DataFrame]:
 
     Returns
     -------
-    `gaps`, `scopes`, `components`, `leave_one_out`, `over_models`, `reliability`, `accuracy`,
-    `net_significance`, `spans`, `spans_mean`, `extremes`, `composition`, `answers`, `markedness`
-    and `by_term`, as the functions of those names; some may have no rows.
+    `gaps`, `scopes`, `components`, `leave_one_out`, `over_models`, `reliability`, `null_check`,
+    `accuracy`, `net_significance`, `spans`, `spans_mean`, `extremes`, `composition`, `answers`,
+    `markedness` and `by_term`, as the functions of those names; some may have no rows. `spans` and
+    `extremes` also have what `bootstrap.resampled` finds of them, where templates are known.
 
     Raises
     ------
@@ -84,7 +86,11 @@ def judged_tables(counts: Counts, rules: GapRules) -> dict[str, pl.DataFrame]:
     StatisticsWarning: as `gaps`.
     """
     found, cells, options = gap_analysis(counts, rules), counts.cells, rules.statistics
-    spanning = spans(found.gaps)
+    spanning, extreme = spans(found.gaps), extremes(found.gaps)
+    if not cells["template_id"].null_count():
+        drawn = found.drawn
+        spanning = _beside(spanning, drawn.spans, [*schema.KEYS, "attribute", "rate"])
+        extreme = _beside(extreme, drawn.extremes, ["attribute", "group", "rate"])
     how: dict[str, Any] = {
         "interval": options.interval,
         "level": options.level,
@@ -102,11 +108,12 @@ def judged_tables(counts: Counts, rules: GapRules) -> dict[str, pl.DataFrame]:
         "leave_one_out": leave_one_out(found.tables, counts.words, options.metrics),
         "over_models": over_models(together, words, level=options.level, adjust=options.adjust),
         "reliability": reliability(apart, found.word_variances, together),
+        "null_check": null_check(apart, found.word_variances, options),
         "accuracy": accuracies(cells),
         "net_significance": net_significance(found.gaps),
         "spans": spanning,
         "spans_mean": spans_mean(spanning),
-        "extremes": extremes(found.gaps),
+        "extremes": extreme,
         "composition": composition(cells),
         "answers": counts.answers,
         "markedness": markedness(cells, found.inside, metrics=options.metrics, **how),
@@ -127,6 +134,10 @@ def _judgeable(tables: Sequence[GapTable], excluded: Iterable[pl.DataFrame]) -> 
         names = names.join(frame.cast(dict.fromkeys(by, pl.String)), on=by, how="anti",
                            nulls_equal=True, maintain_order="left")  # fmt: skip
     return [tables[place] for place in names["place"]]
+
+
+def _beside(table: pl.DataFrame, drawn: pl.DataFrame, by: list[str]) -> pl.DataFrame:
+    return table.join(drawn, on=by, how="left", nulls_equal=True, maintain_order="left")
 
 
 def _has(cells: pl.DataFrame, attribute: str) -> bool:

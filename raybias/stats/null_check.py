@@ -17,16 +17,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 import polars as pl
 from scipy import stats
 
 from raybias import schema
+from raybias.config import Statistics
 from raybias.seeding import generator
 from raybias.stats.components import Doubles, MeanEstimate, MeanSquares
-from raybias.stats.intervals import Adjust
 from raybias.stats.scopes import SCOPES, GapTable, Scope, WordVariance
 
 #: Shuffles; the share of studies with a survivor is then known to 2 in 100.
@@ -35,6 +35,7 @@ SHUFFLES: Final = 200
 CHECKED: Final = pl.Schema(
     {
         **dict.fromkeys(("scope", "interval", "adjust"), pl.String()),
+        "in_use": pl.Boolean(),
         **dict.fromkeys(("gaps", "shuffles"), pl.Int64()),
         **dict.fromkeys(("expected", "flagged", "with_survivor"), pl.Float64()),
     }
@@ -47,10 +48,8 @@ _WIDEST: Final = "widest"
 def null_check(
     tables: Sequence[GapTable],
     words: Mapping[tuple[str, ...], WordVariance],
+    rules: Statistics,
     *,
-    interval: Literal["normal", "t", "bootstrap"],
-    level: float,
-    adjust: Adjust,
     shuffles: int = SHUFFLES,
     seed: int = 0,
 ) -> pl.DataFrame:
@@ -60,14 +59,17 @@ def null_check(
     ----------
     tables: of `gap_tables`.
     words: of `word_variances`.
-    interval: of bootstrap intervals the variance is taken that their draws have on average.
+    rules: interval, level and correction. Of bootstrap intervals the variance is taken that their
+        draws have on average.
 
     Returns
     -------
-    A row per scope, and for `widest` (each table under the widest of its scopes): `expected` and
-    `flagged`, shares of gaps that are called significant, and `with_survivor`, the share of
-    studies in which one survives the correction; of how many gaps and shuffles.
+    A row per scope, the one in use marked, and for `widest` (each table under the widest of its
+    scopes): `expected` and `flagged`, shares of gaps that are called significant, and
+    `with_survivor`, the share of studies in which one survives the correction; of how many gaps
+    and shuffles.
     """
+    interval, adjust, level = rules.interval, rules.adjust, rules.level
     p_values: dict[str, list[Doubles]] = defaultdict(list)
     for table, squares in _shuffled(tables, shuffles, seed):
         found = _estimates(table, squares, words.get((*table.keys, table.rate)), interval)
@@ -76,13 +78,14 @@ def null_check(
         if found:
             p_values[_WIDEST].append(p_values[[*found][-1]][-1])
     rows = []
-    for scope in (*SCOPES, _WIDEST):
-        if scope in p_values:
-            p_SN = np.nan_to_num(np.concatenate(p_values[scope], axis=1), nan=1.0)
-            tests = stats.false_discovery_control(p_SN, axis=1) if adjust != "none" else p_SN
-            shares = (float((p_SN < 1 - level).mean()),
-                      float((tests <= 1 - level).any(axis=1).mean()))  # fmt: skip
-            rows.append((scope, interval, adjust, p_SN.shape[1], shuffles, 1 - level, *shares))
+    for rule in (*SCOPES, _WIDEST):
+        if rule not in p_values:
+            continue
+        p_SN = np.nan_to_num(np.concatenate(p_values[rule], axis=1), nan=1.0)
+        tests = stats.false_discovery_control(p_SN, axis=1) if adjust != "none" else p_SN
+        shares = (p_SN < 1 - level).mean(), (tests <= 1 - level).any(axis=1).mean()
+        numbers = (p_SN.shape[1], shuffles, 1 - level, *map(float, shares))
+        rows.append((rule, interval, adjust, rule == rules.scope, *numbers))
     return pl.DataFrame(rows, CHECKED, orient="row")
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -23,9 +22,9 @@ from scipy.special import ndtr, ndtri
 
 from raybias import schema
 from raybias.seeding import generator
-from raybias.stats.arrays import linearised
+from raybias.stats.arrays import CountArrays
 from raybias.stats.components import Doubles
-from raybias.stats.scopes import GapTable, Scope, WordVariance, word_variances
+from raybias.stats.scopes import GapTable, Scope, WordVariance, gap_table, word_variances
 
 #: The metric that simulated sentences count for: neutral ones, called negative or not.
 RATE: Final = "negative_fpr"
@@ -65,47 +64,50 @@ class Design:
 
 
 @dataclass(frozen=True)
-class Simulated:
-    """Tables of one design: counts, and the true gaps [N, G] under each scope."""
+class WordTables:
+    """Counts of the words of groups in many tables; every run has the same items."""
 
-    design: Design
-    hits_NWRT: npt.NDArray[np.bool_]
-    there_NWT: npt.NDArray[np.bool_]
-    truth: dict[Scope, Doubles]
+    hits_NWRT: npt.NDArray[np.integer]
+    items_NWT: npt.NDArray[np.integer]
+    group_NW: npt.NDArray[np.int64]
+
+    def counts(self) -> tuple[Doubles, Doubles]:
+        """Add up hits and items of the words of each group, [N, G, R, T]."""
+        groups = int(self.group_NW.max()) + 1
+        of_group_NGW = (self.group_NW[:, None] == np.arange(groups)[:, None]).astype(float)
+        hits_NGRT = np.einsum("ngw,nwrt->ngrt", of_group_NGW, self.hits_NWRT, optimize=True)
+        items_NGT = np.einsum("ngw,nwt->ngt", of_group_NGW, self.items_NWT, optimize=True)
+        return hits_NGRT, np.broadcast_to(items_NGT[:, :, None], hits_NGRT.shape)
 
     def tables(self) -> Iterator[tuple[GapTable, WordVariance | None]]:
         """Yield the tables with the pooled variance of their words, if it can be estimated."""
-        group_W = self.design.group_W
-        starts = np.flatnonzero(np.diff(group_W, prepend=-1))
-        counted_NWRT = self.hits_NWRT & self.there_NWT[:, :, None]
-        hits_NGRT = np.add.reduceat(counted_NWRT, starts, axis=1, dtype=float)
-        items_NGT = np.add.reduceat(self.there_NWT, starts, axis=1, dtype=float)
-        groups = tuple(f"g{g}" for g in range(len(starts)))
-        for n, (hits_GRT, items_GT) in enumerate(zip(hits_NGRT, items_NGT, strict=True)):
-            items_GRT = np.repeat(items_GT[:, None], self.design.runs, axis=1)
-            parts_GRT = linearised(items_GRT, hits_GRT)
-            gaps_GRT = parts_GRT - parts_GRT.mean(axis=0)
+        spread = self._word_variances()
+        for n, (hits_GRT, items_GRT) in enumerate(zip(*self.counts(), strict=True)):
             keys = (str(n), *_KEYS)
-            table = GapTable(keys, RATE, groups, np.ones(len(groups), bool), gaps_GRT)
-            yield table, self._word_variances.get((*keys, RATE))
+            groups = tuple(f"g{g}" for g in range(len(hits_GRT)))
+            templates = tuple(map(str, range(hits_GRT.shape[2])))
+            counts = CountArrays(keys, (RATE,), groups, templates, items_GRT[None], hits_GRT[None])
+            table = gap_table(counts, 0, dict.fromkeys(groups, True))
+            if table is not None:
+                yield table, spread.get((*keys, RATE))
 
-    @cached_property
     def _word_variances(self) -> dict[tuple[str, ...], WordVariance]:
-        hits_NWT = (self.hits_NWRT & self.there_NWT[:, :, None]).sum(axis=2)
-        place = np.argwhere(self.there_NWT)
-        n, w, t = place.T
-        hits = hits_NWT[n, w, t]
-        names = dict(zip((*schema.KEYS, "attribute"), (None, *_KEYS), strict=True))
-        frame = pl.DataFrame(
-            {
-                **names, "model": n, "group": self.design.group_W[w], "template_id": t, "term": w,
-                "hits": hits,
-            }
+        n, w, t = np.nonzero(self.items_NWT)
+        runs = self.hits_NWRT.shape[2]
+        hits = self.hits_NWRT.sum(axis=2)[n, w, t]
+        words = {"model": n, "group": self.group_NW[n, w], "template_id": t, "term": w}
+        names = dict(zip((*schema.KEYS, "attribute"), ("", *_KEYS), strict=True))
+        label = pl.lit(int(schema.Label.NEUTRAL))
+        frame = pl.DataFrame(words).with_columns(
+            *(pl.lit(value).alias(name) for name, value in names.items() if name != "model"),
+            group=pl.format("g{}", "group"), label=label,
         )  # fmt: skip
-        group = pl.format("g{}", "group")
         both = [
-            frame.with_columns(group=group, label=pl.lit(1), pred=pl.lit(pred), n=many)
-            for pred, many in ((0, pl.col("hits")), (1, self.design.runs - pl.col("hits")))
+            frame.with_columns(pred=pl.lit(int(pred)), n=pl.Series(many))
+            for pred, many in (
+                (schema.Label.NEGATIVE, hits),
+                (schema.Label.NEUTRAL, runs * self.items_NWT[n, w, t] - hits),
+            )
         ]
         types = pl.Schema(schema.WORD_CELLS)
         cells = pl.concat(both).select(pl.col(name).cast(kind) for name, kind in types.items())
@@ -114,8 +116,8 @@ class Simulated:
 
 def simulate(
     design: Design, tables: int, *, seed: int = 0, gaps: tuple[float, ...] | None = None
-) -> Simulated:
-    """Draw tables of predictions.
+) -> tuple[WordTables, dict[Scope, Doubles]]:
+    """Draw tables of predictions; returns them and the true gaps [N, G] under each scope.
 
     Parameters
     ----------
@@ -153,7 +155,9 @@ def simulate(
         "sentences": _gaps(_expected(level_W + word_NW, 1 - d.word), np.ones((tables, words)), d),
         "wording": np.tile(rate_G - rate_G.mean(), (tables, 1)),
     }
-    return Simulated(d, hits_NWRT, there_NWT, truth)
+    items_NWT = there_NWT.astype(np.int64)
+    group_NW = np.broadcast_to(group_W, (tables, words))
+    return WordTables(hits_NWRT * items_NWT[:, :, None], items_NWT, group_NW), truth
 
 
 def _of(design: Design, variance: float) -> npt.NDArray[np.int64]:

@@ -35,6 +35,7 @@ COMMANDS = {
     },
     "compare": {"BASE", "CANDIDATE", "--base", "--candidate", "--scope", "--gate", "--out"},
     "design": {"FILES", "--target", "--profile", "--scope"},
+    "calibrate": {"FILES", "--studies", "--level", "--seed", "--out"},
     "pairs": {"FILES", "--out", "--profile", "--scale", "--margin", "--size"},
     "report": {"OUT", "--profile", "--corpus"},
     "corpus": {
@@ -58,6 +59,7 @@ COMMANDS = {
 FUNCTIONS = {
     "check_data": ("folder", "name"),
     "compare": ("base", "candidate", "base_is", "candidate_is", "scope", "margin", "out"),
+    "calibrate": ("files", "studies", "level", "seed", "out"),
     "corpus_counts": ("source", "probe", "text_column", "split", "address"),
     "data_sets": (),
     "demo": ("out", "address", "command"),
