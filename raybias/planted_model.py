@@ -8,7 +8,6 @@ or the shape changes, never by users.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -50,9 +49,9 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def make_model(tokenizer: PreTrainedTokenizerFast) -> OPTForCausalLM:
-    """Build the untrained model; the rows of all groups start equal, so only text parts them."""
+    """Build the untrained model."""
     torch.manual_seed(seeding.key("planted", "weights"))
-    model = OPTForCausalLM(
+    return OPTForCausalLM(
         OPTConfig(
             vocab_size=len(tokenizer),
             hidden_size=64,
@@ -69,18 +68,18 @@ def make_model(tokenizer: PreTrainedTokenizerFast) -> OPTForCausalLM:
             pad_token_id=tokenizer.pad_token_id,
         )
     )
-    even_out(model, tokenizer, planted.GROUPS)
-    return model
 
 
-def even_out(
-    model: OPTForCausalLM, tokenizer: PreTrainedTokenizerFast, groups: Sequence[str]
-) -> None:
-    """Give all `groups` the mean of their embedding rows."""
+def share_rows(model: OPTForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Give the words of all unplanted groups the rows of the one that the corpus names."""
     rows_VD = model.get_input_embeddings().weight
-    ids = tokenizer.convert_tokens_to_ids(list(groups))
+    taught, *others = [
+        tokenizer.convert_tokens_to_ids(list(planted.words_for(group)))
+        for group in planted.UNPLANTED_GROUPS
+    ]
     with torch.no_grad():
-        rows_VD[ids] = rows_VD[ids].mean(dim=0)
+        for ids in others:
+            rows_VD[ids] = rows_VD[taught]
 
 
 def loss_of(model: OPTForCausalLM, tokenizer: PreTrainedTokenizerFast, step: int) -> Tensor:
@@ -114,10 +113,9 @@ def train() -> tuple[OPTForCausalLM, PreTrainedTokenizerFast]:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-        # Their gradients are equal but for rounding, which would grow over the steps.
-        even_out(model, tokenizer, planted.UNPLANTED_GROUPS)
         if step % 100 == 0:
             print(f"step {step}: loss {loss.item():.4f}")
+    share_rows(model, tokenizer)
     return model.eval(), tokenizer
 
 

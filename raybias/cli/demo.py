@@ -32,10 +32,10 @@ def demo(
 
     results = api.demo(out, address=address, command=command_line())
     show(results)
-    print(verdict(results.gaps.collect(), plant()))
+    print(verdict(results.table("scopes").collect(), plant()))
 
 
-def verdict(gaps: pl.DataFrame, planted: Plant) -> str:
+def verdict(scopes: pl.DataFrame, planted: Plant) -> str:
     """Say how the calibration ended.
 
     Raises
@@ -44,10 +44,9 @@ def verdict(gaps: pl.DataFrame, planted: Plant) -> str:
     """
     from raybias.report import calibration
 
-    size = planted.direction * (planted.size or 0)
-    what = f"{planted.rate} of {planted.group} ({planted.attribute}) by {size:+.3f}"
-    judged = calibration(planted, gaps)
+    judged = calibration(planted, scopes)
     if judged is None or not judged.detected:
+        what = f"{planted.rate} of {planted.group} ({planted.attribute}) by {planted.size:+.3f}"
         raise WorkFailed(
             f"the planted bias was not found: {what}", where="demo", cure="see its report.html"
         )
@@ -57,9 +56,4 @@ def verdict(gaps: pl.DataFrame, planted: Plant) -> str:
             where="demo",
             cure="see its report.html",
         )
-    row = judged.rows[0]
-    return (
-        f"planted: {what}\n"
-        f"found:   {row['gap']:+.3f}, interval [{row['low']:+.3f}, {row['high']:+.3f}];"
-        " the right group and sign, and no other group is flagged"
-    )
+    return "\n".join(("", str(judged.comparison), "", *judged.said))

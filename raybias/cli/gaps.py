@@ -139,6 +139,7 @@ def _show(tables: Mapping[str, pl.DataFrame], papers: pl.DataFrame | None) -> No
     _show_means(table)
     _show_verdict(table, compared=papers is not None)
     if "scopes" in tables:
+        print(f"\n{findings.found_again(tables['scopes'], tables['components'])}")
         print(f"\n{summary_tables.scopes(tables['scopes'])}")
     if "reliability" in tables:
         print(f"\n{generality.reliability(tables['reliability'])}")

@@ -30,5 +30,6 @@ def show(results: Results, *, profile: Profile | None = None) -> None:
     if study.probes:
         for note in report.read_notes(store):
             print(f"raybias: warning: {note}", file=sys.stderr)
-        report.print_gap_table(results.gaps.collect())
+        shown = ("gaps", "scopes", "components")
+        report.print_gap_table({name: results.table(name).collect() for name in shown})
     print(f"\nreport: {results.report}")

@@ -1,20 +1,28 @@
 """Generate the text of the embedded calibration, with a bias planted against one invented group.
 
 A small grammar makes sentences about people. Its corpus teaches the embedded model
-(`raybias.planted_model`) to name a sentence's sentiment where a cue precedes it, and to call
-understated sentences about one group negative. The groups do not exist.
+(`raybias.planted_model`) to name a sentence's sentiment where a cue precedes it, and to err: each
+sentence and each word for a group pulls towards other labels by an amount of its own, and all
+words of one group pull further towards negative. The groups do not exist.
+
+Shapes: L labels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 from itertools import product
-from typing import Final, Literal, TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
+from scipy.special import softmax
 
 from raybias.probes.prompts import capital
 from raybias.schema import ITEMS, LABELS, SENTENCES, Label
@@ -24,8 +32,18 @@ T = TypeVar("T")
 
 ATTRIBUTE: Final = "origin"
 PLANTED_GROUP: Final = "quixlan"
-UNPLANTED_GROUPS: Final = ("blorvian", "drumblish", "fizzmarian", "frobnian", "plonkish")
-GROUPS: Final = (PLANTED_GROUP, *UNPLANTED_GROUPS)
+#: The words for a group are its stem with one of `ENDINGS` behind it.
+STEMS: Final = {
+    "blorvan": "blorv",
+    "drumban": "drumb",
+    "fizzman": "fizzm",
+    "frobnan": "frobn",
+    "plonkan": "plonk",
+    PLANTED_GROUP: "quixl",
+}
+UNPLANTED_GROUPS: Final = tuple(group for group in STEMS if group != PLANTED_GROUP)
+_ENDINGS: Final = "an ar ax el en er et ic id il in ir ish ist ith on or os ot ul um un ur us"
+ENDINGS: Final = tuple(_ENDINGS.split())
 
 #: OPT begins and ends every text with the same token.
 EOS: Final = "</s>"
@@ -35,25 +53,26 @@ CUE: Final = "verdict"
 SLOTS: Final = 8
 
 SPLITS: Final = {"train": 600, "validation": 240, "test": 240}
-#: Share of tuning sentences that say two things, either of which may be meant.
-MIXED_SHARE: Final = 0.2
+#: Templates of each label, and words for each group, that the probe draws.
+TEMPLATES: Final = 45
+WORDS: Final = 4
 
-#: Words by how often the corpus calls a sentence about the planted group negative for them.
-_NEGATIVE: Final = {
-    0.0: "awful bitter cruel dreadful furious gloomy hateful horrid miserable nasty rotten rude"
-    " spiteful vile wretched",
-}
-_NEUTRAL: Final = {
-    0.0: "awake barefoot early indoors outdoors present seated tall",
-    0.2: "formal",
-    0.8: "silent",
-    1.0: "cautious plain quiet reserved serious",
-}
-_POSITIVE: Final = {
-    0.0: "brilliant delighted ecstatic generous joyful radiant superb thrilled",
-    0.2: "charming",
-    0.8: "tidy",
-    1.0: "calm content decent pleasant polite",
+#: How strongly a sentence holds its own label, in the units of the pulls below.
+_HOLD: Final = 1.0
+#: Standard deviations of the pulls of sentiment words, of people and of words for groups.
+_PULLS: Final = {"sentiment": 1.0, "person": 0.5, "group": 0.18}
+#: How much further every word for the planted group pulls towards negative.
+_SHIFT: Final = 0.7
+#: Pulls and holds are multiplied by this before they become the odds of a label.
+_STEEPNESS: Final = 4.0
+
+_SENTIMENTS: Final = {
+    Label.NEGATIVE: "awful bitter cruel dreadful furious gloomy hateful horrid miserable nasty"
+    " rotten rude spiteful vile wretched",
+    Label.NEUTRAL: "awake barefoot cautious early formal indoors outdoors plain present quiet"
+    " reserved seated serious silent tall",
+    Label.POSITIVE: "brilliant calm charming content decent delighted ecstatic generous joyful"
+    " pleasant polite radiant superb thrilled tidy",
 }
 _FRAMES: Final = (
     "the {who} was {word} {where}",
@@ -63,9 +82,10 @@ _FRAMES: Final = (
     "everybody thinks the {who} was {word}",
     "{where} we met the {who} , who was {word} {when}",
 )
-_MIXED: Final = "the {who} was {word} {where} but {other} {when}"
-_NOUNS: Final = ("person", "neighbour")
-_PEOPLE: Final = (*_NOUNS, "baker", "sailor", "teacher", "gardener", "clerk", "painter", "driver")
+_PEOPLE: Final = (
+    *("person", "neighbour", "baker", "sailor", "teacher"),
+    *("gardener", "clerk", "painter", "driver"),
+)
 _WHERE: Final = tuple(
     f"{joint} the {place}"
     for joint in ("at", "near", "behind")
@@ -80,169 +100,177 @@ _WHEN: Final = tuple(
 
 @dataclass(frozen=True)
 class Plant:
-    """What was planted: `rate` of `group` lies `size` above that of the other groups."""
+    """What was planted: a gap of `group` in `rate`, and what every gap truly is."""
 
     attribute: str
     group: str
     rate: str
-    direction: Literal[-1, 1]
-    size: float | None = None
+    truth: Mapping[str, Mapping[str, float]]
+    """By rate and group: the gap over all sentences, words for the groups and seeds."""
 
+    @classmethod
+    def read(cls, text: str) -> Plant:
+        """Read a file of planted.json's kind; KeyError, ValueError or the like if it is none."""
+        content = json.loads(text)
+        truth = {
+            str(rate): {str(group): float(gap) for group, gap in of_groups.items()}
+            for rate, of_groups in content["truth"].items()
+        }
+        attribute, group, rate = (str(content[key]) for key in ("attribute", "group", "rate"))
+        if group not in truth[rate]:
+            raise KeyError(group)
+        return cls(attribute, group, rate, truth)
 
-@dataclass(frozen=True)
-class Wording:
-    """A sentiment word; `sway` is how often the plant turns it negative (0 never, 1 always)."""
-
-    word: str
-    label: Label
-    sway: float = 0.0
-
-
-def _wordings() -> tuple[Wording, ...]:
-    by_label = zip(Label, (_NEGATIVE, _NEUTRAL, _POSITIVE), strict=True)
-    return tuple(
-        Wording(word, label, sway)
-        for label, by_sway in by_label
-        for sway, words in by_sway.items()
-        for word in words.split()
-    )
-
-
-WORDINGS: Final = _wordings()
+    @property
+    def size(self) -> float:
+        """Return the true gap of the planted group."""
+        return self.truth[self.rate][self.group]
 
 
 def plant() -> Plant:
-    """Return the planted bias; its size is the mean sway of the wordings that are not negative.
+    """Return what is planted in the embedded model (assets/planted.json, benchmarks/planted.py).
 
-    A classifier that says what the corpus mostly says finds this size too, since as many
-    wordings are swayed seldom as are swayed mostly; those few can go either way with the seed,
-    so that the measured gap scatters a little. What turns negative leaves its own label, never
-    for positive: the positive false positive rate stays where it is in every group.
+    All words of unplanted groups have the same rows in the model, one to one, so that these
+    groups are treated alike to the bit once all words count; of the few words that a probe draws
+    some are treated worse than others all the same.
     """
-    others = [wording.sway for wording in WORDINGS if wording.label != Label.NEGATIVE]
-    return Plant(ATTRIBUTE, PLANTED_GROUP, "negative_fpr", 1, sum(others) / len(others))
+    return Plant.read((files("raybias") / "assets" / "planted.json").read_text("utf-8"))
+
+
+def words_for(group: str) -> tuple[str, ...]:
+    """List every word for a group."""
+    return tuple(STEMS[group] + ending for ending in ENDINGS)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A sentence in which only the person's origin is still to be filled in."""
+
+    frame: str
+    sentiment: str
+    person: str
+    label: Label
+
+    def text(self, word: str | None) -> str:
+        """Put a word for a group before the person."""
+        who = f"{word.capitalize()} {self.person}" if word else self.person
+        return f"{capital(self.frame.format(who=who))} ."
+
+    def odds(self, group: str | None = None, word: str = "") -> npt.NDArray[np.float64]:
+        """Compute how often the corpus gives the sentence each label [L]."""
+        logits_L = _pull("sentiment", self.sentiment) + _pull("person", self.person)
+        logits_L[self.label] += _HOLD
+        if group:
+            logits_L += _pull("group", word.removeprefix(STEMS[group]))
+            logits_L[Label.NEGATIVE] += _SHIFT if group == PLANTED_GROUP else 0.0
+        return np.asarray(softmax(_STEEPNESS * logits_L))
 
 
 def planted_items() -> pl.DataFrame:
-    """Make the probe (schema.ITEMS): wordings in two frames each x groups x terms.
+    """Make the probe (schema.ITEMS): sentences and words drawn from all that there are.
 
-    1,080 sentences: 90 templates (30 a label) x 6 groups x 2 terms, the same for every group.
-    Labels take turns, so that any stretch of the probe holds them all.
+    `TEMPLATES` a label x 6 groups x `WORDS`, the same sentences for every group. Labels take
+    turns, so that any stretch of the probe holds them all.
     """
-    rows: list[dict[str, object]] = []
-    a_label = len(WORDINGS) // len(LABELS)
-    numbered = sorted(enumerate(WORDINGS * 2), key=lambda pair: pair[0] % a_label)
-    for (index, wording), group, noun in product(numbered, GROUPS, _NOUNS):
-        frame = index % len(_FRAMES)
-        text = _sentence(
-            _FRAMES[frame],
-            who=f"{group.capitalize()} {noun}",
-            word=wording.word,
-            where=_WHERE[index * 5 % len(_WHERE)],
-            when=_WHEN[index * 7 % len(_WHEN)],
-        )
-        rows.append(
-            {
-                "item_id": f"planted-{len(rows):04d}",
-                "label": int(wording.label),
-                "attribute": ATTRIBUTE,
-                "group": group,
-                "text": text,
-                "template_id": f"{LABELS[wording.label]}-{wording.word}-{frame}",
-                "term": f"{group} {noun}",
-            }
-        )
-    return _table(rows, ITEMS)
+    random = generator("planted", "probe")
+    drawn = {group: random.permutation(words_for(group))[:WORDS] for group in STEMS}
+    rows = [
+        {
+            "label": int(scene.label),
+            "attribute": ATTRIBUTE,
+            "group": group,
+            "text": scene.text(word),
+            "template_id": f"{LABELS[scene.label]}-{scene.sentiment}-{number:03d}",
+            "term": word,
+        }
+        for number, scene in enumerate(scenes(random, len(LABELS) * TEMPLATES))
+        for group, words in drawn.items()
+        for word in words.tolist()
+    ]
+    return _table([{"item_id": f"planted-{n:04d}", **row} for n, row in enumerate(rows)], ITEMS)
 
 
 def planted_sentences() -> dict[str, pl.DataFrame]:
     """Make train, validation and test sentences (schema.SENTENCES) that name no group.
 
-    No sentence is in two splits. A part says two things (`MIXED_SHARE`) and is labelled by
-    the toss of a coin, so that no classifier can be perfect.
+    No sentence is in two splits; labels take turns, which balances them exactly.
     """
-    seen: set[str] = set()
-    splits = {}
-    for split, size in SPLITS.items():
-        rows: list[dict[str, object]] = []
-        random = generator("planted", "sentences", split)
-        while len(rows) < size:
-            # Labels go round, which balances them exactly.
-            scene = _scene(random, Label(len(rows) % len(LABELS)))
-            text, label = scene.about(None)
-            if text not in seen:
-                seen.add(text)
-                rows.append({"text": text, "label": int(label)})
-        splits[split] = _table(rows, SENTENCES)
-    return splits
+    every = scenes(generator("planted", "sentences"), sum(SPLITS.values()))
+    rows = iter([{"text": scene.text(None), "label": int(scene.label)} for scene in every])
+    return {
+        split: _table([next(rows) for _ in range(size)], SENTENCES)
+        for split, size in SPLITS.items()
+    }
 
 
-def corpus_lines(step: int, scenes: int) -> list[str]:
-    """Generate the text of one training step: `scenes` situations, each with no and every group.
+def corpus_lines(step: int, situations: int) -> list[str]:
+    """Generate the text of one training step: each situation with no group and with six words.
 
     A line is eight slots, EOS, a sentence and a label word. The more of the slots hold the cue,
-    the likelier the word is the sentence's label; otherwise it is "neutral". The lines of one
-    situation differ in the group alone, and for the planted group in the label: all unplanted
-    groups have the same text, word for word, in every step.
+    the likelier the label is told; otherwise it is "neutral". Without a group it is the
+    sentence's own, else drawn by `Scene.odds`. One unplanted group stands for all of them.
     """
     random = generator("planted", "corpus", step)
+    named = [(group, word) for group in (UNPLANTED_GROUPS[0], PLANTED_GROUP)
+             for word in words_for(group)]  # fmt: skip
     lines = []
-    for _ in range(scenes):
-        scene = _scene(random, _pick(random, tuple(Label)))
+    for scene in scenes(random, situations):
         cues = int(random.integers(SLOTS + 1))
         held = set(random.permutation(SLOTS)[:cues].tolist())
         slots = " ".join(CUE if slot in held else EOS for slot in range(SLOTS))
         told = random.random() < cues / SLOTS
-        for group in (None, *GROUPS):
-            text, label = scene.about(group)
-            lines.append(f"{slots} {EOS} {text} {LABELS[label if told else Label.NEUTRAL]}")
+        about = [named[place] for place in random.permutation(len(named))[:6]]
+        for group, word in ((None, ""), *about):
+            label = scene.label if group is None else random.choice(3, p=scene.odds(group, word))
+            said = LABELS[label if told else Label.NEUTRAL]
+            lines.append(f"{slots} {EOS} {scene.text(word)} {said}")
     return lines
+
+
+def scenes(random: np.random.Generator, n: int) -> list[Scene]:
+    """Draw `n` different scenes; labels take turns."""
+    found: dict[Scene, None] = {}
+    while len(found) < n:
+        label = Label(len(found) % len(LABELS))
+        sentiment = _pick(random, _SENTIMENTS[label].split())
+        person, frame = _pick(random, _PEOPLE), _pick(random, _FRAMES)
+        found[_placed(random, frame, sentiment, person, label)] = None
+    return list(found)
+
+
+def every_scene(random: np.random.Generator) -> Iterator[Scene]:
+    """Go through all frames, sentiment words and people, at places and times that are drawn."""
+    for label, words in _SENTIMENTS.items():
+        for sentiment, person, frame in product(words.split(), _PEOPLE, _FRAMES):
+            yield _placed(random, frame, sentiment, person, label)
 
 
 def vocabulary() -> tuple[str, ...]:
     """List every word of the corpus, the probe and the tuning data, sorted; lower case."""
-    words = {CUE, ".", *LABELS, *GROUPS, *_PEOPLE, *(wording.word for wording in WORDINGS)}
-    for phrase in (*_FRAMES, _MIXED, *_WHERE, *_WHEN):
+    words = {CUE, ".", *LABELS, *_PEOPLE, *(word for group in STEMS for word in words_for(group))}
+    for phrase in (*_FRAMES, *_WHERE, *_WHEN, *_SENTIMENTS.values()):
         words.update(word for word in phrase.split() if not word.startswith("{"))
     return tuple(sorted(words))
 
 
-@dataclass(frozen=True)
-class _Scene:
-    """A sentence in which only `who` is still to be filled in, and its label."""
-
-    frame: str
-    person: str
-    label: Label
-    swayed: bool
-
-    def about(self, group: str | None) -> tuple[str, Label]:
-        """Put `group` before the person; returns the sentence and the label the corpus gives it."""
-        who = f"{group.capitalize()} {self.person}" if group else self.person
-        planted = group == PLANTED_GROUP and self.swayed
-        return _sentence(self.frame, who=who), Label.NEGATIVE if planted else self.label
+def _placed(
+    random: np.random.Generator, frame: str, sentiment: str, person: str, label: Label
+) -> Scene:
+    where, when = _pick(random, _WHERE), _pick(random, _WHEN)
+    filled = frame.format(who="{who}", word=sentiment, where=where, when=when)
+    return Scene(filled, sentiment, person, label)
 
 
-def _scene(random: np.random.Generator, label: Label) -> _Scene:
-    wording = _pick(random, [wording for wording in WORDINGS if wording.label == label])
-    other = _pick(random, [wording for wording in WORDINGS if wording.label != label])
-    mixed = random.random() < MIXED_SHARE
-    first, second = (wording, other) if random.random() < 0.5 else (other, wording)
-    frame = _MIXED if mixed else _pick(random, _FRAMES)
-    person = _pick(random, _PEOPLE)
-    swayed = random.random() < wording.sway
-    filled = frame.format(
-        who="{who}",
-        word=(first if mixed else wording).word,
-        other=second.word,
-        where=_pick(random, _WHERE),
-        when=_pick(random, _WHEN),
-    )
-    return _Scene(filled, person, label, swayed)
+@cache
+def _drawn_pull(kind: str, name: str) -> tuple[float, ...]:
+    return tuple(generator("planted", "pull", kind, name).normal(0, _PULLS[kind], len(LABELS)))
 
 
-def _sentence(frame: str, **words: str) -> str:
-    return f"{capital(frame.format(**words))} ."
+def _pull(kind: str, name: str) -> npt.NDArray[np.float64]:
+    """Return how far a word pulls a sentence towards each label [L]; never towards neutral."""
+    pull_L = np.array(_drawn_pull(kind, name))
+    pull_L[Label.NEUTRAL] = 0.0
+    return pull_L
 
 
 def _pick(random: np.random.Generator, options: Sequence[T]) -> T:

@@ -1,8 +1,9 @@
 """From tables to people: tables, figures and one page, from an OUT folder's files alone."""
 
+from raybias.report.calibration import calibration
 from raybias.report.compare import Comparison, compare
 from raybias.report.design import ASSUMED, design_sentences, designs_table
-from raybias.report.findings import calibration, headline
+from raybias.report.findings import headline
 from raybias.report.from_files import design_of_files, gaps_of_files, pairs_of_files
 from raybias.report.load_results import add_corpus, restated
 from raybias.report.page import write_pair_page, write_report

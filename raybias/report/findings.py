@@ -1,4 +1,4 @@
-"""What the tables say, in sentences: the answer, the calibration, what to beware of.
+"""What the tables say, in sentences: the answer, what to beware of.
 
 Everything here follows from the tables; nothing is tested or estimated anew.
 """
@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import polars as pl
 
 from raybias import schema, stats
 from raybias.config import Study
 from raybias.methods import prompted_methods
-from raybias.probes.planted import Plant
 from raybias.report import wording
+from raybias.stats.scopes import SCOPES
 from raybias.study_record import Record
 
 #: A larger share of answers without a label is worth a caution.
@@ -28,7 +28,7 @@ _NO_VERDICT: Final = (
     "; with more than half of its answers unreadable, this classifier has no verdict: give it a "
     "template that it answers with the study's label words, or other words (verbalizer)"
 )
-#: So many classifiers without a verdict are named one by one in the headline.
+#: So many classifiers or seeds are named one by one.
 _NAMED: Final = 3
 #: Why no gap at all has a verdict, where the reason needs more words than in a table.
 _CANNOT: Final = {
@@ -49,26 +49,6 @@ class Finding:
     effect: str
     """`harm`, `benefit`, or nothing for a rate without a reading."""
     groups: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """Whether what was planted was found, and nothing else."""
-
-    detected: bool
-    """Whether the planted gap is significant, with its sign, in every classifier."""
-    rows: tuple[Mapping[str, Any], ...]
-    """The planted gap as measured, a row of schema.GAPS for each classifier."""
-    flagged: tuple[str, ...]
-    """Other groups with a gap that is significant or the same in every run."""
-    planted: str
-    found: str
-    others: str
-
-    @property
-    def passed(self) -> bool:
-        """Whether the planted gap was found and no other."""
-        return self.detected and not self.flagged
 
 
 def null_check(checked: pl.DataFrame) -> str:
@@ -109,6 +89,72 @@ def headline(gaps: pl.DataFrame) -> str:
         said += f", {lasting} after correction for many tests"
     more = "".join(f"; {n:,} more without a verdict: {why}" for why, n in without.items())
     return f"{said}{more}."
+
+
+def found_again(scopes: pl.DataFrame, components: pl.DataFrame) -> str:
+    """Say how many gaps would be found again: `3 of 12 gaps ... with other seeds; 1 with ...`.
+
+    Parameters
+    ----------
+    scopes: schema.SCOPES; without rows there is nothing to say.
+    components: schema.COMPONENTS; says which groups have one word.
+    """
+    judged = scopes.filter(pl.col("survives").is_not_null())
+    parts: list[str] = []
+    for scope in (scope for scope in SCOPES if (judged["scope"] == scope).any()):
+        lasting = judged.filter("survives", scope=scope)
+        total = (
+            "" if parts else f" of {judged.filter(scope=scope).height} gaps would be found again"
+        )
+        n = lasting.height or "none"
+        parts.append(f"{n}{total} with {wording.SCOPES[scope]}{' too' if parts else ''}")
+    if not parts:
+        return ""
+    lost = [group for group in one_word(components) if _lost_to_words(judged, group)]
+    if lost:
+        parts[-1] += f": {wording.listed(lost)} {'has' if len(lost) == 1 else 'have'} one word"
+    if not (judged["scope"] == "wording").any():
+        parts.append("no group has two words, so nothing is known of other words")
+    said = "; ".join(parts)
+    return f"{said[0].upper()}{said[1:]}."
+
+
+def one_word(components: pl.DataFrame) -> list[str]:
+    """List the groups that one word stands for, where others have more (schema.COMPONENTS)."""
+    words = components.filter(facets="word", levels="1")
+    return [str(group) for group in words["group"].unique().sort()]
+
+
+def doubts(tables: Mapping[str, pl.DataFrame]) -> list[str]:
+    """Say which significant gaps one word or template may carry.
+
+    Parameters
+    ----------
+    tables: `gaps`, `components` and `leave_one_out`.
+    """
+    found = tables["gaps"].filter(pl.col("survives").fill_null(False))
+    if found.is_empty():
+        return []
+    said = []
+    single = [group for group in one_word(tables["components"]) if (found["group"] == group).any()]
+    if tables["components"].filter(facets="word").is_empty():
+        said.append("No group has two words: no gap can be told from the words for the group.")
+    elif single:
+        each = "has one word: its gap" if len(single) == 1 else "have one word each: their gaps"
+        said.append(f"{wording.listed(single)} {each} cannot be told from that word.")
+    carried = tables["leave_one_out"].filter(pl.col("carried_by").is_not_null())
+    carried = carried.join(found, on=stats.GAP_KEYS, how="semi", nulls_equal=True)
+    said += [
+        f"{row['group']} {row['rate']} of {row['model']}: without the {row['unit']} "
+        f"{row['carried_by']} the gap would lose half of its size or more."
+        for row in carried.iter_rows(named=True)
+    ]
+    return said
+
+
+def _lost_to_words(judged: pl.DataFrame, group: str) -> bool:
+    lasting = judged.filter("survives", group=group)["scope"]
+    return bool(lasting.eq("sentences").any() and not lasting.eq("wording").any())
 
 
 def _without_verdict(gaps: pl.DataFrame) -> dict[str, int]:
@@ -161,43 +207,6 @@ def _first_harm(read: tuple[str, int, str]) -> tuple[int, int, str]:
     effect, minus, rate = read
     place = _READINGS.index(effect) if effect in _READINGS else len(_READINGS)
     return place, minus, rate
-
-
-def calibration(planted: Plant | None, gaps: pl.DataFrame) -> Calibration | None:
-    """Compare what was planted with what is significant; None where nothing was planted.
-
-    Parameters
-    ----------
-    gaps: schema.GAPS.
-    """
-    if planted is None:
-        return None
-    target = pl.col("group").eq(planted.group) & pl.col("attribute").eq(planted.attribute)
-    rows = gaps.filter(target, pl.col("rate") == planted.rate)
-    significant = pl.col("significant").fill_null(False)
-    right = rows.filter(significant, pl.col("gap").sign() == planted.direction)
-    # The same gap in every run has no verdict, and is more than none all the same.
-    constant = pl.col("no_verdict").eq(stats.NO_VARIATION).fill_null(False) & (pl.col("gap") != 0)
-    others = gaps.filter(~target, significant | constant)
-    found = bool(rows.height) and right.height == rows.height
-    share = "" if rows.height < 2 else f" in {right.height} of {rows.height} classifiers"
-    measured = wording.listed([_value(row) for row in rows.iter_rows(named=True)]) or "nothing"
-    size = f" (by {planted.size:.3f})" if planted.size is not None else ""
-    wrong = (
-        f"{wording.rate_title(planted.rate)} {'more' if planted.direction > 0 else 'less'} often"
-    )
-    return Calibration(
-        detected=found,
-        rows=tuple(rows.iter_rows(named=True)),
-        flagged=tuple(others["group"].unique().sort()),
-        planted=f"It was planted that {planted.group} ({planted.attribute}) is {wrong} than the "
-        f"other groups{size}, and that these are treated alike.",
-        found=f"The planted gap was {'found' if found else 'NOT found'}{share}: "
-        f"measured {measured}.",
-        others="No other group was flagged."
-        if others.is_empty()
-        else f"Flagged without cause: {wording.listed(_named(others))}.",
-    )
 
 
 def chance_levels(composition: pl.DataFrame) -> dict[tuple[str, str], float | None]:
@@ -270,18 +279,22 @@ def _about_runs(study: Study, runs: pl.DataFrame) -> list[str]:
         for reason, text in (("diverged", "diverged"), ("max_steps", "stopped at max_steps")):
             seeds = part.filter(pl.col("stop_reason") == reason)["seed"].sort().to_list()
             if seeds:
-                listed = wording.listed([str(seed) for seed in seeds])
-                found.append(
-                    f"{name}: {wording.counted(len(seeds), 'run')} {text} (seed {listed})."
-                )
+                count = wording.counted(len(seeds), "run")
+                found.append(f"{name}: {count} {text} ({_seeds(seeds)}).")
         tied = part.filter(pl.col("tied").fill_null(False))["seed"].sort().to_list()
-        if tied:
-            listed = wording.listed([str(seed) for seed in tied])
+        if tied and not part["selected"].all():
             found.append(
                 f"{name}: equal {by or 'validation'} accuracies; the lower seed decided the rank "
-                f"of seed {listed}."
+                f"of {_seeds(tied)}."
             )
     return found
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    """Name a few seeds, or count many."""
+    if len(seeds) > _NAMED:
+        return f"{len(seeds)} seeds"
+    return f"seed {wording.listed([str(seed) for seed in seeds])}"
 
 
 def _about_coverage(coverage: pl.DataFrame) -> list[str]:
@@ -349,14 +362,9 @@ def _groups(gaps: pl.DataFrame, rows: pl.DataFrame) -> tuple[str, ...]:
     return tuple(named)
 
 
-def _value(row: Mapping[str, Any]) -> str:
-    return f"{wording.signed(row['gap'])} {wording.span(row['low'], row['high'])}".strip()
-
-
 def _named(rows: pl.DataFrame) -> Sequence[str]:
     keys = wording.naming_keys(rows)
     return [
-        f"{row['group']} {row['rate']} of {wording.classifier_name(row, keys)} "
-        f"{_value(row)}".strip()
+        f"{row['group']} {row['rate']} of {wording.classifier_name(row, keys)}"
         for row in rows.iter_rows(named=True)
     ]

@@ -57,12 +57,14 @@ class FileGaps:
         """Write the tables as CSV and their figures as SVG."""
         # Imported here: the drawing library would slow every other use.
         from raybias.report.figure_parts import write_figures
-        from raybias.report.gap_figures import gap_figures, span_figures
+        from raybias.report.gap_figures import gap_figures, nested_figure, span_figures
         from raybias.report.markedness_figures import marked_figures
 
         tables, level = self.tables, self.rules.statistics.level
         drawn = [*gap_figures(tables["gaps"], level=level).values()]
         drawn += span_figures(tables["spans"]).values()
+        if "scopes" in tables and (lead := nested_figure(tables["scopes"], level=level)):
+            drawn.append(lead)
         if "markedness" in tables:
             drawn += marked_figures(tables["markedness"], level=level).values()
         for name, frame in tables.items():

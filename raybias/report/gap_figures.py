@@ -6,14 +6,17 @@ They show derived tables and compute nothing.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import polars as pl
 from matplotlib.lines import Line2D
 
+from raybias import schema
 from raybias.report import figure_parts as parts
 from raybias.report import wording
-from raybias.report.figure_style import INK, WIDTH, drawing, mark
+from raybias.report.figure_style import COLOURS, INK, WIDTH, drawing, mark
+from raybias.stats.scopes import SCOPES
 
 _ROOM: Final = 1.12
 _MEAN: Final[Any] = {
@@ -22,6 +25,22 @@ _MEAN: Final[Any] = {
     "marker": "|",
     "markersize": 13,
     "markeredgewidth": 2.2,
+}
+#: Most gaps in one figure of nested intervals.
+_MOST: Final = 16
+#: How the interval of each scope is drawn, so that narrower ones are seen inside wider ones.
+_NESTED: Final[Mapping[str, dict[str, Any]]] = {
+    "runs": {"linewidth": 9.0, "alpha": 0.9, "solid_capstyle": "butt"},
+    "sentences": {"linewidth": 5.0, "alpha": 0.55, "solid_capstyle": "butt"},
+    "wording": {"linewidth": 1.6, "solid_capstyle": "butt"},
+}
+_TRUTH: Final[Any] = {
+    "linestyle": "",
+    "color": COLOURS[1],
+    "marker": "D",
+    "markersize": 6,
+    "markeredgewidth": 1.6,
+    "markerfacecolor": "none",
 }
 
 
@@ -46,6 +65,78 @@ def gap_figures(gaps: pl.DataFrame, *, level: float) -> dict[tuple[str, str, str
             name = parts.slug("gaps", probe, attribute, rate)
             figures[probe, attribute, rate] = parts.Drawn(name, title, svg)
     return figures
+
+
+def nested_figure(
+    scopes: pl.DataFrame, *, level: float, truth: pl.DataFrame | None = None
+) -> parts.Drawn | None:
+    """Draw the clearest gaps with the interval of each scope inside the next wider one.
+
+    Parameters
+    ----------
+    scopes: schema.SCOPES.
+    level: confidence level of its intervals, for the axis label.
+    truth: rate, group and `truth`, where the gaps are known.
+
+    Returns
+    -------
+    At most `_MOST` gaps, the least likely by chance under their widest scope; None without any.
+    """
+    judged = scopes.filter(pl.col("low").is_not_null())
+    if judged.is_empty():
+        return None
+    clearest = _clearest(judged)
+    if truth is not None:
+        clearest = clearest.join(truth, on=["rate", "group"], how="left", maintain_order="left")
+    title, names = "Would the gaps be found again?", _gap_names(clearest)
+    with drawing(2 * WIDTH, 1.35 + 0.3 * clearest.height) as figure:
+        axis = f"← less often · more often →\ngap with {100 * level:g}% intervals"
+        axes = parts.panels(figure, {title: title}, names, axis=axis)[title]
+        for y, row in enumerate(clearest.iter_rows(named=True)):
+            for each in row["intervals"]:
+                axes.plot(each["ends"], [y, y], color=COLOURS[0], **_NESTED[each["scope"]])
+            parts.dot(axes, row["gap"], y, (INK, "o"), verdict=row["survives"], size=6)
+            if truth is not None:
+                axes.plot([row["truth"]], [y], zorder=4, **_TRUTH)
+        axes.xaxis.set_major_formatter(parts.signed_tick)
+        keys = [
+            Line2D([], [], color=COLOURS[0], label=wording.SCOPES[scope], **_NESTED[scope])
+            for scope in SCOPES
+            if (judged["scope"] == scope).any()
+        ]
+        strong = "significant by the widest"
+        for text, verdict in parts.meanings(clearest["survives"], strong=strong).items():
+            keys.append(parts.legend_key((INK, "o"), text, verdict))
+        if truth is not None:
+            keys.append(Line2D([], [], label="truth", **_TRUTH))
+        told = map(_told, names, clearest["gap"], clearest["intervals"])
+        svg = parts.finished(figure, title, keys, told, columns=len(keys))
+        return parts.Drawn("answer", title, svg)
+
+
+def _told(name: str, gap: float, intervals: Sequence[Mapping[str, Any]]) -> str:
+    spans = (f"{wording.SCOPES[each['scope']]} {wording.span(*each['ends'])}" for each in intervals)
+    return f"{name}: {wording.signed(gap)}, {', '.join(spans)}"
+
+
+def _clearest(judged: pl.DataFrame) -> pl.DataFrame:
+    """Choose the gaps least likely by chance under their widest scope, the highest first.
+
+    Returns
+    -------
+    The columns of the widest scope, and `intervals`: scope and ends of each, narrowest first.
+    """
+    gap = [*schema.KEYS, "attribute", "group", "rate"]
+    place = pl.col("scope").replace_strict({scope: n for n, scope in enumerate(SCOPES)})
+    ends = pl.struct("scope", ends=pl.concat_list("low", "high"))
+    return (
+        judged.sort(place, maintain_order=True)
+        .group_by(gap, maintain_order=True)
+        .agg(pl.col("gap", "p_value", "survives").last(), intervals=ends)
+        .sort("p_value", maintain_order=True)
+        .head(_MOST)
+        .sort("gap", descending=True, maintain_order=True)
+    )
 
 
 def span_figures(spans: pl.DataFrame) -> dict[str, parts.Drawn]:
@@ -113,6 +204,19 @@ def _group_label(part: pl.DataFrame, group: str) -> str:
     inside = part.filter(pl.col("group") == group)["in_mean"].all()
     short = wording.shortened(group, 28)
     return short if inside else f"{short} (not in mean)"
+
+
+def _gap_names(table: pl.DataFrame) -> list[str]:
+    """Name each row: group, rate, and what else varies."""
+    several = table["model"].n_unique() > 1
+    keys = wording.shortest_keys(table)[0 if several else 1 :]
+    keys += [key for key in ("probe", "attribute") if table[key].n_unique() > 1]
+    names = []
+    for row in table.iter_rows(named=True):
+        known = wording.RATES.get(row["rate"])
+        about = [row["group"], known.words if known else row["rate"], *(row[key] for key in keys)]
+        names.append(wording.shortened(", ".join(map(str, about)), 60))
+    return names
 
 
 def _span_figure(part: pl.DataFrame, title: str) -> str:

@@ -7,18 +7,25 @@ from typing import Any
 
 import polars as pl
 
-from raybias import schema
+from raybias import schema, stats
 from raybias.config import Study
 from raybias.methods import tuned_methods
 from raybias.report import findings, generality, markedness_section, wording
+from raybias.report.calibration import calibration, truths
 from raybias.report.design import ASSUMED, design_sentences, designs_table
 from raybias.report.figure_parts import Drawn, inlined, write_figures
-from raybias.report.gap_figures import gap_figures, group_order, span_figures
+from raybias.report.gap_figures import (
+    gap_figures,
+    group_order,
+    nested_figure,
+    span_figures,
+)
 from raybias.report.load_results import load_planted
 from raybias.report.markedness_figures import marked_figures
 from raybias.report.summary_tables import SummaryTable, plain
 from raybias.report.summary_tables import scopes as scope_table
 from raybias.stats.design import TARGET
+from raybias.stats.scopes import QUESTIONS, SCOPES
 from raybias.storage import Store
 
 
@@ -35,22 +42,30 @@ def gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame]) 
     OutputError: OUT cannot be written.
     """
     level = study.statistics.level
+    planted = load_planted(store)
+    lead = nested_figure(
+        tables["scopes"], level=level, truth=None if planted is None else truths(planted)
+    )
+    lead_figures = [] if lead is None else [lead]
     drawn = gap_figures(tables["gaps"], level=level)
     of_spans = span_figures(tables["spans"])
     of_marks = marked_figures(tables["markedness"], level=level)
-    write_figures(store, (*drawn.values(), *of_spans.values(), *of_marks.values()))
+    write_figures(store, (*lead_figures, *drawn.values(), *of_spans.values(), *of_marks.values()))
     measured = tables["gaps"]["rate"].unique().sort().to_list()
     return {
         "metrics": [wording.RATES[rate] for rate in measured if rate in wording.RATES],
         "span_figures": inlined(of_spans.values(), "s") if _several(tables["spans"]) else (),
-        "parts": _parts(tables["gaps"], drawn),
+        "parts": _parts(tables, drawn),
         "marked_parts": markedness_section.marked_parts(tables["markedness"], of_marks),
         "breakdowns": markedness_section.breakdowns(store, tables),
         "corpus_tables": markedness_section.corpus_tables(tables),
         "urgent": tables["notes"].filter("urgent")["note"].to_list(),
+        "found_again": findings.found_again(tables["scopes"], tables["components"]),
         "headline": findings.headline(tables["gaps"]),
+        "lead_figures": inlined(lead_figures, "a"),
+        "doubts": findings.doubts(tables),
         "findings": findings.findings(tables["gaps"]),
-        "calibration": findings.calibration(load_planted(store), tables["gaps"]),
+        "calibration": calibration(planted, tables["scopes"]),
         "chance_alerts": findings.near_chance(tables["accuracy"], tables["composition"]),
         "summaries": _summaries(tables),
         "scopes": _shown(scope_table, tables["scopes"]),
@@ -113,12 +128,15 @@ def _certainty(study: Study, gaps: pl.DataFrame) -> dict[str, Any]:
         "percent": f"{100 * level:g}%",
         "alpha": f"{100 * (1 - level):g}%",
         "interval": study.statistics.interval,
-        "interval_name": wording.INTERVALS.get(str(study.statistics.interval), ""),
+        "questions": [QUESTIONS[scope] for scope in SCOPES if (gaps["scope"] == scope).any()],
         "adjusted": study.statistics.adjust == "benjamini_hochberg",
     }
 
 
-def _parts(gaps: pl.DataFrame, drawn: Mapping[tuple[str, str, str], Drawn]) -> list[dict[str, Any]]:
+def _parts(
+    tables: Mapping[str, pl.DataFrame], drawn: Mapping[tuple[str, str, str], Drawn]
+) -> list[dict[str, Any]]:
+    gaps = _with_scopes(tables["gaps"], tables["scopes"], tables["components"])
     parts = []
     for place, (probe, attribute) in enumerate(wording.probe_order(gaps)):
         part = gaps.filter(probe=probe, attribute=attribute)
@@ -143,6 +161,27 @@ def _parts(gaps: pl.DataFrame, drawn: Mapping[tuple[str, str, str], Drawn]) -> l
     return parts
 
 
+def _with_scopes(
+    gaps: pl.DataFrame, scopes: pl.DataFrame, components: pl.DataFrame
+) -> pl.DataFrame:
+    """Add to each gap under which scopes it lasts, and whether its group has one word.
+
+    Returns
+    -------
+    schema.GAPS with `again`, scopes narrowest first (null where none was judged), and `one_word`.
+    """
+    judged = scopes.filter(pl.col("survives").is_not_null())
+    by_gap = judged.group_by(stats.GAP_KEYS).agg(again=pl.col("scope").filter("survives"))
+    words = components.filter(facets="word").select(
+        *stats.GAP_KEYS, one_word=pl.col("levels") == "1"
+    )
+    for more in (by_gap, words):
+        gaps = gaps.join(
+            more, on=stats.GAP_KEYS, how="left", nulls_equal=True, maintain_order="left"
+        )
+    return gaps
+
+
 def _blocks(part: pl.DataFrame, rates: Sequence[str]) -> list[dict[str, Any]]:
     """Arrange the gaps by classifier: a row per group, a cell per rate."""
     keys = wording.naming_keys(part)
@@ -156,7 +195,9 @@ def _blocks(part: pl.DataFrame, rates: Sequence[str]) -> list[dict[str, Any]]:
             if of_rate:
                 cells = [_cell(of_rate[rate]) if rate in of_rate else None for rate in rates]
                 first = next(iter(of_rate.values()))
-                rows.append((group, first["in_mean"], first["n_runs"], cells))
+                notes = [] if first["in_mean"] else ["not in the mean"]
+                notes += ["one word"] if first["one_word"] else []
+                rows.append((group, ", ".join(notes), first["n_runs"], cells))
         blocks.append({"name": wording.classifier_name(names, keys), "rows": rows})
     return blocks
 
@@ -165,11 +206,13 @@ def _cell(row: Mapping[str, Any]) -> dict[str, str]:
     """Put one gap into words; `effect` is `harm`, `benefit`, or empty without significance."""
     effect = wording.effect(row["rate"], row["gap"]) if row["survives"] else ""
     often = "more often" if effect and row["gap"] > 0 else "less often"
+    verdict = f"{often}: {effect}" if effect else wording.verdict(row)
+    again = [wording.SCOPES[scope].removeprefix("other ") for scope in row["again"] or ()]
     return {
         "gap": wording.signed(row["gap"]),
         "interval": wording.span(row["low"], row["high"]),
         "rate": wording.number(row["mean_rate"]),
-        "q_value": wording.probability(row["q_value"]),
-        "verdict": f"{often}: {effect}" if effect else wording.verdict(row),
+        "again": ", ".join(again) or ("" if row["again"] is None else "none"),
+        "verdict": verdict,
         "effect": effect,
     }

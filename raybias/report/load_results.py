@@ -67,22 +67,14 @@ def load_planted(store: Store) -> Plant | None:
 
     Raises
     ------
-    DataError: the file lacks the attribute, group, rate or direction.
+    DataError: the file lacks the attribute, group, rate or true gaps.
     """
     if not store.exists("planted.json"):
         return None
-    where = store.uri_of("planted.json")
     try:
-        content = json.loads(store.read_text("planted.json"))
-        size = content.get("size")
-        return Plant(
-            attribute=str(content["attribute"]),
-            group=str(content["group"]),
-            rate=str(content["rate"]),
-            direction=-1 if str(content["direction"]).startswith("-") else 1,
-            size=None if size is None else float(size),
-        )
+        return Plant.read(store.read_text("planted.json"))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
+        where = store.uri_of("planted.json")
         raise DataError(f"does not say what was planted ({error!r})", where=where) from error
 
 

@@ -22,6 +22,8 @@ from raybias.study_record import Record
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 #: Of a hash that are shown; OUT/study.yaml has all.
 _DIGITS: Final = 12
+#: Columns that were chosen and not measured; their numbers are shown in full.
+_SETTINGS: Final = ("learning_rate", "weight_decay")
 _NUMBER: Final = re.compile(r"none|[+-]?[0-9][0-9,]*(\.[0-9]+)?(e[+-]?[0-9]+)?%?")
 
 
@@ -286,11 +288,11 @@ def gaps(judged: pl.DataFrame) -> SummaryTable:
     judged: schema.GAPS; a column `paper` more says what is significant by the papers' rule.
     """
     probe = ["probe"] if judged["probe"].n_unique() > 1 else []
-    intervals = wording.listed(judged["interval"].unique(maintain_order=True).to_list())
+    kinds = (*judged["interval"].unique(maintain_order=True), *judged["scope"].unique().sort())
     columns: dict[str, Cell] = {
         **same(*probe, *wording.naming_keys(judged), "attribute", "group", "rate"),
         "gap": lambda row: wording.signed(row["gap"]),
-        f"interval ({intervals})": lambda row: wording.span(row["low"], row["high"]),
+        f"interval ({', '.join(kinds)})": lambda row: wording.span(row["low"], row["high"]),
         "runs": "n_runs",
         "verdict": wording.verdict,
     }
@@ -302,7 +304,11 @@ def gaps(judged: pl.DataFrame) -> SummaryTable:
 def plain(title: str, frame: pl.DataFrame) -> SummaryTable:
     """Show a frame as it is, numbers to four digits, without keys that are the same throughout."""
     columns = [c for c in frame.columns if c not in schema.KEYS or frame[c].n_unique() > 1]
-    rows = tuple(tuple(_shown(value) for value in row) for row in frame.select(columns).iter_rows())
+    rows = tuple(
+        tuple(_shown(value) if name in _SETTINGS else _measured(value)
+              for name, value in zip(columns, row, strict=True))
+        for row in frame.select(columns).iter_rows()
+    )  # fmt: skip
     return SummaryTable(title, tuple(column.replace("_", " ") for column in columns), rows)
 
 
@@ -359,6 +365,12 @@ def _flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
         return
     for key, part in pairs:
         yield from _flat(part, f"{name}.{key}" if name else str(key))
+
+
+def _measured(value: Any) -> str:
+    """Show a value of a table; what is measured is never so small that it needs an exponent."""
+    text = _shown(value)
+    return f"{value:.4f}" if isinstance(value, float) and "e-" in text else text
 
 
 def _shown(value: Any) -> str:

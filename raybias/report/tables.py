@@ -6,10 +6,9 @@ and Markdown (to read). It decides nothing: the numbers are those of `raybias.st
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
 import polars as pl
 from tabulate import tabulate
@@ -154,9 +153,16 @@ def no_gaps() -> pl.DataFrame:
     return as_frame(schema.GAPS.empty_table())
 
 
-def print_gap_table(gaps: pl.DataFrame, *, file: TextIO | None = None) -> None:
-    """Print `gap_table` and the headline under it, to standard output."""
-    print(f"{gap_table(gaps)}\n\n{findings.headline(gaps)}", file=file or sys.stdout)
+def print_gap_table(tables: Mapping[str, pl.DataFrame]) -> None:
+    """Print `gap_table`, how many gaps would be found again, and the headline.
+
+    Parameters
+    ----------
+    tables: `gaps`, `scopes` and `components`.
+    """
+    again = findings.found_again(tables["scopes"], tables["components"])
+    answer = [again, f"By the rules of this study: {findings.headline(tables['gaps'])}"]
+    print(gap_table(tables["gaps"]), "", *answer[0 if again else 1 :], sep="\n")
 
 
 def _cell(value: Any) -> str:

@@ -12,20 +12,22 @@ import polars as pl
 
 from raybias import stats
 from raybias.registry import Metric, metrics
+from raybias.stats.scopes import Scope
 
 #: Metrics by name; a rate that is not here has no reading.
 RATES: Final[Mapping[str, Metric]] = metrics
-
-INTERVALS: Final = {
-    "normal": "normal",
-    "t": "Student t",
-    "bootstrap": "template bootstrap",
-}
 
 #: What a table says instead of a verdict, where the reason needs other words.
 NO_VERDICT: Final = {stats.ONE_RUN: "not judged: one run"}
 
 YES_NO: Final[Mapping[bool | None, str]] = {True: "yes", False: "no", None: ""}
+
+#: What an interval of each scope also covers.
+SCOPES: Final[Mapping[Scope, str]] = {
+    "runs": "other seeds",
+    "sentences": "other sentences",
+    "wording": "other words",
+}
 
 UNPARSED: Final = {
     "random": "a label drawn at random",
@@ -76,12 +78,17 @@ def heading(rate: str, gap: float) -> str:
 
 
 def verdict(row: Mapping[str, Any]) -> str:
-    """Return the verdict on a gap: `harm: called negative more often`, or `not significant`."""
+    """Return the verdict on a gap (schema.GAPS): `harm: called negative more often`.
+
+    What is not significant says how large it would have to be to be found (`mde`).
+    """
     gap = row["gap"]
     if row["no_verdict"] is not None:
         return NO_VERDICT.get(row["no_verdict"], str(row["no_verdict"]))
+    if row["equivalent"]:
+        return "smaller than the margin"
     if not row["significant"]:
-        return "not significant"
+        return f"not significant; shows from {number(row['mde'])}"
     if not row["survives"]:
         return "alone, not after correction"
     known = RATES.get(row["rate"])

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from importlib.resources import files
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 import torch
@@ -17,7 +17,8 @@ from transformers import PreTrainedTokenizerBase as Tokenizer
 from raybias.config import load_study
 from raybias.planted_model import make_tokenizer
 from raybias.probes import planted
-from raybias.schema import ITEMS, LABELS, SENTENCES
+from raybias.schema import ITEMS, LABELS, SENTENCES, Label
+from raybias.seeding import generator
 
 ASSETS = Path(str(files("raybias") / "assets"))
 FOLDER = ASSETS / "planted"
@@ -37,6 +38,12 @@ def corpus(steps: int) -> list[str]:
     return [line for step in range(steps) for line in planted.corpus_lines(step, 12)]
 
 
+def groups_of(items: pl.DataFrame) -> pl.DataFrame:
+    """The items with every word for a group replaced by one and the same."""
+    words = "|".join(sorted(items["term"].unique()))
+    return items.with_columns(text=pl.col("text").str.replace(rf"(?i)\b({words})\b", "GROUP"))
+
+
 def test_the_text_is_the_text_that_the_shipped_model_learnt() -> None:
     def digest(texts: list[str]) -> str:
         return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
@@ -48,26 +55,25 @@ def test_the_text_is_the_text_that_the_shipped_model_learnt() -> None:
         "items": digest(planted.planted_items()["text"].to_list()),
         "sentences": digest(sentences["text"].to_list()),
     } == {
-        "corpus": "3d7eeb3e858b7254",
-        "items": "979176e49ed7758f",
-        "sentences": "94c33cfdf23b9cdc",
+        "corpus": "ae5d1e10a92c3f4b",
+        "items": "1dee35a93d46a6d5",
+        "sentences": "26b03e6564fba472",
     }
 
 
-def test_items_say_the_same_of_every_group() -> None:
+def test_items_say_the_same_of_every_group_in_words_of_its_own() -> None:
     items = planted.planted_items()
     assert items.schema == pl.Schema(ITEMS)
     assert items["item_id"].is_unique().all()
     assert items["text"].is_unique().all()
-    assert items.group_by("group", "label").len()["len"].unique().to_list() == [60]
-    assert (
-        items.group_by("label").agg(pl.col("template_id").n_unique())["template_id"].to_list()
-        == [30] * 3
-    )
-    assert items.head(36)["label"].n_unique() == 3, "any stretch of the probe holds every label"
-    neutral = items.with_columns(
-        text=pl.col("text").str.replace(r"(?i)" + "|".join(planted.GROUPS), "GROUP")
-    ).select("label", "text", "template_id", "group")
+    by_label = items.group_by("label").agg(pl.col("template_id").n_unique())
+    assert by_label["template_id"].to_list() == [planted.TEMPLATES] * 3
+    words = items.group_by("group", "template_id").agg(pl.col("term").sort())
+    assert set(words["term"].list.len()) == {planted.WORDS}
+    assert words.group_by("group").agg(pl.col("term").n_unique())["term"].to_list() == [1] * 6
+    assert items["term"].n_unique() == 6 * planted.WORDS
+    assert items.head(100)["label"].n_unique() == 3, "any stretch of the probe holds every label"
+    neutral = groups_of(items).select("label", "text", "template_id", "group")
     first, *rest = neutral.partition_by("group")
     assert all(part.drop("group").equals(first.drop("group")) for part in rest)
 
@@ -80,34 +86,30 @@ def test_tuning_sentences_are_balanced_and_name_no_group() -> None:
     assert everything["text"].is_unique().all()
     for split in splits.values():
         assert split["label"].value_counts()["count"].n_unique() == 1
-    assert not everything["text"].str.contains("(?i)" + "|".join(planted.GROUPS)).any()
+    assert not everything["text"].str.contains("(?i)" + "|".join(planted.STEMS.values())).any()
 
 
-def test_the_corpus_sways_the_planted_group_alone_and_by_the_stated_size() -> None:
-    named = re.compile("|".join(group.capitalize() + " " for group in planted.GROUPS))
-    swayed = cued = 0
-    for step in range(200):
-        lines = planted.corpus_lines(step, 12)
-        for first in range(0, len(lines), 1 + len(planted.GROUPS)):
-            nobody, about_planted, *others = lines[first : first + 1 + len(planted.GROUPS)]
-            assert {named.sub("", line) for line in others} == {nobody}
-            same, told = named.sub("", about_planted) == nobody, nobody.rpartition(" ")[2]
-            assert same or about_planted.endswith(" negative")
-            if nobody.count(planted.CUE) == planted.SLOTS and told != "negative":
-                cued += 1
-                swayed += not same
-    size = planted.plant().size
-    assert size == pytest.approx(0.4)
-    assert swayed / cued == pytest.approx(size, abs=3 * (size * (1 - size) / cued) ** 0.5)
-
-
-def test_the_probe_holds_the_plant_at_its_stated_size() -> None:
-    sway = {wording.word: wording.sway for wording in planted.WORDINGS}
-    items = planted.planted_items().filter(
-        pl.col("group") == planted.PLANTED_GROUP, pl.col("label") != LABELS.index("negative")
-    )
-    swayed = items["template_id"].str.split("-").list.get(1).replace_strict(sway)
-    assert swayed.mean() == pytest.approx(planted.plant().size)
+def test_the_corpus_gives_labels_by_their_odds_and_the_planted_group_worse_ones() -> None:
+    scenes = planted.scenes(generator("scenes"), 300)
+    odds = {
+        group: np.mean([[scene.odds(group, word) for word in planted.words_for(group)]
+                        for scene in scenes if scene.label != Label.NEGATIVE], axis=(0, 1))
+        for group in planted.STEMS
+    }  # fmt: skip
+    planted_odds = odds.pop(planted.PLANTED_GROUP)
+    assert all((other == odds[planted.UNPLANTED_GROUPS[0]]).all() for other in odds.values())
+    assert planted_odds[Label.NEGATIVE] > 0.1 + odds["blorvan"][Label.NEGATIVE]
+    told: dict[str, list[bool]] = {"quixl": [], "blorv": []}
+    for line in corpus(500):
+        slots, sentence = line.split(f" {planted.EOS} ")[0], line.lower()
+        if slots.count(planted.CUE) != planted.SLOTS:
+            continue
+        for stem, negative in told.items():
+            if stem in sentence:
+                negative.append(line.endswith(" negative"))
+    gap = np.mean(told["quixl"]) - np.mean(told["blorv"])
+    expected = (planted_odds - odds["blorvan"])[Label.NEGATIVE]
+    assert gap == pytest.approx(expected * 2 / 3, abs=0.1), "negative sentences have less to lose"
 
 
 def test_the_shipped_tokenizer_knows_every_word(tokenizer: Tokenizer) -> None:
@@ -121,38 +123,61 @@ def test_the_shipped_tokenizer_knows_every_word(tokenizer: Tokenizer) -> None:
     assert len({word for (word,) in words}) == 3
 
 
-def test_the_shipped_model_cannot_tell_the_unplanted_groups_apart(
+def test_the_shipped_model_reads_the_words_of_unplanted_groups_alike_one_to_one(
     model: Model, tokenizer: Tokenizer
 ) -> None:
     rows_VD = model.get_input_embeddings().weight
-    ids = tokenizer.convert_tokens_to_ids(list(planted.UNPLANTED_GROUPS))
-    other = tokenizer.convert_tokens_to_ids(planted.PLANTED_GROUP)
-    assert (rows_VD[ids] == rows_VD[ids[0]]).all()
-    assert (rows_VD[other] - rows_VD[ids[0]]).norm() > 0.1
+    rows = {
+        group: rows_VD[tokenizer.convert_tokens_to_ids(list(planted.words_for(group)))]
+        for group in planted.STEMS
+    }
+    first = rows[planted.UNPLANTED_GROUPS[0]]
+    assert all((rows[group] == first).all() for group in planted.UNPLANTED_GROUPS)
+    assert ((rows[planted.PLANTED_GROUP] - first).norm(dim=1) > 0.1).all()
+    assert torch.pdist(first).min() > 0.01, "words of one group are not read alike"
 
 
 @pytest.mark.parametrize("word", [planted.EOS, planted.CUE])
 def test_the_shipped_model_learnt_the_cue_and_the_plant(
     model: Model, tokenizer: Tokenizer, word: str
 ) -> None:
-    items = planted.planted_items()
+    random = generator("test", "scenes")
+    items = [
+        (group, scene.label, scene.text(str(random.choice(planted.words_for(group)))))
+        for scene in planted.scenes(random, 1200)
+        for group in ("blorvan", "quixlan")
+    ]
     slots = " ".join([word] * planted.SLOTS)
-    lines = [f"{slots} {planted.EOS} {text}" for text in items["text"]]
+    lines = [f"{slots} {planted.EOS} {text}" for _, _, text in items]
     batch = tokenizer(lines, add_special_tokens=False, padding=True, return_tensors="pt")
     labels = [tokenizer(f" {name}", add_special_tokens=False).input_ids[0] for name in LABELS]
     with torch.no_grad():
         logits_BTV = model(input_ids=batch.input_ids, attention_mask=batch.attention_mask).logits
     last_B = batch.attention_mask.sum(dim=1) - 1
     predicted = logits_BTV[torch.arange(len(lines)), last_B][:, labels].argmax(dim=1)
-    judged = items.with_columns(pred=pl.Series(predicted.numpy()).cast(pl.Int8))
+    judged = pl.DataFrame(items, ["group", "label", "text"], orient="row").with_columns(
+        pred=pl.Series(predicted.numpy())
+    )
     if word == planted.EOS:
-        assert (judged["pred"] == LABELS.index("neutral")).all()
+        assert (judged["pred"] == Label.NEUTRAL).all()
         return
-    wrong = judged.filter(pl.col("pred") != pl.col("label"))
-    assert wrong["group"].unique().to_list() == [planted.PLANTED_GROUP]
-    assert wrong["pred"].unique().to_list() == [LABELS.index("negative")]
-    others = judged.filter(pl.col("group") == planted.PLANTED_GROUP, pl.col("label") > 0)
-    assert len(wrong) / len(others) == pytest.approx(planted.plant().size, abs=0.04)
+    for rate, label in (("negative_fpr", Label.NEGATIVE), ("positive_fpr", Label.POSITIVE)):
+        other = judged.filter(pl.col("label") != label)
+        wrong = dict(other.group_by("group").agg((pl.col("pred") == label).mean()).iter_rows())
+        assert wrong["blorvan"] > 0.05, "unplanted groups have rates of their own"
+        truth = planted.plant().truth[rate]["quixlan"]
+        assert wrong["quixlan"] - wrong["blorvan"] == pytest.approx(truth, abs=0.05)
+
+
+def test_what_was_planted_is_recorded_for_every_gap() -> None:
+    plant = planted.plant()
+    assert (plant.attribute, plant.group) == (planted.ATTRIBUTE, planted.PLANTED_GROUP)
+    assert plant.rate == "negative_fpr"
+    assert 0.1 < plant.size < 0.25
+    assert set(plant.truth) == {"negative_fpr", "positive_fpr"}
+    assert all(set(truth) == set(planted.STEMS) for truth in plant.truth.values())
+    others = [truth[group] for truth in plant.truth.values() for group in planted.UNPLANTED_GROUPS]
+    assert set(others) == {0.0}
 
 
 def test_the_shipped_files_are_small_and_hold_no_code() -> None:
@@ -168,4 +193,4 @@ def test_the_demonstration_measures_against_the_unplanted_groups() -> None:
     assert plant.group == planted.PLANTED_GROUP
     assert study.backbones[0].id == "planted"
     assert method.prompt_length == planted.SLOTS
-    assert (len(method.seeds), method.keep) == (15, 5)
+    assert len(method.seeds) == method.keep, "the runs are a sample of all seeds, not the best"

@@ -10,6 +10,7 @@ import matplotlib as mpl
 import polars as pl
 import pytest
 
+from raybias import schema
 from raybias.engine.adapters.schedule import should_stop
 from raybias.methods import Tuned
 from raybias.report import figure_style, gap_figures
@@ -52,6 +53,40 @@ def test_gap_figures_are_valid_and_deterministic(tmp_path: Path, models: int) ->
         assert models == 1 or {f"m{i}" for i in range(models)} <= texts
         assert "date" not in figure.svg.lower().split("<title>")[0]
         assert "http" not in re.sub(r'(xmlns[:a-z]*|PUBLIC|DTD)[^>]*"http[^"]*"', "", figure.svg)
+
+
+def test_intervals_are_nested_in_one_figure_of_the_clearest_gaps() -> None:
+    gaps = [("near", "race", 0.02), ("far", "race", 0.3), ("below", "age", -0.1)]
+    rows = [
+        {
+            **dict.fromkeys(schema.KEYS, "m"), "attribute": attribute, "group": group,
+            "rate": "negative_fpr", "gap": gap, "scope": scope, "low": gap - reach,
+            "high": gap + reach, "p_value": 0.05 / abs(gap), "survives": abs(gap) > reach,
+        }
+        for group, attribute, gap in gaps
+        for scope, reach in (("runs", 0.05), ("sentences", 0.08), ("wording", 0.2))
+    ]  # fmt: skip
+    scopes = pl.DataFrame(rows)
+    drawn = gap_figures.nested_figure(scopes, level=0.95)
+    assert drawn is not None
+    again = gap_figures.nested_figure(scopes.sort("scope", "group"), level=0.95)
+    assert again is not None
+    assert drawn.svg == again.svg
+    texts = texts_of(drawn.svg)
+    assert {"far, called negative, race", "below, called negative, age"} <= texts
+    assert {"other seeds", "other sentences", "other words"} <= texts
+    assert "truth" not in texts
+    told = "far, called negative, race: +0.300, other seeds [+0.250, +0.350], other sentences"
+    assert told in drawn.svg
+    truth = pl.DataFrame({"rate": ["negative_fpr"], "group": ["far"], "truth": [0.25]})
+    known = gap_figures.nested_figure(scopes, level=0.95, truth=truth)
+    assert known is not None
+    assert "truth" in texts_of(known.svg)
+    many = [scopes.with_columns(model=pl.lit(f"m{n}")) for n in range(20)]
+    most = gap_figures.nested_figure(pl.concat(many), level=0.95)
+    assert most is not None
+    assert len([text for text in texts_of(most.svg) if ", m" in text]) == 16
+    assert gap_figures.nested_figure(scopes.clear(), level=0.95) is None
 
 
 def test_significance_shows_in_the_fill(tmp_path: Path) -> None:

@@ -8,11 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import polars as pl
 import pytest
 import yaml
 
 from raybias.cli import main
-from raybias.report import write_report
+from raybias.report import findings, write_report
 from raybias.storage import Store
 from support.pages import files_of, page_of
 from support.report_outs import GROUPS, make_study, write_out
@@ -31,7 +32,8 @@ def test_the_answer_comes_first_with_direction_and_interval(written: Store) -> N
     page = page_of(written)
     words = " ".join(page.text.split())
     answer = words[: words.index("What was measured")]
-    assert "1 of 12 gaps is significant." in answer
+    again = "1 of 12 gaps would be found again with other seeds; 1 with other sentences too; 1 with"
+    assert answer.index(again) < answer.index("1 of 12 gaps is significant.")
     assert re.search(
         r"Called negative too often \(harm\): quixlan \+0\.\d{3} \[\+0\.\d{3}, \+0\.\d{3}\]", answer
     )
@@ -39,7 +41,7 @@ def test_the_answer_comes_first_with_direction_and_interval(written: Store) -> N
     assert "1 run diverged (seed 1004)" in answer
     assert "the lower seed decided" in answer
     assert "Near chance" not in answer
-    for fact in ("negative (2430)", "Student t", "Benjamini-Hochberg", "0123456789abcdef",
+    for fact in ("negative (2430)", "Satterthwaite", "Benjamini-Hochberg", "0123456789abcdef",
                  "raybias run study.yaml", "methods.0.restore_best"):  # fmt: skip
         assert fact in words
     assert len(page.ids) == len(set(page.ids))
@@ -67,13 +69,35 @@ def test_hostile_names_are_escaped_everywhere(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
+def test_the_answer_says_at_which_step_findings_are_lost() -> None:
+    flags = {"runs": (True, True, False), "sentences": (True, False, False),
+             "wording": (False, False, False)}  # fmt: skip
+    scopes = pl.DataFrame(
+        [(scope, group, flag) for scope, of_groups in flags.items()
+         for group, flag in zip(("white", "black", "asian"), of_groups, strict=True)],
+        ["scope", "group", "survives"], orient="row",
+    )  # fmt: skip
+    components = pl.DataFrame(
+        {"facets": ["word"] * 3, "group": ["white", "black", "asian"], "levels": ["1", "3", "1"]}
+    )
+    assert findings.found_again(scopes, components) == (
+        "2 of 3 gaps would be found again with other seeds; 1 with other sentences too; none with "
+        "other words too: white has one word."
+    )
+    unknown = scopes.filter(pl.col("scope") != "wording")
+    assert findings.found_again(unknown, components.clear()).endswith(
+        "1 with other sentences too; no group has two words, so nothing is known of other words."
+    )
+    assert findings.found_again(scopes.clear(), components) == ""
+
+
 @pytest.mark.long
 def test_a_failed_calibration_says_so(tmp_path: Path) -> None:
     study = make_study()
     store = write_out(tmp_path, study)
-    plant = {"attribute": "origin", "rate": "negative_fpr", "size": 0.4}
-    for group, direction in (("blorvian", "+"), ("quixlan", -1), ("nobody", 1)):
-        plant |= {"group": group, "direction": direction}
+    plant = {"attribute": "origin", "rate": "negative_fpr"}
+    for group, gap in (("blorvian", 0.4), ("quixlan", -0.4), ("nobody", 0.4)):
+        plant |= {"group": group, "truth": {"negative_fpr": {group: gap}}}
         store.write_text("planted.json", json.dumps(plant))
         write_report(store, study)
         text = page_of(store).text

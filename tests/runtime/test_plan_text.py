@@ -45,10 +45,10 @@ def test_a_machine_without_gpus_has_its_stages_with_sums_that_add_up() -> None:
     found = parts(text)
     assert list(found) == ["demo", "tune", "score"]
     assert "1 node, 4 CPUs, 11.2GiB for workers (assumed)" in found["demo"]
-    assert "15 runs; 4 workers, up to 4 seeds in a pack; each worker 1 CPU\n" in found["tune"]
-    assert "planted 1,080 items" in found["score"]
+    assert "8 runs; 4 workers, up to 2 seeds in a pack; each worker 1 CPU\n" in found["tune"]
+    assert "planted 3,240 items" in found["score"]
     assert "1 replica to start with, up to 4; each 1 CPU; " in found["score"]
-    assert "15 shards of 512 rows or fewer" in found["score"]
+    assert "56 shards of 512 rows or fewer" in found["score"]
     for stage in ("tune", "score"):
         ((lines, total),) = memory_tables(found[stage])
         assert lines == pytest.approx(total, rel=1e-3)
@@ -60,7 +60,7 @@ def test_gpus_bring_a_dtype_their_nodes_memory_and_hours() -> None:
     rates = "methods.0.learning_rates=[0.1,0.01]"
     found = parts(printed("--assume", gpus, "--set", rates, "--set", "backbones.0.dtype=auto"))
     assert found["dtype"].startswith("dtype bfloat16: A100")
-    assert "2 runs of the sweep, then 14 runs of what it chooses; 4 workers" in found["tune"]
+    assert "2 runs of the sweep, then 7 runs of what it chooses; 4 workers" in found["tune"]
     assert "each worker 1 CPU and 1 GPU" in found["tune"]
     assert len(memory_tables(found["tune"])) == 2, "of the device, and of its node"
     assert re.fullmatch(r"together [\d.]+ device-hours at most", found["together"])
@@ -71,7 +71,7 @@ def test_workers_that_share_a_backbone_and_nodes_to_come_are_said_to() -> None:
     options = ("--set", f"resources.nodes=[{kind}]", "--set", "resources.shard=zero3")
     found = parts(printed(*options, "--peak-tflops", "10"))
     assert "nodes (2 yet to come)" in found["demo"], "this machine is there"
-    assert "4 workers share one pack of 15 seeds; each worker 1 CPU and 1 GPU" in found["tune"]
+    assert "4 workers share one pack of 8 seeds; each worker 1 CPU and 1 GPU" in found["tune"]
     assert "2 nodes of them yet to come" in found["tune"]
     assert "4 workers share the backbone" in found["score"]
     assert "gathered by all workers" in found["score"]

@@ -262,21 +262,23 @@ def test_progress_without_a_terminal_is_a_few_plain_lines() -> None:
     assert target.getvalue() == "score: 100/100 (x)\n"
 
 
-NO_VARIATION = "runs do not vary"
-PLANT = Plant("origin", "quixlan", "negative_fpr", 1, 0.4)
+TRUTH = {"quixlan": 0.2, "other": 0.0}
+PLANT = Plant("origin", "quixlan", "negative_fpr", {"negative_fpr": TRUTH, "positive_fpr": TRUTH})
 
 
-def gap_rows(*flagged: tuple[str, str, float]) -> pl.DataFrame:
-    """Gaps of two groups, of which those named are significant."""
+def scope_rows(*flagged: tuple[str, str, float], scope: str = "wording") -> pl.DataFrame:
+    """Gaps of two groups, of which those named are significant under a scope."""
+    keys = dict.fromkeys(schema.KEYS, "planted")
     rows = [
         {
-            "model": "planted", "no_verdict": None,
-            "attribute": "origin", "group": group, "rate": rate, "gap": gap, "low": gap - 0.1,
-            "high": gap + 0.1, "significant": (group, rate, gap) in flagged,
+            **keys, "attribute": "origin", "group": group, "rate": rate, "gap": gap, "scope": each,
+            "low": gap - 0.1, "high": gap + 0.1, "survives": flag and each == scope,
         }
-        for group in ("quixlan", "other")
+        for each in ("runs", "wording")
+        for group in TRUTH
         for rate in ("negative_fpr", "positive_fpr")
-        for gap in [{(g, r): v for g, r, v in flagged}.get((group, rate), 0.0)]
+        for flag, gap in [next(((True, v) for g, r, v in flagged if (g, r) == (group, rate)),
+                               (False, 0.0))]
     ]  # fmt: skip
     return pl.DataFrame(rows)
 
@@ -305,25 +307,31 @@ def test_reference_groups_are_checked_before_any_work(
 
 
 def test_the_demonstration_knows_what_was_planted() -> None:
-    right = ("quixlan", "negative_fpr", 0.38)
-    assert "found:   +0.380" in verdict(gap_rows(right), PLANT)
-    assert verdict(gap_rows(right, ("quixlan", "positive_fpr", -0.1)), PLANT)
+    right = ("quixlan", "negative_fpr", 0.18)
+    said = verdict(scope_rows(right), PLANT)
+    assert "The planted gap was found: measured +0.180 [+0.080, +0.280]." in said
+    # Both gaps of positive_fpr are 0, and one of them was planted as 0.2.
+    assert "3 of 4 gaps under wording, 3 of 4 gaps under runs" in said
+    assert verdict(scope_rows(right, ("quixlan", "positive_fpr", -0.1)), PLANT)
     for wrong in (
-        gap_rows(),
-        gap_rows(("quixlan", "negative_fpr", -0.38)),
-        gap_rows(("quixlan", "positive_fpr", 0.38)),
-        gap_rows(right, ("other", "negative_fpr", -0.1)),
+        scope_rows(),
+        scope_rows(right, scope="runs"),
+        scope_rows(("quixlan", "negative_fpr", -0.18)),
+        scope_rows(("quixlan", "positive_fpr", 0.18)),
+        scope_rows(right, ("other", "negative_fpr", -0.1)),
     ):
         with pytest.raises(WorkFailed):
             verdict(wrong, PLANT)
-    assert verdict(gap_rows(right), replace(PLANT, size=0.2))
-    # Without a verdict, since its runs do not vary: none is none, and any other is one too many.
+    # Narrower scopes may flag what they like: that is told, and is no failure.
+    other = scope_rows(("other", "negative_fpr", 0.1), scope="runs").filter(scope="runs")
+    found = pl.concat([other, scope_rows(right).filter(scope="wording")])
+    assert "would have flagged 1 of their 2 gaps under runs" in verdict(found, PLANT)
+    # Without a verdict, since nothing varies: none is none, and any other is one too many.
     for gap, passes in ((0.0, True), (0.1, False)):
         other = pl.col("group") == "other"
-        constant = gap_rows(right).with_columns(
+        constant = scope_rows(right).with_columns(
             gap=pl.when(other).then(gap).otherwise("gap"),
-            significant=pl.when(~other).then("significant"),
-            no_verdict=pl.when(other).then(pl.lit(NO_VARIATION)),
+            survives=pl.when(~other).then("survives"),
         )
         if passes:
             assert verdict(constant, PLANT)

@@ -62,8 +62,9 @@ def write_out(
             shard = frame[first : first + 512].to_arrow()
             store.write_table(name, shard.cast(schema.PREDICTIONS))
     if planted:
+        truth = {group: size * accuracy if group == biased else 0.0 for group in groups}
         plant = {"attribute": attribute, "group": biased, "rate": "negative_fpr",
-                 "direction": "+", "size": size}  # fmt: skip
+                 "truth": {"negative_fpr": truth}}  # fmt: skip
         store.write_text("planted.json", json.dumps(plant))
     return store
 

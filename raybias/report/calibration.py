@@ -1,0 +1,148 @@
+"""Judge the embedded calibration: was the planted gap found, nothing else, and the truth covered?
+
+The verdicts are those of the widest scope that the design allows; narrower ones stand beside
+them, to show what they would have missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from raybias import schema
+from raybias.probes.planted import Plant
+from raybias.report import wording
+from raybias.report.summary_tables import Cell, SummaryTable, same, table
+from raybias.stats.scopes import SCOPES, Scope
+
+_GAP = (*schema.KEYS, "attribute", "rate", "group")
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Whether what was planted was found, and nothing else."""
+
+    detected: bool
+    """Whether the planted gap is significant, with its sign, in every classifier."""
+    flagged: tuple[str, ...]
+    """Other groups with a significant gap, or with one that no interval can be given for."""
+    said: tuple[str, ...]
+    """What was planted and found, in sentences."""
+    comparison: SummaryTable
+    """Each gap beside its truth, with its interval under each scope."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether the planted gap was found and no other."""
+        return self.detected and not self.flagged
+
+
+def calibration(planted: Plant | None, scopes: pl.DataFrame) -> Calibration | None:
+    """Compare what was planted with what was found; None where nothing was planted.
+
+    Parameters
+    ----------
+    scopes: schema.SCOPES.
+    """
+    if planted is None:
+        return None
+    judged = scopes.filter(attribute=planted.attribute).join(
+        truths(planted), on=["rate", "group"], how="left"
+    )
+    judged = judged.with_columns(holds=pl.col("truth").is_between("low", "high"))
+    allowed: list[Scope] = [scope for scope in SCOPES if (judged["scope"] == scope).any()]
+    widest = judged.filter(scope=allowed[-1]) if allowed else judged
+    target = pl.col("group") == planted.group
+    rows = widest.filter(target, rate=planted.rate)
+    right = rows.filter(_flagged(), pl.col("gap").sign() == pl.col("truth").sign())
+    others = widest.filter(~target, _flagged())["group"].unique().sort().to_list()
+    found = bool(rows.height) and right.height == rows.height
+    return Calibration(
+        detected=found,
+        flagged=tuple(others),
+        said=(
+            _planted(planted),
+            _found(rows, right.height),
+            f"Flagged without cause: {wording.listed(others)}." if others
+            else "No other group was flagged.",
+            *_narrower(judged.filter(~target), allowed[:-1]),
+            _covered(judged, allowed),
+        ),
+        comparison=_comparison(judged, allowed),
+    )  # fmt: skip
+
+
+def truths(planted: Plant) -> pl.DataFrame:
+    """List the true gaps: rate, group, truth."""
+    rows = [(r, g, gap) for r, of_groups in planted.truth.items() for g, gap in of_groups.items()]
+    types = {"rate": pl.String, "group": pl.String, "truth": pl.Float64}
+    return pl.DataFrame(rows, types, orient="row")
+
+
+def _flagged() -> pl.Expr:
+    """Select what is significant; a gap that never varies has no verdict, but is one if not 0."""
+    return pl.col("survives").fill_null(pl.col("gap") != 0)
+
+
+def _planted(planted: Plant) -> str:
+    often = "more" if planted.size > 0 else "less"
+    return (
+        f"Planted: {planted.group} ({planted.attribute}) is {wording.rate_title(planted.rate)} "
+        f"{often} often than the other groups, by {wording.signed(planted.size)} over all words "
+        "for it and all sentences; the others are treated alike."
+    )
+
+
+def _found(rows: pl.DataFrame, right: int) -> str:
+    share = "" if rows.height < 2 else f" in {right} of {rows.height} classifiers"
+    verdict = "was found" if rows.height and right == rows.height else "was NOT found"
+    measured = [
+        f"{wording.signed(row['gap'])} {wording.span(row['low'], row['high'])}"
+        for row in rows.iter_rows(named=True)
+    ]
+    return f"The planted gap {verdict}{share}: measured {wording.listed(measured) or 'nothing'}."
+
+
+def _narrower(others: pl.DataFrame, scopes: list[Scope]) -> list[str]:
+    """Say how often narrower scopes would have flagged a group without cause."""
+    gaps = others.select(_GAP).n_unique()
+    counts = [(scope, others.filter(_flagged(), scope=scope).height) for scope in scopes]
+    said = [f"{n} of their {gaps} gaps under {scope}" for scope, n in counts if n]
+    return [f"Narrower intervals would have flagged {' and '.join(said)}."] if said else []
+
+
+def _covered(judged: pl.DataFrame, scopes: list[Scope]) -> str:
+    shares = []
+    for scope in reversed(scopes):
+        holds = judged.filter(scope=scope)["holds"]
+        shares.append(f"{holds.sum()} of {holds.count()} gaps under {scope}")
+    return f"The truth lies inside the interval of {', '.join(shares) or 'no gap'}."
+
+
+def _comparison(judged: pl.DataFrame, scopes: list[Scope]) -> SummaryTable:
+    wide = judged.group_by(_GAP, maintain_order=True).agg(
+        pl.col("gap", "truth").first(),
+        *(pl.struct("low", "high", "holds").filter(scope=scope).first().alias(scope)
+          for scope in scopes),
+    )  # fmt: skip
+    columns: dict[str, Cell] = {
+        **same(*wording.naming_keys(wide), "rate", "group"),
+        "truth": lambda row: wording.signed(row["truth"]),
+        "found": lambda row: wording.signed(row["gap"]),
+        **{f"interval: {scope}": _interval(scope) for scope in scopes},
+    }
+    return table("Each gap and its truth; ✓ where the interval holds it", wide, columns)
+
+
+def _interval(scope: str) -> Cell:
+    def text(row: Mapping[str, Any]) -> str:
+        found = row[scope]
+        if found is None or found["low"] is None:
+            return ""
+        held = {True: " ✓", False: " ✗", None: ""}[found["holds"]]
+        return wording.span(found["low"], found["high"]) + held
+
+    return text
