@@ -90,6 +90,14 @@ def test_the_published_regard_gaps_under_every_scope(shared: Path) -> None:
     assert both.height == 132
     for column in ("gap", "low", "high", "p_value", "q_value"):
         np.testing.assert_allclose(both[column], both[f"{column}_right"], atol=1e-9)
+    analysis = stats.gap_analysis(found.counts, found.rules)
+    over_templates = [
+        Balanced(table.values_GRT.mean(axis=1), ("template",)).estimate().interval(0.95)
+        for table in analysis.tables
+    ]
+    assert sum(int(((low > 0) | (high < 0)).sum()) for low, high in over_templates) == 54
+    papers = gaps_of_files(files, profile="paper").tables["gaps"]
+    assert papers["significant"].sum() == 73
     variances = found.tables["components"].group_by("facets").agg(pl.col("variance").mean())
     known = dict(variances.iter_rows())
     assert known["run"] == pytest.approx(0.0007, abs=1e-4)
