@@ -98,6 +98,9 @@ class Comparison:
                 {
                     **shown,
                     "answers of a run": lambda row: f"{row['answers']:,}",
+                    "accuracy": lambda row: " → ".join(
+                        wording.percent(row[f"{arm}_accuracy"]) for arm in ("base", "candidate")
+                    ),
                     "between the arms": lambda row: wording.percent(row["between"]),
                     "between two runs of one": lambda row: wording.percent(row["within"]),
                     f"excess and its {percent} interval": lambda row: " ".join(

@@ -38,9 +38,9 @@ def change_figures(found: Comparison) -> list[parts.Drawn]:
     """Draw the change of every gap with its band, a figure per attribute and a panel per rate."""
     figures = []
     for names, part in found.changes.group_by(_FIGURE, maintain_order=True):
-        keys = [key for key in _FIGURE if found.changes[key].n_unique() > 1]
         named = dict(zip(_FIGURE, map(str, names), strict=True))
-        title = ": ".join(["Changes of gaps", *(named[key] for key in keys)])
+        others = [named[key] for key in _FIGURE[:-1] if found.changes[key].n_unique() > 1]
+        title = ": ".join([named["attribute"], "changes of gaps", *others])
         svg = _figure(part, title, found)
         figures.append(parts.Drawn(parts.slug("compare", *named.values()), title, svg))
     return figures

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import polars as pl
 
 from raybias import schema
+from raybias.stats.cells import RUN_KEYS
 from raybias.stats.compare_arms import Matched
 from raybias.stats.compare_flips import answer_flips, event_flips
 from raybias.stats.compare_gaps import changes, families
 from raybias.stats.judging import GapRules
+from raybias.stats.likelihood_readout import answers, unreadable
 from raybias.stats.reference_groups import membership
 
 _TEXTS: Final = ("probe", "attribute", "group", "rate")
@@ -33,6 +35,7 @@ ANSWERS: Final = pl.Schema(
     {
         **dict.fromkeys(("probe", "attribute"), pl.String()),
         "answers": pl.Int64(),
+        **dict.fromkeys(("base_accuracy", "candidate_accuracy"), pl.Float64()),
         **dict.fromkeys(("between", "within", "excess", "low", "high", "p_even"), pl.Float64()),
         "masked": pl.Boolean(),
         **dict.fromkeys(_OTHERS, pl.String()),
@@ -53,19 +56,20 @@ def compare_arms(
 
     Returns
     -------
-    `CHANGES` and `ANSWERS`. Answers are `masked` where more of them change than between two runs
-    of one arm, while every gap is equivalent.
+    `CHANGES` and `ANSWERS`. There is no verdict where most answers of an arm name no label.
+    Answers are `masked` where more of them change than between two runs of one arm, while every
+    gap is equivalent.
     """
     options = rules.statistics
     found = [
         family for each in arms for family in families(each, _inside(each, rules), options.metrics)
     ]
-    judged = changes(
-        found,
-        scope=options.scope,
-        level=options.level,
-        margin=margin,
-    )
+    judged = changes(found, scope=options.scope, level=options.level, margin=margin)
+    withheld = dict(pair for each in arms for pair in _unreadable(each))
+    for row in judged:
+        reason = withheld.get(tuple(row[key] for key in schema.KEYS))
+        if reason is not None:
+            row |= {"verdict": "cannot tell", "needs": reason}
     flips = pl.concat(event_flips(each, options.metrics) for each in arms)
     by = [*schema.KEYS, "attribute", "group", "rate"]
     gaps = (
@@ -88,6 +92,15 @@ def _answers(rows: Sequence[Mapping[str, object]], gaps: pl.DataFrame) -> pl.Dat
         .select(pl.col(name).cast(dtype) for name, dtype in ANSWERS.items())
         .with_columns(pl.col(pl.Float64).fill_nan(None))
     )
+
+
+def _unreadable(arms: Matched) -> Iterator[tuple[tuple[object, ...], str]]:
+    """Yield the keys, with the reason, where most answers of an arm cannot be read."""
+    unparsed = pl.col("parsed").not_().sum()
+    for name, arm in (("base", arms.base), ("candidate", arms.candidate)):
+        runs = arm.group_by(RUN_KEYS).agg(predictions=pl.len(), unparsed=unparsed)
+        for *_, reason in unreadable(answers(runs)).iter_rows():
+            yield arms.keys, f"{name}: {reason}"
 
 
 def _inside(arms: Matched, rules: GapRules) -> pl.DataFrame:

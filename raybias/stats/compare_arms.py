@@ -22,7 +22,7 @@ from raybias.stats.reference_groups import StatisticsWarning
 from raybias.stats.run_checks import checked_runs, fingerprints
 
 _FACTS: Final = ("item_id", "label", "attribute", "group", "template_id", "term")
-_COLUMNS: Final = (*RUN_KEYS, *_FACTS, "pred")
+_COLUMNS: Final = (*RUN_KEYS, *_FACTS, "pred", "parsed")
 _CLASSIFIER: Final = schema.KEYS[:3]
 #: Run ids of studies end with the seed.
 _SEED: Final = r"\.s(\d+)$"

@@ -73,21 +73,24 @@ def answer_flips(arms: Matched, *, level: float) -> Iterator[Mapping[str, object
 
     Returns
     -------
-    Rows of the keys and attribute; `answers` of a run; `between`, the share of answers that
-    differ between the arms, at equal seeds where they have them; `within`, between two runs of
-    one arm (null where each has one run); `excess` of the first over the second, with `low` and
-    `high` over templates; and `p_even`, whether changed answers are spread over groups as chance
-    would: by permutation of the groups within templates.
+    Rows of the keys and attribute; `answers` of a run; each arm's accuracy on them; `between`, the
+    share of answers that differ between the arms, at equal seeds where they have them; `within`,
+    between two runs of one arm (null where each has one run); `excess` of the first over the
+    second, with `low` and `high` over templates; and `p_even`, whether changed answers are spread
+    over groups as chance would: by permutation of the groups within templates.
     """
     for attribute, base in arms.base.group_by("attribute", maintain_order=True):
         candidate = arms.candidate.filter(attribute=attribute[0])
         items = base.filter(run_id=base["run_id"][0])
         labels = [_labels(part, items.height) for part in (base, candidate)]
+        gold_I = items["label"].to_numpy()
+        right = [float((own == gold_I).mean()) for own in labels]
         between_I = _between(*labels, paired=arms.paired)
         within = [_between(own, own, paired=False) * _apart(own) for own in labels if len(own) > 1]
         row: dict[str, object] = {
             **dict(zip(schema.KEYS, arms.keys, strict=True)),
             "attribute": attribute[0], "answers": items.height, "between": float(between_I.mean()),
+            "base_accuracy": right[0], "candidate_accuracy": right[1],
             "within": None, "excess": None, "low": None, "high": None,
         }  # fmt: skip
         if within:

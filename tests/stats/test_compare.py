@@ -55,6 +55,7 @@ def arm(
         item_id=pl.concat_str(pl.col("template_id", "term"), separator="-"),
         label=pl.col("label").cast(pl.Int8), attribute=pl.lit("x"),
         **{name: pl.col(name).cast(pl.String) for name in texts}, pred=pl.col("pred").cast(pl.Int8),
+        parsed=pl.lit(True),
     )  # fmt: skip
 
 
@@ -144,6 +145,17 @@ def test_flips_that_no_gap_shows_are_told() -> None:
     swapped_runs = swapped.sort("item_id").partition_by("run_id")
     floor += [(a["pred"] != b["pred"]).mean() for a, b in itertools.combinations(swapped_runs, 2)]
     assert row["within"] == pytest.approx(np.mean(floor))
+
+
+def test_a_candidate_that_answers_nothing_readable_does_not_pass() -> None:
+    base = arm((1, 2), templates=12)
+    mute = base.with_columns(pred=pl.lit(None, pl.Int8), parsed=pl.lit(False))
+    changes, answers = tables(base, mute)
+    assert {*changes.select("verdict", "needs").rows()} == {
+        ("cannot tell", "candidate: 100.0% of its answers name no label word")
+    }
+    right = (base["pred"] == base["label"]).mean()
+    assert answers.select("base_accuracy", "candidate_accuracy").row(0) == pytest.approx((right, 0))
 
 
 def test_flips_of_single_runs_are_tested_as_mcnemar_does() -> None:
