@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import gc
 import shutil
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -262,12 +261,3 @@ def test_a_set_without_an_address_says_where_it_is(
     assert "competitions.codalab.org" in capsys.readouterr().err
     assert call(monkeypatch, "data", "list") == 0
     assert "Apache-2.0" in capsys.readouterr().out
-
-
-def test_probes_start_without_torch_or_ray() -> None:
-    code = (
-        "import sys, raybias.cli, raybias.probes.sources\n"
-        "heavy = {'torch', 'ray', 'transformers', 'datasets', 'pooch'} & set(sys.modules)\n"
-        "sys.exit(', '.join(heavy) or 0)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)

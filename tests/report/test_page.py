@@ -17,6 +17,7 @@ from raybias.report import findings, write_report
 from raybias.storage import Store
 from support.pages import files_of, page_of
 from support.report_outs import GROUPS, make_study, write_out
+from support.stats_data import predictions
 
 
 @pytest.fixture(scope="module")
@@ -192,9 +193,11 @@ def test_a_study_file_alone_is_enough(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_reports_need_neither_torch_nor_ray(tmp_path: Path) -> None:
+def test_reports_and_gaps_need_neither_torch_nor_ray(tmp_path: Path) -> None:
     study = make_study()
     write_out(tmp_path, study)
+    predictions().write_parquet(tmp_path / "p.parquet")
+    gaps = ["gaps", str(tmp_path / "p.parquet"), "--out", str(tmp_path / "gaps")]
     code = (
         "import sys\n"
         # SciPy looks torch up in sys.modules, so a None there would not do.
@@ -204,10 +207,15 @@ def test_reports_need_neither_torch_nor_ray(tmp_path: Path) -> None:
         "            raise ModuleNotFoundError(name)\n"
         "sys.meta_path.insert(0, Absent())\n"
         "from raybias.cli import main\n"
-        f"main(['report', {str(tmp_path)!r}])\n"
+        f"for words in (['report', {str(tmp_path)!r}], {gaps!r}):\n"
+        "    try:\n"
+        "        main(words)\n"
+        "    except SystemExit as done:\n"
+        "        assert not done.code\n"
     )
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
+    assert (tmp_path / "gaps" / "gaps.csv").exists()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -160,24 +159,6 @@ def test_warnings_and_outside_groups_are_shown(
     captured = capsys.readouterr()
     assert captured.err.count("hold no label") == 1
     assert "colour: mean over a, b; compared with it but not in it: c" in captured.out
-
-
-@pytest.mark.long
-def test_needs_neither_torch_nor_ray(tmp_path: Path) -> None:
-    good = tmp_path / "p.parquet"
-    predictions().write_parquet(good)
-    code = (
-        "import atexit, sys\n"
-        "heavy = {'torch', 'ray', 'transformers'}\n"
-        "atexit.register(lambda: print(*heavy & set(sys.modules), end='', file=sys.stderr))\n"
-        "from raybias.cli import main; main()"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, "gaps", str(good), "--out", str(tmp_path / "out")],
-        check=False, capture_output=True, text=True,
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
-    assert (tmp_path / "out" / "gaps.csv").exists()
 
 
 @pytest.mark.filterwarnings("ignore:.*are the same in every run")
