@@ -356,6 +356,7 @@ MARKEDNESS: Final = pa.schema(
         ("probe", pa.string()),
         ("style", pa.string()),
         ("no_verdict", pa.string()),
+        ("scope", pa.string()),
     ]
 )
 

@@ -6,12 +6,14 @@ templates alike. Counts in, counts out: it never sees a prediction.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
+import numpy as np
 import polars as pl
 
 from raybias import schema
+from raybias.stats.arrays import CountArrays, count_arrays
 from raybias.stats.cells import RUN_KEYS, without_extras
 from raybias.stats.intervals import (
     Adjust,
@@ -21,8 +23,8 @@ from raybias.stats.intervals import (
     verdicts,
     without_verdict,
 )
-from raybias.stats.markedness import named_runs, template_rates
 from raybias.stats.metric import DEFAULT, counted, shares
+from raybias.stats.scopes import members_of
 
 _TERM_COUNTS: Final = pl.Schema(
     {
@@ -33,7 +35,9 @@ _TERM_COUNTS: Final = pl.Schema(
 )
 _PLACE: Final = (*RUN_KEYS, "attribute", "rate")
 _TERM: Final = (*schema.KEYS, "attribute", "rate", "group", "term")
-_TEMPLATE: Final = (*schema.KEYS, "attribute", "rate", "group", "template_id")
+_TABLE: Final = (*schema.KEYS, "attribute", "rate")
+_TEMPLATE: Final = (*_TABLE, "group", "template_id")
+_VALUES: Final = ("gap", "sd", "n_runs", "mean_rate", "n_items")
 
 
 def by_term(
@@ -59,8 +63,8 @@ def by_term(
     Returns
     -------
     The keys, attribute, rate, group, term, gap, sd, n_runs, mean_rate, n_items (FP + TN
-    sentences of a run; the fewest), low, high, p_value, no_verdict, q_value, significant,
-    survives.
+    sentences of a run; the fewest), scope (runs), low, high, p_value, no_verdict, q_value,
+    significant, survives.
     """
     terms = without_extras(terms).filter(pl.col("term") != "").cast({pl.Categorical: pl.String})
     keys = ["probe", "attribute", "group"]
@@ -78,8 +82,9 @@ def by_term(
         .with_columns(value=value, gap=unrounded(value - pl.col("mean")))
     )
     more = (pl.col("value").mean().alias("mean_rate"), pl.col("n_items").min())
+    # Counts of terms do not know their templates, nor those of words their runs.
     table = over_runs(per_run, _TERM, *more, value="gap").with_columns(
-        pl.col("n_runs").cast(pl.Int64)
+        pl.col("n_runs").cast(pl.Int64), scope=pl.lit("runs")
     )
     rule = "normal" if interval == "normal" else "t"
     judged = parametric(table, value="gap", interval=rule, level=level)
@@ -100,44 +105,53 @@ def by_template(
     The keys, attribute, rate, group, template_id, gap, sd, n_runs, mean_rate and n_items
     (FP + TN sentences of a run; the fewest).
     """
-    cells = without_extras(cells).cast({pl.String: pl.Categorical})
-    run, names = named_runs(cells)
-    cells = cells.with_columns(run=run)
-    classifier = names.select(pl.struct(schema.KEYS).rle_id()).to_series()
+    known = without_extras(cells).filter(pl.col("template_id").is_not_null())
+    types = pl.Schema(
+        {
+            **dict.fromkeys(_TEMPLATE, pl.String()),
+            **dict.fromkeys(_VALUES, pl.Float64()),
+            **dict.fromkeys(("n_runs", "n_items"), pl.Int64()),
+        }
+    )
     parts = [
-        _template_gaps(template_rates(cells, members, share), classifier).with_columns(
-            rate=pl.lit(rate)
-        )
-        for rate, share in shares(metrics).items()
+        _template_gaps(counts, k, members_of(counts, members))
+        for counts in count_arrays(known, metrics)
+        for k in range(len(counts.rates))
     ]
-    first = names.select(schema.KEYS).with_columns(classifier=classifier).unique("classifier")
+    found = pl.concat([pl.DataFrame(schema=types), *(part.cast(types) for part in parts)])
+    return found.sort(_TEMPLATE)
+
+
+def _template_gaps(counts: CountArrays, k: int, member: Mapping[str, bool]) -> pl.DataFrame:
+    """Average the gaps on each template over runs; a row for each group that has it."""
+    items_GRT = counts.items_KGRT[k]
+    there_GRT = items_GRT > 0
+    rates_GRT = counts.hits_KGRT[k] / np.where(there_GRT, items_GRT, np.nan)
+    inside_G11 = np.array([member.get(group, False) for group in counts.groups])[:, None, None]
+    counted_RT = (inside_G11 & there_GRT).sum(axis=0)
+    total_RT = np.where(inside_G11 & there_GRT, rates_GRT, 0).sum(axis=0)
+    means_RT = total_RT / np.where(counted_RT > 0, counted_RT, np.nan)
+    group, run, template = np.nonzero(there_GRT & (counted_RT > 0))
+    long = pl.DataFrame(
+        {
+            "group": pl.Series(counts.groups)[group],
+            "template_id": pl.Series(counts.templates)[template],
+            "value": rates_GRT[group, run, template],
+            "gap": rates_GRT[group, run, template] - means_RT[run, template],
+            "n_items": items_GRT[group, run, template],
+        }
+    ).with_columns(gap=unrounded(pl.col("gap")))
+    over = long.group_by("group", "template_id", maintain_order=True).agg(
+        pl.col("gap").mean(),
+        sd=pl.col("gap").std(ddof=1),
+        n_runs=pl.len(),
+        mean_rate=pl.col("value").mean(),
+        n_items=pl.col("n_items").min(),
+    )
+    names = dict(zip(_TABLE, (*counts.keys, counts.rates[k]), strict=True))
     columns = (*_TEMPLATE, "gap", "sd", "n_runs", "mean_rate", "n_items")
-    order = ["classifier", "attribute", "rate", "group", "template_id"]
-    table = pl.concat(parts).cast({pl.Categorical: pl.String}).sort(order)
-    return table.join(first, on="classifier", maintain_order="left").select(columns)
-
-
-def _template_gaps(rates: pl.DataFrame, classifier: pl.Series) -> pl.DataFrame:
-    """Average the gaps of one rate over runs, by classifier number, attribute, group, template."""
-    place = ["run", "attribute", "template_id"]
-    mean = rates.filter("in_mean").group_by(place).agg(mean=pl.col("value").mean())
-    by = ["classifier", "attribute", "group", "template_id"]
-    return (
-        rates.join(mean, on=place)
-        .with_columns(
-            gap=unrounded(pl.col("value") - pl.col("mean")),
-            classifier=classifier[rates["run"]],
-        )
-        # Sorted runs make the float sums the same for any order of the rows.
-        .sort("run")
-        .group_by(by)
-        .agg(
-            pl.col("gap").mean(),
-            sd=pl.col("gap").std(ddof=1),
-            n_runs=pl.len().cast(pl.Int64),
-            mean_rate=pl.col("value").mean(),
-            n_items=pl.col("n_items").min(),
-        )
+    return over.with_columns(**{name: pl.lit(value) for name, value in names.items()}).select(
+        columns
     )
 
 

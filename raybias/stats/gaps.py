@@ -46,6 +46,7 @@ from raybias.stats.scopes import (
     estimate_columns,
     gap_tables,
     scope_rows,
+    under_scope,
     variance_rows,
     word_variances,
 )
@@ -157,8 +158,10 @@ class GapAnalysis:
         rules = self.rules
         kind = "normal" if rules.interval == "normal" else "t"
         least = "runs" if rules.scope == "widest" else rules.scope
+        wide = self._under_runs.clear() if rules.scope == "runs" else self._under_wide
+        found = under_scope(self._under_runs, wide, rules.scope, GAP_KEYS)
         judged = self._over_runs.join(
-            self._chosen().drop("gap"), on=GAP_KEYS, how="left", nulls_equal=True
+            found.drop("gap"), on=GAP_KEYS, how="left", nulls_equal=True
         ).with_columns(pl.col("scope").fill_null(least), interval=pl.lit(kind))
         if rules.interval == "bootstrap":
             judged = self._bootstrapped(judged)
@@ -298,17 +301,6 @@ class GapAnalysis:
             normal=rules.interval == "normal",
         )
         return rows.filter(pl.col("scope") != "runs", pl.col("low").is_not_null())
-
-    def _chosen(self) -> pl.DataFrame:
-        """Select the gaps under the rules' scope, without a row where it cannot be had."""
-        wanted = self.rules.scope
-        if wanted == "runs":
-            return self._under_runs
-        if wanted == "widest":
-            found = pl.concat([self._under_runs, self._under_wide])
-            by_width = pl.col("scope").cast(pl.Enum(SCOPES))
-            return found.sort(by_width).unique(GAP_KEYS, keep="last", maintain_order=True)
-        return self._under_wide.filter(scope=wanted)
 
     def _bootstrapped(self, judged: pl.DataFrame) -> pl.DataFrame:
         """Put drawn intervals in the place of the others, where the metric has counts to draw."""

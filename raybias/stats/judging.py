@@ -116,7 +116,9 @@ def judged_tables(counts: Counts, rules: GapRules) -> dict[str, pl.DataFrame]:
         "extremes": extreme,
         "composition": composition(cells),
         "answers": counts.answers,
-        "markedness": markedness(cells, found.inside, metrics=options.metrics, **how),
+        "markedness": markedness(
+            cells, found.inside, scope=options.scope, metrics=options.metrics, **how
+        ),
         "by_term": by_term(counts.terms, of_groups, found.inside, **how),
     }
 

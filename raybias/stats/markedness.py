@@ -4,31 +4,28 @@ Source: raybias's own; Kohankhaki2024 conjectures it. Templates that also come w
 term (group `unmarked`) and with a neutral word in its place (group `placeholder`) are
 compared within each run. Every template has the same weight, so that groups with
 many terms, and forms with one, are comparable.
+
+Shapes: G groups, R runs, T templates.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+import numpy as np
 import polars as pl
 
 from raybias import schema
-from raybias.registry import Share
+from raybias.config import Scope
 from raybias.schema import PLACEHOLDER, UNMARKED
-from raybias.stats.cells import RUN_KEYS
-from raybias.stats.intervals import (
-    Adjust,
-    over_runs,
-    parametric,
-    unrounded,
-    verdicts,
-    without_verdict,
-)
-from raybias.stats.metric import DEFAULT, counted, shares
+from raybias.stats.arrays import CountArrays, Doubles, count_arrays
+from raybias.stats.intervals import ROUNDING, Adjust, parametric, verdicts, without_verdict
+from raybias.stats.metric import DEFAULT
+from raybias.stats.scopes import GapTable, members_of, scope_rows, under_scope
 
-_EFFECT: Final = (*schema.KEYS, "attribute", "group", "rate", "effect")
-_PLACE: Final = ("run", "attribute")
+_TABLE: Final = (*schema.KEYS, "attribute")
+_EFFECT: Final = (*_TABLE, "group", "rate", "effect")
 
 
 def members(gaps: pl.DataFrame) -> pl.DataFrame:
@@ -36,49 +33,11 @@ def members(gaps: pl.DataFrame) -> pl.DataFrame:
     return gaps.select("probe", "attribute", "group", "in_mean").unique(maintain_order=True)
 
 
-def named_runs(cells: pl.DataFrame) -> tuple[pl.Series, pl.DataFrame]:
-    """Give the runs numbers in the order of their names: grouping by six texts is slow.
-
-    Returns
-    -------
-    The number of each row's run, and the names: the run keys and `run`.
-    """
-    names = cells.select(RUN_KEYS).unique()
-    texts = pl.col(RUN_KEYS).cast(pl.String)
-    names = names.sort(texts, nulls_last=True).with_row_index("run")
-    numbers = cells.select(RUN_KEYS).join(
-        names, on=RUN_KEYS, how="left", nulls_equal=True, maintain_order="left"
-    )["run"]
-    return numbers.cast(pl.Int64), names.cast({pl.Categorical: pl.String, pl.UInt32: pl.Int64})
-
-
-def template_rates(cells: pl.DataFrame, members: pl.DataFrame, share: Share) -> pl.DataFrame:
-    """Compute a metric of each group on each template in each run.
-
-    Parameters
-    ----------
-    cells: schema.CELLS with categorical texts and a column `run`.
-    members: of `members`.
-    share: the metric; templates without a sentence that counts are not there.
-
-    Returns
-    -------
-    probe, run, attribute, group, template_id, n_items (FP + TN sentences), value and in_mean;
-    in_mean is null for the extra groups.
-    """
-    by = ["probe", "run", "attribute", "group", "template_id"]
-    known = cells.filter(pl.col("template_id").is_not_null() & share.among)
-    rates = known.group_by(by).agg(*counted(share))
-    rates = rates.with_columns(value=pl.col("hits") / pl.col("n_items")).drop("hits")
-    keys = ["probe", "attribute", "group"]
-    inside = members.cast(dict.fromkeys(keys, pl.Categorical))
-    return rates.join(inside, on=keys, how="left", nulls_equal=True)
-
-
 def markedness(
     cells: pl.DataFrame,
     members: pl.DataFrame,
     *,
+    scope: Scope = "widest",
     interval: str = "t",
     level: float = 0.95,
     adjust: Adjust = "benjamini_hochberg",
@@ -87,7 +46,7 @@ def markedness(
 ) -> pl.DataFrame:
     """Separate the effect of being marked at all from that of the group that is named.
 
-    On the templates that have an unmarked form, in each run and then over runs:
+    On the templates that have every form in every run:
     marking_effect is a group's rate minus the unmarked rate, neutral_effect the placeholder's
     rate minus the unmarked one (group `placeholder`), beyond_neutral a group's rate minus the
     placeholder's, so that marking_effect = neutral_effect + beyond_neutral; and gap, as ever.
@@ -97,8 +56,9 @@ def markedness(
     ----------
     cells: schema.CELLS.
     members: of `members`.
-    interval: normal or t, over runs; anything else is taken as t.
-    excluded: such as `stats.excluded`: rates of classifiers that have no verdict.
+    scope: what intervals cover. Words are not drawn here: wording and widest are sentences.
+    interval: normal or t; anything else is taken as t.
+    excluded: such as `GapAnalysis.excluded`: rates of classifiers that have no verdict.
     metrics: names; those of predictions are passed over.
 
     Returns
@@ -106,21 +66,36 @@ def markedness(
     schema.MARKEDNESS; no rows where no probe has unmarked items.
     """
     types = pl.Schema(schema.MARKEDNESS)
-    cells = cells.cast({pl.String: pl.Categorical})
-    pairs = cells.filter(pl.col("group") == UNMARKED).select("probe", "attribute").unique()
-    if pairs.is_empty() or not shares(metrics):
-        return pl.DataFrame(schema=types)
-    concerned = cells.join(pairs, on=["probe", "attribute"], how="semi", nulls_equal=True)
-    table = over_runs(
-        _per_run(concerned, members, metrics),
-        _EFFECT,
-        pl.col("n_templates").min(),
-        pl.col("in_mean").first(),
-        value="estimate",
+    unmarked = cells.filter(pl.col("group") == UNMARKED)
+    pairs = unmarked.select("probe", "attribute").unique()
+    concerned = cells.filter(pl.col("template_id").is_not_null()).join(
+        pairs, on=["probe", "attribute"], how="semi", nulls_equal=True
     )
+    effects = [
+        (name, table)
+        for counts in count_arrays(concerned, metrics)
+        for k in range(len(counts.rates))
+        for name, table in _effects(counts, k, members_of(counts, members))
+    ]
+    if not effects:
+        return pl.DataFrame(schema=types)
     rule = "normal" if interval == "normal" else "t"
-    judged = parametric(table, value="estimate", interval=rule, level=level)
-    explained = without_verdict(judged, value="estimate", excluded=excluded)
+    under_runs = parametric(_over_runs(effects), value="estimate", interval=rule, level=level)
+    wide = [
+        scope_rows([table], {}, level=level, normal=rule == "normal").with_columns(
+            effect=pl.lit(name)
+        )
+        for name, table in effects
+    ]
+    ends = [*_EFFECT, "scope", "low", "high", "p_value"]
+    intervals = under_scope(
+        under_runs.select(ends), pl.concat(wide).filter(scope="sentences").select(ends),
+        "sentences" if scope == "wording" else scope, _EFFECT,
+    )  # fmt: skip
+    table = under_runs.drop(ends[len(_EFFECT) :]).join(
+        intervals, on=_EFFECT, how="left", nulls_equal=True
+    )
+    explained = without_verdict(table, value="estimate", excluded=excluded)
     return (
         verdicts(explained, level=level, adjust=adjust)
         .sort("model", "attribute", "rate", "effect", "group", *schema.KEYS[1:])
@@ -128,66 +103,61 @@ def markedness(
     )
 
 
-def _per_run(cells: pl.DataFrame, members: pl.DataFrame, metrics: Sequence[str]) -> pl.DataFrame:
-    run, names = named_runs(cells)
-    cells = cells.with_columns(run=run)
-    effects = [
-        _effects(_comparable(template_rates(cells, members, share))).with_columns(rate=pl.lit(rate))
-        for rate, share in shares(metrics).items()
-    ]
-    return pl.concat(effects).join(names, on="run").cast({pl.Categorical: pl.String})
-
-
-def _comparable(rates: pl.DataFrame) -> pl.DataFrame:
-    """Average each form's rate over the templates that all forms have, per run."""
-    rates = rates.with_columns(pl.col("in_mean").fill_null(False))
-    extra = pl.col("group").is_in(schema.EXTRA_GROUPS)
-    needed = rates.filter(extra | pl.col("in_mean"))
-    forms = needed.group_by(_PLACE).agg(forms=pl.col("group").n_unique())
-    # A template has one row per form.
-    found = needed.group_by(*_PLACE, "template_id").agg(found=pl.len())
-    whole = (
-        found.join(forms, on=_PLACE)
-        .filter(pl.col("found") == pl.col("forms"))
-        .select(*_PLACE, "template_id", n_templates=pl.len().over(_PLACE).cast(pl.Int64))
-    )
-    return (
-        rates.join(whole, on=[*_PLACE, "template_id"])
-        # Sorted templates make the float sums the same for any order of the rows.
-        .sort(*_PLACE, "group", "template_id")
-        .group_by(*_PLACE, "group", maintain_order=True)
-        .agg(
-            pl.col("value").mean(),
-            pl.col("n_templates").first(),
-            pl.col("in_mean").first(),
-            found=pl.len(),
-        )
-        .filter(pl.col("found") == pl.col("n_templates"))
-        .drop("found")
-    )
-
-
-def _effects(values: pl.DataFrame) -> pl.DataFrame:
-    """Compute the four differences in each run, a row each, without undefined ones."""
-    base = {
-        name: pl.col("value").filter(pl.col("group") == name).first().over(_PLACE)
-        for name in schema.EXTRA_GROUPS
+def _effects(
+    counts: CountArrays, k: int, member: Mapping[str, bool]
+) -> Iterator[tuple[str, GapTable]]:
+    """Compare the forms by one metric on the templates that all of them have in every run."""
+    there_GRT = counts.items_KGRT[k] > 0
+    runs_R, there_G = there_GRT.any(axis=(0, 2)), there_GRT.any(axis=(1, 2))
+    forms = [group for group, there in zip(counts.groups, there_G, strict=True) if there]
+    inside = [group for group in forms if member.get(group, False)]
+    needed_G = np.isin(counts.groups, [*inside, *schema.EXTRA_GROUPS]) & there_G
+    whole_T = there_GRT[needed_G][:, runs_R].all(axis=(0, 1))
+    if not (runs_R.any() and whole_T.any()):
+        return
+    kept = np.ix_(range(len(counts.groups)), runs_R, whole_T)
+    items_GRT, hits_GRT = counts.items_KGRT[k][kept], counts.hits_KGRT[k][kept]
+    rates: dict[str, Doubles] = {
+        group: hits_GRT[g] / items_GRT[g]
+        for g, group in enumerate(counts.groups)
+        if (items_GRT[g] > 0).all()
     }
-    mean = pl.col("value").filter("in_mean").mean().over(_PLACE)
-    columns = [*_PLACE, "group", "n_templates", "in_mean"]
-    wide = values.with_columns(
-        marking_effect=pl.col("value") - base[UNMARKED],
-        beyond_neutral=pl.col("value") - base[PLACEHOLDER],
-        gap=pl.col("value") - mean,
-    ).filter(pl.col("group") != UNMARKED)
-    neutral = pl.col("group") == PLACEHOLDER
-    long = wide.unpivot(
-        on=["marking_effect", "beyond_neutral", "gap"],
-        index=columns,
-        variable_name="effect",
-        value_name="estimate",
-    ).filter(~neutral | (pl.col("effect") == "marking_effect"))
-    name = pl.when(neutral).then(pl.lit("neutral_effect")).otherwise("effect")
-    return long.with_columns(effect=name, estimate=unrounded(pl.col("estimate"))).drop_nulls(
-        "estimate"
-    )
+    named = [group for group in rates if group not in schema.EXTRA_GROUPS]
+    templates = tuple(np.array(counts.templates)[whole_T].tolist())
+
+    def compared(groups: Sequence[str], base_RT: Doubles) -> GapTable:
+        values_GRT = np.stack([rates[group] - base_RT for group in groups])
+        values_GRT[np.abs(values_GRT) < ROUNDING] = 0.0
+        in_mean_G = np.isin(groups, inside)
+        return GapTable(
+            counts.keys, counts.rates[k], tuple(groups), in_mean_G, values_GRT, templates
+        )
+
+    if UNMARKED in rates and named:
+        yield "marking_effect", compared(named, rates[UNMARKED])
+    if UNMARKED in rates and PLACEHOLDER in rates:
+        yield "neutral_effect", compared([PLACEHOLDER], rates[UNMARKED])
+    if PLACEHOLDER in rates and named:
+        yield "beyond_neutral", compared(named, rates[PLACEHOLDER])
+    if inside:
+        yield "gap", compared(named, np.mean([rates[group] for group in inside], axis=0))
+
+
+def _over_runs(effects: Sequence[tuple[str, GapTable]]) -> pl.DataFrame:
+    """Average effects over templates and runs: `estimate`, `sd` of runs, and what they rest on."""
+    rows: list[Mapping[str, object]] = []
+    for name, table in effects:
+        runs_GR = table.values_GRT.mean(axis=2)
+        _, runs, templates = table.values_GRT.shape
+        sd_G = runs_GR.std(axis=1, ddof=1) if runs > 1 else np.full(len(runs_GR), np.nan)
+        names = {
+            **dict(zip(_TABLE, table.keys, strict=True)), "rate": table.rate, "effect": name,
+            "scope": "runs", "n_runs": runs, "n_templates": templates,
+        }  # fmt: skip
+        columns = zip(table.groups, table.in_mean_G, runs_GR.mean(axis=1), sd_G, strict=True)
+        rows += [
+            {**names, "group": group, "in_mean": bool(member), "estimate": mean, "sd": sd}
+            for group, member, mean, sd in columns
+        ]
+    texts = dict.fromkeys((*_EFFECT, "scope"), pl.String)
+    return pl.DataFrame(rows, schema_overrides=texts).fill_nan(None)

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from raybias import schema
+from raybias import config, schema
 from raybias.registry import Share
 from raybias.stats.arrays import CountArrays, count_arrays, linearised
 from raybias.stats.components import (
@@ -151,13 +151,17 @@ def gap_tables(
     if cells["template_id"].null_count():
         return
     for counts in count_arrays(cells, metrics):
-        probe, attribute = counts.keys[schema.KEYS.index("probe")], counts.keys[-1]
-        known = inside.filter(probe=probe, attribute=attribute)
-        member = dict(known.select("group", "in_mean").iter_rows())
+        member = members_of(counts, inside)
         for k in range(len(counts.rates)):
             table = gap_table(counts, k, member)
             if table is not None:
                 yield table
+
+
+def members_of(counts: CountArrays, inside: pl.DataFrame) -> dict[str, bool]:
+    """Look up which groups of one attribute are in its mean."""
+    known = inside.filter(probe=counts.keys[schema.KEYS.index("probe")], attribute=counts.keys[-1])
+    return dict(known.select("group", "in_mean").iter_rows())
 
 
 def gap_table(counts: CountArrays, k: int, member: Mapping[str, bool]) -> GapTable | None:
@@ -284,6 +288,24 @@ def scope_rows(
                     {**names, "group": group, "scope": scope, "gap": found.mean[g].item(), **values}
                 )
     return pl.DataFrame(rows, schema=ESTIMATES).fill_nan(None)
+
+
+def under_scope(
+    under_runs: pl.DataFrame, wide: pl.DataFrame, scope: config.Scope, by: Sequence[str]
+) -> pl.DataFrame:
+    """Select the estimates under one scope, or for each of `by` the widest that can be had.
+
+    Parameters
+    ----------
+    under_runs, wide: with a column `scope`: `runs`, and the scopes beyond it that are known.
+    """
+    if scope == "runs":
+        return under_runs
+    if scope == "widest":
+        by_width = pl.col("scope").cast(pl.Enum(SCOPES))
+        found = pl.concat([under_runs, wide]).sort(by_width)
+        return found.unique(by, keep="last", maintain_order=True)
+    return wide.filter(scope=scope)
 
 
 def estimate_columns(

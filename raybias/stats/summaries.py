@@ -48,20 +48,16 @@ def spans(gaps: pl.DataFrame) -> pl.DataFrame:
     Returns
     -------
     The keys, attribute, rate, span, and the groups at its ends: lowest, highest (all of those
-    that are equal, with commas).
+    that are equal, with commas; null where all groups are).
     """
     by = [*schema.KEYS, "attribute", "rate"]
     inside = gaps.filter(pl.col("in_mean") & pl.col("gap").is_not_null())
-    return (
-        inside.sort("group")
-        .group_by(by)
-        .agg(
-            span=pl.col("gap").max() - pl.col("gap").min(),
-            lowest=pl.col("group").filter(pl.col("gap") == pl.col("gap").min()).str.join(", "),
-            highest=pl.col("group").filter(pl.col("gap") == pl.col("gap").max()).str.join(", "),
-        )
-        .sort(by)
-    )
+    gap = pl.col("gap")
+    ends = {
+        name: pl.when(gap.min() < gap.max()).then(pl.col("group").filter(gap == end).str.join(", "))
+        for name, end in (("lowest", gap.min()), ("highest", gap.max()))
+    }
+    return inside.sort("group").group_by(by).agg(span=gap.max() - gap.min(), **ends).sort(by)
 
 
 def spans_mean(spans: pl.DataFrame) -> pl.DataFrame:

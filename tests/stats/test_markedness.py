@@ -113,7 +113,10 @@ def test_each_template_has_the_same_weight_and_only_whole_ones_count() -> None:
         expected[group, "beyond_neutral"] = rate[group] - 0.75
         expected[group, "gap"] = rate[group] - 1 / 3
     assert values == pytest.approx(expected)
-    assert found["low"].null_count() == found.height
+    assert found["scope"].unique().to_list() == ["sentences"]
+    seeds = stats.markedness(cells, members, scope="runs")
+    assert seeds["low"].null_count() == seeds.height
+    assert set(seeds["no_verdict"]) == {stats.ONE_RUN}
 
 
 @pytest.mark.filterwarnings("ignore:.*are the same in every run")
@@ -144,6 +147,32 @@ def test_a_planted_marking_effect_is_recovered() -> None:
         cells, stats.members(stats.gaps(cells)), interval="normal", adjust="none"
     ).filter(rate="negative_fpr")
     assert (normal["high"] - normal["low"] < found["high"] - found["low"]).all()
+
+
+def test_sentences_that_differ_by_chance_are_no_effect_of_being_marked() -> None:
+    """Every form of a template has a rate of its own, and no form another one on average."""
+    random = np.random.default_rng(4)
+    forms = ["a", "b", "placeholder", "unmarked"]
+    rates_MFT = random.uniform(0.1, 0.9, (40, len(forms), 1, 30))
+    wrong = random.random((40, len(forms), 5, 30)) < rates_MFT
+    model, form, run, template = np.indices(wrong.shape).reshape(4, -1)
+    cells = pl.DataFrame(
+        {
+            "model": model, "method": "", "dataset": "", "probe": "p", "style": "", "run_id": run,
+            "attribute": "x", "group": np.array(forms)[form], "template_id": template, "label": 1,
+            "pred": np.where(wrong.ravel(), 0, 1), "n": 1,
+        }
+    ).cast(pl.Schema(schema.CELLS))  # fmt: skip
+    metrics = ["negative_fpr"]
+    members = stats.members(stats.gaps(cells, metrics=metrics))
+    false = {
+        scope: stats.markedness(cells, members, scope=scope, adjust="none", metrics=metrics)
+        .select(pl.col("significant").mean())
+        .item()
+        for scope in ("runs", "sentences", "wording")
+    }
+    assert false["runs"] > 0.12
+    assert false["sentences"] == false["wording"] < 0.07
 
 
 def test_nothing_to_measure_without_unmarked_sentences() -> None:

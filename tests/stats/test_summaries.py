@@ -93,7 +93,9 @@ def test_extremes_and_mean_spans() -> None:
     assert {g: row["n_extreme"] for g, row in found.items()} == {"a": 6, "b": 3, "c": 3}
     assert (found["a"]["n_lowest"], found["a"]["n_highest"]) == (5, 1)
     assert (found["b"]["n_pairs"], found["b"]["share"]) == (6, 0.5), "equals share the place"
-    none = stats.extremes(gaps.with_columns(gap=0.0 * pl.col("gap")))
+    same = gaps.with_columns(gap=0.0 * pl.col("gap"))
+    none = stats.extremes(same)
+    assert set(stats.spans(same).select("lowest", "highest").rows()) == {(None, None)}
     assert none.select("n_extreme", "n_pairs").unique().rows() == [(0, 6)]
     assert set(stats.spans(gaps)["highest"]) == {"b, c", "a"}
     means = stats.spans_mean(stats.spans(gaps))
