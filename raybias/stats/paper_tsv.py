@@ -1,8 +1,6 @@
 """Read Kohankhaki2024's table of predictions: tab-separated, text unquoted, plain or gzipped.
 
-The format has no template column. For race the templates are found again by
-taking the published terms out of the sentences; for other attributes, or where
-that does not fit the whole file, template ids and terms stay null.
+The format has no template column: they are found again from the sentences.
 """
 
 from __future__ import annotations
@@ -17,6 +15,7 @@ import polars as pl
 
 from raybias import schema
 from raybias.errors import DataError
+from raybias.stats.recovered_templates import recovered_templates
 
 #: Kohankhaki2024's output columns, without the three accuracies that some of its files add.
 COLUMNS: Final = (
@@ -25,13 +24,6 @@ COLUMNS: Final = (
 
 #: Kohankhaki2024's files are named by the probe they hold; other names say nothing of it.
 _PROBE_NAME: Final = re.compile(r"^(amazon|regard|ns)[-_ ]", re.IGNORECASE)
-
-#: The race terms of the public identity terms (Czarnowska et al., 2021), longest first.
-_RACE_TERMS: Final = (
-    "african american", "american indian", "native american", "native hawaiian",
-    "pacific islander", "alaska native", "hispanic", "latino", "asian", "black", "white",
-)  # fmt: skip
-_RACE_SLOT: Final = rf"(?i)\b(?:an? )?({'|'.join(_RACE_TERMS)})\b"
 
 #: Begins the categories of attributes but `names_gender`.
 PREFIX: Final = "grouped_"
@@ -70,9 +62,7 @@ def read_paper_tsv(data: bytes, *, name: str, where: str) -> pl.DataFrame:
         parsed=pl.lit(True),
         answer=pl.lit(None, pl.String),
     )
-    found = frame.with_columns(template_id=_templates(frame))
-    term = pl.col("text").str.extract(_RACE_SLOT).str.to_lowercase()
-    return found.with_columns(term=pl.when(pl.col("template_id").is_not_null()).then(term)).select(
+    return pl.concat([frame, recovered_templates(frame)], how="horizontal").select(
         pl.col(column).cast(dtype) for column, dtype in pl.Schema(schema.PREDICTIONS).items()
     )
 
@@ -141,23 +131,3 @@ def _refuse(wrong: pl.Series, column: pl.Series, where: str, problem: str) -> No
             where=f"{where}, line {row + 2}",
             cure="mend the line or leave it out",
         )
-
-
-def _templates(frame: pl.DataFrame) -> pl.Series:
-    """Take the race term out of each sentence, where that explains the whole file."""
-    found = frame.select(
-        "model", "dataset", "run_id", "attribute", "group", "label",
-        template=pl.when(
-            (pl.col("attribute") == "race") & pl.col("text").str.contains(_RACE_SLOT)
-        ).then(pl.col("text").str.replace(_RACE_SLOT, "{term}")),
-    )  # fmt: skip
-    race = found.filter(pl.col("attribute") == "race")
-    complete = race.group_by("model", "dataset", "run_id", "template").agg(
-        pl.col("group").n_unique(), pl.col("label").n_unique()
-    )
-    fits = (
-        race["template"].null_count() == 0
-        and complete["label"].eq(1).all()
-        and complete["group"].eq(race["group"].n_unique()).all()
-    )
-    return found["template"] if fits else pl.Series([None] * frame.height, dtype=pl.String)

@@ -148,8 +148,8 @@ def gap_tables(
     metrics: their names; those of predictions have no gaps by template. Nor have cells without
         template ids, or a group of the mean with sentences in some runs only.
     """
-    if cells["template_id"].null_count():
-        return
+    placed = pl.col("template_id").is_not_null().all().over(_TABLE)
+    cells = cells.filter(placed) if cells["template_id"].null_count() else cells
     for counts in count_arrays(cells, metrics):
         member = members_of(counts, inside)
         for k in range(len(counts.rates)):

@@ -35,19 +35,23 @@ def test_tsv_with_quote_marks_short_lines_and_line_ends(tmp_path: Path) -> None:
     row = table.row(0, named=True)
     assert (row["attribute"], row["group"], row["label"], row["pred"]) == ("race", "asian", 0, 2)
     assert (row["model"], row["dataset"], row["run_id"]) == ("opt", "SST5", "r0")
-    assert (row["probe"], row["style"], row["template_id"]) == (
-        "regard", "original", 'The {term} person said "no.',
-    )  # fmt: skip
+    assert (row["probe"], row["style"], row["template_id"]) == ("regard", "original", None)
 
 
 def test_templates_are_found_only_where_they_explain_the_file(tmp_path: Path) -> None:
-    white = LINE.replace("asian", "white")
-    both = stats.read_predictions([tsv(tmp_path, LINE, white)])
-    assert both["template_id"].to_list() == ['The {term} person said "no.'] * 2
-    other_label = stats.read_predictions([tsv(tmp_path, LINE, "1" + white[1:])])
-    assert other_label["template_id"].to_list() == [None, None]
-    no_term = stats.read_predictions([tsv(tmp_path, LINE, white.replace("The white", "This"))])
-    assert no_term["template_id"].to_list() == [None, None]
+    lines = [line.replace("said", verb) for line in (LINE, LINE.replace("asian", "white"))
+             for verb in ("said", "thought")]  # fmt: skip
+    both = stats.read_predictions([tsv(tmp_path, *lines)])
+    assert both["template_id"].to_list() == [
+        'The {term} person said "no.', 'The {term} person thought "no.',
+    ] * 2  # fmt: skip
+    assert both["term"].to_list() == ["asian"] * 2 + ["white"] * 2
+    for last in ("1" + lines[3][1:], lines[3].replace("person", "one, of whom we heard,")):
+        found = stats.read_predictions([tsv(tmp_path, *lines[:3], last)])
+        assert found["template_id"].null_count() == 4
+    # One sentence of one group shows nothing of what its term is.
+    alone = stats.read_predictions([tsv(tmp_path, LINE)])
+    assert alone["template_id"].null_count() == alone["term"].null_count() == 1
 
 
 @pytest.mark.parametrize("name", ["ours.tsv", "ours.tsv.gz"])
