@@ -36,7 +36,9 @@ def changes(one: str, two: str) -> list[tuple[list[str], list[str]]]:
 
 
 def table(*rows: tuple[str, str, str]) -> pl.DataFrame:
-    whole = [(id_, "age", "stereo", "original", more, less, False) for id_, more, less in rows]
+    whole = [
+        (id_, "age", "stereo", "original", more, less, False, None) for id_, more, less in rows
+    ]
     return pl.DataFrame(whole, schema=polars_schema(PAIRS), orient="row")
 
 
