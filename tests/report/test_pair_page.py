@@ -219,6 +219,10 @@ def test_clusters_are_said_beside_the_numbers_that_draw_them(tmp_path: Path) -> 
     assert "The 90 pairs of crows_pairs come in 6 clusters that are alike" in text
     assert "Preference for the more stereotypical sentence, by bias type" in text
     assert "pairs of winobias are drawn one by one" in text
+    # An OUT of before has no such column.
+    store.write_table("pair_scores/a/00000000.parquet", alike.drop("cluster").to_arrow())
+    write_report(store, pair_study(styles={"names": ["original"]}))
+    assert "pairs of crows_pairs are drawn one by one" in text_of(store)
 
 
 def test_a_studys_statistics_judge_its_pairs(tmp_path: Path) -> None:
