@@ -85,7 +85,9 @@ class _Dots:
                 f"{wording.span(row['low'], row['high'])}"
                 for row in part.iter_rows(named=True)
             )
-            return parts.finished(figure, title, keys, described, columns=len(keys))
+            # Four keys are wider than a figure of one panel.
+            columns = 2 if len(names) == 1 and len(keys) > 3 else len(keys)
+            return parts.finished(figure, title, keys, described, columns=columns)
 
 
 def score_figures(scores: pl.DataFrame, *, level: float, adjust: Adjust) -> list[parts.Drawn]:
@@ -127,7 +129,7 @@ def scope_figures(scopes: pl.DataFrame, *, level: float, adjust: Adjust) -> list
     )
     figures = []
     for (score, probe), part in wide.group_by(["score", "probe"], maintain_order=True):
-        title = f"mean over styles on {probe or 'pairs'} ({score}): would others show it too?"
+        title = f"mean over styles on {probe or 'pairs'} ({score})"
         name = parts.slug("style_scopes", *(str(value) for value in (score, probe) if value))
         neutral = float(part["neutral"][0])
         axis = "percent of pairs" if neutral else "points"

@@ -36,8 +36,8 @@ def scores(tables: Mapping[str, pl.DataFrame]) -> list[SummaryTable]:
     """
     shown = []
     average = pl.col("bias_type").is_in(AVERAGES)
-    for test, show in (("sign", _preferences), ("t", _differences)):
-        part = tables["bias_scores"].filter(test=test)
+    for preferred, show in ((True, _preferences), (False, _differences)):
+        part = tables["bias_scores"].filter((pl.col("neutral") > 0) == preferred)
         if part.height:
             shown.append(show(part.filter(average), tables, "over all pairs"))
             originals = part.filter(~average, style=ORIGINAL)

@@ -17,7 +17,7 @@ from raybias.stats.pairs import FEWEST_MODELS, ORIGINAL, PAIR_SCOPES, VERDICTS, 
 
 
 def headline(scores: pl.DataFrame) -> str:
-    """Say how many scores of the originals, over all pairs, differ from no bias.
+    """Say how many scores of the originals, over all pairs, differ from no bias, and which way.
 
     Parameters
     ----------
@@ -26,9 +26,14 @@ def headline(scores: pl.DataFrame) -> str:
     whole = _whole(scores)
     if whole.height == 1:
         return sentence(whole.row(0, named=True), wording.metric_keys(whole))
-    differ = int(whole["survives"].fill_null(False).sum())
-    verb = "differs" if differ == 1 else "differ"
-    return f"{differ or 'None'} of {wording.counted(whole.height, 'score')} {verb} from no bias."
+    found = whole.filter(pl.col("survives").fill_null(False))
+    verb = "differs" if found.height == 1 else "differ"
+    total = wording.counted(whole.height, "score")
+    said = f"{found.height or 'None'} of {total} {verb} from no bias."
+    higher = found.filter(pl.col("value") > pl.col("neutral")).height
+    ends = ((higher, "to the stereotype"), (found.height - higher, "away from the stereotype"))
+    leans = [f"{n} {'leans' if n == 1 else 'lean'} {where}" for n, where in ends if n]
+    return f"{said} {wording.listed(leans)}." if leans else said
 
 
 def findings(scores: pl.DataFrame) -> Iterator[str]:

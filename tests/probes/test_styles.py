@@ -24,7 +24,7 @@ SENTENCES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=30)
 
 
 def pair(more: str, less: str, pair_id: str = "p") -> pl.DataFrame:
-    row = (pair_id, "age", "stereo", "original", more, less, False)
+    row = (pair_id, "age", "stereo", "original", more, less, False, None)
     return pl.DataFrame([row], schema=polars_schema(PAIRS), orient="row")
 
 

@@ -41,7 +41,7 @@ def test_pairs_alone_make_the_page(tmp_path: Path, capsys: pytest.CaptureFixture
     for unsaid in ("The gaps", "A gap", "Chance", "label words", "prompt token", "Before you"):
         assert unsaid not in text
     assert re.search(r"question answer raises preference by \d+\.\d points \[\+", text)
-    assert "Averaged over styles, 1 of 3 scores differs from no bias with other pairs" in text
+    assert "Averaged over styles, 2 of 3 scores differ from no bias with other pairs" in text
     assert "would other pairs show it, written in other styles?" in text
     assert "are drawn one by one" in text
     assert "e-0" not in text[text.index("What models prefer") : text.index("Limits")]
@@ -217,7 +217,12 @@ def test_clusters_are_said_beside_the_numbers_that_draw_them(tmp_path: Path) -> 
     assert preferences["low"].null_count() == 0
     text = text_of(store)
     assert "The 90 pairs of crows_pairs come in 6 clusters that are alike" in text
+    assert "Preference for the more stereotypical sentence, by bias type" in text
     assert "pairs of winobias are drawn one by one" in text
+    # An OUT of before has no such column.
+    store.write_table("pair_scores/a/00000000.parquet", alike.drop("cluster").to_arrow())
+    write_report(store, pair_study(styles={"names": ["original"]}))
+    assert "pairs of crows_pairs are drawn one by one" in text_of(store)
 
 
 def test_a_studys_statistics_judge_its_pairs(tmp_path: Path) -> None:

@@ -83,12 +83,11 @@ def _probe_rows(
     stacked = np.stack([d, *(np.where(both, side, np.nan) for side in (after, before))])
     binary = laid.binary_M11 & np.array([False, True, True])[:, None, None, None]
     found = means(stacked, laid, binary, level=level, draws=draws, seed=seed)
-    n, alike = np.maximum(found.n[:, 0], 1), found.design_effect[:, 0]
+    n = np.maximum(found.n[:, 0], 1)
+    square, alike = found.square[:, 0], found.design_effect[:, 0]
     # Means over prompts are sixths: what is left of two equal ones is no effect.
     effect = np.round(found.mean[:, 1] - found.mean[:, 2], 12)
-    square = found.square[:, 0]
-    states = laid.states_MSN[:, others], laid.states_MSN[:, [base]]
-    flips = laid.sums(~np.isnan(states[0] - states[1]) & (states[0] != states[1]))
+    flips = laid.sums(np.abs(laid.states_MSN[:, others] - laid.states_MSN[:, [base]]) > 0)
     up, down = laid.sums(d > 0), laid.sums(d < 0)
     z, z_p = paired_tests.two_proportions(found.mean[:, 2], found.mean[:, 1], n)
     if laid.cluster_N is None:
@@ -96,10 +95,9 @@ def _probe_rows(
         p_value = np.where(laid.binary_M11[..., 0], exact, student)
     else:
         p_value = laid.p_values(d)
-    needed = paired_tests.pairs_needed(effect, square, level=level)
     numbers = {
-        "value": 100 * found.mean[:, 1], "original": 100 * found.mean[:, 2],
-        "effect": 100 * effect, "pairs_needed": np.ceil(needed * alike),
+        "value": 100 * found.mean[:, 1], "original": 100 * found.mean[:, 2], "effect": 100 * effect,
+        "pairs_needed": np.ceil(alike * paired_tests.pairs_needed(effect, square, level=level)),
         "resolvable": 100 * paired_tests.resolvable(square * alike, n, level=level),
         **{f"{name}{end}": 100 * getattr(found, end)[:, place]
            for place, name in enumerate(("", "value_", "original_")) for end in ("low", "high")},
