@@ -105,4 +105,4 @@ def _unreadable(arms: Matched) -> Iterator[tuple[tuple[object, ...], str]]:
 
 def _inside(arms: Matched, rules: GapRules) -> pl.DataFrame:
     groups = arms.base.select("probe", "attribute", "group").unique()
-    return membership(groups, rules.of)
+    return membership(groups.cast(pl.String), rules.of)

@@ -61,7 +61,7 @@ def read_arm(paths: Sequence[str], chosen: Mapping[str, str]) -> pl.DataFrame:
             raise ConfigError(
                 f"{name!r} does not name a classifier", cure=f"choose by {', '.join(schema.KEYS)}"
             )
-        there = frame[name].unique().sort().to_list()
+        there = frame[name].unique().cast(pl.String).sort().to_list()
         frame = frame.filter(pl.col(name) == value)
         if frame.is_empty():
             raise DataError(
@@ -80,11 +80,11 @@ def read_arm(paths: Sequence[str], chosen: Mapping[str, str]) -> pl.DataFrame:
 
 def _by_seed(frame: pl.DataFrame) -> pl.DataFrame:
     """Name runs by their seeds, where ids end with it and no two runs share one."""
-    runs = frame.select(RUN_KEYS).unique()
-    seeds = runs.with_columns(run_id=pl.col("run_id").str.extract(_SEED))
+    seed = pl.col("run_id").cast(pl.String).str.extract(_SEED)
+    seeds = frame.select(RUN_KEYS).unique().with_columns(run_id=seed)
     if seeds["run_id"].null_count() or seeds.is_duplicated().any():
-        return frame
-    return frame.with_columns(pl.col("run_id").str.extract(_SEED))
+        return frame.cast({"run_id": pl.String})
+    return frame.with_columns(run_id=seed)
 
 
 def matched(base: pl.DataFrame, candidate: pl.DataFrame) -> Iterator[Matched]:
@@ -120,17 +120,23 @@ def matched(base: pl.DataFrame, candidate: pl.DataFrame) -> Iterator[Matched]:
 def _matched(base: pl.DataFrame, candidate: pl.DataFrame) -> Matched:
     values = [(base[key][0], candidate[key][0]) for key in schema.KEYS]
     keys = tuple(one if one == other else f"{one} -> {other}" for one, other in values)
-    named = [pl.lit(value).alias(key) for key, value in zip(schema.KEYS, keys, strict=True)]
+    named = [
+        pl.lit(value, pl.Categorical()).alias(key)
+        for key, value in zip(schema.KEYS, keys, strict=True)
+    ]
     arms = [part.with_columns(named).sort("run_id", "item_id") for part in (base, candidate)]
     runs = [arm["run_id"].unique(maintain_order=True).to_list() for arm in arms]
-    whole = pl.concat(
+    told_apart = [
         arm.with_columns(run_id=f"{name} " + pl.col("run_id"))
         for name, arm in zip(("base", "candidate"), arms, strict=True)
-    )
+    ]
     with warnings.catch_warnings():
         # Runs that agree to the last answer are what a comparison may be looking for.
         warnings.simplefilter("ignore", StatisticsWarning)
         checked_runs(
-            fingerprints(whole), lambda: [whole], where="base and candidate", uneven="refuse"
+            pl.concat(map(fingerprints, told_apart)).cast({pl.Categorical: pl.String}),
+            lambda: told_apart,
+            where="base and candidate",
+            uneven="refuse",
         )
     return Matched(keys, arms[0], arms[1], paired=runs[0] == runs[1])

@@ -64,6 +64,7 @@ def _of_rate(arms: Matched, rate: str, share: Share) -> pl.DataFrame:
         .group_by(by)
         .agg(flips_up=(more > 1e-9).sum(), flips_down=(more < -1e-9).sum())
         .with_columns(rate=pl.lit(rate))
+        .cast({pl.Categorical: pl.String})
         .sort(by)
     )
 

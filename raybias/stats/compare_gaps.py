@@ -307,25 +307,39 @@ def _needs(family: Family, scope: Scope, g: int, each: float, margin: float) -> 
     if blend.unseen_runs:
         return "two runs or more of each arm"
     estimate = blend.estimates[scope]
-    if _sign((float(estimate.interval(each)[0][g]), float(estimate.interval(each)[1][g]))):
+    low_G, high_G = estimate.interval(each)
+    if _sign((float(low_G[g]), float(high_G[g]))):
         return "it moved, but whether away from 0 is not known"
-    variance = float(estimate.variance[g])
-    wanted = variance * (margin / float(estimate.detectable(each)[g])) ** 2
-    if not wanted < variance:
+    if estimate.detectable(each)[g] <= margin:
         return "it lies about the margin"
-    runs, templates = family.candidate.values_GRT.shape[1:]
-    counts = {"templates": templates, "runs": runs}
-    alone = {"templates": float(blend.templates.variance[g])} if scope != "runs" else {}
-    if "runs" in blend.estimates:
-        alone["runs"] = float(blend.estimates["runs"].variance[g])
-    if scope == "wording" and blend.words is not None:
-        alone["words a group"] = variance - float(blend.estimates["sentences"].variance[g])
-        counts["words a group"] = blend.words.words.get(family.base.groups[g], 1)
+    counts, alone = _sources(family, scope, g)
+    # Quantiles of the normal distribution, which Student's come down to as levels are added.
+    ideal = replace(estimate, freedom=np.full_like(estimate.freedom, np.inf)).detectable(each)[g]
+    if ideal <= margin:
+        fewest = min(alone, key=lambda name: counts[name])
+        return f"more {fewest} than {counts[fewest]}"
+    variance = float(estimate.variance[g])
     most = max(alone, key=lambda name: alone[name])
-    left = wanted - (variance - alone[most])
+    left = variance * float(margin / ideal) ** 2 - (variance - alone[most])
     if left <= 0:
         return f"more {most}, and not them alone"
     return f"{math.ceil(counts[most] * alone[most] / left):,} {most}, not {counts[most]:,}"
+
+
+def _sources(family: Family, scope: Scope, g: int) -> tuple[dict[str, int], dict[str, float]]:
+    """Return how many levels of each facet there are, and the variance if it alone were drawn."""
+    blend = family.change
+    runs, templates = family.candidate.values_GRT.shape[1:]
+    counts, alone = {"templates": templates, "runs": runs}, {}
+    if scope != "runs":
+        alone["templates"] = float(blend.templates.variance[g])
+    if "runs" in blend.estimates:
+        alone["runs"] = float(blend.estimates["runs"].variance[g])
+    if scope == "wording" and blend.words is not None:
+        wider, narrower = (blend.estimates[name].variance[g] for name in ("wording", "sentences"))
+        alone["words a group"] = float(wider - narrower)
+        counts["words a group"] = blend.words.words.get(family.base.groups[g], 1)
+    return counts, alone
 
 
 def overall(verdicts: Sequence[str]) -> Verdict:

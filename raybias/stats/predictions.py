@@ -71,21 +71,19 @@ def read_predictions(paths: Sequence[str | Path]) -> pl.DataFrame:
     DataError: a missing, unreadable or empty file, a missing column, a label that is not
         0, 1 or 2, an empty group, or one item of a run given twice.
     """
-    return join_pieces(sources(paths), where=", ".join(map(str, paths)))
+    return join_pieces(sources(paths), where=", ".join(map(str, paths))).cast(_TYPES)
 
 
 def join_pieces(
     files: Sequence[Source], *, where: str, columns: Sequence[str] = tuple(_TYPES)
 ) -> pl.DataFrame:
-    """Read all files into one table: the columns of schema.PREDICTIONS that are asked for.
+    """Read all files into one table of the columns asked for; texts that repeat are categorical.
 
     Raises
     ------
     DataError: as `read_predictions`; `where` names the files.
     """
-    types = pl.Schema({name: _TYPES[name] for name in columns})
-    parts = (piece.select(columns) for piece in pieces(files, columns=columns))
-    predictions = pl.concat(parts).cast(types)
+    predictions = pl.concat(piece.select(columns) for piece in pieces(files, columns=columns))
     keys = (*schema.KEYS, "run_id", "item_id")
     repeated = predictions.filter(pl.struct(keys).is_duplicated()).head(1)
     if repeated.height:
