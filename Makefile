@@ -10,17 +10,17 @@ demo: $(READY)  ## Install, and find the bias that is planted in the embedded mo
 	$(BIN)/raybias demo --out out/demo
 
 # Test processes wait for Ray more than they compute, hence more of them than cores; one thread
-# each, since threads of processes that share cores wait for one another. tests/conftest.py groups
+# each, since threads of processes that share cores wait for one another. tests/conftest.py says
 # what shares a process; in their own order, so that Ray's tests, which take longest, come first.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 test: $(READY)  ## Install, and pass the tests.
-	$(PYTEST) --numprocesses 3 --dist loadgroup --no-loadscope-reorder
+	$(PYTEST) --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 # Fewer cases, architectures and long checks than `make test`, and no room left out but Ray's.
 fast: $(READY)  ## The tests below Ray, in less than a minute.
 	$(PYTEST) --ignore tests/cluster --ignore tests/chaos -m 'not slow and not long' \
-		--hypothesis-profile fast --numprocesses logical --dist loadgroup
+		--hypothesis-profile fast --numprocesses logical --dist loadfile
 
 coverage: $(READY)  ## The tests with their line and branch coverage; fails below pyproject's floor.
 	$(MAKE) test PYTEST="$(PYTEST) --cov --cov-report term --cov-report html"

@@ -5,9 +5,11 @@ from __future__ import annotations
 import gc
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadFileScheduling
 
 pytest.register_assert_rewrite("support")
 
@@ -20,26 +22,36 @@ settings.load_profile("tests")
 #: Architectures of which a claim holds once more: `make fast` leaves them to `make test`.
 FURTHER = {"bloom", "cohere", "gpt2", "mistral", "opt_projected", "qwen2", "roberta", "xlnet"}
 
-
-#: These take about half of the time that tests on a Ray cluster take.
+#: These files of tests/cluster take about half of the time of all that share a Ray cluster.
 ONE_RAY = {"test_corpus_stream.py", "test_methods.py", "test_run.py", "test_train.py"}
+#: These start what they need by themselves.
+NO_RAY = {"test_jobs.py", "test_zero3.py"}
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is long, and deal the tests to processes by file, those on Ray to two of them.
+class Dealer(LoadFileScheduling):
+    """Deal files to test processes, and those that share a Ray cluster to two of them.
 
-    A cluster of its own for each process would take much of the machine, and a single one would
-    wait for one study after the other while the others have long ended.
+    A cluster for every process would take much of the machine, and one for all would wait for one
+    study after the other when the others have long ended.
     """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = Path(super()._split_scope(nodeid))
+        if file.parent.name != "cluster" or file.name in NO_RAY:
+            return str(file)
+        return "one Ray" if file.name in ONE_RAY else "other Ray"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Dealer:
+    return Dealer(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         call = getattr(item, "callspec", None)
         if call is not None and call.params.get("kind") in FURTHER:
             item.add_marker("long")
-        group = item.path.name
-        if "ray_cluster" in getattr(item, "fixturenames", ()):
-            group = "one Ray" if group in ONE_RAY else "other Ray"
-        item.add_marker(pytest.mark.xdist_group(group))
 
 
 def pytest_collection_finish() -> None:

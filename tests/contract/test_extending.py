@@ -76,6 +76,7 @@ def test_a_package_adds_one_of_each_kind(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout.strip()) == (0, "done"), done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("code", "message"),
     [

@@ -12,7 +12,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import backbones
 import numpy as np
 import pytest
 import torch
@@ -30,7 +29,7 @@ from raybias.engine.scoring.pair_rules import (
 from raybias.engine.scoring.pair_scores import PairScorer, check_scores, pair_loader
 from raybias.errors import ConfigError, ModelError, WorkFailed
 from raybias.methods import fit_methods
-from support import pair_models, stories
+from support import backbones, pair_models, stories
 
 CAUSAL_KINDS = ("gpt2", "llama", "opt", "opt_projected", "mistral", "bloom", "cohere")
 MASKED_KINDS = ("bert", "roberta")

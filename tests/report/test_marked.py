@@ -156,6 +156,7 @@ def test_a_wrong_corpus_is_one_line(
         assert said.count("\n") == 1
 
 
+@pytest.mark.long
 def test_an_out_made_before_still_has_a_report(tmp_path: Path) -> None:
     study = make_study()
     store = write_out(tmp_path, study)

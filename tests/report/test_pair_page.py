@@ -83,6 +83,7 @@ def test_hostile_names_in_pairs_are_escaped(tmp_path: Path) -> None:
     assert "{{ 7*7 }}" in page.text
 
 
+@pytest.mark.long
 def test_unread_and_unstyled_pairs_are_told(tmp_path: Path) -> None:
     study = pair_study()
     store = write_pair_out(tmp_path, study)
@@ -147,6 +148,7 @@ def test_lists_of_scores_are_drawn_and_size_is_told(tmp_path: Path) -> None:
         assert all(f"{model} age" in svg for model in models)
 
 
+@pytest.mark.long
 def test_few_models_have_no_trend(tmp_path: Path) -> None:
     store = write_pair_out(tmp_path, pair_study(), parameters={"toy-1M": 260_000})
     write_report(store, pair_study())

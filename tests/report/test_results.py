@@ -15,6 +15,7 @@ from support.pair_outs import pair_study, write_pair_out
 from support.report_outs import make_study, write_out
 
 
+@pytest.mark.long
 def test_results_are_what_the_report_wrote(tmp_path: Path) -> None:
     store = write_out(tmp_path / "out", make_study())
     gaps = report.write_report(store, make_study())

@@ -200,6 +200,7 @@ def test_the_hub_is_asked_once_and_each_refusal_has_its_cure(hub: str, cache: Pa
     assert done.stderr == ""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("environment", "said"),
     [

@@ -160,6 +160,7 @@ def test_the_variance_of_words_is_found_and_widens_every_group() -> None:
         np.testing.assert_allclose(added, words.variance * share, rtol=1e-9)
 
 
+@pytest.mark.long
 def test_without_a_group_effect_only_the_covered_scope_keeps_its_level() -> None:
     flagged = shares(study(studies=150))
     assert flagged["runs"] > 0.15
