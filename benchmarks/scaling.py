@@ -88,7 +88,7 @@ class Idle:
     def __init__(self, seconds: float, out: str) -> None:
         self.seconds, self.store, self.turn = seconds, Store(out), asyncio.Lock()
 
-    async def score(self, shard: Shard, items: pa.Table) -> dict[str, Any]:
+    async def score(self, shard: Shard, items: pa.Table) -> int:
         """As `serve.Scorer.score`."""
         async with self.turn:
             await asyncio.sleep(self.seconds)
@@ -100,7 +100,7 @@ class Idle:
         made = {name: columns[name] for name in PREDICTIONS.names}
         table = pa.table(made, schema=PREDICTIONS)
         await asyncio.to_thread(self.store.write_table, shard.file, table)
-        return {"tokens": 0, "seconds": self.seconds}
+        return 0
 
 
 def plan_of(replicas: int, *, cpus: float, tokens: int = 4096) -> ScorePlan:

@@ -6,7 +6,7 @@ on; ranks that share a sharded backbone share the batches too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Protocol, TypeVar
 
@@ -93,6 +93,23 @@ class Batcher:
                 continue
             yield batch, result
             waiting = waiting[count:]
+
+    def by_row(
+        self,
+        work: Callable[[Batch], Iterable[Result]],
+        sequences: Sequence[PackedSequence],
+        *,
+        prompt_length: int = 0,
+        full: float = FULL,
+    ) -> dict[int, Result]:
+        """Do `work`, whose results are in the order of `batch.rows`, on all rows of sequences."""
+        placed = [Placed(0, 0, each) for each in sequences]
+        done = self.each(work, placed, prompt_length=prompt_length, full=full)
+        return {
+            row: result
+            for batch, results in done
+            for (_, row), result in zip(batch.rows, results, strict=True)
+        }
 
     def logits(
         self,

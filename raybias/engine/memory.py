@@ -47,12 +47,17 @@ class MemoryTerm:
     bytes: int
 
 
-def term(what: str, *factors: Factor, over: int = 1) -> MemoryTerm:
-    """Multiply factors, and divide them by what they are spread over; both are written as well."""
+def product(*factors: Factor) -> tuple[float, str]:
+    """Multiply factors, and write them down."""
     pairs = [each if isinstance(each, tuple) else (each, "{}") for each in factors]
-    arithmetic = " x ".join(text.format(number) for number, text in pairs)
-    count = int(math.prod(number for number, _ in pairs))
-    return MemoryTerm(what, arithmetic + (f" / {over}" if over > 1 else ""), count // over)
+    written = " x ".join(text.format(number) for number, text in pairs)
+    return math.prod(number for number, _ in pairs), written
+
+
+def term(what: str, *factors: Factor, over: int = 1) -> MemoryTerm:
+    """Multiply factors, and divide them by what they are spread over."""
+    count, arithmetic = product(*factors)
+    return MemoryTerm(what, arithmetic + (f" / {over}" if over > 1 else ""), int(count) // over)
 
 
 def added(*products: tuple[int, int], unit: str = "values") -> Factor:

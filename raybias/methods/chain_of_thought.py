@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -29,6 +29,8 @@ class ChainOfThought(Prompted):
     and `{choices}`."""
     reasoning_tokens: int = Field(64, ge=1)
     """Most tokens of the reasoning."""
+
+    key_copies: ClassVar[int] = 3
 
     @property
     def shown_first(self) -> str:
@@ -90,7 +92,3 @@ class ChainOfThought(Prompted):
     def new_tokens(self) -> int:
         """Most tokens that are written after one prompt."""
         return self.answer_tokens + self.reasoning_tokens
-
-    @property
-    def _key_copies(self) -> int:
-        return 3

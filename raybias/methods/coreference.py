@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import pyarrow as pa
 from pydantic import Field
 
-from raybias.config.method import Method, StudyText
+from raybias.config.method import StudyText
+from raybias.methods.backbone_method import PairMethod
 from raybias.methods.lengths import mean_of_sample
-from raybias.methods.prediction import Shard, ShardResult, UntrainedRun
+from raybias.methods.prediction import Shard, ShardResult
 from raybias.probes.pairs.coreference import coreference_prompts, names_referent
 from raybias.registry import method
 from raybias.schema import COREFERENCE_ANSWERS, COREFERENCES, OutputSpec
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from raybias.config import Backbone
     from raybias.engine.context import ModelContext
     from raybias.engine.generation.generator import TextGenerator
-    from raybias.engine.memory import MemoryTerm
-    from raybias.engine.model_shape import ModelShape
     from raybias.storage import Store
 
 #: Prompts that each sentence is asked with.
@@ -32,7 +30,7 @@ _PROMPTS: Final = 6
 
 
 @method
-class Coreference(Method):
+class Coreference(PairMethod):
     """Whom a pronoun stands for, asked with six prompts and answered greedily (Zhao2025)."""
 
     kind: Literal["coreference"] = "coreference"
@@ -40,17 +38,11 @@ class Coreference(Method):
     answer_tokens: int = Field(32, ge=1)
     """Most tokens of an answer; only its first words count by the exact rule."""
 
-    reads_pairs: ClassVar[bool] = True
+    key_copies: ClassVar[int] = 3
 
     def output(self) -> OutputSpec:
         """Say where answers are stored."""
         return OutputSpec("coreference", COREFERENCE_ANSWERS, _PROMPTS, COREFERENCES)
-
-    def untrained_runs(
-        self, backbone: Backbone, text: StudyText, training: Sequence[str]
-    ) -> list[UntrainedRun]:
-        """List its one run: nothing is drawn."""
-        return [UntrainedRun(f"{backbone.name}.none.{self.name}")]
 
     def check(self, backbone: Backbone, text: StudyText) -> None:
         """Refuse an encoder, and prompts that leave no room for an answer."""
@@ -71,22 +63,6 @@ class Coreference(Method):
         from raybias.engine.generation.generator import TextGenerator
 
         return CoreferencePredictor(TextGenerator(context.backbone()), self)
-
-    def inference_memory(
-        self, shape: ModelShape, *, tokens: int, device: str, partitions: int = 1
-    ) -> tuple[MemoryTerm, ...]:
-        """Count the memory of a replica; see `Method.inference_memory`."""
-        from raybias.engine.memory import inference_memory
-
-        return inference_memory(
-            shape,
-            tokens=tokens,
-            device=device,
-            partitions=partitions,
-            key_copies=3,
-            key_note=", decoded tokens too",
-            logits=True,
-        )
 
     @property
     def new_tokens(self) -> int:

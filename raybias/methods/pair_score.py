@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final, Literal, Self
+from typing import TYPE_CHECKING, Final, Literal, Self
 
 import pyarrow as pa
 from pydantic import Field
 
-from raybias.config.method import Method, StudyText
+from raybias.config.method import StudyText
 from raybias.config.profiles import Profile
+from raybias.methods.backbone_method import PairMethod
 from raybias.methods.lengths import mean_of_sample
-from raybias.methods.prediction import Shard, ShardResult, UntrainedRun
+from raybias.methods.prediction import Shard, ShardResult
 from raybias.registry import method
 from raybias.schema import PAIR_SCORES, PAIRS, OutputSpec
 
 if TYPE_CHECKING:
     from raybias.config import Backbone
     from raybias.engine.context import ModelContext
-    from raybias.engine.memory import MemoryTerm
     from raybias.engine.model_shape import ModelShape
     from raybias.engine.scoring.pair_scores import PairScorer
     from raybias.storage import Store
@@ -30,7 +29,7 @@ _CARRIED: Final = ("style", "pair_id", "bias_type", "direction", "cluster")
 
 
 @method
-class PairScore(Method):
+class PairScore(PairMethod):
     """Which sentence of a pair a model prefers (Zhao2025, section 3 of its appendix)."""
 
     kind: Literal["pair_score"] = "pair_score"
@@ -41,8 +40,6 @@ class PairScore(Method):
     backbones and masked on masked ones; a study that runs records them."""
     eps: float = Field(0.0, ge=0)
     """Log-likelihoods of `sum` at most this far apart are a tie."""
-
-    reads_pairs: ClassVar[bool] = True
 
     def fit(self, backbone: Backbone, profile: Profile) -> Self:
         """Return the method with the default scores of a backbone, or refuse those it cannot have.
@@ -63,12 +60,6 @@ class PairScore(Method):
         """Say where scores are stored."""
         return OutputSpec("pair_scores", PAIR_SCORES, len(self.scores), PAIRS)
 
-    def untrained_runs(
-        self, backbone: Backbone, text: StudyText, training: Sequence[str]
-    ) -> list[UntrainedRun]:
-        """List its one run: nothing is drawn."""
-        return [UntrainedRun(f"{backbone.name}.none.{self.name}")]
-
     def check(self, backbone: Backbone, text: StudyText) -> None:
         """Refuse sentences that are too long."""
         from raybias.engine.backbone import check_lengths
@@ -88,16 +79,6 @@ class PairScore(Method):
 
         model = context.backbone(pair_loader(context.spec, self.scores))
         return PairPredictor(PairScorer(model, self.scores, eps=self.eps))
-
-    def inference_memory(
-        self, shape: ModelShape, *, tokens: int, device: str, partitions: int = 1
-    ) -> tuple[MemoryTerm, ...]:
-        """Count the memory of a replica; see `Method.inference_memory`."""
-        from raybias.engine.memory import inference_memory
-
-        return inference_memory(
-            shape, tokens=tokens, device=device, partitions=partitions, logits=True
-        )
 
     def weights_per_token(self, shape: ModelShape) -> int:
         """Return all parameters: scores need the head at every token."""

@@ -17,6 +17,7 @@ from pydantic import Field, model_validator
 
 from raybias.config.method import Method, StudyText
 from raybias.config.profiles import by_profile
+from raybias.methods.backbone_method import BackboneMethod
 from raybias.methods.lengths import mean_of_sample, sample
 from raybias.methods.prediction import Labelling, Shard, ShardResult, UntrainedRun, label_shard
 from raybias.probes import prompts
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from raybias.engine.context import ModelContext
     from raybias.engine.generation.generator import Generated, TextGenerator
     from raybias.engine.generation.sampling import Sampling
-    from raybias.engine.memory import MemoryTerm
-    from raybias.engine.model_shape import ModelShape
     from raybias.storage import Store
 
 CLOSED_QUESTION: Final = "Text: {text}\nQuestion: Is the sentiment of the text {choices}?\n"
@@ -42,7 +41,7 @@ OPEN_QUESTION: Final = "Text: {text}\nQuestion: What is the sentiment of the tex
 Shot = tuple[str, int]
 
 
-class Prompted(Method):
+class Prompted(BackboneMethod):
     """What every prompted classifier has in common: nothing is tuned, answers are sampled."""
 
     template: str
@@ -228,27 +227,6 @@ class Prompted(Method):
             label_ids=verbalizer_ids(backbone.tokenizer, self.answer_words(context.words)),
             store=store,
         )
-
-    def inference_memory(
-        self, shape: ModelShape, *, tokens: int, device: str, partitions: int = 1
-    ) -> tuple[MemoryTerm, ...]:
-        """Count the memory of a replica; see `Method.inference_memory`."""
-        from raybias.engine.memory import inference_memory
-
-        return inference_memory(
-            shape,
-            tokens=tokens,
-            device=device,
-            partitions=partitions,
-            key_copies=self._key_copies,
-            key_note=", decoded tokens too",
-            logits=True,
-        )
-
-    @property
-    def _key_copies(self) -> int:
-        """How many copies of a batch's keys and values there are."""
-        return 1
 
     @property
     def new_tokens(self) -> int:

@@ -13,6 +13,7 @@ from raybias.config.method import Method, StudyText
 from raybias.config.profiles import by_profile
 from raybias.config.section import Section
 from raybias.errors import DataError
+from raybias.methods.backbone_method import BackboneMethod
 from raybias.methods.lengths import TokenCounts, mean_of_sample
 from raybias.methods.prediction import Labelling, Shard, ShardResult, label_shard
 from raybias.schema import PREDICTIONS, OutputSpec
@@ -58,7 +59,7 @@ class EarlyStop(Section):
     paper profile of full and lora, as the paper's code has it."""
 
 
-class Tuned(Method):
+class Tuned(BackboneMethod):
     """What every tuned classifier has in common."""
 
     learning_rates: tuple[float, ...] = Field((1e-3,), min_length=1)
@@ -94,6 +95,7 @@ class Tuned(Method):
 
     trains: ClassVar[bool] = True
     needs_training_set: ClassVar[bool] = True
+    reads_vocabulary: ClassVar[bool] = False
     max_pack: ClassVar[int | None] = None
     """Runs that can share a step; None for any number."""
     small_state: ClassVar[bool] = False
@@ -260,14 +262,6 @@ class Tuned(Method):
         device: "cpu" or "gpu".
         partitions: workers that share the weights; 1 holds all of them.
         """
-
-    def inference_memory(
-        self, shape: ModelShape, *, tokens: int, device: str, partitions: int = 1
-    ) -> tuple[MemoryTerm, ...]:
-        """Count the memory of a replica; see `Method.inference_memory`."""
-        from raybias.engine.memory import inference_memory
-
-        return inference_memory(shape, tokens=tokens, device=device, partitions=partitions)
 
     def mean_length(self, text: StudyText, texts: pl.Series) -> float:
         """Return the mean number of positions of a text, from a sample."""

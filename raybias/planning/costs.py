@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from raybias.config import Method, StudyText
+from raybias.engine.memory import product
 from raybias.methods import Tuned, tuned_methods
 from raybias.planning.layout import runs_read
 from raybias.planning.plan import Plan
@@ -138,8 +139,15 @@ class _CostEstimator:
         runs = stage.sweep_units + stage.final_units
         checks = math.ceil(steps / method.steps_between_evaluations)
         rows = method.validation_rows or len(texts[1])
-        tuned = runs * steps * method.batch_size * read
-        checked = runs * checks * rows * read_again
+        tuned, tuned_on = product(
+            (runs, "{} runs"),
+            (steps, "{:,} steps"),
+            (method.batch_size, "{} rows"),
+            (read, "{:.1f}"),
+        )
+        checked, evaluated_on = product(
+            (runs, "{} runs"), (checks, "{:,}"), (rows, "{:,} rows"), (read_again, "{:.1f}")
+        )
         factor = method.work_per_parameter
         flops = shape.block_parameters * (factor * tuned + 2 * checked)
         hours, timed = self.machine.hours(flops, stage)
@@ -151,16 +159,8 @@ class _CostEstimator:
         )
         least = min(steps, method.first_stop)
         lines = [
-            CostLine(
-                "tokens tuned on",
-                f"{runs} runs x {steps:,} steps x {method.batch_size} rows x {read:.1f}",
-                _short(tuned),
-            ),
-            CostLine(
-                "tokens of evaluations",
-                f"{runs} runs x {checks:,} x {rows:,} rows x {read_again:.1f}",
-                _short(checked),
-            ),
+            CostLine("tokens tuned on", tuned_on, _short(tuned)),
+            CostLine("tokens of evaluations", evaluated_on, _short(checked)),
             CostLine(
                 "work",
                 f"{_short(shape.block_parameters)} parameters x ({factor} x {_short(tuned)}"
@@ -183,8 +183,15 @@ class _CostEstimator:
         self, stage: ScorePlan, method: Method, shape: ModelShape, text: StudyText, runs: int
     ) -> Cost:
         """Estimate the cost of reading all items with all runs."""
-        each = {name: method.tokens_per_item(text, name) for name in stage.items}
-        tokens = sum(runs * rows * each[name] for name, rows in stage.items.items())
+        read = {
+            name: product(
+                (runs, "{} runs"),
+                (rows, "{:,} items"),
+                (method.tokens_per_item(text, name), "{:.1f}"),
+            )
+            for name, rows in stage.items.items()
+        }
+        tokens = sum(count for count, _ in read.values())
         weights = method.weights_per_token(shape)
         flops = 2.0 * weights * tokens
         hours, timed = self.machine.hours(flops, stage)
@@ -194,12 +201,8 @@ class _CostEstimator:
         gathered = _gathered(stage, shape, 1.0) * math.ceil(passes)
         lines = [
             *(
-                CostLine(
-                    f"tokens of {name}",
-                    f"{runs} runs x {rows:,} items x {each[name]:.1f}",
-                    _short(runs * rows * each[name]),
-                )
-                for name, rows in stage.items.items()
+                CostLine(f"tokens of {name}", arithmetic, _short(count))
+                for name, (count, arithmetic) in read.items()
             ),
             CostLine(
                 "work",

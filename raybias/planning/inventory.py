@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from typing import Final
 
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
@@ -18,8 +18,6 @@ from raybias.planning.precision import Product
 
 # Ray keeps about this part of a node's memory for its object store and itself.
 _RAY_SHARE = 0.3
-T = TypeVar("T")
-
 #: Memory of an assumed node per CPU, where none is given.
 _PER_CPU: Final = "8GiB"
 #: The label in which Ray keeps a node's kind of GPU.

@@ -6,7 +6,6 @@ belongs to one piece whole, so that the pieces never change a count.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatch
@@ -20,6 +19,7 @@ import ray.data
 from raybias.config import Probe
 from raybias.errors import DataError
 from raybias.probes.templates.corpus import FOUND, Vocabulary, counts, find, vocabularies
+from raybias.probes.training.hub import load_splits
 from raybias.runtime.ray_session import connected, translating_errors
 from raybias.storage import Store, split_uri
 
@@ -196,23 +196,9 @@ def _parquet(store: Store, names: Sequence[str], column: str) -> ray.data.Datase
 
 
 def _hub(words: str, column: str, split: str) -> ray.data.Dataset:
-    import datasets
-
-    if not sys.stderr.isatty():
-        datasets.disable_progress_bars()
-    where = f"data set {words}"
     name, _, config = words.partition(":")
-    try:
-        loaded: Any = datasets.load_dataset(name, config or None)
-    # Loading touches the network, the disk and foreign files: whatever it says goes into one line.
-    except Exception as error:
-        raise DataError(
-            f"cannot load ({error})", where=where, cure="check the id, configuration and network"
-        ) from error
-    if split not in loaded:
-        raise DataError(f"no split {split!r}", where=where, cure=f"it has {', '.join(loaded)}")
-    texts = loaded[split]
-    _check_column(column, texts.column_names, where=where)
+    texts = load_splits(name, [split], config=config or None)[split]
+    _check_column(column, texts.column_names, where=f"data set {words}")
     return _as_text(ray.data.from_huggingface(texts.select_columns([column])), column)
 
 

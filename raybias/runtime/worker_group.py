@@ -6,16 +6,18 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from raybias.planning.stage_plans import Stage
 from raybias.runtime.ray_session import debugging
 from raybias.storage import Store
 
 if TYPE_CHECKING:
     from ray.train.torch import TorchTrainer
+    from ray.util.queue import Queue
 
 #: The function that each rank runs, with the same argument.
 Work = Callable[[dict[str, Any]], None]
@@ -23,6 +25,14 @@ Work = Callable[[dict[str, Any]], None]
 #: Seconds that a group waits for nodes of an autoscaler.
 _NODE_COMES_S: Final = "1800"
 _SNAPSHOT: Final = "checkpoint_manager_snapshot.json"
+_POLL_S: Final = 0.5
+
+
+class Listener(Protocol):
+    """Consumer of the ranks' reports."""
+
+    def add(self, report: Any) -> None:
+        """Add one report."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,31 +42,46 @@ class WorkerGroup:
     Attributes
     ----------
     name: of the folder in OUT/train that Ray Train keeps its own files in.
-    cpus, gpus: of one worker.
-    requests: other Ray options of one worker (see `placement.requests`).
-    pending: nodes that an autoscaler must bring first.
+    plan: what each worker asks of a node.
     max_failures: how often the group is started again.
     max_preemptions: how often beside these for preempted nodes; any number by default.
     """
 
     name: str
     workers: int
-    cpus: int
-    gpus: int
-    requests: Mapping[str, Any]
-    pending: int
+    plan: Stage
     max_failures: int
     max_preemptions: int | None = None
 
-    def run(self, work: Work, config: dict[str, Any], store: Store) -> None:
-        """Have every rank do `work(config)`; what ranks raise is raised by Ray Train."""
-        with _interruptible():
-            self._trainer(work, config, store).fit()
+    @property
+    def folder(self) -> str:
+        """Where Ray Train keeps its own files in OUT."""
+        return f"train/{self.name}"
+
+    def run(self, work: Work, task: object, store: Store, listener: Listener) -> None:
+        """Have every rank work on `task`; what ranks raise is raised by Ray Train.
+
+        Parameters
+        ----------
+        work: called on each rank with `work`, a reference to the task, and `progress`, a queue of
+            reports for `listener`.
+        """
+        import ray
+
+        progress = _open_queue()
+        # By reference, so that Ray Train's controller need not import torch to read it.
+        config = {"work": ray.put(task), "progress": progress}
+        try:
+            with _collecting(progress, listener), _interruptible():
+                self._trainer(work, config, store).fit()
+        finally:
+            progress.shutdown(force=True)
 
     def _trainer(self, work: Work, config: dict[str, Any], store: Store) -> TorchTrainer:
         # The controller looks this often for reports, and each of them waits for it.
         os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.1")
-        if self.pending:
+        plan = self.plan
+        if plan.pending:
             # A node takes minutes to come; Ray Train would withdraw its request after one.
             os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", _NODE_COMES_S)
         from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
@@ -64,15 +89,15 @@ class WorkerGroup:
         from ray.train.v2.api.config import LoggingConfig
 
         self._drop_torn_snapshot(store)
-        asked, preemptions = dict(self.requests), self.max_preemptions
+        asked, preemptions = dict(plan.requests), self.max_preemptions
         selector = asked.pop("label_selector", None)
         return TorchTrainer(
             work,
             train_loop_config=config,
             scaling_config=ScalingConfig(
                 num_workers=self.workers,
-                use_gpu=self.gpus > 0,
-                resources_per_worker={"CPU": self.cpus, "GPU": self.gpus, **asked},
+                use_gpu=plan.gpus > 0,
+                resources_per_worker={"CPU": plan.threads, "GPU": plan.gpus, **asked},
                 label_selector=selector,
             ),
             run_config=RunConfig(
@@ -96,7 +121,7 @@ class WorkerGroup:
         """
         import ray
 
-        snapshot = f"train/{self.name}/{_SNAPSHOT}"
+        snapshot = f"{self.folder}/{_SNAPSHOT}"
         if not store.exists(snapshot):
             return
         try:
@@ -104,7 +129,44 @@ class WorkerGroup:
         except (ValueError, KeyError):
             readable = False
         if not readable:
-            store.delete_folder(f"train/{self.name}")
+            store.delete_folder(self.folder)
+
+
+def _open_queue() -> Queue:
+    """Open a queue from ranks to the driver."""
+    import ray
+    from ray.util.queue import Queue
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    # On the driver's own node: it outlives a worker's, and dies with the driver's.
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here})
+
+
+@contextmanager
+def _collecting(progress: Queue, listener: Listener) -> Iterator[None]:
+    """Feed the queue's reports to `listener` while the body runs."""
+    from ray.util.queue import Empty
+
+    ended = threading.Event()
+
+    def follow() -> None:
+        while True:
+            last = ended.is_set()
+            try:
+                while True:
+                    listener.add(progress.get(timeout=0.01 if last else _POLL_S))
+            except Empty:
+                if last:
+                    return
+
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 @contextmanager

@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 #: By number, for states that hold tensors only; the first is a run that goes on.
 _STOP_REASONS: Final = ("", "early_stop", "max_steps", "diverged")
 _MOMENTS: Final = ("exp_avg", "exp_avg_sq")
+#: Numbers of a run, and how its state holds them.
+_STATE: Final = {
+    **dict.fromkeys(("step", "weights_step", "tokens", "steps"), torch.int64),
+    **dict.fromkeys(("seconds", "losses", "accuracies"), torch.float64),
+}
 
 
 @dataclass(frozen=True)
@@ -184,14 +189,8 @@ class PackedTuner:
             return {}
         run = self._runs[run_id]
         tensors = {
-            "step": torch.tensor(run.step),
-            "weights_step": torch.tensor(run.weights_step),
             "stop_reason": torch.tensor(_STOP_REASONS.index(run.stop_reason)),
-            "tokens": torch.tensor(run.tokens),
-            "seconds": torch.tensor(run.seconds, dtype=torch.float64),
-            "steps": torch.tensor(run.steps, dtype=torch.int64),
-            "losses": torch.tensor(run.losses, dtype=torch.float64),
-            "accuracies": torch.tensor(run.accuracies, dtype=torch.float64),
+            **{name: torch.tensor(getattr(run, name), dtype=t) for name, t in _STATE.items()},
             **{f"best/{name}": tensor for name, tensor in run.best.items()},
         }
         for name, weight in run.weights.items():
@@ -208,14 +207,9 @@ class PackedTuner:
         self._runs[run_id] = run
         device = next(iter(run.weights.values())).device
         run.best = {name: tensor.to(device) for name, tensor in _named(state, "best").items()}
-        run.step = int(state["step"])
-        run.weights_step = int(state["weights_step"])
         run.stop_reason = _STOP_REASONS[int(state["stop_reason"])]
-        run.tokens = int(state["tokens"])
-        run.seconds = float(state["seconds"])
-        run.steps = state["steps"].tolist()
-        run.losses = state["losses"].tolist()
-        run.accuracies = state["accuracies"].tolist()
+        for name in _STATE:
+            setattr(run, name, state[name].tolist())
         for name, weight in run.weights.items():
             if f"{_MOMENTS[0]}/{name}" in state:
                 run.optimizer.state[weight] = {

@@ -31,7 +31,7 @@ from raybias.engine.generation.decoding import (
 )
 from raybias.engine.generation.kv_cache import BufferCache
 from raybias.engine.generation.sampling import Sampler, Sampling
-from raybias.engine.packing import FULL, Batch, PackedSequence, Placed, Row, pack
+from raybias.engine.packing import FULL, Batch, PackedSequence, Row, pack
 from raybias.errors import ModelError
 
 Key = tuple[str | int, ...]
@@ -249,10 +249,7 @@ class TextGenerator:
         """
         by_row: dict[int, Result] = {}
         for group in groups:
-            placed = [Placed(0, 0, sequence) for sequence in group]
-            batches = self.batcher.each(work, placed, prompt_length=columns, full=full)
-            for batch, results in batches:
-                by_row.update(zip((n for _, n in batch.rows), results, strict=True))
+            by_row |= self.batcher.by_row(work, group, prompt_length=columns, full=full)
         return [by_row[n] for n in range(count)]
 
     def _room(self, count: int, capacity: int) -> BufferCache:

@@ -11,7 +11,7 @@ Shapes: N rows, V vocabulary, B blocks of token ids, M candidates, T tokens of a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import torch
@@ -105,14 +105,7 @@ class Sampling:
 
     def record(self) -> dict[str, float | int | list[int]]:
         """Return the values as they are written beside results."""
-        return {
-            "temperature": self.temperature,
-            "top_k": self.top_k,
-            "top_p": self.top_p,
-            "min_p": self.min_p,
-            "repetition_penalty": self.repetition_penalty,
-            "eos_ids": list(self.eos_ids),
-        }
+        return {**asdict(self), "eos_ids": list(self.eos_ids)}
 
 
 class Sampler:

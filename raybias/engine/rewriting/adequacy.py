@@ -18,7 +18,7 @@ from raybias.config import Adequacy
 from raybias.engine.backbone import check_lengths, empty_model, load_pretrained, load_tokenizer
 from raybias.engine.context import ON_CPU, Execution
 from raybias.engine.model_shape import ModelShape, shape_of
-from raybias.engine.packing import Batch, Placed, pack
+from raybias.engine.packing import Batch, pack
 from raybias.errors import ModelError
 
 if TYPE_CHECKING:
@@ -103,12 +103,9 @@ class AdequacyModel:
         def work(batch: Batch) -> Tensor:
             return read(self._padded(batch, types)).cpu()
 
-        results: dict[int, Tensor] = {}
-        placed = [Placed(0, 0, each) for each in pack(rows, max_tokens=0)]
         with torch.inference_mode():
-            for batch, values in self._batcher.each(work, placed):
-                results |= {n: values[r] for r, (_, n) in enumerate(batch.rows)}
-        return torch.stack([results[n] for n in range(len(rows))])
+            results = self._batcher.by_row(work, pack(rows, max_tokens=0))
+            return torch.stack([results[n] for n in range(len(rows))])
 
     def _padded(self, batch: Batch, types: list[list[int]] | None) -> dict[str, Tensor]:
         width = batch.tokens_RT.shape[1]

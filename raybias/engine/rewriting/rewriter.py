@@ -21,7 +21,7 @@ from raybias.engine.backbone import empty_model, load_pretrained, load_tokenizer
 from raybias.engine.context import ON_CPU, Execution
 from raybias.engine.generation.sampling import Sampler, Sampling
 from raybias.engine.model_shape import ModelShape, shape_of
-from raybias.engine.packing import Batch, Placed, pack
+from raybias.engine.packing import Batch, pack
 from raybias.engine.rewriting.adequacy import AdequacyModel, check_adequacy
 from raybias.errors import ConfigError, ModelError
 from raybias.seeding import generator
@@ -108,11 +108,9 @@ class Rewriter:
             return self._draw(batch, [keys[short[n]] for _, n in batch.rows])
 
         rewritings: list[list[str]] = [[] for _ in texts]
-        placed = [Placed(0, 0, each) for each in pack(rows, max_tokens=0)]
         with torch.inference_mode():
-            for batch, drawn in self._batcher.each(work, placed):
-                for (_, n), each in zip(batch.rows, drawn, strict=True):
-                    rewritings[short[n]] = _different(each, texts[short[n]])
+            for n, drawn in self._batcher.by_row(work, pack(rows, max_tokens=0)).items():
+                rewritings[short[n]] = _different(drawn, texts[short[n]])
         return rewritings
 
     def _encode(self, texts: list[str]) -> list[list[int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import polars as pl
@@ -22,27 +23,35 @@ def _hub(training: TrainingSet) -> Splits:
     ------
     DataError: it cannot be loaded, or lacks a split, column or known labels.
     """
-    import datasets
-
     data = needed(training.data, where=f"training set {training.name}")
-    if not sys.stderr.isatty():
-        datasets.disable_progress_bars()
+    loaded = load_splits(data, ("train", "validation"), revision=training.revision)
     where = f"data set {data}"
-    try:
-        loaded: Any = datasets.load_dataset(data, revision=training.revision)
-    # Loading touches the network, the disk and foreign files: whatever it says goes into one line.
-    except Exception as error:
-        raise DataError(
-            f"cannot load ({error})", where=where, cure="check the id, revision and network"
-        ) from error
-    for split in ("train", "validation"):
-        if split not in loaded:
-            raise DataError(f"no split {split!r}", where=where, cure=f"it has {', '.join(loaded)}")
     return {
         split: checked(training, _hub_frame(training, loaded[split]), where=f"{where} ({split})")
         for split in ("train", "validation", "test")
         if split in loaded
     }
+
+
+def load_splits(
+    name: str, splits: Sequence[str], *, config: str | None = None, revision: str | None = None
+) -> Any:
+    """Load a data set of the hub or a folder; `DataError` where that fails or a split lacks."""
+    import datasets
+
+    if not sys.stderr.isatty():
+        datasets.disable_progress_bars()
+    where = f"data set {name}"
+    try:
+        loaded = datasets.load_dataset(name, config, revision=revision)
+    # Loading touches the network, the disk and foreign files: whatever it says goes into one line.
+    except Exception as error:
+        cure = "check the id, its configuration and revision, and the network"
+        raise DataError(f"cannot load ({error})", where=where, cure=cure) from error
+    for split in splits:
+        if split not in loaded:
+            raise DataError(f"no split {split!r}", where=where, cure=f"it has {', '.join(loaded)}")
+    return loaded
 
 
 def _hub_frame(training: TrainingSet, split: Any) -> pl.DataFrame:

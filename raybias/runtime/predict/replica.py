@@ -7,7 +7,6 @@ result itself, so that it is not lost with a caller or driver that dies meanwhil
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -83,19 +82,14 @@ class Scorer:
     def _predictor(self, method: str) -> Any:
         return self.predictors.of(self.methods[method])
 
-    async def score(self, shard: Shard, items: pa.Table) -> dict[str, float]:
-        """Compute a shard's rows and commit its file.
-
-        Returns the `tokens` that the model read and wrote, and the `seconds` of compute.
-        """
+    async def score(self, shard: Shard, items: pa.Table) -> int:
+        """Compute a shard's rows and commit its file; return the tokens read and written."""
         run = await self.run(model_id(shard.method, shard.run_id))
-        result, seconds = await self._in_turn(
-            lambda: self._predictor(shard.method).table(run, shard, items)
-        )
+        result = await self._in_turn(lambda: self._predictor(shard.method).table(run, shard, items))
         self._count(len(items), result.tokens)
         # The next request computes while this one's file is written.
         await asyncio.to_thread(self.store.write_table, shard.file, result.table)
-        return {"tokens": result.tokens, "seconds": seconds}
+        return int(result.tokens)
 
     async def label(self, method: str, run_id: str, texts: list[str]) -> Labelling:
         """Label texts that are no items of a probe with one run.
@@ -109,8 +103,9 @@ class Scorer:
         run = await self.run(model_id(method, run_id))
         # A sampled answer is keyed by its text, so that asking again gives it again.
         ids = [f"served-{key(text):016x}" for text in texts]
-        labelled: Labelling
-        labelled, _ = await self._in_turn(lambda: self._predictor(method).label(run, ids, texts))
+        labelled: Labelling = await self._in_turn(
+            lambda: self._predictor(method).label(run, ids, texts)
+        )
         self._count(len(texts), labelled["tokens"])
         return labelled
 
@@ -121,15 +116,14 @@ class Scorer:
 
         return load_tokenizer(self.spec)
 
-    async def _in_turn(self, work: Callable[[], T]) -> tuple[T, float]:
-        """Compute one request at a time and time it, off the event loop."""
+    async def _in_turn(self, work: Callable[[], T]) -> T:
+        """Compute one request at a time, off the event loop."""
 
-        def timed() -> tuple[T, float]:
-            begun = time.perf_counter()
+        def computed() -> T:
             with self.busy.computing():
-                return work(), time.perf_counter() - begun
+                return work()
 
-        return await asyncio.get_running_loop().run_in_executor(self.turn, timed)
+        return await asyncio.get_running_loop().run_in_executor(self.turn, computed)
 
     def _count(self, rows: int, tokens: int) -> None:
         self.meter.add("raybias_rows_total", rows)

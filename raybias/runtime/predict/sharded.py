@@ -22,7 +22,6 @@ from raybias.planning.stage_plans import ScorePlan
 from raybias.runtime.metrics import Meter
 from raybias.runtime.progress import Advance, Done
 from raybias.runtime.ray_session import translating_errors
-from raybias.runtime.tune.reports import collecting, open_queue
 from raybias.runtime.worker_group import WorkerGroup
 from raybias.storage import Store
 
@@ -72,32 +71,14 @@ def score_together(
     ------
     ModelError, WorkFailed: the backbone cannot be loaded, or a shard cannot be computed.
     """
-    import ray
-
-    store = Store(reading.out)
-    progress = open_queue()
-    reports = _Reports(advance)
-    group = WorkerGroup(
-        name=name,
-        workers=plan.replicas_max,
-        cpus=plan.threads,
-        gpus=plan.gpus,
-        requests=plan.requests,
-        pending=plan.pending,
-        max_failures=max_failures,
-    )
-    # By reference, so that Ray Train's controller need not import torch to read it.
-    config = {"work": ray.put(reading), "progress": progress}
-    title = f"score with {reading.context.spec.name}"
-    try:
-        with collecting(progress, reports), translating_errors(title):
-            group.run(work, config, store)
-    finally:
-        progress.shutdown(force=True)
+    store, reports = Store(reading.out), _Reports(advance)
+    group = WorkerGroup(name=name, workers=plan.replicas_max, plan=plan, max_failures=max_failures)
+    with translating_errors(f"score with {reading.context.spec.name}"):
+        group.run(work, reading, store, reports)
     if reports.error is not None:
         raise reports.error
-    if store.exists(f"train/{name}"):
-        store.delete_folder(f"train/{name}")
+    if store.exists(group.folder):
+        store.delete_folder(group.folder)
 
 
 def work(config: Mapping[str, Any]) -> None:

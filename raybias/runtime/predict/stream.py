@@ -42,8 +42,8 @@ def score_shards(
 ) -> Iterator[dict[str, Any]]:
     """Compute `shards`, whose files are absent, on the Serve application `app`.
 
-    Yields, as shards finish: `file`, `rows`, `tokens`, `seconds` of compute, and `retries`, how
-    often the shard was sent again.
+    Yields, as shards finish: `file`, `rows`, `tokens`, and `retries`, how often the shard was sent
+    again.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ class ShardCaller:
         done = {"file": shard.file, "rows": shard.rows, "retries": retries}
         if self.store.exists(shard.file):
             # A replica finished it after its caller had died.
-            return {**done, "tokens": 0, "seconds": 0.0}
+            return {**done, "tokens": 0}
         # Ray Data calls the same process again for a shard whose replica was lost.
         self.sent[shard.file] += 1
         if retries:
@@ -119,4 +119,4 @@ class ShardCaller:
             self.meter.add("raybias_repeated_total", shard.rows)
         items = self.items(shard.probe).slice(shard.first_row, shard.rows)
         handle = self.handle.options(multiplexed_model_id=model_id(shard.method, shard.run_id))
-        return {**done, **handle.score.remote(shard, items).result()}
+        return {**done, "tokens": handle.score.remote(shard, items).result()}

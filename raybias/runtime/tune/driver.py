@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from raybias.config import Backbone, StudyText, TrainingSet
@@ -27,7 +29,7 @@ from raybias.planning.stage_plans import TunePlan
 from raybias.runtime.metrics import Meter
 from raybias.runtime.progress import Reporter
 from raybias.runtime.ray_session import translating_errors
-from raybias.runtime.tune.reports import ProgressAggregator, collecting, open_queue
+from raybias.runtime.tune.reports import ProgressAggregator
 from raybias.runtime.tune.worker import Tokens, WorkerTask, record_of, work
 from raybias.runtime.worker_group import WorkerGroup
 from raybias.seeding import key
@@ -60,15 +62,8 @@ def tune(
                 f"note: {backbone.name} on {training.name}: max_steps is not set; the early-stop"
                 " rule can run for ever on a slowly falling loss"
             )
-        rows += TuningJob(
-            prepared=prepared,
-            backbone=backbone,
-            training=training,
-            method=method,
-            plan=plan,
-            store=store,
-            reporter=reporter,
-        ).run()
+        planned = plan.tune(backbone.name, training.name, method.name)
+        rows += TuningJob(prepared, backbone, training, method, planned, store, reporter).run()
     return rows
 
 
@@ -117,29 +112,33 @@ def tokenise(text: StudyText, training: str, method: Tuned) -> Tokens:
     return Tokens(of("train"), of("validation"), of("test") if "test" in sentences else None)
 
 
+@dataclass(frozen=True)
 class TuningJob:
     """The sweep and the final runs of one method."""
 
-    def __init__(
-        self,
-        *,
-        prepared: PreparedStudy,
-        backbone: Backbone,
-        training: TrainingSet,
-        method: Tuned,
-        plan: Plan,
-        store: Store,
-        reporter: Reporter,
-    ) -> None:
-        self.backbone, self.training, self.method = backbone, training, method
-        self.plan: TunePlan = plan.tune(backbone.name, training.name, method.name)
-        study = prepared.study
-        self.resources, self.words = study.resources, study.verbalizer.words()
-        self.store, self.reporter = store, reporter
-        self.meter = Meter(study=study.name, stage="tune", model=backbone.name)
-        self.title = f"tune {backbone.name} on {training.name}, {method.name}"
-        self.tokens = tokenise(prepared.text(method, backbone), training.name, method)
-        self.fingerprint = self._fingerprint()
+    prepared: PreparedStudy
+    backbone: Backbone
+    training: TrainingSet
+    method: Tuned
+    plan: TunePlan
+    store: Store
+    reporter: Reporter
+
+    @property
+    def title(self) -> str:
+        """Name the job for people."""
+        return f"tune {self.backbone.name} on {self.training.name}, {self.method.name}"
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The study's label words."""
+        return self.prepared.study.verbalizer.words()
+
+    @cached_property
+    def tokens(self) -> Tokens:
+        """The training set in tokens."""
+        text = self.prepared.text(self.method, self.backbone)
+        return tokenise(text, self.training.name, self.method)
 
     def run(self) -> list[dict[str, Any]]:
         """Run the sweep if there is one, then all seeds; mark those that are kept as selected."""
@@ -176,42 +175,30 @@ class TuningJob:
         return record_of(self.store, trial.run_id, self.fingerprint)
 
     def _fit(self, stage: str, trials: tuple[Trial, ...], missing: Sequence[str]) -> None:
-        import ray
-
+        study, plan = self.prepared.study, self.plan
         title = f"{self.title} ({stage})" if stage == "sweep" else self.title
         parts = (self.backbone.name, self.training.name, self.method.name, stage)
-        name = f"{'.'.join(parts)}-{self.fingerprint[:8]}"
-        progress = open_queue()
+        group = WorkerGroup(
+            name=f"{'.'.join(parts)}-{self.fingerprint[:8]}",
+            workers=plan.workers if plan.sharded else min(plan.workers, len(trials)),
+            plan=plan,
+            max_failures=study.resources.max_failures,
+            max_preemptions=study.resources.max_preemptions,
+        )
         job = WorkerTask(
-            context=self.plan.context(self.backbone, self.words),
+            context=plan.context(self.backbone, self.words),
             dataset=self.training.name,
             method=self.method,
             trials=trials,
             out=self.store.uri,
-            folder=f"train/{name}",
+            folder=group.folder,
             fingerprint=self.fingerprint,
-            sharded=self.plan.sharded,
-            meter=self.meter,
+            sharded=plan.sharded,
+            meter=Meter(study=study.name, stage="tune", model=self.backbone.name),
         )
-        group = WorkerGroup(
-            name=name,
-            workers=self.plan.workers if self.plan.sharded else min(self.plan.workers, len(trials)),
-            cpus=self.plan.threads,
-            gpus=self.plan.gpus,
-            requests=self.plan.requests,
-            pending=self.plan.pending,
-            max_failures=self.resources.max_failures,
-            max_preemptions=self.resources.max_preemptions,
-        )
-        # By reference, so that Ray Train's controller need not import torch to read it.
-        config = {"work": ray.put((job, self.tokens)), "progress": progress}
-        try:
-            with self.reporter.stage(title, len(missing)) as advance:
-                tally = ProgressAggregator(advance, self.meter, set(missing))
-                with collecting(progress, tally), translating_errors(title):
-                    group.run(work, config, self.store)
-        finally:
-            progress.shutdown(force=True)
+        with self.reporter.stage(title, len(missing)) as advance, translating_errors(title):
+            tally = ProgressAggregator(advance, job.meter, set(missing))
+            group.run(work, (job, self.tokens), self.store, tally)
         if tally.error is not None:
             raise tally.error
         if tally.resumed:
@@ -219,9 +206,10 @@ class TuningJob:
                 f"{title}: {tally.resumed} runs resumed, {tally.repeated} steps done twice"
             )
         # Every trial is an adapter now; its training state is needed no more.
-        self.store.delete_folder(f"train/{name}")
+        self.store.delete_folder(group.folder)
 
-    def _fingerprint(self) -> str:
+    @cached_property
+    def fingerprint(self) -> str:
         """Hash all that decides a trial's result except what differs between trials."""
         varied = {
             *("seeds", "learning_rates", "weight_decays", "stop_windows", "sweep_seeds"),

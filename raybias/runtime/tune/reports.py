@@ -5,20 +5,11 @@ Plain values only, so that the queue between them need not import torch.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
 
 from raybias.errors import RaybiasError
 from raybias.runtime.metrics import Meter
 from raybias.runtime.progress import Advance, Done
-
-if TYPE_CHECKING:
-    from ray.util.queue import Queue
-
-_POLL_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -98,47 +89,3 @@ class ProgressAggregator:
         if self.begun > 1:
             self.meter.add("raybias_retries_total", 1)
             self.advance(0, done=Done(retries=1))
-
-
-def open_queue() -> Queue:
-    """Open a queue from ranks to the driver."""
-    import ray
-    from ray.util.queue import Queue
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    # On the driver's own node: it outlives a worker's, and dies with the driver's.
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    return Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here})
-
-
-class Listener(Protocol):
-    """Consumer of the ranks' reports."""
-
-    def add(self, report: Any) -> None:
-        """Add one report."""
-
-
-@contextmanager
-def collecting(progress: Queue, tally: Listener) -> Iterator[None]:
-    """Feed the queue's reports to `tally` while the body runs."""
-    from ray.util.queue import Empty
-
-    ended = threading.Event()
-
-    def follow() -> None:
-        while True:
-            last = ended.is_set()
-            try:
-                while True:
-                    tally.add(progress.get(timeout=0.01 if last else _POLL_S))
-            except Empty:
-                if last:
-                    return
-
-    thread = threading.Thread(target=follow, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
