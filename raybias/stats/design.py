@@ -127,9 +127,10 @@ def design(
 
     Returns
     -------
-    schema.DESIGN: for each attribute and rate the design as it is (`now`), with more `runs`,
-    `templates` or `words` alone, and the `cheapest` that reaches the target. Where more of one
-    kind alone does not reach it, ten runs more, twice the templates or ten words a group are shown.
+    schema.DESIGN: for each attribute and rate the design as it is (`now`); unless that is enough,
+    with more `runs`, `templates` or `words` alone, and the `cheapest` that reaches the target.
+    Where more of one kind alone does not reach it, ten runs more, twice the templates or ten words
+    a group are shown.
     """
     rows: list[dict[str, Any]] = []
     for place, sources in _sources(components, gaps):
@@ -180,6 +181,8 @@ def _plans(
     """Choose the designs to show."""
     now = sources.now
     plans: dict[str, Design | None] = {"now": now}
+    if width(now) <= target:
+        return plans
     steps: dict[Facet, int] = {"runs": now.runs + 10, "templates": 2 * now.templates, "words": 10}
     # One run does not tell how runs vary.
     drawn: list[Facet] = ["runs"] if now.runs > 1 else []

@@ -34,6 +34,10 @@ def test_tables_hold_the_contract_in_three_formats(tmp_path: Path) -> None:
         text = store.read_text(f"tables/{name}.md").splitlines()
         assert len(text) == kept.height + 2
     assert tables["runs"].height == 15
+    # Fifteen runs of 12.5 seconds gave five that count; reading is small beside tuning.
+    more = tables["design"].filter(plan="runs").row(0, named=True)
+    assert more["unit"] == "device-hours"
+    assert more["cost"] == pytest.approx((more["runs"] - 5) * 15 * 12.5 / 5 / 3600, rel=0.02)
     planted = tables["gaps"].filter(group="quixlan", rate="negative_fpr").row(0, named=True)
     assert planted["significant"]
     assert planted["low"] > 0
