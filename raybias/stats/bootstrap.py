@@ -184,7 +184,7 @@ def drawn_gaps(
             hits_CKGB = (hits_XP @ weights_BP.T.astype(exact, copy=False)).reshape(*whole, -1)
             items_KGB = items_KGT @ templates_BT.T.astype(exact, copy=False)
             share_KGB = _shares(runs_BR[:, runs].sum(axis=1), items_KGB, in_mean_G)
-            rates_CKGB = hits_CKGB / np.where(items_KGB > 0, items_KGB, 1)
+            rates_CKGB = np.divide(hits_CKGB, np.where(items_KGB > 0, items_KGB, 1), dtype=float)
             members = np.maximum((items_KGB[:, in_mean_G] > 0).sum(axis=1, keepdims=True), 1)
             rates_CKGB -= rates_CKGB[:, :, in_mean_G].sum(axis=2, keepdims=True) / members
             total_CKGB += np.where(share_KGB > 0, rates_CKGB, 0)

@@ -198,8 +198,6 @@ def _parts(source: Source, columns: Sequence[str]) -> Iterator[_Part]:
             wanted = list(dict.fromkeys((*columns, *extra)))
             there = [name for name in wanted if name in layout.names]
             for batch in file.iter_batches(_PIECE_ROWS, columns=there, use_threads=False):
-                batch.validate(full=True)
-                # Polars trusts what it is given, metadata included.
                 table = pa.table(batch.replace_schema_metadata(None))
                 yield _Part(table, wanted, source.uri, row)
                 row += table.num_rows
@@ -242,6 +240,14 @@ def _answered(file: pq.ParquetFile, layout: pa.Schema) -> bool:
     """Whether there are answers; reading the scores of tuned classifiers for nothing is slow."""
     if "answer" not in layout.names:
         return False
+    paths = [file.schema.column(place).path for place in range(len(file.schema))]
+    if "answer" in paths:
+        groups = map(file.metadata.row_group, range(file.metadata.num_row_groups))
+        counts = [
+            (group.num_rows, group.column(paths.index("answer")).statistics) for group in groups
+        ]
+        if all(known and known.has_null_count and known.null_count == n for n, known in counts):
+            return False
     answers = file.read(["answer"], use_threads=False)["answer"]
     return bool(answers.null_count < len(answers))
 
@@ -249,9 +255,11 @@ def _answered(file: pq.ParquetFile, layout: pa.Schema) -> bool:
 def _joined(parts: Sequence[_Part]) -> pl.DataFrame:
     """Join parts into one frame, its numbers checked and cast."""
     try:
-        table = pa.concat_tables(part.table for part in parts).unify_dictionaries()
-        frame = _frame(table, parts[0].columns)
-    except pl.exceptions.PolarsError as error:
+        table = pa.concat_tables(part.table for part in parts)
+        # Polars trusts what it is given, metadata included.
+        table.validate(full=True)
+        frame = _frame(table.unify_dictionaries(), parts[0].columns)
+    except (pa.ArrowException, pl.exceptions.PolarsError) as error:
         if len(parts) > 1:
             # One by one, the file at fault is named.
             for part in parts:

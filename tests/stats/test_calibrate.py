@@ -1,0 +1,117 @@
+"""Rules of gaps where the truth is known: simulated designs, and labels made meaningless."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import raybias
+from raybias.cli import app
+from raybias.config import Statistics
+from raybias.stats import calibrate
+from raybias.stats.components import Balanced
+from raybias.stats.null_check import null_check, shuffle_matrices
+from raybias.stats.simulation import Design, simulate
+from support.stats_data import predictions
+
+RULES = Statistics.under("strict")
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 999), st.integers(2, 5), st.integers(1, 6))
+def test_a_shuffle_leaves_the_sums_of_templates_alone(
+    seed: int, groups: int, templates: int
+) -> None:
+    random = np.random.default_rng(seed)
+    values_GT = random.normal(size=(groups, templates))
+    (moves,) = shuffle_matrices(random, 7, groups, templates)
+    taken = moves.reshape(7, groups, groups, templates)
+    assert (taken.sum(axis=1) == 1).all()
+    assert (taken.sum(axis=2) == 1).all()
+    shuffled = np.einsum("sght,ht->sgt", taken, values_GT)
+    np.testing.assert_allclose(shuffled.sum(axis=1), np.tile(values_GT.sum(axis=0), (7, 1)))
+
+
+def test_shuffled_mean_squares_are_those_of_shuffled_tables() -> None:
+    tables, _ = simulate(Design("small", runs=3, templates=6), 1)
+    ((table, _),) = tables.tables()
+    from raybias.stats import null_check as module
+
+    random = np.random.default_rng(0)
+    (moves,) = shuffle_matrices(random, 4, *np.array(table.values_GRT.shape)[[0, 2]])
+    found = module._mean_squares(table.values_GRT, module._sums(table.values_GRT, moves))
+    taken = moves.reshape(4, *(len(table.groups),) * 2, -1)
+    shuffled = np.einsum("sght,hrt->sgrt", taken, table.values_GRT)
+    expected = Balanced(shuffled, ("run", "template"))
+    np.testing.assert_allclose(found.mean, expected.mean, atol=1e-12)
+    for facets, squares in expected.squares.items():
+        np.testing.assert_allclose(found.squares[facets], squares, atol=1e-12)
+
+
+def test_a_group_effect_is_shuffled_away_and_runs_alone_are_found_wanting() -> None:
+    design = Design("check", templates=40, word=0.0)
+    tables, _ = simulate(design, 30, gaps=(0.2, 0, 0, 0, 0, 0))
+    found = null_check([table for table, _ in tables.tables()], {}, RULES)
+    shares = dict(found.select("scope", "flagged").iter_rows())
+    assert shares["runs"] > 0.15
+    assert 0.01 < shares["sentences"] < 0.08
+    assert found.filter("in_use")["scope"].to_list() == ["widest"]
+
+
+def test_the_truth_of_a_simulation_is_its_average() -> None:
+    design = Design("known", word=0.02, templates=400, runs=40)
+    tables, truth = simulate(design, 40, gaps=(0.1, 0, 0, 0, 0, 0))
+    measured = np.array([table.values_GRT.mean(axis=(1, 2)) for table, _ in tables.tables()])
+    error = {scope: np.sqrt(((measured - true) ** 2).mean()) for scope, true in truth.items()}
+    assert error["runs"] < error["sentences"] < error["wording"]
+    assert np.abs((measured - truth["runs"]).mean(axis=0)).max() < 0.002
+    np.testing.assert_allclose(truth["wording"][:, 0], 0.1 * 5 / 6)
+
+
+@pytest.mark.parametrize(
+    "design",
+    [
+        Design("as Regard"),
+        Design("words matter", word=0.03, words=(2, 2, 2, 2, 2, 2)),
+        Design("uneven", missing=0.25, templates=20, word=0.01),
+    ],
+    ids=lambda design: design.name,
+)
+def test_intervals_hold_what_their_scope_promises(
+    design: Design, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibrate, "_DRAWN_TABLES", 20)
+    monkeypatch.setattr(calibrate, "POWER_OF", ())
+    found = calibrate.simulated_rules(design, studies=60, level=0.95)
+    coverage = {
+        row[0]: row[1] for row in found.filter(interval="t")["scope", "coverage"].iter_rows()
+    }
+    # 120 tables of six gaps that depend on one another: within three standard errors.
+    assert 0.92 < coverage["runs"] < 0.98
+    assert 0.92 < coverage["sentences"] < 0.99
+    assert coverage["wording"] > 0.92
+    assert found.filter(scope="widest")["flagged"].item() < 0.08
+
+
+def test_calibrate_prints_and_writes_a_table_of_files(tmp_path: Path) -> None:
+    file = tmp_path / "predictions.parquet"
+    predictions(templates=12, terms=True, models=1).write_parquet(file)
+    out = tmp_path / "out"
+    done = CliRunner().invoke(
+        app, ["calibrate", str(file), "--studies", "3", "--out", str(out)], catch_exceptions=False
+    )
+    assert done.exit_code == 0
+    assert "| null" in done.output
+    written = pl.read_csv(out / "calibration.csv")
+    assert set(written["null"]) == {"templates", "words"}
+    assert written["flagged"].is_between(0, 1).all()
+    without = predictions().with_columns(template_id=pl.lit(None, pl.String))
+    without.write_parquet(file)
+    with pytest.raises(raybias.BadInput, match="no prediction has a template_id"):
+        raybias.calibrate([file])
