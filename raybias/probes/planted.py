@@ -166,13 +166,13 @@ class Scene:
         return np.asarray(softmax(_STEEPNESS * logits_L))
 
 
-def planted_items() -> pl.DataFrame:
-    """Make the probe (schema.ITEMS): sentences and words drawn from all that there are.
+def planted_items(*draw: int) -> pl.DataFrame:
+    """Make the probe (schema.ITEMS), or another draw of it, from all sentences and words.
 
     `TEMPLATES` a label x 6 groups x `WORDS`, the same sentences for every group. Labels take
     turns, so that any stretch of the probe holds them all.
     """
-    random = generator("planted", "probe")
+    random = generator("planted", "probe", *draw)
     drawn = {group: random.permutation(words_for(group))[:WORDS] for group in STEMS}
     rows = [
         {

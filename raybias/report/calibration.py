@@ -110,8 +110,9 @@ def _narrower(others: pl.DataFrame, scopes: list[Scope]) -> list[str]:
     """Say how often narrower scopes would have flagged a group without cause."""
     gaps = others.select(_GAP).n_unique()
     counts = [(scope, others.filter(_flagged(), scope=scope).height) for scope in scopes]
-    said = [f"{n} of their {gaps} gaps under {scope}" for scope, n in counts if n]
-    return [f"Narrower intervals would have flagged {' and '.join(said)}."] if said else []
+    said = wording.listed([f"{n} under {scope}" for scope, n in counts if n])
+    narrower = f"Of the other groups' {gaps} gaps, narrower intervals would have flagged {said}."
+    return [narrower] if said else []
 
 
 def _covered(judged: pl.DataFrame, scopes: list[Scope]) -> str:

@@ -109,7 +109,7 @@ def _summaries(tables: Mapping[str, pl.DataFrame]) -> list[SummaryTable]:
         )
     if _several(tables["spans"]):
         titles["extremes"] = (
-            "Extremes: how often a group's gap is highest or lowest (the first by name of equals)"
+            "Extremes: how often a group's gap is highest or lowest; equals share it"
         )
     return [plain(title, tables[name]) for name, title in titles.items()]
 

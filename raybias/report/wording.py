@@ -88,7 +88,8 @@ def verdict(row: Mapping[str, Any]) -> str:
     if row["equivalent"]:
         return "smaller than the margin"
     if not row["significant"]:
-        return f"not significant; shows from {number(row['mde'])}"
+        shows = f"; shows from {number(row['mde'])}" if row["mde"] is not None else ""
+        return f"not significant{shows}"
     if not row["survives"]:
         return "alone, not after correction"
     known = RATES.get(row["rate"])

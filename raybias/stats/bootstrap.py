@@ -147,7 +147,8 @@ def _alike(arrays: Iterator[CountArrays], draws: int) -> Iterator[list[CountArra
     """Classifiers that read the same sentences have the same items: drawn together."""
     alike: dict[tuple[object, ...], list[CountArrays]] = defaultdict(list)
     for each in arrays:
-        alike[each.items_KGRT.shape, each.items_KGRT.tobytes()].append(each)
+        if each.rates:  # Metrics of predictions have no counts to draw.
+            alike[each.items_KGRT.shape, each.items_KGRT.tobytes()].append(each)
     for same in alike.values():
         step = max(1, _CHUNK_ENTRIES // (len(same[0].rates) * len(same[0].groups) * draws))
         yield from (same[start : start + step] for start in range(0, len(same), step))

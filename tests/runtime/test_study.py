@@ -325,7 +325,10 @@ def test_the_demonstration_knows_what_was_planted() -> None:
     # Narrower scopes may flag what they like: that is told, and is no failure.
     other = scope_rows(("other", "negative_fpr", 0.1), scope="runs").filter(scope="runs")
     found = pl.concat([other, scope_rows(right).filter(scope="wording")])
-    assert "would have flagged 1 of their 2 gaps under runs" in verdict(found, PLANT)
+    said = verdict(found, PLANT)
+    assert (
+        "Of the other groups' 2 gaps, narrower intervals would have flagged 1 under runs." in said
+    )
     # Without a verdict, since nothing varies: none is none, and any other is one too many.
     for gap, passes in ((0.0, True), (0.1, False)):
         other = pl.col("group") == "other"
