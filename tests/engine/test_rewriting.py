@@ -184,7 +184,7 @@ def test_pairs_are_rewritten_through_the_engine(t5: Path, judge: Path) -> None:
     from raybias.schema import PAIRS, REWRITTEN_PAIRS
 
     rows = [
-        (f"p{n}", "age", "stereo", "original", f"w1 w{n} w5", f"w2 w{n} w5", False, "ann")
+        (f"p{n}", "age", "stereo", "original", f"w1 w{n} w5", f"w2 w{n} w5", False, f"c{n}")
         for n in range(6)
     ]
     pairs = pl.DataFrame(rows, schema=polars_schema(PAIRS), orient="row")
