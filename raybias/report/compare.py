@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import polars as pl
 
@@ -85,7 +85,7 @@ class Comparison:
                     "base": lambda row: wording.signed(row["base"]),
                     "candidate": lambda row: wording.signed(row["candidate"]),
                     "change": lambda row: wording.signed(row["change"]),
-                    "band": lambda row: wording.span(row["low"], row["high"]),
+                    "band": _band,
                     "flips up, down": lambda row: f"{row['flips_up']}, {row['flips_down']}",
                     "p of flips": lambda row: wording.probability(row["p_flips"]),
                     "verdict": "verdict",
@@ -154,6 +154,10 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         return f"<p><b>{escape(self.headline)}</b></p>{self.changes._repr_html_()}"
+
+
+def _band(row: Mapping[str, Any]) -> str:
+    return "no answer differs" if row["at_most"] == 0 else wording.span(row["low"], row["high"])
 
 
 def _markdown(one: SummaryTable) -> str:
