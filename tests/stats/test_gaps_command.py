@@ -67,7 +67,7 @@ def test_published_gaps_are_reproduced(
     assert {path.name for path in tmp_path.iterdir()} == {
         *(f"{name}.csv" for name in ("gaps", "accuracy", "spans", "spans_mean", "extremes",
                                      "composition", "by_term", "scopes", "components",
-                                     "leave_one_out", "over_models", "reliability")),
+                                     "leave_one_out", "over_models", "reliability", "null_check")),
         "figures",
     }  # fmt: skip
     assert {path.name for path in (tmp_path / "figures").iterdir()} == {
