@@ -312,34 +312,46 @@ def _needs(family: Family, scope: Scope, g: int, each: float, margin: float) -> 
         return "it moved, but whether away from 0 is not known"
     if estimate.detectable(each)[g] <= margin:
         return "it lies about the margin"
-    counts, alone = _sources(family, scope, g)
+    sources = _sources(family, scope, g)
+    # Few levels widen an interval by their degrees of freedom as much as by their variance.
+    most = max(
+        sources, key=lambda one: one.variance * stats.t.ppf((1 + each) / 2, one.freedom) ** 2
+    )
     # Quantiles of the normal distribution, which Student's come down to as levels are added.
     ideal = replace(estimate, freedom=np.full_like(estimate.freedom, np.inf)).detectable(each)[g]
     if ideal <= margin:
-        fewest = min(alone, key=lambda name: counts[name])
-        return f"more {fewest} than {counts[fewest]}"
+        return f"more {most.name} than {most.count}"
     variance = float(estimate.variance[g])
-    most = max(alone, key=lambda name: alone[name])
-    left = variance * float(margin / ideal) ** 2 - (variance - alone[most])
+    left = variance * float(margin / ideal) ** 2 - (variance - most.variance)
     if left <= 0:
-        return f"more {most}, and not them alone"
-    return f"{math.ceil(counts[most] * alone[most] / left):,} {most}, not {counts[most]:,}"
+        return f"more {most.name}, and not them alone"
+    return f"{math.ceil(most.count * most.variance / left):,} {most.name}, not {most.count:,}"
 
 
-def _sources(family: Family, scope: Scope, g: int) -> tuple[dict[str, int], dict[str, float]]:
-    """Return how many levels of each facet there are, and the variance if it alone were drawn."""
-    blend = family.change
+@dataclass(frozen=True)
+class _Source:
+    """A facet of a change: its levels, and the variance of the change if it alone were drawn."""
+
+    name: str
+    count: int
+    variance: float
+    freedom: int
+
+
+def _sources(family: Family, scope: Scope, g: int) -> list[_Source]:
+    blend, found = family.change, []
     runs, templates = family.candidate.values_GRT.shape[1:]
-    counts, alone = {"templates": templates, "runs": runs}, {}
     if scope != "runs":
-        alone["templates"] = float(blend.templates.variance[g])
+        variance = float(blend.templates.variance[g])
+        found.append(_Source("templates", templates, variance, templates - 1))
     if "runs" in blend.estimates:
-        alone["runs"] = float(blend.estimates["runs"].variance[g])
+        found.append(_Source("runs", runs, float(blend.estimates["runs"].variance[g]), runs - 1))
     if scope == "wording" and blend.words is not None:
         wider, narrower = (blend.estimates[name].variance[g] for name in ("wording", "sentences"))
-        alone["words a group"] = float(wider - narrower)
-        counts["words a group"] = blend.words.words.get(family.base.groups[g], 1)
-    return counts, alone
+        count = blend.words.words.get(family.base.groups[g], 1)
+        freedom = blend.words.freedom
+        found.append(_Source("words a group", count, float(wider - narrower), freedom))
+    return found
 
 
 def overall(verdicts: Sequence[str]) -> Verdict:
