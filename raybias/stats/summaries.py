@@ -43,7 +43,8 @@ def net_significance(gaps: pl.DataFrame) -> pl.DataFrame:
 def spans(gaps: pl.DataFrame) -> pl.DataFrame:
     """Subtract a model's smallest mean gap from its largest (Kohankhaki2024, Table 4).
 
-    A span is a maximum of noisy values and so is too large on average; it has no interval.
+    A span is a maximum of noisy values and so is too large on average; `bootstrap.resampled` has
+    its interval, and what it is without that.
 
     Returns
     -------
