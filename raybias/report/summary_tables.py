@@ -288,7 +288,8 @@ def gaps(judged: pl.DataFrame) -> SummaryTable:
     judged: schema.GAPS; a column `paper` more says what is significant by the papers' rule.
     """
     probe = ["probe"] if judged["probe"].n_unique() > 1 else []
-    kinds = (*judged["interval"].unique(maintain_order=True), *judged["scope"].unique().sort())
+    known = judged.filter(pl.col("low").is_not_null())
+    kinds = (*judged["interval"].unique(maintain_order=True), *known["scope"].unique().sort())
     columns: dict[str, Cell] = {
         **same(*probe, *wording.naming_keys(judged), "attribute", "group", "rate"),
         "gap": lambda row: wording.signed(row["gap"]),

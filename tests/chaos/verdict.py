@@ -12,8 +12,8 @@ from raybias.planning.shards import shards_of
 from raybias.report import load_record
 from raybias.storage import Store
 
-#: How long something took; all else is a result.
-TIMES = ("seconds",)
+#: How long something took, by table: in `design` the price of more of it; all else is a result.
+TIMES = {"runs": "seconds", "design": "cost"}
 
 
 def planned(out: Path) -> list[Shard]:
@@ -71,11 +71,12 @@ def _same(out: Path, calm: Path, name: str) -> bool:
     if one.read_bytes() == other.read_bytes():
         return True
     readers = {".parquet": pl.read_parquet, ".csv": pl.read_csv}
-    if Path(name).stem != "runs" or one.suffix not in readers:
-        # A table of runs in Markdown says how long they took; its Parquet is compared.
-        return Path(name).stem == "runs"
+    time = TIMES.get(Path(name).stem)
+    if time is None or one.suffix not in readers:
+        # A table with times is in Markdown too; its Parquet is compared.
+        return time is not None
     read = readers[one.suffix]
-    return bool(read(one).drop(TIMES, strict=False).equals(read(other).drop(TIMES, strict=False)))
+    return bool(read(one).drop(time, strict=False).equals(read(other).drop(time, strict=False)))
 
 
 def _litter(out: Path) -> list[str]:

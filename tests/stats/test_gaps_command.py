@@ -71,7 +71,8 @@ def test_published_gaps_are_reproduced(
         "figures",
     }  # fmt: skip
     assert {path.name for path in (tmp_path / "figures").iterdir()} == {
-        "gaps.regard.race.negative_fpr.svg", "gaps.regard.race.positive_fpr.svg", "spans.race.svg",
+        "answer.svg", "gaps.regard.race.negative_fpr.svg", "gaps.regard.race.positive_fpr.svg",
+        "spans.race.svg",
     }  # fmt: skip
     accuracy = pl.read_csv(tmp_path / "accuracy.csv")
     assert accuracy.columns[:5] == ["model", "attribute", "mean", "sd", "n_runs"]
