@@ -107,7 +107,7 @@ def found_again(scopes: pl.DataFrame, components: pl.DataFrame) -> str:
             "" if parts else f" of {judged.filter(scope=scope).height} gaps would be found again"
         )
         n = lasting.height or "none"
-        parts.append(f"{n}{total} with {wording.SCOPES[scope]}{' too' if parts else ''}")
+        parts.append(f"{n}{total} with {wording.SCOPES[scope]}")
     if not parts:
         return ""
     lost = [group for group in one_word(components) if _lost_to_words(judged, group)]

@@ -33,7 +33,7 @@ def test_the_answer_comes_first_with_direction_and_interval(written: Store) -> N
     page = page_of(written)
     words = " ".join(page.text.split())
     answer = words[: words.index("What was measured")]
-    again = "1 of 12 gaps would be found again with other seeds; 1 with other sentences too; 1 with"
+    again = "1 of 12 gaps would be found again with other seeds; 1 with other sentences; 1 with"
     assert answer.index(again) < answer.index("1 of 12 gaps is significant.")
     assert re.search(
         r"Called negative too often \(harm\): quixlan \+0\.\d{3} \[\+0\.\d{3}, \+0\.\d{3}\]", answer
@@ -82,12 +82,12 @@ def test_the_answer_says_at_which_step_findings_are_lost() -> None:
         {"facets": ["word"] * 3, "group": ["white", "black", "asian"], "levels": ["1", "3", "1"]}
     )
     assert findings.found_again(scopes, components) == (
-        "2 of 3 gaps would be found again with other seeds; 1 with other sentences too; none with "
-        "other words too: white has one word."
+        "2 of 3 gaps would be found again with other seeds; 1 with other sentences; none with "
+        "other words: white has one word."
     )
     unknown = scopes.filter(pl.col("scope") != "wording")
     assert findings.found_again(unknown, components.clear()).endswith(
-        "1 with other sentences too; no group has two words, so nothing is known of other words."
+        "1 with other sentences; no group has two words, so nothing is known of other words."
     )
     assert findings.found_again(scopes.clear(), components) == ""
 
