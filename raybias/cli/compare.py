@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from raybias.config import Scope
+from raybias.cli.options import ScopeOption, printed_warnings
 
 #: Exit codes of --gate.
 _CODES: Final = {"worse": 3, "cannot tell": 4}
@@ -33,14 +33,7 @@ def compare(
         str | None,
         typer.Option("--candidate", metavar=_CHOICE, help="Which of CANDIDATE is meant."),
     ] = None,
-    scope: Annotated[
-        Scope | None,
-        typer.Option(
-            help="What intervals cover: runs; sentences: runs and templates; wording: the words "
-            "for groups too; or the widest of these that the data allow.",
-            show_default="the study's, else widest",
-        ),
-    ] = None,
+    scope: ScopeOption = None,
     gate: Annotated[
         str | None,
         typer.Option(
@@ -60,7 +53,6 @@ def compare(
     probe, style and sentence, and by seed where both have the same seeds, arms are matched.
     """
     from raybias import api, stats
-    from raybias.cli.options import printed_warnings
     from raybias.storage import Store
 
     with printed_warnings(stats.StatisticsWarning):

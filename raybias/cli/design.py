@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from raybias.cli.options import printed_warnings
-from raybias.config import Profile, Scope
+from raybias.cli.options import ScopeOption, printed_warnings
+from raybias.config import Profile
 
 
 def design(
@@ -32,14 +32,7 @@ def design(
         Profile | None,
         typer.Option(help="State the statistics by this profile.", show_default="the study's"),
     ] = None,
-    scope: Annotated[
-        Scope | None,
-        typer.Option(
-            help="What intervals are to cover as if drawn anew: runs, sentences, wording, or the "
-            "widest of these that the data allow.",
-            show_default="the study's, else widest",
-        ),
-    ] = None,
+    scope: ScopeOption = None,
 ) -> None:
     """Predict what more seeds, templates or words would do, and which design is the cheapest.
 

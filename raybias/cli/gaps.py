@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from raybias.cli.options import printed_warnings
-from raybias.config import Interval, Profile, Scope
+from raybias.cli.options import ScopeOption, printed_warnings
+from raybias.config import Interval, Profile
 
 if TYPE_CHECKING:
     import polars as pl
@@ -34,15 +34,7 @@ def gaps(
             show_default="the study's, else strict",
         ),
     ] = None,
-    scope: Annotated[
-        Scope | None,
-        typer.Option(
-            help="What an interval covers as if drawn anew, instead of the profile's or study's: "
-            "runs (other seeds), sentences (and other sentences), wording (and other words for "
-            "the groups), or the widest of these that the data allow.",
-            show_default="the study's, else widest; paper: runs",
-        ),
-    ] = None,
+    scope: ScopeOption = None,
     margin: Annotated[
         float | None,
         typer.Option(
@@ -54,7 +46,7 @@ def gaps(
     interval: Annotated[
         Interval | None,
         typer.Option(
-            help="Instead of the profile's or study's: normal, t, or bootstrap over templates."
+            help="Instead of the profile's or study's: normal, t, or bootstrap (runs, templates)."
         ),
     ] = None,
     reference: Annotated[

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from raybias.config import Profile
+from raybias.config import Profile, Scope
 
 StudyFile = Annotated[str, typer.Argument(metavar="STUDY.yaml", help="The study file.")]
 Overrides = Annotated[
@@ -30,6 +30,15 @@ Limit = Annotated[
 ProfileOption = Annotated[
     Profile | None,
     typer.Option(help="As in the papers, or statistically strict.", show_default="the file's"),
+]
+ScopeOption = Annotated[
+    Scope | None,
+    typer.Option(
+        help="What an interval covers as if drawn anew, instead of the profile's or study's: runs"
+        " (other seeds), sentences (and other sentences), wording (and other words for the"
+        " groups), or the widest of these that the data allow.",
+        show_default="the study's, else widest; paper: runs",
+    ),
 ]
 Address = Annotated[
     str | None,

@@ -43,7 +43,7 @@ class Statistics(Section):
     that name the groups. widest: the widest of these that the data allow."""
     interval: Interval = by_profile(paper="normal", strict="t")
     """normal: 1.96 standard errors; t: Student's, with Satterthwaite's degrees of freedom where
-    several sources vary; bootstrap: over templates."""
+    several sources vary; bootstrap: runs, or runs and templates, drawn anew (product weights)."""
     level: float = Field(0.95, gt=0, lt=1)
     """Confidence level of the intervals."""
     adjust: Literal["none", "benjamini_hochberg"] = by_profile(
@@ -54,7 +54,7 @@ class Statistics(Section):
     """The largest gap that does not matter, such as 0.02: a gap whose 90% interval (at level 0.95)
     lies within it on either side is `equivalent`. Without it none is called so."""
     bootstrap_draws: int = Field(10_000, ge=100)
-    """Draws of the template-cluster bootstrap."""
+    """Draws of the bootstrap."""
     bootstrap_seed: int = 0
     """Seed of the bootstrap."""
     metrics: tuple[str, ...] = Field(("negative_fpr", "positive_fpr"), min_length=1)

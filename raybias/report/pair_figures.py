@@ -6,7 +6,7 @@ stand apart, below the bias types. A mean over styles has two nested intervals.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -99,17 +99,12 @@ def score_figures(scores: pl.DataFrame, *, level: float, adjust: Adjust) -> list
     level: confidence level of its intervals, for the axis label.
     adjust: its correction, for the legend.
     """
-    figures = []
     originals = scores.filter(style=ORIGINAL)
-    for (score, probe), part in originals.group_by(["score", "probe"], maintain_order=True):
-        neutral = float(part["neutral"][0])
-        axis = "percent of pairs" if neutral else "points"
-        what = "preference" if neutral else "pro \N{MINUS SIGN} anti"
-        title = f"{what} on {probe or 'pairs'} ({score})"
-        name = parts.slug("bias_scores", *(str(value) for value in (score, probe) if value))
-        svg = _Dots("value", "model", axis, level, adjust, neutral).draw(part, title)
-        figures.append(parts.Drawn(name, title, svg))
-    return figures
+    return [
+        _value_figure(part, "bias_scores", "preference" if neutral else "pro \N{MINUS SIGN} anti",
+                      neutral=neutral, level=level, adjust=adjust)
+        for part, neutral in _by_score(originals)
+    ]  # fmt: skip
 
 
 def scope_figures(scopes: pl.DataFrame, *, level: float, adjust: Adjust) -> list[parts.Drawn]:
@@ -127,15 +122,29 @@ def scope_figures(scopes: pl.DataFrame, *, level: float, adjust: Adjust) -> list
     wide = scopes.filter(scope="styles").join(
         inner, on=[*_METRIC, "bias_type"], how="left", maintain_order="left"
     )
-    figures = []
-    for (score, probe), part in wide.group_by(["score", "probe"], maintain_order=True):
-        title = f"mean over styles on {probe or 'pairs'} ({score})"
-        name = parts.slug("style_scopes", *(str(value) for value in (score, probe) if value))
-        neutral = float(part["neutral"][0])
-        axis = "percent of pairs" if neutral else "points"
-        svg = _Dots("value", "model", axis, level, adjust, neutral).draw(part, title)
-        figures.append(parts.Drawn(name, title, svg))
-    return figures
+    return [
+        _value_figure(part, "style_scopes", "mean over styles",
+                      neutral=neutral, level=level, adjust=adjust)
+        for part, neutral in _by_score(wide)
+    ]  # fmt: skip
+
+
+def _by_score(values: pl.DataFrame) -> Iterator[tuple[pl.DataFrame, float]]:
+    """Yield the part of each score and probe, with its value of no bias."""
+    for part in values.partition_by("score", "probe", maintain_order=True):
+        yield part, float(part["neutral"][0])
+
+
+def _value_figure(
+    part: pl.DataFrame, kind: str, what: str, *, neutral: float, level: float, adjust: Adjust
+) -> parts.Drawn:
+    """Draw the values of one score and probe, a panel per model."""
+    score, probe = part.select("score", "probe").row(0)
+    title = f"{what} on {probe or 'pairs'} ({score})"
+    name = parts.slug(kind, *(value for value in (score, probe) if value))
+    axis = "percent of pairs" if neutral else "points"
+    svg = _Dots("value", "model", axis, level, adjust, neutral).draw(part, title)
+    return parts.Drawn(name, title, svg)
 
 
 def effect_figures(effects: pl.DataFrame, *, level: float, adjust: Adjust) -> list[parts.Drawn]:

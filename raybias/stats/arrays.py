@@ -12,13 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from raybias import schema
+from raybias.stats.components import Doubles
 from raybias.stats.metric import DEFAULT, shares
-
-Doubles = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -28,11 +28,11 @@ from raybias import schema
 from raybias.errors import DataError
 from raybias.seeding import generator
 from raybias.stats.arrays import CountArrays, count_arrays
+from raybias.stats.components import Doubles
 from raybias.stats.intervals import ROUNDING
 from raybias.stats.scopes import GapTable, gap_table
 
 Counts = npt.NDArray[np.int64]
-Doubles = npt.NDArray[np.float64]
 Floats = npt.NDArray[np.float32] | Doubles
 DrawnScope = Literal["runs", "sentences"]
 

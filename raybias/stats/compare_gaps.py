@@ -87,14 +87,7 @@ class Blend:
             cells_G = crossed.squares[_CROSSED] / math.prod(counts)
             total = total.plus(-cells_G, np.full_like(cells_G, math.prod(n - 1 for n in counts)))
         # As for one table: a difference of mean squares can by chance come out too small.
-        for alone in (runs, self.templates):
-            larger_G = alone.variance >= total.variance
-            total = MeanEstimate(
-                total.mean,
-                np.where(larger_G, alone.variance, total.variance),
-                np.where(larger_G, alone.freedom, total.freedom),
-            )
-        return total
+        return total.at_least(runs).at_least(self.templates)
 
     @cached_property
     def summed_GT(self) -> Doubles:

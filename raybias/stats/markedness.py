@@ -19,7 +19,8 @@ import polars as pl
 from raybias import schema
 from raybias.config import Scope
 from raybias.schema import PLACEHOLDER, UNMARKED
-from raybias.stats.arrays import CountArrays, Doubles, count_arrays
+from raybias.stats.arrays import CountArrays, count_arrays
+from raybias.stats.components import Doubles
 from raybias.stats.intervals import ROUNDING, Adjust, parametric, verdicts, without_verdict
 from raybias.stats.metric import DEFAULT
 from raybias.stats.scopes import GapTable, members_of, scope_rows, under_scope

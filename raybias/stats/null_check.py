@@ -117,7 +117,7 @@ def _shuffled(
     tables: Sequence[GapTable], shuffles: int, seed: int
 ) -> Iterator[tuple[GapTable, MeanSquares]]:
     """Yield tables without groups outside the mean, and mean squares [S, G] of their shuffles."""
-    alike: dict[tuple[object, ...], list[GapTable]] = defaultdict(list)
+    alike: dict[tuple[str, str, int, int], list[GapTable]] = defaultdict(list)
     for table in tables:
         inside = table.in_mean_G
         names = tuple(name for name, kept in zip(table.groups, inside, strict=True) if kept)
@@ -125,12 +125,12 @@ def _shuffled(
             part = replace(
                 table, groups=names, in_mean_G=inside[inside], values_GRT=table.values_GRT[inside]
             )
-            place = table.keys[schema.KEYS.index("probe")], table.keys[-1]
-            alike[(*place, len(names), table.values_GRT.shape[2])].append(part)
+            probe, attribute = table.keys[schema.KEYS.index("probe")], table.keys[-1]
+            alike[probe, attribute, len(names), table.values_GRT.shape[2]].append(part)
     for (probe, attribute, groups, templates), same in alike.items():
-        random = generator(seed, "null check", str(probe), str(attribute))
+        random = generator(seed, "null check", probe, attribute)
         sums: list[list[Doubles]] = [[] for _ in same]
-        for moves in shuffle_matrices(random, shuffles, int(str(groups)), int(str(templates))):
+        for moves in shuffle_matrices(random, shuffles, groups, templates):
             for found, table in zip(sums, same, strict=True):
                 found.append(_sums(table.values_GRT, moves))
         for table, found in zip(same, sums, strict=True):

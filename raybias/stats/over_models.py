@@ -98,11 +98,10 @@ class ModelTables:
             n = n_runs * n_templates * len(self.tables) ** 2
             runs.append((of_runs / n, n_runs - 1))
             cells.append((-of_cells / n, (n_runs - 1) * (n_templates - 1)))
-        variance, freedom = satterthwaite([templates, *runs, *cells])
-        for alone, own in (templates, *([satterthwaite(runs)] if runs else [])):
-            freedom = np.where(alone >= variance, own, freedom)
-            variance = np.maximum(alone, variance)
-        return MeanEstimate(over_templates.mean, variance, freedom)
+        mean = over_templates.mean
+        found = MeanEstimate(mean, *satterthwaite([templates, *runs, *cells]))
+        found = found.at_least(over_templates)
+        return found.at_least(MeanEstimate(mean, *satterthwaite(runs))) if runs else found
 
     def extremes(self) -> dict[str, Doubles]:
         """Count the models in which each group of the mean is lowest and highest, and test it.
