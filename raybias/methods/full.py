@@ -47,6 +47,9 @@ class Full(Finetuned):
     can_shard: ClassVar[bool] = False
     max_pack: ClassVar[int | None] = 1
     work_per_parameter: ClassVar[int] = 6
+    # functional_call and autocast; the weight, its gradient and two moments, read and written.
+    launches: ClassVar[tuple[float, float]] = (1.6, 0.0)
+    moved_per_parameter: ClassVar[int] = 8 * _FLOAT32
     runs_per_replica: ClassVar[int] = 2
 
     def drops_out(self, *, evaluated: bool) -> bool:

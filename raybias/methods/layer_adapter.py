@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from raybias.config.method import StudyText
 from raybias.methods.finetuned import Finetuned
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 class LayerAdapter(Finetuned):
     """What methods have in common that adapt layers of a frozen classifier."""
+
+    launches: ClassVar[tuple[float, float]] = (3.0, 1.2)
 
     @abstractmethod
     def target_names(self, architecture: str) -> Sequence[str] | None:

@@ -103,6 +103,10 @@ class Tuned(BackboneMethod):
     work_per_parameter: ClassVar[int] = 4
     """FLOPs of a training step for each parameter and token: 2 forwards, 2 for the gradients of
     activations, and 2 more where every weight has one."""
+    launches: ClassVar[tuple[float, float]] = (1.0, 0.0)
+    """Kernels launched in a block, in units of a plain one's: for a pack, and for each run."""
+    moved_per_parameter: ClassVar[int] = 0
+    """Bytes that the optimizer reads and writes for each of the backbone's parameters."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

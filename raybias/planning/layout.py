@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 from raybias.config import Backbone, Method, Resources, Study, TrainingSet
 from raybias.engine.memory import MemoryTerm, host_memory, total
 from raybias.errors import PlanError
-from raybias.methods.selection import hyper_parameter_grid
 from raybias.planning.inventory import Inventory, Node, parse_size, size
 from raybias.planning.placement import Placement, ResourceRequest, by_gpu_speed, places, requests
 from raybias.planning.stage_plans import ScorePlan, TunePlan
+from raybias.planning.workload import runs_of
 
 if TYPE_CHECKING:
     from raybias.engine.model_shape import ModelShape
@@ -101,9 +101,7 @@ class LayoutPlanner:
         ------
         PlanError: it does not fit, or not as the study wants it.
         """
-        choices = len(hyper_parameter_grid(method))
-        sweep = choices * method.sweep_seeds if choices > 1 else 0
-        final = len(method.seeds) - (method.sweep_seeds if sweep else 0)
+        sweep, final = runs_of(method)
         trials = max(sweep, final)
 
         def shares(tokens: int, workers: int, sharded: bool) -> tuple[MemoryTerm, ...]:
@@ -125,6 +123,8 @@ class LayoutPlanner:
             final_units=final,
             workers=fit.workers,
             pack=min(pack, method.max_pack or pack),
+            sweep_packs=1 if sweep and fit.sharded else min(fit.workers, sweep),
+            final_packs=1 if fit.sharded else min(fit.workers, final),
             **self.stage(fit, load),
         )
 

@@ -10,24 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from raybias.planning.inventory import GPU_LABEL, Node
-
-#: Dense 16-bit TFLOP/s of one GPU by its kind, from the makers' data sheets.
-PEAKS: Final = {
-    "V100": 125.0,
-    "T4": 65.0,
-    "A10G": 70.0,
-    "L4": 121.0,
-    "L40S": 362.0,
-    "A100": 312.0,
-    "A100-40G": 312.0,
-    "A100-80G": 312.0,
-    "H100": 989.0,
-    "H200": 989.0,
-    "B200": 2250.0,
-}
+from raybias.planning.speed import GPUS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +72,7 @@ class Placement:
 
 def speed_of(node: Node) -> float | None:
     """Return the peak TFLOP/s of one of a node's GPUs; None if it is not known."""
-    return PEAKS.get(node.gpu) if node.gpu else None
+    return GPUS[node.gpu].peak / 1e12 if node.gpu in GPUS else None
 
 
 def places(

@@ -91,6 +91,14 @@ class TunePlan(Stage):
     """Ray Train workers; sharing one pack of all seeds where the backbone is sharded."""
     pack: int
     """Most seeds that one worker tunes in one step."""
+    sweep_packs: int
+    """Packs of the runs of the sweep; each is tuned by itself, on one worker."""
+    final_packs: int
+    """Packs of the final runs."""
+
+    def packs(self, stage: str) -> int:
+        """Return the packs of a stage, "sweep" or "final"."""
+        return self.sweep_packs if stage == "sweep" else self.final_packs
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,275 @@
+"""Count the work of a study's stages, and the seconds that it takes in a layout.
+
+What is counted (tokens, steps, runs) depends on the study and its texts alone; how long it takes on
+the layout of a stage and the speed of its devices.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from raybias.config import Method, StudyText
+from raybias.methods import Tuned
+from raybias.methods.selection import hyper_parameter_grid
+from raybias.planning.speed import Speed
+
+if TYPE_CHECKING:
+    from raybias.engine.model_shape import ModelShape
+
+#: Steps that are planned for where nothing bounds them, in units of the first possible stop.
+_UNBOUNDED: Final = 20
+#: Passes of a step with gradients in units of a forward one, for launches: both directions.
+_BOTH_WAYS: Final = 2.2
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a worker holds a backbone.
+
+    Attributes
+    ----------
+    tokens: budget of one pass.
+    devices: of one worker, which its layers are split over.
+    ranks: workers that share every weight with ZeRO-3; 1 where each holds all of them.
+    across: whether these are on several nodes.
+    """
+
+    tokens: int
+    devices: int = 1
+    ranks: int = 1
+    across: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Passes:
+    """What passes over a backbone's blocks take, whichever stage makes them."""
+
+    parameters: int
+    """Of the blocks."""
+    weight_bytes: float
+    """Of the blocks, in memory."""
+    all_bytes: float
+    """Of the whole backbone."""
+    layers: int
+    token_bytes: float
+    """Of one token's hidden state."""
+
+    @classmethod
+    def of(cls, shape: ModelShape, item: int) -> Passes:
+        """Read what counts from a backbone's shape; `item` is the bytes of one weight."""
+        return cls(
+            parameters=shape.block_parameters,
+            weight_bytes=float(shape.block_parameters * item),
+            all_bytes=float(shape.parameters * item),
+            layers=shape.layers,
+            token_bytes=float(shape.hidden * item),
+        )
+
+    def seconds(
+        self,
+        speed: Speed,
+        layout: Layout,
+        tokens: float,
+        *,
+        factor: float = 2.0,
+        launches: float = 1.0,
+        passes: float | None = None,
+    ) -> float:
+        """Return the seconds of some tokens' passes: of the devices, the links or the launches.
+
+        Parameters
+        ----------
+        tokens: in all passes.
+        factor: FLOPs for each parameter and token; 2 forward, 4 with gradients of activations.
+        launches: in units of a plain forward pass.
+        passes: None for as few as the token budget allows.
+        """
+        own = tokens / layout.ranks
+        if passes is None:
+            passes = max(1.0, math.ceil(own / layout.tokens))
+        ways = factor / 2.0
+        device = speed.work(factor * self.parameters * own, passes * ways * self.weight_bytes)
+        if layout.devices > 1:
+            # One device computes at a time; the next waits for the hidden states.
+            device += (layout.devices - 1) * ways * own * self.token_bytes / speed.link
+        host = passes * self.layers * launches * speed.launch
+        if layout.ranks == 1:
+            return max(device, host)
+        return max(device, host, self.gathering(speed, layout, passes * min(ways, 2.0)))
+
+    def gathering(self, speed: Speed, layout: Layout, times: float) -> float:
+        """Return the seconds in which every rank receives the others' weights so many times."""
+        received = self.all_bytes * (layout.ranks - 1) / layout.ranks
+        return times * received / (speed.network if layout.across else speed.link)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuningWork:
+    """Tuning one backbone on one training set by one method."""
+
+    passes: Passes
+    factor: int
+    """FLOPs of a step for each parameter and token."""
+    sweep: int
+    """Runs of the sweep; 0 where nothing is swept over."""
+    final: int
+    """Runs after it."""
+    rows: int
+    """Of one run's step."""
+    length: float
+    """Mean tokens of one."""
+    every: int
+    """Steps between evaluations."""
+    first: int
+    """The first step at which a run can stop."""
+    last: int | None
+    """The step after which it ends; None where nothing says."""
+    checked: int
+    """Rows of one evaluation."""
+    checked_length: float
+    """Mean tokens of one."""
+    launches: tuple[float, float]
+    """Launches of a block in units of a plain one's: of a pack, and for each of its runs."""
+    moved: float
+    """Bytes that the optimizer reads and writes in a step of one run."""
+    most: int | None
+    """Runs that can share a step; None for any number."""
+
+    @classmethod
+    def of(cls, method: Tuned, shape: ModelShape, text: StudyText, training: str) -> TuningWork:
+        """Count a method's work on one training set."""
+        splits = text.sentences[training]
+        texts = [splits[name]["text"] for name in ("train", "validation")]
+        length, checked_length = (method.mean_length(text, each) for each in texts)
+        sweep, final = runs_of(method)
+        last = method.last_step(len(texts[0]))
+        passes = Passes.of(shape, method.bytes_per_weight(shape))
+        return cls(
+            passes=passes,
+            factor=method.work_per_parameter,
+            sweep=sweep,
+            final=final,
+            rows=method.batch_size,
+            length=length,
+            every=method.steps_between_evaluations,
+            first=method.first_stop if last is None else min(method.first_stop, last),
+            last=last,
+            checked=method.validation_rows or len(texts[1]),
+            checked_length=checked_length,
+            launches=method.launches,
+            moved=float(method.moved_per_parameter * shape.parameters),
+            most=method.max_pack,
+        )
+
+    def stops(self, runs: int, *, early: bool = True) -> tuple[int, ...]:
+        """Return the steps at which so many runs are planned to stop.
+
+        Parameters
+        ----------
+        early: spread evenly, on a logarithmic scale, from the first step at which the rule can stop
+            a run to the last; else all at the last.
+        """
+        last = self.last or _UNBOUNDED * self.first
+        if not early:
+            return (last,) * runs
+        ratio = last / self.first
+        steps = (self.first * ratio ** ((n + 0.5) / runs) for n in range(runs))
+        return tuple(min(last, math.ceil(each / self.every) * self.every) for each in steps)
+
+    def step_seconds(self, speed: Speed, layout: Layout, runs: int) -> float:
+        """Return the seconds of one step of a pack of so many runs."""
+        shared, own = self.launches
+        return (
+            self.passes.seconds(
+                speed,
+                layout,
+                runs * self.rows * self.length,
+                factor=float(self.factor),
+                launches=_BOTH_WAYS * (shared + own * runs),
+            )
+            + runs * self.moved / speed.bandwidth
+            + speed.step
+            + runs * speed.run
+        )
+
+    def evaluation_seconds(self, speed: Speed, layout: Layout, runs: int) -> float:
+        """Return the seconds of one evaluation of so many runs, with its report."""
+        shared, own = self.launches
+        computing = self.passes.seconds(
+            speed,
+            layout,
+            runs * self.checked * self.checked_length,
+            launches=shared + own * runs,
+        )
+        return computing + speed.evaluation
+
+    def pack_seconds(self, speed: Speed, layout: Layout, stops: Sequence[int]) -> float:
+        """Return the seconds of a pack whose runs stop at these steps and leave it then."""
+        if self.most == 1 and len(stops) > 1:
+            return sum(self.pack_seconds(speed, layout, (each,)) for each in stops)
+        seconds, reached, left = 0.0, 0, len(stops)
+        for stop in sorted(stops):
+            steps = stop - reached
+            if steps:
+                seconds += steps * self.step_seconds(speed, layout, left)
+                checks = steps / self.every
+                seconds += checks * self.evaluation_seconds(speed, layout, left)
+            reached, left = stop, left - 1
+        return seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadingWork:
+    """Reading the probes with one backbone by one method."""
+
+    passes: Passes
+    runs: int
+    tokens: float
+    """That one run reads and writes."""
+    items: int
+    """That it reads."""
+    shards: int
+    """In which it reads them."""
+    new_tokens: int
+    """Most tokens that are written after one prompt."""
+
+    @classmethod
+    def of(cls, method: Method, shape: ModelShape, text: StudyText, runs: int) -> ReadingWork:
+        """Count a method's work on all of its probes."""
+        passes = Passes.of(shape, method.bytes_per_weight(shape))
+        rows = {name: frame.height for name, frame in text.items.items()}
+        each = {name: method.tokens_per_item(text, name) for name in rows}
+        weights = method.weights_per_token(shape)
+        return cls(
+            passes=Passes(**{**vars(passes), "parameters": weights}),
+            runs=runs,
+            tokens=sum(count * each[name] for name, count in rows.items()),
+            items=sum(rows.values()),
+            shards=sum(math.ceil(count / text.rows_per_shard) for count in rows.values()),
+            new_tokens=method.new_tokens,
+        )
+
+    def seconds(self, speed: Speed, layout: Layout) -> float:
+        """Return the seconds of one replica that reads everything."""
+        if not self.items:
+            return 0.0
+        shard = self.tokens / self.shards
+        length = self.tokens / self.items
+        passes = float(math.ceil(shard / layout.tokens))
+        if self.new_tokens:
+            together = max(1.0, layout.tokens // length)
+            passes += math.ceil(self.items / self.shards / together) * self.new_tokens
+        computing = self.passes.seconds(
+            speed, layout, self.runs * self.tokens, passes=self.runs * self.shards * passes
+        )
+        return computing + self.runs * self.shards * speed.shard
+
+
+def runs_of(method: Tuned) -> tuple[int, int]:
+    """Count a method's runs on one training set: of the sweep, and those after it."""
+    choices = len(hyper_parameter_grid(method))
+    sweep = choices * method.sweep_seeds if choices > 1 else 0
+    return sweep, len(method.seeds) - (method.sweep_seeds if sweep else 0)

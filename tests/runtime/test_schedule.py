@@ -1,0 +1,107 @@
+"""The graph of a study's tasks, its order, and what a simulated cluster makes of it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raybias.planning.inventory import assumed
+from raybias.planning.placement import ResourceRequest
+from raybias.planning.schedule import Task, remaining
+from raybias.planning.simulation import simulate
+
+GPUS = assumed("nodes=2,cpus=8,memory=64GiB,gpus=4,gpu_memory=24GB")
+ONE = ResourceRequest(cpus=1, gpus=1, device=10**9)
+
+
+def tuned(key: str, seconds: float, *after: str, workers: int = 1, gpus: int = 1) -> Task:
+    need = ResourceRequest(cpus=1, gpus=gpus, device=10**9)
+    return Task(
+        key=key, kind="tune", backbone=key[0], seconds=seconds, need=need, after=after,
+        least=workers, most=workers,
+    )  # fmt: skip
+
+
+def read(key: str, seconds: float, *after: str, most: int = 8, load: float = 0.0) -> Task:
+    return Task(
+        key=key, kind="read", backbone=key[0], seconds=seconds, need=ONE, after=after, most=most,
+        load=load,
+    )  # fmt: skip
+
+
+def test_the_longest_path_behind_a_task_is_its_priority() -> None:
+    tasks = [
+        tuned("a", 5), tuned("b", 1), tuned("c", 10, "b"), read("d", 16, "a", "c", load=1),
+    ]  # fmt: skip
+    assert remaining(tasks) == {"a": 8.0, "b": 14.0, "c": 13.0, "d": 3.0}
+
+
+def test_what_is_alone_fills_the_gaps_and_replicas_share_what_is_read() -> None:
+    # Eight GPUs: six tune for 10 s, what is read begins on two and takes all eight after that.
+    made = simulate([*(tuned(f"t{n}", 10) for n in range(6)), read("r", 60)], GPUS)
+    assert made.wall == pytest.approx(10 + (60 - 20) / 8)
+    assert made.busy == pytest.approx(1.0)
+    assert made.idle_hours == pytest.approx(0.0)
+
+
+def test_a_worker_that_holds_the_backbone_loads_it_no_more() -> None:
+    chain = [
+        Task(key=f"a{n}", kind="tune", backbone="a", seconds=5, load=3, need=ONE,
+             after=(f"a{n - 1}",) if n else ())
+        for n in range(3)
+    ]  # fmt: skip
+    made = simulate(chain, GPUS)
+    assert made.wall == 3 + 15
+    assert len({span.worker for span in made.spans}) == 1
+
+
+def test_the_largest_idle_block_names_what_it_waits_for() -> None:
+    made = simulate([*(tuned(f"s{n}", 10) for n in range(7)), tuned("long", 30)], GPUS)
+    block = made.idle_block()
+    assert block is not None
+    assert (block.devices, block.end - block.start, block.behind) == (7, 20, ("long",))
+
+
+def test_what_has_no_room_is_no_schedule() -> None:
+    with pytest.raises(ValueError, match="nothing has room: big"):
+        simulate([tuned("big", 1, gpus=8)], GPUS)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.floats(0.5, 50),
+            st.integers(1, 4),
+            st.integers(1, 3),
+            st.booleans(),
+            st.integers(0, 9),
+        ),
+        min_size=1,
+        max_size=14,
+    )
+)
+def test_a_schedule_keeps_order_devices_and_work(
+    drawn: list[tuple[float, int, int, bool, int]],
+) -> None:
+    tasks: list[Task] = []
+    for n, (seconds, gpus, workers, reads, before) in enumerate(drawn):
+        after = [tasks[before].key] if before < n else []
+        made = read(f"{n}", seconds, *after) if reads else tuned(
+            f"{n}", seconds, *after, workers=min(workers, 8 // gpus, 2), gpus=gpus
+        )  # fmt: skip
+        tasks.append(made)
+    schedule = simulate(tasks, GPUS)
+    spans = {task.key: [s for s in schedule.spans if s.task == task.key] for task in tasks}
+    for task in tasks:
+        begun = min(span.start for span in spans[task.key])
+        assert all(begun >= span.end for before in task.after for span in spans[before])
+        done = sum(span.end - span.loaded for span in spans[task.key])
+        assert done == pytest.approx(task.work)
+    for worker in range(schedule.devices):
+        own = sorted((s.start, s.end) for s in schedule.spans if s.worker == worker)
+        assert all(one[1] <= other[0] + 1e-9 for one, other in pairwise(own))
+    paths, work = remaining(tasks), sum(task.work for task in tasks)
+    assert schedule.wall >= max(*paths.values(), work / schedule.devices) - 1e-6
