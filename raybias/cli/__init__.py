@@ -1,7 +1,8 @@
 """The command line: one Typer app over the public API.
 
 Results go to standard output, errors and progress to standard error; exit
-codes are 0 done, 2 bad input or impossible plan, 1 the work failed.
+codes are 0 done, 2 bad input or impossible plan, 1 the work failed, 130 and 143 stopped by SIGINT
+and SIGTERM.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from raybias.cli import (
 )
 from raybias.errors import RaybiasError
 from raybias.redaction import redact
+from raybias.runtime.ending import ending_on_signals
 
 app = typer.Typer(
     name="raybias",
@@ -67,7 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     arguments: what follows the program's name; `sys.argv[1:]` by default.
     """
     try:
-        app(arguments)
+        with ending_on_signals():
+            app(arguments)
     except RaybiasError as error:
         if os.environ.get("RAYBIAS_DEBUG", "0") not in ("", "0"):
             print(redact(traceback.format_exc()), file=sys.stderr)

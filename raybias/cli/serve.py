@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import threading
 from typing import Annotated
@@ -50,7 +49,6 @@ def serve(
     from raybias.runtime.serve.http import Limits
 
     limits = Limits(max_queued=max_queued, max_texts=max_texts, timeout_s=timeout)
-    ended = threading.Event()
     with api.serve(
         out,
         host=host,
@@ -61,14 +59,6 @@ def serve(
         limits=limits,
         address=address,
     ) as url:
-        # Until here a signal breaks off what is started; Ray has handlers of its own.
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: ended.set())
         guarded = "with" if token_file or TOKEN_VARIABLE in os.environ else "without"
-        _say(f"serving {out} on {url}, {guarded} a token")
-        ended.wait()
-        _say("stopping")
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+        print(f"serving {out} on {url}, {guarded} a token", file=sys.stderr, flush=True)
+        threading.Event().wait()

@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import Final
 
 from raybias.errors import PlanError, RaybiasError, WorkFailed
+from raybias.runtime.ending import keeping_handlers
 from raybias.storage import is_storage_error, storage_error
 
 #: Seconds for the head of a cluster to take a connection.
@@ -18,8 +19,10 @@ _ANSWERS_S: Final = 5.0
 
 
 @contextmanager
-def connected(address: str | None = None) -> Iterator[None]:
+def connected(address: str | None = None) -> Iterator[bool]:
     """Connect to Ray while the context is open; a connection that exists is used and kept.
+
+    Gives whether Ray was started for it, on this machine, and ends with it.
 
     A process can be connected to one cluster only, so another `address` than that of the
     connection is refused rather than passed over.
@@ -47,12 +50,13 @@ def connected(address: str | None = None) -> Iterator[None]:
                 cure="leave the address out, or call ray.shutdown() first",
             )
         _quiet()
-        yield
+        yield False
         return
     place = address or os.environ.get("RAY_ADDRESS") or "local"
     try:
         check_listening(place)
-        ray.init(address=place, log_to_driver=debugging(), logging_level=logging.ERROR)
+        with keeping_handlers():
+            ray.init(address=place, log_to_driver=debugging(), logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise PlanError(
             f"no Ray cluster answers ({first_line(error)})",
@@ -61,7 +65,7 @@ def connected(address: str | None = None) -> Iterator[None]:
         ) from error
     try:
         _quiet()
-        yield
+        yield place == "local"
     finally:
         ray.shutdown()
 

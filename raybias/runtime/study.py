@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -29,6 +29,7 @@ from raybias.planning.resolve import resolve_models
 from raybias.planning.shards import missing, shards_of
 from raybias.planning.stage_plans import ScorePlan
 from raybias.registry import pair_probes
+from raybias.runtime.ending import undoing
 from raybias.runtime.inventory import read_inventory
 from raybias.runtime.metrics import Meter
 from raybias.runtime.progress import Advance, Done, Reporter
@@ -68,7 +69,7 @@ def run_study(
     reporter.say(f"{study.name}: checking data, models and {store.uri}")
     prepared = prepare(study, store, command=command)
     reporter.say(f"{study.name}: connecting to Ray")
-    with connected(address):
+    with connected(address) as own:
         there = with_autoscaled_nodes(
             read_inventory(address, products=prepared.study.undecided), study.resources.nodes
         )
@@ -81,12 +82,13 @@ def run_study(
         begin(store, record)
         work = _Work(replace(prepared, record=record), planned, store, reporter)
         work.tidy()
-        for name, items in work.styled().items():
-            store.write_table(f"items/{name}.parquet", _items_table(study, name, items))
-        for backbone in study.backbones:
-            rows = work.runs(backbone)
-            track_runs(study, rows, mark=record.hash, reporter=reporter)
-            work.score(backbone, rows)
+        with nullcontext() if own else undoing(work.end_replicas):
+            for name, items in work.styled().items():
+                store.write_table(f"items/{name}.parquet", _items_table(study, name, items))
+            for backbone in study.backbones:
+                rows = work.runs(backbone)
+                track_runs(study, rows, mark=record.hash, reporter=reporter)
+                work.score(backbone, rows)
 
 
 def prepare(study: Study, store: Store | None, *, command: str = "") -> PreparedStudy:
@@ -154,11 +156,15 @@ class _Work:
 
     def tidy(self) -> None:
         """Free what a driver of this study that was killed left running."""
+        with translating_errors("asking Ray Serve what runs"):
+            self.end_replicas()
+        self.store.sweep()
+
+    def end_replicas(self) -> None:
+        """Have Serve end this OUT's applications, which do not end with their driver."""
         from raybias.runtime.predict.replica import delete_left
 
-        with translating_errors("asking Ray Serve what runs"):
-            delete_left(self.app)
-        self.store.sweep()
+        delete_left(self.app)
 
     def styled(self) -> dict[str, pl.DataFrame]:
         """Rewrite pairs in the styles that a model makes, into OUT/styled, and return all items."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from ray import serve
 from ray.serve.config import AutoscalingConfig
+from ray.serve.context import _get_global_client
 
 from raybias.config import Method
 from raybias.errors import WorkFailed
@@ -144,9 +145,8 @@ def share_weights(methods: Sequence[Method]) -> list[list[Method]]:
 
 def delete_left(prefix: str) -> None:
     """Delete the Serve applications `prefix*` that a killed driver left in the cluster."""
-    for name in serve.status().applications:
-        if name.startswith(prefix):
-            serve.delete(name)
+    if left := [name for name in serve.status().applications if name.startswith(prefix)]:
+        _get_global_client().delete_apps(left)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from ray import serve as ray_serve
 from ray.serve.context import _get_global_client
 
 from raybias.errors import ConfigError, PlanError
+from raybias.runtime.ending import undoing
 from raybias.runtime.inventory import read_inventory
 from raybias.runtime.predict.replica import deploy
 from raybias.runtime.ray_session import connected
@@ -111,6 +112,13 @@ def served(args: Serving, *, host: str, port: int) -> Iterator[None]:
             where=f"{host}:{port}",
             cure="give the --host and --port that it has, or end it with `serve shutdown`",
         )
+
+    def end() -> None:
+        if own:
+            ray_serve.shutdown()
+        else:
+            ray_serve.delete(NAME)
+
     try:
         if own:
             ray_serve.start(
@@ -123,13 +131,11 @@ def served(args: Serving, *, host: str, port: int) -> Iterator[None]:
                 },
                 logging_config={"log_level": "WARNING"},
             )
-        deploy(application, NAME, route_prefix="/")
-        yield
+        with undoing(end):
+            deploy(application, NAME, route_prefix="/")
+            yield
     finally:
-        if own:
-            ray_serve.shutdown()
-        else:
-            ray_serve.delete(NAME)
+        end()
 
 
 def _check_room(args: Serving) -> None:
