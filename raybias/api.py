@@ -76,12 +76,15 @@ def run(
     BadInput: before any work, for what can be mended.
     WorkFailed: the work began and failed; the same call goes on with it.
     """
+    from raybias.runtime.lease import leased
     from raybias.runtime.study import run_study
     from raybias.runtime.tracking import track_tables
 
-    run_study(study, out, address=address, command=command)
-    results = write_report(out)
-    track_tables(study, Store(out))
+    store = Store(out)
+    with leased(store):
+        run_study(study, out, address=address, command=command)
+        results = write_report(out)
+        track_tables(study, store)
     return results
 
 
@@ -149,9 +152,11 @@ def demo(
     out, address, command: as for `run`.
     """
     from raybias.runtime.demo import run_demo
+    from raybias.runtime.lease import leased
 
-    run_demo(out, address=address, command=command)
-    return write_report(out)
+    with leased(Store(out)):
+        run_demo(out, address=address, command=command)
+        return write_report(out)
 
 
 def write_report(

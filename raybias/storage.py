@@ -235,7 +235,9 @@ class Store:
         selector = pafs.FileSelector(self.root, recursive=True, allow_not_found=True)
         for info in self.fs.get_file_info(selector):
             if _PARTIAL.fullmatch(info.base_name):
-                self.fs.delete_file(info.path)
+                # A writer that lives may have finished it meanwhile.
+                with suppress(FileNotFoundError):
+                    self.fs.delete_file(info.path)
 
     @contextmanager
     def translating_errors(self, doing: str, name: str) -> Iterator[None]:

@@ -103,7 +103,7 @@ def read_record(store: Store) -> Record:
 
 
 @contextmanager
-def _before_work() -> Iterator[None]:
+def before_work() -> Iterator[None]:
     """Raise `StorageError` as `OutputError`: before any work, the place was given wrongly."""
     try:
         yield
@@ -111,7 +111,7 @@ def _before_work() -> Iterator[None]:
         raise OutputError(error.problem, where=error.where, cure=error.cure) from error
 
 
-@_before_work()
+@before_work()
 def resumed(store: Store, record: Record) -> Record:
     """Return the record to run in `store`.
 
@@ -165,7 +165,7 @@ def refuse_other(store: Store, recorded: Mapping[str, Any], given: Mapping[str, 
     )
 
 
-@_before_work()
+@before_work()
 def begin(store: Store, record: Record) -> None:
     """Write OUT/study.yaml; `OutputError` where OUT cannot be written."""
     content = {

@@ -19,8 +19,9 @@ from typing import Final
 
 import psutil
 
-#: Seconds for all that must be undone.
+#: Seconds for all that must be undone, and for each part of it where another took them.
 _UNDOING_S: Final = 3.0
+_LEAST_S: Final = 0.3
 _KILLING_S: Final = 1.0
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -95,12 +96,12 @@ def _watch(heard: int) -> None:
 
 
 def _end(number: int) -> None:
-    undone = [threading.Thread(target=_quietly, args=(each,), daemon=True) for each in _undo]
-    for thread in undone:
-        thread.start()
     ended = time.monotonic() + _UNDOING_S
-    for thread in undone:
-        thread.join(max(0.0, ended - time.monotonic()))
+    # What was begun last is undone first; what hangs is left to itself.
+    for action in reversed(_undo.copy()):
+        undone = threading.Thread(target=_quietly, args=(action,), daemon=True)
+        undone.start()
+        undone.join(max(_LEAST_S, ended - time.monotonic()))
     if sys.stderr.isatty():
         sys.stderr.write("\x1b[?25h\n")  # A progress bar hides the cursor.
     print("raybias: stopped; the same command goes on with what is there", file=sys.stderr)
@@ -112,11 +113,12 @@ def _quietly(action: Callable[[], object]) -> None:
         action()
 
 
-def _exit(number: int) -> None:
-    """Kill what this process started and leave, without waiting for any thread."""
+def kill_started() -> None:
+    """Kill the processes that this one started, and those that they did."""
     ended = time.monotonic() + _KILLING_S
     while time.monotonic() < ended:
-        living = [each for each in psutil.Process().children(recursive=True) if _lives(each)]
+        started = psutil.Process().children(recursive=True)
+        living = [process for process in started if is_alive(process.pid)]
         if not living:
             break
         # Parents come first; what one started meanwhile is found in the next round.
@@ -124,11 +126,17 @@ def _exit(number: int) -> None:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         time.sleep(0.02)
+
+
+def _exit(number: int) -> None:
+    """Leave without waiting for any thread."""
+    kill_started()
     sys.stderr.flush()
     os._exit(128 + number)
 
 
-def _lives(process: psutil.Process) -> bool:
+def is_alive(pid: int) -> bool:
+    """Tell whether a process runs; one that ended and waits for its parent does not."""
     with suppress(psutil.NoSuchProcess):
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     return False

@@ -6,12 +6,12 @@ import logging
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from operator import attrgetter
 from typing import Final
 
 from raybias.errors import PlanError, RaybiasError, WorkFailed
-from raybias.runtime.ending import keeping_handlers
+from raybias.runtime.ending import keeping_handlers, kill_started, undoing
 from raybias.storage import is_storage_error, storage_error
 
 #: Seconds for the head of a cluster to take a connection.
@@ -63,9 +63,11 @@ def connected(address: str | None = None) -> Iterator[bool]:
             where=place,
             cure="check `ray status` there; a cluster with tokens needs RAY_AUTH_MODE=token",
         ) from error
+    own = place == "local"
     try:
-        _quiet()
-        yield place == "local"
+        with undoing(kill_started) if own else nullcontext():
+            _quiet()
+            yield own
     finally:
         ray.shutdown()
 

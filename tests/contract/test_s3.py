@@ -12,6 +12,8 @@ import pytest
 from raybias.errors import OutputError, StorageError
 from raybias.methods.prediction import Shard
 from raybias.planning.shards import missing
+from raybias.runtime import lease
+from raybias.runtime.lease import leased
 from raybias.schema import OutputSpec
 from raybias.storage import Store, split_uri
 from support.moto_s3 import BUCKET, S3, served
@@ -43,6 +45,18 @@ def fill(store: Store) -> None:
     store.delete("gone")
     store.delete("never")
     store.delete_folder("train/a")
+
+
+def test_a_bucket_has_one_driver_at_a_time(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "_SETTLES_S", 0.01)
+    store = Store(f"{OUT}-of-one")
+    with leased(store):
+        with pytest.raises(OutputError, match="another raybias works on it"), leased(store):
+            pass
+        assert store.exists(lease.NAME)
+    assert not store.exists(lease.NAME)
+    with pytest.raises(OutputError, match="NO_SUCH_BUCKET"), leased(Store("s3://not-there/out")):
+        pass
 
 
 def test_a_bucket_holds_what_a_folder_holds(s3: S3, tmp_path: Path) -> None:

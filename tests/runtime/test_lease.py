@@ -1,0 +1,169 @@
+"""One driver at a time has an OUT; what happened to the others and their places."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from raybias.errors import OutputError
+from raybias.runtime import lease
+from raybias.runtime.lease import EXPIRES_S, Lease, leased
+from raybias.storage import Store
+
+#: Drivers, one for each pair of numbers, that wait and then work on an OUT, and write down when.
+DRIVERS = """
+import os, sys, time
+from raybias.errors import OutputError
+from raybias.runtime.ending import ending_on_signals
+from raybias.runtime.lease import leased
+from raybias.storage import Store
+
+out, log, *times = sys.argv[1:]
+for waits, works in zip(map(float, times[::2]), map(float, times[1::2])):
+    if os.fork():
+        continue
+    time.sleep(waits)
+    try:
+        with ending_on_signals(), leased(Store(out)):
+            begun = time.monotonic()
+            print(os.getpid(), flush=True)
+            time.sleep(works)
+            with open(log, "a") as stream:
+                stream.write(f"{begun} {time.monotonic()}\\n")
+    except OutputError as error:
+        print(error, file=sys.stderr, flush=True)
+    os._exit(0)
+while True:
+    try:
+        os.wait()
+    except ChildProcessError:
+        break
+"""
+
+
+def drivers(out: object, log: Path, *times: float) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", DRIVERS, str(out), str(log), *map(str, times)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_of_ten_drivers_that_start_at_any_time_one_works_at_a_time(tmp_path: Path) -> None:
+    dice, log = random.Random(1), tmp_path / "log"
+    log.touch()
+    times = [dice.uniform(0, most) for _ in range(10) for most in (1.0, 0.2)]
+    _, said = drivers(tmp_path / "out", log, *times).communicate(timeout=60)
+    spans = sorted(tuple(map(float, line.split())) for line in log.read_text().splitlines())
+    assert all(one[1] <= other[0] for one, other in pairwise(spans)), spans
+    refused = said.splitlines()
+    assert len(spans) + len(refused) == 10, said
+    assert spans
+    assert all("another raybias works on it (process " in line for line in refused), said
+    assert list((tmp_path / "out").glob("*")) == []
+
+
+def test_a_killed_holder_is_followed_at_once_and_a_stopped_one_leaves_nothing(
+    tmp_path: Path,
+) -> None:
+    store, log = Store(tmp_path / "out"), tmp_path / "log"
+    for number in (signal.SIGKILL, signal.SIGTERM):
+        holder = drivers(store.uri, log, 0, 600)
+        assert holder.stdout is not None
+        pid = int(holder.stdout.readline())
+        said = f"another raybias works on it \\(process {pid} on .*, since 20"
+        with pytest.raises(OutputError, match=said), leased(store):
+            pass
+        os.kill(pid, number)
+        holder.communicate(timeout=30)
+        assert store.exists(lease.NAME) == (number == signal.SIGKILL)
+        with leased(store):
+            held = Lease.model_validate_json(store.read_text(lease.NAME))
+            assert held.pid == os.getpid()
+        assert not store.exists(lease.NAME)
+
+
+@pytest.mark.parametrize("age", [2 * EXPIRES_S, -10 * EXPIRES_S])
+@pytest.mark.parametrize("beats", [True, False])
+def test_another_machines_old_lease_is_watched_before_it_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, age: float, beats: bool
+) -> None:
+    """Its clock may be behind or ahead of this one's."""
+    store = Store(tmp_path)
+    there = Lease(host="other", machine="other", heartbeat=time.time() - age)
+    store.write_text(lease.NAME, there.model_dump_json())
+
+    def sleep(_: float) -> None:
+        later = there.model_copy(update={"heartbeat": there.heartbeat + 5})
+        store.write_text(lease.NAME, later.model_dump_json() if beats else there.model_dump_json())
+
+    monkeypatch.setattr(lease.time, "sleep", sleep)
+    if beats:
+        with pytest.raises(OutputError, match="on other"), leased(store):
+            pass
+    else:
+        with leased(store):
+            pass
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "null", json.dumps({"pid": "x"}), "\0", '{"pid":-1}']
+)
+def test_a_lease_that_cannot_be_read_is_watched_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setattr(lease.time, "sleep", lambda _: None)
+    store = Store(tmp_path)
+    store.write_text(lease.NAME, text)
+    with leased(store):
+        pass
+
+
+def test_a_holder_that_was_away_too_long_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "_BEATS_S", 0.05)
+    store = Store(tmp_path)
+    other = Lease(host="other", machine="other")
+
+    def overslept() -> None:
+        with leased(store):
+            store.write_text(lease.NAME, other.model_dump_json())
+            time.sleep(30)
+
+    with pytest.raises(KeyboardInterrupt):
+        overslept()
+    assert other.holder in store.read_text(lease.NAME), "it is the other's now"
+
+
+def test_without_locks_the_last_to_write_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in an object store."""
+    store, other = Store(tmp_path), Lease(host="other", machine="other")
+    store.is_local = False
+    monkeypatch.setattr(
+        lease.time, "sleep", lambda _: store.write_text(lease.NAME, other.model_dump_json())
+    )
+    with pytest.raises(OutputError, match="on other"), leased(store):
+        pass
+
+
+def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "file", tmp_path / "file" / "deeper"):
+        with pytest.raises(OutputError, match="cannot write"), leased(Store(place)):
+            pass
+    (tmp_path / "out" / lease.NAME).mkdir(parents=True)
+    with pytest.raises(OutputError), leased(Store(tmp_path / "out")):
+        pass
