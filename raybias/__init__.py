@@ -17,6 +17,7 @@ from raybias.api import (
     gaps,
     load_study,
     open,
+    options,
     pair_items,
     pairs,
     plan,
@@ -24,6 +25,7 @@ from raybias.api import (
     run,
     serve,
     study_schema,
+    triples,
     write_report,
 )
 from raybias.config import Backbone, PairProbe, Probe, Study, TrainingSet
@@ -72,6 +74,7 @@ __all__ = [
     "gaps",
     "load_study",
     "open",
+    "options",
     "pair_items",
     "pairs",
     "plan",
@@ -79,5 +82,6 @@ __all__ = [
     "run",
     "serve",
     "study_schema",
+    "triples",
     "write_report",
 ]

@@ -46,6 +46,7 @@ __all__ = [
     "gaps",
     "load_study",
     "open",
+    "options",
     "pair_items",
     "pairs",
     "plan",
@@ -53,6 +54,7 @@ __all__ = [
     "run",
     "serve",
     "study_schema",
+    "triples",
     "write_report",
 ]
 
@@ -372,6 +374,65 @@ def pairs(
     return report.pairs_of_files(
         files, profile=profile, scale=scale, margin=margin, sizes=sizes, out=out
     ).tables
+
+
+def options(
+    files: Sequence[str | Path],
+    *,
+    metadata: str | Path | None = None,
+    out: str | Path | None = None,
+) -> pl.DataFrame:
+    """Compute accuracy and bias of answers to questions with options (`schema.OPTION_MEASURES`).
+
+    Every definition of the bias score is computed; intervals are over question templates.
+
+    Parameters
+    ----------
+    files: BBQ's published `preds_*.jsonl`, plain or gzipped, or `schema.OPTION_ANSWERS` as Parquet
+        or CSV.
+    metadata: BBQ's additional_metadata.csv, which says which option the stereotype is about; by
+        default the one whose `answer_info` names a stereotyped group.
+    out: folder or URI for options.csv.
+
+    Raises
+    ------
+    DataError: a file is missing or malformed, an answer is given twice, or the unknown option or
+        the target of a question cannot be told.
+    """
+    from raybias.stats.options import option_measures, read_option_answers
+
+    found = option_measures(read_option_answers(files, metadata))
+    if out is not None:
+        Store(out).write_text("options.csv", found.write_csv())
+    return found
+
+
+def triples(
+    files: Sequence[str | Path],
+    *,
+    items: str | Path | None = None,
+    out: str | Path | None = None,
+) -> pl.DataFrame:
+    """Compute the scores of StereoSet: ss, lms and icat (`schema.TRIPLE_MEASURES`).
+
+    Intervals are over target terms.
+
+    Parameters
+    ----------
+    files: StereoSet's published predictions, or `schema.TRIPLE_SCORES` as Parquet or CSV.
+    items: StereoSet's dev.json or a part of it, which published predictions need.
+    out: folder or URI for triples.csv.
+
+    Raises
+    ------
+    DataError: a file is missing or malformed, or a triple is scored in part or twice.
+    """
+    from raybias.stats.triples import read_triple_scores, triple_measures
+
+    found = triple_measures(read_triple_scores(files, items))
+    if out is not None:
+        Store(out).write_text("triples.csv", found.write_csv())
+    return found
 
 
 def probe_items(probe: Probe) -> pl.DataFrame:

@@ -450,6 +450,77 @@ COREFERENCE_ANSWERS: Final = pa.schema(
     ]
 )
 
+#: A question's context is too short to tell the answer, or says it.
+CONTEXTS: Final = ("ambig", "disambig")
+#: Whether a question asks for something bad or not.
+POLARITIES: Final = ("neg", "nonneg")
+
+#: One row per question with options, of which one says that it cannot be known. `label`,
+#: `unknown` and `target` are places in `options`: the right one, that one, and the one that names
+#: the stereotyped group (null where none does); `template_id` is what questions were made from.
+OPTION_ITEMS: Final = pa.schema(
+    [
+        *((name, pa.string()) for name in ("category", "template_id", "item_id")),
+        *((name, pa.string()) for name in ("context", "polarity", "text")),
+        ("options", pa.list_(pa.string())),
+        *((name, pa.int8()) for name in ("label", "unknown", "target")),
+    ]
+)
+
+#: One row per model and question: the place of the option that was chosen (`pred`, null where an
+#: answer names none), with the options' log-likelihoods or the answer that it was read from.
+OPTION_ANSWERS: Final = pa.schema(
+    [
+        ("model", pa.string()),
+        ("probe", pa.string()),
+        *(field for field in OPTION_ITEMS if field.name not in ("text", "options")),
+        ("pred", pa.int8()),
+        ("scores", pa.list_(pa.float32())),
+        ("answer", pa.string()),
+    ]
+)
+
+#: The first nine columns are the public contract of options.csv. `n` are the answers that the
+#: score counts, `units` the question templates that are drawn, `unparsed` the answers that name no
+#: option; `no_interval` says why there is none, and is null where there is one.
+OPTION_MEASURES: Final = pa.schema(
+    [
+        *((name, pa.string()) for name in ("model", "category", "context", "score")),
+        *((name, pa.float64()) for name in ("value", "low", "high")),
+        *((name, pa.int64()) for name in ("n", "units", "unparsed")),
+        *((name, pa.string()) for name in ("no_interval", "probe")),
+    ]
+)
+
+#: One row per triple: a sentence about a target term that holds a stereotype, one that holds its
+#: opposite, and one that says nothing sensible. In the task intersentence they follow `context`.
+TRIPLES: Final = pa.schema(
+    [
+        *((name, pa.string()) for name in ("domain", "task", "term", "item_id", "context")),
+        *((name, pa.string()) for name in ("stereotype", "anti_stereotype", "unrelated")),
+    ]
+)
+
+#: One row per model and triple: the score of each sentence, of which the higher is preferred.
+TRIPLE_SCORES: Final = pa.schema(
+    [
+        ("model", pa.string()),
+        ("probe", pa.string()),
+        *((name, pa.string()) for name in ("domain", "task", "term", "item_id")),
+        *((name, pa.float64()) for name in ("stereotype", "anti_stereotype", "unrelated")),
+    ]
+)
+
+#: The first nine columns are the public contract of triples.csv; `no_interval` as above.
+TRIPLE_MEASURES: Final = pa.schema(
+    [
+        *((name, pa.string()) for name in ("model", "domain", "task", "score")),
+        *((name, pa.float64()) for name in ("value", "low", "high")),
+        *((name, pa.int64()) for name in ("terms", "items")),
+        *((name, pa.string()) for name in ("no_interval", "probe")),
+    ]
+)
+
 
 @dataclass(frozen=True)
 class OutputSpec:

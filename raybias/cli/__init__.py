@@ -24,6 +24,7 @@ from raybias.cli import (
     design,
     doctor,
     gaps,
+    option_scores,
     pairs,
     plan,
     probes,
@@ -31,6 +32,7 @@ from raybias.cli import (
     run,
     schema,
     serve,
+    triples,
 )
 from raybias.errors import RaybiasError
 from raybias.redaction import redact
@@ -55,6 +57,8 @@ app.command()(compare.compare)
 app.command()(design.design)
 app.command()(calibrate.calibrate)
 app.command()(pairs.pairs)
+app.command()(option_scores.options)
+app.command()(triples.triples)
 app.command()(report.report)
 app.command()(corpus.corpus)
 app.command()(serve.serve)

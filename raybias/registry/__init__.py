@@ -1,4 +1,4 @@
-"""Register methods, probes, pair probes, training sets, styles and metrics.
+"""Register methods, probes, pair probes, training sets, styles, metrics and scores.
 
 Each kind has a decorator and a mapping of what was registered, by name. Modules of raybias itself
 are found in one package per kind. Another package lists its modules as entry points of the group
@@ -23,6 +23,15 @@ from raybias.registry.probes import (
     training_set,
     training_sets,
 )
+from raybias.registry.scores import (
+    Score,
+    Tally,
+    TermShares,
+    option_score,
+    option_scores,
+    triple_score,
+    triple_scores,
+)
 from raybias.registry.styles import Rule, Style, StyledPair, style, styles
 
 __all__ = [
@@ -32,14 +41,19 @@ __all__ = [
     "ReadPairs",
     "Registry",
     "Rule",
+    "Score",
     "Share",
     "Splits",
     "Style",
     "StyledPair",
+    "Tally",
+    "TermShares",
     "method",
     "methods",
     "metric",
     "metrics",
+    "option_score",
+    "option_scores",
     "pair_probe",
     "pair_probes",
     "probe",
@@ -48,4 +62,6 @@ __all__ = [
     "styles",
     "training_set",
     "training_sets",
+    "triple_score",
+    "triple_scores",
 ]

@@ -5,16 +5,15 @@ The format has no template column: they are found again from the sentences.
 
 from __future__ import annotations
 
-import gzip
 import io
 import re
-import zlib
 from typing import Final
 
 import polars as pl
 
 from raybias import schema
 from raybias.errors import DataError
+from raybias.stats.published_json import unzipped
 from raybias.stats.recovered_templates import recovered_templates
 
 #: Kohankhaki2024's output columns, without the three accuracies that some of its files add.
@@ -45,7 +44,7 @@ def read_paper_tsv(data: bytes, *, name: str, where: str) -> pl.DataFrame:
     DataError: not gzip, empty, a missing column, a line with another number of fields,
         a label that is not 0, 1 or 2, or an empty field.
     """
-    table = _numbers(_table(_text(data, name, where), where), where)
+    table = _numbers(_table(unzipped(data, name, where), where), where)
     known = _PROBE_NAME.match(name)
     runs = ("model", "dataset", "run_id", "category")
     attribute = pl.col("category").str.strip_prefix(PREFIX)
@@ -65,19 +64,6 @@ def read_paper_tsv(data: bytes, *, name: str, where: str) -> pl.DataFrame:
     return pl.concat([frame, recovered_templates(frame)], how="horizontal").select(
         pl.col(column).cast(dtype) for column, dtype in pl.Schema(schema.PREDICTIONS).items()
     )
-
-
-def _text(data: bytes, name: str, where: str) -> bytes:
-    if name.endswith(".gz"):
-        try:
-            data = gzip.decompress(data)
-        except (OSError, EOFError, zlib.error) as error:
-            raise DataError(
-                f"is not a whole gzip file ({error})", where=where, cure="fetch it again"
-            ) from error
-    if not data.strip():
-        raise DataError("is empty", where=where, cure="leave it out")
-    return data
 
 
 def _table(data: bytes, where: str) -> pl.DataFrame:

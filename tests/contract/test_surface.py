@@ -37,6 +37,8 @@ COMMANDS = {
     "design": {"FILES", "--target", "--profile", "--scope"},
     "calibrate": {"FILES", "--studies", "--level", "--seed", "--out"},
     "pairs": {"FILES", "--out", "--profile", "--scale", "--margin", "--size"},
+    "options": {"FILES", "--metadata", "--out"},
+    "triples": {"FILES", "--items", "--out"},
     "report": {"OUT", "--profile", "--corpus"},
     "corpus": {
         *("SOURCE", "--probe", "--out", "--data", "--attribute", "--text-column", "--split"),
@@ -71,6 +73,7 @@ FUNCTIONS = {
     ),
     "load_study": ("path", "overrides", "profile", "limit"),
     "open": ("out",),
+    "options": ("files", "metadata", "out"),
     "pair_items": ("probe", "styles", "files", "options", "seed"),
     "pairs": ("files", "profile", "scale", "margin", "sizes", "out"),
     "plan": ("study", "out", "address", "assume", "peak_tflops", "utilisation"),
@@ -78,6 +81,7 @@ FUNCTIONS = {
     "run": ("study", "out", "address", "command"),
     "serve": ("out", "options"),
     "study_schema": (),
+    "triples": ("files", "items", "out"),
     "write_report": ("out", "profile", "corpus"),
 }
 RESULTS = {
@@ -230,6 +234,12 @@ def test_the_columns_that_others_read() -> None:
     assert schema.GAPS.names[:10] == [
         "model", "attribute", "group", "rate", "gap", "low", "high", "half_width", "n_runs",
         "significant",
+    ]  # fmt: skip
+    assert schema.OPTION_MEASURES.names[:9] == [
+        "model", "category", "context", "score", "value", "low", "high", "n", "units",
+    ]  # fmt: skip
+    assert schema.TRIPLE_MEASURES.names[:9] == [
+        "model", "domain", "task", "score", "value", "low", "high", "terms", "items",
     ]  # fmt: skip
     assert schema.ACCURACY.names[:5] == ["model", "attribute", "mean", "sd", "n_runs"]
 

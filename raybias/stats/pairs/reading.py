@@ -22,18 +22,22 @@ from raybias.stats.predictions import Source
 from raybias.storage import Store, split_uri
 
 _MEND: Final = "mend the row or leave it out"
-_SUFFIXES: Final = (".parquet", ".csv", ".csv.gz")
+SUFFIXES: Final = (".csv", ".csv.gz", ".parquet")
 _TABLES: Final = {"pair_scores": schema.PAIR_SCORES, "answers": schema.COREFERENCE_ANSWERS}
 #: What a file of our own may leave out.
-_DEFAULTS: Final = {"probe": "", "score": "", "answer": None, "contains": None, "cluster": None}
+_DEFAULTS: Final = {"probe": "", "score": "", "answer": None, "contains": None, "cluster": None,
+                    "scores": None}  # fmt: skip
 _MAY_BE_MISSING: Final = (
-    "preference", "score_more", "score_less", "answer", "contains", "cluster"
+    "preference", "score_more", "score_less", "answer", "contains", "cluster", "pred", "target",
+    "scores",
 )  # fmt: skip
 _ALLOWED: Final[Mapping[str, Collection[str]]] = {
     "style": registry.styles, "direction": DIRECTIONS, "condition": CONDITIONS,
+    "context": schema.CONTEXTS, "polarity": schema.POLARITIES,
 }  # fmt: skip
 _CURES: Final = {"style": "styles are {}", "direction": "directions are {}",
-                 "condition": "conditions are {}"}  # fmt: skip
+                 "condition": "conditions are {}", "context": "contexts are {}",
+                 "polarity": "polarities are {}"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -65,13 +69,13 @@ def read_score_files(
         not of `original`, or of another bias type or cluster there.
     """
     found: dict[str, list[pl.DataFrame]] = {}
-    for source, inside in (each for path in paths for each in _sources(str(path))):
-        frame = _read(source)
+    for source, inside in (each for path in paths for each in sources(path)):
+        frame = read_table(source)
         kind = _kind(frame.columns, printed)
         if kind is not None:
             columns = printed.get(kind)
             read = (
-                _typed(frame, kind, source.uri)
+                typed(frame, _TABLES[kind], source.uri)
                 if columns is None
                 else _printed(frame, columns, source.uri)
             )
@@ -96,22 +100,30 @@ def read_score_files(
     return ScoreFiles(joined.pop("pair_scores", None), joined.pop("answers", None), printed=joined)
 
 
-def _sources(path: str) -> list[tuple[Source, bool]]:
-    """List the files of a path, and whether they were found in a folder."""
+def sources(path: str | Path, suffixes: tuple[str, ...] = SUFFIXES) -> list[tuple[Source, bool]]:
+    """List the files of a path, and whether they were found in a folder.
+
+    Raises
+    ------
+    DataError: nothing is there, or a file has none of the suffixes.
+    """
+    path = str(path)
     store = Store(path)
     if store.is_file():
         folder, name = split_uri(path)
-        if not name.endswith(_SUFFIXES):
-            raise DataError("is neither .csv, .csv.gz nor .parquet", where=path,
-                            cure="give Parquet or CSV files of scores")  # fmt: skip
+        if not name.endswith(suffixes):
+            *others, last = suffixes
+            raise DataError(f"is neither {', '.join(others)} nor {last}", where=path,
+                            cure="give such a file")  # fmt: skip
         return [(Source(folder, name), False)]
     if not store.exists(""):
         raise DataError("is not there", where=path, cure="check the path")
-    names = [name for name in store.files(recursive=True) if name.endswith(_SUFFIXES)]
+    names = [name for name in store.files(recursive=True) if name.endswith(suffixes)]
     return [(Source(store, name), True) for name in names]
 
 
-def _read(source: Source) -> pl.DataFrame:
+def read_table(source: Source) -> pl.DataFrame:
+    """Read a Parquet file, or a CSV as texts; `DataError` where it cannot be read."""
     try:
         if source.name.endswith(".parquet"):
             return pl.DataFrame(source.store.read_table(source.name))
@@ -126,17 +138,19 @@ def _read(source: Source) -> pl.DataFrame:
 def _kind(columns: Sequence[str], printed: Mapping[str, pl.Schema]) -> str | None:
     present = set(columns)
     for kind, table in _TABLES.items():
-        if {name for name in table.names if name not in _DEFAULTS} <= present:
+        if {*required(table)} <= present:
             return kind
     return next((kind for kind, types in printed.items() if {*types} <= present), None)
 
 
+def required(table: pa.Schema) -> list[str]:
+    """List the columns that a file of this table must have."""
+    return [name for name in table.names if name not in _DEFAULTS]
+
+
 def _no_kind(columns: Sequence[str], where: str) -> DataError:
     """Name what the nearest kind of table lacks."""
-    needed = {
-        kind: [name for name in table.names if name not in _DEFAULTS]
-        for kind, table in _TABLES.items()
-    }
+    needed = {kind: required(table) for kind, table in _TABLES.items()}
     gaps = {kind: [n for n in names if n not in columns] for kind, names in needed.items()}
     kind = min(gaps, key=lambda each: len(gaps[each]) / len(needed[each]))
     missing = gaps[kind]
@@ -148,8 +162,14 @@ def _no_kind(columns: Sequence[str], where: str) -> DataError:
     )
 
 
-def _typed(frame: pl.DataFrame, kind: str, where: str) -> pl.DataFrame:
-    types = pl.Schema(_TABLES[kind])
+def typed(frame: pl.DataFrame, table: pa.Schema, where: str) -> pl.DataFrame:
+    """Cast and check the columns of a table; `DataError` names the first wrong row.
+
+    Parameters
+    ----------
+    frame: has them all, but for those that may be left out.
+    """
+    types = pl.Schema(table)
     if not frame.height:
         raise DataError("holds no rows", where=where, cure="leave it out")
     filled = frame.with_columns(
@@ -161,19 +181,21 @@ def _typed(frame: pl.DataFrame, kind: str, where: str) -> pl.DataFrame:
     for name, dtype in types.items():
         column = _cast(filled[name], dtype, where)
         if name not in _MAY_BE_MISSING:
-            _refuse(column.is_null(), column, "is missing", where, _MEND)
+            refuse(column.is_null(), column, "is missing", where, _MEND)
         if name in _ALLOWED:
             allowed = list(_ALLOWED[name])
-            _refuse(~column.is_in(allowed), column, "is not known", where,
+            refuse(~column.is_in(allowed), column, "is not known", where,
                     _CURES[name].format(", ".join(allowed)))  # fmt: skip
         if name == "preference":
-            _refuse(
+            refuse(
                 ~column.is_in([0, 1]).fill_null(True),
                 column,
                 "is not 0, 1 or none",
                 where,
                 "1 where sent_more scores higher, 0 where sent_less does, empty for a tie",
             )
+        if dtype == pl.Int8:
+            refuse((column < 0).fill_null(False), column, "is negative", where, _MEND)
         columns.append(column)
     return pl.DataFrame(columns)
 
@@ -184,7 +206,7 @@ def _printed(frame: pl.DataFrame, types: pl.Schema, where: str) -> pl.DataFrame:
     table = pl.DataFrame([_cast(frame[name], dtype, where) for name, dtype in types.items()])
     for name in types:
         if table[name].dtype == pl.String:
-            _refuse(table[name].is_null(), table[name], "is missing", where, _MEND)
+            refuse(table[name].is_null(), table[name], "is missing", where, _MEND)
     return table
 
 
@@ -205,10 +227,12 @@ def _cast(column: pl.Series, dtype: pl.DataType, where: str) -> pl.Series:
     lost = cast.is_null() & column.is_not_null()
     if text and dtype != pl.String:
         lost &= column != ""
-    _refuse(lost, column, f"is no {_called(dtype)}", where, "mend the row")
+    if column.dtype.is_float() and dtype.is_integer():
+        lost |= cast != column
+    refuse(lost, column, f"is no {_called(dtype)}", where, "mend the row")
     if not cast.dtype.is_float():
         return cast
-    _refuse(cast.is_infinite().fill_null(False), column, "is not finite", where,
+    refuse(cast.is_infinite().fill_null(False), column, "is not finite", where,
             "mend the row; leave a score empty that there is not")  # fmt: skip
     return cast.fill_nan(None)
 
@@ -219,7 +243,8 @@ def _called(dtype: pl.DataType) -> str:
     return "number" if dtype.is_numeric() else "text"
 
 
-def _refuse(bad: pl.Series, column: pl.Series, problem: str, where: str, cure: str) -> None:
+def refuse(bad: pl.Series, column: pl.Series, problem: str, where: str, cure: str) -> None:
+    """Raise a `DataError` with the first bad value of a column and its row, if there is one."""
     if bad.any():
         row = int(bad.arg_max() or 0)
         value = column[row]

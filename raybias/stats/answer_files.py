@@ -1,0 +1,83 @@
+"""Read files of models' answers that are tables of our own, or what others published."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+
+from raybias.errors import DataError
+from raybias.stats.pairs.reading import SUFFIXES, read_table, required, sources, typed
+from raybias.stats.predictions import Source
+from raybias.stats.published_json import unzipped
+from raybias.storage import split_uri
+
+
+def read_answer_files(
+    paths: Sequence[str | Path],
+    table: pa.Schema,
+    *,
+    endings: tuple[str, ...],
+    published: Callable[[Source], pl.DataFrame],
+    item: Sequence[str],
+) -> pl.DataFrame:
+    """Read and join Parquet and CSV files of a table, and published files.
+
+    Parameters
+    ----------
+    paths: files, or folders of them; in a folder files of other tables are passed over.
+    endings: of published files, which `published` reads.
+    item: columns that are different in all rows of a model and probe.
+
+    Raises
+    ------
+    DataError: a missing or malformed file, missing columns, a wrong value, or an item that is
+        given twice.
+    """
+    frames, needed = [], required(table)
+    for source, inside in (each for path in paths for each in sources(path, (*endings, *SUFFIXES))):
+        if source.name.endswith(endings):
+            frames.append(published(source))
+            continue
+        frame = read_table(source)
+        missing = [name for name in needed if name not in frame.columns]
+        if not missing:
+            frames.append(typed(frame, table, source.uri))
+        elif not inside:
+            raise DataError(
+                f"lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}",
+                where=source.uri,
+                cure=f"such a file needs {', '.join(needed)}",
+            )
+    where = ", ".join(map(str, paths))
+    if not frames:
+        raise DataError("no file holds answers", where=where, cure=f"give {endings[0]} files")
+    joined = pl.concat(frames)
+    keys = ["model", "probe", *item]
+    for row in joined.filter(pl.struct(keys).is_duplicated()).sort(keys).iter_rows(named=True):
+        named = " ".join(str(row[name]) for name in item)
+        raise DataError(
+            f"{row['model']!r} answers {named} more than once",
+            where=where,
+            cure="give each answer once",
+        )
+    return joined
+
+
+def file_source(path: str) -> Source:
+    """Return one file; `DataError` where it is not there."""
+    source = Source(*split_uri(path))
+    if not source.store.is_file(source.name):
+        raise DataError("is not a file", where=path, cure="check the path")
+    return source
+
+
+def content(source: Source) -> bytes:
+    """Read a file, gzipped or plain; `DataError` where it cannot be read or is empty."""
+    try:
+        data = source.store.read_bytes(source.name)
+    except OSError as error:
+        raise DataError(f"cannot be read ({error})", where=source.uri) from error
+    return unzipped(data, source.name, source.uri)

@@ -1,0 +1,127 @@
+"""Parse the lines of BBQ's published files: a question with its options, and models' answers.
+
+A field whose name has `pred` in it holds the answers of one model, which it names.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from raybias.errors import DataError
+from raybias.stats.published_json import parsed
+
+_CURE: Final = "mend the line or leave it out; it should be one of BBQ's preds_CATEGORY.jsonl"
+#: Its answers name countries and regions, its stereotyped groups either.
+_BY_FIRST_PART: Final = "Nationality"
+
+Text = Annotated[str, Field(min_length=1)]
+#: What an option names, and its group.
+Named = Annotated[list[str], Field(min_length=2)]
+
+
+class _Information(BaseModel):
+    ans0: Named
+    ans1: Named
+    ans2: Named
+
+
+class _Metadata(BaseModel):
+    stereotyped_groups: list[str]
+
+
+class Line(BaseModel):
+    """One question, with its options and what each names."""
+
+    model_config = ConfigDict(extra="allow", coerce_numbers_to_str=True)
+    __pydantic_extra__: dict[str, Any]
+
+    example_id: Text
+    question_index: Text
+    question_polarity: Literal["neg", "nonneg"]
+    context_condition: Literal["ambig", "disambig"]
+    category: Text
+    answer_info: _Information
+    additional_metadata: _Metadata
+    ans0: str
+    ans1: str
+    ans2: str
+    label: Annotated[int, Field(ge=0, le=2)]
+
+    @property
+    def named(self) -> list[list[str]]:
+        """What each option names, and its group."""
+        return [self.answer_info.ans0, self.answer_info.ans1, self.answer_info.ans2]
+
+    def answers(self, where: str) -> dict[str, str]:
+        """Return the answers by model; an answer that is null is empty.
+
+        Raises
+        ------
+        DataError: none, or one that is no text.
+        """
+        found = {name: value for name, value in self.__pydantic_extra__.items() if "pred" in name}
+        if not found:
+            raise DataError(
+                "holds no answers", where=where, cure="name their fields MODEL_pred_FORMAT"
+            )
+        for name, value in found.items():
+            if not isinstance(value, str | None):
+                raise DataError(f"{name} is no text", where=where, cure="give the answer's words")
+        return {name: value or "" for name, value in found.items()}
+
+    def unknown(self, where: str) -> int:
+        """Return the place of the option that says that the answer is not known."""
+        places = [n for n, named in enumerate(self.named) if named[1] == "unknown"]
+        if len(places) != 1:
+            raise DataError(
+                f"the unknown option cannot be told: answer_info calls {len(places)} of them so",
+                where=where,
+                cure=_CURE,
+            )
+        return places[0]
+
+    def place_of(self, answer: str) -> int | None:
+        """Return the place of the option that an answer repeats, but for case and a last period."""
+        said = _plain(answer)
+        places = [
+            n for n, each in enumerate((self.ans0, self.ans1, self.ans2)) if _plain(each) == said
+        ]
+        return places[0] if len(places) == 1 else None
+
+
+_LINE: Final = TypeAdapter(Line)
+
+
+def bbq_line(text: bytes, where: str) -> Line:
+    """Parse one line; `DataError` names the field that is missing or wrong."""
+    return parsed(_LINE, text, where, _CURE)
+
+
+def target_of(line: Line, unknown: int, where: str) -> int:
+    """Return the place of the option whose `answer_info` names a stereotyped group.
+
+    Raises
+    ------
+    DataError: none does, or several do.
+    """
+    groups = {_plain(group) for group in line.additional_metadata.stereotyped_groups}
+    first = 0 if line.category == _BY_FIRST_PART else 1
+    places = [
+        n
+        for n, named in enumerate(line.named)
+        if n != unknown and groups & {_plain(name) for name in named[first:2]}
+    ]
+    if len(places) != 1:
+        raise DataError(
+            f"which option the stereotype is about cannot be told: {len(places)} name a "
+            f"stereotyped group ({', '.join(line.additional_metadata.stereotyped_groups)})",
+            where=where,
+            cure="give BBQ's additional_metadata.csv as --metadata",
+        )
+    return places[0]
+
+
+def _plain(text: str) -> str:
+    return text.strip().casefold().removesuffix(".").rstrip()

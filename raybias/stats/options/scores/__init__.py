@@ -1,0 +1,1 @@
+"""Scores of answers to questions with options, one per file."""

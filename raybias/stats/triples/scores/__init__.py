@@ -1,0 +1,1 @@
+"""Scores of triples of sentences, one per file."""
