@@ -10,7 +10,15 @@ are found in one package per kind. Another package lists its modules as entry po
 
 from raybias.registry.mechanism import Registry
 from raybias.registry.methods import method, methods
-from raybias.registry.metrics import Metric, Share, metric, metrics
+from raybias.registry.metrics import (
+    BACKGROUNDS,
+    Contrast,
+    Metric,
+    Share,
+    contrast,
+    metric,
+    metrics,
+)
 from raybias.registry.probes import (
     PairSource,
     ProbeSource,
@@ -26,6 +34,8 @@ from raybias.registry.probes import (
 from raybias.registry.styles import Rule, Style, StyledPair, style, styles
 
 __all__ = [
+    "BACKGROUNDS",
+    "Contrast",
     "Metric",
     "PairSource",
     "ProbeSource",
@@ -36,6 +46,7 @@ __all__ = [
     "Splits",
     "Style",
     "StyledPair",
+    "contrast",
     "method",
     "methods",
     "metric",

@@ -45,7 +45,7 @@ def read_paper_tsv(data: bytes, *, name: str, where: str) -> pl.DataFrame:
     DataError: not gzip, empty, a missing column, a line with another number of fields,
         a label that is not 0, 1 or 2, or an empty field.
     """
-    table = _numbers(_table(_text(data, name, where), where), where)
+    table = _numbers(_table(unzipped(data, name, where), where), where)
     known = _PROBE_NAME.match(name)
     runs = ("model", "dataset", "run_id", "category")
     attribute = pl.col("category").str.strip_prefix(PREFIX)
@@ -67,7 +67,13 @@ def read_paper_tsv(data: bytes, *, name: str, where: str) -> pl.DataFrame:
     )
 
 
-def _text(data: bytes, name: str, where: str) -> bytes:
+def unzipped(data: bytes, name: str, where: str) -> bytes:
+    """Return the text of a file that is gzipped if its name ends in .gz.
+
+    Raises
+    ------
+    DataError: not a whole gzip file, or nothing in it.
+    """
     if name.endswith(".gz"):
         try:
             data = gzip.decompress(data)

@@ -36,6 +36,7 @@ COMMANDS = {
     "compare": {"BASE", "CANDIDATE", "--base", "--candidate", "--scope", "--gate", "--out"},
     "design": {"FILES", "--target", "--profile", "--scope"},
     "calibrate": {"FILES", "--studies", "--level", "--seed", "--out"},
+    "metrics": {"FILES", "--metric", "--positive", "--background", "--list", "--out"},
     "pairs": {"FILES", "--out", "--profile", "--scale", "--margin", "--size"},
     "report": {"OUT", "--profile", "--corpus"},
     "corpus": {
@@ -70,6 +71,7 @@ FUNCTIONS = {
         *("files", "profile", "scope", "interval", "margin", "reference_groups", "metrics", "out"),
     ),
     "load_study": ("path", "overrides", "profile", "limit"),
+    "metrics": ("files", "metrics", "positive", "background", "level", "seed", "out"),
     "open": ("out",),
     "pair_items": ("probe", "styles", "files", "options", "seed"),
     "pairs": ("files", "profile", "scale", "margin", "sizes", "out"),
@@ -229,6 +231,9 @@ def test_the_columns_that_others_read() -> None:
     assert schema.GAPS.names[:10] == [
         "model", "attribute", "group", "rate", "gap", "low", "high", "half_width", "n_runs",
         "significant",
+    ]  # fmt: skip
+    assert schema.METRICS.names[:9] == [
+        "model", "attribute", "metric", "group", "value", "low", "high", "scope", "background",
     ]  # fmt: skip
     assert schema.ACCURACY.names[:5] == ["model", "attribute", "mean", "sd", "n_runs"]
 
