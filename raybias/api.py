@@ -234,6 +234,46 @@ def gaps(
     return found.tables["gaps"]
 
 
+def metrics(
+    files: Sequence[str | Path],
+    *,
+    metrics: Sequence[str] = (),
+    positive: int | None = None,
+    background: str | None = None,
+    level: float = 0.95,
+    seed: int = 0,
+    out: str | Path | None = None,
+) -> dict[str, pl.DataFrame]:
+    """Compute fairness metrics of predictions: `metrics` (`schema.METRICS`) and `agreement`.
+
+    Parameters
+    ----------
+    files: as for `gaps`, or tables of others: CSV or Parquet with `label`, `group`, and `pred` or
+        `score` (docs/metrics.md).
+    metrics: their names; by default all that the files allow.
+    positive: the class that metrics of one class are about; by default the last.
+    background: `mean_of_groups`, `pooled`, `pooled_others` or `reference:GROUP`, instead of each
+        metric's own.
+    level, seed: of intervals, and of the draws of those that are drawn.
+    out: folder or URI for metrics.csv and agreement.csv.
+
+    Raises
+    ------
+    DataError: as `gaps`, or a metric of scores or source examples where there are none.
+    ConfigError: no such metric, class, background or group.
+    """
+    from raybias.stats.metric_files import metrics_of_files
+
+    found = metrics_of_files(
+        files, metrics, positive=positive, against=background or "", level=level, seed=seed
+    )
+    if out is not None:
+        store = Store(out)
+        for name, frame in found.items():
+            store.write_text(f"{name}.csv", frame.write_csv())
+    return found
+
+
 def calibrate(
     files: Sequence[str | Path] = (),
     *,

@@ -24,6 +24,7 @@ from raybias.cli import (
     design,
     doctor,
     gaps,
+    metrics,
     option_scores,
     pairs,
     plan,
@@ -53,6 +54,7 @@ app.command()(plan.plan)
 app.command()(demo.demo)
 app.command()(doctor.doctor)
 app.command()(gaps.gaps)
+app.command()(metrics.metrics)
 app.command()(compare.compare)
 app.command()(design.design)
 app.command()(calibrate.calibrate)

@@ -10,7 +10,15 @@ are found in one package per kind. Another package lists its modules as entry po
 
 from raybias.registry.mechanism import Registry
 from raybias.registry.methods import method, methods
-from raybias.registry.metrics import Metric, Share, metric, metrics
+from raybias.registry.metrics import (
+    BACKGROUNDS,
+    Contrast,
+    Metric,
+    Share,
+    contrast,
+    metric,
+    metrics,
+)
 from raybias.registry.probes import (
     PairSource,
     ProbeSource,
@@ -35,6 +43,8 @@ from raybias.registry.scores import (
 from raybias.registry.styles import Rule, Style, StyledPair, style, styles
 
 __all__ = [
+    "BACKGROUNDS",
+    "Contrast",
     "Metric",
     "PairSource",
     "ProbeSource",
@@ -48,6 +58,7 @@ __all__ = [
     "StyledPair",
     "Tally",
     "TermShares",
+    "contrast",
     "method",
     "methods",
     "metric",

@@ -25,10 +25,10 @@ from raybias.storage import Store
 from raybias.study_record import read_record
 
 #: The tables of prediction files, as far as they have rows.
-_TABLES: Final = (
+_TABLES: Final[tuple[str, ...]] = (
     *("gaps", "accuracy", "spans", "spans_mean", "extremes", "composition", "answers"),
     *("markedness", "by_term", "scopes", "components", "leave_one_out", "over_models"),
-    *("reliability", "null_check"),
+    *("reliability", "null_check", "metrics"),
 )
 
 
@@ -89,7 +89,8 @@ def gaps_of_files(
     )
     counts = stats.read_counts(paths, metrics=rules.statistics.metrics)
     derived = stats.judged_tables(counts, rules)
-    tables = {name: derived[name] for name in _TABLES if name == "gaps" or derived[name].height}
+    there = [name for name in _TABLES if name in derived]
+    tables = {name: derived[name] for name in there if name == "gaps" or derived[name].height}
     return FileGaps(counts, rules, tables)
 
 

@@ -17,6 +17,8 @@ from raybias.stats.gaps import GapAnalysis
 from raybias.stats.leave_one_out import leave_one_out
 from raybias.stats.likelihood_readout import unreadable
 from raybias.stats.markedness import markedness
+from raybias.stats.metric import contrasts
+from raybias.stats.metric_files import contrasts_of_cells
 from raybias.stats.null_check import null_check
 from raybias.stats.over_models import model_tables, over_models
 from raybias.stats.rates import accuracies, rates
@@ -73,7 +75,8 @@ def judged_tables(counts: Counts, rules: GapRules) -> dict[str, pl.DataFrame]:
     -------
     `gaps`, `scopes`, `components`, `leave_one_out`, `over_models`, `reliability`, `null_check`,
     `accuracy`, `net_significance`, `spans`, `spans_mean`, `extremes`, `composition`, `answers`,
-    `markedness` and `by_term`, as the functions of those names; some may have no rows. `spans` and
+    `markedness` and `by_term`, as the functions of those names; some may have no rows. `metrics`
+    (schema.METRICS) where the rules name some that are numbers for all groups. `spans` and
     `extremes` also have what `bootstrap.resampled` finds of them, where templates are known.
 
     Raises
@@ -101,7 +104,7 @@ def judged_tables(counts: Counts, rules: GapRules) -> dict[str, pl.DataFrame]:
     apart = _judgeable(found.tables, found.excluded)
     together = [*model_tables(apart)]
     words = without_extras(counts.words)
-    return {
+    tables = {
         "gaps": found.gaps,
         "scopes": found.scopes,
         "components": found.components,
@@ -121,6 +124,9 @@ def judged_tables(counts: Counts, rules: GapRules) -> dict[str, pl.DataFrame]:
         ),
         "by_term": by_term(counts.terms, of_groups, found.inside, **how),
     }
+    if contrasts(options.metrics):
+        tables["metrics"] = contrasts_of_cells(cells, found.inside, options)
+    return tables
 
 
 def _judgeable(tables: Sequence[GapTable], excluded: Iterable[pl.DataFrame]) -> list[GapTable]:

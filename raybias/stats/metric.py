@@ -6,6 +6,7 @@ modules of `stats.metrics`, others come from installed packages.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -28,15 +29,47 @@ VALUES: Final = pl.Schema(
 )
 
 
-def check_metrics(names: Iterable[str]) -> None:
+def check_names(names: Iterable[str]) -> None:
     """Refuse names that no metric has.
 
     Raises
     ------
-    ConfigError: lists the metrics.
+    ConfigError: names the metrics that are near.
     """
     for name in names:
-        metrics.check(name)
+        if name not in metrics:
+            near = difflib.get_close_matches(name, metrics, n=3, cutoff=0.5) or [*metrics]
+            raise ConfigError(
+                f"no metric {name!r}",
+                cure=f"did you mean {', '.join(near)}? `raybias metrics --list` has all",
+            )
+
+
+def check_metrics(names: Sequence[str]) -> None:
+    """Refuse metrics that a study cannot have, whose tables hold counts and no scores.
+
+    Raises
+    ------
+    ConfigError: no such metric, one of scores, or none that has gaps.
+    """
+    check_names(names)
+    for name in names:
+        parts = metrics[name].contrast
+        if parts is not None and parts.needs != "counts":
+            raise ConfigError(
+                f"the metric {name!r} is of scores, which the tables of a study do not hold",
+                cure=f"run `raybias metrics OUT --metric {name}` on its predictions",
+            )
+    if names and all(metrics[name].contrast for name in names):
+        raise ConfigError(
+            f"metrics {', '.join(names)}: none has a gap for each group",
+            cure=f"add one that has, such as {DEFAULT[0]}",
+        )
+
+
+def contrasts(names: Iterable[str]) -> list[str]:
+    """Select the metrics that are numbers for all groups of an attribute."""
+    return [name for name in names if metrics[name].contrast is not None]
 
 
 def shares(names: Iterable[str]) -> dict[str, Share]:

@@ -1,4 +1,4 @@
-"""Read predictions: our own Parquet, and Kohankhaki2024's TSV, plain or gzipped.
+"""Read predictions: our own Parquet, Kohankhaki2024's TSV, anyone's CSV, plain or gzipped.
 
 Every row is checked where it is read, so that a wrong label is named with its
 file and row. It does not know what is computed from the rows.
@@ -19,12 +19,14 @@ import pyarrow.parquet as pq
 from raybias import schema
 from raybias.errors import DataError
 from raybias.stats.paper_tsv import read_paper_tsv
+from raybias.stats.plain_predictions import EXTRA, plain_predictions, read_csv
 from raybias.storage import Store, split_uri
 
 _TYPES: Final = pl.Schema(schema.PREDICTIONS)
 _REQUIRED: Final = ("model", "run_id", "item_id", "label", "attribute", "group", "pred")
 _NUMBERS: Final = ("label", "pred")
 _TSV_ENDINGS: Final = (".tsv", ".tsv.gz")
+_CSV_ENDINGS: Final = (".csv", ".csv.gz")
 _PIECE_ROWS: Final = 1 << 18
 #: Columns of few different texts.
 _REPEATED: Final = (
@@ -32,7 +34,7 @@ _REPEATED: Final = (
     *("template_id", "term"),
 )
 #: Of a piece: categories spare the work of a million equal strings.
-_PIECE_TYPES: Final = pl.Schema({**_TYPES, **dict.fromkeys(_REPEATED, pl.Categorical())})
+_PIECE_TYPES: Final = pl.Schema({**_TYPES, **EXTRA, **dict.fromkeys(_REPEATED, pl.Categorical())})
 
 #: What is read besides where a file holds the answers of a prompted classifier.
 ANSWERED: Final = ("parsed", "answer", "scores")
@@ -60,7 +62,8 @@ def read_predictions(paths: Sequence[str | Path]) -> pl.DataFrame:
     Parameters
     ----------
     paths: files of Kohankhaki2024's format (.tsv, .tsv.gz), Parquet files of
-        schema.PREDICTIONS, or folders: of Parquet files, or a study's output.
+        schema.PREDICTIONS, or folders: of Parquet files, or a study's output. Tables of others
+        (.csv, .csv.gz, .parquet) need `label`, `group`, and `pred` or `score`.
 
     Returns
     -------
@@ -118,11 +121,11 @@ def _expand(path: str) -> list[Source]:
     store = Store(path)
     if store.is_file():
         folder, name = split_uri(path)
-        if not name.endswith((*_TSV_ENDINGS, ".parquet")):
+        if not name.endswith((*_TSV_ENDINGS, *_CSV_ENDINGS, ".parquet")):
             raise DataError(
-                "is neither .tsv, .tsv.gz nor .parquet",
+                "is neither .tsv, .csv (or these with .gz) nor .parquet",
                 where=path,
-                cure="give Kohankhaki2024's TSV or raybias's own Parquet",
+                cure="give Kohankhaki2024's TSV, a CSV, or Parquet",
             )
         return [Source(folder, name)]
     if not store.exists(""):
@@ -152,12 +155,11 @@ def pieces(files: Sequence[Source], *, columns: Sequence[str]) -> Iterator[pl.Da
     held: list[_Part] = []
     rows = 0
     for source in files:
-        if source.name.endswith(_TSV_ENDINGS):
+        frame = _whole(source)
+        if frame is not None:
             if held:
                 yield _joined(held)
                 held, rows = [], 0
-            data = source.store.read_bytes(source.name)
-            frame = read_paper_tsv(data, name=source.name, where=source.uri)
             yield frame.select(_column(name, frame.schema) for name in columns)
             continue
         for part in _parts(source, columns):
@@ -168,6 +170,16 @@ def pieces(files: Sequence[Source], *, columns: Sequence[str]) -> Iterator[pl.Da
             rows += part.table.num_rows
     if held:
         yield _joined(held)
+
+
+def _whole(source: Source) -> pl.DataFrame | None:
+    """Read a file that is not our own Parquet; None where it is."""
+    if source.name.endswith(_TSV_ENDINGS):
+        data = source.store.read_bytes(source.name)
+        return read_paper_tsv(data, name=source.name, where=source.uri)
+    if source.name.endswith(_CSV_ENDINGS):
+        return read_csv(source.store.read_bytes(source.name), name=source.name, where=source.uri)
+    return None
 
 
 @dataclass(frozen=True)
@@ -190,6 +202,14 @@ def _parts(source: Source, columns: Sequence[str]) -> Iterator[_Part]:
             source.store.fs.open_input_file(path) as stream,
         ):
             metadata = pq.read_metadata(stream)
+            if _plain(metadata.schema.to_arrow_schema()):
+                frame = plain_predictions(
+                    pl.DataFrame(_sound_table(pq.read_table(stream))),
+                    name=source.name,
+                    where=source.uri,
+                )
+                yield _Part(frame.to_arrow(), columns, source.uri, 0)
+                return
             layout = _layout(metadata, source.uri)
             # As dictionaries, texts that repeat are read several times as fast.
             texts = [name for name in _REPEATED if _is_text(layout, name)]
@@ -203,8 +223,21 @@ def _parts(source: Source, columns: Sequence[str]) -> Iterator[_Part]:
                 row += table.num_rows
             if row != metadata.num_rows:
                 raise pa.ArrowInvalid(f"{row} rows, not {metadata.num_rows}")
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+    except (pa.ArrowException, pl.exceptions.PolarsError, OSError, UnicodeDecodeError) as error:
         raise _unreadable(source.uri, error) from error
+
+
+def _plain(layout: pa.Schema) -> bool:
+    """Whether a file is a table of others, in which names can be filled in."""
+    there = {*layout.names}
+    given = {"label", "group"} <= there and bool({"pred", "score"} & there)
+    return given and not there.issuperset(_REQUIRED)
+
+
+def _sound_table(table: pa.Table) -> pa.Table:
+    """Drop the metadata, which Polars would trust, and check the values."""
+    table.validate(full=True)
+    return table.replace_schema_metadata(None)
 
 
 def _is_text(layout: pa.Schema, name: str) -> bool:
@@ -256,9 +289,7 @@ def _joined(parts: Sequence[_Part]) -> pl.DataFrame:
     """Join parts into one frame, its numbers checked and cast."""
     try:
         table = pa.concat_tables(part.table for part in parts)
-        # Polars trusts what it is given, metadata included.
-        table.validate(full=True)
-        frame = _frame(table.unify_dictionaries(), parts[0].columns)
+        frame = _frame(_sound_table(table).unify_dictionaries(), parts[0].columns)
     except (pa.ArrowException, pl.exceptions.PolarsError) as error:
         if len(parts) > 1:
             # One by one, the file at fault is named.

@@ -36,6 +36,7 @@ COMMANDS = {
     "compare": {"BASE", "CANDIDATE", "--base", "--candidate", "--scope", "--gate", "--out"},
     "design": {"FILES", "--target", "--profile", "--scope"},
     "calibrate": {"FILES", "--studies", "--level", "--seed", "--out"},
+    "metrics": {"FILES", "--metric", "--positive", "--background", "--list", "--out"},
     "pairs": {"FILES", "--out", "--profile", "--scale", "--margin", "--size"},
     "options": {"FILES", "--metadata", "--out"},
     "triples": {"FILES", "--items", "--out"},
@@ -72,6 +73,7 @@ FUNCTIONS = {
         *("files", "profile", "scope", "interval", "margin", "reference_groups", "metrics", "out"),
     ),
     "load_study": ("path", "overrides", "profile", "limit"),
+    "metrics": ("files", "metrics", "positive", "background", "level", "seed", "out"),
     "open": ("out",),
     "options": ("files", "metadata", "out"),
     "pair_items": ("probe", "styles", "files", "options", "seed"),
@@ -240,6 +242,9 @@ def test_the_columns_that_others_read() -> None:
     ]  # fmt: skip
     assert schema.TRIPLE_MEASURES.names[:9] == [
         "model", "domain", "task", "score", "value", "low", "high", "terms", "items",
+    ]  # fmt: skip
+    assert schema.METRICS.names[:9] == [
+        "model", "attribute", "metric", "group", "value", "low", "high", "scope", "background",
     ]  # fmt: skip
     assert schema.ACCURACY.names[:5] == ["model", "attribute", "mean", "sd", "n_runs"]
 

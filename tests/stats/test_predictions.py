@@ -217,7 +217,7 @@ def test_runs_of_other_items_are_refused(tmp_path: Path) -> None:
 
 def test_files_that_are_not_predictions(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    (tmp_path / "a.csv").write_text("x")
+    (tmp_path / "a.txt").write_text("x")
     (tmp_path / "blank.tsv").write_text("")
     (tmp_path / "half.tsv.gz").write_bytes(gzip.compress(b"y_true\n" * 99)[:20])
     (tmp_path / "broken.parquet").write_bytes(b"PAR1")
@@ -228,7 +228,7 @@ def test_files_that_are_not_predictions(tmp_path: Path) -> None:
     for names, message in (
         (["missing.tsv"], "is not there"),
         (["empty"], "holds no Parquet file"),
-        (["a.csv"], "neither .tsv, .tsv.gz nor .parquet"),
+        (["a.txt"], "neither .tsv, .csv"),
         (["blank.tsv"], "is empty"),
         (["half.tsv.gz"], "not a whole gzip"),
         (["broken.parquet"], "cannot be read as Parquet"),

@@ -1,0 +1,308 @@
+"""Compute any registered metric of any predictions, with intervals that say what they cover.
+
+Differences of means have the crossed intervals of gaps (`scopes`); what is no mean has the
+product-weight bootstrap over runs and templates (Owen 2007), with percentiles of the draws, turned
+over at the estimate where noise alone moves the metric.
+
+Shapes: B draws, G groups, R runs, T units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from raybias import schema
+from raybias.registry import Contrast, Metric, metrics
+from raybias.stats.arrays import CountArrays, linearised
+from raybias.stats.bootstrap import Weights
+from raybias.stats.components import Doubles
+from raybias.stats.contrasts import Laid, lay_out
+from raybias.stats.examples import ratio
+from raybias.stats.scopes import GapTable, WordVariance, gap_table
+
+#: The background of differences of rates, unless another is asked for.
+DEFAULT_BACKGROUND: Final = "mean_of_groups"
+ALL: Final = "all"
+#: An interval is given if no more than this share of draws leaves the metric undefined.
+_UNDEFINED: Final = 0.05
+#: Weights of examples held at once.
+_ENTRIES: Final = 1 << 22
+
+
+@dataclass(frozen=True)
+class MetricRules:
+    """How metrics are computed."""
+
+    positive: int = int(schema.Label.POSITIVE)
+    """The class that metrics of one class are about."""
+    against: str = ""
+    """Replaces the background of every metric that has one."""
+    level: float = 0.95
+    draws: int = 2_000
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One metric of one classifier on one attribute, as it is and as it is drawn."""
+
+    name: str
+    keys: tuple[str, ...]
+    groups: tuple[str, ...]
+    each_G: Doubles
+    """NaN where the metric has no values of groups."""
+    each_BG: Doubles
+    all_1: Doubles
+    all_B: Doubles
+    scope: str
+    rows: list[dict[str, Any]]
+    """Of schema.METRICS."""
+
+
+def measure(
+    examples: pl.DataFrame,
+    names: Sequence[str],
+    inside: pl.DataFrame,
+    words: Mapping[tuple[str, ...], WordVariance],
+    rules: MetricRules,
+    *,
+    wide: str = "sentences",
+) -> Iterator[Measured]:
+    """Compute metrics of every classifier and attribute.
+
+    Parameters
+    ----------
+    examples: as for `contrasts.lay_out`.
+    names: of metrics of counts, of a class, or of contrasts.
+    inside: probe, attribute, group, in_mean.
+    words: of `word_variances`, of the class `rules.positive` where a metric is of one class.
+    wide: what an interval over runs and units is called: sentences, or items.
+    """
+    parts = [metrics[name].contrast or Contrast(outcomes=(name,)) for name in names]
+    outcomes = {one for each in parts for one in each.outcomes if isinstance(one, str)}
+    for laid in lay_out(examples, sorted(outcomes), inside, rules.positive):
+        drawing = _Drawing(laid, rules, wide)
+        for name in names:
+            entry = metrics[name]
+            lacks = "" if entry.contrast is None else laid.lacks(entry.contrast)
+            if lacks:
+                yield drawing.without(entry, lacks)
+            elif entry.contrast is None:
+                yield drawing.difference(entry, words.get((*laid.keys, name)))
+            elif entry.contrast.within == "source":
+                yield drawing.of_sources(entry, entry.contrast)
+            else:
+                yield drawing.contrast(entry, entry.contrast)
+
+
+@dataclass(frozen=True)
+class _Drawing:
+    laid: Laid
+    rules: MetricRules
+    wide: str
+
+    @property
+    def scope(self) -> str:
+        """What is drawn; empty where there is one run and one unit."""
+        return self.wide if self.laid.units > 1 else "runs" if self.laid.runs > 1 else ""
+
+    def difference(self, entry: Metric, words: WordVariance | None) -> Measured:
+        """Take a group's share less that of the background: crossed intervals."""
+        against = self.rules.against or DEFAULT_BACKGROUND
+        parts = Contrast(outcomes=(entry.name,), against=against, distance=_less)
+        point, drawn = self._drawn(parts, against)
+        table = difference_table(self.laid, entry.name, against)
+        found: dict[str, Any] = {"scope": self.scope, "interval": "t"}
+        places: dict[str, tuple[float, float]] = {}
+        if table is None:
+            found["note"] = "not every run has examples of each group that count"
+        else:
+            estimates = table.estimates(words if "pooled" not in against else None)
+            for scope, estimate in estimates.items():
+                low_G, high_G = estimate.interval(self.rules.level)
+                if not np.isnan(low_G).all():
+                    found["scope"] = self.wide if scope == "sentences" else scope
+                    places = dict(zip(table.groups, zip(low_G, high_G, strict=True), strict=True))
+            if not places:
+                found["note"] = _unvaried(self.scope)
+        rows = []
+        for group, value in zip(self.laid.groups, point[0][0], strict=True):
+            low, high = places.get(group, (np.nan, np.nan))
+            rows.append(self._row(entry, group, value, against, low=low, high=high, **found))
+        return self._measured(entry, point, drawn, str(found["scope"]), rows)
+
+    def contrast(self, entry: Metric, parts: Contrast) -> Measured:
+        """Contrast the outcomes of groups: intervals from draws."""
+        against = (self.rules.against or parts.against) if parts.against else ""
+        point, drawn = self._drawn(parts, against)
+        rows = []
+        grouped = bool(against) or parts.reduce is None
+        undefined = [g for g, v in zip(self.laid.groups, point[0][0], strict=True) if np.isnan(v)]
+        for g, group in enumerate(self.laid.groups if grouped else ()):
+            if against != f"reference:{group}":
+                rows.append(self._drawn_row(entry, group, point[0][0, g], drawn[0][:, g], against))
+        if parts.reduce is not None:
+            row = self._drawn_row(entry, ALL, point[1][0], drawn[1], against)
+            if grouped and np.isnan(point[1][0]):
+                row["note"] = f"not defined for {', '.join(undefined)}"
+            rows.append(row)
+        return self._measured(entry, point, drawn, self.scope, rows)
+
+    def of_sources(self, entry: Metric, parts: Contrast) -> Measured:
+        """Average over source examples: crossed intervals."""
+        items_RT, sums_RT = self.laid.of_sources(parts)
+        there, kept = items_RT.any(axis=1), items_RT.any(axis=0)
+        items_RT, sums_RT = items_RT[np.ix_(there, kept)], sums_RT[np.ix_(there, kept)]
+        none = np.full(len(self.laid.groups), np.nan)
+        found: dict[str, Any] = {"scope": self.scope, "interval": "t"}
+        value = np.nan
+        if not items_RT.size:
+            found["note"] = "no source example has versions of two groups"
+        else:
+            value = float(np.mean(sums_RT.sum(axis=1) / items_RT.sum(axis=1)))
+            table = GapTable(self.laid.keys, entry.name, (ALL,), np.ones(1, bool),
+                             linearised(items_RT[None], sums_RT[None]))  # fmt: skip
+            found["note"] = _unvaried(self.scope)
+            for scope, estimate in table.estimates(None).items():
+                low, high = (float(end[0]) for end in estimate.interval(self.rules.level))
+                if not np.isnan(low):
+                    scoped = self.wide if scope == "sentences" else scope
+                    found |= {"low": low, "high": high, "scope": scoped, "note": None}
+        rows = [self._row(entry, ALL, value, "", **found)]
+        all_B = np.full(self.rules.draws, np.nan)
+        for some, runs_BR, units_BT in self._weights():
+            over = ratio(units_BT[:, kept] @ sums_RT.T, units_BT[:, kept] @ items_RT.T)
+            weights = np.where(np.isnan(over), 0, runs_BR[:, there])
+            all_B[some] = ratio((np.nan_to_num(over) * weights).sum(axis=1), weights.sum(axis=1))
+        point = none[None], np.array([value])
+        return self._measured(
+            entry, point, (np.tile(none, (len(all_B), 1)), all_B), self.scope, rows
+        )
+
+    def without(self, entry: Metric, why: str) -> Measured:
+        """Say why a classifier has no value of a metric."""
+        none = np.full((1, len(self.laid.groups)), np.nan), np.full(1, np.nan)
+        drawn = tuple(np.repeat(part, self.rules.draws, axis=0) for part in none)
+        row = self._row(entry, ALL, np.nan, "", scope=self.scope, note=why)
+        return self._measured(entry, none, (drawn[0], drawn[1]), self.scope, [row])
+
+    def _drawn(
+        self, parts: Contrast, against: str
+    ) -> tuple[tuple[Doubles, Doubles], tuple[Doubles, Doubles]]:
+        """Compute the values of groups and of all, and draw both."""
+        laid = self.laid
+        point = laid.drawn(parts, against, np.ones((1, laid.runs)), np.ones((1, laid.units)))
+        each_BG = np.full((self.rules.draws, len(laid.groups)), np.nan)
+        all_B = np.full(self.rules.draws, np.nan)
+        for some, runs_BR, units_BT in self._weights():
+            each_BG[some], all_B[some] = laid.drawn(parts, against, runs_BR, units_BT)
+        return point, (each_BG, all_B)
+
+    def _weights(self) -> Iterator[tuple[slice, Doubles, Doubles]]:
+        """Yield draws, so few at a time that those of all examples of a run can be held."""
+        probe, attribute = self.laid.keys[schema.KEYS.index("probe")], self.laid.keys[-1]
+        levels = self.laid.runs, self.laid.units
+        if not self.scope:
+            return
+        key = (self.rules.seed, probe, attribute)
+        step = max(1, _ENTRIES // max(1, self.laid.columns.height // self.laid.runs))
+        for some, runs_BR, units_BT in Weights(levels, self.rules.draws, key, "sentences").chunks():
+            for start in range(0, len(runs_BR), step):
+                part = slice(start, min(len(runs_BR), start + step))
+                place = slice(some.start + part.start, some.start + part.stop)
+                yield place, runs_BR[part].astype(float), units_BT[part].astype(float)
+
+    def _drawn_row(
+        self, entry: Metric, group: str, value: float, draws_B: Doubles, against: str
+    ) -> dict[str, Any]:
+        known = draws_B[~np.isnan(draws_B)]
+        alike = entry.contrast.alike if entry.contrast else None
+        note = None
+        if np.isnan(value):
+            note = "not defined: no examples that count"
+        elif not self.scope:
+            note = _unvaried(self.scope)
+        elif len(known) < (1 - _UNDEFINED) * len(draws_B):
+            note = f"not defined in {1 - len(known) / len(draws_B):.0%} of draws"
+        elif np.ptp(known) == 0:
+            note = _unvaried(self.scope)
+        if note is not None:
+            return self._row(entry, group, value, against, scope=self.scope, note=note)
+        tails = [(1 - self.rules.level) / 2, (1 + self.rules.level) / 2]
+        ends = np.quantile(known, tails)
+        corrected = np.nan
+        if alike is not None:
+            turned = np.sort(2 * value - ends), 2 * value - known.mean()
+            clip = np.maximum if value >= alike else np.minimum
+            ends, corrected = clip(turned[0], alike), float(clip(turned[1], alike))
+        return self._row(entry, group, value, against, scope=self.scope, interval="bootstrap",
+                         low=ends[0], high=ends[1], corrected=corrected)  # fmt: skip
+
+    def _row(
+        self, entry: Metric, group: str, value: float, against: str, **found: Any
+    ) -> dict[str, Any]:
+        names = dict(zip((*schema.KEYS, "attribute"), self.laid.keys, strict=True))
+        of_class = entry.one_class is not None or entry.contrast is not None
+        known = {"low": np.nan, "high": np.nan, "corrected": np.nan, "note": None} | found
+        known["interval"] = None if np.isnan(known["low"]) else known.get("interval")
+        known["scope"] = None if np.isnan(known["low"]) else known["scope"]
+        positive = self.rules.positive if of_class else None
+        numbers = {name: float(known.pop(name)) for name in ("low", "high", "corrected")}
+        numbers["value"] = float(value)
+        return {**names, "metric": entry.name, "group": group, "background": against or None,
+                "positive": positive, **numbers, **known}  # fmt: skip
+
+    def _measured(
+        self, entry: Metric, point: tuple[Doubles, Doubles], drawn: tuple[Doubles, Doubles],
+        scope: str, rows: list[dict[str, Any]],
+    ) -> Measured:  # fmt: skip
+        laid = self.laid
+        return Measured(
+            entry.name, laid.keys, laid.groups, point[0][0], drawn[0], point[1], drawn[1], scope,
+            rows,
+        )  # fmt: skip
+
+
+def difference_table(laid: Laid, name: str, against: str) -> GapTable | None:
+    """Lay a share less that of the background out by run and unit.
+
+    None where not every run has examples of each group that count.
+    """
+    shape = (laid.units, laid.runs, len(laid.groups))
+    items, hits = (
+        laid.counts(f"{part} {name}").reshape(shape).transpose(2, 1, 0)
+        for part in ("among", "holds")
+    )
+    if "pooled" not in against:
+        reference = against.removeprefix("reference:")
+        inside = laid.in_mean_G if reference == against else np.array(laid.groups) == reference
+        counts = CountArrays(laid.keys, (name,), laid.groups, tuple(map(str, range(laid.units))),
+                             items[None], hits[None])  # fmt: skip
+        return gap_table(counts, 0, dict(zip(laid.groups, inside.tolist(), strict=True)))
+    kept = items.any(axis=(0, 1))
+    items, hits = items[..., kept], hits[..., kept]
+    own = against == "pooled_others"
+    if not items.any(axis=2).all() or (own and len(laid.groups) < 2):
+        return None
+    others = [table.sum(axis=0, keepdims=True) - own * table for table in (items, hits)]
+    values = linearised(items, hits) - linearised(others[0], others[1])
+    everyone: npt.NDArray[np.bool_] = np.ones(len(laid.groups), dtype=bool)
+    return GapTable(laid.keys, name, laid.groups, everyone, values)
+
+
+def _less(background: Doubles, group: Doubles) -> Doubles:
+    return group - background
+
+
+def _unvaried(scope: str) -> str:
+    return (
+        "does not vary over what could be drawn"
+        if scope
+        else "one run of one item: nothing to draw"
+    )

@@ -1,0 +1,325 @@
+"""Metrics of groups: the formulas of their sources, whatever order and group names."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from polars.testing import assert_frame_equal
+from scipy import stats as scipy_stats
+
+import raybias
+from raybias.errors import RaybiasError
+from raybias.registry import metrics
+from raybias.stats.agreement import kendalls_w
+
+#: Two classes; all groups on all templates, with one to three words each.
+GROUPS = ("a", "b", "c")
+
+
+def answered(
+    seed: int = 0, *, templates: int = 8, runs: int = 1, alike: bool = False
+) -> pl.DataFrame:
+    """Examples of three groups with noisy scores; `alike` gives all groups the same answers."""
+    random = np.random.default_rng(seed)
+    rows = []
+    for run in range(runs):
+        for template in range(templates):
+            label = template % 2
+            same = random.random(3).round(2)
+            for place, group in enumerate(GROUPS):
+                for word in range(1 if alike else 1 + (template + place) % 3):
+                    score = same[0] if alike else float(random.random())
+                    rows.append((f"r{run}", f"t{template}", f"{group}{word}", group, label,
+                                 round((score + 0.4 * label) / 1.4, 3)))  # fmt: skip
+    names = ["run_id", "template_id", "term", "group", "label", "score"]
+    table = pl.DataFrame(rows, schema=names, orient="row")
+    return table.with_columns(pred=(pl.col("score") >= 0.5).cast(pl.Int64))
+
+
+def measured(table: pl.DataFrame, folder: Path, *names: str, **options: object) -> pl.DataFrame:
+    path = folder / "mine.csv"
+    table.write_csv(path)
+    return raybias.metrics([path], metrics=names, **options)["metrics"]  # type: ignore[arg-type]
+
+
+def values(table: pl.DataFrame) -> dict[tuple[str, str], float]:
+    return {(row["metric"], row["group"]): row["value"] for row in table.iter_rows(named=True)}
+
+
+class Textbook:
+    """Table 1 of Czarnowska2021, formula by formula, over rows of one run."""
+
+    def __init__(self, table: pl.DataFrame) -> None:
+        self.rows = table.to_dicts()
+        self.of = {group: [row for row in self.rows if row["group"] == group] for group in GROUPS}
+
+    def others(self, group: str) -> list[dict[str, float]]:
+        return [row for row in self.rows if row["group"] != group]
+
+    @staticmethod
+    def rate(rows: list[dict[str, float]], gold: int, pred: int) -> float:
+        among = [row for row in rows if row["label"] == gold]
+        return sum(row["pred"] == pred for row in among) / len(among)
+
+    @staticmethod
+    def called(rows: list[dict[str, float]]) -> float:
+        return sum(row["pred"] for row in rows) / len(rows)
+
+    @staticmethod
+    def f1(rows: list[dict[str, float]]) -> float:
+        hits = sum(row["pred"] * row["label"] for row in rows)
+        precision = hits / sum(row["pred"] for row in rows)
+        recall = hits / sum(row["label"] for row in rows)
+        return 2 * precision * recall / (precision + recall)
+
+    @staticmethod
+    def scores(rows: list[dict[str, float]], gold: int | None = None) -> list[float]:
+        return [row["score"] for row in rows if gold in (None, row["label"])]
+
+    @staticmethod
+    def above(high: list[float], low: list[float]) -> float:
+        """The share of pairs in which the first is higher, ties counted half."""
+        return float(np.mean([(x > y) + (x == y) / 2 for x in high for y in low]))
+
+    def pairs(self, phi: dict[str, float]) -> float:
+        return float(np.mean([abs(phi[s] - phi[t]) for s, t in combinations(GROUPS, 2)]))
+
+    def each(self, function: object, *arguments: int) -> dict[str, float]:
+        return {group: function(rows, *arguments) for group, rows in self.of.items()}  # type: ignore[operator]
+
+    def expected(self) -> dict[tuple[str, str], float]:
+        found: dict[tuple[str, str], float] = {}
+        rates = {"fpr": (0, 1), "fnr": (1, 0), "tpr": (1, 1), "tnr": (0, 0)}
+        phi = {name: self.each(self.rate, *places) for name, places in rates.items()}
+        called = self.each(self.called)
+        for name, short in (("fpr", "fped"), ("fnr", "fned")):
+            everyone = self.rate(self.rows, *rates[name])
+            apart = {group: abs(everyone - phi[name][group]) for group in GROUPS}
+            divided = {g: phi[name][g] / self.rate(self.others(g), *rates[name]) for g in GROUPS}
+            found |= {(short, g): apart[g] for g in GROUPS} | {(short, "all"): sum(apart.values())}
+            found |= {(f"{name}_ratio", g): divided[g] for g in GROUPS}
+            found[f"{name}_ratio", "all"] = float(np.mean([*divided.values()]))
+            found[f"{name}_range", "all"] = max(phi[name].values()) - min(phi[name].values())
+        found["tpr_gap", "all"] = self.pairs(phi["tpr"])
+        found["tnr_gap", "all"] = self.pairs(phi["tnr"])
+        found["parity_gap", "all"] = self.pairs(called)
+        found["disparity_score", "all"] = self.pairs(self.each(self.f1))
+        for name, phis in (("demographic_parity", [called]), ("equal_opportunity", [phi["tpr"]]),
+                           ("equalized_odds", [phi["tpr"], phi["fpr"]])):  # fmt: skip
+            ends = [(min(each.values()), max(each.values())) for each in phis]
+            found[f"{name}_difference", "all"] = max(high - low for low, high in ends)
+            found[f"{name}_ratio", "all"] = min(low / high for low, high in ends)
+        for name in (*rates, "selection_rate"):
+            each = phi.get(name, called)
+            found |= {(name, g): each[g] - float(np.mean([*each.values()])) for g in GROUPS}
+        return found | self.of_scores() | self.of_versions()
+
+    def of_scores(self) -> dict[tuple[str, str], float]:
+        found: dict[tuple[str, str], float] = {}
+        for group, own in self.of.items():
+            rest = self.others(group)
+            (own_0, own_1), (rest_0, rest_1) = (
+                [self.scores(rows, gold) for gold in (0, 1)] for rows in (own, rest)
+            )
+            found["subgroup_auc", group] = self.above(own_1, own_0)
+            found["bpsn_auc", group] = self.above(rest_1, own_0)
+            found["bnsp_auc", group] = self.above(own_1, rest_0)
+            found["positive_aeg", group] = 0.5 - self.above(own_1, rest_1)
+            found["negative_aeg", group] = 0.5 - self.above(own_0, rest_0)
+            found["average_group_fairness", group] = float(
+                scipy_stats.wasserstein_distance(self.scores(self.rows), self.scores(own))
+            )
+            bins = [
+                [row for row in own if k / 10 < row["score"] <= (k + 1) / 10] for k in range(10)
+            ]
+            found["ece", group] = sum(
+                abs(sum(row["score"] - row["label"] for row in rows)) for rows in bins
+            ) / len(own)
+        for name in ("positive_aeg", "negative_aeg", "average_group_fairness"):
+            found[name, "all"] = float(np.mean([found[name, group] for group in GROUPS]))
+        ece = [found["ece", group] for group in GROUPS]
+        found["ece_range", "all"] = max(ece) - min(ece)
+        return found
+
+    def of_versions(self) -> dict[tuple[str, str], float]:
+        sums: dict[str, list[float]] = {}
+        for template in sorted({row["template_id"] for row in self.rows}):
+            own = {g: [row for row in rows if row["template_id"] == template]
+                   for g, rows in self.of.items()}  # fmt: skip
+            gold = [np.mean([s if row["label"] else 1 - s for row in rows for s in [row["score"]]])
+                    for rows in own.values()]  # fmt: skip
+            pairs = [*combinations(own.values(), 2)]
+            one = {
+                "counterfactual_gap": np.mean([abs(x - y) for x, y in combinations(gold, 2)]),
+                "perturbation_range": max(gold) - min(gold),
+                "perturbation_deviation": np.std(gold),
+                "average_individual_fairness": np.mean(
+                    [scipy_stats.wasserstein_distance(self.scores(x), self.scores(y))
+                     for x, y in pairs]),
+                "counterfactual_flip_rate": np.mean([
+                    np.mean([one["pred"] != two["pred"] for one in x for two in y])
+                    for x, y in pairs]),
+            }  # fmt: skip
+            for name, value in one.items():
+                sums.setdefault(name, []).append(float(value))
+        return {(name, "all"): float(np.mean(each)) for name, each in sums.items()}
+
+
+@pytest.mark.parametrize("seed", [1, 4])
+def test_every_metric_is_the_formula_of_its_source(seed: int, tmp_path: Path) -> None:
+    table = answered(seed, templates=16)
+    found = values(measured(table, tmp_path))
+    expected = Textbook(table).expected()
+    own = {name for name, entry in metrics.items() if entry.contrast or entry.one_class}
+    assert {name for name, _ in expected} == own
+    for place, value in expected.items():
+        assert found[place] == pytest.approx(value, abs=1e-12), place
+
+
+def test_differences_do_not_depend_on_the_order_of_rows(tmp_path: Path) -> None:
+    table = answered(3, runs=2, templates=6).with_columns(
+        item_id=pl.int_range(pl.len()).over("run_id").cast(pl.String)
+    )
+    first = measured(table, tmp_path)
+    again = measured(table.sample(fraction=1, shuffle=True, seed=5), tmp_path)
+    assert_frame_equal(first, again, abs_tol=1e-9)
+    assert first["low"].count() > 50
+    inside = first.filter(pl.col("corrected").is_null(), pl.col("low").is_not_null())
+    assert inside.select(pl.col("value").is_between("low", "high").mean()).item() > 0.9
+
+
+@settings(deadline=None, max_examples=5)
+@given(seed=st.integers(0, 99))
+def test_groups_that_are_answered_alike_have_no_differences(
+    seed: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    table = answered(seed, alike=True, templates=6)
+    found = measured(table, tmp_path_factory.mktemp("alike"))
+    for (metric, group), value in values(found).items():
+        equal = float("ratio" in metric)
+        if value is not None and not metric.endswith("auc") and metric != "ece":
+            assert value == pytest.approx(equal, abs=1e-12), (metric, group)
+
+
+def test_a_gap_is_the_same_metric_here(shared: Path) -> None:
+    file = shared / "data" / "regard_published" / "regard_opt-125m.tsv.gz"
+    gaps = raybias.gaps([file], metrics=["positive_fpr"])
+    names = ["positive_fpr", "fpr", "fpr_range"]
+    found = raybias.metrics([file], metrics=names)["metrics"]
+    for name in names[:2]:
+        here = found.filter(metric=name)
+        for ours, theirs in (("value", "gap"), ("low", "low"), ("high", "high")):
+            assert here[ours].to_list() == pytest.approx(gaps[theirs].to_list(), abs=1e-12)
+        assert here["scope"].to_list() == gaps["scope"].to_list()
+        assert here["background"].unique().to_list() == ["mean_of_groups"]
+    span = found.filter(metric="fpr_range")["value"].item()
+    assert span == pytest.approx(np.ptp(gaps["gap"].to_numpy()), abs=1e-12)
+
+
+def test_backgrounds_classes_and_what_an_interval_covers(tmp_path: Path) -> None:
+    table = answered(5, templates=10)
+    backgrounds = ("mean_of_groups", "pooled", "pooled_others", "reference:b")
+    against = {name: measured(table, tmp_path, "tpr", background=name) for name in backgrounds}
+    for name, found in against.items():
+        assert found["background"].unique().to_list() == [name]
+        assert found["low"].null_count() == (name == "reference:b")
+    textbook = Textbook(table)
+    tpr = textbook.each(textbook.rate, 1, 1)
+    b = values(against["reference:b"])
+    assert b["tpr", "b"] is None
+    assert b["tpr", "a"] == pytest.approx(tpr["a"] - tpr["b"])
+    rest = textbook.rate(textbook.others("a"), 1, 1)
+    assert values(against["pooled_others"])["tpr", "a"] == pytest.approx(tpr["a"] - rest)
+    # The other class turns everything round.
+    turned = measured(table, tmp_path, "tnr_gap", positive=0)["value"].item()
+    assert turned == pytest.approx(measured(table, tmp_path, "tpr_gap")["value"].item())
+    assert measured(table, tmp_path, "fped")["scope"].to_list() == ["sentences"] * 4
+    bare = table.drop("template_id", "term")
+    assert measured(bare, tmp_path, "fped", "tpr")["scope"].to_list() == ["items"] * 7
+
+
+@pytest.mark.parametrize(
+    ("columns", "names", "options", "message"),
+    [
+        (pl.all(), ["fpde"], {}, "no metric 'fpde'; did you mean fped"),
+        (pl.exclude("score"), ["ece"], {}, "needs scores: neither `score` nor `scores` is there"),
+        (pl.exclude("template_id"), ["counterfactual_gap"], {}, "neither `source_id` nor `templa"),
+        (pl.exclude("group"), [], {}, "lacks the column group"),
+        (pl.exclude("pred", "score"), [], {}, r"lacks the column pred \(or score\)"),
+        (pl.all(), [], {"positive": 2}, "--positive 2 is no label"),
+        (pl.all(), [], {"background": "mean"}, "no background 'mean'"),
+        (pl.all(), [], {"background": "reference:x"}, "no group 'x'.*groups are a, b, c"),
+    ],
+)
+def test_what_cannot_be_measured_is_one_line(
+    columns: pl.Expr, names: list[str], options: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(RaybiasError, match=message) as caught:
+        measured(answered().select(columns), tmp_path, *names, out=tmp_path / "out", **options)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("label,group,pred\n1,a,x\n", "row 1: pred 'x' is not 0, 1 or 2"),
+        ("label,group,score\n1,a,\n", "row 1: score '' is not a number"),
+        ("label,group,score\n2,a,0.5\n", "is not 0 or 1"),
+        ("label,group,pred\n1,a,1,9\n", "cannot be read as CSV"),
+        ("label,label,group,pred\n1,1,a,1\n", "has the column label twice"),
+        ("label,group,pred\n1,,1\n", "row 1: group '' is empty"),
+        ("label,group,pred\n", "holds no predictions"),
+        ("", "is empty"),
+    ],
+)
+def test_a_malformed_table_is_one_line(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text(text)
+    with pytest.raises(RaybiasError, match=message):
+        raybias.metrics([tmp_path / "x.csv"])
+
+
+def test_metrics_agree_as_their_ranks_do(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    answered(8, templates=12).write_csv(path)
+    found = raybias.metrics([path], metrics=["tpr", "fnr", "fpr"])
+    table = found["agreement"]
+    w = {(metric, other): w for metric, other, w in table.select("metric", "other", "w").rows()}
+    # What is missed more is found less, and less of that is worse.
+    assert w["tpr", "fnr"] == 1
+    ranks = [found["metrics"].filter(metric=name)["value"].to_numpy() for name in ("tpr", "fpr")]
+    rho = scipy_stats.spearmanr(-ranks[0], ranks[1]).statistic
+    assert w["tpr", "fpr"] == pytest.approx((1 + rho) / 2)
+    assert table["low"].null_count() == 0
+
+
+def test_kendalls_w_is_the_textbooks_with_and_without_ties() -> None:
+    # Siegel and Castellan 1988: m = 3 judges, 6 applicants; ties: Kendall's correction by hand.
+    plain = np.array([[1, 6, 3, 2, 5, 4], [1, 5, 6, 4, 2, 3], [6, 3, 2, 5, 4, 1]], float)
+    tied = np.array([[1, 2, 2, 4], [1, 1, 3, 4]], float)
+    sums = np.array([2.5, 4, 5.5, 8])
+    s = ((sums - sums.mean()) ** 2).sum()
+    corrected = 12 * s / (4 * (64 - 4) - 2 * (6 + 6))
+    assert kendalls_w(plain[None])[0] == pytest.approx(0.162, abs=5e-4)
+    assert kendalls_w(tied[None])[0] == pytest.approx(corrected)
+
+
+def test_fairlearn_and_sklearn_say_the_same(tmp_path: Path) -> None:
+    fairlearn = pytest.importorskip("fairlearn.metrics")
+    sklearn = pytest.importorskip("sklearn.metrics")
+    table = answered(7, templates=16)
+    found = values(measured(table, tmp_path))
+    gold, pred, of, score = (table[n].to_numpy() for n in ("label", "pred", "group", "score"))
+    for name in ("demographic_parity", "equal_opportunity", "equalized_odds"):
+        for kind in ("difference", "ratio"):
+            theirs = getattr(fairlearn, f"{name}_{kind}")(gold, pred, sensitive_features=of)
+            assert found[f"{name}_{kind}", "all"] == pytest.approx(theirs, abs=1e-12)
+    for group in GROUPS:
+        theirs = sklearn.roc_auc_score(gold[of == group], score[of == group])
+        assert found["subgroup_auc", group] == pytest.approx(theirs, abs=1e-12)
