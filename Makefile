@@ -12,6 +12,8 @@ demo: $(READY)  ## Install, and find the bias that is planted in the embedded mo
 # Test processes wait for Ray more than they compute, hence more of them than cores; one thread
 # each, since threads of processes that share cores wait for one another. tests/conftest.py says
 # what shares a process; in their own order, so that Ray's tests, which take longest, come first.
+# Some hundred processes start in a test run, and would each compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 test: $(READY)  ## Install, and pass the tests.
