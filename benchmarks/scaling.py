@@ -146,13 +146,8 @@ def _seconds(app: str, shards: list[Shard], plan: ScorePlan, store: Store) -> fl
 @contextmanager
 def idle_replicas(plan: ScorePlan, seconds: float, out: str) -> Iterator[str]:
     """Make an application of replicas that sleep."""
-    counts = (plan.replicas_min, plan.replicas_max)
     deployment = replica.scorer_deployment(
-        "Scorer",
-        cpus=plan.replica_cpus,
-        gpus=plan.gpus,
-        replicas=counts,
-        scaling={"upscale_delay_s": 1, "downscale_delay_s": 30},
+        "Scorer", cpus=plan.replica_cpus, gpus=plan.gpus, replicas=plan.replicas_max
     )
     app = deployment(Idle).bind(seconds, out)
     ray_serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})

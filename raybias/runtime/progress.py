@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
+from threading import Lock
 from typing import Final, Protocol
 
 from rich.console import Console
@@ -71,10 +72,19 @@ class Pace:
 
 
 class Reporter:
-    """Prints what a study is doing."""
+    """Prints what a study is doing; stages can run side by side, in threads."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True, highlight=False, soft_wrap=True)
+        self._shown = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[note]}", markup=False),
+            console=self.console,
+        )
+        self._lock = Lock()
 
     def say(self, text: str) -> None:
         """Print one line, with passwords in URLs redacted."""
@@ -91,21 +101,24 @@ class Reporter:
 
     @contextmanager
     def _bar(self, title: str, total: int) -> Iterator[Advance]:
-        columns = (
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[note]}", markup=False),
-        )
-        pace = Pace()
-        with Progress(*columns, console=self.console) as progress:
-            task = progress.add_task(title, total=total, note="")
+        pace, bars = Pace(), self._shown
+        with self._lock:
+            task = bars.add_task(title, total=total, note="")
+            bars.start()
 
-            def advance(count: int = 1, *, note: str = "", done: Done | None = None) -> None:
-                progress.update(task, advance=count, note=_beside(note, pace, done))
+        def advance(count: int = 1, *, note: str = "", done: Done | None = None) -> None:
+            bars.update(task, advance=count, note=_beside(note, pace, done))
 
+        try:
             yield advance
+        finally:
+            # What is over scrolls up as a line, so that the bars are those of what runs.
+            with self._lock:
+                over = next(each for each in bars.tasks if each.id == task)
+                bars.remove_task(task)
+                if not bars.tasks:
+                    bars.stop()
+            self.say(f"{title}: {over.completed:g}/{total}")
 
     def _lines(self, title: str, total: int) -> Advance:
         finished, said, pace = 0, time.monotonic(), Pace()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,7 +22,6 @@ Work = Callable[[dict[str, Any]], None]
 
 #: Seconds that a group waits for nodes of an autoscaler.
 _NODE_COMES_S: Final = "1800"
-_SNAPSHOT: Final = "checkpoint_manager_snapshot.json"
 _POLL_S: Final = 0.5
 
 
@@ -72,23 +69,20 @@ class WorkerGroup:
         # By reference, so that Ray Train's controller need not import torch to read it.
         config = {"work": ray.put(task), "progress": progress}
         try:
-            with _collecting(progress, listener), _interruptible():
+            with _collecting(progress, listener):
                 self._trainer(work, config, store).fit()
         finally:
             progress.shutdown(force=True)
 
     def _trainer(self, work: Work, config: dict[str, Any], store: Store) -> TorchTrainer:
-        # The controller looks this often for reports, and each of them waits for it.
-        os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.1")
         plan = self.plan
         if plan.pending:
             # A node takes minutes to come; Ray Train would withdraw its request after one.
             os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", _NODE_COMES_S)
-        from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+        from ray.train import FailureConfig, RunConfig, ScalingConfig
         from ray.train.torch import TorchTrainer
         from ray.train.v2.api.config import LoggingConfig
 
-        self._drop_torn_snapshot(store)
         asked, preemptions = dict(plan.requests), self.max_preemptions
         selector = asked.pop("label_selector", None)
         return TorchTrainer(
@@ -108,28 +102,9 @@ class WorkerGroup:
                     max_failures=self.max_failures,
                     max_preemption_failures=-1 if preemptions is None else preemptions,
                 ),
-                checkpoint_config=CheckpointConfig(num_to_keep=1),
                 logging_config=LoggingConfig(log_level="INFO" if debugging() else "CRITICAL"),
             ),
         )
-
-    def _drop_torn_snapshot(self, store: Store) -> None:
-        """Forget checkpoints whose index a killed driver left half-written.
-
-        Ray Train v2 restores a run of the same name from this index and refuses one
-        it cannot read or that another Ray wrote; trials in progress then start again.
-        """
-        import ray
-
-        snapshot = f"{self.folder}/{_SNAPSHOT}"
-        if not store.exists(snapshot):
-            return
-        try:
-            readable = json.loads(store.read_text(snapshot))["ray_version"] == ray.__version__
-        except (ValueError, KeyError):
-            readable = False
-        if not readable:
-            store.delete_folder(self.folder)
 
 
 def _open_queue() -> Queue:
@@ -167,15 +142,3 @@ def _collecting(progress: Queue, listener: Listener) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Give Ctrl-C back to its handler after Ray Train has taken it."""
-    main = threading.current_thread() is threading.main_thread()
-    handler = signal.getsignal(signal.SIGINT)
-    try:
-        yield
-    finally:
-        if main:
-            signal.signal(signal.SIGINT, handler)

@@ -19,7 +19,7 @@ NOTICE_S = 20
 def tunes(node: Any) -> bool:
     """Whether a worker of Ray Train runs on a node."""
     raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
-    return any("RayTrainWorker" in (each.cmdline() or [""])[0] for each in raylet.children())
+    return any("PackWorker" in (each.cmdline() or [""])[0] for each in raylet.children())
 
 
 def drain(cluster: Any, out: Path) -> None:
@@ -54,8 +54,8 @@ def main() -> None:
     from raybias.planning.plan import plan
     from raybias.planning.prepared import PreparedStudy
     from raybias.runtime.progress import Reporter
-    from raybias.runtime.tune.driver import tune
     from raybias.storage import Store
+    from support.tuning import tune
 
     study, out = load_study(sys.argv[1], overrides=tuple(sys.argv[3:])), Path(sys.argv[2])
     memory = 100 * 2**20

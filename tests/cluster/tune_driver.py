@@ -10,8 +10,8 @@ from raybias.config import load_study
 from raybias.planning.inventory import assumed
 from raybias.planning.plan import plan
 from raybias.planning.prepared import PreparedStudy
-from raybias.runtime.tune.driver import tune
 from raybias.storage import Store
+from support.tuning import tune
 
 
 def main() -> None:

@@ -51,7 +51,7 @@ def test_pace_is_of_the_last_minute() -> None:
     assert str(pace) == "2 retries"
 
 
-def test_a_worker_group_that_begins_again_is_a_retry(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pack_that_begins_again_is_a_retry(monkeypatch: pytest.MonkeyPatch) -> None:
     counted: dict[str, float] = {}
 
     def add(self: Meter, name: str, count: int) -> None:
@@ -67,21 +67,21 @@ def test_a_worker_group_that_begins_again_is_a_retry(monkeypatch: pytest.MonkeyP
     tally = ProgressAggregator(advance, Meter(study="s", stage="tune", model="m"), {"a", "b"})
     evaluated = (Evaluated("a", 10, 0.5, stopped=False), Evaluated("b", 10, 0.5, stopped=True))
     for round_ in [
-        WorkerReport(0), WorkerReport(1),
-        WorkerReport(0, evaluated, steps=20, tokens=300),
-        WorkerReport(0, resumed=("a",), repeated=4), WorkerReport(1, resumed=("c",), repeated=3),
-        WorkerReport(0, evaluated[:1], steps=10, tokens=100),
+        WorkerReport("a"), WorkerReport("c"),
+        WorkerReport("a", evaluated, steps=20, tokens=300),
+        WorkerReport("a", resumed=("a",), repeated=4),
+        WorkerReport("a", evaluated[:1], steps=10, tokens=100),
     ]:  # fmt: skip
         tally.add(round_)
     assert counted == {
-        "raybias_repeated_total": 7, "raybias_retries_total": 1, "raybias_queue_depth": 1,
+        "raybias_repeated_total": 4, "raybias_retries_total": 1, "raybias_queue_depth": 1,
     }  # fmt: skip
     assert told == [Done(tokens=300, steps=20), Done(retries=1), Done(tokens=100, steps=10)]
     assert all(one.tokens != two.tokens for one, two in pairwise(told))
 
 
 def test_evaluations_are_not_counted_as_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A round of full fine-tuning or LoRA holds several evaluations of each run."""
+    """A run is over when it stops, however often it is evaluated."""
     waiting: list[float] = []
     monkeypatch.setattr(Meter, "add", lambda self, name, count: None)
     monkeypatch.setattr(Meter, "set", lambda self, name, value: waiting.append(value))
@@ -96,14 +96,14 @@ def test_evaluations_are_not_counted_as_runs(monkeypatch: pytest.MonkeyPatch) ->
                 Evaluated(run_id, step, 0.5, stopped=stops and step == steps[-1]) for step in steps
             )
 
-        tally.add(WorkerReport(0))
-        tally.add(WorkerReport(0, told("a", *range(10, 160, 10))))
+        tally.add(WorkerReport("p"))
+        tally.add(WorkerReport("p", told("a", *range(10, 160, 10))))
         assert tally.left == {"a", "b", "c"}
-        tally.add(WorkerReport(0, (*told("a", 160, stops=True), *told("b", 10, 20))))
-        # Two ranks that share a backbone tell of the same run.
-        tally.add(WorkerReport(0, told("b", 30, stops=True)))
-        tally.add(WorkerReport(1, told("b", 30, stops=True)))
+        tally.add(WorkerReport("p", (*told("a", 160, stops=True), *told("b", 10, 20))))
+        # A pack that begins again can tell of a run once more.
+        tally.add(WorkerReport("p", told("b", 30, stops=True)))
+        tally.add(WorkerReport("q", told("b", 30, stops=True)))
         # A worker that was killed had finished the last run and could not tell.
-        tally.add(WorkerReport(0, finished=("a", "b", "c")))
+        tally.add(WorkerReport("p", finished=("a", "b", "c")))
     assert waiting == [3, 3, 2, 1, 1, 0]
     assert target.getvalue() == "tune: 3/3 (1 retries)\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import polars as pl
 import pytest
@@ -22,7 +22,7 @@ from raybias.planning.prepared import PreparedStudy, in_style, read_items
 from raybias.planning.shards import STYLED, chunks_of, missing
 from raybias.probes.pairs.items import pair_items
 from raybias.probes.styles.rewriting import rewritten_pairs
-from raybias.runtime.predict.rewriting import StyleRewriting, rewrite_items
+from raybias.runtime.predict.rewriting import StyleRewriter, StyleRewriting, with_styles
 from raybias.schema import PAIRS, REWRITTEN_PAIRS
 from raybias.storage import Store
 from support import prompting
@@ -156,7 +156,9 @@ def test_chunks_are_files_that_equal_the_pairs_rewritten_at_once(
     # With every chunk there, nothing is left to stream.
     said: list[str] = []
     reporter = type("Said", (), {"say": lambda _, text: said.append(text)})()
-    whole = rewrite_items(chosen, items, made, store, app="none", reporter=reporter)
+    plan_of_style, grant = made.rewrite("formal"), cast("Any", None)
+    rewriter = StyleRewriter(chosen, "formal", plan_of_style, store, "none", cast("Any", reporter))
+    whole = with_styles(items, {"formal": rewriter.run(items, grant)})
     assert whole["mine"].filter(style="formal").equals(wanted.select(PAIRS.names))
     assert whole["mine"].filter(style="original").equals(items["mine"].filter(style="original"))
     assert said == [

@@ -1,26 +1,29 @@
-"""When the ranks of a worker group end their rounds, and wait for one another."""
+"""When a worker keeps the states of its runs, and what it gives away."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ray.train.v2._internal.execution import context
-from ray.train.v2._internal.execution.preemption import PreemptionContext
-from ray.train.v2.api.preemption import PreemptionInfo
+import torch
 
 from raybias.engine.adapters.tuning import Evaluation
 from raybias.methods import Full, Lora, SoftPrompt
-from raybias.runtime.tune.worker import WorkerPack, ends_round
+from raybias.runtime.tune import worker
+from raybias.runtime.tune.worker import WorkerPack, states_due
+from raybias.storage import Store
 
 
 @pytest.mark.parametrize(
-    ("elapsed", "slowest", "ends"),
+    ("elapsed", "slowest", "due"),
     [(40, 10, False), (55, 10, True), (100, 30, False), (151, 30, True), (59.5, 0.1, False)],
 )
-def test_a_round_is_a_minute_or_six_evaluations(elapsed: float, slowest: float, ends: bool) -> None:
-    assert ends_round(elapsed, slowest) == ends
+def test_states_are_due_after_a_minute_or_six_evaluations(
+    elapsed: float, slowest: float, due: bool
+) -> None:
+    assert states_due(elapsed, slowest) == due
 
 
 class Clock:
@@ -33,24 +36,35 @@ class Clock:
 
 
 class SlowTuner:
-    """A unit that is evaluated every five steps, which take so many seconds."""
+    """Runs that are evaluated every five steps, which take so many seconds."""
 
-    def __init__(self, clock: Clock, seconds: float) -> None:
-        self.clock, self.seconds, self.step = clock, seconds, 0
+    def __init__(self, clock: Clock, seconds: float, runs: str) -> None:
+        self.clock, self.seconds, self.runs = clock, seconds, list(runs)
         self.steps = self.tokens = 0
 
     def advance(self) -> list[Evaluation]:
-        self.step += 5
+        self.steps += 5
         self.clock.now += self.seconds
-        return [Evaluation("u", self.step, 1.0, 0.5, None)]
+        return [Evaluation(run, self.steps, 1.0, 0.5, None) for run in self.runs]
+
+    def state(self, run_id: str) -> dict[str, torch.Tensor]:
+        return {"step": torch.tensor(self.steps)}
+
+    def drop(self, run_id: str) -> None:
+        self.runs.remove(run_id)
 
 
-def pack_of(tuner: Any, method: Any, *, sharded: bool = False) -> Any:
-    pack: Any = object.__new__(WorkerPack)
-    pack.job = SimpleNamespace(method=method, sharded=sharded)
-    pack.rank, pack.writes, pack.trials, pack.stopped = 0, False, ["u"], set()
-    pack.tuner, pack._save = tuner, lambda result: None
+def pack_of(tuner: Any, method: Any, out: Path, *, sharded: bool = False) -> WorkerPack:
+    pack = object.__new__(WorkerPack)
+    pack.task = SimpleNamespace(method=method, sharded=sharded, folder="train/x")  # type: ignore
+    pack.store, pack.writes, pack.name = Store(out), True, "u"
+    pack.active, pack.asked, pack.tuner = list(tuner.runs), (), tuner
+    pack._kept, pack._slowest = 0.0, 0.0
     return pack
+
+
+def kept(out: Path) -> set[str]:
+    return {path.stem for path in out.glob("train/x/*.safetensors")}
 
 
 @pytest.mark.parametrize(
@@ -60,49 +74,25 @@ def pack_of(tuner: Any, method: Any, *, sharded: bool = False) -> Any:
         (Full(), False, 4, 15), (Full(), False, 10, 6), (Full(), False, 40, 6),
     ],
 )  # fmt: skip
-def test_a_killed_worker_repeats_a_minute_or_six_evaluations(
-    monkeypatch: pytest.MonkeyPatch,
-    method: Any,
-    sharded: bool,
-    seconds: float,
-    evaluations: int,
-) -> None:
-    """As ARCHITECTURE.md says: a checkpoint follows each round, so a kill costs one at most."""
+def test_a_killed_worker_repeats_one_evaluation_or_a_minute_of_large_states(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+    method: Any, sharded: bool, seconds: float, evaluations: int,
+) -> None:  # fmt: skip
     clock = Clock()
-    monkeypatch.setattr("raybias.runtime.tune.worker.time", clock)
-    monkeypatch.setattr("raybias.runtime.tune.worker._preempted", lambda: False)
-    pack = pack_of(SlowTuner(clock, seconds), method, sharded=sharded)
-    for _ in range(3):
-        begun = clock.now
-        assert len(pack.advance().evaluated) == evaluations
-        assert clock.now - begun <= max(60, 6 * seconds)
+    monkeypatch.setattr(worker, "time", clock)
+    pack = pack_of(SlowTuner(clock, seconds, "u"), method, tmp_path, sharded=sharded)
+    for _ in range(2):
+        for n in range(1, evaluations + 1):
+            pack.advance()
+            assert kept(tmp_path) == (set("u") if n == evaluations else set())
+        (tmp_path / "train/x/u.safetensors").unlink()
 
 
-class Tuner:
-    """A unit that is evaluated three times, and hears of the loss of a node at the second."""
-
-    def __init__(self, told: PreemptionContext) -> None:
-        self.step, self.told = 0, told
-        self.steps = self.tokens = 0
-
-    def advance(self) -> list[Evaluation]:
-        self.step += 5
-        if self.step == 10:
-            self.told.preemption_info = PreemptionInfo(None, {"node": [1]})
-        return [Evaluation("u", self.step, 1.0, 0.5, "max_steps" if self.step == 15 else None)]
-
-    def result(self, run_id: str) -> str:
-        return run_id
-
-    def drop(self, run_id: str) -> None:
-        pass
-
-
-def test_an_announced_loss_of_a_node_ends_the_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = PreemptionContext()
-    monkeypatch.setattr(
-        context, "get_train_context", lambda: SimpleNamespace(preemption_context=told)
-    )
-    pack = pack_of(Tuner(told), Full())
-    assert [each.step for each in pack.advance().evaluated] == [5, 10]
-    assert [each.step for each in pack.advance().evaluated] == [15]
+def test_what_a_pack_is_asked_for_is_kept_and_given_after_the_evaluation(tmp_path: Path) -> None:
+    pack = pack_of(SlowTuner(Clock(), 1, "uvw"), Full(), tmp_path)
+    assert pack.advance().given == ()
+    pack.asked = ("v", "w", "gone")
+    assert pack.advance().given == ("v", "w")
+    assert pack.active == ["u"]
+    assert kept(tmp_path) >= {"v", "w"}
+    assert pack.advance().given == ()

@@ -136,7 +136,8 @@ class AdapterTrainer(ABC):
             for s, each in enumerate(batches)
             for sequence in self.prepare(each.rows)
         ]
-        for _, (parts, part_S) in self.batcher.each(work, placed, prompt_length=self.prompt_length):
+        passes = self.batcher.each_adapter(work, placed, prompt_length=self.prompt_length)
+        for _, (parts, part_S) in passes:
             loss_S += part_S
             for name, part in zip(leaves, parts, strict=True):
                 sums[name] += part

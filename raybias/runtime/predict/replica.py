@@ -7,15 +7,18 @@ result itself, so that it is not lost with a caller or driver that dies meanwhil
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache, cached_property
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from ray import serve
 from ray.serve.config import AutoscalingConfig
 from ray.serve.context import _get_global_client
+from ray.serve.schema import ApplicationStatus
 
 from raybias.config import Method
 from raybias.errors import WorkFailed
@@ -33,6 +36,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_NAME: Final = "Scorer"
+_POLL_S: Final = 0.1
+#: Serve itself is started by one thread.
+_STARTING: Final = Lock()
 #: One request computes while the next waits at the replica, so that none stands idle.
 REQUESTS_PER_REPLICA: Final = 2
 
@@ -158,33 +165,52 @@ def scorers(
     *,
     out: str,
     meter: Meter,
+    replicas: int | None = None,
 ) -> Iterator[str]:
-    """Run the Serve application `name` of autoscaling replicas; it is reached by handle alone.
+    """Run the Serve application `name` of replicas; it is reached by handle alone.
+
+    It is ready with its first replica; `scale` changes how many there are.
 
     Parameters
     ----------
     methods: of `share_weights`, whose plans ask for the same replicas.
+    replicas: how many to start; the plan's most by default.
 
     Raises
     ------
     WorkFailed: the replicas do not start.
     """
     deployment = scorer_deployment(
-        "Scorer",
+        _NAME,
         cpus=plan.replica_cpus,
         gpus=plan.gpus,
-        replicas=(plan.replicas_min, plan.replicas_max),
+        replicas=replicas or plan.replicas_max,
         requests=plan.requests,
-        # The whole work waits from the start, so scaling up need not wait for a trend.
-        scaling={"upscale_delay_s": 1, "downscale_delay_s": 30},
     )
     app = deployment(scorer_of(methods)).bind(context, tuple(methods), out, meter)
-    serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
+    with _STARTING:
+        serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
     try:
-        deploy(app, name)
+        serve.run_many(
+            [serve.RunTarget(app, name, route_prefix=None, external_scaler_enabled=True)],
+            wait_for_applications_running=False,
+        )
+        while not _begun(name):
+            time.sleep(_POLL_S)
         yield name
     finally:
         serve.delete(name)
+
+
+def scale(name: str, replicas: int) -> None:
+    """Change the number of an application's replicas; those that go finish what they compute."""
+    import ray
+    from ray.serve._private.common import DeploymentID
+
+    # What Serve's REST API calls for applications with an external scaler.
+    controller = _get_global_client()._controller
+    where = DeploymentID(name=_NAME, app_name=name)
+    ray.get(controller.update_deployment_replicas.remote(where, replicas))
 
 
 def scorer_of(methods: Sequence[Served]) -> type[Scorer]:
@@ -197,9 +223,8 @@ def scorer_deployment(
     *,
     cpus: float,
     gpus: int,
-    replicas: tuple[int, int],
+    replicas: int | tuple[int, int],
     requests: Mapping[str, Any] | None = None,
-    scaling: Mapping[str, float] | None = None,
     shutdown_s: float = 5,
     max_queued: int = -1,
 ) -> Any:
@@ -208,21 +233,21 @@ def scorer_deployment(
     Parameters
     ----------
     cpus, gpus, requests: what a replica asks Ray for.
-    replicas: fewest and most.
-    scaling: further fields of Serve's `AutoscalingConfig`.
+    replicas: how many, or the fewest and most between which Serve chooses by what waits.
     shutdown_s: seconds that a stopped replica has for the requests under way.
     max_queued: requests that may wait for a replica; -1 sets no limit.
     """
-    least, most = replicas
+    scaling: dict[str, Any] = {"num_replicas": replicas}
+    if isinstance(replicas, tuple):
+        least, most = replicas
+        between = AutoscalingConfig(
+            min_replicas=least, max_replicas=most, target_ongoing_requests=REQUESTS_PER_REPLICA
+        )
+        scaling = {"autoscaling_config": between}
     return serve.deployment(
         name=name,
         ray_actor_options={"num_cpus": cpus, "num_gpus": gpus, **(requests or {})},
-        autoscaling_config=AutoscalingConfig(
-            min_replicas=least,
-            max_replicas=most,
-            target_ongoing_requests=REQUESTS_PER_REPLICA,
-            **(scaling or {}),
-        ),
+        **scaling,
         max_ongoing_requests=REQUESTS_PER_REPLICA,
         max_queued_requests=max_queued,
         max_constructor_retry_count=2,
@@ -253,13 +278,32 @@ def deploy(app: serve.Application, name: str, *, route_prefix: str | None = None
     try:
         serve.run(app, name=name, route_prefix=route_prefix)
     except RuntimeError as error:
-        # Serve keeps the constructor's trace as text; its last line says what happened.
-        state = serve.status().applications.get(name)
-        said = [each.message for each in state.deployments.values()] if state else []
-        lines = [line for text in said for line in text.splitlines() if line.strip()]
-        problem = lines[-1].strip() if lines else str(error)
-        raise WorkFailed(
-            f"no replica starts ({problem})",
-            where=name,
-            cure="`raybias plan` shows what a replica needs",
-        ) from error
+        raise _no_replica(name, str(error)) from error
+
+
+def _begun(name: str) -> bool:
+    """Tell whether an application has a replica that is ready.
+
+    Raises
+    ------
+    WorkFailed: none starts, or the application was deleted.
+    """
+    state = serve.status().applications.get(name)
+    if state is None or state.status in (
+        ApplicationStatus.DEPLOY_FAILED,
+        ApplicationStatus.DELETING,
+    ):
+        raise _no_replica(name, "it was deleted")
+    return any(each.replica_states.get("RUNNING") for each in state.deployments.values())
+
+
+def _no_replica(name: str, problem: str) -> WorkFailed:
+    # Serve keeps the constructor's trace as text; its last line says what happened.
+    state = serve.status().applications.get(name)
+    said = [each.message for each in state.deployments.values()] if state else []
+    lines = [line for text in said for line in text.splitlines() if line.strip()]
+    return WorkFailed(
+        f"no replica starts ({lines[-1].strip() if lines else problem})",
+        where=name,
+        cure="`raybias plan` shows what a replica needs",
+    )

@@ -15,12 +15,13 @@ import pyarrow as pa
 
 from raybias.config import Rewriting, Study
 from raybias.methods.prediction import Shard, ShardResult
-from raybias.planning.plan import Plan
 from raybias.planning.prepared import in_style
 from raybias.planning.shards import REWRITING, STYLED, Chunk, chunks_of, missing
 from raybias.planning.stage_plans import RewritePlan
 from raybias.probes.styles.rewriting import rewritten_pairs
+from raybias.runtime.graph import Grant
 from raybias.runtime.metrics import Meter
+from raybias.runtime.predict.readers import Readers
 from raybias.runtime.predict.replica import scorers
 from raybias.runtime.predict.stream import score_shards
 from raybias.runtime.progress import Done, Reporter
@@ -85,78 +86,91 @@ class PairRewriter:
         return ShardResult(made.to_arrow().cast(REWRITTEN_PAIRS), tokens=0)
 
 
-def rewrite_items(
-    study: Study,
-    items: Mapping[str, pl.DataFrame],
-    planned: Plan,
-    store: Store,
-    *,
-    app: str,
-    reporter: Reporter,
-) -> dict[str, pl.DataFrame]:
-    """Put the pairs of every style that a checkpoint makes into `items`; OUT/styled keeps them.
+@dataclass(frozen=True)
+class StyleRewriter:
+    """Puts the pairs of one style that a checkpoint makes into OUT/styled.
 
     Parameters
     ----------
-    items: per probe, with the originals where rewritten pairs will stand.
     app: prefix of the Serve applications' names.
-
-    Raises
-    ------
-    WorkFailed: a checkpoint or judge cannot be loaded, or a shard fails.
     """
-    whole = dict(items)
-    for style, options in study.styles.rewriting.items():
-        plan = planned.rewrite(style)
-        originals = in_style(study, style, items)
-        chunks = chunks_of(style, plan.pairs)
-        title = f"rewrite as {style} with {plan.backbone}"
+
+    study: Study
+    style: str
+    plan: RewritePlan
+    store: Store
+    app: str
+    reporter: Reporter
+
+    def run(self, items: Mapping[str, pl.DataFrame], grant: Grant) -> dict[str, pl.DataFrame]:
+        """Rewrite what is missing; returns the rewritten pairs by probe.
+
+        Parameters
+        ----------
+        items: per probe, with the originals where rewritten pairs will stand.
+
+        Raises
+        ------
+        WorkFailed: a checkpoint or judge cannot be loaded, or a shard fails.
+        """
+        plan, store = self.plan, self.store
+        originals = in_style(self.study, self.style, items)
+        chunks = chunks_of(self.style, plan.pairs)
+        title = f"rewrite as {self.style} with {plan.backbone}"
         if todo := missing(store, chunks, STYLED):
-            with translating_errors(title), reporter.stage(title, len(chunks)) as advance:
+            with translating_errors(title), self.reporter.stage(title, len(chunks)) as advance:
                 advance(len(chunks) - len(todo))
-                for done in _rewrite(study, options, plan, todo, originals, store=store, app=app):
+                for done in self._rewrite(todo, originals, grant):
                     advance(done=done)
         made = {name: _read(store, chunks, name) for name in originals}
         kept = sum(int(frame["kept"].sum()) for frame in made.values())
-        reporter.say(
+        self.reporter.say(
             f"{title}: {kept:,} of {sum(plan.pairs.values()):,} pairs keep their original, for"
             " which nothing adequate was drawn"
         )
-        whole |= {name: _with_style(whole[name], frame) for name, frame in made.items()}
+        return made
+
+    def _rewrite(
+        self, todo: Sequence[Chunk], originals: Mapping[str, pl.DataFrame], grant: Grant
+    ) -> Iterator[Done]:
+        """Rewrite chunks and commit their files; yields each that is done."""
+        study, plan = self.study, self.plan
+        options = study.styles.rewriting[self.style]
+        meter = Meter(study=study.name, stage="rewrite", model=plan.backbone)
+        work = StyleRewriting(
+            style=self.style, options=options, paired=plan.paired, seed=study.styles.seed
+        )
+        name, context = f"{self.app}-{self.style}", plan.context(options.spec())
+        out = self.store.uri
+        readers = Readers(
+            name,
+            lambda n: scorers(name, plan, context, [work], out=out, meter=meter, replicas=n),
+            most=plan.replicas_max,
+        )
+        pairs = {probe: frame.select(PAIRS.names).to_arrow() for probe, frame in originals.items()}
+        failures = study.resources.max_failures
+        with readers.reading(grant):
+            for left, row in zip(
+                range(len(todo) - 1, -1, -1),
+                score_shards(
+                    name, todo, plan, self.store, max_failures=failures, meter=meter, items=pairs
+                ),
+                strict=True,
+            ):
+                grant.enough = left
+                readers.fit()
+                yield Done(rows=row["rows"], retries=row["retries"])
+        readers.close()
+
+
+def with_styles(
+    items: Mapping[str, pl.DataFrame], made: Mapping[str, Mapping[str, pl.DataFrame]]
+) -> dict[str, pl.DataFrame]:
+    """Put rewritten pairs, by style and probe, into the places of their originals."""
+    whole = dict(items)
+    for frames in made.values():
+        whole |= {name: _with_style(whole[name], frame) for name, frame in frames.items()}
     return whole
-
-
-def _rewrite(
-    study: Study,
-    options: Rewriting,
-    plan: RewritePlan,
-    todo: Sequence[Chunk],
-    originals: Mapping[str, pl.DataFrame],
-    *,
-    store: Store,
-    app: str,
-) -> Iterator[Done]:
-    """Rewrite chunks of one style and commit their files; yields each that is done."""
-    meter = Meter(study=study.name, stage="rewrite", model=plan.backbone)
-    replicas = scorers(
-        f"{app}-{plan.style}",
-        plan,
-        plan.context(options.spec()),
-        [
-            StyleRewriting(
-                style=plan.style, options=options, paired=plan.paired, seed=study.styles.seed
-            )
-        ],
-        out=store.uri,
-        meter=meter,
-    )
-    pairs = {name: frame.select(PAIRS.names).to_arrow() for name, frame in originals.items()}
-    failures = study.resources.max_failures
-    with replicas as name:
-        for row in score_shards(
-            name, todo, plan, store, max_failures=failures, meter=meter, items=pairs
-        ):
-            yield Done(rows=row["rows"], retries=row["retries"])
 
 
 def _read(store: Store, chunks: Sequence[Chunk], probe: str) -> pl.DataFrame:

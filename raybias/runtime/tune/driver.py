@@ -1,21 +1,23 @@
-"""Tune on Ray Train: one worker group for all trials of a stage.
+"""Tune the runs of one method on one training set: packs on actors, each by itself.
 
-The driver starts a trainer for the trials that have no result, and reads their rows back from the
-adapters' folders.
+Which runs are tuned, which are done and which are kept is decided here; when a pack begins, and
+beside what, by the study's graph.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import cached_property
+from threading import Lock
 from typing import Any
 
 from raybias.config import Backbone, StudyText, TrainingSet
 from raybias.engine.adapters.tuning import TokenSet, Trial
 from raybias.errors import WorkFailed
-from raybias.methods import Tuned, tuned_methods
+from raybias.methods import Tuned
 from raybias.methods.selection import (
     HyperParameters,
     best_hyper_parameters,
@@ -23,48 +25,19 @@ from raybias.methods.selection import (
     hyper_parameters_of,
     select,
 )
-from raybias.planning.plan import Plan
 from raybias.planning.prepared import PreparedStudy
+from raybias.planning.schedule import Task
 from raybias.planning.stage_plans import TunePlan
+from raybias.runtime.graph import Grant
 from raybias.runtime.metrics import Meter
 from raybias.runtime.progress import Reporter
 from raybias.runtime.ray_session import translating_errors
+from raybias.runtime.tune.packs import Pack, PackWorkers
 from raybias.runtime.tune.reports import ProgressAggregator
-from raybias.runtime.tune.worker import Tokens, WorkerTask, record_of, work
+from raybias.runtime.tune.worker import Tokens, TuneTask, record_of, tune_together
 from raybias.runtime.worker_group import WorkerGroup
 from raybias.seeding import key
 from raybias.storage import Store
-
-
-def tune(
-    prepared: PreparedStudy,
-    backbone: Backbone,
-    training: TrainingSet,
-    plan: Plan,
-    store: Store,
-    *,
-    reporter: Reporter | None = None,
-) -> list[dict[str, Any]]:
-    """Tune every seed of one backbone on one training set; returns rows of `schema.RUNS`.
-
-    Trials whose adapter is in `store` are not tuned again; those that a killed worker or driver
-    left unfinished resume from their last checkpoint. Ray must be connected.
-
-    Raises
-    ------
-    WorkFailed: workers failed for good, or too few runs finished.
-    """
-    reporter = reporter or Reporter()
-    rows: list[dict[str, Any]] = []
-    for method in tuned_methods(prepared.study.methods_of(backbone)):
-        if method.last_step(1) is None:
-            reporter.say(
-                f"note: {backbone.name} on {training.name}: max_steps is not set; the early-stop"
-                " rule can run for ever on a slowly falling loss"
-            )
-        planned = plan.tune(backbone.name, training.name, method.name)
-        rows += TuningJob(prepared, backbone, training, method, planned, store, reporter).run()
-    return rows
 
 
 def trials_of(
@@ -114,7 +87,7 @@ def tokenise(text: StudyText, training: str, method: Tuned) -> Tokens:
 
 @dataclass(frozen=True)
 class TuningJob:
-    """The sweep and the final runs of one method."""
+    """The sweep and the final runs of one method on one training set."""
 
     prepared: PreparedStudy
     backbone: Backbone
@@ -123,6 +96,8 @@ class TuningJob:
     plan: TunePlan
     store: Store
     reporter: Reporter
+    workers: PackWorkers
+    _lock: Lock = field(default_factory=Lock)
 
     @property
     def title(self) -> str:
@@ -140,73 +115,86 @@ class TuningJob:
         text = self.prepared.text(self.method, self.backbone)
         return tokenise(text, self.training.name, self.method)
 
-    def run(self) -> list[dict[str, Any]]:
-        """Run the sweep if there is one, then all seeds; mark those that are kept as selected."""
-        method = self.method
-        choices = hyper_parameter_grid(method)
-        choice, swept = choices[0], []
-        if len(choices) > 1:
-            swept = self._run("sweep", method.seeds[: method.sweep_seeds], choices)
-            choice = best_hyper_parameters(swept, choices)
-            self.reporter.say(f"{self.title}: the sweep chose {choice}")
-        final = self._run("final", method.seeds, (choice,))
+    def tune(self, task: Task, grant: Grant) -> bool:
+        """Tune one pack of a stage; returns whether it was the last of the job.
+
+        Runs whose adapter is in OUT are not tuned again; others go on from their state there.
+
+        Raises
+        ------
+        WorkFailed: workers failed for good.
+        """
+        stage = self._stage(task.stage)
+        trials = stage.trials[task.pack :: task.packs]
+        with translating_errors(stage.title):
+            if {trial.run_id for trial in trials} & stage.missing:
+                stage.tune(trials, grant)
+            with self._lock:
+                stage.left -= 1
+                if stage.left == 0:
+                    stage.end()
+                last = "final" if self.plan.final_packs else "sweep"
+                return stage.left == 0 and task.stage == last
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the rows of `schema.RUNS` of all runs, those that are kept marked as selected.
+
+        Raises
+        ------
+        WorkFailed: too few runs finished.
+        """
+        swept = self._sweep.rows() if len(self.choices) > 1 else []
+        final = [self._row(trial) for trial in self._all(self._choice)]
         others = [
             {**row, "rank": None, "tied": False, "selected": False}
             for row in swept
-            if hyper_parameters_of(row) != choice
+            if hyper_parameters_of(row) != self._choice
         ]
-        return others + select([{**row, "stage": "final"} for row in final], method)
+        return others + select([{**row, "stage": "final"} for row in final], self.method)
 
-    def _run(
+    @cached_property
+    def choices(self) -> list[HyperParameters]:
+        """What is swept over."""
+        return hyper_parameter_grid(self.method)
+
+    def _stage(self, name: str) -> _Stage:
+        with self._lock:
+            return self._sweep if name == "sweep" else self._final
+
+    @cached_property
+    def _sweep(self) -> _Stage:
+        seeds = self.method.seeds[: self.method.sweep_seeds]
+        return _Stage(self, "sweep", self._trials("sweep", seeds, self.choices))
+
+    @cached_property
+    def _final(self) -> _Stage:
+        """The runs that the sweep has not tuned."""
+        swept = len(self.method.seeds[: self.method.sweep_seeds]) if len(self.choices) > 1 else 0
+        return _Stage(self, "final", self._all(self._choice)[swept:])
+
+    @cached_property
+    def _choice(self) -> HyperParameters:
+        if len(self.choices) == 1:
+            return self.choices[0]
+        choice = best_hyper_parameters(self._sweep.rows(), self.choices)
+        self.reporter.say(f"{self.title}: the sweep chose {choice}")
+        return choice
+
+    def _all(self, choice: HyperParameters) -> tuple[Trial, ...]:
+        return self._trials("final", self.method.seeds, (choice,))
+
+    def _trials(
         self, stage: str, seeds: Sequence[int], choices: Sequence[HyperParameters]
-    ) -> list[dict[str, Any]]:
-        """Tune what is missing of a stage and return the rows of all its trials."""
-        trials = trials_of(
+    ) -> tuple[Trial, ...]:
+        return trials_of(
             self.backbone, self.training, self.method, seeds=seeds, choices=choices, stage=stage
         )
-        if missing := [trial.run_id for trial in trials if self._row(trial) is None]:
-            self._fit(stage, trials, missing)
-        rows = [self._row(trial) for trial in trials]
-        if lost := [trial.run_id for trial, row in zip(trials, rows, strict=True) if row is None]:
-            raise WorkFailed(f"no result of {', '.join(lost)}", where=self.store.uri)
-        return [row for row in rows if row is not None]
 
-    def _row(self, trial: Trial) -> dict[str, Any] | None:
-        return record_of(self.store, trial.run_id, self.fingerprint)
-
-    def _fit(self, stage: str, trials: tuple[Trial, ...], missing: Sequence[str]) -> None:
-        study, plan = self.prepared.study, self.plan
-        title = f"{self.title} ({stage})" if stage == "sweep" else self.title
-        parts = (self.backbone.name, self.training.name, self.method.name, stage)
-        group = WorkerGroup(
-            name=f"{'.'.join(parts)}-{self.fingerprint[:8]}",
-            workers=plan.workers if plan.sharded else min(plan.workers, len(trials)),
-            plan=plan,
-            max_failures=study.resources.max_failures,
-            max_preemptions=study.resources.max_preemptions,
-        )
-        job = WorkerTask(
-            context=plan.context(self.backbone, self.words),
-            dataset=self.training.name,
-            method=self.method,
-            trials=trials,
-            out=self.store.uri,
-            folder=group.folder,
-            fingerprint=self.fingerprint,
-            sharded=plan.sharded,
-            meter=Meter(study=study.name, stage="tune", model=self.backbone.name),
-        )
-        with self.reporter.stage(title, len(missing)) as advance, translating_errors(title):
-            tally = ProgressAggregator(advance, job.meter, set(missing))
-            group.run(work, (job, self.tokens), self.store, tally)
-        if tally.error is not None:
-            raise tally.error
-        if tally.resumed:
-            self.reporter.say(
-                f"{title}: {tally.resumed} runs resumed, {tally.repeated} steps done twice"
-            )
-        # Every trial is an adapter now; its training state is needed no more.
-        self.store.delete_folder(group.folder)
+    def _row(self, trial: Trial) -> dict[str, Any]:
+        row = record_of(self.store, trial.run_id, self.fingerprint)
+        if row is None:
+            raise WorkFailed(f"no result of {trial.run_id}", where=self.store.uri)
+        return row
 
     @cached_property
     def fingerprint(self) -> str:
@@ -222,3 +210,91 @@ class TuningJob:
         ]
         parts = (*options, *self.words, repr(self.tokens))
         return f"{key(*parts):016x}"
+
+
+class _Stage:
+    """The sweep or the final runs of a job.
+
+    Attributes
+    ----------
+    missing: runs that had no result when the stage began.
+    left: packs that are not done.
+    """
+
+    def __init__(self, job: TuningJob, name: str, trials: tuple[Trial, ...]) -> None:
+        self.job, self.trials = job, trials
+        self.title = f"{job.title} (sweep)" if name == "sweep" else job.title
+        self.left = job.plan.packs(name)
+        self.missing = {
+            trial.run_id
+            for trial in trials
+            if record_of(job.store, trial.run_id, job.fingerprint) is None
+        }
+        parts = (job.backbone.name, job.training.name, job.method.name, name)
+        self.name = f"{'.'.join(parts)}-{job.fingerprint[:8]}"
+        self._shown = ExitStack()
+
+    @cached_property
+    def task(self) -> TuneTask:
+        """What all of its packs have in common."""
+        job, study = self.job, self.job.prepared.study
+        return TuneTask(
+            context=job.plan.context(job.backbone, job.words),
+            dataset=job.training.name,
+            method=job.method,
+            out=job.store.uri,
+            folder=f"train/{self.name}",
+            fingerprint=job.fingerprint,
+            sharded=job.plan.sharded,
+            meter=Meter(study=study.name, stage="tune", model=job.backbone.name),
+        )
+
+    @cached_property
+    def progress(self) -> ProgressAggregator:
+        """The bar of the stage, from its first pack to its last."""
+        shown = self.job.reporter.stage(self.title, len(self.missing))
+        advance = self._shown.enter_context(shown)
+        return ProgressAggregator(advance, self.task.meter, set(self.missing))
+
+    @cached_property
+    def work(self) -> Any:
+        """A reference to what every pack is sent."""
+        import ray
+
+        return ray.put((self.task, self.job.tokens))
+
+    def tune(self, trials: Sequence[Trial], grant: Grant) -> None:
+        """Tune some of the runs."""
+        job = self.job
+        with job._lock:
+            progress, work = self.progress, self.work
+        if not job.plan.sharded:
+            job.workers.tune(Pack(self.task, work, trials, job.plan), grant, progress)
+            return
+        resources = job.prepared.study.resources
+        group = WorkerGroup(
+            name=self.name,
+            workers=job.plan.workers,
+            plan=job.plan,
+            max_failures=resources.max_failures,
+            max_preemptions=resources.max_preemptions,
+        )
+        group.run(tune_together, ((self.task, job.tokens), trials), job.store, progress)
+        if progress.error is not None:
+            raise progress.error
+
+    def end(self) -> None:
+        """End the bar; every run is an adapter now, and its state is needed no more."""
+        if not self.missing:
+            return
+        self._shown.close()
+        if self.progress.resumed:
+            self.job.reporter.say(
+                f"{self.title}: {self.progress.resumed} runs resumed,"
+                f" {self.progress.repeated} steps done twice"
+            )
+        self.job.store.delete_folder(self.task.folder)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the rows of all runs of the stage."""
+        return [self.job._row(trial) for trial in self.trials]

@@ -1,11 +1,12 @@
-"""Reports of ranks to the driver while they tune, summed for progress and metrics.
+"""Reports of workers to the driver while they tune, summed for progress and metrics.
 
-Plain values only, so that the queue between them need not import torch.
+Plain values only, so that the queue of a worker group need not import torch.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, field
 
 from raybias.errors import RaybiasError
 from raybias.runtime.metrics import Meter
@@ -24,16 +25,18 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class WorkerReport:
-    """Progress of one rank since its last report."""
+    """Progress of one pack since its last report."""
 
-    rank: int
+    pack: str
     evaluated: tuple[Evaluated, ...] = ()
     finished: tuple[str, ...] = ()
     """Trials that an earlier worker finished; only in the first report."""
     resumed: tuple[str, ...] = ()
-    """Trials that resume from a checkpoint; only in the first report."""
+    """Trials that resume from a state; only in the first report."""
     repeated: int = 0
-    """Steps that these repeat since their checkpoint."""
+    """Steps that these repeat since their state was kept."""
+    given: tuple[str, ...] = ()
+    """Trials that the pack gave up, for another to take up."""
     steps: int = 0
     """Optimiser steps, one for each seed."""
     tokens: int = 0
@@ -44,7 +47,7 @@ class WorkerReport:
 
 @dataclass
 class ProgressAggregator:
-    """Sums of all reports of a stage."""
+    """Sums of all reports of a stage, which come from several threads."""
 
     advance: Advance
     meter: Meter
@@ -53,19 +56,22 @@ class ProgressAggregator:
     error: RaybiasError | None = None
     resumed: int = 0
     repeated: int = 0
-    begun: int = 0
-    """Worker groups that were started."""
     best: float = 0.0
+    _begun: set[str] = field(default_factory=set)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, report: WorkerReport) -> None:
-        """Add one report of one rank."""
+        """Add one report of one pack."""
+        with self._lock:
+            self._add(report)
+
+    def _add(self, report: WorkerReport) -> None:
         self.error = self.error or report.error
         self.resumed += len(report.resumed)
         self.repeated += report.repeated
         self.meter.add("raybias_repeated_total", report.repeated)
         if not report.evaluated:
             self._begin(report)
-        # Ranks that share a backbone report the same trials, which count once.
         over = self.left & {*report.finished, *(e.run_id for e in report.evaluated if e.stopped)}
         self.left -= over
         if report.evaluated:
@@ -82,10 +88,8 @@ class ProgressAggregator:
         self.meter.set("raybias_queue_depth", len(self.left))
 
     def _begin(self, report: WorkerReport) -> None:
-        """Count a worker group's start, by the first report of its first rank."""
-        if report.rank or report.error:
-            return
-        self.begun += 1
-        if self.begun > 1:
+        """Count a pack that begins again."""
+        if report.pack in self._begun:
             self.meter.add("raybias_retries_total", 1)
             self.advance(0, done=Done(retries=1))
+        self._begun.add(report.pack)

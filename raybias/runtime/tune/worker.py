@@ -1,26 +1,24 @@
-"""Ray Train worker: tune its trials, report, checkpoint and save them.
+"""Tune a pack of trials on one worker: report each evaluation, keep states, save what stops.
 
-Trials are dealt to ranks by their place in the whole list, so a restart with as many workers packs
-them as before and computes the same bits; with another number it still finds each trial's state,
-which is one file per trial. A trial that stops is saved as an adapter and leaves the checkpoint.
+A trial's state is one file in OUT, whichever pack wrote it, so that any worker can take a trial
+up where another left it. A trial that stops is saved as an adapter.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import tempfile
 import time
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 import torch.distributed as dist
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save
 
-from raybias.engine.adapters.tuning import Evaluation, PackedTuner, TokenSet, Trial, TrialResult
+from raybias.engine.adapters.base import AdapterTrainer
+from raybias.engine.adapters.tuning import PackedTuner, TokenSet, Trial, TrialResult
 from raybias.engine.context import ModelContext
 from raybias.errors import RaybiasError
 from raybias.methods import Tuned
@@ -31,28 +29,34 @@ from raybias.storage import Store
 if TYPE_CHECKING:
     from ray.util.queue import Queue
 
-RECORD = "raybias.json"
-#: Seconds, and evaluations, between checkpoints of adapters that are not small: the more of
-#: the one or the other, so that waiting for the slowest rank stays a small part.
-_ROUND_S = 60.0
-_EVALUATIONS = 6
+RECORD: Final = "raybias.json"
+#: Seconds, and evaluations, between states of adapters that are not small: the more of the one or
+#: the other, so that writing them stays a small part.
+_STATES_S: Final = 60.0
+_EVALUATIONS: Final = 6
+#: Seconds between two questions whether this worker's node is about to be taken away.
+_ASK_EVERY_S: Final = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkerTask:
-    """The task that every rank receives."""
+class TuneTask:
+    """What all packs of a stage have in common.
+
+    Attributes
+    ----------
+    dataset: name of the training set.
+    out: URI of the study's OUT.
+    folder: where the stage's states are in it.
+    fingerprint: hash of all that decides a trial's result except what differs between trials.
+    sharded: whether the workers share the backbone, and every step's rows.
+    """
 
     context: ModelContext
     dataset: str
     method: Tuned
-    trials: tuple[Trial, ...]
-    """All trials of the stage, finished ones too: their places decide the packs."""
     out: str
-    """URI of the study's OUT."""
     folder: str
-    """Where Ray Train keeps this stage's checkpoints in it."""
     fingerprint: str
-    """Hash of all that decides a trial's result except what differs between trials."""
     sharded: bool
     meter: Meter
 
@@ -75,181 +79,218 @@ def record_of(store: Store, run_id: str, fingerprint: str) -> dict[str, Any] | N
     return record["run"] if record.get("fingerprint") == fingerprint else None
 
 
-def work(config: dict[str, Any]) -> None:
-    """Run on every rank of a Ray Train group."""
+class PackWorker:
+    """An actor that tunes packs of one method on one backbone, which it loads once."""
+
+    def __init__(self, task: TuneTask) -> None:
+        self.context, self.method = task.context, task.method
+        self.trainer: AdapterTrainer | None = None
+        self.busy = task.meter.watched()
+        self.pack: WorkerPack | None = None
+
+    def tune(
+        self, work: tuple[TuneTask, Tokens], trials: Sequence[Trial]
+    ) -> Iterator[WorkerReport]:
+        """Tune trials to their end, or until the node is about to be taken away.
+
+        Raises
+        ------
+        ModelError: the backbone cannot be loaded, or not for this method.
+        """
+        task, tokens = work
+        # The threads of torch are those of the thread that asks, which is not the constructor's.
+        context = self.context.here()
+        self.trainer = self.trainer or task.method.trainer(context)
+        self.pack = pack = WorkerPack(task, tokens, trials, self.trainer)
+        yield pack.restore()
+        leaving = _Leaving()
+        while pack.active and not leaving:
+            with self.busy.computing():
+                report = pack.advance()
+            task.meter.add("raybias_seed_steps_total", report.steps)
+            task.meter.add("raybias_tokens_total", report.tokens)
+            yield report
+        pack.keep()
+
+    def give(self, run_ids: Sequence[str]) -> None:
+        """Give trials up after the evaluation that is under way; `WorkerReport.given` tells."""
+        if self.pack is not None:
+            self.pack.asked = tuple(run_ids)
+
+
+class _Leaving:
+    """Whether Ray announced that this node will be taken away."""
+
+    def __init__(self) -> None:
+        self.asked = time.monotonic()
+
+    def __bool__(self) -> bool:
+        import ray
+        from ray._private.state import state
+
+        if time.monotonic() - self.asked < _ASK_EVERY_S:
+            return False
+        self.asked = time.monotonic()
+        return ray.get_runtime_context().get_node_id() in state.get_draining_nodes()
+
+
+def tune_together(config: dict[str, Any]) -> None:
+    """Tune on every rank of a Ray Train group that shares a backbone.
+
+    Ranks take the same steps and come to the same bits, so each knows what the others do.
+    """
     import ray
     import ray.train
     from ray.train.torch import get_device
 
+    from raybias.runtime.zero3 import Zero3
+
     progress: Queue = config["progress"]
-    job, tokens = ray.get(config["work"])
-    context = ray.train.get_context()
-    rank = context.get_world_rank()
-    device = get_device()
+    (task, tokens), trials = ray.get(config["work"])
+    rank, device = ray.train.get_context().get_world_rank(), get_device()
     try:
-        pack, error = WorkerPack(job, tokens, rank, context.get_world_size(), device), None
+        sharding = Zero3(task.context.spec.dtype, device)
+        trainer = task.method.trainer(task.context.here(device, sharding))
+        pack, error = WorkerPack(task, tokens, trials, trainer, writes=rank == 0), None
     except RaybiasError as raised:
         pack, error = None, raised
     # Every rank learns of the error here, so that none waits for another for ever.
-    if _sum(int(error is not None), device) or pack is None:
-        progress.put(WorkerReport(rank, error=error))
+    failed = torch.tensor(int(error is not None), device=device)
+    dist.all_reduce(failed)
+    if failed.item() or pack is None:
+        progress.put(WorkerReport(pack="", error=error))
         return
-    checkpoint = ray.train.get_checkpoint()
-    with checkpoint.as_directory() if checkpoint else nullcontext() as folder:
-        progress.put(pack.restore(folder))
-    busy = job.meter.watched()
-    while _sum(pack.active, device):
+    reports, busy = [pack.restore()], task.meter.watched()
+    while True:
+        if rank == 0:
+            progress.put(reports[-1])
+            task.meter.add("raybias_seed_steps_total", reports[-1].steps)
+            task.meter.add("raybias_tokens_total", reports[-1].tokens)
+        if not pack.active:
+            return
         with busy.computing():
-            report = pack.advance()
-        progress.put(report)
-        job.meter.add("raybias_seed_steps_total", report.steps)
-        job.meter.add("raybias_tokens_total", report.tokens)
-        with tempfile.TemporaryDirectory() as folder:
-            saved = pack.checkpoint(Path(folder))
-            ray.train.report(
-                {"active": pack.active},
-                checkpoint=ray.train.Checkpoint.from_directory(folder) if saved else None,
-            )
-        # Until the controller has taken note, a worker that is killed would repeat this round too.
-        ray.train.get_all_reported_checkpoints(ray.train.CheckpointConsistencyMode.COMMITTED)
+            reports = [pack.advance()]
 
 
-def ends_round(elapsed: float, slowest: float) -> bool:
-    """Tell whether one more evaluation, of `slowest` seconds so far, would make a round too long.
+def states_due(elapsed: float, slowest: float) -> bool:
+    """Tell whether states are due, before one more evaluation, of `slowest` seconds so far.
 
     Parameters
     ----------
-    elapsed: seconds since the round began.
+    elapsed: seconds since they were kept.
     """
-    return elapsed + slowest > max(_ROUND_S, _EVALUATIONS * slowest)
-
-
-def _preempted() -> bool:
-    """Tell whether Ray Train announced that a node of this worker group will be preempted.
-
-    `ray.train.get_preemption_info` asks the same of all ranks at once and waits for each of
-    them, but within a round they evaluate at times of their own.
-    """
-    from ray.train.v2._internal.execution.context import get_train_context
-
-    return get_train_context().preemption_context.preemption_info is not None
-
-
-def _sum(count: int, device: torch.device) -> int:
-    value = torch.tensor(count, device=device)
-    dist.all_reduce(value)
-    return int(value.item())
+    return elapsed + slowest > max(_STATES_S, _EVALUATIONS * slowest)
 
 
 class WorkerPack:
-    """The trials of one rank."""
+    """Trials that one worker tunes in the same steps.
+
+    Parameters
+    ----------
+    trials: those that have a result are left out.
+    writes: whether this worker keeps states and saves adapters; of several ranks, one does.
+    """
 
     def __init__(
-        self, job: WorkerTask, tokens: Tokens, rank: int, world: int, device: torch.device
+        self,
+        task: TuneTask,
+        tokens: Tokens,
+        trials: Sequence[Trial],
+        trainer: AdapterTrainer,
+        *,
+        writes: bool = True,
     ) -> None:
-        self.job, self.tokens, self.store, self.rank = job, tokens, Store(job.out), rank
-        self.writes = rank == 0 or not job.sharded
-        mine = job.trials if job.sharded else job.trials[rank::world]
-        self.trials = [
-            trial for trial in mine if record_of(self.store, trial.run_id, job.fingerprint) is None
+        self.task, self.tokens, self.trainer = task, tokens, trainer
+        self.store, self.writes = Store(task.out), writes
+        self.name = trials[0].run_id
+        self.active = [
+            trial.run_id
+            for trial in trials
+            if record_of(self.store, trial.run_id, task.fingerprint) is None
         ]
-        self.finished = tuple(trial.run_id for trial in mine if trial not in self.trials)
-        self.stopped: set[str] = set()
-        if not self.trials:
-            return
-        sharding = None
-        if job.sharded:
-            from raybias.runtime.zero3 import Zero3
-
-            sharding = Zero3(job.context.spec.dtype, device)
-        self.trainer = job.method.trainer(job.context.here(device, sharding))
+        self.finished = tuple(t.run_id for t in trials if t.run_id not in self.active)
+        self.asked: tuple[str, ...] = ()
+        self._kept, self._slowest = time.monotonic(), 0.0
         self.tuner = PackedTuner(
-            self.trainer,
-            job.method,
-            self.trials,
+            trainer,
+            task.method,
+            [trial for trial in trials if trial.run_id in self.active],
             train=tokens.train,
             validation=tokens.validation,
         )
 
-    @property
-    def active(self) -> int:
-        """How many trials still run."""
-        return len(self.trials) - len(self.stopped)
-
-    def restore(self, folder: str | None) -> WorkerReport:
-        """Load the states of a checkpoint; report what resumes and which steps are repeated."""
+    def restore(self) -> WorkerReport:
+        """Load the states that earlier workers kept; report what resumes and what is repeated."""
         reached = self._reached()
         resumed, repeated = [], 0
-        for trial in self.trials:
-            step = 0
-            path = Path(folder or ".") / f"{trial.run_id}.safetensors"
-            if folder and path.exists():
-                state = load_file(path)
-                self.tuner.load_state(trial.run_id, state)
+        for run_id in self.active:
+            step, name = 0, self._state(run_id)
+            if self.store.exists(name):
+                state = load(self.store.read_bytes(name))
+                self.tuner.load_state(run_id, state)
                 step = int(state["step"])
-            if step or trial.run_id in reached:
-                resumed.append(trial.run_id)
-                repeated += max(0, reached.get(trial.run_id, 0) - step)
-        if not self.writes:
-            return WorkerReport(self.rank)
+            if step or run_id in reached:
+                resumed.append(run_id)
+                repeated += max(0, reached.get(run_id, 0) - step)
         return WorkerReport(
-            self.rank, finished=self.finished, resumed=tuple(resumed), repeated=repeated
+            pack=self.name, finished=self.finished, resumed=tuple(resumed), repeated=repeated
         )
+
+    def _state(self, run_id: str) -> str:
+        return f"{self.task.folder}/{run_id}.safetensors"
 
     def _reached(self) -> dict[str, int]:
         """Return the last step that each trial was evaluated at by earlier workers."""
         reached: dict[str, int] = {}
-        for name in self.store.files(f"{self.job.folder}/reached", suffix=".json"):
+        for name in self.store.files(f"{self.task.folder}/reached", suffix=".json"):
             for run_id, step in json.loads(self.store.read_text(name)).items():
                 reached[run_id] = max(step, reached.get(run_id, 0))
         return reached
 
     def advance(self) -> WorkerReport:
-        """Train for one round, and save the trials that stop in it.
+        """Train to the next evaluation, save the trials that stop, and keep states that are due.
 
-        A round is one evaluation of soft prompts, which are small and checkpointed each time,
-        and of ranks that share a backbone, which must agree without a clock. Others go on for
-        several evaluations: all ranks wait for the slowest where a round ends. Where a node is
-        about to be taken away, the next evaluation ends it, so that its checkpoint is kept.
+        Those of soft prompts, which are small, are kept each time, and so are those of ranks that
+        share a backbone; for others see `states_due`.
         """
-        if not self.active:
-            return WorkerReport(self.rank)
-        single = self.job.method.small_state or self.job.sharded
-        begun, evaluations, slowest = time.monotonic(), list[Evaluation](), 0.0
-        steps, tokens = self.tuner.steps, self.tuner.tokens
-        while self.active:
-            last = time.monotonic()
-            newest = self.tuner.advance()
-            evaluations += newest
-            if self.writes:
-                reached = json.dumps({e.run_id: e.step for e in newest})
-                self.store.write_text(f"{self.job.folder}/reached/{self.rank}.json", reached)
-            for stopped in (e.run_id for e in newest if e.stop_reason is not None):
-                self._save(self.tuner.result(stopped))
-                self.tuner.drop(stopped)
-                self.stopped.add(stopped)
-            slowest = max(slowest, time.monotonic() - last)
-            if single or _preempted() or ends_round(time.monotonic() - begun, slowest):
-                break
-        # Ranks that share a backbone take the same steps, which count once.
+        begun, steps, tokens = time.monotonic(), self.tuner.steps, self.tuner.tokens
+        evaluations = self.tuner.advance()
+        if self.writes:
+            reached = json.dumps({each.run_id: each.step for each in evaluations})
+            self.store.write_text(f"{self.task.folder}/reached/{self.name}.json", reached)
+        for stopped in (e.run_id for e in evaluations if e.stop_reason is not None):
+            self._save(self.tuner.result(stopped))
+            self._drop(stopped)
+        now = time.monotonic()
+        self._slowest = max(self._slowest, now - begun)
+        given = tuple(run_id for run_id in self.asked if run_id in self.active)
+        single = self.task.method.small_state or self.task.sharded
+        if given or single or states_due(now - self._kept, self._slowest):
+            self.keep()
+        for run_id in given:
+            self._drop(run_id)
+        self.asked = ()
         return WorkerReport(
-            self.rank,
-            tuple(
+            pack=self.name,
+            evaluated=tuple(
                 Evaluated(e.run_id, e.step, e.accuracy, stopped=e.stop_reason is not None)
                 for e in evaluations
             ),
-            steps=self.tuner.steps - steps if self.writes else 0,
-            tokens=self.tuner.tokens - tokens if self.writes else 0,
+            given=given,
+            steps=self.tuner.steps - steps,
+            tokens=self.tuner.tokens - tokens,
         )
 
-    def checkpoint(self, folder: Path) -> bool:
-        """Write the states of the active trials; return whether there were any."""
-        if not (self.active and self.writes):
-            return False
-        for trial in self.trials:
-            if trial.run_id not in self.stopped and (state := self.tuner.state(trial.run_id)):
-                save_file(state, folder / f"{trial.run_id}.safetensors")
-        return True
+    def keep(self) -> None:
+        """Write the states of the trials that go on."""
+        for run_id in self.active if self.writes else ():
+            if state := self.tuner.state(run_id):
+                self.store.write_bytes(self._state(run_id), save(state))
+        self._kept = time.monotonic()
+
+    def _drop(self, run_id: str) -> None:
+        self.tuner.drop(run_id)
+        self.active.remove(run_id)
 
     def _save(self, result: TrialResult) -> None:
         """Save the adapter and its row; of a diverged trial the row alone."""
@@ -259,7 +300,7 @@ class WorkerPack:
             return
         folder = f"adapters/{result.trial.run_id}"
         row = self._row(result, accuracy, None if diverged else folder)
-        record = {"run": row, "fingerprint": self.job.fingerprint}
+        record = {"run": row, "fingerprint": self.task.fingerprint}
         if diverged:
             self.store.write_text(f"{folder}/{RECORD}", json.dumps(record))
         else:
@@ -279,9 +320,9 @@ class WorkerPack:
         at = result.kept
         return {
             "run_id": result.trial.run_id,
-            "model": self.job.context.spec.name,
-            "method": self.job.method.name,
-            "dataset": self.job.dataset,
+            "model": self.task.context.spec.name,
+            "method": self.task.method.name,
+            "dataset": self.task.dataset,
             "seed": result.trial.seed,
             "learning_rate": result.trial.learning_rate,
             "weight_decay": result.trial.weight_decay,

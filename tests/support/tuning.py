@@ -1,0 +1,51 @@
+"""The tuning of one backbone on one training set, without the rest of a study."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raybias.config import Backbone, TrainingSet
+from raybias.methods import tuned_methods
+from raybias.planning.plan import Plan
+from raybias.planning.prepared import PreparedStudy
+from raybias.planning.speed import Machine
+from raybias.planning.tasks import tasks_of
+from raybias.runtime.graph import Grant, Graph
+from raybias.runtime.progress import Reporter
+from raybias.runtime.tune.driver import TuningJob
+from raybias.runtime.tune.packs import PackWorkers
+from raybias.storage import Store
+
+
+def tune(
+    prepared: PreparedStudy,
+    backbone: Backbone,
+    training: TrainingSet,
+    plan: Plan,
+    store: Store,
+    *,
+    reporter: Reporter | None = None,
+) -> list[dict[str, Any]]:
+    """Rows of all runs, of one method after another."""
+    study, workers = prepared.study, PackWorkers(prepared.study.resources)
+    jobs = {
+        method.name: TuningJob(
+            prepared, backbone, training, method,
+            plan.tune(backbone.name, training.name, method.name),
+            store, reporter or Reporter(), workers,
+        )
+        for method in tuned_methods(study.methods_of(backbone))
+    }  # fmt: skip
+
+    def work(grant: Grant) -> None:
+        jobs[grant.task.method].tune(grant.task, grant)
+
+    graph = Graph(int(plan.inventory.cpus))
+    for task in tasks_of(prepared, plan, Machine()):
+        if (task.kind, task.backbone, task.training) == ("tune", backbone.name, training.name):
+            graph.add(task, work)
+    try:
+        graph.run()
+    finally:
+        workers.close()
+    return [row for job in jobs.values() for row in job.rows()]
