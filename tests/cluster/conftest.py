@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from raybias.runtime.ray_session import connected
+from support import method_study
 from support.tiny import save_model
 
 # Ray reads this when it is imported: a busy machine takes longer than its 30 s to start.
@@ -65,3 +66,19 @@ def ray_cluster(on_every_node: Path) -> Iterator[None]:
     finally:
         ray.shutdown()
         shutil.rmtree(Path(folder), ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def method_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The study file of every method."""
+    return method_study.save(tmp_path_factory.mktemp("methods"))
+
+
+@pytest.fixture(scope="session")
+def method_out(
+    method_file: Path, tmp_path_factory: pytest.TempPathFactory, ray_cluster: None
+) -> Path:
+    """The OUT of an undisturbed run of every method; beside it, what the command printed."""
+    out = tmp_path_factory.mktemp("cold") / "out"
+    (out.parent / "printed").write_text(method_study.run(method_file, out))
+    return out

@@ -11,73 +11,17 @@ import pytest
 import yaml
 from peft import PeftModel
 from transformers import AutoModelForSequenceClassification
-from typer.testing import CliRunner
 
-from raybias.cli import app
 from raybias.errors import BadInput, DataError, ModelError
-from support import prompting
+from support.method_study import run
 
 pytestmark = pytest.mark.cluster
 PROMPTED = ("zero_shot", "few_shot", "cot")
-TUNED = {"learning_rates": [1e-3], "max_steps": 6, "eval_every": 3, "seeds": [1, 2], "keep": 1}
-
-
-@pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("methods")
-    prompting.save("opt", folder / "tiny")
-    texts = prompting.texts(60)
-    sentences = folder / "sentences"
-    sentences.mkdir()
-    for split, part in {"train": texts[:36], "validation": texts[36:]}.items():
-        labels = [n % 3 for n in range(len(part))]
-        pl.DataFrame({"text": part, "label": labels}).write_csv(sentences / f"{split}.csv")
-    pl.DataFrame(
-        {
-            "text": prompting.texts(30),
-            "label": [n // 5 % 3 for n in range(30)],
-            "attribute": "colour",
-            "group": [("red", "blue", "green")[n % 3] for n in range(30)],
-            "template_id": [f"t{n // 3}" for n in range(30)],
-            "term": [("red", "blue", "green")[n % 3] for n in range(30)],
-        }
-    ).write_csv(folder / "probe.csv")
-    content = {
-        "name": "methods",
-        "backbones": [{"id": "tiny", "dtype": "float32", "bos": "prepend"}],
-        "training": [{"source": "file", "name": "sentences", "data": "sentences"}],
-        "methods": [
-            {"kind": "zero_shot", "seeds": [1, 2]},
-            {"kind": "few_shot", "seeds": [1, 2]},
-            {"kind": "cot", "seeds": [1], "reasoning_tokens": 6},
-            {"kind": "lora", **TUNED},
-            {"kind": "full", **TUNED},
-        ],
-        "probes": [{"source": "file", "name": "mine", "data": "probe.csv"}],
-        "resources": {"rows_per_shard": 16, "train_workers": 1, "replicas_max": 1},
-    }
-    path = folder / "methods.yaml"
-    path.write_text(yaml.safe_dump(content))
-    return path
-
-
-def run(study: Path, out: Path, *options: str) -> str:
-    result = CliRunner().invoke(app, ["run", str(study), "--out", str(out), *options])
-    if result.exception is not None:
-        raise result.exception
-    return result.stdout
 
 
 def predictions(out: Path) -> pl.DataFrame:
     files = sorted((out / "predictions").rglob("*.parquet"))
     return pl.concat([pl.read_parquet(file) for file in files]).sort("run_id", "item_id")
-
-
-@pytest.fixture(scope="module")
-def cold(study: Path, tmp_path_factory: pytest.TempPathFactory, ray_cluster: None) -> Path:
-    out = tmp_path_factory.mktemp("cold") / "out"
-    run(study, out)
-    return out
 
 
 def assert_same(one: pl.DataFrame, other: pl.DataFrame) -> None:
@@ -87,54 +31,56 @@ def assert_same(one: pl.DataFrame, other: pl.DataFrame) -> None:
     )
 
 
-def test_every_method_leaves_its_runs_and_answers(cold: Path) -> None:
-    runs = pl.read_parquet(cold / "runs.parquet")
+def test_every_method_leaves_its_runs_and_answers(method_out: Path) -> None:
+    runs = pl.read_parquet(method_out / "runs.parquet")
     assert dict(runs.group_by("method").len().iter_rows()) == {
-        "zero_shot": 2, "few_shot": 2, "cot": 1, "lora": 2, "full": 2,
+        "zero_shot": 2, "few_shot": 2, "cot": 1, "soft_prompt": 2, "lora": 2, "full": 2,
     }  # fmt: skip
-    found = predictions(cold)
+    found = predictions(method_out)
     assert found.group_by("run_id").len()["len"].unique().to_list() == [30]
     said = found.filter(pl.col("method").is_in(PROMPTED))
     assert said["answer"].null_count() == 0
     assert said.filter(method="few_shot")["dataset"].unique().to_list() == ["sentences"]
     assert said.filter(method="zero_shot")["dataset"].unique().to_list() == ["none"]
-    recipe = json.loads((cold / "prompts/tiny.sentences.few_shot.s1.json").read_text())
+    recipe = json.loads((method_out / "prompts/tiny.sentences.few_shot.s1.json").read_text())
     assert len(recipe["shots"]) == 9
     assert recipe["sampling"]["top_k"] == 20
     assert recipe["prompt"].endswith("Answer:")
-    assert "likelihood" in (cold / "tables/gaps.csv").read_text()
+    assert "likelihood" in (method_out / "tables/gaps.csv").read_text()
 
 
-def test_what_is_tuned_opens_elsewhere(study: Path, cold: Path) -> None:
-    tuned = pl.read_parquet(cold / "runs.parquet").filter(pl.col("adapter").is_not_null())
-    folders = {row["method"]: cold / row["adapter"] for row in tuned.iter_rows(named=True)}
-    base = AutoModelForSequenceClassification.from_pretrained(study.parent / "tiny", num_labels=3)
+def test_what_is_tuned_opens_elsewhere(method_file: Path, method_out: Path) -> None:
+    tuned = pl.read_parquet(method_out / "runs.parquet").filter(pl.col("adapter").is_not_null())
+    folders = {row["method"]: method_out / row["adapter"] for row in tuned.iter_rows(named=True)}
+    base = AutoModelForSequenceClassification.from_pretrained(
+        method_file.parent / "tiny", num_labels=3
+    )
     assert PeftModel.from_pretrained(base, folders["lora"])
     assert AutoModelForSequenceClassification.from_pretrained(folders["full"]).num_labels == 3
 
 
 @pytest.mark.slow
 def test_the_same_answers_however_spread_and_after_a_resume(
-    study: Path, cold: Path, tmp_path: Path
+    method_file: Path, method_out: Path, tmp_path: Path
 ) -> None:
-    content = yaml.safe_load(study.read_text())
+    content = yaml.safe_load(method_file.read_text())
     content["methods"] = [m for m in content["methods"] if m["kind"] in ("few_shot", "cot", "lora")]
     content["resources"] = {
         "rows_per_shard": 7, "tokens_per_batch": 128, "replicas_max": 2, "train_workers": 2,
     }  # fmt: skip
-    spread = study.with_name("spread.yaml")
+    spread = method_file.with_name("spread.yaml")
     spread.write_text(yaml.safe_dump(content))
     out = tmp_path / "out"
     run(spread, out)
     methods = pl.col("method").is_in(["few_shot", "cot", "lora"])
-    assert_same(predictions(cold).filter(methods), predictions(out))
+    assert_same(predictions(method_out).filter(methods), predictions(out))
     files = sorted((out / "predictions").rglob("*.parquet"))
     lost = [file for file in files if "few_shot" in str(file)][1::2]
     for file in lost:
         file.unlink()
     kept = {file: file.stat().st_mtime_ns for file in files if file not in lost}
     run(spread, out)
-    assert_same(predictions(cold).filter(methods), predictions(out))
+    assert_same(predictions(method_out).filter(methods), predictions(out))
     assert lost
     assert all(file.stat().st_mtime_ns == then for file, then in kept.items())
 
@@ -144,14 +90,14 @@ def test_the_same_answers_however_spread_and_after_a_resume(
     [
         ("methods.1.shots_per_label=20", DataError, "has 12 negative sentences, not the 20"),
         ("methods.1.shots_per_label=11", ModelError, r"of 30 texts are longer .* demonstrations"),
-        ("methods.3.target=[nowhere]", ModelError, "'nowhere' matches no linear layer"),
-        ("methods.3.select=test", DataError, "has no test split"),
+        ("methods.4.target=[nowhere]", ModelError, "'nowhere' matches no linear layer"),
+        ("methods.4.select=test", DataError, "has no test split"),
         ("verbalizer.neutral=neg", BadInput, "neg"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(
-    study: Path, tmp_path: Path, change: str, kind: type[BadInput], message: str
+    method_file: Path, tmp_path: Path, change: str, kind: type[BadInput], message: str
 ) -> None:
     with pytest.raises(kind, match=message):
-        run(study, tmp_path / "out", "--set", change)
+        run(method_file, tmp_path / "out", "--set", change)
     assert not (tmp_path / "out").exists()

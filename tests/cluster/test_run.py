@@ -17,14 +17,13 @@ import pytest
 import ray
 import yaml
 from safetensors.torch import load, save
-from typer.testing import CliRunner
 
-from raybias.cli import app
 from raybias.errors import BadInput, OutputError, RaybiasError
 from raybias.runtime.serve.app import Serving
 from raybias.runtime.serve.app import app as application
 from raybias.schema import RUNS
 from raybias.storage import Store
+from support.method_study import run
 from support.tiny import save_study
 
 pytestmark = pytest.mark.cluster
@@ -34,14 +33,6 @@ MAIN = "from raybias.cli import main; main()"
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_study(tmp_path_factory.mktemp("study"), items=1200)
-
-
-def run(study: Path, out: Path, *options: str) -> str:
-    """What `raybias run` prints on standard output; its error is raised."""
-    result = CliRunner().invoke(app, ["run", str(study), "--out", str(out), *options])
-    if result.exception is not None:
-        raise result.exception
-    return result.stdout
 
 
 def scores(out: Path) -> pl.DataFrame:
@@ -58,17 +49,17 @@ def cold(study: Path, tmp_path_factory: pytest.TempPathFactory, ray_cluster: Non
     return out
 
 
-def test_a_run_leaves_tables_report_and_runs(cold: Path) -> None:
-    printed = (cold.parent / "printed").read_text()
+def test_a_run_leaves_tables_report_and_runs(method_out: Path) -> None:
+    printed = (method_out.parent / "printed").read_text()
     assert "colour" in printed
-    assert f"report: {cold}/report.html" in printed
-    assert "<html" in (cold / "report.html").read_text()
-    columns = pl.read_csv(cold / "tables" / "gaps.csv").columns
+    assert f"report: {method_out}/report.html" in printed
+    assert "<html" in (method_out / "report.html").read_text()
+    columns = pl.read_csv(method_out / "tables" / "gaps.csv").columns
     assert columns[:5] == ["model", "attribute", "group", "rate", "gap"]
-    runs = Store(cold).read_table("runs.parquet")
+    runs = Store(method_out).read_table("runs.parquet")
     assert runs.schema == RUNS
-    assert sum(runs["selected"].to_pylist()) == 2
-    assert yaml.safe_load((cold / "study.yaml").read_text())["study"]["name"] == "tiny"
+    assert sum(runs["selected"].to_pylist()) == 8
+    assert yaml.safe_load((method_out / "study.yaml").read_text())["study"]["name"] == "methods"
 
 
 @pytest.mark.slow
@@ -144,35 +135,35 @@ def test_bad_input_is_refused_in_one_line_before_any_work(
     assert not out.exists(), "nothing half-written"
 
 
-def test_other_weights_under_the_same_name_are_refused(study: Path, cold: Path) -> None:
+def test_other_weights_under_the_same_name_are_refused(method_file: Path, method_out: Path) -> None:
     """By a second run and by `raybias serve`; the report names those that were used."""
-    file = study.parent / "tiny" / "model.safetensors"
+    file = method_file.parent / "tiny" / "model.safetensors"
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    assert f"model.safetensors {digest[:12]}" in (cold / "report.html").read_text()
+    assert f"model.safetensors {digest[:12]}" in (method_out / "report.html").read_text()
     held = file.read_bytes()
     weights = {name: -tensor for name, tensor in load(held).items()}
     file.write_bytes(save(weights, metadata={"format": "pt"}))
     said = rf"holds another study \(models\.tiny\.model\.safetensors is {digest[:12]}\.\., now "
     try:
         with pytest.raises(OutputError, match=said):
-            run(study, cold)
+            run(method_file, method_out)
         with pytest.raises(OutputError, match=said):
-            application(Serving(out=str(cold), anyone=True))
+            application(Serving(out=str(method_out), anyone=True))
     finally:
         file.write_bytes(held)
-    application(Serving(out=str(cold), anyone=True))
+    application(Serving(out=str(method_out), anyone=True))
 
 
-def test_failed_work_is_one_line_and_exit_code_1(study: Path, cold: Path, tmp_path: Path) -> None:
+def test_failed_work_is_one_line_and_exit_code_1(
+    method_file: Path, method_out: Path, tmp_path: Path
+) -> None:
     """An adapter that another program broke; the replica's error reaches the user."""
     out = tmp_path / "out"
-    shutil.copytree(cold, out)
-    for file in (out / "predictions").rglob("0000000*.parquet"):
-        file.unlink()
-    adapters = [folder for folder in (out / "adapters").iterdir() if folder.is_dir()]
-    for folder in adapters:
-        (folder / "adapter_model.safetensors").write_bytes(b"broken")
+    shutil.copytree(method_out, out)
+    (adapter,) = {file.parent for file in (out / "predictions").rglob("*soft_prompt*/*.parquet")}
+    shutil.rmtree(adapter)
+    (out / "adapters" / adapter.name / "adapter_model.safetensors").write_bytes(b"broken")
     with pytest.raises(RaybiasError) as raised:
-        run(study, out)
+        run(method_file, out)
     assert "\n" not in str(raised.value)
-    assert any(folder.name in str(raised.value) for folder in adapters)
+    assert adapter.name in str(raised.value)
