@@ -263,6 +263,7 @@ def metrics(
     ConfigError: no such metric, class, background or group.
     """
     from raybias.stats.metric_files import metrics_of_files
+    from raybias.table_files import csv_text
 
     found = metrics_of_files(
         files, metrics, positive=positive, against=background or "", level=level, seed=seed
@@ -270,7 +271,7 @@ def metrics(
     if out is not None:
         store = Store(out)
         for name, frame in found.items():
-            store.write_text(f"{name}.csv", frame.write_csv())
+            store.write_text(f"{name}.csv", csv_text(frame))
     return found
 
 
@@ -302,17 +303,19 @@ def calibrate(
     import polars as pl
 
     from raybias.report.tables import markdown
-    from raybias.stats import read_predictions
+    from raybias.stats import read_counts, read_predictions
     from raybias.stats.calibrate import DESIGNS, shuffled_rules, simulated_rules
+    from raybias.table_files import csv_text
 
     how: Any = {"studies": studies, "level": level, "seed": seed}
     if files:
-        found = shuffled_rules(read_predictions([str(file) for file in files]), **how)
+        read_counts(files)  # refuses runs that contradict one another
+        found = shuffled_rules(read_predictions(files), **how)
     else:
         found = pl.concat(simulated_rules(design, **how) for design in DESIGNS)
     if out is not None:
         store = Store(out)
-        store.write_text("calibration.csv", found.write_csv())
+        store.write_text("calibration.csv", csv_text(found))
         store.write_text("calibration.md", markdown(found))
     return found
 
@@ -440,10 +443,11 @@ def options(
         the target of a question cannot be told.
     """
     from raybias.stats.options import option_measures, read_option_answers
+    from raybias.table_files import csv_text
 
     found = option_measures(read_option_answers(files, metadata))
     if out is not None:
-        Store(out).write_text("options.csv", found.write_csv())
+        Store(out).write_text("options.csv", csv_text(found))
     return found
 
 
@@ -468,10 +472,11 @@ def triples(
     DataError: a file is missing or malformed, or a triple is scored in part or twice.
     """
     from raybias.stats.triples import read_triple_scores, triple_measures
+    from raybias.table_files import csv_text
 
     found = triple_measures(read_triple_scores(files, items))
     if out is not None:
-        Store(out).write_text("triples.csv", found.write_csv())
+        Store(out).write_text("triples.csv", csv_text(found))
     return found
 
 

@@ -8,6 +8,7 @@ before any work, 1 for work that failed.
     ├── BadInput          exit 2
     │   ├── ConfigError   a study file or an option
     │   ├── DataError     a probe, training set, prediction file or folder
+    │   │   └── MissingFile
     │   ├── ModelError    a backbone, tokenizer, verbalizer or adapter
     │   ├── OutputError   an OUT that cannot be written or belongs to another study
     │   └── PlanError     a plan that the machine or cluster cannot hold
@@ -17,7 +18,12 @@ before any work, 1 for work that failed.
 
 from __future__ import annotations
 
+from typing import Final
+
 from raybias.redaction import redact
+
+#: Characters of a message; what a user's file holds can be of any length.
+_LONGEST: Final = 2000
 
 
 class RaybiasError(Exception):
@@ -41,7 +47,8 @@ class RaybiasError(Exception):
     def __str__(self) -> str:
         text = f"{self.where}: {self.problem}" if self.where else self.problem
         text = f"{text}; {self.cure}" if self.cure else text
-        return redact(" ".join(text.split()))
+        text = redact(" ".join(text.split()))
+        return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} .. ({len(text):,} characters)"
 
     def __reduce__(self) -> tuple[object, ...]:
         # Keyword-only fields would be lost by the default pickling, and these
@@ -51,6 +58,13 @@ class RaybiasError(Exception):
 
 def _rebuild(kind: type[RaybiasError], problem: str, where: str, cure: str) -> RaybiasError:
     return kind(problem, where=where, cure=cure)
+
+
+def of_library(error: BaseException) -> bool:
+    """Return whether an error is one that a library raised: any but ours, or a panic of Rust."""
+    if isinstance(error, Exception):
+        return not isinstance(error, RaybiasError)
+    return type(error).__name__ == "PanicException"
 
 
 class BadInput(RaybiasError):
@@ -65,6 +79,10 @@ class ConfigError(BadInput):
 
 class DataError(BadInput):
     """A probe, training set or prediction file is missing or malformed."""
+
+
+class MissingFile(DataError):
+    """A file that is to be read is not there."""
 
 
 class ModelError(BadInput):

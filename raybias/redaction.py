@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from typing import Final
 
+# Repetitions are bounded: a long text without any URL would take the square of its length.
 #: What stands before an `@`: over HTTP anything, since a user's name there can be a token;
 #: elsewhere a password. Azure's `abfs://container@account` and a database's user are no secrets.
-_USER: Final = re.compile(r"(?i)(https?://)[^/\s?#]*@|([a-z][a-z0-9+.-]*://)[^/\s?#:]*:[^/\s?#]*@")
+_USER: Final = re.compile(
+    r"(?i)(https?://)[^/\s?#]*@|([a-z][a-z0-9+.-]{0,30}://)[^/\s?#:]*:[^/\s?#]*@"
+)
 _OPTION: Final = re.compile(
-    r"(?i)([?&][\w.-]*(?:token|passw|secret|signature|credential|(?:api|access|account)[_-]?key)"
-    r"[\w.-]*=)[^&\s'\"]+"
+    r"(?i)([?&][\w.-]{0,99}(?:token|passw|secret|signature|credential|(?:api|access|account)[_-]?key)"
+    r"[\w.-]{0,99}=)[^&\s'\"]+"
 )
 _HIDDEN: Final = "***"
 

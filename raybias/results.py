@@ -13,6 +13,7 @@ import polars as pl
 
 from raybias.errors import OutputError
 from raybias.storage import Store
+from raybias.table_files import read_frame
 
 if TYPE_CHECKING:
     from raybias.config import Study
@@ -70,7 +71,7 @@ class Results:
                 where=self.out,
                 cure=f"choose among {', '.join(self.tables)}" if self.tables else "run its study",
             )
-        return pl.DataFrame(self.store.read_table(f"tables/{name}.parquet")).lazy()
+        return read_frame(self.store, f"tables/{name}.parquet").lazy()
 
     @property
     def gaps(self) -> pl.LazyFrame:
@@ -121,9 +122,9 @@ class Results:
     @property
     def runs(self) -> pl.LazyFrame:
         """Read one row per run (`schema.RUNS`): steps, losses, accuracies, whether it was kept."""
-        from raybias.report.load_results import load_runs
+        from raybias.study_record import read_runs
 
-        return load_runs(self.store).lazy()
+        return read_runs(self.store).lazy()
 
     @property
     def predictions(self) -> pl.LazyFrame:

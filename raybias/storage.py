@@ -20,7 +20,14 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from raybias.errors import OutputError, StorageError
+from raybias.errors import (
+    BadInput,
+    DataError,
+    MissingFile,
+    OutputError,
+    StorageError,
+    of_library,
+)
 from raybias.redaction import holds_secret
 
 #: Attempts of an S3 request where AWS_MAX_ATTEMPTS is not set. The pauses double up to 20 s, so
@@ -73,10 +80,11 @@ class Store:
 
     Raises
     ------
-    OutputError: the URI names no known file system, or holds a password.
+    OutputError: the URI names no known file system, no bucket, or holds a password.
 
-    Later errors of a remote place or a full disk are raised as `StorageError`; missing files, and
-    local ones that cannot be read, as `OSError`.
+    Later errors of a remote place or a full disk are raised as `StorageError`; files that are
+    missing or cannot be read, whatever is in them, as `DataError`, and places that cannot be
+    written as `OutputError`.
     """
 
     def __init__(self, uri: str | Path) -> None:
@@ -88,13 +96,16 @@ class Store:
                 where=f"{text.partition('://')[0]}://",
                 cure="set the credentials in the environment, such as AWS_SECRET_ACCESS_KEY",
             )
-        self.uri = text if remote else str(Path(text).resolve())
         try:
+            # Path finds a loop of links with a RuntimeError.
+            self.uri = text if remote else str(Path(text).resolve())
             self.fs, self.root = pafs.FileSystem.from_uri(self.uri)
-        except (pa.ArrowInvalid, OSError) as error:
+        except (pa.ArrowException, OSError, ValueError, RuntimeError) as error:
             raise OutputError(
                 f"cannot open {text!r} ({error})", cure="give a folder or an s3:// or gs:// URI"
             ) from error
+        if self.fs.type_name in _OBJECT_STORES and not self.root.strip("/"):
+            raise OutputError(f"{text!r} names no bucket", cure="write it behind ://")
         if isinstance(self.fs, pafs.S3FileSystem):
             self.fs = _patient(*self.fs.__reduce__()[1])
         self.is_local = isinstance(self.fs, pafs.LocalFileSystem)
@@ -156,8 +167,9 @@ class Store:
             return bytes(stream.read())
 
     def read_text(self, name: str) -> str:
-        """Read one UTF-8 file."""
-        return self.read_bytes(name).decode("utf-8")
+        """Read one UTF-8 file, without its byte order mark."""
+        with self.reading(name):
+            return self.read_bytes(name).decode("utf-8-sig")
 
     def write_bytes(self, name: str, data: bytes) -> None:
         """Replace `name` by `data` atomically.
@@ -167,15 +179,8 @@ class Store:
         OutputError: a local place that is no folder or must not be written.
         StorageError: no space is left, or a remote place refuses or does not answer.
         """
-        try:
-            with self.translating_errors("write", name):
-                self._replace(self.path(name), data)
-        except OSError as error:
-            raise OutputError(
-                f"cannot write ({error})",
-                where=self.uri_of(name),
-                cure="check the place and its rights",
-            ) from error
+        with self.translating_errors("write", name):
+            self._replace(self.path(name), data)
 
     def _replace(self, target: str, data: bytes) -> None:
         if self.fs.type_name in _OBJECT_STORES:
@@ -204,18 +209,23 @@ class Store:
         pq.write_table(table, sink, compression="zstd")
         self.write_bytes(name, sink.getvalue().to_pybytes())
 
-    def read_table(self, name: str, *, columns: list[str] | None = None) -> pa.Table:
-        """Read one Parquet file, without its metadata; damaged values are an `ArrowInvalid`."""
-        with self.translating_errors("read", name):
-            # A folder called a=b on the way would become a column.
-            try:
-                table = pq.read_table(
-                    self.path(name), filesystem=self.fs, columns=columns, partitioning=None
-                )
-            except UnicodeDecodeError as error:
-                raise pa.ArrowInvalid(f"a name in it is not UTF-8: {error}") from error
-        table.validate(full=True)
-        return table.replace_schema_metadata(None)
+    def read_table(self, name: str, *, schema: pa.Schema | None = None) -> pa.Table:
+        """Read one Parquet file without its metadata: all columns, or those of a schema.
+
+        Raises
+        ------
+        DataError: not a whole Parquet file, or one without a column of the schema and its type.
+        """
+        with self.reading(name, "as a Parquet table"):
+            file = pq.ParquetFile(self.path(name), filesystem=self.fs)
+            with file:
+                for column in schema.names if schema else ():
+                    if column not in file.schema_arrow.names:
+                        raise DataError(f"lacks the column {column}", where=self.uri_of(name))
+                table = file.read(schema.names if schema else None)
+            table.validate(full=True)
+            table = table.replace_schema_metadata(None)
+            return table.select(schema.names).cast(schema) if schema else table
 
     def delete(self, name: str) -> None:
         """Remove one file if it exists."""
@@ -233,23 +243,71 @@ class Store:
         if self.fs.type_name in _OBJECT_STORES:
             return
         selector = pafs.FileSelector(self.root, recursive=True, allow_not_found=True)
-        for info in self.fs.get_file_info(selector):
-            if _PARTIAL.fullmatch(info.base_name):
+        with self.translating_errors("sweep", ""):
+            for info in self.fs.get_file_info(selector):
                 # A writer that lives may have finished it meanwhile.
-                with suppress(FileNotFoundError):
-                    self.fs.delete_file(info.path)
+                if _PARTIAL.fullmatch(info.base_name):
+                    with suppress(FileNotFoundError):
+                        self.fs.delete_file(info.path)
 
     @contextmanager
     def translating_errors(self, doing: str, name: str) -> Iterator[None]:
-        """Raise errors of remote places and of full disks as one `StorageError`."""
+        """Raise errors of places as one line; see the class."""
         try:
             yield
-        except FileNotFoundError:
-            raise
         except OSError as error:
-            if self.is_local and error.errno not in _FULL:
+            where = self.uri_of(name)
+            if isinstance(error, FileNotFoundError) and doing != "write":
+                raise MissingFile("no such file", where=where, cure="check the path") from error
+            if not self.is_local or error.errno in _FULL:
+                raise storage_error(error, where, doing) from error
+            reason = os.strerror(error.errno) if error.errno else error
+            cure = "check the place and its rights" if error.errno else "write it again"
+            kind: type[BadInput] = OutputError if doing in ("write", "delete") else DataError
+            raise kind(f"cannot {doing} ({reason})", where=where, cure=cure) from error
+
+    @contextmanager
+    def reading(self, name: str, form: str = "") -> Iterator[None]:
+        """Raise whatever a library says of a file's content as one `DataError` that names it.
+
+        Parameters
+        ----------
+        form: what the file is read as.
+        """
+        try:
+            with self.translating_errors("read", name):
+                yield
+        # Libraries raise anything of damaged files.
+        except BaseException as error:
+            if not of_library(error):
                 raise
-            raise storage_error(error, self.uri_of(name), doing) from error
+            reason = str(error) or type(error).__name__
+            raise DataError(
+                f"cannot be read {form} ({reason})",
+                where=self.uri_of(name),
+                cure="write it again",
+            ) from error
+
+
+class _Draft(Store):
+    """A store whose files are written only when all of them are known."""
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(uri)
+        self.held: dict[str, bytes] = {}
+
+    def write_bytes(self, name: str, data: bytes) -> None:
+        """Keep a file for `drafted` to write."""
+        self.held[name] = data
+
+
+@contextmanager
+def drafted(store: Store) -> Iterator[Store]:
+    """Give a store to write to whose files reach `store` at the end, and none after an error."""
+    draft = _Draft(store.uri)
+    yield draft
+    for name, data in draft.held.items():
+        store.write_bytes(name, data)
 
 
 def split_uri(uri: str) -> tuple[Store, str]:

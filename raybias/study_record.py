@@ -1,9 +1,9 @@
 """Read and write OUT/study.yaml: which study a folder holds, on which data and weights.
 
-Resources and tracking are recorded but never change results, so a study with others is the same
-study. The exceptions are the shard size, which names files, and a dtype that was chosen for the
-hardware: a resumed run takes the first run's. It imports neither torch nor Ray, so that a report
-can be made from files alone.
+OUT/runs.parquet is read here too. Resources and tracking are recorded but never change results, so
+a study with others is the same study. The exceptions are the shard size, which names files, and a
+dtype that was chosen for the hardware: a resumed run takes the first one. It imports neither torch
+nor Ray, so that a report can be made from files alone.
 """
 
 from __future__ import annotations
@@ -18,13 +18,19 @@ from importlib.metadata import version
 from typing import Any, Final
 
 import polars as pl
+import pyarrow as pa
 import yaml
 
 from raybias.config import Study, parse_study, parse_yaml
-from raybias.errors import OutputError, StorageError
+from raybias.errors import DataError, OutputError, StorageError
+from raybias.schema import RUNS
 from raybias.storage import Store
 
 NAME: Final = "study.yaml"
+_RUNS: Final = "runs.parquet"
+#: Columns of schema.RUNS that an older OUT lacks, and those that no run does.
+_NEWER: Final = ("weight_decay", "stop_window")
+_NEEDED: Final = ("run_id", "model", "method", "dataset", "stage", "steps", "selected")
 _PACKAGES: Final = ("raybias", "torch", "transformers", "ray", "peft", "polars", "pyarrow")
 _SHOWN: Final = 3
 #: A commit, or the sha256 of a file.
@@ -84,10 +90,8 @@ def read_record(store: Store) -> Record:
         missing = f"holds no {NAME}" if store.exists("") else "is not there"
         raise OutputError(missing, where=store.uri or ".", cure=cure)
     where = store.uri_of(NAME)
-    try:
+    with store.reading(NAME, "as the record of a study"):
         content = parse_yaml(store.read_text(NAME))
-    except ValueError as error:
-        raise OutputError(str(error), where=where) from error
     if not isinstance(content, dict) or not isinstance(content.get("study"), dict):
         raise OutputError("has no key `study`", where=where)
     models = content.get("models")
@@ -121,6 +125,7 @@ def resumed(store: Store, record: Record) -> Record:
     ------
     OutputError: OUT cannot be read, does not say which weights it was made with, or holds
         another study; the first differing keys are shown.
+    DataError: its runs cannot be read.
     """
     if not store.exists(NAME):
         return record
@@ -136,6 +141,7 @@ def resumed(store: Store, record: Record) -> Record:
     resources = study.resources.model_copy(update={"rows_per_shard": rows})
     record = record.with_study(study.model_copy(update={"resources": resources}))
     refuse_other(store, _identity(recorded), _identity(record))
+    read_runs(store)
     return record
 
 
@@ -178,6 +184,31 @@ def begin(store: Store, record: Record) -> None:
         "parameters": dict(record.parameters),
     }
     store.write_text(NAME, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+
+
+def read_runs(store: Store) -> pl.DataFrame:
+    """Read OUT/runs.parquet (schema.RUNS); no rows where there is none.
+
+    Raises
+    ------
+    DataError: not a table of runs.
+    """
+    if not store.exists(_RUNS):
+        return pl.DataFrame(RUNS.empty_table())
+    table = store.read_table(_RUNS)
+    with store.reading(_RUNS, "as a table of runs"):
+        for name in _NEWER:
+            if name not in table.column_names:
+                table = table.append_column(
+                    RUNS.field(name), pa.nulls(len(table), RUNS.field(name).type)
+                )
+        runs = pl.DataFrame(table.select(RUNS.names).cast(RUNS))
+    for name in _NEEDED:
+        if runs[name].null_count():
+            raise DataError(
+                f"a run has no {name}", where=store.uri_of(_RUNS), cure="write it again"
+            )
+    return runs
 
 
 def fingerprint(frame: pl.DataFrame) -> str:

@@ -11,6 +11,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import NoReturn
 
 import typer
 
@@ -35,7 +36,7 @@ from raybias.cli import (
     serve,
     triples,
 )
-from raybias.errors import RaybiasError
+from raybias.errors import RaybiasError, WorkFailed, of_library
 from raybias.redaction import redact
 from raybias.runtime.ending import ending_on_signals
 
@@ -68,7 +69,7 @@ app.command()(schema.schema)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; a raybias error becomes one line and an exit code.
+    """Run the command line; an error becomes one line and an exit code.
 
     Parameters
     ----------
@@ -78,7 +79,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with ending_on_signals():
             app(arguments)
     except RaybiasError as error:
-        if os.environ.get("RAYBIAS_DEBUG", "0") not in ("", "0"):
-            print(redact(traceback.format_exc()), file=sys.stderr)
-        print(f"raybias: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        _end(error)
+    except MemoryError:
+        _end(WorkFailed("this machine's memory is not enough", cure="free some, or ask for less"))
+    except BaseException as error:
+        if not of_library(error):
+            raise
+        _end(
+            WorkFailed(
+                f"{type(error).__name__}: {error}",
+                cure="this is a bug of raybias: please report it with the traceback that"
+                " RAYBIAS_DEBUG=1 shows",
+            )
+        )
+
+
+def _end(error: RaybiasError) -> NoReturn:
+    if os.environ.get("RAYBIAS_DEBUG", "0") not in ("", "0"):
+        print(redact(traceback.format_exc()), file=sys.stderr)
+    print(f"raybias: {error}", file=sys.stderr)
+    sys.exit(error.exit_code)

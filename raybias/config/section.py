@@ -13,6 +13,7 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
+    Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
     model_validator,
@@ -43,7 +44,16 @@ _ELSEWHERE: Final = {
 }
 
 
+#: Of a name: the names of a model, method, training set and probe go into one name of a file.
+_LONGEST_NAME: Final = 64
+
+
 def _checked_name(text: str) -> str:
+    if len(text) > _LONGEST_NAME:
+        raise ValueError(
+            f"{text[:_LONGEST_NAME]!r}.. has {len(text)} characters, and a name at most"
+            f" {_LONGEST_NAME}; give a shorter `name`"
+        )
     if not _NAME.fullmatch(text):
         raise ValueError(
             f"{text!r} cannot be a name; it may have letters, digits, _ + - and single dots between"
@@ -53,6 +63,10 @@ def _checked_name(text: str) -> str:
 
 
 Name = Annotated[str, AfterValidator(_checked_name)]
+#: How many of something there are or are made: nodes, workers, seeds, candidates, layers.
+Count = Annotated[int, Field(le=100_000)]
+#: Rows, tokens and steps.
+Amount = Annotated[int, Field(le=1_000_000_000)]
 
 
 class Section(BaseModel):

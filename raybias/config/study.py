@@ -18,7 +18,7 @@ from raybias.config.data import Backbone, PairProbe, Probe, TrainingSet, Verbali
 from raybias.config.method import AnyMethod, Method, default_methods
 from raybias.config.overrides import override
 from raybias.config.profiles import Profile, by_profile, defaults_of
-from raybias.config.section import Name, Section
+from raybias.config.section import Amount, Count, Name, Section
 from raybias.config.styles import Styles
 from raybias.config.tracking import Tracking
 from raybias.config.yaml_text import parse_yaml
@@ -44,7 +44,7 @@ class Statistics(Section):
     interval: Interval = by_profile(paper="normal", strict="t")
     """normal: 1.96 standard errors; t: Student's, with Satterthwaite's degrees of freedom where
     several sources vary; bootstrap: runs, or runs and templates, drawn anew (product weights)."""
-    level: float = Field(0.95, gt=0, lt=1)
+    level: float = Field(0.95, gt=0.5, le=0.9999)
     """Confidence level of the intervals."""
     adjust: Literal["none", "benjamini_hochberg"] = by_profile(
         paper="none", strict="benjamini_hochberg"
@@ -53,7 +53,7 @@ class Statistics(Section):
     margin: float | None = Field(None, gt=0, lt=1)
     """The largest gap that does not matter, such as 0.02: a gap whose 90% interval (at level 0.95)
     lies within it on either side is `equivalent`. Without it none is called so."""
-    bootstrap_draws: int = Field(10_000, ge=100)
+    bootstrap_draws: int = Field(10_000, ge=100, le=1_000_000)
     """Draws of the bootstrap."""
     bootstrap_seed: int = 0
     """Seed of the bootstrap."""
@@ -75,13 +75,13 @@ class Statistics(Section):
 class NodeKind(Section):
     """A kind of node that an autoscaling cluster brings when work waits for it."""
 
-    count: int = Field(1, ge=1)
+    count: Count = Field(1, ge=1)
     """Most nodes of this kind; those that are there already count."""
-    cpus: int = Field(1, ge=1)
+    cpus: Count = Field(1, ge=1)
     """CPUs of one node."""
     memory: str
     """Memory of one node, such as `192GiB`."""
-    gpus: int = Field(0, ge=0)
+    gpus: Count = Field(0, ge=0)
     """GPUs of one node."""
     gpu_memory: str | None = None
     """Memory of one GPU, such as `24GB`."""
@@ -98,25 +98,25 @@ class NodeKind(Section):
 class Resources(Section):
     """Where the work runs; never changes what it computes."""
 
-    train_workers: int | None = Field(None, ge=1)
+    train_workers: Count | None = Field(None, ge=1)
     """Ray Train workers; as many as the cluster holds by default."""
-    cpus_per_worker: int = Field(1, ge=1)
+    cpus_per_worker: Count = Field(1, ge=1)
     """CPUs (and torch threads) of one worker or replica."""
     gpus_per_worker: int | None = Field(None, ge=0, le=1)
     """GPUs of one worker or replica; one where the cluster has any."""
     shard: Literal["auto", "never", "zero3"] = "auto"
     """Shard a backbone over the workers with ZeRO-3; auto: when it does not fit one device."""
-    replicas_min: int = Field(1, ge=1)
+    replicas_min: Count = Field(1, ge=1)
     """Ray Serve replicas to start with."""
-    replicas_max: int | None = Field(None, ge=1)
+    replicas_max: Count | None = Field(None, ge=1)
     """Ray Serve replicas to scale to; as many as the cluster holds by default."""
-    rows_per_shard: int = Field(512, ge=1)
+    rows_per_shard: Amount = Field(512, ge=1)
     """Items of one request and one predictions file."""
-    tokens_per_batch: int = Field(4096, ge=16)
+    tokens_per_batch: Amount = Field(4096, ge=16)
     """Token budget of one forward pass."""
-    max_failures: int = Field(3, ge=0)
+    max_failures: Count = Field(3, ge=0)
     """Worker failures that Ray Train recovers from."""
-    max_preemptions: int | None = Field(None, ge=0)
+    max_preemptions: Count | None = Field(None, ge=0)
     """Preempted nodes that it recovers from beside these; any number by default."""
     memory_per_device: str | None = None
     """Memory of one device, such as `80GiB`, where it cannot be read from the cluster."""
@@ -154,7 +154,7 @@ class Study(Section):
     """Where the work runs."""
     tracking: Tracking = Tracking()
     """Which experiment trackers are told."""
-    limit: int | None = Field(None, ge=1)
+    limit: Amount | None = Field(None, ge=1)
     """To try a study out: a fixed sample of at most N items of each attribute (pairs: of each bias
     type), in equal parts over labels and in whole templates, so that every group is in each; at
     least one template of each label, even where that is more than N."""
@@ -307,7 +307,11 @@ def _rebased(study: Study, folder: Path) -> Study:
         if text is None or text == "planted" or "://" in text or Path(text).is_absolute():
             return text
         candidate = folder / text
-        return str(candidate.resolve()) if candidate.exists() else text
+        try:
+            return str(candidate.resolve()) if candidate.exists() else text
+        # A name that no file can have, a loop of links, a folder that must not be read.
+        except (OSError, ValueError, RuntimeError):
+            return text
 
     def each(sections: tuple[Any, ...], field: str) -> tuple[Any, ...]:
         return tuple(s.model_copy(update={field: local(getattr(s, field))}) for s in sections)

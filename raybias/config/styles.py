@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from raybias.config.data import Backbone
 from raybias.config.profiles import by_profile
-from raybias.config.section import Registered, Section
+from raybias.config.section import Amount, Count, Registered, Section
 from raybias.registry import styles
 
 
@@ -61,15 +61,15 @@ class Rewriting(Checkpoint):
 
     instruction: str | None = None
     """What is put before each sentence; Styleformer's words for the style by default."""
-    candidates: int = Field(5, ge=1)
+    candidates: Count = Field(5, ge=1)
     """How many are drawn for each sentence."""
     temperature: float = Field(1.0, gt=0)
     """Of the draw."""
-    top_k: int = Field(50, ge=0)
+    top_k: Amount = Field(50, ge=0)
     """How many tokens may be drawn; 0 for all."""
     top_p: float = Field(0.95, gt=0, le=1)
     """The share of probability that may be drawn."""
-    max_length: int = Field(128, ge=2)
+    max_length: Count = Field(128, ge=2)
     """Tokens of a sentence and of what is made of it. A longer sentence is left as it is, and
     what does not end within it is dropped; nothing is cut."""
     adequacy: Adequacy

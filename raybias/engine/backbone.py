@@ -11,20 +11,21 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from raybias.config import Backbone
-from raybias.engine.checkpoint import folder_of, locate
 from raybias.engine.context import ON_CPU, Execution
+from raybias.engine.model_files import read_config, reading_model, revision_of, source_of
 from raybias.errors import ModelError
+from raybias.schema import LABELS
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from raybias.engine.batching import Batcher
 
@@ -47,14 +48,15 @@ _NO_LIMIT: Final = 10**9
 class TextEncoder:
     """A tokenizer under a begin-of-sequence policy.
 
-    `context` is the longest input in tokens, or None where the model has no limit;
-    `prompt_token_id` is the token whose embedding soft prompts start from: BOS, or EOS
-    where the tokenizer has no BOS (Tian2023 section 3).
+    `context` is the longest input in tokens, or None where the model has no limit; `rows` are
+    those of its embeddings; `prompt_token_id` is the token whose embedding soft prompts start
+    from: BOS, or EOS where the tokenizer has no BOS (Tian2023 section 3).
     """
 
     spec: Backbone
     tokenizer: PreTrainedTokenizerBase
     context: int | None
+    rows: int | None = None
 
     @cached_property
     def prompt_token_id(self) -> int:
@@ -69,12 +71,16 @@ class TextEncoder:
 
         Raises
         ------
-        ModelError: a text without any token, or no EOS to append.
+        ModelError: a text without any token or with one that the model does not have, or no EOS to
+            append.
         """
         specials = self.spec.bos == "tokenizer"
-        rows = (
-            self.tokenizer(list(texts), add_special_tokens=specials)["input_ids"] if texts else []
-        )
+        with reading_model(self.spec, "tokenizer"):
+            rows = (
+                self.tokenizer(list(texts), add_special_tokens=specials)["input_ids"]
+                if texts
+                else []
+            )
         if self.spec.bos == "prepend":
             rows = [[self.prompt_token_id, *row] for row in rows]
         if append_eos:
@@ -82,6 +88,12 @@ class TextEncoder:
                 raise ModelError("append_eos: the tokenizer has no EOS", where=self.spec.id)
             rows = [[*row, self.tokenizer.eos_token_id] for row in rows]
         for text, row in zip(texts, rows, strict=True):
+            if row and self.rows is not None and max(row) >= self.rows:
+                raise ModelError(
+                    f"text {text!r} has the token {max(row)}, and the model has {self.rows}",
+                    where=self.spec.id,
+                    cure="give the model's own tokenizer",
+                )
             if not row:
                 raise ModelError(
                     f"text {text!r} has no tokens", where=self.spec.id, cure="set bos: prepend"
@@ -184,10 +196,10 @@ def load_pretrained(
     level = logging.get_verbosity()
     logging.set_verbosity_error()
     try:
-        with execution.loading():
+        with reading_model(spec, "weights"), execution.loading():
             model, loading = kind.from_pretrained(
-                _source(spec),
-                revision=_revision(spec),
+                source_of(spec),
+                revision=revision_of(spec),
                 dtype=_torch_dtype(dtype or spec.dtype),
                 use_safetensors=True,
                 trust_remote_code=False,
@@ -195,8 +207,6 @@ def load_pretrained(
                 ignore_mismatched_sizes=True,
                 **options,
             )
-    except (OSError, ValueError, RuntimeError) as error:
-        raise _unreadable(spec, error) from error
     finally:
         logging.set_verbosity(level)
     missing = sorted(loading["missing_keys"])
@@ -219,7 +229,7 @@ def is_encoder(spec: Backbone) -> bool:
     """
     from transformers import MODEL_FOR_MASKED_LM_MAPPING
 
-    config = _config(spec)
+    config = read_config(spec)
     return type(config) in MODEL_FOR_MASKED_LM_MAPPING and not config.is_decoder
 
 
@@ -247,16 +257,17 @@ def load_tokenizer(spec: Backbone) -> TextEncoder:
     """
     from transformers import AutoTokenizer
 
-    config = _config(spec)
-    try:
+    config = read_config(spec)
+    with reading_model(spec, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(
-            _source(spec), revision=_revision(spec), trust_remote_code=False
+            source_of(spec), revision=revision_of(spec), trust_remote_code=False
         )
-    except (OSError, ValueError, KeyError) as error:
-        raise _unreadable(spec, error) from error
-    limits = (getattr(config, "max_position_embeddings", None), tokenizer.model_max_length)
-    known = [int(limit) for limit in limits if limit is not None and 0 < limit < _NO_LIMIT]
-    return TextEncoder(spec, tokenizer, min(known, default=None))
+        limits = (getattr(config, "max_position_embeddings", None), tokenizer.model_max_length)
+        known = [int(limit) for limit in limits if limit is not None and 0 < limit < _NO_LIMIT]
+        # What a tokenizer cannot do shows in its first use.
+        tokenizer([LABELS[0]])
+    rows = getattr(config.get_text_config(), "vocab_size", None)
+    return TextEncoder(spec, tokenizer, min(known, default=None), rows)
 
 
 def empty_model(spec: Backbone, kind: Any = None) -> PreTrainedModel:
@@ -272,18 +283,15 @@ def empty_model(spec: Backbone, kind: Any = None) -> PreTrainedModel:
     """
     from transformers import AutoModel, AutoModelForCausalLM, GenerationConfig
 
-    config = _config(spec)
+    config = read_config(spec)
     if kind is None:
         kind = AutoModel if is_encoder(spec) else AutoModelForCausalLM
-    try:
-        with torch.device("meta"):
-            model: PreTrainedModel = kind.from_config(config, dtype=_torch_dtype(spec.dtype))
-    except ValueError as error:
-        raise _unreadable(spec, error) from error
+    with reading_model(spec, "config.json"), torch.device("meta"):
+        model: PreTrainedModel = kind.from_config(config, dtype=_torch_dtype(spec.dtype))
     # Many models have no such file; what their config says holds then.
-    with suppress(OSError):
+    with reading_model(spec, "generation_config.json"), suppress(OSError):
         model.generation_config = GenerationConfig.from_pretrained(
-            _source(spec), revision=_revision(spec)
+            source_of(spec), revision=revision_of(spec)
         )
     return model
 
@@ -342,38 +350,3 @@ def _torch_dtype(name: str) -> torch.dtype:
     """Return torch's dtype of a name; float32 for `auto` outside a study, which decides it."""
     dtype: torch.dtype = torch.float32 if name == "auto" else getattr(torch, name)
     return dtype
-
-
-def _source(spec: Backbone) -> str:
-    """Return a folder, in the hub's cache where the hub does not answer, or else a hub id."""
-    folder = folder_of(spec.id) or _located(spec.id, spec.revision).snapshot
-    return str(folder or spec.id)
-
-
-def _revision(spec: Backbone) -> str | None:
-    return None if folder_of(spec.id) else _located(spec.id, spec.revision).commit
-
-
-#: A process asks the hub once for each model.
-_located = lru_cache(maxsize=64)(locate)
-
-
-def _config(spec: Backbone) -> PretrainedConfig:
-    from transformers import AutoConfig
-
-    try:
-        config: PretrainedConfig = AutoConfig.from_pretrained(
-            _source(spec), revision=_revision(spec), trust_remote_code=False
-        )
-    except (OSError, ValueError) as error:
-        raise _unreadable(spec, error) from error
-    return config
-
-
-def _unreadable(spec: Backbone, error: Any) -> ModelError:
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    return ModelError(
-        f"cannot load the backbone ({reason})",
-        where=spec.id if spec.revision is None else f"{spec.id}@{spec.revision}",
-        cure="give a hub id or a folder of a model with config.json and *.safetensors",
-    )

@@ -62,7 +62,10 @@ class Located:
 def folder_of(name: str) -> Path | None:
     """Return the folder that a model's id names, or None where it is an id of the hub."""
     folder = PLANTED if name == "planted" else Path(name)
-    return folder if folder.is_dir() else None
+    try:
+        return folder if folder.is_dir() else None
+    except (OSError, ValueError) as error:
+        raise ModelError(f"cannot be read ({error})", where=name, cure="check the path") from error
 
 
 def locate(name: str, revision: str | None) -> Located:
@@ -123,20 +126,20 @@ def file_hashes(folder: Path) -> dict[str, str]:
     ------
     ModelError: a file cannot be read.
     """
-    names = sorted(
-        path.relative_to(folder).as_posix()
-        for path in (*folder.glob("*"), *folder.glob("additional_chat_templates/*"))
-        if path.is_file()
-    )
-    deciding = [name for name in names if any(fnmatch(name, each) for each in _DECIDING)]
-    files = {name: (folder / name).resolve() for name in deciding}
     known = _read_known()
     try:
+        names = sorted(
+            path.relative_to(folder).as_posix()
+            for path in (*folder.glob("*"), *folder.glob("additional_chat_templates/*"))
+            if path.is_file()
+        )
+        deciding = [name for name in names if any(fnmatch(name, each) for each in _DECIDING)]
+        files = {name: (folder / name).resolve() for name in deciding}
         marks = {str(path): _mark(path) for path in files.values()}
         new = [path for path, mark in marks.items() if known.get(path, {}).get("mark") != mark]
         with ThreadPoolExecutor() as pool:
             fresh = dict(zip(new, pool.map(_sha256, new), strict=True))
-    except OSError as error:
+    except (OSError, RuntimeError) as error:
         raise ModelError(f"cannot be read ({error})", where=str(folder)) from error
     known |= {path: {"mark": marks[path], "sha256": sha} for path, sha in fresh.items()}
     if fresh:

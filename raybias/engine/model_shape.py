@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from raybias.config import Backbone
 from raybias.engine.backbone import empty_model, is_encoder
+from raybias.engine.model_files import reading_model
 
 if TYPE_CHECKING:
     import torch
@@ -70,7 +71,9 @@ def model_shape(spec: Backbone) -> ModelShape:
     ------
     ModelError: no readable config, or neither a causal language model nor an encoder.
     """
-    return shape_of(empty_model(spec), spec)
+    model = empty_model(spec)
+    with reading_model(spec, "config.json"):
+        return shape_of(model, spec)
 
 
 def shape_of(model: PreTrainedModel, spec: Backbone) -> ModelShape:

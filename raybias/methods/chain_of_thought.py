@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from raybias.config.section import Count
 from raybias.methods.prompted import CLOSED_QUESTION, Prompted, PromptedPredictor, PromptedRun, Shot
 from raybias.probes import prompts
 from raybias.registry import method
@@ -27,7 +28,7 @@ class ChainOfThought(Prompted):
     conclusion: str = "{reasoning}\nAnswer: Therefore, from {choices}, the sentiment is"
     """What follows the first prompt in the second one, with `{reasoning}` and, if need be, `{text}`
     and `{choices}`."""
-    reasoning_tokens: int = Field(64, ge=1)
+    reasoning_tokens: Count = Field(64, ge=1)
     """Most tokens of the reasoning."""
 
     key_copies: ClassVar[int] = 3

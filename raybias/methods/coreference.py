@@ -9,6 +9,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from raybias.config.method import StudyText
+from raybias.config.section import Count
 from raybias.methods.backbone_method import PairMethod
 from raybias.methods.lengths import mean_of_sample
 from raybias.methods.prediction import Shard, ShardResult
@@ -35,7 +36,7 @@ class Coreference(PairMethod):
 
     kind: Literal["coreference"] = "coreference"
     """Names the kind of method."""
-    answer_tokens: int = Field(32, ge=1)
+    answer_tokens: Count = Field(32, ge=1)
     """Most tokens of an answer; only its first words count by the exact rule."""
 
     key_copies: ClassVar[int] = 3

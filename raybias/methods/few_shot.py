@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from raybias.config.profiles import by_profile
+from raybias.config.section import Count
 from raybias.methods.prompted import OPEN_QUESTION, Prompted, Shot
 from raybias.probes import prompts
 from raybias.registry import method
@@ -28,7 +29,7 @@ class FewShot(Prompted):
     demonstration: str = OPEN_QUESTION + " {Label}.\n\n"
     """One demonstration, with `{text}` and its label word: `{label}`, or `{Label}` with a capital,
     which the likelihood of the labels is then read with too."""
-    shots_per_label: int = Field(3, ge=1)
+    shots_per_label: Count = Field(3, ge=1)
     """Demonstrations of each label, drawn anew in each run."""
     shot_order: Literal["pool", "shuffled"] = by_profile(paper="pool", strict="shuffled")
     """By their row in the training set (pool), or shuffled in each run."""

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from raybias.config.method import StudyText
 from raybias.config.profiles import by_profile
+from raybias.config.section import Amount, Count
 from raybias.methods.tuned import AdamW, EarlyStop, Tuned
 
 if TYPE_CHECKING:
@@ -30,9 +31,9 @@ class FinetunedStop(EarlyStop):
     )
     """exceeds_max_of_last: the newest evaluation loss exceeds each of the last `window` before
     it; patience: none of the last `window` losses is below the lowest before them."""
-    after_step: int = Field(0, ge=0)
+    after_step: Amount = Field(0, ge=0)
     """Nothing stops at or before this step."""
-    stored: int = by_profile(
+    stored: Count = by_profile(
         paper=lambda fields: fields["window"] + 1,
         strict=lambda fields: fields["window"],
         shown="paper window + 1, strict window",
@@ -54,7 +55,7 @@ class Finetuned(Tuned):
     """What the model reads; `{text}` stands for the sentence."""
     label_words: tuple[str, str, str] | None = None
     """For label_tokens: the words in label order, instead of the study's verbalizer."""
-    epochs: int | None = Field(None, ge=1)
+    epochs: Count | None = Field(None, ge=1)
     """Stop after so many passes over the training set, where that comes before max_steps."""
     betas: tuple[float, float] = (0.9, 0.999)
     """AdamW's betas."""
@@ -66,9 +67,9 @@ class Finetuned(Tuned):
     """Share of the steps in which the learning rate rises from 0."""
     clip: float | None = Field(None, gt=0)
     """Largest norm of a run's gradient."""
-    eval_every: int = by_profile(paper=5, strict=125, ge=1)
+    eval_every: Amount = by_profile(paper=5, strict=125, ge=1)
     """Steps between evaluations."""
-    validation_rows: int = by_profile(
+    validation_rows: Amount = by_profile(
         paper=_paper_rows, strict=0, shown=f"paper {_PAPER_BATCHES} batches, strict 0", ge=0
     )
     """Rows of one evaluation, drawn anew each time; 0 takes them all."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from raybias.config.profiles import by_profile
+from raybias.config.section import Amount, Count
 from raybias.methods.finetuned import Finetuned, FinetunedStop
 from raybias.registry import method
 
@@ -22,7 +23,7 @@ _FLOAT32 = 4
 class FullStop(FinetunedStop):
     """When full fine-tuning stops before its last step."""
 
-    window: int = Field(7, ge=1)
+    window: Count = Field(7, ge=1)
     """How many evaluation losses the rule looks back on."""
 
 
@@ -38,7 +39,7 @@ class Full(Finetuned):
     """AdamW decay of all weights."""
     early_stop: FullStop = Field(default_factory=FullStop)
     """The stopping rule."""
-    max_steps: int | None = Field(30_000, ge=1)
+    max_steps: Amount | None = Field(30_000, ge=1)
     """The last step."""
     dropout_after_first_eval: bool = by_profile(paper=False, strict=True)
     """Whether dropout goes on after the first evaluation; lost in Kohankhaki2024's code."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field, model_validator
 
+from raybias.config.section import Amount
 from raybias.methods.layer_adapter import LayerAdapter
 from raybias.registry import method
 
@@ -31,7 +32,7 @@ class Ia3(LayerAdapter):
     """More than one is a sweep: the best by mean validation accuracy is kept."""
     weight_decay: float = Field(0.0, ge=0)
     """AdamW decay of the vectors, towards 0 and not 1, and of the head."""
-    max_steps: int | None = Field(30_000, ge=1)
+    max_steps: Amount | None = Field(30_000, ge=1)
     """The last step."""
 
     @model_validator(mode="after")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import Field, model_validator
 
+from raybias.config.section import Amount, Count
 from raybias.methods.layer_adapter import LayerAdapter
 from raybias.registry import method
 
@@ -43,7 +44,7 @@ class Lora(LayerAdapter):
     """Names the kind of method."""
     preset: Literal["paper_text", "vectorlm"] = "paper_text"
     """paper_text: all linear layers, classification head; vectorlm: the released configuration."""
-    rank: int = Field(8, ge=1)
+    rank: Count = Field(8, ge=1)
     """Rank of the factors."""
     alpha: float = Field(32, gt=0)
     """The product of the factors is scaled by alpha / rank."""
@@ -56,7 +57,7 @@ class Lora(LayerAdapter):
     """More than one is a sweep: the best by mean validation accuracy is kept."""
     weight_decay: float = Field(1e-4, ge=0)
     """AdamW decay of the factors and the head."""
-    max_steps: int | None = Field(30_000, ge=1)
+    max_steps: Amount | None = Field(30_000, ge=1)
     """The last step."""
 
     @model_validator(mode="before")

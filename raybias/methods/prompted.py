@@ -17,6 +17,7 @@ from pydantic import Field, model_validator
 
 from raybias.config.method import Method, StudyText
 from raybias.config.profiles import by_profile
+from raybias.config.section import Count
 from raybias.methods.backbone_method import BackboneMethod
 from raybias.methods.lengths import mean_of_sample, sample
 from raybias.methods.prediction import Labelling, Shard, ShardResult, UntrainedRun, label_shard
@@ -50,7 +51,7 @@ class Prompted(BackboneMethod):
     """One run per seed; a seed rules what is sampled and which demonstrations are shown."""
     temperature: float = Field(0.8, ge=0)
     """Of sampling, 0 takes the likeliest token; top-k and the rest are the model's own."""
-    answer_tokens: int = Field(3, ge=1)
+    answer_tokens: Count = Field(3, ge=1)
     """Most tokens of an answer."""
     unparsed: Literal["random", "likelihood", "invalid"] = by_profile(
         paper="random", strict="likelihood"

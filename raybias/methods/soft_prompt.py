@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from raybias.config.method import StudyText
+from raybias.config.section import Count
 from raybias.methods.tuned import Tuned
 from raybias.registry import method
 
@@ -24,7 +25,7 @@ class SoftPrompt(Tuned):
 
     kind: Literal["soft_prompt"] = "soft_prompt"
     """Names the kind of method."""
-    prompt_length: int = Field(8, ge=1)
+    prompt_length: Count = Field(8, ge=1)
     """Number P of prompt vectors."""
     init: Literal["normal", "zeros"] = "normal"
     """Initial delta: Normal(0, init_std), keyed by the seed, or zeros."""

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from raybias.config.method import Method, StudyText
 from raybias.config.profiles import by_profile
-from raybias.config.section import Section
+from raybias.config.section import Amount, Count, Section
 from raybias.errors import DataError
 from raybias.methods.backbone_method import BackboneMethod
 from raybias.methods.lengths import TokenCounts, mean_of_sample
@@ -48,13 +48,13 @@ class EarlyStop(Section):
     rule: Literal["exceeds_max_of_last", "patience"] = "exceeds_max_of_last"
     """exceeds_max_of_last: the newest evaluation loss exceeds each of the last `window` before
     it; patience: none of the last `window` losses is below the lowest before them."""
-    after_step: int = Field(2500, ge=0)
+    after_step: Amount = Field(2500, ge=0)
     """Nothing stops at or before this step (soft prompts 2500, others 0)."""
-    window: int = Field(5, ge=1)
+    window: Count = Field(5, ge=1)
     """How many evaluation losses the rule looks back on (full 7, others 5)."""
     count_early: bool = True
     """Whether losses seen before `after_step` belong to the window."""
-    stored: int = Field(default_factory=_window, ge=1)
+    stored: Count = Field(default_factory=_window, ge=1)
     """How many losses must have been seen before the newest; `window`, and one more in the
     paper profile of full and lora, as the paper's code has it."""
 
@@ -70,17 +70,17 @@ class Tuned(BackboneMethod):
     """Decays to sweep over, in every combination with the learning rates."""
     stop_windows: tuple[int, ...] = ()
     """Early-stop windows to sweep over, in every combination with the others."""
-    sweep_seeds: int = Field(1, ge=1)
+    sweep_seeds: Count = Field(1, ge=1)
     """How many of the seeds, from the first, the sweep runs."""
-    batch_size: int = Field(8, ge=1)
+    batch_size: Count = Field(8, ge=1)
     """Rows of one seed's step."""
-    eval_every: int = Field(125, ge=1)
+    eval_every: Amount = Field(125, ge=1)
     """Steps between evaluations."""
-    validation_rows: int = Field(0, ge=0)
+    validation_rows: Amount = Field(0, ge=0)
     """Rows of one evaluation, drawn anew each time; 0 takes them all."""
     early_stop: EarlyStop = EarlyStop()
     """The stopping rule."""
-    max_steps: int | None = Field(None, ge=1)
+    max_steps: Amount | None = Field(None, ge=1)
     """A guard; without it a slowly falling loss can run for ever."""
     restore_best: bool = by_profile(paper=False, strict=True)
     """Keep the weights of the lowest evaluation loss instead of the last."""
@@ -88,7 +88,7 @@ class Tuned(BackboneMethod):
     """By which accuracy runs are kept; `test` (Kohankhaki2024) flatters its accuracies."""
     seeds: tuple[int, ...] = Field(tuple(range(1001, 1016)), min_length=1)
     """One run per seed; a seed rules the initial values, the data order and dropout."""
-    keep: int = Field(5, ge=1)
+    keep: Count = Field(5, ge=1)
     """How many runs, best by `select`, are probed."""
     allow_failed: bool = False
     """Go on when fewer runs than seeds finish, as long as `keep` do."""

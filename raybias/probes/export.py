@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from raybias.errors import OutputError
 from raybias.storage import split_uri
+from raybias.table_files import csv_text
 
 
 def output_suffix(uri: str) -> str:
@@ -22,6 +23,6 @@ def write_frame(frame: pl.DataFrame, uri: str, schema: pa.Schema) -> None:
     suffix = output_suffix(uri)
     store, name = split_uri(uri)
     if suffix == ".csv":
-        store.write_text(name, frame.select(schema.names).write_csv())
+        store.write_text(name, csv_text(frame.select(schema.names)))
     else:
         store.write_table(name, frame.select(schema.names).to_arrow().cast(schema))

@@ -119,6 +119,8 @@ class Plant:
         attribute, group, rate = (str(content[key]) for key in ("attribute", "group", "rate"))
         if group not in truth[rate]:
             raise KeyError(group)
+        if wrong := [gap for gaps in truth.values() for gap in gaps.values() if not -1 <= gap <= 1]:
+            raise ValueError(f"a gap of {wrong[0]}")
         return cls(attribute, group, rate, truth)
 
     @property

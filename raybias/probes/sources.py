@@ -5,10 +5,9 @@ It has pinned addresses, sha256, row counts and licences; files are named as the
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -18,7 +17,7 @@ import yaml
 
 from raybias.config import Section
 from raybias.errors import DataError, OutputError, WorkFailed
-from raybias.probes.readers import list_files, read_lines, read_text
+from raybias.probes.readers import read_csv, read_lines
 from raybias.storage import Store
 
 
@@ -170,6 +169,8 @@ def _fetch(url: str, target: Path, *, known_hash: str) -> None:
     import requests
 
     try:
+        # What is made for a file that cannot be fetched is taken away again.
+        new = [each for each in (target.parent, *target.parent.parents) if not each.exists()]
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputError(
@@ -190,6 +191,10 @@ def _fetch(url: str, target: Path, *, known_hash: str) -> None:
         raise WorkFailed(
             f"cannot fetch ({error})", where=url, cure="check the network, or give a mirror"
         ) from error
+    finally:
+        with suppress(OSError):
+            for folder in new:
+                folder.rmdir()
 
 
 def _locate(store: Store, part: Part, path: str) -> str | None:
@@ -198,7 +203,7 @@ def _locate(store: Store, part: Part, path: str) -> str | None:
         return path
     if part.base:
         return None
-    hits = [each for each in list_files(store) if each.endswith(f"/{path}")]
+    hits = [each for each in store.files(recursive=True) if each.endswith(f"/{path}")]
     return hits[0] if hits else None
 
 
@@ -221,5 +226,4 @@ def _check_file(store: Store, part: Part, path: str, *, may_miss: bool) -> FileC
 def _count(store: Store, path: str, expected: DataFile) -> int:
     if not path.endswith(".csv"):
         return len(read_lines(store, path)) - expected.header
-    records = csv.reader(io.StringIO(read_text(store, path), newline=""))
-    return sum(1 for _ in records) - 1
+    return len(read_csv(store, path)) - 1

@@ -23,6 +23,7 @@ from raybias.stats.compare_gaps import VERDICTS, Verdict, overall
 from raybias.stats.scopes import QUESTIONS
 from raybias.storage import Store
 from raybias.study_record import Record, read_record
+from raybias.table_files import csv_text
 
 #: The largest change of a gap that does not matter, where neither gate nor study says.
 MARGIN: Final = 0.02
@@ -143,7 +144,7 @@ class Comparison:
             "answers": self.answers.to_dicts(),
         }
         text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
-        store.write_text("compare.csv", self.changes.write_csv())
+        store.write_text("compare.csv", csv_text(self.changes))
         store.write_text("compare.md", self.markdown())
         store.write_text("compare.json", text + "\n")
         store.write_text("compare.html", page(self))

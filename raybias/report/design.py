@@ -6,15 +6,17 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import polars as pl
+import pyarrow as pa
 
 from raybias.config import Study
 from raybias.methods import tuned_methods
 from raybias.report import wording
-from raybias.report.load_results import as_frame, load_runs
+from raybias.report.load_results import as_frame
 from raybias.report.summary_tables import Row, SummaryTable, same, table
 from raybias.stats.design import TUNING, Costs
 from raybias.stats.scopes import QUESTIONS
 from raybias.storage import Store
+from raybias.study_record import read_runs
 
 #: What the prediction rests on.
 ASSUMED: Final = (
@@ -23,6 +25,7 @@ ASSUMED: Final = (
     "from few runs or words are rough, and so is the prediction. A new run is one that counts: "
     "what tuning those that were not kept took is part of its price."
 )
+_TEXT: Final = pa.schema([("text", pa.string())])
 _PLACE: Final = ("probe", "attribute", "rate")
 _PLANS: Final = {
     "now": "as it is",
@@ -48,7 +51,7 @@ def study_costs(store: Store, study: Study, items: int) -> Costs:
     ----------
     items: that one run reads.
     """
-    runs = load_runs(store).filter(stage="final")
+    runs = read_runs(store).filter(stage="final")
     work = {method.name: method.work_per_parameter for method in tuned_methods(study.methods)}
     by = ["model", "method", "dataset"]
     timed = runs.group_by(by).agg(
@@ -64,7 +67,7 @@ def study_costs(store: Store, study: Study, items: int) -> Costs:
         run=pl.col("seconds") / pl.col("kept") / 3600,
         token=pl.col("seconds") / pl.col("tokens") * 2 / factor / 3600,
     ).sum()
-    texts = pl.concat(as_frame(store.read_table(name, columns=["text"])) for name in known)
+    texts = pl.concat(as_frame(store.read_table(name, schema=_TEXT)) for name in known)
     length = texts["text"].str.split(" ").list.len().to_numpy().mean() * _TOKENS
     run, token = hours.row(0)
     return Costs(run, token * length, items, "device-hours")

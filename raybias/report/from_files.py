@@ -23,6 +23,7 @@ from raybias.stats.design import TARGET
 from raybias.stats.pairs import ScoreFiles, read_score_files
 from raybias.storage import Store
 from raybias.study_record import read_record
+from raybias.table_files import csv_text
 
 #: The tables of prediction files, as far as they have rows.
 _TABLES: Final[tuple[str, ...]] = (
@@ -32,6 +33,10 @@ _TABLES: Final[tuple[str, ...]] = (
 )
 
 
+#: Those that are read without asking whether they are there.
+_SHOWN: Final = ("gaps", "accuracy", "spans_mean", "composition", "components")
+
+
 @dataclass(frozen=True)
 class FileGaps:
     """The gaps of prediction files, and what follows from the same counts."""
@@ -39,7 +44,7 @@ class FileGaps:
     counts: stats.Counts
     rules: stats.GapRules
     tables: dict[str, pl.DataFrame]
-    """Those of `stats.judged_tables` that have rows, by name; `gaps` always."""
+    """Those of `stats.judged_tables` that have rows, by name; `_SHOWN` always."""
 
     @cached_property
     def papers(self) -> pl.DataFrame | None:
@@ -68,7 +73,7 @@ class FileGaps:
         if "markedness" in tables:
             drawn += marked_figures(tables["markedness"], level=level).values()
         for name, frame in tables.items():
-            store.write_text(f"{name}.csv", frame.write_csv())
+            store.write_text(f"{name}.csv", csv_text(frame))
         write_figures(store, drawn)
 
 
@@ -90,7 +95,7 @@ def gaps_of_files(
     counts = stats.read_counts(paths, metrics=rules.statistics.metrics)
     derived = stats.judged_tables(counts, rules)
     there = [name for name in _TABLES if name in derived]
-    tables = {name: derived[name] for name in there if name == "gaps" or derived[name].height}
+    tables = {name: derived[name] for name in there if name in _SHOWN or derived[name].height}
     return FileGaps(counts, rules, tables)
 
 
@@ -114,7 +119,7 @@ def design_of_files(
         else study_costs(store, read_record(store).study, items)
     )
     wanted = target or statistics.margin or TARGET
-    if "components" not in found.tables:
+    if found.tables["components"].is_empty():
         raise DataError(
             "the templates of these predictions are not known, so nothing can be predicted",
             where=", ".join(map(str, files)),

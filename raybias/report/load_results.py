@@ -1,4 +1,4 @@
-"""Load what a finished OUT holds: its runs, and its predictions as counts.
+"""Load what a finished OUT holds: its predictions as counts, and what was planted.
 
 Everything is read through `Store`, so that any file system works. It knows neither how runs
 were made nor how gaps are judged.
@@ -12,18 +12,16 @@ from typing import Any, Final
 
 import polars as pl
 import pyarrow as pa
-import pyarrow.csv as pacsv
-import pyarrow.parquet as pq
 
 from raybias import schema, stats
 from raybias.config import Profile, Study
 from raybias.errors import DataError
+from raybias.probes.column_checks import as_table
 from raybias.probes.planted import Plant
-from raybias.storage import Store
+from raybias.storage import Store, split_uri
+from raybias.table_files import read_frame
 
 _RUN: Final = (*schema.KEYS, "run_id")
-#: Columns of schema.RUNS that an older OUT lacks.
-_NEWER: Final = ("weight_decay", "stop_window")
 _CORPUS: Final = "corpus.parquet"
 
 
@@ -31,13 +29,6 @@ def restated(study: Study, profile: Profile) -> Study:
     """Give a study the statistics of another profile; how runs were tuned stays as it was."""
     statistics = study.statistics.restated(profile)
     return study.model_copy(update={"profile": profile, "statistics": statistics})
-
-
-def load_runs(store: Store) -> pl.DataFrame:
-    """Read OUT/runs.parquet (schema.RUNS); no rows where nothing was tuned."""
-    if not store.exists("runs.parquet"):
-        return as_frame(schema.RUNS.empty_table())
-    return as_frame(_conform(store.read_table("runs.parquet"), store.uri_of("runs.parquet")))
 
 
 def load_sampling(store: Store, runs: pl.DataFrame) -> dict[tuple[str, str], dict[str, Any]]:
@@ -53,12 +44,8 @@ def load_sampling(store: Store, runs: pl.DataFrame) -> dict[tuple[str, str], dic
         name = f"prompts/{run_id}.json"
         if not store.exists(name):
             continue
-        try:
+        with store.reading(name, "as a prompt with its sampling"):
             found[model, method] = dict(json.loads(store.read_text(name))["sampling"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise DataError(
-                f"does not say how answers were sampled ({error!r})", where=store.uri_of(name)
-            ) from error
     return found
 
 
@@ -71,11 +58,8 @@ def load_planted(store: Store) -> Plant | None:
     """
     if not store.exists("planted.json"):
         return None
-    try:
+    with store.reading("planted.json", "as what was planted"):
         return Plant.read(store.read_text("planted.json"))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        where = store.uri_of("planted.json")
-        raise DataError(f"does not say what was planted ({error!r})", where=where) from error
 
 
 def count_predictions(store: Store, metrics: Sequence[str]) -> tuple[stats.Counts, pl.DataFrame]:
@@ -130,7 +114,7 @@ def example_texts(store: Store, probes: Sequence[str]) -> pl.DataFrame:
     for probe in probes:
         name = f"items/{probe}.parquet"
         if store.exists(name):
-            items = as_frame(store.read_table(name, columns=columns))
+            items = as_frame(store.read_table(name, schema=_of_items(columns)))
             first = items.unique(columns[:2], keep="first", maintain_order=True)
             parts.append(first.select(pl.lit(probe).alias("probe"), *columns))
     return pl.concat(parts)
@@ -149,21 +133,8 @@ def add_corpus(store: Store, file: str) -> None:
 
 
 def _corpus_counts(file: str) -> pa.Table:
-    source = Store(file)
-    if not source.is_file():
-        raise DataError("is not a file", where=file, cure="make it with `raybias corpus`")
-    try:
-        if file.endswith(".csv"):
-            table = pacsv.read_csv(source.fs.open_input_stream(source.root))
-        else:
-            table = pq.read_table(source.root, filesystem=source.fs)
-        return table.select(schema.CORPUS.names).cast(schema.CORPUS)
-    except (pa.ArrowInvalid, KeyError, ValueError) as error:
-        raise DataError(
-            f"not a table of corpus counts ({error})",
-            where=file,
-            cure="make it with `raybias corpus`",
-        ) from error
+    frame = read_frame(*split_uri(file))
+    return as_table(frame, schema.CORPUS, where=file).to_arrow().cast(schema.CORPUS)
 
 
 def _marked_rates(counts: pa.Table, where: str) -> pl.DataFrame:
@@ -182,15 +153,8 @@ def _items(store: Store, probe: str) -> int | None:
     name = f"items/{probe}.parquet"
     if not store.exists(name):
         return None
-    return int(store.read_table(name, columns=["item_id"]).num_rows)
+    return int(store.read_table(name, schema=_of_items(["item_id"])).num_rows)
 
 
-def _conform(table: pa.Table, where: str) -> pa.Table:
-    for name in _NEWER:
-        if name not in table.column_names:
-            field = schema.RUNS.field(name)
-            table = table.append_column(field, pa.nulls(table.num_rows, field.type))
-    try:
-        return table.select(schema.RUNS.names).cast(schema.RUNS)
-    except (KeyError, ValueError) as error:
-        raise DataError(f"not a table of runs ({error})", where=where) from error
+def _of_items(columns: Sequence[str]) -> pa.Schema:
+    return pa.schema([schema.ITEMS.field(name) for name in columns])

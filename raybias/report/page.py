@@ -17,13 +17,13 @@ from raybias.report import findings, summary_tables
 from raybias.report.export import write_results
 from raybias.report.figure_parts import inlined, write_figures
 from raybias.report.gap_page import gap_section
-from raybias.report.load_results import load_runs, load_sampling
+from raybias.report.load_results import load_sampling
 from raybias.report.pair_page import write_pairs
 from raybias.report.pair_tables import PairRules, read_study_pairs
 from raybias.report.run_figures import run_figures
 from raybias.report.tables import no_gaps, write_tables
-from raybias.storage import Store
-from raybias.study_record import Record, read_record
+from raybias.storage import Store, drafted
+from raybias.study_record import Record, read_record, read_runs
 
 _RUN_COLUMNS = (
     "model", "method", "dataset", "seed", "learning_rate", "weight_decay", "stage", "steps",
@@ -47,6 +47,11 @@ def write_report(store: Store, study: Study) -> pl.DataFrame:
     DataError: there are no predictions or scores, or files are unreadable.
     OutputError: OUT cannot be written.
     """
+    with drafted(store) as draft:
+        return _write_report(draft, study)
+
+
+def _write_report(store: Store, study: Study) -> pl.DataFrame:
     record = read_record(store) if store.exists("study.yaml") else Record(study)
     pairs = read_study_pairs(store, study, record) if study.pairs else None
     written = write_tables(store, study) if study.probes else {}
@@ -128,7 +133,7 @@ def _in_study_order(tables: Mapping[str, pl.DataFrame], study: Study) -> dict[st
 def _measured_on(
     store: Store, study: Study, record: Record, tables: Mapping[str, pl.DataFrame]
 ) -> dict[str, Any]:
-    runs = _in_study_order({"runs": load_runs(store)}, study)["runs"]
+    runs = _in_study_order({"runs": read_runs(store)}, study)["runs"]
     figures = run_figures(runs, study.methods).values()
     write_figures(store, figures)
     context: dict[str, Any] = {

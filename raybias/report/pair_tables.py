@@ -10,16 +10,19 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import polars as pl
+import pyarrow as pa
 
 from raybias.config import Profile, Statistics, Study
 from raybias.errors import DataError
 from raybias.papers import zhao2025
+from raybias.registry import pair_probes
 from raybias.report import wording
 from raybias.report.load_results import as_frame
 from raybias.stats import pairs
 from raybias.stats.intervals import Adjust
 from raybias.storage import Store
 from raybias.study_record import Record
+from raybias.table_files import read_frame
 
 Scale = Literal["score", "log"]
 
@@ -192,7 +195,7 @@ def _cautions(store: Store, study: Study, files: pairs.ScoreFiles) -> Iterator[s
         name = f"items/{probe.name}.parquet"
         if not store.exists(name):
             continue
-        items = as_frame(store.read_table(name))
+        items = as_frame(store.read_table(name, schema=_counted(probe.source)))
         if "kept" in items.columns:
             for row in _by_style(items.filter(pl.col("kept").fill_null(False)), ()):
                 yield (
@@ -202,6 +205,12 @@ def _cautions(store: Store, study: Study, files: pairs.ScoreFiles) -> Iterator[s
         there = files.pair_scores if "bias_type" in items.columns else files.answers
         if there is not None:
             yield from _unread(items, there.filter(probe=probe.name), probe.name)
+
+
+def _counted(source: str) -> pa.Schema:
+    """Return the columns of a probe's pairs by which they are counted."""
+    names = ("style", "pair_id", "kept", "bias_type")
+    return pa.schema([each for each in pair_probes[source].schema if each.name in names])
 
 
 def _unread(items: pl.DataFrame, there: pl.DataFrame, probe: str) -> Iterator[str]:
@@ -228,4 +237,4 @@ def _by_style(frame: pl.DataFrame, by: Sequence[str]) -> list[dict[str, Any]]:
 def read_pair_tables(store: Store) -> dict[str, pl.DataFrame]:
     """Read the tables of pairs that `write_report` wrote, by name."""
     there = {name: f"tables/{name}.parquet" for name in TABLES}
-    return {n: as_frame(store.read_table(f)) for n, f in there.items() if store.exists(f)}
+    return {n: read_frame(store, f) for n, f in there.items() if store.exists(f)}

@@ -11,15 +11,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import polars as pl
+import pyarrow as pa
 from tabulate import tabulate
 
 from raybias import schema, stats
 from raybias.config import Study
 from raybias.report import findings, summary_tables
 from raybias.report.design import study_costs
-from raybias.report.load_results import as_frame, count_predictions, load_corpus, load_runs
+from raybias.report.load_results import as_frame, count_predictions, load_corpus
 from raybias.stats.design import TARGET
 from raybias.storage import Store
+from raybias.study_record import read_runs
+from raybias.table_files import csv_text
 
 #: Tables for programs alone; they have a row per run or template.
 _PARQUET_ONLY: Final = ("cells", "by_template")
@@ -62,7 +65,7 @@ def write_tables(store: Store, study: Study) -> dict[str, pl.DataFrame]:
     inside = stats.members(tables["gaps"])
     tables |= {
         "by_template": stats.by_template(cells, inside, study.statistics.metrics),
-        "runs": load_runs(store).select(_RUN_TABLE),
+        "runs": read_runs(store).select(_RUN_TABLE),
         "coverage": coverage,
         "notes": _notes(caught),
         "cells": cells,
@@ -122,13 +125,14 @@ def write_frame(
     frame = frame.with_columns(pl.col(floats).fill_nan(None))
     store.write_table(f"{name}.parquet", frame.to_arrow().replace_schema_metadata(metadata))
     if text:
-        store.write_text(f"{name}.csv", frame.write_csv())
+        store.write_text(f"{name}.csv", csv_text(frame))
         store.write_text(f"{name}.md", markdown(frame))
 
 
 def read_notes(store: Store) -> list[str]:
     """Read what the statistics of OUT/tables warned about, the urgent first."""
-    return [str(note) for note in as_frame(store.read_table("tables/notes.parquet"))["note"]]
+    notes = store.read_table("tables/notes.parquet", schema=pa.schema([("note", pa.string())]))
+    return [str(note) for note in as_frame(notes)["note"]]
 
 
 def markdown(frame: pl.DataFrame) -> str:

@@ -24,7 +24,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from raybias.errors import OutputError, RaybiasError
+from raybias.errors import MissingFile, OutputError, RaybiasError
 from raybias.runtime.ending import is_alive, undoing
 from raybias.storage import Store
 from raybias.study_record import before_work
@@ -197,7 +197,7 @@ def _locked(store: Store) -> Iterator[bool]:
 def _read(store: Store) -> str | None:
     try:
         return store.read_bytes(NAME).decode("utf-8", "replace")
-    except FileNotFoundError:
+    except MissingFile:
         return None
 
 

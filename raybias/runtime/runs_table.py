@@ -14,6 +14,7 @@ from raybias.runtime.progress import Reporter
 from raybias.runtime.tracking import track_runs
 from raybias.schema import RUNS
 from raybias.storage import Store
+from raybias.study_record import read_runs
 
 _NAME: Final = "runs.parquet"
 #: Backbone, training set and method of tuned runs; a backbone's other runs stand together.
@@ -33,11 +34,10 @@ class RunsTable:
         self._order = [part for backbone in study.backbones for part in _parts(study, backbone)]
         self._rows: dict[_Part, list[Mapping[str, Any]]] = {}
         self._lock = Lock()
-        if store.exists(_NAME):
-            for row in store.read_table(_NAME).to_pylist():
-                part = (row["model"], row["dataset"], row["method"])
-                at = part if part in self._order else (row["model"], "", "")
-                self._rows.setdefault(at, []).append(row)
+        for row in read_runs(store).iter_rows(named=True):
+            part = (row["model"], row["dataset"], row["method"])
+            at = part if part in self._order else (row["model"], "", "")
+            self._rows.setdefault(at, []).append(row)
 
     def put(
         self, rows: Sequence[Mapping[str, Any]], model: str, dataset: str = "", method: str = ""

@@ -9,10 +9,11 @@ import polars as pl
 import pyarrow as pa
 
 from raybias.errors import DataError
-from raybias.stats.pairs.reading import SUFFIXES, read_table, required, sources, typed
+from raybias.stats.pairs.reading import SUFFIXES, required, sources, typed
 from raybias.stats.predictions import Source
 from raybias.stats.published_json import unzipped
 from raybias.storage import split_uri
+from raybias.table_files import read_frame
 
 
 def read_answer_files(
@@ -41,7 +42,7 @@ def read_answer_files(
         if source.name.endswith(endings):
             frames.append(published(source))
             continue
-        frame = read_table(source)
+        frame = read_frame(source.store, source.name)
         missing = [name for name in needed if name not in frame.columns]
         if not missing:
             frames.append(typed(frame, table, source.uri))
@@ -76,8 +77,4 @@ def file_source(path: str) -> Source:
 
 def content(source: Source) -> bytes:
     """Read a file, gzipped or plain; `DataError` where it cannot be read or is empty."""
-    try:
-        data = source.store.read_bytes(source.name)
-    except OSError as error:
-        raise DataError(f"cannot be read ({error})", where=source.uri) from error
-    return unzipped(data, source.name, source.uri)
+    return unzipped(source.store.read_bytes(source.name), source.name, source.uri)

@@ -77,7 +77,9 @@ class _Tally:
             survives = stats.false_discovery_control(studies, axis=1) <= 1 - level
             found["flagged"] = float((p_value < 1 - level).mean())
             found["with_survivor"] = float(survives.any(axis=1).mean())
-        return {**found, "half_width": float(np.nanmedian(high - low) / 2)}
+        widths = (high - low)[~np.isnan(high - low)]
+        found["half_width"] = float(np.median(widths) / 2) if widths.size else None
+        return found
 
 
 def simulated_rules(design: Design, *, studies: int, level: float, seed: int = 0) -> pl.DataFrame:
@@ -144,7 +146,7 @@ def _tallies(
         for rule, estimate in rules.items():
             bounds = (*estimate.interval(level), estimate.p_value())
             _add(found, rule, bounds, known.get(rule[0]))
-        if counts is not None and n < _DRAWN_TABLES:
+        if counts is not None and n < _DRAWN_TABLES and "sentences" in estimates:
             arrays = CountArrays(
                 table.keys,
                 (table.rate,),
@@ -217,7 +219,7 @@ def shuffled_rules(
 
     Raises
     ------
-    DataError: no prediction has a template id.
+    DataError: no prediction has a template id, or there are too few for any rule.
     """
     known = predictions.drop_nulls("template_id")
     if known.is_empty():
@@ -237,6 +239,11 @@ def shuffled_rules(
             for (scope, interval), tally in _tallies(tables, {}, level, seed).items():
                 shares = tally.shares(level, together=len(counts.rates))
                 rows.append({"null": null, "scope": scope, "interval": interval, **shares})
+    if not rows:
+        raise DataError(
+            "no classifier has two runs, groups and templates to calibrate with",
+            cure="give more predictions, or calibrate without files",
+        )
     by = ["null", "scope", "interval"]
     means = pl.DataFrame(rows).group_by(by, maintain_order=True)
     found = means.agg(pl.col("flagged", "with_survivor", "half_width").mean())

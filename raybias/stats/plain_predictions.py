@@ -7,14 +7,12 @@ by its place in its run. `pred` may be left out where there is a `score` of clas
 
 from __future__ import annotations
 
-import io
 from typing import Final
 
 import polars as pl
 
 from raybias import schema
 from raybias.errors import DataError
-from raybias.stats.published_json import unzipped
 
 #: Columns beside those of schema.PREDICTIONS: the score of class 1, and what names the source
 #: example of versions that differ in the group alone (else `template_id` does).
@@ -22,23 +20,6 @@ EXTRA: Final = pl.Schema({"score": pl.Float64(), "source_id": pl.String()})
 _TYPES: Final = pl.Schema({**pl.Schema(schema.PREDICTIONS), **EXTRA})
 _TEXTS: Final = ("run_id", "method", "dataset", "probe")
 _CALLED: Final = 0.5
-
-
-def read_csv(data: bytes, *, name: str, where: str) -> pl.DataFrame:
-    """Read a CSV file, plain or gzipped where `name` ends in .gz, as `plain_predictions`."""
-    try:
-        table = pl.read_csv(io.BytesIO(unzipped(data, name, where)), infer_schema=False)
-    except (pl.exceptions.PolarsError, UnicodeDecodeError) as error:
-        raise DataError(
-            f"cannot be read as CSV ({error})",
-            where=where,
-            cure="save it as UTF-8, comma-separated",
-        ) from error
-    for column in table.columns:
-        if column.endswith("_duplicated_0"):
-            first = column.removesuffix("_duplicated_0")
-            raise DataError(f"has the column {first} twice", where=where, cure="drop one")
-    return plain_predictions(table, name=name, where=where)
 
 
 def plain_predictions(table: pl.DataFrame, *, name: str, where: str) -> pl.DataFrame:

@@ -19,8 +19,9 @@ import pyarrow.parquet as pq
 from raybias import schema
 from raybias.errors import DataError
 from raybias.stats.paper_tsv import read_paper_tsv
-from raybias.stats.plain_predictions import EXTRA, plain_predictions, read_csv
+from raybias.stats.plain_predictions import EXTRA, plain_predictions
 from raybias.storage import Store, split_uri
+from raybias.table_files import read_frame
 
 _TYPES: Final = pl.Schema(schema.PREDICTIONS)
 _REQUIRED: Final = ("model", "run_id", "item_id", "label", "attribute", "group", "pred")
@@ -178,7 +179,8 @@ def _whole(source: Source) -> pl.DataFrame | None:
         data = source.store.read_bytes(source.name)
         return read_paper_tsv(data, name=source.name, where=source.uri)
     if source.name.endswith(_CSV_ENDINGS):
-        return read_csv(source.store.read_bytes(source.name), name=source.name, where=source.uri)
+        table = read_frame(source.store, source.name)
+        return plain_predictions(table, name=source.name, where=source.uri)
     return None
 
 
@@ -189,18 +191,15 @@ class _Part:
     table: pa.Table
     columns: Sequence[str]
     """What a piece has of it."""
-    where: str
+    source: Source
     first_row: int
 
 
 def _parts(source: Source, columns: Sequence[str]) -> Iterator[_Part]:
     row = 0
-    try:
+    with source.store.reading(source.name, "as predictions"):
         path = source.store.path(source.name)
-        with (
-            source.store.translating_errors("read", source.name),
-            source.store.fs.open_input_file(path) as stream,
-        ):
+        with source.store.fs.open_input_file(path) as stream:
             metadata = pq.read_metadata(stream)
             if _plain(metadata.schema.to_arrow_schema()):
                 frame = plain_predictions(
@@ -208,7 +207,7 @@ def _parts(source: Source, columns: Sequence[str]) -> Iterator[_Part]:
                     name=source.name,
                     where=source.uri,
                 )
-                yield _Part(frame.to_arrow(), columns, source.uri, 0)
+                yield _Part(frame.to_arrow(), columns, source, 0)
                 return
             layout = _layout(metadata, source.uri)
             # As dictionaries, texts that repeat are read several times as fast.
@@ -219,12 +218,10 @@ def _parts(source: Source, columns: Sequence[str]) -> Iterator[_Part]:
             there = [name for name in wanted if name in layout.names]
             for batch in file.iter_batches(_PIECE_ROWS, columns=there, use_threads=False):
                 table = pa.table(batch.replace_schema_metadata(None))
-                yield _Part(table, wanted, source.uri, row)
+                yield _Part(table, wanted, source, row)
                 row += table.num_rows
             if row != metadata.num_rows:
                 raise pa.ArrowInvalid(f"{row} rows, not {metadata.num_rows}")
-    except (pa.ArrowException, pl.exceptions.PolarsError, OSError, UnicodeDecodeError) as error:
-        raise _unreadable(source.uri, error) from error
 
 
 def _plain(layout: pa.Schema) -> bool:
@@ -287,32 +284,26 @@ def _answered(file: pq.ParquetFile, layout: pa.Schema) -> bool:
 
 def _joined(parts: Sequence[_Part]) -> pl.DataFrame:
     """Join parts into one frame, its numbers checked and cast."""
+    first = parts[0].source
     try:
-        table = pa.concat_tables(part.table for part in parts)
-        frame = _frame(_sound_table(table).unify_dictionaries(), parts[0].columns)
-    except (pa.ArrowException, pl.exceptions.PolarsError) as error:
+        with first.store.reading(first.name, "as predictions"):
+            table = pa.concat_tables(part.table for part in parts)
+            frame = _frame(_sound_table(table).unify_dictionaries(), parts[0].columns)
+    except DataError:
         if len(parts) > 1:
             # One by one, the file at fault is named.
             for part in parts:
                 _joined([part])
-        raise _unreadable(parts[0].where, error) from error
+        raise
     if not _sound(frame):
         for part in parts:
-            _explain(_frame(part.table, part.columns), part.where, part.first_row)
+            _explain(_frame(part.table, part.columns), part.source.uri, part.first_row)
     return frame.cast({name: _TYPES[name] for name in _NUMBERS})
 
 
 def _frame(table: pa.Table, columns: Sequence[str]) -> pl.DataFrame:
     frame = pl.DataFrame(table)
     return frame.select(_column(name, frame.schema) for name in columns)
-
-
-def _unreadable(where: str, error: Exception) -> DataError:
-    return DataError(
-        f"unreadable predictions: cannot be read as Parquet ({error})",
-        where=where,
-        cure="write it again; a study that is run again makes what was deleted",
-    )
 
 
 def _column(name: str, layout: pl.Schema) -> pl.Expr:

@@ -137,10 +137,14 @@ def test_a_single_value_is_a_list_of_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("limit: 3\nlimit: 4\n", "the key 'limit' of line 1 repeats in line 2; keep one"),
-        ("methods:\n- {kind: lora, seeds: [1], kind: full}\n", "the key 'kind' of line 2 repeats"),
-        ("limit: 2024-13-45\n", "not YAML (month must be in 1..12)"),
-        ("[" * 3000, "not YAML ("),
+        ("limit: 3\nlimit: 4\n", "line 2: the key 'limit' of line 1 repeats; keep one"),
+        ("methods:\n- {kind: lora, seeds: [1], kind: full}\n", "line 2: the key 'kind' of"),
+        ("limit: !!timestamp 2024-13-45\n", "line 1: !!timestamp is no type that a study has"),
+        ("limit: !!int many\n", "line 1: 'many' is no int"),
+        (f"limit: {'9' * 5000}\n", "line 1: a number of 5,000 digits"),
+        ("a: &a [*a]\n", "line 1: *a stands inside of what it names"),
+        (f"a: &a [{'x, ' * 999}]\nb: [{'*a, ' * 999}]\n", "line 2: more than 100,000 values"),
+        ("[" * 3000, "line 1: nested deeper than 32 levels"),
         ("name: [a\n", "not YAML ("),
     ],
 )
@@ -294,7 +298,7 @@ def test_one_line_says_what_is_wrong(
         ("metods.0.keep=1", "unknown key 'metods'; did you mean 'methods'?"),
         ("methods.0.keeep=1", "unknown key 'keeep'; did you mean 'keep'?"),
         ("name.x=1", "name is 'mine', which has no keys"),
-        ("methods=[{kind: lora, kind: full}]", "the key 'kind' of line 1 repeats in line 1"),
+        ("methods=[{kind: lora, kind: full}]", "line 1: the key 'kind' of line 1 repeats"),
     ],
 )
 def test_a_wrong_override_says_so(text: str, said: str, tmp_path: Path) -> None:

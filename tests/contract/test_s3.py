@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from raybias.errors import OutputError, StorageError
+from raybias.errors import DataError, OutputError, StorageError
 from raybias.methods.prediction import Shard
 from raybias.planning.shards import missing
 from raybias.runtime import lease
@@ -69,7 +69,7 @@ def test_a_bucket_holds_what_a_folder_holds(s3: S3, tmp_path: Path) -> None:
         assert store.is_file("study.yaml")
         assert not store.is_file("predictions")
         assert store.files("nowhere") == []
-        with pytest.raises(FileNotFoundError):
+        with pytest.raises(DataError):
             store.read_bytes("never")
     local, remote = stores
     names = local.files(recursive=True)

@@ -176,7 +176,7 @@ def test_check_tells_what_differs(
     assert call(monkeypatch, "data", "check", tmp_path) == 2
     assert "no files of a known data set" in capsys.readouterr().err
     assert call(monkeypatch, "data", "check", __file__) == 2
-    assert "is not a folder" in capsys.readouterr().err
+    assert "cannot list (Not a directory)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -69,10 +69,10 @@ def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"text,label\n\xff,1\n")
     (tmp_path / "empty.csv").write_text("")
     for name, message in [
-        ("a.parquet", "not a Parquet table"),
-        ("a.txt", r"none of \.csv, \.tsv and \.parquet"),
-        ("a.csv", "cannot read"),
-        ("empty.csv", "not a CSV table"),
+        ("a.parquet", "cannot be read as a Parquet table"),
+        ("a.txt", r"none of \.csv, \.csv\.gz, \.tsv and \.parquet"),
+        ("a.csv", "cannot be read as a table of UTF-8 text"),
+        ("empty.csv", "cannot be read as a table of UTF-8 text"),
         ("none.csv", "no such file"),
     ]:
         with pytest.raises(DataError, match=message):

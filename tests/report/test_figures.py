@@ -15,9 +15,9 @@ from raybias.engine.adapters.schedule import should_stop
 from raybias.methods import Tuned
 from raybias.report import figure_style, gap_figures
 from raybias.report.figure_parts import slug
-from raybias.report.load_results import load_runs
 from raybias.report.run_figures import run_figures
 from raybias.report.tables import write_tables
+from raybias.study_record import read_runs
 from support.report_outs import make_study, write_out
 
 HOSTILE = ("<b>&\"'", "$x^2$", "中文", "a" * 60, "other")
@@ -141,7 +141,7 @@ def test_the_run_figure_says_the_first_step_at_which_a_run_may_stop(
     steps = [method.steps_between_evaluations * place for place in range(1, 40)]
     rising = [float(step) for step in steps]
     ends = (n for n in range(1, 40) if should_stop(rising[:n], steps[:n], method.early_stop))
-    (drawn,) = run_figures(load_runs(store), study.methods).values()
+    (drawn,) = run_figures(read_runs(store), study.methods).values()
     assert f"may stop from step {steps[next(ends) - 1]:,}</desc>" in drawn.svg
 
 
@@ -156,7 +156,7 @@ def test_undefined_gaps_and_intervals_are_left_out(tmp_path: Path) -> None:
 def test_run_figure_marks_kept_and_diverged(tmp_path: Path) -> None:
     study = make_study()
     store = write_out(tmp_path, study)
-    (drawn,) = run_figures(load_runs(store), study.methods).values()
+    (drawn,) = run_figures(read_runs(store), study.methods).values()
     ET.fromstring(drawn.svg)
     assert "diverged" in drawn.svg
     assert all(str(seed) in drawn.svg for seed in study.methods[0].seeds)

@@ -14,10 +14,10 @@ from raybias import schema
 from raybias.cli import main
 from raybias.methods import Full
 from raybias.report import markedness_section, write_report, write_tables
-from raybias.report.load_results import load_runs
 from raybias.report.markedness_figures import marked_figures
 from raybias.report.run_figures import run_figures, thinned
 from raybias.storage import Store
+from raybias.study_record import read_runs
 from support.marked_outs import GROUPS, marked_study, write_corpus, write_marked
 from support.pages import files_of, page_of
 from support.report_outs import make_study, write_out
@@ -149,7 +149,7 @@ def test_a_wrong_corpus_is_one_line(
 ) -> None:
     wrong = tmp_path / "wrong.parquet"
     pl.DataFrame({"group": ["a"]}).write_parquet(wrong)
-    for file, problem in ((wrong, "not a table of corpus counts"), (tmp_path / "no", "not a file")):
+    for file, problem in ((wrong, "no column 'attribute'"), (tmp_path / "no.csv", "no such file")):
         assert command(str(out), "--corpus", str(file)) == 2
         said = capsys.readouterr().err
         assert problem in said
@@ -184,14 +184,14 @@ def test_thousands_of_evaluations_draw_as_a_few_hundred_means(out: Path) -> None
     assert x[0] == 5 * (np.mean(range(26)) + 1)
     assert thinned([3.0, 2.0], [5, 10]) == ([5.0, 10.0], [3.0, 2.0], 1)
     assert thinned([], []) == ([], [], 1)
-    drawn = run_figures(load_runs(Store(out)), marked_study().methods)
+    drawn = run_figures(read_runs(Store(out)), marked_study().methods)
     assert {key[1] for key in drawn} == {"full"}
     for figure in drawn.values():
         ET.fromstring(figure.svg)
         assert len(figure.svg) < 150_000
         assert "Test accuracy" in figure.svg
     many = marked_study(methods=[Full(name="other").model_dump()])
-    assert run_figures(load_runs(Store(out)), many.methods)
+    assert run_figures(read_runs(Store(out)), many.methods)
 
 
 @pytest.mark.long

@@ -176,7 +176,7 @@ def test_errors_name_what_is_missing(tmp_path: Path) -> None:
         write_tables(store, wrong)
     broken = store.files("predictions", recursive=True)[0]
     store.write_bytes(broken, b"PAR1 nothing")
-    with pytest.raises(DataError, match="unreadable predictions"):
+    with pytest.raises(DataError, match="cannot be read as predictions"):
         write_tables(store, study)
 
 

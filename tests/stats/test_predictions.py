@@ -231,7 +231,7 @@ def test_files_that_are_not_predictions(tmp_path: Path) -> None:
         (["a.txt"], "neither .tsv, .csv"),
         (["blank.tsv"], "is empty"),
         (["half.tsv.gz"], "not a whole gzip"),
-        (["broken.parquet"], "cannot be read as Parquet"),
+        (["broken.parquet"], "cannot be read as predictions"),
         (["none.parquet"], "holds no predictions"),
         (["columns.parquet"], "lacks the columns group, pred"),
         (["good.parquet", "good.parquet"], "is given twice"),

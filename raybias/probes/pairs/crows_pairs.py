@@ -8,9 +8,9 @@ import polars as pl
 
 from raybias.probes.column_checks import column
 from raybias.probes.pairs.pair_table import BIAS_TYPES, pair_table
-from raybias.probes.readers import read_frame
 from raybias.registry import pair_probe
 from raybias.storage import Store
+from raybias.table_files import read_frame
 
 CROWS_FILE: Final = "crows_pairs_anonymized.csv"
 

@@ -11,10 +11,10 @@ from raybias.errors import DataError
 from raybias.probes.column_checks import filled_columns
 from raybias.probes.pairs.pair_table import ORIGINAL
 from raybias.probes.pairs.winobias import CONDITIONS
-from raybias.probes.readers import read_frame
 from raybias.registry import pair_probe
 from raybias.schema import COREFERENCES
 from raybias.storage import split_uri
+from raybias.table_files import read_frame
 
 #: The type of the sentences, unless their file says otherwise.
 _OWN_TYPE: Final = "own"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import polars as pl
 
 from raybias.probes.pairs.pair_table import DIRECTIONS, ORIGINAL, pair_table
-from raybias.probes.readers import read_frame
 from raybias.registry import pair_probe
 from raybias.storage import split_uri
+from raybias.table_files import read_frame
 
 
 @pair_probe(

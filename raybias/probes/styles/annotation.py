@@ -14,13 +14,15 @@ import polars as pl
 from raybias.errors import DataError
 from raybias.probes.column_checks import column, distinct, filled, filled_columns, refuse
 from raybias.probes.pairs.pair_table import SIDES
-from raybias.probes.readers import read_frame
 from raybias.storage import split_uri
+from raybias.table_files import read_frame
 
 SAME: Final = "same"
 LABELS: Final = (SAME, "different", "not_sure")
 IDS: Final = ("pair_id", "style")
 _OLD: Final = ("original_more", "original_less")
+#: Columns of the tables that have a column for each annotator too.
+_COLUMNS: Final = (*IDS, *_OLD, *SIDES, "label", "share")
 _NAMED: Final = 3
 
 GUIDELINES: Final = """\
@@ -84,9 +86,11 @@ def read_labels(sheet: pl.DataFrame, uris: Sequence[str]) -> pl.DataFrame:
     for uri in uris:
         frame = _read(uri)
         name = split_uri(uri)[1].rpartition(".")[0]
-        if name in labels.columns:
+        if name in labels.columns or name in _COLUMNS:
             raise DataError(
-                f"two files are named {name!r}", where=uri, cure="name each after its annotator"
+                f"two files are named {name!r}, or a column of a table is",
+                where=uri,
+                cure="name each after its annotator",
             )
         given = filled_columns(frame, IDS, where=uri).with_columns(
             _labels(column(frame, "label", where=uri), uri).alias(name)

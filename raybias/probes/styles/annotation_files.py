@@ -8,6 +8,7 @@ import polars as pl
 
 from raybias.probes.styles import annotation
 from raybias.storage import Store
+from raybias.table_files import csv_text
 
 
 def export_annotation(pairs: pl.DataFrame, out: str) -> pl.DataFrame:
@@ -21,7 +22,7 @@ def export_annotation(pairs: pl.DataFrame, out: str) -> pl.DataFrame:
     original = pairs["style"] == "original"
     sheet = annotation.annotation_sheet(pairs.filter(original), pairs.filter(~original))
     store = Store(out)
-    store.write_text("sheet.csv", sheet.write_csv())
+    store.write_text("sheet.csv", csv_text(sheet))
     store.write_text("guidelines.md", annotation.GUIDELINES)
     return sheet
 
@@ -53,5 +54,5 @@ def import_annotation(sheet: str, files: Sequence[str], out: str) -> dict[str, p
     }
     store = Store(out)
     for name, frame in tables.items():
-        store.write_text(f"{name}.csv", frame.write_csv())
+        store.write_text(f"{name}.csv", csv_text(frame))
     return tables

@@ -14,9 +14,9 @@ import polars as pl
 from raybias.errors import ConfigError, DataError
 from raybias.probes.column_checks import as_text, column, filled_columns
 from raybias.probes.pairs.pair_table import SIDES, PairWarning, check_sides
-from raybias.probes.readers import read_frame
 from raybias.schema import PAIRS
 from raybias.storage import split_uri
+from raybias.table_files import read_frame
 
 _NAMED = 3
 

@@ -19,9 +19,9 @@ from raybias.probes.column_checks import (
     filled_columns,
     label_numbers,
 )
-from raybias.probes.readers import read_frame
 from raybias.registry import probe
 from raybias.storage import split_uri
+from raybias.table_files import read_frame
 
 
 @probe(

@@ -9,9 +9,9 @@ import polars as pl
 from raybias.config import TrainingSet
 from raybias.errors import DataError
 from raybias.probes.column_checks import column, filled, label_numbers, needed
-from raybias.probes.readers import read_frame
 from raybias.registry import Splits, training_set
 from raybias.storage import Store, split_uri
+from raybias.table_files import read_frame
 
 _TABLES: Final = (".csv", ".tsv", ".parquet")
 

@@ -10,7 +10,7 @@ import polars as pl
 from raybias.config import TrainingSet
 from raybias.errors import DataError
 from raybias.probes.column_checks import needed
-from raybias.probes.readers import list_files, read_lines
+from raybias.probes.readers import read_lines
 from raybias.probes.training.lines import parse_sentences
 from raybias.registry import Splits, training_set
 from raybias.schema import Label
@@ -40,7 +40,7 @@ def _semeval2018(training: TrainingSet) -> Splits:
     DataError: no train or development file, another header, or a class outside -3..3.
     """
     store = Store(needed(training.data, where=f"training set {training.name}"))
-    there = {path.rpartition("/")[2]: path for path in list_files(store)}
+    there = {path.rpartition("/")[2]: path for path in store.files(recursive=True)}
     splits: Splits = {}
     for split, name in _FILES.items():
         if name in there:

@@ -176,7 +176,7 @@ def with_styles(
 def _read(store: Store, chunks: Sequence[Chunk], probe: str) -> pl.DataFrame:
     """Read the rewritten pairs of one probe."""
     files = [chunk.file for chunk in chunks if chunk.probe == probe]
-    return pl.concat([pl.DataFrame(store.read_table(f, columns=PAIRS.names)) for f in files])
+    return pl.concat([pl.DataFrame(store.read_table(f, schema=PAIRS)) for f in files])
 
 
 def _with_style(items: pl.DataFrame, made: pl.DataFrame) -> pl.DataFrame:

@@ -37,7 +37,7 @@ from raybias.runtime.ray_session import root_error
 from raybias.runtime.serve.http import RETRY_AFTER_S, Limits, Overloaded, token_digest, web
 from raybias.schema import LABELS
 from raybias.storage import Store
-from raybias.study_record import read_record
+from raybias.study_record import read_record, read_runs
 
 TOKEN_VARIABLE: Final = "RAYBIAS_SERVE_TOKEN"
 _FEWEST_CHARACTERS: Final = 16
@@ -189,9 +189,8 @@ def held_runs(
     known = [backbone.name for backbone in study.backbones]
     if unknown := [name for name in models if name not in known]:
         raise ConfigError(f"no model {unknown[0]!r}; the study has {', '.join(known)}")
-    there = store.exists("runs.parquet")
     kept: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
-    for row in store.read_table("runs.parquet").to_pylist() if there else ():
+    for row in read_runs(store).iter_rows(named=True):
         if row["selected"]:
             kept[row["model"], row["method"]].append(row)
     return [

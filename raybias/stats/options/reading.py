@@ -13,9 +13,10 @@ from raybias import schema
 from raybias.errors import DataError
 from raybias.stats.answer_files import content, file_source, read_answer_files
 from raybias.stats.options.bbq_lines import Line, bbq_line, target_of
-from raybias.stats.pairs.reading import read_table, refuse
+from raybias.stats.pairs.reading import refuse
 from raybias.stats.predictions import Source
 from raybias.stats.reference_groups import StatisticsWarning
+from raybias.table_files import read_frame
 
 _TYPES: Final = pl.Schema(schema.OPTION_ANSWERS)
 #: By category, template and example, the place of the option that names the target.
@@ -126,7 +127,8 @@ def _rows(
 
 def _targets(path: str) -> Targets:
     """Read `target_loc` of BBQ's additional_metadata.csv; empty where there is no target."""
-    table = read_table(file_source(path))
+    source = file_source(path)
+    table = read_frame(source.store, source.name)
     columns = ("category", "question_index", "example_id", "target_loc")
     missing = [name for name in columns if name not in table.columns]
     if missing:

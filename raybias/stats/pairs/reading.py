@@ -20,6 +20,7 @@ from raybias.errors import DataError
 from raybias.stats.pairs.outcomes import CONDITIONS, DIRECTIONS, ORIGINAL
 from raybias.stats.predictions import Source
 from raybias.storage import Store, split_uri
+from raybias.table_files import read_frame
 
 _MEND: Final = "mend the row or leave it out"
 SUFFIXES: Final = (".csv", ".csv.gz", ".parquet")
@@ -66,11 +67,12 @@ def read_score_files(
     ------
     DataError: a missing or unreadable file, missing columns, an unknown style, direction or
         condition, a preference other than 0, 1 or none, a pair repeated, or of a style but
-        not of `original`, or of another bias type or cluster there.
+        not of `original`, or of another bias type or cluster there, or a preference that the
+        scores contradict.
     """
     found: dict[str, list[pl.DataFrame]] = {}
     for source, inside in (each for path in paths for each in sources(path)):
-        frame = read_table(source)
+        frame = read_frame(source.store, source.name)
         kind = _kind(frame.columns, printed)
         if kind is not None:
             columns = printed.get(kind)
@@ -92,6 +94,7 @@ def read_score_files(
     if "pair_scores" in joined:
         _check_cells(joined["pair_scores"], ("model", "score", "probe"), ("pair_id",), where)
         _check_pairs(joined["pair_scores"], where)
+        _check_preferences(joined["pair_scores"], where)
     if "answers" in joined:
         _check_cells(
             joined["answers"], ("model", "probe"),
@@ -120,19 +123,6 @@ def sources(path: str | Path, suffixes: tuple[str, ...] = SUFFIXES) -> list[tupl
         raise DataError("is not there", where=path, cure="check the path")
     names = [name for name in store.files(recursive=True) if name.endswith(suffixes)]
     return [(Source(store, name), True) for name in names]
-
-
-def read_table(source: Source) -> pl.DataFrame:
-    """Read a Parquet file, or a CSV as texts; `DataError` where it cannot be read."""
-    try:
-        if source.name.endswith(".parquet"):
-            return pl.DataFrame(source.store.read_table(source.name))
-        return pl.read_csv(source.store.read_bytes(source.name), infer_schema=False)
-    except (pl.exceptions.PolarsError, pa.ArrowException, OSError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise DataError(
-            f"cannot be read ({first})", where=source.uri, cure="write it again"
-        ) from error
 
 
 def _kind(columns: Sequence[str], printed: Mapping[str, pl.Schema]) -> str | None:
@@ -282,6 +272,22 @@ def _check_cells(
             f"under {ORIGINAL!r}",
             where=where,
             cure="a style's pairs must be among those of the original",
+        )
+
+
+def _check_preferences(scores: pl.DataFrame, where: str) -> None:
+    """Refuse a preference for the side that scores lower; a tie may be of scores that are near."""
+    more = pl.when(pl.col("preference") == 1).then("score_more").otherwise("score_less")
+    less = pl.when(pl.col("preference") == 1).then("score_less").otherwise("score_more")
+    wrong = scores.filter(pl.col("preference").is_not_null(), more < less)
+    for row in wrong.head(1).iter_rows(named=True):
+        others = f" ({wrong.height} pairs are such)" if wrong.height > 1 else ""
+        raise DataError(
+            f"pair {row['pair_id']!r} of {row['model']!r} under {row['style']!r} has the "
+            f"preference {row['preference']} and the scores {row['score_more']:g} and "
+            f"{row['score_less']:g}{others}",
+            where=where,
+            cure="1 where sent_more scores higher, 0 where sent_less does: mend the files",
         )
 
 

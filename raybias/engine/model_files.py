@@ -1,0 +1,93 @@
+"""Read a model's configuration, and raise whatever is wrong in its files as one line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+from raybias.config import Backbone
+from raybias.engine.checkpoint import folder_of, locate
+from raybias.errors import ModelError, of_library
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+_CONFIG: Final = "config.json"
+_LAYERS: Final = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+#: What else counts something in the configurations of transformers, by its names in them.
+_SIZES: Final = (
+    *("hidden_size", "n_embd", "d_model", "dim", "word_embed_proj_dim", "head_dim", "vocab_size"),
+    *("intermediate_size", "ffn_dim", "d_ff", "n_inner", "max_position_embeddings", "n_positions"),
+    *("num_attention_heads", "n_head", "n_heads", "num_heads", "num_key_value_heads"),
+)
+_MOST: Final = {**dict.fromkeys(_SIZES, 1 << 31), **dict.fromkeys(_LAYERS, 10_000)}
+#: Characters of what a library says.
+_SAID: Final = 300
+
+
+@contextmanager
+def reading_model(spec: Backbone, what: str) -> Iterator[None]:
+    """Raise whatever transformers says of a model's files as one `ModelError`.
+
+    Parameters
+    ----------
+    what: the file or part that is read.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if not of_library(error):
+            raise
+        said = " ".join(str(error).split()) or type(error).__name__
+        raise ModelError(
+            f"cannot load the backbone ({what}: {said[:_SAID]})",
+            where=spec.id if spec.revision is None else f"{spec.id}@{spec.revision}",
+            cure="give a hub id or a folder of a model with config.json and *.safetensors",
+        ) from error
+
+
+def read_config(spec: Backbone) -> PretrainedConfig:
+    """Read a model's config.json.
+
+    Raises
+    ------
+    ModelError: no such file, another model type than transformers has, or a wrong value.
+    """
+    from transformers import AutoConfig, PretrainedConfig
+
+    place: Any = {"revision": revision_of(spec)}
+    with reading_model(spec, _CONFIG):
+        # Before a million layers are made.
+        _check_sizes(PretrainedConfig.get_config_dict(source_of(spec), **place)[0])
+        config: PretrainedConfig = AutoConfig.from_pretrained(
+            source_of(spec), trust_remote_code=False, **place
+        )
+    return config
+
+
+def _check_sizes(content: Mapping[str, Any]) -> None:
+    for name, value in content.items():
+        if isinstance(value, dict):
+            _check_sizes(value)
+        most = _MOST.get(name)
+        if most is None or value is None:
+            continue
+        if type(value) is not int or not 1 <= value <= most:
+            raise ValueError(f"{name} is {value!r}, not a whole number from 1 to {most}")
+
+
+def source_of(spec: Backbone) -> str:
+    """Return a folder, in the hub's cache where the hub does not answer, or else a hub id."""
+    folder = folder_of(spec.id) or _located(spec.id, spec.revision).snapshot
+    return str(folder or spec.id)
+
+
+def revision_of(spec: Backbone) -> str | None:
+    """Return the commit of a model of the hub; None for a folder."""
+    return None if folder_of(spec.id) else _located(spec.id, spec.revision).commit
+
+
+#: A process asks the hub once for each model.
+_located = lru_cache(maxsize=64)(locate)

@@ -1,0 +1,138 @@
+"""Files and folders that say no: each is one line, and no traceback; some are no hindrance."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from support import hostile, inputs
+from support.tiny import save_model
+from support.tried import PREDICTIONS, STUDY, checked, fill, planned, small_out, taken, write_study
+
+NOBODY = 65534
+
+
+@contextmanager
+def as_another_user() -> Iterator[None]:
+    """Root may read and write everything, so it becomes nobody for a while; others stay."""
+    if os.geteuid():
+        yield
+        return
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder that another user may enter; `tmp_path` is the user's own."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield folder
+        for each in (folder, *folder.rglob("*")):
+            if each.is_dir() and not each.is_symlink():
+                each.chmod(0o755)
+
+
+def test_what_a_user_may_not_read_is_one_line(place: Path) -> None:
+    study = write_study(place, hostile.dumped(STUDY))
+    for closed in ("study.yaml", "probe.csv", "pairs.csv", "mine/train.csv", "mine"):
+        (place / closed).chmod(0)
+        with as_another_user():
+            assert not checked(study), closed
+            assert not planned(study), closed
+        (place / closed).chmod(0o755)
+    with as_another_user():
+        assert checked(study)
+
+
+def test_a_model_that_a_user_may_not_read_is_one_line(place: Path) -> None:
+    model = save_model(place / "model")
+    tree = {**STUDY, "backbones": [{"id": "model", "dtype": "float32"}]}
+    study = write_study(place, hostile.dumped(tree))
+    for closed in (model / "config.json", model / "model.safetensors", model):
+        closed.chmod(0)
+        with as_another_user():
+            assert not checked(study), closed
+        closed.chmod(0o755)
+
+
+def test_an_out_that_a_user_may_not_read_is_one_line(place: Path) -> None:
+    out = fill(place / "out", small_out())
+    for closed in ("study.yaml", "runs.parquet", "items", "predictions", "planted.json", ""):
+        (out / closed).chmod(0)
+        with as_another_user():
+            assert not taken("report", str(out)), closed
+            if closed in ("predictions", ""):
+                assert not taken("gaps", str(out)), closed
+        (out / closed).chmod(0o755)
+
+
+def test_a_place_that_a_user_may_not_write_is_one_line(place: Path) -> None:
+    out = fill(place / "out", small_out())
+    for each in (out, *out.rglob("*")):
+        each.chmod(0o755 if each.is_dir() else 0o644)
+    (place / "x.parquet").write_bytes(inputs.parquet_bytes(PREDICTIONS))
+    (place / "x.parquet").chmod(0o644)
+    if not os.geteuid():
+        with as_another_user():
+            assert not taken("report", str(out), out=out)
+            assert not taken("schema", "--out", str(place / "schema.json"))
+            assert not taken("gaps", str(place / "x.parquet"), "--out", str(place / "new"))
+    assert not (place / "new").exists()
+    assert not taken("gaps", str(place / "x.parquet"), "--out", str(place / "x.parquet"))
+
+
+def test_links_in_a_circle_and_names_that_no_file_has_are_one_line(place: Path) -> None:
+    (place / "loop").symlink_to(place / "loop")
+    study = write_study(place, hostile.dumped(STUDY))
+    for wrong in (str(place / "loop"), str(place / ("n" * 300)), "s3://", "a\x00b", "gs:///x"):
+        assert not taken("plan", str(study), "--out", wrong), wrong
+        assert not taken("plan", wrong), wrong
+        assert not taken("report", wrong), wrong
+        assert not taken("gaps", wrong), wrong
+        assert not taken("pairs", wrong), wrong
+        assert not taken("probes", "write", "file", "--data", wrong, "--out", "x.csv"), wrong
+    for key in ("backbones.0.id", "probes.0.data", "training.0.data", "pairs.0.data"):
+        for wrong in (str(place / "loop"), "n" * 300):
+            assert not taken("plan", str(study), "--set", f"{key}={wrong}"), (key, wrong)
+
+
+def test_a_folder_is_no_study(place: Path) -> None:
+    write_study(place, hostile.dumped(STUDY))
+    assert not taken("plan", str(place))
+    out = fill(place / "out", small_out())
+    (out / "study.yaml").unlink()
+    (out / "study.yaml").mkdir()
+    assert not taken("report", str(out))
+
+
+@pytest.mark.parametrize("name", ["50%41 of it", "a?b=1#c", "%zz", "größe"])
+def test_an_out_may_have_any_name(place: Path, name: str) -> None:
+    out = fill(place / name, small_out())
+    assert taken("gaps", str(out), "--out", str(out / "gaps %20"))
+    assert taken("compare", str(out), str(out))
+
+
+def test_home_and_temporary_folder_may_be_closed(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / "home").mkdir(mode=0)
+    save_model(place / "model")
+    for each in (place / "model").iterdir():
+        each.chmod(0o644)
+    tree = {**STUDY, "backbones": [{"id": "model", "dtype": "float32", "name": "m"}]}
+    study = write_study(place, hostile.dumped(tree))
+    for name in ("HOME", "XDG_CACHE_HOME", "HF_HOME"):
+        monkeypatch.setenv(name, str(place / "home"))
+    monkeypatch.setenv("TMPDIR", str(place / "nowhere"))
+    with as_another_user():
+        assert checked(study)
