@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -22,6 +23,7 @@ from hypothesis import strategies as st
 from raybias.cli import main
 from raybias.runtime import study as running
 from support import inputs
+from support.answer_data import bbq_file, option_answers, stereoset, triple_file
 from support.pair_data import answers, pair_scores
 from support.stats_data import predictions
 
@@ -77,6 +79,10 @@ TSV = inputs.csv_bytes(
     separator="\t",
 )
 SCORES = pair_scores(types=("age", "gender"), pairs=3, styles=("original", "prefix_1"))
+BBQ = bbq_file()
+OPTIONS = option_answers(12, 3, 0)
+TRIPLES = json.dumps(stereoset(3, 2)).encode()
+TRIPLE_SCORES = triple_file(stereoset(3, 2), 0)
 ANSWERS = answers(pairs=2, styles=("original", "prefix_1"), prompts=("represent",))
 
 
@@ -223,3 +229,29 @@ def test_score_files(file: tuple[str, bytes]) -> None:
     with folder() as place:
         (place / name).write_bytes(data)
         taken("pairs", str(place / name), "--out", str(place / "out"))
+
+
+@CASES
+@given(
+    file=table_files(OPTIONS)
+    | inputs.damaged(BBQ).map(lambda data: ("x.jsonl", data))
+    | inputs.damaged(gzip.compress(BBQ)).map(lambda data: ("x.jsonl.gz", data))
+)
+def test_files_of_answers_to_options(file: tuple[str, bytes]) -> None:
+    name, data = file
+    with folder() as place:
+        (place / name).write_bytes(data)
+        taken("options", str(place / name), "--out", str(place / "out"))
+
+
+@CASES
+@given(
+    scores=st.just(TRIPLE_SCORES) | inputs.damaged(TRIPLE_SCORES),
+    items=st.just(TRIPLES) | inputs.damaged(TRIPLES),
+)
+def test_files_of_triples(scores: bytes, items: bytes) -> None:
+    with folder() as place:
+        (place / "x.json").write_bytes(scores)
+        (place / "dev.json").write_bytes(items)
+        files = str(place / "x.json"), "--items", str(place / "dev.json")
+        taken("triples", *files, "--out", str(place / "out"))
