@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, Literal, TypeVar
 
+import numpy as np
+
 from raybias.registry.mechanism import Registry
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
     Doubles = npt.NDArray[np.float64]
@@ -79,6 +80,12 @@ option_scores: Final[Registry[Score[OptionScoreOf]]] = Registry(
 triple_scores: Final[Registry[Score[TripleScoreOf]]] = Registry(
     "triple score", "raybias.stats.triples.scores"
 )
+
+
+def ratio(part: Doubles, whole: Doubles) -> Doubles:
+    """Divide; NaN where the whole is 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(whole > 0, part / whole, np.nan)
 
 
 def option_score(

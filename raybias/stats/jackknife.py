@@ -27,12 +27,6 @@ ALIKE: Final = "units do not vary"
 AT_END: Final = "at the end of its range"
 
 
-def ratio(part: Doubles, whole: Doubles) -> Doubles:
-    """Divide; NaN where the whole is 0."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(whole > 0, part / whole, np.nan)
-
-
 def without_each(counts_U: Doubles) -> Doubles:
     """Add counts [U, ...] over all units but one: [U, ...]."""
     return np.asarray(counts_U.sum(axis=0) - counts_U)

@@ -19,8 +19,8 @@ from scipy import stats
 import raybias
 from raybias import schema
 from raybias.cli import main
-from raybias.registry import option_scores
-from raybias.stats.jackknife import ratio, unit_intervals, without_each
+from raybias.registry import option_scores, ratio
+from raybias.stats.jackknife import unit_intervals, without_each
 from raybias.stats.options import option_measures, read_option_answers
 from raybias.stats.reference_groups import StatisticsWarning
 from support.answer_data import bbq_file, bbq_line, option_answers

@@ -9,9 +9,9 @@ import numpy as np
 import polars as pl
 
 from raybias import schema
-from raybias.registry import TermShares, triple_scores
+from raybias.registry import TermShares, ratio, triple_scores
 from raybias.stats.components import Doubles
-from raybias.stats.jackknife import ratio, unit_intervals, without_each
+from raybias.stats.jackknife import unit_intervals, without_each
 
 #: Stands for all domains, or all tasks, where there are several.
 ALL: Final = "all"

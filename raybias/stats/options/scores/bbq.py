@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from raybias.registry import Tally, option_score
+from raybias.registry import Tally, option_score, ratio
 from raybias.stats.components import Doubles
-from raybias.stats.jackknife import ratio
 
 
 @option_score(
