@@ -22,6 +22,7 @@ def read_answer_files(
     endings: tuple[str, ...],
     published: Callable[[Source], pl.DataFrame],
     item: Sequence[str],
+    apart: str | Path | None = None,
 ) -> pl.DataFrame:
     """Read and join Parquet and CSV files of a table, and published files.
 
@@ -30,6 +31,7 @@ def read_answer_files(
     paths: files, or folders of them; in a folder files of other tables are passed over.
     endings: of published files, which `published` reads.
     item: columns that are different in all rows of a model and probe.
+    apart: a file that holds no answers, though it lies beside those that do.
 
     Raises
     ------
@@ -37,7 +39,10 @@ def read_answer_files(
         given twice.
     """
     frames, needed = [], required(table)
+    passed_over = None if apart is None else Source(*split_uri(str(apart))).uri
     for source, inside in (each for path in paths for each in sources(path, (*endings, *SUFFIXES))):
+        if inside and source.uri == passed_over:
+            continue
         if source.name.endswith(endings):
             frames.append(published(source))
             continue
