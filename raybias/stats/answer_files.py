@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -80,9 +81,14 @@ def file_source(path: str) -> Source:
 
 
 def content(source: Source) -> bytes:
-    """Read a file, gzipped or plain; `DataError` where it cannot be read or is empty."""
+    """Read a file, gzipped or plain, without its byte order mark.
+
+    Raises
+    ------
+    DataError: it cannot be read, or is empty.
+    """
     try:
         data = source.store.read_bytes(source.name)
     except OSError as error:
         raise DataError(f"cannot be read ({error})", where=source.uri) from error
-    return unzipped(data, source.name, source.uri)
+    return unzipped(data, source.name, source.uri).removeprefix(BOM_UTF8)

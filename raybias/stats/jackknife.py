@@ -23,6 +23,7 @@ from raybias.stats.intervals import ROUNDING, UNDEFINED
 
 #: Reasons for no interval, beside `UNDEFINED`.
 ONE_UNIT: Final = "one unit"
+CARRIED: Final = "not defined without one unit"
 ALIKE: Final = "units do not vary"
 AT_END: Final = "at the end of its range"
 
@@ -52,8 +53,10 @@ def unit_intervals(
     units, nothing = len(sizes_U), np.full(len(value_M), np.nan)
     if units < 2:
         return nothing, nothing, ONE_UNIT
-    if np.isnan(value_M).any() or np.isnan(without_MU).any():
+    if np.isnan(value_M).any():
         return nothing, nothing, UNDEFINED
+    if np.isnan(without_MU).any():
+        return nothing, nothing, CARRIED
     if (np.ptp(without_MU, axis=1) < ROUNDING).any():
         return nothing, nothing, ALIKE
     variance_M = without_MU.var(axis=1) * (units - 1)

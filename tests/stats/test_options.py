@@ -154,7 +154,8 @@ def test_the_standard_error_of_a_mean_is_that_of_its_units() -> None:
 
 
 def test_answers_of_our_own_are_read_like_published_ones(tmp_path: Path) -> None:
-    (tmp_path / "preds_Age.jsonl.gz").write_bytes(gzip.compress(bbq_file()))
+    content = b"\xef\xbb\xbf" + bbq_file().replace(b"\n", b"\r\n")
+    (tmp_path / "preds_Age.jsonl.gz").write_bytes(gzip.compress(content))
     published = read_option_answers([tmp_path / "preds_Age.jsonl.gz"])
     assert published["pred"].to_list() == [0, 1, 2] * 4
     published.write_parquet(tmp_path / "own.parquet")
