@@ -37,6 +37,7 @@ from raybias.registry.scores import (
     TermShares,
     option_score,
     option_scores,
+    ratio,
     triple_score,
     triple_scores,
 )
@@ -69,6 +70,7 @@ __all__ = [
     "pair_probes",
     "probe",
     "probes",
+    "ratio",
     "style",
     "styles",
     "training_set",

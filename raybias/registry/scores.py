@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, Literal, TypeVar
 
+import numpy as np
+
 from raybias.registry.mechanism import Registry
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
     Doubles = npt.NDArray[np.float64]
@@ -69,6 +70,7 @@ class Score(Generic[ScoreOf]):
     formula: str
     source: str
     of: ScoreOf
+    bounds: tuple[float, float]
     unparsed: Unparsed = "wrong"
 
 
@@ -80,8 +82,14 @@ triple_scores: Final[Registry[Score[TripleScoreOf]]] = Registry(
 )
 
 
+def ratio(part: Doubles, whole: Doubles) -> Doubles:
+    """Divide; NaN where the whole is 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(whole > 0, part / whole, np.nan)
+
+
 def option_score(
-    *, formula: str, source: str, unparsed: Unparsed
+    *, formula: str, source: str, unparsed: Unparsed, bounds: tuple[float, float]
 ) -> Callable[[OptionScoreOf], OptionScoreOf]:
     """Register a function as the score of its name, of answers to questions with options.
 
@@ -90,25 +98,31 @@ def option_score(
     formula: for a reader; n_b answers follow the stereotype, n_c counter it, n name an option.
     source: who defines it so.
     unparsed: what becomes of an answer that names no option.
+    bounds: the least and the greatest that it can be.
     """
 
     def make(of: OptionScoreOf) -> Score[OptionScoreOf]:
-        return Score(name=_name(of), formula=formula, source=source, of=of, unparsed=unparsed)
+        return Score(
+            name=_name(of), formula=formula, source=source, of=of, unparsed=unparsed, bounds=bounds
+        )
 
     return lambda function: option_scores.register(_name(function), make)(function)
 
 
-def triple_score(*, formula: str, source: str) -> Callable[[TripleScoreOf], TripleScoreOf]:
+def triple_score(
+    *, formula: str, source: str, bounds: tuple[float, float]
+) -> Callable[[TripleScoreOf], TripleScoreOf]:
     """Register a function as the score of its name, of triples of sentences.
 
     Parameters
     ----------
     formula: for a reader; shares are of a target term first, then averaged over terms.
     source: who defines it so.
+    bounds: the least and the greatest that one of its smooth functions can be.
     """
 
     def make(of: TripleScoreOf) -> Score[TripleScoreOf]:
-        return Score(name=_name(of), formula=formula, source=source, of=of)
+        return Score(name=_name(of), formula=formula, source=source, of=of, bounds=bounds)
 
     return lambda function: triple_scores.register(_name(function), make)(function)
 

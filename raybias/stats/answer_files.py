@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -23,6 +24,7 @@ def read_answer_files(
     endings: tuple[str, ...],
     published: Callable[[Source], pl.DataFrame],
     item: Sequence[str],
+    apart: str | Path | None = None,
 ) -> pl.DataFrame:
     """Read and join Parquet and CSV files of a table, and published files.
 
@@ -31,6 +33,7 @@ def read_answer_files(
     paths: files, or folders of them; in a folder files of other tables are passed over.
     endings: of published files, which `published` reads.
     item: columns that are different in all rows of a model and probe.
+    apart: a file that holds no answers, though it lies beside those that do.
 
     Raises
     ------
@@ -38,7 +41,10 @@ def read_answer_files(
         given twice.
     """
     frames, needed = [], required(table)
+    passed_over = None if apart is None else Source(*split_uri(str(apart))).uri
     for source, inside in (each for path in paths for each in sources(path, (*endings, *SUFFIXES))):
+        if inside and source.uri == passed_over:
+            continue
         if source.name.endswith(endings):
             frames.append(published(source))
             continue
@@ -76,5 +82,6 @@ def file_source(path: str) -> Source:
 
 
 def content(source: Source) -> bytes:
-    """Read a file, gzipped or plain; `DataError` where it cannot be read or is empty."""
-    return unzipped(source.store.read_bytes(source.name), source.name, source.uri)
+    """Read a file, gzipped or plain, without its byte order mark; `DataError` where it is empty."""
+    data = source.store.read_bytes(source.name)
+    return unzipped(data, source.name, source.uri).removeprefix(BOM_UTF8)

@@ -49,6 +49,7 @@ pairs = items["clerk_pairs"].filter(style="shouted")
 assert pairs["sent_more"][0] == "THE OLD CLERK WAS AWFUL AT WORK TODAY."
 order = style_order(pl.Series(["shouted", "by hand", "question_answer", "original"]))
 assert order == ["original", "question_answer", "shouted", "by hand"]
+assert registry.option_scores["abstained"].bounds == (0, 1)
 listed = Study.model_json_schema()["$defs"]
 assert "clerks" in listed["Probe"]["properties"]["source"]["enum"]
 assert "shouted" in listed["Styles"]["properties"]["names"]["items"]["enum"]

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 from raybias.config import parse_study
 from support import hostile, inputs
+from support.answer_data import bbq_file, option_answers, stereoset, triple_file
 from support.tried import (
     ANSWERS,
     CORPUS,
@@ -38,6 +40,7 @@ from support.tried import (
     damaged_pair_out,
     model,
     model_folder,
+    option_file,
     pair_file,
     planned,
     prediction_file,
@@ -49,12 +52,17 @@ from support.tried import (
     study_file,
     taken,
     training_file,
+    triple_files,
     write_study,
 )
 
 CASES = settings(
     deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
+BBQ = bbq_file()
+OPTIONS = option_answers(12, 3, 0)
+TRIPLES = json.dumps(stereoset(3, 2)).encode()
+TRIPLE_SCORES = triple_file(stereoset(3, 2), 0)
 ANNOTATORS = st.sampled_from(("anna", *SHEET.columns, "share", "same", "n" * 200, "=1", "a.b", " "))
 
 
@@ -106,6 +114,19 @@ CLASSES = {
     "pair files": Class(table_files(PAIRS), pair_file),
     "prediction files": Class(prediction_files(), prediction_file),
     "score files": Class(table_files(SCORES) | table_files(ANSWERS), score_file),
+    "answers to options": Class(
+        table_files(OPTIONS)
+        | inputs.damaged(BBQ).map(lambda data: ("x.jsonl", data))
+        | inputs.damaged(gzip.compress(BBQ)).map(lambda data: ("x.jsonl.gz", data)),
+        option_file,
+    ),
+    "triples": Class(
+        st.tuples(
+            st.just(TRIPLE_SCORES) | inputs.damaged(TRIPLE_SCORES),
+            st.just(TRIPLES) | inputs.damaged(TRIPLES),
+        ),
+        triple_files,
+    ),
     "annotations": Class(st.tuples(ANNOTATORS, table_files(SHEET)), annotated),
     "corpus counts": Class(table_files(CORPUS), corpus_file, 1),
     "damaged OUT": Class(st.deferred(lambda: hostile.outs(small_out())), damaged_out, 1),
@@ -133,9 +154,12 @@ def test_what_is_whole_is_taken(tmp_path: Path) -> None:
         ("gaps", "x.tsv", TSV),
         ("pairs", "y.parquet", inputs.parquet_bytes(SCORES)),
         ("pairs", "y.csv", inputs.csv_bytes(ANSWERS)),
+        ("options", "z.jsonl", BBQ),
+        ("options", "z.parquet", inputs.parquet_bytes(OPTIONS)),
     ):
         (tmp_path / name).write_bytes(data)
         assert taken(command, str(tmp_path / name), "--out", str(tmp_path / f"{name}.out"))
+    assert triple_files((TRIPLE_SCORES, TRIPLES))
     assert model(dict(model_folder()))
     assert damaged_out(dict(small_out()))
     assert damaged_pair_out(dict(small_pair_out()))

@@ -14,12 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
+from scipy import stats
 
 import raybias
 from raybias import schema
 from raybias.cli import main
-from raybias.registry import option_scores
-from raybias.stats.drawn_units import drawn_sums, ratio, unit_intervals
+from raybias.registry import option_scores, ratio
+from raybias.stats.jackknife import unit_intervals, without_each
 from raybias.stats.options import option_measures, read_option_answers
 from raybias.stats.reference_groups import StatisticsWarning
 from support.answer_data import bbq_file, bbq_line, option_answers
@@ -98,8 +99,8 @@ def test_scores_are_those_counted_by_hand_whatever_the_order_of_rows(
     items: int, templates: int, seed: int
 ) -> None:
     answers = option_answers(items, templates, seed)
-    found = option_measures(answers, draws=100)
-    assert_frame_equal(found, option_measures(answers.sample(fraction=1, shuffle=True), draws=100))
+    found = option_measures(answers)
+    assert_frame_equal(found, option_measures(answers.sample(fraction=1, shuffle=True)))
     assert {*found["score"]} == {*option_scores}
     for model, part in answers.partition_by("model", as_dict=True).items():
         expected = by_hand(part.to_dicts())
@@ -125,19 +126,36 @@ def test_intervals_hold_what_other_templates_would_show() -> None:
         said = random.binomial(items, 0.6)
         return np.stack([said, random.binomial(said, share)], axis=1).astype(float)
 
-    truth = 2 * ratio(*study(200_000).sum(axis=0)[::-1]) - 1
-    held = 0
-    for n in range(300):
+    def bias(sums: Any) -> Any:
+        return 2 * ratio(sums[..., 1], sums[..., 0]) - 1
+
+    truth, held = bias(study(200_000).sum(axis=0)), 0
+    for _ in range(300):
         counts = study(20)
-        value, drawn = (2 * ratio(s[..., 1], s[..., 0]) - 1
-                        for s in (counts.sum(axis=0), drawn_sums(counts, 500, n)))  # fmt: skip
-        low, high, _ = unit_intervals(value[None], drawn[None], counts[None, :, 0], 0.95)
+        found = bias(counts.sum(axis=0))[None], bias(without_each(counts))[None]
+        low, high, _ = unit_intervals(*found, counts[:, 0], (-1, 1), 0.95)
         held += bool(low[0] <= truth <= high[0])
     assert 0.91 <= held / 300 <= 0.98
 
 
+def test_the_standard_error_of_a_mean_is_that_of_its_units() -> None:
+    """Templates of equal size: Student's t on the logit scale (the delta method)."""
+    hits = np.array([[3.0, 5], [1, 5], [4, 5], [4, 5], [2, 5]])
+    shares = hits[:, 0] / 5
+    mean, error = shares.mean(), shares.std(ddof=1) / np.sqrt(5)
+    reach = stats.t.ppf(0.975, 4) * error / (mean * (1 - mean))
+    odds = mean / (1 - mean) * np.exp([-reach, reach])
+    without = without_each(hits)
+    low, high, reason = unit_intervals(
+        mean[None], (without[:, 0] / without[:, 1])[None], hits[:, 1], (0, 1), 0.95
+    )
+    assert reason is None
+    assert [low[0], high[0]] == pytest.approx(list(odds / (1 + odds)))
+
+
 def test_answers_of_our_own_are_read_like_published_ones(tmp_path: Path) -> None:
-    (tmp_path / "preds_Age.jsonl.gz").write_bytes(gzip.compress(bbq_file()))
+    content = b"\xef\xbb\xbf" + bbq_file().replace(b"\n", b"\r\n")
+    (tmp_path / "preds_Age.jsonl.gz").write_bytes(gzip.compress(content))
     published = read_option_answers([tmp_path / "preds_Age.jsonl.gz"])
     assert published["pred"].to_list() == [0, 1, 2] * 4
     published.write_parquet(tmp_path / "own.parquet")

@@ -16,8 +16,10 @@ from polars.testing import assert_frame_equal
 
 import raybias
 from raybias.cli import main
-from raybias.stats.drawn_units import drawn_sums, unit_intervals
+from raybias.registry import TermShares
+from raybias.stats.jackknife import unit_intervals, without_each
 from raybias.stats.triples import read_triple_scores, triple_measures
+from raybias.stats.triples.scores.icat import icat
 from support.answer_data import predictions, stereoset
 
 
@@ -37,8 +39,7 @@ def write(place: Path, content: Any) -> Path:
 
 def test_the_published_scores_of_gpt2_and_bert(shared: Path, tmp_path: Path) -> None:
     folder = shared / "data/stereoset"
-    files = sorted(folder.glob("predictions_*.json.gz"))
-    assert run(*files, "--items", folder / "race.json.gz", "--out", tmp_path) == 0
+    assert run(folder, "--items", folder / "race.json.gz", "--out", tmp_path) == 0
     found = pl.read_csv(tmp_path / "triples.csv")
     printed = {
         ("gpt2", "lms"): (89.7567072075023, 1e-9),
@@ -82,8 +83,8 @@ def test_scores_are_those_of_each_term_counted_by_hand_ties_included(
     given_scores = predictions(items, seed)
     file = write(place / "predictions_toy_race.json", given_scores)
     scores = read_triple_scores([file], write(place / "dev.json", items))
-    found = triple_measures(scores, draws=100)
-    assert_frame_equal(found, triple_measures(scores.sample(fraction=1, shuffle=True), draws=100))
+    found = triple_measures(scores)
+    assert_frame_equal(found, triple_measures(scores.sample(fraction=1, shuffle=True)))
     by_id = {each["id"]: each["score"] for each in given_scores["intrasentence"]}
     values = dict(found.select("score", "value").iter_rows())
     assert [values[name] for name in ("ss", "lms", "icat")] == pytest.approx(by_hand(items, by_id))
@@ -116,19 +117,19 @@ def test_domains_and_tasks_are_pooled_by_term(tmp_path: Path) -> None:
 
 
 def test_the_interval_of_icat_holds_a_model_that_prefers_neither_side() -> None:
-    """Where ss is 50, icat is at its largest: draws of it alone would all be below."""
+    """Where ss is 50, icat is at its largest: estimates of it alone are all below."""
     random = np.random.default_rng(4)
     held = 0
-    for n in range(300):
+    for _ in range(300):
         share = 1 / (1 + np.exp(-random.normal(0, 0.6, 30)))
-        ss = random.binomial(27, share) / 27
-        counts = np.stack([ss, random.binomial(54, 0.9, 30) / 54, np.ones(30)], axis=1)
-        value, drawn = (
-            np.array([sums[..., 1] * ss, sums[..., 1] * (1 - ss)]) * 200 / sums[..., 2]
-            for sums in (counts.sum(axis=0), drawn_sums(counts, 500, n))
-            for ss in [sums[..., 0] / sums[..., 2]]
+        stereotype = random.binomial(27, share) / 27
+        likely = random.binomial(54, 0.9, 30) / 54
+        counts = np.stack([stereotype, likely, likely, np.ones(30)], axis=1)
+        found, without = (
+            np.array(icat(TermShares(*np.moveaxis(sums[..., :3] / sums[..., 3:], -1, 0))))
+            for sums in (counts.sum(axis=0), without_each(counts))
         )
-        low, high, _ = unit_intervals(value, drawn, np.ones((2, 30)), 0.95)
+        low, high, _ = unit_intervals(found, without, np.ones(30), (0, 200), 0.95)
         held += bool(low.min() <= 90 <= high.min())
     assert 0.91 <= held / 300 <= 0.99
 

@@ -233,6 +233,22 @@ def score_file(file: tuple[str, bytes]) -> bool:
         return taken("pairs", str(place / name), "--out", str(out), out=out)
 
 
+def option_file(file: tuple[str, bytes]) -> bool:
+    name, data = file
+    with folder() as place:
+        (place / name).write_bytes(data)
+        out = place / "out"
+        return taken("options", str(place / name), "--out", str(out), out=out)
+
+
+def triple_files(files: tuple[bytes, bytes]) -> bool:
+    with folder() as place:
+        for name, data in zip(("x.json", "dev.json"), files, strict=True):
+            (place / name).write_bytes(data)
+        out, words = place / "out", (str(place / "x.json"), "--items", str(place / "dev.json"))
+        return taken("triples", *words, "--out", str(out), out=out)
+
+
 def annotated(files: tuple[str, tuple[str, bytes]]) -> bool:
     """Sheets of annotators whose names are those of columns."""
     annotator, (name, data) = files

@@ -11,14 +11,12 @@ import polars as pl
 from raybias import schema
 from raybias.registry import Tally, option_scores
 from raybias.stats.components import Doubles
-from raybias.stats.drawn_units import drawn_sums, unit_intervals
+from raybias.stats.jackknife import unit_intervals, without_each
 
 _KEYS = ("model", "probe", "category")
 
 
-def option_measures(
-    answers: pl.DataFrame, *, level: float = 0.95, draws: int = 10_000, seed: int = 0
-) -> pl.DataFrame:
+def option_measures(answers: pl.DataFrame, *, level: float = 0.95) -> pl.DataFrame:
     """Compute every registered score of every model, category and context.
 
     An interval covers other question templates like these, answered by the same model.
@@ -35,9 +33,7 @@ def option_measures(
     counts = _counts(answers.filter(pl.col("target").is_not_null()))
     for keys, part in counts.partition_by(_KEYS, as_dict=True).items():
         model, probe, category = map(str, keys)
-        counts_UCK = _by_template(part)
-        drawn_BCK = drawn_sums(counts_UCK, draws, seed, "options", probe, category)
-        for context, score, *numbers in _measured(counts_UCK, drawn_BCK, level):
+        for context, score, *numbers in _measured(_by_template(part), level):
             rows.append((model, category, context, score, *numbers, probe))
     table = pl.DataFrame(rows, pl.Schema(schema.OPTION_MEASURES), orient="row").fill_nan(None)
     return table.sort("model", "probe", "category", maintain_order=True)
@@ -89,21 +85,19 @@ def _tallies(sums_CK: Doubles) -> list[Tally]:
     return [Tally(*np.moveaxis(sums_CK[..., c, :], -1, 0)) for c in range(len(schema.CONTEXTS))]
 
 
-def _measured(
-    counts_UCK: Doubles, drawn_BCK: Doubles, level: float
-) -> Iterator[tuple[object, ...]]:
+def _measured(counts_UCK: Doubles, level: float) -> Iterator[tuple[object, ...]]:
     """Yield context, score, value, low, high, n, units, unparsed and why there is no interval."""
-    found, of_units = _tallies(counts_UCK.sum(axis=0)), _tallies(counts_UCK)
+    of_units, found = _tallies(counts_UCK), _tallies(counts_UCK.sum(axis=0))
+    without = _tallies(without_each(counts_UCK))
     for c, context in enumerate(schema.CONTEXTS):
         if not found[c].items:
             continue
         unparsed = int(found[c].items - found[c].answered)
         for score in option_scores.values():
             sizes_U = of_units[c].answered if score.unparsed == "dropped" else of_units[c].items
-            value = float(score.of(*found)[c])
-            drawn_B = score.of(*_tallies(drawn_BCK))[c]
-            (low,), (high,), (reason,) = unit_intervals(
-                np.array([value]), drawn_B[None], sizes_U[None], level
+            value, without_U = float(score.of(*found)[c]), score.of(*without)[c]
+            (low,), (high,), reason = unit_intervals(
+                np.array([value]), without_U[None], sizes_U, score.bounds, level
             )
             n, units = int(sizes_U.sum()), int(np.count_nonzero(sizes_U))
             yield context, score.name, value, low, high, n, units, unparsed, reason

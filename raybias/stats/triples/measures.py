@@ -9,17 +9,15 @@ import numpy as np
 import polars as pl
 
 from raybias import schema
-from raybias.registry import TermShares, triple_scores
+from raybias.registry import TermShares, ratio, triple_scores
 from raybias.stats.components import Doubles
-from raybias.stats.drawn_units import drawn_sums, ratio, unit_intervals
+from raybias.stats.jackknife import unit_intervals, without_each
 
 #: Stands for all domains, or all tasks, where there are several.
 ALL: Final = "all"
 
 
-def triple_measures(
-    scores: pl.DataFrame, *, level: float = 0.95, draws: int = 10_000, seed: int = 0
-) -> pl.DataFrame:
+def triple_measures(scores: pl.DataFrame, *, level: float = 0.95) -> pl.DataFrame:
     """Compute every registered score of every model, domain and task, and over all of them.
 
     An interval covers other target terms like these, read by the same model.
@@ -39,14 +37,13 @@ def triple_measures(
         model, probe, domain, task = map(str, keys)
         terms = _terms(part)
         counts_UK = terms.select(pl.exclude("term", "items")).to_numpy().astype(np.float64)
-        drawn_BK = drawn_sums(counts_UK, draws, seed, "triples", probe, domain, task)
-        found, drawn = _shares(counts_UK.sum(axis=0)), _shares(drawn_BK)
+        found, without = _shares(counts_UK.sum(axis=0)), _shares(without_each(counts_UK))
         n = terms.height, int(terms["items"].sum())
         for score in triple_scores.values():
-            value_M, drawn_MB = np.array(score.of(found)), np.array(score.of(drawn))
-            equal_MU = np.ones((len(value_M), terms.height))
-            low_M, high_M, reasons = unit_intervals(value_M, drawn_MB, equal_MU, level)
-            reason = next((each for each in reasons if each), None)
+            value_M, without_MU = np.array(score.of(found)), np.array(score.of(without))
+            low_M, high_M, reason = unit_intervals(
+                value_M, without_MU, np.ones(terms.height), score.bounds, level
+            )
             ends = value_M.min(), low_M.min(), high_M.min()
             rows.append((model, domain, task, score.name, *ends, *n, reason, probe))
     table = pl.DataFrame(rows, pl.Schema(schema.TRIPLE_MEASURES), orient="row").fill_nan(None)

@@ -95,6 +95,7 @@ def read_triple_scores(
         endings=(".json", ".json.gz"),
         published=lambda source: _published(source, triples),
         item=("domain", "task", "item_id"),
+        apart=items,
     )
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from raybias.registry import Tally, option_score
+from raybias.registry import Tally, option_score, ratio
 from raybias.stats.components import Doubles
-from raybias.stats.drawn_units import ratio
 
 
 @option_score(
@@ -14,6 +13,7 @@ from raybias.stats.drawn_units import ratio
     " 1 - accuracy over both contexts",
     source="Liang et al. 2023 (HELM), bbq_metrics.py",
     unparsed="wrong",
+    bounds=(-1, 1),
 )
 def helm(ambig: Tally, disambig: Tally) -> tuple[Doubles, Doubles]:
     """Compute the bias score as HELM does.

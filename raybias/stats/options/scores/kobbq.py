@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from raybias.registry import Tally, option_score
+from raybias.registry import Tally, option_score, ratio
 from raybias.stats.components import Doubles
-from raybias.stats.drawn_units import ratio
 
 
 @option_score(
@@ -12,6 +11,7 @@ from raybias.stats.drawn_units import ratio
     " stereotype, less accuracy where it counters it",
     source="Jin et al. 2024 (KoBBQ); also EsBBQ, CaBBQ and MBBQ",
     unparsed="dropped",
+    bounds=(-1, 1),
 )
 def kobbq(ambig: Tally, disambig: Tally) -> tuple[Doubles, Doubles]:
     """Compute the difference bias: how much better a model is where the stereotype is right."""

@@ -8,12 +8,12 @@ from raybias.stats.triples.scores.lms import lms
 from raybias.stats.triples.scores.ss import ss
 
 
-@triple_score(formula="lms min(ss, 100 - ss)/50", source="Nadeem et al. 2021")
+@triple_score(formula="lms min(ss, 100 - ss)/50", source="Nadeem et al. 2021", bounds=(0, 200))
 def icat(shares: TermShares) -> tuple[Doubles, ...]:
     """Compute the idealised score: 100 for a model that is sensible and prefers neither side.
 
-    Each of its two smooth branches has an interval, for where ss is 50 the lesser of both is below
-    the score in nearly every draw.
+    Each of its two smooth branches has an interval, and is at most 200: where ss is 50, their
+    minimum is no smooth function, and biased downwards.
     """
     (likely,), (stereotype,) = lms(shares), ss(shares)
     return likely * stereotype / 50, likely * (100 - stereotype) / 50

@@ -9,6 +9,7 @@ from raybias.stats.components import Doubles
 @triple_score(
     formula="50 (share(stereotype > unrelated) + share(anti-stereotype > unrelated))",
     source="Nadeem et al. 2021",
+    bounds=(0, 100),
 )
 def lms(shares: TermShares) -> tuple[Doubles, ...]:
     """Compute the language modelling score: 100 where no unrelated sentence is preferred."""
