@@ -70,9 +70,9 @@ class Contrast:
     """Reduces values [..., G] to those for all groups [...]."""
     worst: Callable[..., Any] | None = None
     """Of the values of several outcomes: np.max or np.min."""
-    alike: float | None = None
-    """The value where groups do not differ, if noise alone moves the metric away from it to one
-    side: its interval is turned over at the estimate, as that of a span."""
+    bound: float | None = None
+    """The extreme that noise alone moves the metric away from, such as 0 of a distance or 1 of the
+    lowest by the highest; intervals end there, and values are also given less that noise."""
 
 
 @dataclass(frozen=True, kw_only=True)

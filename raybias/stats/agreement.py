@@ -2,8 +2,8 @@
 
 W is 1 where metrics rank alike and 0 where their ranks cancel out, which for two metrics is the
 reverse order (W = (1 + Spearman's rho) / 2). Before they are ranked, values are turned so that a
-higher one is worse, where the metric says which is. Intervals are percentiles over the draws that
-all metrics share.
+higher one is worse; to be called the class of metrics of one class counts as good. Intervals are
+percentiles over the draws that all metrics share.
 
 Shapes: B draws, M metrics, K groups or models that are ranked.
 """
@@ -26,11 +26,13 @@ from raybias.stats.metric_table import ALL, Measured
 
 #: Fewer can hardly be ranked otherwise.
 _LEAST: Final = 3
+_DIGITS: Final = 12
 
 
 def kendalls_w(values_BMK: Doubles) -> Doubles:
     """Compute Kendall's W [B], corrected for ties; NaN where a metric has no order."""
-    ranks = stats.rankdata(values_BMK, axis=-1)
+    # What is equal but for rounding has one rank.
+    ranks = stats.rankdata(values_BMK.round(_DIGITS), axis=-1)
     many, ranked = ranks.shape[-2:]
     spread = ranks.sum(axis=-2).var(axis=-1) * ranked
     # The sum of squared deviations of a metric's ranks is (K^3 - K - ties) / 12.

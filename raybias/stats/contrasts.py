@@ -63,6 +63,8 @@ class Laid:
 
     def lacks(self, parts: Contrast) -> str:
         """Say what of a metric's needs is not there; empty where nothing is lacking."""
+        if len(self.groups) < 2:
+            return "there is one group, and nothing to compare it with"
         if parts.within == "source" and "source" not in self.at:
             return "not all examples have a source_id or template_id"
         if parts.needs != "counts" and np.isnan(self.score).any():

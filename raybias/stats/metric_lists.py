@@ -14,8 +14,8 @@ _ITEMS: Final = (
     "would other items like these show it, read by other seeds? (no templates are known)"
 )
 _TURNED: Final = (
-    "`corrected` and the intervals beside it are of metrics that noise alone moves away from the"
-    " value of equal groups: both are turned over at the estimate, so that it may lie outside"
+    "`corrected` is the value less what noise adds to it, or with what noise takes off a ratio of"
+    " the lowest to the highest"
 )
 
 

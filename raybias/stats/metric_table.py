@@ -1,8 +1,9 @@
 """Compute any registered metric of any predictions, with intervals that say what they cover.
 
 Differences of means have the crossed intervals of gaps (`scopes`); what is no mean has the
-product-weight bootstrap over runs and templates (Owen 2007), with percentiles of the draws, turned
-over at the estimate where noise alone moves the metric.
+product-weight bootstrap over runs and templates (Owen 2007). Noise alone moves many of these, such
+as distances away from 0, and draws have it twice: an interval reaches as far as the percentiles of
+the draws and these turned over at the estimate, whichever lie further out.
 
 Shapes: B draws, G groups, R runs, T units.
 """
@@ -135,7 +136,7 @@ class _Drawing:
         for group, value in zip(self.laid.groups, point[0][0], strict=True):
             low, high = places.get(group, (np.nan, np.nan))
             rows.append(self._row(entry, group, value, against, low=low, high=high, **found))
-        return self._measured(entry, point, drawn, str(found["scope"]), rows)
+        return self._measured(entry, point, drawn, self.scope, rows)
 
     def contrast(self, entry: Metric, parts: Contrast) -> Measured:
         """Contrast the outcomes of groups: intervals from draws."""
@@ -222,7 +223,7 @@ class _Drawing:
         self, entry: Metric, group: str, value: float, draws_B: Doubles, against: str
     ) -> dict[str, Any]:
         known = draws_B[~np.isnan(draws_B)]
-        alike = entry.contrast.alike if entry.contrast else None
+        bound = entry.contrast.bound if entry.contrast else None
         note = None
         if np.isnan(value):
             note = "not defined: no examples that count"
@@ -236,13 +237,14 @@ class _Drawing:
             return self._row(entry, group, value, against, scope=self.scope, note=note)
         tails = [(1 - self.rules.level) / 2, (1 + self.rules.level) / 2]
         ends = np.quantile(known, tails)
+        low, high = min(ends[0], 2 * value - ends[1]), max(ends[1], 2 * value - ends[0])
         corrected = np.nan
-        if alike is not None:
-            turned = np.sort(2 * value - ends), 2 * value - known.mean()
-            clip = np.maximum if value >= alike else np.minimum
-            ends, corrected = clip(turned[0], alike), float(clip(turned[1], alike))
+        if bound is not None:
+            clip = max if known.mean() >= bound else min
+            low, high = clip(low, bound), clip(high, bound)
+            corrected = clip(2 * value - known.mean(), bound)
         return self._row(entry, group, value, against, scope=self.scope, interval="bootstrap",
-                         low=ends[0], high=ends[1], corrected=corrected)  # fmt: skip
+                         low=low, high=high, corrected=corrected)  # fmt: skip
 
     def _row(
         self, entry: Metric, group: str, value: float, against: str, **found: Any

@@ -17,6 +17,7 @@ from support import extension
 SCRIPT = """
 import sys
 import polars as pl
+import raybias
 from raybias import Study, registry, stats
 from raybias.config import load_study, parse_study
 from raybias.engine.context import ModelContext
@@ -45,6 +46,9 @@ shard = Shard("clerks", run.run_id, "planted", "lexicon", "none", 0, len(table),
 rows = pl.DataFrame(predictor.table(predictor.load(run.run_id), shard, table).table)
 assert rows["pred"].n_unique() > 1
 assert stats.gaps(stats.cells(rows))["gap"].is_not_null().any()
+rows.write_parquet(sys.argv[2] + ".parquet")
+own = raybias.metrics([sys.argv[2] + ".parquet"], metrics=["unneutral_range"])["metrics"]
+assert own["value"].null_count() == 0 and own.height == 1
 pairs = items["clerk_pairs"].filter(style="shouted")
 assert pairs["sent_more"][0] == "THE OLD CLERK WAS AWFUL AT WORK TODAY."
 order = style_order(pl.Series(["shouted", "by hand", "question_answer", "original"]))

@@ -16,7 +16,11 @@ from scipy import stats as scipy_stats
 import raybias
 from raybias.errors import RaybiasError
 from raybias.registry import metrics
+from raybias.report.tables import markdown
 from raybias.stats.agreement import kendalls_w
+from raybias.stats.metric_lists import listed_metrics
+from support.documents import ROOT
+from support.stats_data import predictions, prompted
 
 #: Two classes; all groups on all templates, with one to three words each.
 GROUPS = ("a", "b", "c")
@@ -190,7 +194,7 @@ def test_differences_do_not_depend_on_the_order_of_rows(tmp_path: Path) -> None:
     again = measured(table.sample(fraction=1, shuffle=True, seed=5), tmp_path)
     assert_frame_equal(first, again, abs_tol=1e-9)
     assert first["low"].count() > 50
-    inside = first.filter(pl.col("corrected").is_null(), pl.col("low").is_not_null())
+    inside = first.filter(pl.col("low").is_not_null())
     assert inside.select(pl.col("value").is_between("low", "high").mean()).item() > 0.9
 
 
@@ -294,7 +298,7 @@ def test_metrics_agree_as_their_ranks_do(tmp_path: Path) -> None:
     # What is missed more is found less, and less of that is worse.
     assert w["tpr", "fnr"] == 1
     ranks = [found["metrics"].filter(metric=name)["value"].to_numpy() for name in ("tpr", "fpr")]
-    rho = scipy_stats.spearmanr(-ranks[0], ranks[1]).statistic
+    rho = scipy_stats.spearmanr(*ranks).statistic
     assert w["tpr", "fpr"] == pytest.approx((1 + rho) / 2)
     assert table["low"].null_count() == 0
 
@@ -308,6 +312,53 @@ def test_kendalls_w_is_the_textbooks_with_and_without_ties() -> None:
     corrected = 12 * s / (4 * (64 - 4) - 2 * (6 + 6))
     assert kendalls_w(plain[None])[0] == pytest.approx(0.162, abs=5e-4)
     assert kendalls_w(tied[None])[0] == pytest.approx(corrected)
+
+
+def test_scores_of_three_classes_and_both_readings_of_answers(tmp_path: Path) -> None:
+    table = prompted(runs=2, same_scores=True).filter(pl.col("run_id") == "m0.s0")
+    table.write_parquet(tmp_path / "ours.parquet")
+    found = raybias.metrics([tmp_path / "ours.parquet"], metrics=["ece", "tpr"], positive=1)[
+        "metrics"
+    ]
+    logits = np.array(table["scores"].to_list(), float)
+    score = np.exp(logits[:, 1]) / np.exp(logits).sum(axis=1)
+    mine = table.select("label", "group").with_columns(
+        label=(pl.col("label") == 1).cast(pl.Int8), score=pl.Series(score)
+    )
+    expected = values(measured(mine, tmp_path, "ece"))
+    for method in ("few_shot", "few_shot+likelihood"):
+        of_method = found.filter(method=method)
+        assert values(of_method.filter(metric="ece")) == pytest.approx(expected)
+    assert found.filter(metric="tpr")["method"].n_unique() == 2
+
+
+def test_a_study_has_those_of_counts_and_says_where_the_others_are(tmp_path: Path) -> None:
+    table = predictions(models=1, runs=2, terms=True)
+    table.write_parquet(tmp_path / "ours.parquet")
+    names = ["tpr", "fped", "counterfactual_flip_rate"]
+    raybias.gaps([tmp_path / "ours.parquet"], metrics=names, out=tmp_path / "gaps")
+    alone = raybias.metrics([tmp_path / "ours.parquet"], metrics=names)["metrics"]
+    there = pl.read_csv(tmp_path / "gaps" / "metrics.csv", schema=alone.schema)
+    plain = ["metric", "group", "value", "scope", "background"]
+    assert_frame_equal(there.select(plain), alone.filter(pl.col("metric") != "tpr").select(plain))
+    assert set(pl.read_csv(tmp_path / "gaps" / "gaps.csv")["rate"]) == {"tpr"}
+    for refused, message in (
+        (["tpr", "ece"], "of scores.*run `raybias metrics OUT --metric ece`"),
+        (["fped"], "none has a gap for each group; add one that has, such as negative_fpr"),
+    ):
+        with pytest.raises(RaybiasError, match=message):
+            raybias.gaps([tmp_path / "ours.parquet"], metrics=refused)
+
+
+def test_the_page_lists_every_metric_and_source() -> None:
+    names = ("metrics.md", "papers.md")
+    page, papers = ((ROOT / "docs" / name).read_text("utf-8") for name in names)
+    # Those of other tests have no source.
+    listed = listed_metrics().filter(pl.col("source") != "")
+    assert markdown(listed) in page
+    keys = {key.strip() for text in listed["source"] for key in text.split(",") if key}
+    assert len(keys) > 10
+    assert all(f"| {key} |" in page + papers for key in keys)
 
 
 def test_fairlearn_and_sklearn_say_the_same(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from raybias.registry import Share, metric
     words="rightly classified",
     above="benefit",
     below="harm",
+    source="Kohankhaki2024",
 )
 def accuracy(label: pl.Expr, pred: pl.Expr) -> Share:
     """Count the sentences whose label is right."""

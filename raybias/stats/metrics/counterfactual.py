@@ -40,7 +40,7 @@ def flips(versions: Versions) -> Doubles:
 
 
 for name, reduce, formula, source in (
-    ("counterfactual_gap", pairs_mean, "mean over pairs |phi - phi|", "Garg2019"),
+    ("counterfactual_gap", pairs_mean, "mean over pairs |phi - phi|", "Garg2019, Prabhakaran2019"),
     ("perturbation_range", spread, "max phi - min phi", "Prabhakaran2019"),
     ("perturbation_deviation", deviation, "standard deviation of phi", "Prabhakaran2019"),
 ):

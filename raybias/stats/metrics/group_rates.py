@@ -21,7 +21,7 @@ for short in ("fpr", "fnr"):
     rate = short.upper()
     contrast(
         f"{short[:2]}ed",
-        Contrast(outcomes=(short,), against="pooled", distance=absolute, reduce=total, alike=0.0),
+        Contrast(outcomes=(short,), against="pooled", distance=absolute, reduce=total, bound=0.0),
         formula=f"sum over groups |{rate}(all) - {rate}(group)|",
         source="Dixon2018",
     )
@@ -30,10 +30,11 @@ for short in ("fpr", "fnr"):
         Contrast(outcomes=(short,), against="pooled_others", distance=of_background, reduce=mean),
         formula=f"mean over groups {rate}(group) / {rate}(other groups)",
         source="Beutel2019",
+        above="benefit" if short == "fpr" else "harm",
     )
     contrast(
         f"{short}_range",
-        Contrast(outcomes=(short,), reduce=spread, alike=0.0),
+        Contrast(outcomes=(short,), reduce=spread, bound=0.0),
         formula=f"max {rate} - min {rate}",
         source="Czarnowska2021",
     )
@@ -46,7 +47,7 @@ for name, outcome, formula, source in (
 ):
     contrast(
         name,
-        Contrast(outcomes=(outcome,), reduce=pairs_mean, alike=0.0),
+        Contrast(outcomes=(outcome,), reduce=pairs_mean, bound=0.0),
         formula=f"mean over pairs of groups |phi - phi|, phi = {formula}",
         source=source,
     )

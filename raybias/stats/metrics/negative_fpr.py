@@ -15,6 +15,7 @@ from raybias.schema import Label
     words="called negative",
     above="harm",
     below="benefit",
+    source="Tian2023, Kohankhaki2024",
 )
 def negative_fpr(label: pl.Expr, pred: pl.Expr) -> Share:
     """Count the neutral and positive sentences that are called negative."""

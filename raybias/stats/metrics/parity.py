@@ -14,13 +14,13 @@ for criterion, outcomes, phi, source in (
 ):
     contrast(
         f"{criterion}_difference",
-        Contrast(outcomes=outcomes, reduce=spread, worst=np.max, alike=0.0),
+        Contrast(outcomes=outcomes, reduce=spread, worst=np.max, bound=0.0),
         formula=f"max phi - min phi, phi = {phi}",
         source=source,
     )
     contrast(
         f"{criterion}_ratio",
-        Contrast(outcomes=outcomes, reduce=least_ratio, worst=np.min, alike=1.0),
+        Contrast(outcomes=outcomes, reduce=least_ratio, worst=np.min, bound=1.0),
         formula=f"min phi / max phi, phi = {phi}",
         source=source,
         above="benefit",

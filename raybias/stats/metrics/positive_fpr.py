@@ -15,6 +15,7 @@ from raybias.schema import Label
     words="called positive",
     above="benefit",
     below="harm",
+    source="Tian2023, Kohankhaki2024",
 )
 def positive_fpr(label: pl.Expr, pred: pl.Expr) -> Share:
     """Count the negative and neutral sentences that are called positive."""

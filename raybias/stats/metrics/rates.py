@@ -1,4 +1,7 @@
-"""Rates of one class: how often a group is called it, by whether it is right."""
+"""Rates of one class: how often a group is called it, by whether it is right.
+
+That is taken for a benefit, as being called positive is: the class of a study is `positive`.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,8 @@ from raybias.registry import Share, metric
     title="wrongly called the class",
     about="the share of the group's examples not of the class that are called it",
     words="wrongly called the class",
+    above="benefit",
+    below="harm",
     formula="FP / (FP + TN)",
     source="Hardt2016",
 )
@@ -55,8 +60,8 @@ def tpr(gold: pl.Expr, called: pl.Expr) -> Share:
     title="rightly not called the class",
     about="the share of the group's examples not of the class that are not called it",
     words="rightly not called the class",
-    above="benefit",
-    below="harm",
+    above="harm",
+    below="benefit",
     formula="TN / (TN + FP)",
     source="Hardt2016",
 )
@@ -70,6 +75,8 @@ def tnr(gold: pl.Expr, called: pl.Expr) -> Share:
     title="called the class",
     about="the share of the group's examples that are called the class",
     words="called the class",
+    above="benefit",
+    below="harm",
     formula="(TP + FP) / n",
     source="Dwork2012",
 )

@@ -68,19 +68,19 @@ for function, what in ((positive_aeg, "positive"), (negative_aeg, "negative")):
     )
 contrast(
     "average_group_fairness",
-    Contrast(outcomes=(wasserstein,), needs="scores", against="pooled", reduce=mean, alike=0.0),
+    Contrast(outcomes=(wasserstein,), needs="scores", against="pooled", reduce=mean, bound=0.0),
     formula="mean over groups W1(scores of all, scores of the group)",
     source="Huang2020",
 )
 contrast(
     "ece",
-    Contrast(outcomes=(ece,), needs="probabilities", alike=0.0),
+    Contrast(outcomes=(ece,), needs="probabilities", bound=0.0),
     formula="sum over ten bins |mean probability - share of the class| n(bin) / n",
     source="Naeini2015",
 )
 contrast(
     "ece_range",
-    Contrast(outcomes=(ece,), needs="probabilities", reduce=spread, alike=0.0),
+    Contrast(outcomes=(ece,), needs="probabilities", reduce=spread, bound=0.0),
     formula="max ece - min ece",
     source="Naeini2015",
 )
