@@ -19,6 +19,7 @@ import torch
 from raybias.config import Backbone
 from raybias.engine.checkpoint import folder_of, locate
 from raybias.engine.context import ON_CPU, Execution
+from raybias.engine.layer_split import layer_split
 from raybias.errors import ModelError
 
 if TYPE_CHECKING:
@@ -183,6 +184,8 @@ def load_pretrained(
     # What a checkpoint lacks is refused below, so its report need not alarm a user.
     level = logging.get_verbosity()
     logging.set_verbosity_error()
+    if execution.devices > 1:
+        options["device_map"] = layer_split(empty_model(spec, kind), execution.split())
     try:
         with execution.loading():
             model, loading = kind.from_pretrained(
@@ -207,7 +210,9 @@ def load_pretrained(
         problem = _lacking(lacking, total, _KINDS[kind.__name__], loading["unexpected_keys"])
     if problem:
         raise ModelError(f"its checkpoint {problem}", where=spec.id, cure=cure)
-    return model.requires_grad_(False).eval().to(execution.device), missing
+    model.requires_grad_(False).eval()
+    # A model whose layers are split is where it belongs.
+    return (model if execution.devices > 1 else model.to(execution.device)), missing
 
 
 def is_encoder(spec: Backbone) -> bool:
