@@ -93,7 +93,7 @@ def main(
         backbone="m", method="soft_prompt", replicas_min=threads, replicas_max=threads,
         threads=1, replica_cpus=0.75, gpus=0, data_cpus=0.5,
         tokens_per_batch=scorer.batcher.tokens_per_batch, rows_per_shard=256,
-        items={}, shards=len(shards), memory=(), device_memory=0,
+        items={}, runs=0, shards=len(shards), memory=(), device_memory=0,
     )  # fmt: skip
     meter = Meter(study="bench", stage="score", model="m")
     context = plan.context(spec, Verbalizer().words())

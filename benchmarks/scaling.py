@@ -108,7 +108,7 @@ def plan_of(replicas: int, *, cpus: float, tokens: int = 4096) -> ScorePlan:
     return ScorePlan(
         backbone="m", method="soft_prompt", replicas_min=replicas, replicas_max=replicas,
         threads=1, replica_cpus=cpus, gpus=0, data_cpus=0.5, tokens_per_batch=tokens,
-        rows_per_shard=ROWS, items={}, shards=0, memory=(), device_memory=0,
+        rows_per_shard=ROWS, items={}, runs=0, shards=0, memory=(), device_memory=0,
     )  # fmt: skip
 
 

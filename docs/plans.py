@@ -22,7 +22,7 @@ from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 from raybias.config import Study, parse_study
 from raybias.engine.memory import total
 from raybias.errors import PlanError
-from raybias.planning.costs import UTILISATION, Costs, Machine, costs_of
+from raybias.planning.costs import Costs, costs_of
 from raybias.planning.description import describe
 from raybias.planning.inventory import assumed, size
 from raybias.planning.plan import Plan, plan
@@ -136,7 +136,7 @@ def summary(made: Plan, costs: Costs) -> str:
                 f"{stage.tokens_per_batch:,}",
                 f"{size(total(stage.memory))} of {size(stage.device_memory)}",
                 f"{cost.flops / 1e15:,.3g}",
-                "" if cost.hours is None else f"{cost.hours:,.2f}",
+                f"{cost.hours:,.2f}",
                 f"{cost.gathered / 1e12:,.3g}" if cost.gathered else "",
             )
         )
@@ -151,10 +151,10 @@ def page(data: Path, models: Path) -> str:
     peaks = "312 TFLOP/s for an A100, 70 for an A10G"
     parts = [
         "# What the studies need",
-        f"Made by `docs/plans.py`; nothing here was run on a GPU. Hours reckon with {UTILISATION:g}"
-        f" of the makers' dense 16-bit peak ({peaks}) and every run going to its last step;"
-        " `--peak-tflops` and `--utilisation` of `raybias plan` change that. Memory and work are"
-        " upper estimates from the published architectures, tokens are those of OPT's tokenizer"
+        "Made by `docs/plans.py`; nothing here was run on a GPU. Hours reckon with the cost curve"
+        f" of `planning/speed.py` over the makers' dense 16-bit peak ({peaks}) and memory"
+        " bandwidth; `--peak-tflops` and `--utilisation` of `raybias plan` change that. Memory and"
+        " work are upper estimates from the published architectures, tokens are those of OPT's tokenizer"
         " for all models.",
     ]
     for job in JOBS:
@@ -170,14 +170,13 @@ def page(data: Path, models: Path) -> str:
             except PlanError as error:
                 parts.append(f"Refused: {error}")
                 continue
-            costs = costs_of(prepared, made, Machine())
+            costs = costs_of(prepared, made)
             parts += [*notes, summary(made, costs)]
-            if costs.hours is not None:
-                gathered = sum(cost.gathered for cost in costs.stages.values())
-                parts.append(
-                    f"Together at most {costs.hours:,.0f} GPU-hours and {gathered / 1e12:,.0f} TB"
-                    " gathered."
-                )
+            gathered = sum(cost.gathered for cost in costs.stages.values())
+            parts.append(
+                f"Together at most {costs.hours:,.0f} GPU-hours and {gathered / 1e12:,.0f} TB"
+                " gathered."
+            )
             parts += [f"How {SHOWN} comes about:", arithmetic(made, costs)]
     return "\n\n".join(parts)
 

@@ -107,7 +107,7 @@ def plan(
     address: str | None = None,
     assume: Sequence[str] = (),
     peak_tflops: float | None = None,
-    utilisation: float = 0.3,
+    utilisation: float | None = None,
 ) -> StudyPlan:
     """Plan what would run where and what it costs, without loading a model; print the result.
 
@@ -117,7 +117,7 @@ def plan(
     address: of a Ray cluster; None plans for this machine.
     assume: nodes to plan for, such as `nodes=4,cpus=32,memory=256GiB`, one text for each kind.
     peak_tflops: peak of one device; None looks it up by the kind of GPU.
-    utilisation: fraction of the peak that costs assume.
+    utilisation: fraction of the peak that long passes reach; None as the kind of device does.
 
     Raises
     ------
@@ -125,10 +125,11 @@ def plan(
     PlanError: the machine or cluster cannot hold it.
     """
     from raybias.errors import ConfigError
-    from raybias.planning.costs import Machine, costs_of
+    from raybias.planning.costs import costs_of
     from raybias.planning.description import StudyPlan
     from raybias.planning.inventory import assumed, with_autoscaled_nodes
     from raybias.planning.plan import plan as make_plan
+    from raybias.planning.speed import Machine
     from raybias.runtime.inventory import read_inventory
     from raybias.runtime.study import prepare
 
@@ -140,8 +141,13 @@ def plan(
     else:
         there = read_inventory(address, products=prepared.study.undecided)
         inventory = with_autoscaled_nodes(there, study.resources.nodes)
-    planned = make_plan(prepared, inventory, out=None if out is None else str(out))
-    return StudyPlan(planned, costs_of(prepared, planned, Machine(peak_tflops, utilisation)))
+    planned = make_plan(
+        prepared,
+        inventory,
+        out=None if out is None else str(out),
+        machine=Machine(peak_tflops, utilisation),
+    )
+    return StudyPlan(planned, costs_of(prepared, planned))
 
 
 def demo(

@@ -40,8 +40,14 @@ def plan(
         ),
     ] = None,
     utilisation: Annotated[
-        float, typer.Option(min=0.01, max=1.0, help="Fraction of the peak that costs assume.")
-    ] = 0.3,
+        float | None,
+        typer.Option(
+            min=0.01,
+            max=1.0,
+            help="Fraction of the peak that long passes reach.",
+            show_default="as the kind of device does",
+        ),
+    ] = None,
 ) -> None:
     """Show workers, packs, memory and costs of a study; loads no model, starts no Ray.
 

@@ -102,10 +102,12 @@ class Resources(Section):
     """Ray Train workers; as many as the cluster holds by default."""
     cpus_per_worker: Count = Field(1, ge=1)
     """CPUs (and torch threads) of one worker or replica."""
-    gpus_per_worker: int | None = Field(None, ge=0, le=1)
-    """GPUs of one worker or replica; one where the cluster has any."""
+    gpus_per_worker: int | None = Field(None, ge=0, le=8)
+    """GPUs of one worker or replica, over which a backbone's layers are split; by default one where
+    the cluster has any, and up to 8 for a backbone that needs them."""
     shard: Literal["auto", "never", "zero3"] = "auto"
-    """Shard a backbone over the workers with ZeRO-3; auto: when it does not fit one device."""
+    """Shard a backbone over the workers with ZeRO-3; auto: where that is faster than splitting its
+    layers, of those that fit no single device."""
     replicas_min: Count = Field(1, ge=1)
     """Ray Serve replicas to start with."""
     replicas_max: Count | None = Field(None, ge=1)

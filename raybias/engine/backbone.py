@@ -18,6 +18,7 @@ import torch
 
 from raybias.config import Backbone
 from raybias.engine.context import ON_CPU, Execution
+from raybias.engine.layer_split import layer_split
 from raybias.engine.model_files import read_config, reading_model, revision_of, source_of
 from raybias.errors import ModelError
 from raybias.schema import LABELS
@@ -195,6 +196,8 @@ def load_pretrained(
     # What a checkpoint lacks is refused below, so its report need not alarm a user.
     level = logging.get_verbosity()
     logging.set_verbosity_error()
+    if execution.devices > 1:
+        options["device_map"] = layer_split(empty_model(spec, kind), execution.split())
     try:
         with reading_model(spec, "weights"), execution.loading():
             model, loading = kind.from_pretrained(
@@ -217,7 +220,9 @@ def load_pretrained(
         problem = _lacking(lacking, total, _KINDS[kind.__name__], loading["unexpected_keys"])
     if problem:
         raise ModelError(f"its checkpoint {problem}", where=spec.id, cure=cure)
-    return model.requires_grad_(False).eval().to(execution.device), missing
+    model.requires_grad_(False).eval()
+    # A model whose layers are split is where it belongs.
+    return (model if execution.devices > 1 else model.to(execution.device)), missing
 
 
 def is_encoder(spec: Backbone) -> bool:

@@ -40,7 +40,8 @@ class Execution:
     ----------
     tokens_per_batch: token budget of one forward pass, prompt vectors counted; running out of
         memory halves it.
-    device: where the model is.
+    device: where the model is; of several devices the first, where embeddings and head are.
+    devices: over how many devices, of its kind and from it on, the layers are split.
     threads: CPUs to compute on.
     sharding: how the model is shared with other ranks, where it is.
     """
@@ -49,6 +50,12 @@ class Execution:
     device: str | torch.device = "cpu"
     threads: int = 1
     sharding: Sharding | None = None
+    devices: int = 1
+
+    def split(self) -> list[torch.device]:
+        """List the devices that the layers are split over."""
+        first = torch.device(self.device)
+        return [torch.device(first.type, (first.index or 0) + n) for n in range(self.devices)]
 
     def loading(self) -> Any:
         """Return a context to load the model in."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from raybias.config import Backbone
 from raybias.engine.backbone import empty_model, is_encoder
+from raybias.engine.layer_split import blocks
 from raybias.engine.model_files import reading_model
 
 if TYPE_CHECKING:
@@ -62,6 +62,19 @@ class ModelShape:
         """Bytes of one weight, rounded up where they differ."""
         return -(-self.weight_bytes // self.parameters)
 
+    def part(self, devices: int) -> ModelShape:
+        """Return what one of some devices holds at most, where they split the layers."""
+        inside = -(-self.block_parameters // devices)
+        left_out = self.block_parameters - inside
+        return replace(
+            self,
+            parameters=self.parameters - left_out,
+            weight_bytes=self.weight_bytes - left_out * self.item,
+            layers=-(-self.layers // devices),
+            linear_widths=-(-self.linear_widths // devices),
+            block_parameters=inside,
+        )
+
 
 @lru_cache(maxsize=64)
 def model_shape(spec: Backbone) -> ModelShape:
@@ -100,15 +113,6 @@ def shape_of(model: PreTrainedModel, spec: Backbone) -> ModelShape:
         context=getattr(config, "max_position_embeddings", None),
         encoder=is_encoder(spec),
     )
-
-
-def blocks(model: PreTrainedModel) -> Iterator[torch.nn.Module]:
-    """Return the blocks of a model, in their order: its longest list of equal modules."""
-    import torch
-
-    lists = [each for each in model.modules() if isinstance(each, torch.nn.ModuleList)]
-    wanted = int(model.config.get_text_config().num_hidden_layers)
-    return iter(next((each for each in lists if len(each) == wanted), ()))
 
 
 def _linear(block: torch.nn.Module) -> list[Any]:

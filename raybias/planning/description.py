@@ -48,9 +48,8 @@ def describe(plan: Plan, costs: Costs) -> str:
         cost = costs.stages.get((scored.backbone, scored.method, ""))
         parts.append("\n".join([_scoring(scored), *_cost(cost)]))
     parts += [f"note: {note}" for note in plan.notes]
-    if costs.hours is not None:
-        aside = ", rewriting aside" if plan.rewriting else ""
-        parts.append(f"together {costs.hours:,.1f} device-hours at most{aside}")
+    aside = ", rewriting aside" if plan.rewriting else ""
+    parts.append(f"together {costs.hours:,.1f} device-hours at most{aside}")
     return "\n\n".join(parts)
 
 

@@ -1,23 +1,27 @@
-"""Choose worker counts, token budgets and sharding for one backbone on an inventory.
+"""Choose how the workers of one backbone hold it on an inventory, by estimated wall time.
 
-What a study asks for and cannot have is refused, with the nearest that it could have. A backbone is
-known by its shape alone.
+Each worker holds all of it on one device, splits its layers over several devices of its node, or
+shares every weight with the others (ZeRO-3). What a study asks for and cannot have is refused, with
+the nearest that it could have. A backbone is known by its shape alone.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from raybias.config import Backbone, Method, Resources, Study, TrainingSet
+from raybias.config import Backbone, Method, Resources, TrainingSet
 from raybias.engine.memory import MemoryTerm, host_memory, total
 from raybias.errors import PlanError
+from raybias.planning import refusals
 from raybias.planning.inventory import Inventory, Node, parse_size, size
-from raybias.planning.placement import Placement, ResourceRequest, by_gpu_speed, places, requests
+from raybias.planning.placement import ResourceRequest, by_gpu_speed, places, requests
+from raybias.planning.speed import Machine
+from raybias.planning.splits import WHOLE, Fit, Load, Split, halved
 from raybias.planning.stage_plans import ScorePlan, TunePlan
-from raybias.planning.workload import runs_of
+from raybias.planning.workload import ReadingWork, TuningWork
 
 if TYPE_CHECKING:
     from raybias.engine.model_shape import ModelShape
@@ -28,36 +32,23 @@ if TYPE_CHECKING:
 _REPLICA_SHARE: Final = 0.75
 # A forward pass of fewer tokens than this is slower than sharding is worth.
 _FEWEST_TOKENS: Final = 512
-# Workers that a refusal looks for a sharded layout with.
-_MOST_SHARDS: Final = 64
-
-
-@dataclass(frozen=True)
-class Fit:
-    """A layout that fits."""
-
-    tokens: int
-    workers: int
-    places: Placement
-    sharded: bool
-
-
-@dataclass(frozen=True)
-class Load:
-    """What one worker holds, by token budget, number of workers, and whether it is sharded."""
-
-    device: Callable[[int, int, bool], tuple[MemoryTerm, ...]]
-    item: int
-    """Bytes of one weight."""
+# Devices of a node that layers are split over.
+_SPLITS: Final = (2, 4, 8)
 
 
 class LayoutPlanner:
-    """Choose worker counts and sharding for one backbone on the inventory."""
+    """Choose worker counts and layouts for one backbone on the inventory."""
 
     def __init__(
-        self, asked: Resources, inventory: Inventory, backbone: Backbone, shape: ModelShape
+        self,
+        asked: Resources,
+        inventory: Inventory,
+        backbone: Backbone,
+        shape: ModelShape,
+        machine: Machine | None = None,
     ) -> None:
         self.resources, self.inventory, self.shape = asked, inventory, shape
+        self.machine = machine or Machine()
         self.backbone = backbone.name
         self.cpus = asked.cpus_per_worker
         self.gpus = inventory.gpus_of_worker(asked)
@@ -94,42 +85,66 @@ class LayoutPlanner:
             )
         return nodes, max(known)
 
-    def tuning(self, training: TrainingSet, method: Tuned) -> TunePlan:
-        """Plan the workers, packs and sharding of one method on one training set.
+    def tunings(self, training: TrainingSet, method: Tuned, work: TuningWork) -> list[TunePlan]:
+        """Plan the workers of one method on one training set for every sensible size of its packs.
+
+        Returns the plans from the largest packs to the smallest.
 
         Raises
         ------
         PlanError: it does not fit, or not as the study wants it.
         """
-        sweep, final = runs_of(method)
-        trials = max(sweep, final)
+        asked, trials = self._train_workers(), max(work.sweep, work.final)
+        wanted = [min(asked, trials)] if asked else list(range(1, trials + 1))
+        sizes = sorted({math.ceil(trials / packs) for packs in wanted}, reverse=True)
+        made: list[TunePlan] = []
+        error: PlanError | None = None
+        for pack in sizes:
+            try:
+                made.append(self._tuning(training, method, work, pack, asked))
+            except PlanError as raised:
+                error = error or raised
+                continue
+            if made[-1].sharded:
+                break
+        if error is not None and not made:
+            raise error
+        return made
 
-        def shares(tokens: int, workers: int, sharded: bool) -> tuple[MemoryTerm, ...]:
+    def _tuning(
+        self, training: TrainingSet, method: Tuned, work: TuningWork, pack: int, asked: int | None
+    ) -> TunePlan:
+        """Plan one method on one training set, so many runs in a pack."""
+        trials = max(work.sweep, work.final)
+
+        def terms(shape: ModelShape, tokens: int, partitions: int) -> tuple[MemoryTerm, ...]:
+            held = trials if partitions > 1 else pack
             return method.training_memory(
-                self.shape,
-                pack=trials if sharded else math.ceil(trials / workers),
-                tokens=tokens,
-                device=self.on,
-                partitions=workers if sharded else 1,
+                shape, pack=held, tokens=tokens, device=self.on, partitions=partitions
             )
 
-        load = Load(shares, method.bytes_per_weight(self.shape))
-        fit = self._fit(method, load, trials, asked=self._train_workers())
-        pack = trials if fit.sharded else math.ceil(trials / fit.workers)
+        def seconds(fit: Fit) -> float:
+            packs = 1 if fit.split.sharded else math.ceil(trials / pack)
+            own = work.stops(trials)[::packs]
+            return packs * work.pack_seconds(fit.speed, fit.layout, own)
+
+        load = Load(terms, self.shape, method.bytes_per_weight(self.shape))
+        fit = self._fit(method, load, math.ceil(trials / pack), seconds, asked=asked)
+        size = trials if fit.split.sharded else pack
         return TunePlan(
             training=training.name,
             method=method.name,
-            sweep_units=sweep,
-            final_units=final,
+            sweep_units=work.sweep,
+            final_units=work.final,
             workers=fit.workers,
-            pack=min(pack, method.max_pack or pack),
-            sweep_packs=1 if sweep and fit.sharded else min(fit.workers, sweep),
-            final_packs=1 if fit.sharded else min(fit.workers, final),
+            pack=min(size, method.max_pack or size),
+            sweep_packs=math.ceil(work.sweep / size),
+            final_packs=math.ceil(work.final / size),
             **self.stage(fit, load),
         )
 
-    def scoring(self, items: Mapping[str, int], method: Method, *, runs: int) -> ScorePlan:
-        """Plan the replicas and shards of all probes under one method, read by `runs` runs.
+    def scoring(self, items: Mapping[str, int], method: Method, work: ReadingWork) -> ScorePlan:
+        """Plan the replicas and shards of all probes under one method.
 
         Raises
         ------
@@ -137,16 +152,19 @@ class LayoutPlanner:
         """
         rows = self.resources.rows_per_shard
 
-        def shares(tokens: int, workers: int, sharded: bool) -> tuple[MemoryTerm, ...]:
-            parts = workers if sharded else 1
+        def terms(shape: ModelShape, tokens: int, partitions: int) -> tuple[MemoryTerm, ...]:
             return method.inference_memory(
-                self.shape, tokens=tokens, device=self.on, partitions=parts
+                shape, tokens=tokens, device=self.on, partitions=partitions
             )
 
-        load = Load(shares, method.bytes_per_weight(self.shape))
-        fit = self._fit(method, load, None, asked=self._train_workers())
-        least, most = (fit.workers,) * 2 if fit.sharded else self._replicas(fit.workers)
-        held = self.cpus * (1 if fit.sharded else _REPLICA_SHARE)
+        def seconds(fit: Fit) -> float:
+            return work.seconds(fit.speed, fit.layout)
+
+        load = Load(terms, self.shape, method.bytes_per_weight(self.shape))
+        fit = self._fit(method, load, None, seconds, asked=self._train_workers())
+        sharded = fit.split.sharded
+        least, most = (fit.workers,) * 2 if sharded else self._replicas(fit.workers)
+        held = self.cpus * (1 if sharded else _REPLICA_SHARE)
         return ScorePlan(
             method=method.name,
             replicas_min=least,
@@ -155,7 +173,8 @@ class LayoutPlanner:
             data_cpus=self.inventory.cpus - most * held,
             rows_per_shard=rows,
             items=items,
-            shards=runs * sum(math.ceil(count / rows) for count in items.values()),
+            runs=work.runs,
+            shards=work.runs * sum(math.ceil(count / rows) for count in items.values()),
             **self.stage(replace(fit, workers=most), load),
         )
 
@@ -163,17 +182,18 @@ class LayoutPlanner:
         """Return the fields that all stages of a plan have."""
         return {
             "backbone": self.backbone,
-            "gpus": self.gpus,
+            "gpus": self.gpus and fit.split.devices,
             "threads": self.cpus,
             "tokens_per_batch": fit.tokens,
-            "memory": load.device(fit.tokens, fit.workers, fit.sharded),
-            "host": self._host(load, fit.workers, fit.sharded),
+            "memory": load.device(fit.tokens, fit.workers, fit.split),
+            "host": self.host(load, fit.workers, fit.split),
             "device_memory": fit.places.device_memory,
-            "sharded": fit.sharded,
-            "reason": self._reason(fit, load),
+            "sharded": fit.split.sharded,
+            "reason": self._reason(fit),
             "requests": requests(fit.places),
             "pending": fit.places.pending(fit.workers),
-            "speed": fit.places.speed,
+            "speed": fit.speed,
+            "across": fit.split.sharded and fit.across,
         }
 
     def _train_workers(self) -> int | None:
@@ -187,9 +207,10 @@ class LayoutPlanner:
             )
         return asked
 
-    def _slots(self) -> int:
+    def _slots(self, devices: int = 1) -> int:
         """Count the workers that all nodes hold, memory aside."""
-        slots = places(self.nodes, ResourceRequest(cpus=self.cpus, gpus=self.gpus)).count
+        gpus = self.gpus and max(devices, self.gpus)
+        slots = places(self.nodes, ResourceRequest(cpus=self.cpus, gpus=gpus)).count
         if not slots:
             raise PlanError(
                 f"no node has {self._each()} for a worker",
@@ -217,66 +238,77 @@ class LayoutPlanner:
             )
         return asked.replicas_min, most
 
-    def _fit(self, method: Method, load: Load, trials: int | None, *, asked: int | None) -> Fit:
-        """Choose the layout of a method: whole where that fits, else sharded.
+    def _fit(
+        self,
+        method: Method,
+        load: Load,
+        packs: int | None,
+        seconds: Callable[[Fit], float],
+        *,
+        asked: int | None,
+    ) -> Fit:
+        """Choose the layout in which all devices do such work fastest; then that of longest passes.
 
         Parameters
         ----------
-        trials: runs that workers share; None where each works by itself, on any device.
+        packs: parts of the work that workers share; None where any number do, on any device.
+        seconds: of all of the work on one worker, or on all that share the backbone.
         asked: workers that the study wants.
 
         Raises
         ------
-        PlanError: neither fits, or not as the study wants it.
+        PlanError: none fits, or not as the study wants it.
         """
-        slots, shard = self._slots(), self.resources.shard
-        wanted = slots if trials is None else min(asked or slots, trials)
-        whole = None
-        if shard != "zero3":
-            whole = self._best(load, trials, wanted=wanted, sharded=False)
-        if whole is not None:
-            if trials is not None and asked is not None and whole.workers < wanted:
+        slots, sharding = self._slots(), self.resources.shard
+        wanted = slots if packs is None else min(asked or slots, packs)
+        whole: list[Fit] = []
+        if sharding != "zero3":
+            whole = list(self._fits(load, wanted, self._splits(method), together=packs is not None))
+        if packs is not None and asked is not None and whole:
+            most = max(fit.workers for fit in whole)
+            if most < wanted:
                 raise PlanError(
-                    f"{wanted} workers do not fit the memory beside each other, {whole.workers} do",
+                    f"{wanted} workers do not fit the memory beside each other, {most} do",
                     where=str(self.inventory),
-                    cure=f"set resources.train_workers to {whole.workers} or less",
+                    cure=f"set resources.train_workers to {most} or less",
                 )
-            return whole
-        if not method.can_shard and shard == "zero3":
-            raise PlanError(
-                f"workers cannot share {self.backbone} for {method.name}, whose runs are whole"
-                " models",
-                where=str(self.inventory),
-                cure="set resources.shard to auto, or use lora or soft_prompt",
-            )
-        if not method.can_shard or shard == "never":
-            raise self._too_big(load, method)
-        if (asked or slots) < 2:
-            few = shard == "zero3"
-            raise self._too_few(load, method) if few else self._too_big(load, method)
-        found = self._best(load, trials, wanted=asked or slots, sharded=True)
-        if found is None or (asked is not None and found.workers < asked):
-            raise self._too_big(load, method, workers=asked or slots)
-        return found
+            whole = [fit for fit in whole if fit.workers == most]
+        found = whole
+        if not any(fit.split == WHOLE for fit in whole) and self._can_shard(method, asked or slots):
+            shared = self._fits(load, asked or slots, [Split(sharded=True)], together=True)
+            found += [fit for fit in shared if asked is None or fit.workers == asked]
+        if not found:
+            raise refusals.refusal(self, load, method, asked or slots)
+        return min(found, key=lambda fit: (seconds(fit) / fit.at_once, -fit.tokens))
 
-    def _best(self, load: Load, trials: int | None, *, wanted: int, sharded: bool) -> Fit | None:
-        """Choose the layout that is done first, with the largest token budget of those."""
-        together = sharded or trials is not None
+    def _splits(self, method: Method) -> list[Split]:
+        """List over how many devices a worker may split the layers."""
+        if self.resources.gpus_per_worker is not None or not self.gpus or not method.can_shard:
+            return [Split(devices=max(1, self.gpus))]
+        most = max(node.gpus for node in self.nodes)
+        return [WHOLE, *(Split(devices=n) for n in _SPLITS if n <= most)]
+
+    def _can_shard(self, method: Method, workers: int) -> bool:
+        asked = self.resources
+        one = asked.gpus_per_worker is None or asked.gpus_per_worker <= 1
+        return method.can_shard and asked.shard != "never" and one and workers > 1
+
+    def _fits(
+        self, load: Load, wanted: int, splits: Sequence[Split], *, together: bool
+    ) -> Iterator[Fit]:
+        """Yield every layout that fits, up to `wanted` workers.
+
+        Parameters
+        ----------
+        together: whether some nodes, the faster ones, may do better than all.
+        """
         groups = by_gpu_speed(self.nodes) if self.gpus and together else [self.nodes]
-        found = [
-            fit
-            for tokens in self.budgets
-            for among in groups
-            if (fit := self.settle(load, tokens, wanted, sharded=sharded, among=among)) is not None
-        ]
-
-        def seconds(fit: Fit) -> float:
-            share = (
-                1 / fit.workers if trials is None or sharded else math.ceil(trials / fit.workers)
-            )
-            return share / (fit.places.speed or 1.0)
-
-        return min(found, key=lambda fit: (seconds(fit), -fit.tokens), default=None)
+        for split in splits:
+            for tokens in self.budgets:
+                for among in groups:
+                    fit = self.settle(load, tokens, wanted, split=split, among=among)
+                    if fit is not None:
+                        yield fit
 
     def settle(
         self,
@@ -284,29 +316,33 @@ class LayoutPlanner:
         tokens: int,
         wanted: int = 1,
         *,
-        sharded: bool = False,
+        split: Split = WHOLE,
         among: Sequence[Node] | None = None,
     ) -> Fit | None:
-        """Return as many workers as fit, up to `wanted`; fewer of them hold more each."""
+        """Return as many workers as fit, up to `wanted`; fewer that share hold more each."""
         workers = wanted
-        while workers >= (2 if sharded else 1):
-            need = self._need(load, tokens, workers, sharded)
+        while workers >= (2 if split.sharded else 1):
+            need = self._need(load, tokens, workers, split)
             if max(need.device, 0 if self.gpus else need.host) > self.device_memory:
                 return None
             found = places(self.nodes, need, among=among)
             if found.count >= workers:
-                return Fit(tokens, workers, found, sharded)
+                nodes = [node for node, _ in found.rooms]
+                speed = self.machine.speed(nodes, gpus=self.gpus, threads=self.cpus)
+                return Fit(tokens, workers, found, split, speed)
             workers = found.count
         return None
 
-    def _need(self, load: Load, tokens: int, workers: int, sharded: bool) -> ResourceRequest:
-        held = total(load.device(tokens, workers, sharded))
-        host = total(self._host(load, workers, sharded)) if self.gpus else held
+    def _need(self, load: Load, tokens: int, workers: int, split: Split) -> ResourceRequest:
+        held = total(load.device(tokens, workers, split))
+        host = total(self.host(load, workers, split)) if self.gpus else held
+        gpus = self.gpus and split.devices
         device = held if self.gpus else 0
-        return ResourceRequest(cpus=self.cpus, gpus=self.gpus, device=device, host=host)
+        return ResourceRequest(cpus=self.cpus, gpus=gpus, device=device, host=host)
 
-    def _host(self, load: Load, workers: int, sharded: bool) -> tuple[MemoryTerm, ...]:
-        parts = workers if sharded else 1
+    def host(self, load: Load, workers: int, split: Split) -> tuple[MemoryTerm, ...]:
+        """Return the arithmetic of a worker on a GPU in its node's memory."""
+        parts = workers if split.sharded else 1
         return host_memory(self.shape, device=self.on, item=load.item, partitions=parts)
 
     @property
@@ -314,71 +350,25 @@ class LayoutPlanner:
         """Token budgets of a pass, halved from the study's."""
         return halved(self.resources.tokens_per_batch, _FEWEST_TOKENS)
 
-    def _too_few(self, load: Load, method: Method) -> PlanError:
-        return PlanError(
-            f"{self.backbone} ({method.name}) is to be sharded with ZeRO-3, which needs two workers"
-            " or more, and there is one",
-            where=str(self.inventory),
-            cure=self._nearest(load, method),
-        )
-
-    def _too_big(self, load: Load, method: Method, *, workers: int = 0) -> PlanError:
-        fewest = self.budgets[-1]
-        need = total(load.device(fewest, workers or 1, workers > 0))
-        how = f" sharded over {workers} workers" if workers else ""
-        largest = max(node.memory for node in self.nodes)
-        host = total(self._host(load, workers or 1, workers > 0))
-        if need <= self.device_memory and host > largest:
-            return PlanError(
-                f"{self.backbone} ({method.name}){how} needs {size(host)} of its node's memory"
-                f" while it is loaded, and the largest node has {size(largest)}",
-                where=str(self.inventory),
-                cure=f"use nodes that leave {size(host)} or more to a worker",
-            )
-        return PlanError(
-            f"{self.backbone} ({method.name}){how} needs {size(need)} on one device at the smallest"
-            f" token budget, which has {size(self.device_memory)}",
-            where=str(self.inventory),
-            cure=self._nearest(load, method),
-        )
-
-    def _nearest(self, load: Load, method: Method) -> str:
-        """Name what would fit, nearest first."""
-        fewest = self.budgets[-1]
-        whole = f"use devices of {size(total(load.device(fewest, 1, False)))} or more"
-        if not method.can_shard:
-            return f"{whole}, or lora, for which workers can share it"
-        counts = range(2, _MOST_SHARDS + 1)
-        enough = (n for n in counts if total(load.device(fewest, n, True)) <= self.device_memory)
-        workers = next(enough, None)
-        if workers is None:
-            return f"{whole}, or a smaller backbone"
-        auto = " with resources.shard auto" if self.resources.shard == "never" else ""
-        return f"give {workers} or more such workers{auto}, which can share it, or {whole}"
-
-    def _reason(self, fit: Fit, load: Load) -> str:
-        shard, asked = self.resources.shard, self.resources.tokens_per_batch
-        if fit.sharded and shard == "zero3":
+    def _reason(self, fit: Fit) -> str:
+        sharding, asked = self.resources.shard, self.resources.tokens_per_batch
+        device = "GPU" if self.gpus else "node"
+        if fit.split.sharded and sharding == "zero3":
             return "sharded with ZeRO-3, as resources.shard asks"
-        if fit.sharded:
+        if fit.split.sharded:
             return (
                 "sharded with ZeRO-3: the whole backbone does not fit the"
-                f" {size(self.device_memory)} of one {'GPU' if self.gpus else 'node'}"
+                f" {size(self.device_memory)} of one {device}"
             )
         less = f", {fit.tokens} tokens at a time instead of {asked}" if fit.tokens < asked else ""
-        fits = f"the {size(fit.places.device_memory)} of one {'GPU' if self.gpus else 'node'}"
+        fits = f"the {size(fit.places.device_memory)} of one {device}"
+        if fit.split.devices > 1:
+            return (
+                f"split: the layers of each worker's backbone over {fit.split.devices} GPUs of its"
+                f" node, in {fits}{less}"
+            )
         return f"replicated: each worker holds the whole backbone in {fits}{less}"
 
     def _each(self) -> str:
-        gpu = f" and {self.gpus} GPU" if self.gpus else ""
+        gpu = f" and {self.gpus} GPU{'s' if self.gpus > 1 else ''}" if self.gpus else ""
         return f"{self.cpus} CPU{'s' if self.cpus > 1 else ''}{gpu}"
-
-
-def halved(tokens: int, fewest: int) -> list[int]:
-    """Return a token budget and its halves down to `fewest`, or itself where it is less."""
-    return [tokens >> n for n in range(tokens.bit_length()) if tokens >> n >= min(tokens, fewest)]
-
-
-def runs_read(study: Study, method: Method) -> int:
-    """Count the runs of a method that read the probes, on one backbone."""
-    return method.n_runs * (len(study.training) if method.needs_training_set else 1)

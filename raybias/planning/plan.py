@@ -6,18 +6,23 @@ it, so what it prints is what happens. It refuses what Ray would wait for in vai
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from raybias.config import Rewriting, Study
-from raybias.errors import OutputError
+from raybias.config import Backbone, Method, Rewriting, Study
+from raybias.errors import OutputError, PlanError
 from raybias.methods import tuned_methods
+from raybias.planning import refusals
 from raybias.planning.inventory import Inventory
-from raybias.planning.layout import LayoutPlanner, runs_read
+from raybias.planning.layout import LayoutPlanner
+from raybias.planning.packs import choose_packs
 from raybias.planning.precision import Precision, decide_dtypes
 from raybias.planning.prepared import PreparedStudy, in_style, read_by
 from raybias.planning.rewrite_layout import rewriting_plan
+from raybias.planning.speed import Machine
 from raybias.planning.stage_plans import RewritePlan, ScorePlan, TunePlan
+from raybias.planning.workload import Works, works_of
 from raybias.storage import Store
 from raybias.study_record import recorded_dtypes
 
@@ -42,8 +47,17 @@ class Plan:
     rewriting: tuple[RewritePlan, ...]
     tuning: tuple[TunePlan, ...]
     scoring: tuple[ScorePlan, ...]
+    works: Works
+    """What each stage has to do."""
+    unfit: Mapping[tuple[str, str], str]
+    """Backbones and methods that are left out, and why they do not fit."""
     notes: tuple[str, ...]
     """What a user should know before starting."""
+
+    def methods(self, backbone: Backbone) -> list[Method]:
+        """List the methods of a backbone that the inventory has room for."""
+        methods = self.decided.methods_of(backbone)
+        return [each for each in methods if (backbone.name, each.name) not in self.unfit]
 
     def rewrite(self, style: str) -> RewritePlan:
         """Return the plan of a style that a model makes."""
@@ -59,17 +73,27 @@ class Plan:
         return next(s for s in self.scoring if (s.backbone, s.method) == (backbone, method))
 
 
-def plan(prepared: PreparedStudy, inventory: Inventory, *, out: str | None = None) -> Plan:
+def plan(
+    prepared: PreparedStudy,
+    inventory: Inventory,
+    *,
+    out: str | None = None,
+    machine: Machine | None = None,
+    skip_unfit: bool = False,
+) -> Plan:
     """Decide what runs where.
 
     Parameters
     ----------
     out: where results will go, to be checked against the inventory; a dtype that it was begun
         with stays.
+    machine: the speed of its devices, where their kinds do not say.
+    skip_unfit: leave out the backbones and methods that the inventory has no room for.
 
     Raises
     ------
-    PlanError: more CPUs, GPUs or memory than there are, or a layout that cannot run.
+    PlanError: more CPUs, GPUs or memory than there are, or a layout that cannot run; names all
+        that do not fit.
     OutputError: a local `out` with more than one machine.
     ModelError, DataError: a backbone's configuration or a probe cannot be read.
     """
@@ -81,47 +105,72 @@ def plan(prepared: PreparedStudy, inventory: Inventory, *, out: str | None = Non
         study = recorded_dtypes(Store(out), study)
     study, precision = decide_dtypes(study, inventory)
     shapes = {backbone.name: model_shape(backbone) for backbone in study.backbones}
-    items = {name: frame.height for name, frame in prepared.data.items.items()}
-    planners = {
-        backbone.name: LayoutPlanner(study.resources, inventory, backbone, shapes[backbone.name])
-        for backbone in study.backbones
-    }
-    tuning = tuple(
-        planners[backbone.name].tuning(training, method)
-        for backbone in study.backbones
-        for training in study.training
-        for method in tuned_methods(study.methods_of(backbone))
-    )
-    scoring = tuple(
-        planners[backbone.name].scoring(
-            {name: items[name] for name in read_by(study, method)},
-            method,
-            runs=runs_read(study, method),
-        )
-        for backbone in study.backbones
-        for method in study.methods_of(backbone)
-    )
-    notes = tuple(
-        f"{method.name}: max_steps is not set; the early-stop rule can run for ever on a slowly"
-        " falling loss"
-        for method in tuned_methods(study.methods)
-        if method.last_step(1) is None
-    )
-    return Plan(
+    works = works_of(prepared, shapes)
+    stages = _Stages(prepared.with_study(study), inventory, shapes, works, machine or Machine())
+    for backbone in study.backbones:
+        for method in study.methods_of(backbone):
+            stages.add(backbone, method)
+    if stages.errors and not (skip_unfit and stages.scoring):
+        raise refusals.together(list(stages.errors.values()))
+    made = Plan(
         study=study.name,
         decided=study,
         precision=precision,
         inventory=inventory,
-        items=items,
+        items={name: frame.height for name, frame in prepared.data.items.items()},
         shapes=shapes,
         rewriting=tuple(
             _rewriting(prepared, inventory, style, options)
             for style, options in study.styles.rewriting.items()
         ),
-        tuning=tuning,
-        scoring=scoring,
-        notes=notes,
+        tuning=tuple(sizes[0] for sizes in stages.tuning),
+        scoring=tuple(stages.scoring),
+        works=works,
+        unfit={key: str(error) for key, error in stages.errors.items()},
+        notes=tuple(
+            f"{method.name}: max_steps is not set; the early-stop rule can run for ever on a slowly"
+            " falling loss"
+            for method in tuned_methods(study.methods)
+            if method.last_step(1) is None
+        ),
     )
+    return choose_packs(prepared, made, stages.tuning)
+
+
+@dataclass(frozen=True)
+class _Stages:
+    """The stages of a study as they are laid out, backbone by backbone."""
+
+    prepared: PreparedStudy
+    inventory: Inventory
+    shapes: Mapping[str, ModelShape]
+    works: Works
+    machine: Machine
+    tuning: list[list[TunePlan]] = field(default_factory=list)
+    """For each stage, by the size of its packs."""
+    scoring: list[ScorePlan] = field(default_factory=list)
+    errors: dict[tuple[str, str], PlanError] = field(default_factory=dict)
+
+    def add(self, backbone: Backbone, method: Method) -> None:
+        """Lay out one method on one backbone, or keep why it does not fit."""
+        study, data = self.prepared.study, self.prepared.data
+        shape, name = self.shapes[backbone.name], (backbone.name, method.name)
+        planner = LayoutPlanner(study.resources, self.inventory, backbone, shape, self.machine)
+        items = {each: data.items[each].height for each in read_by(study, method)}
+        try:
+            tuning = [
+                planner.tunings(
+                    training, tuned, self.works.tuning[backbone.name, training.name, tuned.name]
+                )
+                for tuned in tuned_methods([method])
+                for training in study.training
+            ]
+            scoring = planner.scoring(items, method, self.works.reading[name])
+        except PlanError as error:
+            self.errors[name] = error
+            return
+        self.tuning.extend(tuning)
+        self.scoring.append(scoring)
 
 
 def _rewriting(

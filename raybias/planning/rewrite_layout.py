@@ -21,8 +21,9 @@ from raybias.engine.memory import (
 )
 from raybias.errors import PlanError
 from raybias.planning.inventory import size
-from raybias.planning.layout import LayoutPlanner, Load, halved
+from raybias.planning.layout import LayoutPlanner
 from raybias.planning.shards import CHUNK_ROWS
+from raybias.planning.splits import Load, halved
 from raybias.planning.stage_plans import RewritePlan
 
 if TYPE_CHECKING:
@@ -58,17 +59,17 @@ def rewriting_plan(
     PlanError: no node holds one replica at the smallest token budget.
     """
 
-    def terms(tokens: int, workers: int, sharded: bool) -> tuple[MemoryTerm, ...]:
-        return _rewriting_memory(planner.shape, judge, options, tokens=tokens, device=planner.on)
+    def terms(shape: ModelShape, tokens: int, partitions: int) -> tuple[MemoryTerm, ...]:
+        return _rewriting_memory(shape, judge, options, tokens=tokens, device=planner.on)
 
-    load = Load(terms, planner.shape.item)
+    load = Load(terms, planner.shape, planner.shape.item)
     asked = planner.resources.tokens_per_batch
     budgets = halved(asked if planner.gpus else min(asked, _MOST_ON_CPU), _FEWEST_TOKENS)
     fit = next(filter(None, (planner.settle(load, tokens) for tokens in budgets)), None)
     if fit is None:
         raise PlanError(
             f"{planner.backbone}, which makes the style {style!r}, needs"
-            f" {size(total(terms(budgets[-1], 1, False)))} with its judge at the smallest token"
+            f" {size(total(load.device(budgets[-1])))} with its judge at the smallest token"
             f" budget, and one device has {size(planner.device_memory)}",
             where=str(planner.inventory),
             cure="draw fewer candidates, use bfloat16 or a smaller checkpoint, or larger devices",

@@ -49,11 +49,11 @@ class Speed:
     start: float = 15.0
     """Of a worker's process until it loads weights."""
 
-    def forward(
-        self, parameters: float, weight_bytes: float, tokens: float, passes: float = 1.0
-    ) -> float:
-        """Return the seconds of the device for some forward passes, `tokens` in all."""
-        return self.work(2.0 * parameters * tokens, passes * weight_bytes)
+    def __str__(self) -> str:
+        return (
+            f"{self.kind}: {self.peak / 1e12:,.3g} TFLOP/s of which long passes reach"
+            f" {self.reached:.0%}, {self.bandwidth / 1e12:,.3g} TB/s ({self.source})"
+        )
 
     def work(self, flops: float, read: float) -> float:
         """Return the seconds of the device for FLOPs and bytes read from its memory."""

@@ -7,7 +7,10 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from raybias.engine.memory import MemoryTerm
+from raybias.engine.memory import MemoryTerm, total
+from raybias.planning.placement import ResourceRequest
+from raybias.planning.speed import CPU, Speed
+from raybias.planning.workload import Layout
 
 if TYPE_CHECKING:
     from raybias.config import Backbone
@@ -20,13 +23,13 @@ class Stage:
 
     backbone: str
     gpus: int
-    """GPUs of one worker or replica."""
+    """GPUs of one worker or replica, which the layers are split over."""
     threads: int
     """CPUs that one worker or replica computes on."""
     tokens_per_batch: int
     """Token budget of one pass."""
     memory: tuple[MemoryTerm, ...]
-    """Arithmetic of one worker's device."""
+    """Arithmetic of one of a worker's devices."""
     device_memory: int
     """Bytes of the smallest device that is used, or of its node without GPUs."""
     host: tuple[MemoryTerm, ...] = ()
@@ -39,15 +42,39 @@ class Stage:
     """Ray options of a worker beside CPUs and GPUs, where not every node would do."""
     pending: int = 0
     """Nodes that an autoscaler must still bring for all workers."""
-    speed: float | None = None
-    """Peak TFLOP/s of one worker's device, where it is known."""
+    speed: Speed = CPU
+    """Of the slowest device that it may run on."""
+    across: bool = False
+    """Whether workers that share the backbone are on several nodes."""
+
+    @property
+    def ranks(self) -> int:
+        """Workers that share every weight; 1 where each holds its own."""
+        return 1
+
+    @property
+    def layout(self) -> Layout:
+        """How a worker holds the backbone."""
+        return Layout(self.tokens_per_batch, max(1, self.gpus), self.ranks, self.across)
+
+    @property
+    def need(self) -> ResourceRequest:
+        """What one worker asks of a node."""
+        held, host = total(self.memory), total(self.host)
+        return ResourceRequest(
+            cpus=self.threads,
+            gpus=self.gpus,
+            device=held if self.gpus else 0,
+            host=host if self.gpus else held,
+        )
 
     def context(self, spec: Backbone, words: Sequence[str] = ()) -> ModelContext:
         """Return what one worker or replica computes with."""
         from raybias.engine.context import Execution, ModelContext
 
         device = "cuda" if self.gpus else "cpu"
-        execution = Execution(self.tokens_per_batch, device, self.threads)
+        devices = max(1, self.gpus)
+        execution = Execution(self.tokens_per_batch, device, self.threads, devices=devices)
         return ModelContext(spec, tuple(words), execution)
 
 
@@ -88,9 +115,9 @@ class TunePlan(Stage):
     final_units: int
     """Runs after the sweep; sweep runs of the chosen combination are used again."""
     workers: int
-    """Ray Train workers; sharing one pack of all seeds where the backbone is sharded."""
+    """Workers that the nodes hold at once; all sharing one pack where the backbone is sharded."""
     pack: int
-    """Most seeds that one worker tunes in one step."""
+    """Most runs that one worker tunes in one step."""
     sweep_packs: int
     """Packs of the runs of the sweep; each is tuned by itself, on one worker."""
     final_packs: int
@@ -99,6 +126,11 @@ class TunePlan(Stage):
     def packs(self, stage: str) -> int:
         """Return the packs of a stage, "sweep" or "final"."""
         return self.sweep_packs if stage == "sweep" else self.final_packs
+
+    @property
+    def ranks(self) -> int:
+        """Workers that share every weight."""
+        return self.workers if self.sharded else 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,8 +149,15 @@ class ScorePlan(Stage):
     """Items of one request and one predictions file."""
     items: Mapping[str, int]
     """Rows of each probe that is read."""
+    runs: int
+    """That read them."""
     shards: int
     """Predictions files: probes x kept runs x row ranges."""
+
+    @property
+    def ranks(self) -> int:
+        """Workers that share every weight."""
+        return self.replicas_max if self.sharded else 1
 
     @property
     def replica(self) -> Hashable:

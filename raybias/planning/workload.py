@@ -7,13 +7,15 @@ the layout of a stage and the speed of its devices.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import TYPE_CHECKING, Final
 
-from raybias.config import Method, StudyText
-from raybias.methods import Tuned
+from raybias.config import Method, Study, StudyText
+from raybias.methods import Tuned, tuned_methods
 from raybias.methods.selection import hyper_parameter_grid
+from raybias.planning.prepared import PreparedStudy
 from raybias.planning.speed import Speed
 
 if TYPE_CHECKING:
@@ -77,8 +79,8 @@ class Passes:
         factor: float = 2.0,
         launches: float = 1.0,
         passes: float | None = None,
-    ) -> float:
-        """Return the seconds of some tokens' passes: of the devices, the links or the launches.
+    ) -> dict[str, float]:
+        """Return the seconds of some tokens' passes, by what takes them; the longest one counts.
 
         Parameters
         ----------
@@ -91,19 +93,21 @@ class Passes:
         if passes is None:
             passes = max(1.0, math.ceil(own / layout.tokens))
         ways = factor / 2.0
-        device = speed.work(factor * self.parameters * own, passes * ways * self.weight_bytes)
+        found = {
+            "computing": speed.work(
+                factor * self.parameters * own, passes * ways * self.weight_bytes
+            ),
+            "launches": passes * self.layers * launches * speed.launch,
+        }
         if layout.devices > 1:
             # One device computes at a time; the next waits for the hidden states.
-            device += (layout.devices - 1) * ways * own * self.token_bytes / speed.link
-        host = passes * self.layers * launches * speed.launch
-        if layout.ranks == 1:
-            return max(device, host)
-        return max(device, host, self.gathering(speed, layout, passes * min(ways, 2.0)))
-
-    def gathering(self, speed: Speed, layout: Layout, times: float) -> float:
-        """Return the seconds in which every rank receives the others' weights so many times."""
-        received = self.all_bytes * (layout.ranks - 1) / layout.ranks
-        return times * received / (speed.network if layout.across else speed.link)
+            moved = (layout.devices - 1) * ways * own * self.token_bytes
+            found["computing"] += moved / speed.link
+        if layout.ranks > 1:
+            received = self.all_bytes * (layout.ranks - 1) / layout.ranks
+            rate = speed.network if layout.across else speed.link
+            found["gathering"] = passes * min(ways, 2.0) * received / rate
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,19 +185,23 @@ class TuningWork:
 
     def step_seconds(self, speed: Speed, layout: Layout, runs: int) -> float:
         """Return the seconds of one step of a pack of so many runs."""
+        moving = runs * self.moved / speed.bandwidth
+        return max(self.step_parts(speed, layout, runs).values()) + moving + self.host(speed, runs)
+
+    def step_parts(self, speed: Speed, layout: Layout, runs: int) -> dict[str, float]:
+        """Return what a step's passes take; see `Passes.seconds`."""
         shared, own = self.launches
-        return (
-            self.passes.seconds(
-                speed,
-                layout,
-                runs * self.rows * self.length,
-                factor=float(self.factor),
-                launches=_BOTH_WAYS * (shared + own * runs),
-            )
-            + runs * self.moved / speed.bandwidth
-            + speed.step
-            + runs * speed.run
+        return self.passes.seconds(
+            speed,
+            layout,
+            runs * self.rows * self.length,
+            factor=float(self.factor),
+            launches=_BOTH_WAYS * (shared + own * runs),
         )
+
+    def host(self, speed: Speed, runs: int) -> float:
+        """Return the seconds of the host in a step, beside launches."""
+        return speed.step + runs * speed.run
 
     def evaluation_seconds(self, speed: Speed, layout: Layout, runs: int) -> float:
         """Return the seconds of one evaluation of so many runs, with its report."""
@@ -204,7 +212,7 @@ class TuningWork:
             runs * self.checked * self.checked_length,
             launches=shared + own * runs,
         )
-        return computing + speed.evaluation
+        return max(computing.values()) + speed.evaluation
 
     def pack_seconds(self, speed: Speed, layout: Layout, stops: Sequence[int]) -> float:
         """Return the seconds of a pack whose runs stop at these steps and leave it then."""
@@ -244,7 +252,7 @@ class ReadingWork:
         each = {name: method.tokens_per_item(text, name) for name in rows}
         weights = method.weights_per_token(shape)
         return cls(
-            passes=Passes(**{**vars(passes), "parameters": weights}),
+            passes=replace(passes, parameters=weights),
             runs=runs,
             tokens=sum(count * each[name] for name, count in rows.items()),
             items=sum(rows.values()),
@@ -265,7 +273,48 @@ class ReadingWork:
         computing = self.passes.seconds(
             speed, layout, self.runs * self.tokens, passes=self.runs * self.shards * passes
         )
-        return computing + self.runs * self.shards * speed.shard
+        return max(computing.values()) + self.runs * self.shards * speed.shard
+
+
+@dataclass(frozen=True)
+class Works:
+    """The work of all stages of a study.
+
+    Attributes
+    ----------
+    tuning: by backbone, training set and method.
+    reading: by backbone and method.
+    """
+
+    tuning: Mapping[tuple[str, str, str], TuningWork]
+    reading: Mapping[tuple[str, str], ReadingWork]
+
+
+def works_of(prepared: PreparedStudy, shapes: Mapping[str, ModelShape]) -> Works:
+    """Count the work of all stages of a study, by the shapes of its backbones.
+
+    Raises
+    ------
+    DataError, ModelError: a text or a tokenizer cannot be read.
+    """
+    study = prepared.study
+    tuning: dict[tuple[str, str, str], TuningWork] = {}
+    reading: dict[tuple[str, str], ReadingWork] = {}
+    for backbone in study.backbones:
+        shape = shapes[backbone.name]
+        for method in study.methods_of(backbone):
+            text = prepared.text(method, backbone)
+            runs = runs_read(study, method)
+            reading[backbone.name, method.name] = ReadingWork.of(method, shape, text, runs)
+            for tuned, training in product(tuned_methods([method]), text.sentences):
+                work = TuningWork.of(tuned, shape, text, training)
+                tuning[backbone.name, training, method.name] = work
+    return Works(tuning, reading)
+
+
+def runs_read(study: Study, method: Method) -> int:
+    """Count the runs of a method that read the probes, on one backbone."""
+    return method.n_runs * (len(study.training) if method.needs_training_set else 1)
 
 
 def runs_of(method: Tuned) -> tuple[int, int]:

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from raybias.engine.model_shape import blocks
+from raybias.engine.layer_split import blocks
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

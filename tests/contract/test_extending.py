@@ -22,7 +22,7 @@ from raybias import Study, registry, stats
 from raybias.config import load_study, parse_study
 from raybias.engine.context import ModelContext
 from raybias.methods.prediction import Shard
-from raybias.planning.costs import Machine, costs_of
+from raybias.planning.costs import costs_of
 from raybias.planning.inventory import assumed
 from raybias.planning.plan import plan
 from raybias.planning.preflight import check_inputs
@@ -38,7 +38,7 @@ check_inputs(prepared)
 made = plan(prepared, assumed("cpus=4,memory=8GiB"))
 items = prepared.data.items
 lexicon = study.methods[0]
-assert costs_of(prepared, made, Machine(1.0)).hours < 1
+assert costs_of(prepared, made).hours < 1
 (run,) = lexicon.untrained_runs(study.backbones[0], None, ())
 predictor = lexicon.predictor(ModelContext(study.backbones[0], ()), Store(sys.argv[2]))
 table = items["clerks"].select(ITEMS.names).to_arrow().cast(ITEMS)

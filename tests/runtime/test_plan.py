@@ -23,6 +23,7 @@ from raybias.planning.plan import Plan, check_place, plan
 from raybias.planning.prepared import PreparedStudy
 from raybias.runtime.inventory import read_inventory
 from raybias.storage import Store
+from support.words import word_tokenizer
 
 GIB = 2**30
 LAPTOP = "cpus=2,memory=24GiB"
@@ -32,6 +33,13 @@ LAPTOP = "cpus=2,memory=24GiB"
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Configurations of an OPT-125M and an OPT-13B, and a probe of 1,100 items."""
     root = tmp_path_factory.mktemp("plan")
+    words = ["<s>", "negative", "neutral", "positive", "a"]
+    for model in ("opt-125m", "opt-13b"):
+        word_tokenizer(words, unknown="a", bos_token="<s>").save_pretrained(root / model)
+    (root / "set").mkdir()
+    sentences = pl.DataFrame({"text": ["a b c"] * 10, "label": [0, 1] * 5})
+    for split in ("train", "validation"):
+        sentences.write_csv(root / "set" / f"{split}.csv")
     OPTConfig().save_pretrained(root / "opt-125m")
     OPTConfig(
         hidden_size=5120,
@@ -60,7 +68,7 @@ def study(folder: Path, model: str = "opt-125m", **sections: Any) -> Study:
             "name": "planned",
             "backbones": [{"id": str(folder / model), "dtype": sections.pop("dtype", "bfloat16")}],
             "methods": [method],
-            "training": [{"source": "sst5", "data": "unread"}],
+            "training": [{"source": "file", "name": "set", "data": str(folder / "set")}],
             "probes": [{"source": "file", "name": "mine", "data": str(folder / "probe.csv")}],
             "resources": resources,
             **sections,
@@ -74,7 +82,7 @@ def planned(folder: Path, machine: str, **sections: Any) -> Plan:
 
 def test_a_laptop_spreads_the_seeds_and_scores_on_all_its_cpus(folder: Path) -> None:
     made = planned(folder, LAPTOP)
-    tuning = made.tune("opt-125m", "sst5", "soft_prompt")
+    tuning = made.tune("opt-125m", "set", "soft_prompt")
     assert (tuning.workers, tuning.pack, tuning.sharded) == (2, 8, False)
     assert (tuning.sweep_units, tuning.final_units) == (0, 15)
     scoring = made.score("opt-125m", "soft_prompt")
@@ -120,11 +128,25 @@ def test_a_smaller_token_budget_comes_before_sharding(folder: Path) -> None:
     assert "instead of 4096" in tuning.reason
 
 
-def test_a_backbone_that_fits_no_device_is_sharded_and_says_why(folder: Path) -> None:
+def test_a_backbone_that_fits_no_device_has_its_layers_split_over_those_of_a_node(
+    folder: Path,
+) -> None:
     # float32 doubles the 13B: tuning does not fit 52 GiB whole, scoring does.
+    made = planned(folder, "cpus=32,gpus=4,gpu_memory=52GiB", model="opt-13b", dtype="float32")
+    tuning, scoring = made.tuning[0], made.scoring[0]
+    assert (tuning.gpus, tuning.workers, tuning.sharded) == (2, 2, False)
+    assert tuning.layout.devices == tuning.context(made.decided.backbones[0]).execution.devices == 2
+    assert "split: the layers of each worker's backbone over 2 GPUs" in tuning.reason
+    assert (scoring.gpus, scoring.replicas_max) == (1, 3), "its node's memory holds three"
+
+
+def test_a_backbone_that_fits_no_device_is_sharded_where_workers_have_one_gpu(
+    folder: Path,
+) -> None:
     tuning = planned(
-        folder, "cpus=32,gpus=4,gpu_memory=52GiB", model="opt-13b", dtype="float32"
-    ).tuning[0]
+        folder, "cpus=32,gpus=4,gpu_memory=52GiB", model="opt-13b", dtype="float32",
+        resources={"gpus_per_worker": 1},
+    ).tuning[0]  # fmt: skip
     assert tuning.sharded
     assert tuning.workers == 4
     assert tuning.pack == 15
@@ -170,15 +192,16 @@ def test_workers_go_only_where_they_fit(folder: Path) -> None:
         == {"label_selector": {"ray.io/accelerator-type": "in(A100)"}}
     )
     assert tuning.device_memory == 80 * 10**9
-    # A small backbone fits everywhere; a group of ranks still leaves out what would slow it.
+    # A small backbone fits everywhere.
     small = plan(PreparedStudy.of(study(folder)), assumed(*mixed))
-    assert (small.tuning[0].workers, small.scoring[0].replicas_max) == (4, 12)
+    assert small.scoring[0].replicas_max == 12
     assert small.scoring[0].requests == {}
 
 
 def test_gpus_that_ray_cannot_tell_apart_count_as_the_smallest(folder: Path) -> None:
     kinds = ("cpus=32,gpus=4,gpu_memory=80GB", "cpus=32,gpus=4,gpu_memory=24GB")
-    tuning = plan(PreparedStudy.of(study(folder, "opt-13b")), assumed(*kinds)).tuning[0]
+    alone = study(folder, "opt-13b", resources={"gpus_per_worker": 1})
+    tuning = plan(PreparedStudy.of(alone), assumed(*kinds)).tuning[0]
     assert tuning.sharded
     assert (tuning.workers, tuning.requests) == (8, {})
 
@@ -208,7 +231,9 @@ def test_nodes_that_can_still_come_count(folder: Path) -> None:
 
 
 def test_a_backbone_that_fits_no_device_is_scored_by_workers_that_share_it(folder: Path) -> None:
-    scoring = planned(folder, "cpus=32,gpus=8,gpu_memory=24GB", model="opt-13b").scoring[0]
+    nodes = "cpus=32,gpus=8,gpu_memory=24GB"
+    one_each = {"gpus_per_worker": 1}
+    scoring = planned(folder, nodes, model="opt-13b", resources=one_each).scoring[0]
     assert scoring.sharded
     assert (scoring.replicas_min, scoring.replicas_max) == (8, 8)
     assert total(scoring.memory) < 24 * 10**9
@@ -218,7 +243,11 @@ def test_a_backbone_that_fits_no_device_is_scored_by_workers_that_share_it(folde
     ("machine", "resources", "nearest"),
     [
         ("cpus=32,gpus=1,gpu_memory=24GB", {}, "2 or more such workers.* devices of 28"),
-        ("cpus=32,gpus=4,gpu_memory=24GB", {"shard": "never"}, "with resources.shard auto"),
+        (
+            "cpus=32,gpus=4,gpu_memory=24GB",
+            {"shard": "never", "gpus_per_worker": 1},
+            "with resources.shard auto",
+        ),
         ("cpus=32,gpus=2,gpu_memory=10GB", {}, "give 8 or more such workers"),
         ("cpus=32,gpus=2,gpu_memory=2GB", {}, "or a smaller backbone"),
         ("memory=16GiB,gpus=1,gpu_memory=80GB", {}, "nodes that leave 24.6GiB or more"),

@@ -15,6 +15,7 @@ from raybias.planning.prepared import PreparedStudy
 from raybias.runtime.inventory import read_inventory
 from raybias.storage import Store
 from raybias.study_record import begin, make_record
+from support.words import word_tokenizer
 
 FAST = Product(native=True, slowdown=0.5)
 SLOW = Product(native=False, slowdown=41.0)
@@ -64,13 +65,13 @@ def test_this_machine_is_measured() -> None:
 
 def test_a_plan_decides_and_an_out_keeps_what_was_decided(tmp_path: Path) -> None:
     OPTConfig().save_pretrained(tmp_path / "opt")
+    word_tokenizer(["<s>", "a"], unknown="a", bos_token="<s>").save_pretrained(tmp_path / "opt")
     (tmp_path / "probe.csv").write_text("text,label,attribute,group\na,0,age,old\nb,1,age,young\n")
     study = parse_study(
         {
             "name": "auto",
             "backbones": [{"id": str(tmp_path / "opt")}],
-            "methods": [{"max_steps": 10}],
-            "training": [{"source": "sst5", "data": "unread"}],
+            "methods": [{"kind": "zero_shot", "template": "{text}"}],
             "probes": [{"source": "file", "data": str(tmp_path / "probe.csv")}],
         }
     )

@@ -13,7 +13,7 @@ from raybias.config import Study, parse_study
 from raybias.engine.memory import total
 from raybias.engine.rewriting.rewriter import Rewriter
 from raybias.errors import ConfigError, DataError, ModelError, PlanError
-from raybias.planning.costs import Machine, costs_of
+from raybias.planning.costs import costs_of
 from raybias.planning.description import describe
 from raybias.planning.inventory import assumed
 from raybias.planning.plan import Plan, plan
@@ -76,7 +76,7 @@ def test_a_plan_shows_the_stage_and_counts_its_pairs(folder: Path) -> None:
     assert (stage.chunks, stage.replicas_max, stage.threads, stage.gpus) == (2, 2, 1, 0)
     assert (stage.tokens_per_batch, stage.pairs) == (512, {"mine": 70})
     assert made.items == {"mine": 140}
-    shown = describe(made, costs_of(PreparedStudy.of(study(folder)), made, Machine()))
+    shown = describe(made, costs_of(PreparedStudy.of(study(folder)), made))
     assert "rewrite as formal with t5, judged by judge (mirror): mine 70 pairs" in shown
     assert "2 replicas, each 1 CPU; 2 chunks, 512 tokens at a time" in shown
     assert shown.index("rewrite as formal") < shown.index("score with gpt2")

@@ -1,0 +1,79 @@
+"""How the workers of a backbone can hold it: whole, its layers split, or all of it shared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from raybias.engine.memory import MemoryTerm
+from raybias.planning.placement import Placement
+from raybias.planning.speed import Speed
+from raybias.planning.workload import Layout
+
+if TYPE_CHECKING:
+    from raybias.engine.model_shape import ModelShape
+
+
+@dataclass(frozen=True)
+class Split:
+    """How a backbone is spread.
+
+    Attributes
+    ----------
+    devices: of one worker, which the layers are split over.
+    sharded: whether workers share every weight with ZeRO-3.
+    """
+
+    devices: int = 1
+    sharded: bool = False
+
+
+WHOLE: Final = Split()
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A layout that fits."""
+
+    tokens: int
+    workers: int
+    places: Placement
+    split: Split
+    speed: Speed
+
+    @property
+    def at_once(self) -> int:
+        """Workers that the nodes have room for, those that share counting once."""
+        return 1 if self.split.sharded else self.places.count
+
+    @property
+    def layout(self) -> Layout:
+        """How each worker holds the backbone."""
+        ranks = self.workers if self.split.sharded else 1
+        return Layout(self.tokens, self.split.devices, ranks, self.across)
+
+    @property
+    def across(self) -> bool:
+        """Whether no node holds all workers."""
+        return self.workers > max(count for _, count in self.places.rooms)
+
+
+@dataclass(frozen=True)
+class Load:
+    """What one device of a worker holds, by shape, token budget and number of partitions."""
+
+    terms: Callable[[ModelShape, int, int], tuple[MemoryTerm, ...]]
+    shape: ModelShape
+    item: int
+    """Bytes of one weight."""
+
+    def device(self, tokens: int, workers: int = 1, split: Split = WHOLE) -> tuple[MemoryTerm, ...]:
+        """Return the arithmetic of one device."""
+        shape = self.shape if split.devices == 1 else self.shape.part(split.devices)
+        return self.terms(shape, tokens, workers if split.sharded else 1)
+
+
+def halved(tokens: int, fewest: int) -> list[int]:
+    """Return a token budget and its halves down to `fewest`, or itself where it is less."""
+    return [tokens >> n for n in range(tokens.bit_length()) if tokens >> n >= min(tokens, fewest)]
