@@ -154,8 +154,8 @@ def page(data: Path, models: Path) -> str:
         "Made by `docs/plans.py`; nothing here was run on a GPU. Hours reckon with the cost curve"
         f" of `planning/speed.py` over the makers' dense 16-bit peak ({peaks}) and memory"
         " bandwidth; `--peak-tflops` and `--utilisation` of `raybias plan` change that. Memory and"
-        " work are upper estimates from the published architectures, tokens are those of OPT's tokenizer"
-        " for all models.",
+        " work are upper estimates from the published architectures, tokens are those of OPT's"
+        " tokenizer for all models.",
     ]
     for job in JOBS:
         study, notes = local_study(job, data, models)

@@ -21,7 +21,6 @@ from raybias.planning.preflight import check_rewritten
 from raybias.planning.prepared import PreparedStudy
 from raybias.planning.schedule import Task
 from raybias.planning.shards import missing, shards_of
-from raybias.planning.speed import Machine
 from raybias.planning.stage_plans import ScorePlan
 from raybias.planning.tasks import tasks_of
 from raybias.registry import pair_probes
@@ -89,7 +88,7 @@ class StudyRun:
         there, resources = self.plan.inventory, self.study.resources
         graph = Graph(there.gpus if there.gpus_of_worker(resources) else int(there.cpus))
         do = {"rewrite": self._rewrite, "tune": self._tune, "read": self._read}
-        for task in tasks_of(self.prepared, self.plan, Machine()):
+        for task in tasks_of(self.prepared, self.plan):
             # What a hub holds comes with the first worker of each node; its cache has locks.
             graph.add(task, do.get(task.kind, lambda grant: None))
         try:
