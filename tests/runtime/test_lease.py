@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from raybias.errors import OutputError
+from raybias.errors import BadInput, OutputError
 from raybias.runtime import lease
 from raybias.runtime.lease import EXPIRES_S, Lease, leased
 from raybias.storage import Store
@@ -22,7 +22,7 @@ from raybias.storage import Store
 #: Drivers, one for each pair of numbers, that wait and then work on an OUT, and write down when.
 DRIVERS = """
 import os, sys, time
-from raybias.errors import OutputError
+from raybias.errors import BadInput, OutputError
 from raybias.runtime.ending import ending_on_signals
 from raybias.runtime.lease import leased
 from raybias.storage import Store
@@ -162,8 +162,8 @@ def test_without_locks_the_last_to_write_has_it(
 def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for place in (tmp_path / "file", tmp_path / "file" / "deeper"):
-        with pytest.raises(OutputError, match="cannot write"), leased(Store(place)):
+        with pytest.raises(BadInput, match="cannot"), leased(Store(place)):
             pass
     (tmp_path / "out" / lease.NAME).mkdir(parents=True)
-    with pytest.raises(OutputError), leased(Store(tmp_path / "out")):
+    with pytest.raises(BadInput), leased(Store(tmp_path / "out")):
         pass

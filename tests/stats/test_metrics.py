@@ -276,11 +276,11 @@ def test_what_cannot_be_measured_is_one_line(
         ("label,group,pred\n1,a,x\n", "row 1: pred 'x' is not 0, 1 or 2"),
         ("label,group,score\n1,a,\n", "row 1: score '' is not a number"),
         ("label,group,score\n2,a,0.5\n", "is not 0 or 1"),
-        ("label,group,pred\n1,a,1,9\n", "cannot be read as CSV"),
+        ("label,group,pred\n1,a,1,9\n", "cannot be read as a table of UTF-8 text"),
         ("label,label,group,pred\n1,1,a,1\n", "has the column label twice"),
         ("label,group,pred\n1,,1\n", "row 1: group '' is empty"),
         ("label,group,pred\n", "holds no predictions"),
-        ("", "is empty"),
+        ("", "empty CSV"),
     ],
 )
 def test_a_malformed_table_is_one_line(text: str, message: str, tmp_path: Path) -> None:
