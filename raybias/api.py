@@ -60,7 +60,12 @@ __all__ = [
 
 
 def run(
-    study: Study, *, out: str | Path, address: str | None = None, command: str = "raybias.run"
+    study: Study,
+    *,
+    out: str | Path,
+    address: str | None = None,
+    command: str = "raybias.run",
+    skip_unfit: bool = False,
 ) -> Results:
     """Run a study, or what OUT lacks of it, and write its tables and report.
 
@@ -70,6 +75,8 @@ def run(
     out: folder or URI of the results.
     address: of a Ray cluster; None takes RAY_ADDRESS, or starts Ray on this machine.
     command: recorded in OUT/study.yaml.
+    skip_unfit: leave out backbones and methods that do not fit, instead of refusing the study;
+        the same call on a larger cluster does them.
 
     Returns the results, which are read from OUT.
 
@@ -84,7 +91,7 @@ def run(
 
     store = Store(out)
     with leased(store):
-        run_study(study, out, address=address, command=command)
+        run_study(study, out, address=address, command=command, skip_unfit=skip_unfit)
         results = write_report(out)
         track_tables(study, store)
     return results
@@ -108,6 +115,9 @@ def plan(
     assume: Sequence[str] = (),
     peak_tflops: float | None = None,
     utilisation: float | None = None,
+    scale: Sequence[int] = (),
+    skip_unfit: bool = False,
+    chart: str | Path | None = None,
 ) -> StudyPlan:
     """Plan what would run where and what it costs, without loading a model; print the result.
 
@@ -118,6 +128,9 @@ def plan(
     assume: nodes to plan for, such as `nodes=4,cpus=32,memory=256GiB`, one text for each kind.
     peak_tflops: peak of one device; None looks it up by the kind of GPU.
     utilisation: fraction of the peak that long passes reach; None as the kind of device does.
+    scale: also tell the wall time on so many times the nodes.
+    skip_unfit: leave out backbones and methods that do not fit, instead of refusing the study.
+    chart: SVG file to draw the planned schedule in.
 
     Raises
     ------
@@ -127,9 +140,11 @@ def plan(
     from raybias.errors import ConfigError
     from raybias.planning.costs import costs_of
     from raybias.planning.description import StudyPlan
+    from raybias.planning.forecast import Forecast, scaled
     from raybias.planning.inventory import assumed, with_autoscaled_nodes
     from raybias.planning.plan import plan as make_plan
     from raybias.planning.speed import Machine
+    from raybias.report.schedule_figure import schedule_figure
     from raybias.runtime.inventory import read_inventory
     from raybias.runtime.study import prepare
 
@@ -141,13 +156,20 @@ def plan(
     else:
         there = read_inventory(address, products=prepared.study.undecided)
         inventory = with_autoscaled_nodes(there, study.resources.nodes)
+    machine = Machine(peak_tflops, utilisation)
     planned = make_plan(
         prepared,
         inventory,
         out=None if out is None else str(out),
-        machine=Machine(peak_tflops, utilisation),
+        machine=machine,
+        skip_unfit=skip_unfit,
     )
-    return StudyPlan(planned, costs_of(prepared, planned))
+    forecast = Forecast.of(prepared, planned)
+    if chart is not None:
+        drawn = schedule_figure(forecast.planned, f"{study.name} as planned")
+        Path(chart).write_text(drawn, encoding="utf-8")
+    scales = tuple(scaled(prepared, planned, scale, machine))
+    return StudyPlan(planned, costs_of(prepared, planned), forecast, scales)
 
 
 def demo(

@@ -62,6 +62,14 @@ Debug = Annotated[
     ),
 ]
 
+SkipUnfit = Annotated[
+    bool,
+    typer.Option(
+        "--skip-unfit",
+        help="Leave out backbones and methods that do not fit, instead of refusing the study.",
+    ),
+]
+
 #: Of commands that read pairs in styles.
 Styled = Annotated[
     list[str] | None,

@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from raybias.cli.options import Limit, Overrides, ProfileOption, StudyFile
+from raybias.cli.options import Limit, Overrides, ProfileOption, SkipUnfit, StudyFile
 from raybias.config import load_study
+from raybias.errors import ConfigError
 
 
 def plan(
@@ -48,8 +49,16 @@ def plan(
             show_default="as the kind of device does",
         ),
     ] = None,
+    scale: Annotated[
+        str | None,
+        typer.Option(metavar="1,4,8", help="Also tell the wall time on so many times the nodes."),
+    ] = None,
+    chart: Annotated[
+        str | None, typer.Option(help="SVG file to draw the planned schedule in.")
+    ] = None,
+    skip_unfit: SkipUnfit = False,
 ) -> None:
-    """Show workers, packs, memory and costs of a study; loads no model, starts no Ray.
+    """Show workers, packs, memory, costs and the wall time; loads no model, starts no Ray.
 
     Exits with 2 and one line for what `raybias run` would refuse before any work.
     """
@@ -63,5 +72,15 @@ def plan(
         assume=assume or (),
         peak_tflops=peak,
         utilisation=utilisation,
+        scale=_sizes(scale),
+        chart=chart,
+        skip_unfit=skip_unfit,
     )
     typer.echo(planned)
+
+
+def _sizes(text: str | None) -> list[int]:
+    parts = text.split(",") if text else []
+    if not all(part.strip().isdecimal() and int(part) for part in parts):
+        raise ConfigError(f"{text!r} are no whole numbers", where="--scale", cure="write 1,4,8")
+    return list(map(int, parts))

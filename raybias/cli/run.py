@@ -12,6 +12,7 @@ from raybias.cli.options import (
     Limit,
     Overrides,
     ProfileOption,
+    SkipUnfit,
     StudyFile,
     command_line,
 )
@@ -29,6 +30,7 @@ def run(
     limit: Limit = None,
     profile: ProfileOption = None,
     address: Address = None,
+    skip_unfit: SkipUnfit = False,
     debug: Debug = False,
 ) -> None:
     """Run a study, or what its OUT still lacks.
@@ -40,4 +42,4 @@ def run(
 
     chosen = load_study(study, overrides=tuple(overrides or ()), profile=profile, limit=limit)
     place = out or f"out/{chosen.name}"
-    show(api.run(chosen, out=place, address=address, command=command_line()))
+    show(api.run(chosen, out=place, address=address, command=command_line(), skip_unfit=skip_unfit))

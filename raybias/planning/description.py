@@ -10,6 +10,7 @@ from tabulate import tabulate
 
 from raybias.engine.memory import MemoryTerm, total
 from raybias.planning.costs import Cost, Costs
+from raybias.planning.forecast import Forecast, scale_table
 from raybias.planning.inventory import size
 from raybias.planning.plan import Plan
 from raybias.planning.stage_plans import RewritePlan, ScorePlan, Stage, TunePlan
@@ -23,13 +24,18 @@ class StudyPlan:
     ----------
     plan: its stages, with workers and memory.
     costs: tokens, FLOPs and device-hours of each stage.
+    forecast: its schedule.
+    scales: forecasts for so many times the nodes.
     """
 
     plan: Plan
     costs: Costs
+    forecast: Forecast
+    scales: tuple[tuple[int, Forecast], ...] = ()
 
     def __str__(self) -> str:
-        return describe(self.plan, self.costs)
+        parts = [describe(self.plan, self.costs), str(self.forecast)]
+        return "\n\n".join([*parts, *([scale_table(self.scales)] if self.scales else [])])
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(str(self))}</pre>"
@@ -77,10 +83,12 @@ def _tuning(plan: TunePlan) -> str:
     runs = f"{plan.final_units} runs"
     if plan.sweep_units:
         runs = f"{plan.sweep_units} runs of the sweep, then {runs} of what it chooses"
+    packs = max(plan.sweep_packs, plan.final_packs)
     together = (
         f"{plan.workers} workers share one pack of {plan.pack} seeds"
         if plan.sharded
-        else f"{_count(plan.workers, 'worker')}, up to {_count(plan.pack, 'seed')} in a pack"
+        else f"{_count(packs, 'pack')} of up to {_count(plan.pack, 'seed')},"
+        f" {_count(plan.workers, 'worker')} at once"
     )
     return "\n".join(
         [

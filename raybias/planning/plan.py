@@ -80,6 +80,7 @@ def plan(
     out: str | None = None,
     machine: Machine | None = None,
     skip_unfit: bool = False,
+    works: Works | None = None,
 ) -> Plan:
     """Decide what runs where.
 
@@ -89,6 +90,7 @@ def plan(
         with stays.
     machine: the speed of its devices, where their kinds do not say.
     skip_unfit: leave out the backbones and methods that the inventory has no room for.
+    works: of another plan of this study.
 
     Raises
     ------
@@ -105,7 +107,7 @@ def plan(
         study = recorded_dtypes(Store(out), study)
     study, precision = decide_dtypes(study, inventory)
     shapes = {backbone.name: model_shape(backbone) for backbone in study.backbones}
-    works = works_of(prepared, shapes)
+    works = works or works_of(prepared, shapes)
     stages = _Stages(prepared.with_study(study), inventory, shapes, works, machine or Machine())
     for backbone in study.backbones:
         for method in study.methods_of(backbone):
@@ -127,11 +129,15 @@ def plan(
         scoring=tuple(stages.scoring),
         works=works,
         unfit={key: str(error) for key, error in stages.errors.items()},
-        notes=tuple(
-            f"{method.name}: max_steps is not set; the early-stop rule can run for ever on a slowly"
-            " falling loss"
-            for method in tuned_methods(study.methods)
-            if method.last_step(1) is None
+        notes=(
+            *(f"left out: {error}" for error in stages.errors.values()),
+            *filter(None, (_gathering(sizes[0], works) for sizes in stages.tuning)),
+            *(
+                f"{method.name}: max_steps is not set; the early-stop rule can run for ever on a"
+                " slowly falling loss"
+                for method in tuned_methods(study.methods)
+                if method.last_step(1) is None
+            ),
         ),
     )
     return choose_packs(prepared, made, stages.tuning)
@@ -171,6 +177,21 @@ class _Stages:
             return
         self.tuning.extend(tuning)
         self.scoring.append(scoring)
+
+
+def _gathering(stage: TunePlan, works: Works) -> str:
+    """Warn of a stage whose workers wait longer for weights than they compute; else nothing."""
+    work = works.tuning[stage.backbone, stage.training, stage.method]
+    parts = work.step_parts(stage.speed, stage.layout, stage.pack)
+    if parts.get("gathering", 0.0) <= parts["computing"]:
+        return ""
+    hours = parts["gathering"] * (work.last or work.first) / 3600
+    return (
+        f"{stage.backbone} ({stage.method}) on {stage.training}: gathering weights takes"
+        f" {1e3 * parts['gathering']:,.0f} ms of a step and computing"
+        f" {1e3 * parts['computing']:,.0f} ms, up to {hours:,.0f} h for the sweep and as much for"
+        " the final runs; a node whose GPUs hold the backbone together would be faster"
+    )
 
 
 def _rewriting(

@@ -150,7 +150,7 @@ class Schedule:
     def idle_hours(self) -> float:
         """Device-hours in which devices hold no task."""
         held = sum(span.end - span.start for span in self.spans)
-        return (self.devices * self.wall - held) / 3600
+        return max(0.0, self.devices * self.wall - held) / 3600
 
     def idle_block(self) -> IdleBlock | None:
         """Return the largest block of idle devices: their number times its seconds."""

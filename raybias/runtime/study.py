@@ -35,6 +35,7 @@ def run_study(
     address: str | None = None,
     command: str = "",
     reporter: Reporter | None = None,
+    skip_unfit: bool = False,
 ) -> None:
     """Do what OUT lacks of a study, up to its predictions.
 
@@ -43,6 +44,7 @@ def run_study(
     out: folder or URI.
     address: of a Ray cluster; None as `ray_session.connected` says.
     command: what the user typed, for the record.
+    skip_unfit: leave out backbones and methods that the cluster has no room for.
 
     Raises
     ------
@@ -68,7 +70,9 @@ def run_study(
         there = with_autoscaled_nodes(
             read_inventory(address, products=prepared.study.undecided), study.resources.nodes
         )
-        planned = plan(prepared, there, out=store.uri)
+        planned = plan(prepared, there, out=store.uri, skip_unfit=skip_unfit)
+        for error in planned.unfit.values():
+            reporter.say(f"{study.name}: left out: {error}")
         if planned.precision is not None:
             reporter.say(f"{study.name}: {planned.precision}")
         parameters = {name: shape.parameters for name, shape in planned.shapes.items()}

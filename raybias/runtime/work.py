@@ -101,7 +101,7 @@ class StudyRun:
     def _untrained(self, backbone: Backbone) -> Iterator[dict[str, Any]]:
         """List the runs that tune nothing, and write their prompts to OUT/prompts."""
         names = [training.name for training in self.study.training]
-        for method in self.study.methods_of(backbone):
+        for method in self.plan.methods(backbone):
             text = self.prepared.text(method, backbone)
             for run in method.untrained_runs(backbone, text, names):
                 if run.recipe is not None:
@@ -138,7 +138,7 @@ class StudyRun:
             )
             for backbone in self.study.backbones
             for training in self.study.training
-            for method in tuned_methods(self.study.methods_of(backbone))
+            for method in tuned_methods(self.plan.methods(backbone))
         }  # fmt: skip
 
     def _tune(self, grant: Grant) -> None:
@@ -163,7 +163,7 @@ class StudyRun:
     def _waiting(self, task: Task) -> _Reading:
         """List what a task must still read; broken files are deleted."""
         backbone = self.backbones[task.backbone]
-        method = next(m for m in self.study.methods_of(backbone) if m.name == task.method)
+        method = next(m for m in self.plan.methods(backbone) if m.name == task.method)
         planned = self.plan.score(backbone.name, method.name)
         kept = self.table.kept(backbone.name, method.name, task.training)
         stored = method.output()
@@ -178,7 +178,7 @@ class StudyRun:
         """The replicas of each backbone and method; those that ask for the same share them."""
         found: dict[tuple[str, str], Readers] = {}
         for backbone in self.study.backbones:
-            for methods in share_weights(self.study.methods_of(backbone)):
+            for methods in share_weights(self.plan.methods(backbone)):
                 shared: dict[Any, list[Method]] = {}
                 for method in methods:
                     plan = self.plan.score(backbone.name, method.name)

@@ -22,10 +22,10 @@ STUDY = {"--set", "--limit", "--profile"}
 RAY = {"--address", "--debug"}
 PAIRS = {"--data", "--attribute", "--style", "--styled", "--evidential", "--question", "--seed"}
 COMMANDS = {
-    "run": {"STUDY.yaml", "--out", *STUDY, *RAY},
+    "run": {"STUDY.yaml", "--out", *STUDY, *RAY, "--skip-unfit"},
     "plan": {
         *("STUDY.yaml", "--out", *STUDY, "--address", "--assume"),
-        *("--peak-tflops", "--utilisation"),
+        *("--peak-tflops", "--utilisation", "--scale", "--chart", "--skip-unfit"),
     },
     "demo": {"--out", *RAY},
     "doctor": {"--address", "--out", "--hub", "--no-hub"},
@@ -78,9 +78,12 @@ FUNCTIONS = {
     "options": ("files", "metadata", "out"),
     "pair_items": ("probe", "styles", "files", "options", "seed"),
     "pairs": ("files", "profile", "scale", "margin", "sizes", "out"),
-    "plan": ("study", "out", "address", "assume", "peak_tflops", "utilisation"),
+    "plan": (
+        *("study", "out", "address", "assume", "peak_tflops", "utilisation", "scale"),
+        *("skip_unfit", "chart"),
+    ),
     "probe_items": ("probe",),
-    "run": ("study", "out", "address", "command"),
+    "run": ("study", "out", "address", "command", "skip_unfit"),
     "serve": ("out", "options"),
     "study_schema": (),
     "triples": ("files", "items", "out"),

@@ -8,7 +8,6 @@ from raybias.config import Backbone, TrainingSet
 from raybias.methods import tuned_methods
 from raybias.planning.plan import Plan
 from raybias.planning.prepared import PreparedStudy
-from raybias.planning.speed import Machine
 from raybias.planning.tasks import tasks_of
 from raybias.runtime.graph import Grant, Graph
 from raybias.runtime.progress import Reporter
@@ -41,7 +40,7 @@ def tune(
         jobs[grant.task.method].tune(grant.task, grant)
 
     graph = Graph(int(plan.inventory.cpus))
-    for task in tasks_of(prepared, plan, Machine()):
+    for task in tasks_of(prepared, plan):
         if (task.kind, task.backbone, task.training) == ("tune", backbone.name, training.name):
             graph.add(task, work)
     try:

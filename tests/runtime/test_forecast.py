@@ -1,0 +1,150 @@
+"""What a plan says of wall time: packs by the cost curve, sizes of the cluster, models left out."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from transformers import OPTConfig
+
+import raybias
+from raybias.config import Study, parse_study
+from raybias.errors import PlanError
+from raybias.planning.forecast import Forecast
+from raybias.planning.inventory import assumed
+from raybias.planning.plan import Plan, plan
+from raybias.planning.prepared import PreparedStudy
+from raybias.planning.speed import CPU, GPUS
+from raybias.planning.tasks import tasks_of
+from raybias.planning.workload import Layout
+from support.words import word_tokenizer
+
+A100 = "cpus=64,memory=900GiB,gpus=8,gpu_memory=80GB,gpu=A100"
+SIZES = {"opt-125m": (768, 12, 12), "opt-13b": (5120, 40, 40), "opt-66b": (9216, 64, 72)}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Configurations of three sizes of OPT, thirty sentences of twenty words, and a probe."""
+    root = tmp_path_factory.mktemp("forecast")
+    words = ["<s>", "negative", "neutral", "positive", "a"]
+    for name, (hidden, layers, heads) in SIZES.items():
+        OPTConfig(
+            hidden_size=hidden, word_embed_proj_dim=hidden, ffn_dim=4 * hidden,
+            num_hidden_layers=layers, num_attention_heads=heads,
+        ).save_pretrained(root / name)  # fmt: skip
+        word_tokenizer(words, unknown="a", bos_token="<s>").save_pretrained(root / name)
+    (root / "set").mkdir()
+    texts = pl.DataFrame({"text": ["a " * 20] * 30, "label": [0, 1, 2] * 10})
+    for split in ("train", "validation"):
+        texts.write_csv(root / "set" / f"{split}.csv")
+    probe = {"text": ["a b c d e"] * 8, "label": [0] * 8, "attribute": ["x"] * 8}
+    pl.DataFrame({**probe, "group": ["y", "z"] * 4}).write_csv(root / "probe.csv")
+    return root
+
+
+def study(folder: Path, *models: str, **sections: Any) -> Study:
+    method = {"max_steps": 50_000, "learning_rates": [1e-2, 1e-3], "eval_every": 125}
+    return parse_study(
+        {
+            "name": "forecast",
+            "backbones": [{"id": str(folder / name), "dtype": "bfloat16"} for name in models],
+            "methods": [method],
+            "training": [{"source": "file", "name": "set", "data": str(folder / "set")}],
+            "probes": [{"source": "file", "name": "mine", "data": str(folder / "probe.csv")}],
+            **sections,
+        }
+    )
+
+
+def planned(wanted: Study, *nodes: str, **options: Any) -> tuple[Plan, Forecast]:
+    prepared = PreparedStudy.of(wanted)
+    made = plan(prepared, assumed(*nodes), **options)
+    return made, Forecast.of(prepared, made)
+
+
+def test_a_small_backbone_shares_steps_and_a_large_one_does_not(folder: Path) -> None:
+    made, forecast = planned(study(folder, "opt-125m", "opt-13b"), f"nodes=4,{A100}")
+    small, large = made.tuning
+    work = made.works.tuning["opt-125m", "set", "soft_prompt"]
+    layout = Layout(16384)
+    alone, packed = (work.step_seconds(GPUS["A100"], layout, runs) for runs in (1, 14))
+    assert packed < 3 * alone, "launches, not products, take the time of a small backbone"
+    assert small.pack > 1 == large.pack
+    assert (large.sweep_packs, large.final_packs) == (2, 14)
+    assert forecast.planned.wall < forecast.latest.wall
+    assert 0 < forecast.planned.busy < 1
+
+
+def test_two_cores_are_busy_to_the_end(folder: Path) -> None:
+    wanted = study(folder, "opt-125m")
+    made, forecast = planned(wanted, "cpus=2,memory=16GiB")
+    assert made.tuning[0].workers == 2
+    assert made.tuning[0].speed == CPU
+    assert forecast.planned.busy > 0.9
+
+
+def test_more_nodes_are_never_slower_and_stop_helping(folder: Path) -> None:
+    shown = raybias.plan(
+        study(folder, "opt-125m", "opt-13b"), assume=[A100], scale=[1, 4, 16],
+        chart=folder / "chart.svg",
+    )  # fmt: skip
+    walls = [forecast.planned.wall for _, forecast in shown.scales]
+    assert walls == sorted(walls, reverse=True)
+    assert walls[2] > walls[1] / 4, "the longest path does not get shorter"
+    text = str(shown)
+    assert "more than" in text
+    assert "wall time" in text
+    assert re.search(r"tune opt-13b +\|[^|]{60}\|", text)
+    assert "device-hours idle" in (folder / "chart.svg").read_text("utf-8")
+
+
+def test_all_that_does_not_fit_is_refused_at_once_or_left_out(folder: Path) -> None:
+    wanted = study(folder, "opt-125m", "opt-13b", "opt-66b")
+    node = "cpus=8,memory=900GiB,gpus=1,gpu_memory=16GB"
+    with pytest.raises(PlanError, match=r"2 parts .* opt-13b .*; opt-66b .*--skip-unfit"):
+        planned(wanted, node)
+    made, _ = planned(wanted, node, skip_unfit=True)
+    assert {stage.backbone for stage in (*made.tuning, *made.scoring)} == {"opt-125m"}
+    assert [name for name, _ in made.unfit] == ["opt-13b", "opt-66b"]
+    assert {task.backbone for task in tasks_of(PreparedStudy.of(wanted), made)} == {"opt-125m"}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "model", "gpus", "sharded"),
+    [
+        (f"{A100}", "opt-13b", 1, False),
+        ("cpus=64,memory=900GiB,gpus=8,gpu_memory=24GB,gpu=A10G", "opt-13b", 2, False),
+        (f"{A100}", "opt-66b", 2, False),
+        # No node holds 66 billion weights: only all twelve GPUs do.
+        ("nodes=3,cpus=64,memory=900GiB,gpus=4,gpu_memory=24GB,gpu=A10G", "opt-66b", 1, True),
+    ],
+)
+def test_the_way_to_hold_a_backbone_is_the_fastest_that_fits(
+    folder: Path, nodes: str, model: str, gpus: int, sharded: bool
+) -> None:
+    made, _ = planned(study(folder, model), nodes)
+    (tuning,) = made.tuning
+    assert (tuning.gpus, tuning.sharded) == (gpus, sharded)
+    assert any("gathering" in note for note in made.notes) == sharded
+
+
+def test_zero3_over_a_network_takes_the_time_that_it_gathers(folder: Path) -> None:
+    nodes = "nodes=2,cpus=64,memory=192GiB,gpus=4,gpu_memory=24GB,gpu=A10G"
+    alone = {"gpus_per_worker": 1, "shard": "zero3"}
+    sharded, slow = planned(study(folder, "opt-13b", resources=alone), nodes)
+    split, fast = planned(study(folder, "opt-13b"), nodes)
+    assert sharded.tuning[0].across
+    assert split.tuning[0].gpus == 2
+    work, layout = sharded.works.tuning["opt-13b", "set", "soft_prompt"], sharded.tuning[0].layout
+    gathered = 2 * work.passes.all_bytes * 7 / 8 / 5e9
+    assert work.step_seconds(sharded.tuning[0].speed, layout, 14) == pytest.approx(
+        gathered, rel=0.01
+    )
+    assert slow.latest.wall > 3 * fast.latest.wall
+    faster = replace(sharded.tuning[0].speed, network=100e9)
+    assert work.step_seconds(faster, layout, 14) < gathered / 5
