@@ -32,10 +32,9 @@ import workload
 from raybias.config import Backbone, Probe, Study, TrainingSet
 from raybias.engine.adapters.soft_prompt import save_soft_prompt
 from raybias.methods import SoftPrompt
-from raybias.runtime.ray_session import connected
-from raybias.runtime.serve.app import TOKEN_VARIABLE, Serving
+from raybias.runtime.serve.app import TOKEN_VARIABLE
 from raybias.runtime.serve.http import Limits
-from raybias.runtime.serve.start import served
+from raybias.runtime.serve.start import serve
 from raybias.schema import RUNS
 from raybias.storage import Store
 from raybias.study_record import begin, make_record
@@ -175,11 +174,8 @@ def main(
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     limits = Limits(max_queued=max_queued, timeout_s=TIMEOUT_S)
-    with (
-        connected(),
-        served(Serving(out=store.uri, limits=limits), host="127.0.0.1", port=port),
-    ):
-        client = Client(f"http://127.0.0.1:{port}", workload.items(None, 1800), texts)
+    with serve(store.uri, port=port, limits=limits) as url:
+        client = Client(url, workload.items(None, 1800), texts)
         rows, capacity, wrong = asyncio.run(measure(client, seconds))
     headers = ("load", "asked/s", "answered/s", "p50 ms", "p95 ms", "p99 ms", "503 %",
                "slowest 503 ms", "hangs", "other")  # fmt: skip

@@ -27,7 +27,10 @@ def serve(
         list[str] | None, typer.Option("--model", help="Only this backbone; may be repeated.")
     ] = None,
     replicas: Annotated[
-        int, typer.Option(min=1, help="Replicas that each model may scale to.")
+        int,
+        typer.Option(
+            min=1, help="Replicas of each model; with two, none is missed where one is lost."
+        ),
     ] = 1,
     max_queued: Annotated[
         int, typer.Option(min=1, help="Requests that wait for a model; more get a 503.")

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import socket
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from operator import attrgetter
+from pathlib import Path
 from typing import Final
 
 from raybias.errors import PlanError, RaybiasError, WorkFailed
+from raybias.planning.inventory import size
 from raybias.runtime.ending import keeping_handlers, kill_started, undoing
 from raybias.storage import is_storage_error, storage_error
 
 #: Seconds for the head of a cluster to take a connection.
 _ANSWERS_S: Final = 5.0
+#: Free bytes for the session of a Ray of this machine.
+_SESSION_NEEDED: Final = 100 * 2**20
 
 
 @contextmanager
@@ -53,9 +59,12 @@ def connected(address: str | None = None) -> Iterator[bool]:
         yield False
         return
     place = address or os.environ.get("RAY_ADDRESS") or "local"
+    own = place == "local"
+    if own:
+        check_session_folder()
     try:
-        check_listening(place)
-        with keeping_handlers():
+        check_answering(place)
+        with keeping_handlers(), _on_loopback() if own else nullcontext():
             ray.init(address=place, log_to_driver=debugging(), logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise PlanError(
@@ -63,7 +72,13 @@ def connected(address: str | None = None) -> Iterator[bool]:
             where=place,
             cure="check `ray status` there; a cluster with tokens needs RAY_AUTH_MODE=token",
         ) from error
-    own = place == "local"
+    except Exception as error:
+        # Ray has no narrower one for processes of its own that do not come up.
+        raise PlanError(
+            f"Ray does not start ({first_line(error)})",
+            where="this machine",
+            cure="see that memory is left; a slow machine needs RAY_raylet_start_wait_time_s=120",
+        ) from error
     try:
         with undoing(kill_started) if own else nullcontext():
             _quiet()
@@ -72,20 +87,76 @@ def connected(address: str | None = None) -> Iterator[bool]:
         ray.shutdown()
 
 
-def check_listening(place: str) -> None:
-    """Refuse a `HOST:PORT` that takes no connection, which Ray itself would try for minutes.
+def check_answering(place: str) -> None:
+    """Refuse a `HOST:PORT` or `ray://HOST:PORT` that does not answer; Ray would try for minutes.
 
     Raises
     ------
-    ConnectionError: nothing listens there.
+    ConnectionError: nothing listens there, or what does speaks no gRPC.
     """
-    host, _, port = place.rpartition(":")
+    host, _, port = place.removeprefix("ray://").rpartition(":")
     if not host or not port.isdecimal() or "/" in host:
         return
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWERS_S).close()
     except (OSError, OverflowError) as error:
         raise ConnectionError(getattr(error, "strerror", None) or str(error)) from error
+    import grpc
+    from ray._private.grpc_utils import init_grpc_channel
+
+    channel = init_grpc_channel(f"{host}:{port}")
+    try:
+        grpc.channel_ready_future(channel).result(timeout=_ANSWERS_S)
+    except grpc.FutureTimeoutError as error:
+        raise ConnectionError(f"no reply within {_ANSWERS_S:g} s") from error
+    finally:
+        channel.close()
+
+
+def check_session_folder() -> None:
+    """Refuse a folder for Ray's sockets and logs in which a Ray of this machine would hang.
+
+    Raises
+    ------
+    PlanError: it is full, or must not be written.
+    """
+    from ray._common.utils import get_default_system_temp_dir
+
+    folder = get_default_system_temp_dir()
+    cure = "make room there, or set RAY_TMPDIR to another folder"
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            free = shutil.disk_usage(folder).free
+    except OSError as error:
+        problem = f"Ray cannot write its sockets and logs ({error.strerror})"
+        raise PlanError(problem, where=folder, cure=cure) from error
+    if free < _SESSION_NEEDED:
+        raise PlanError(
+            f"{size(free)} are free for Ray's sockets and logs, {size(_SESSION_NEEDED)} are needed",
+            where=folder,
+            cure=cure,
+        )
+
+
+@contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Have the Ray that is started listen on loopback alone, as it does by default on macOS.
+
+    What stays open to others is the gRPC port of each Serve replica, which Serve binds everywhere.
+    """
+    from ray._private import ray_constants
+
+    variable, before = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, ray_constants.ENABLE_RAY_CLUSTER
+    given = os.environ.get(variable)
+    os.environ[variable], ray_constants.ENABLE_RAY_CLUSTER = "0", False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
+        del os.environ[variable]
+        if given is not None:
+            os.environ[variable] = given
 
 
 def debugging() -> bool:

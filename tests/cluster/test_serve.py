@@ -15,6 +15,7 @@ from typing import Any
 
 import aiohttp
 import numpy as np
+import psutil
 import pyarrow as pa
 import pytest
 import ray
@@ -26,7 +27,6 @@ from raybias.engine.adapters.soft_prompt import save_soft_prompt
 from raybias.engine.backbone import load_backbone
 from raybias.engine.scoring.label_scorer import LabelScorer
 from raybias.engine.verbalizer import verbalizer_ids
-from raybias.runtime.serve.security_audit import listening
 from raybias.schema import LABELS, RUNS
 from raybias.storage import Store
 from raybias.study_record import begin, make_record
@@ -89,6 +89,7 @@ def test_serve_answers_refuses_and_stops(tmp_path: Path) -> None:
     place = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-c", "from raybias.cli import main; main()", "serve", store.uri]
     command += ["--port", str(port), "--token-file", str(tmp_path / "token"), "--max-queued", "2"]
+    command += ["--replicas", "2"]
     log = tmp_path / "log"
     with log.open("w") as stream:
         address = ray.get_runtime_context().gcs_address
@@ -102,15 +103,32 @@ def test_serve_answers_refuses_and_stops(tmp_path: Path) -> None:
         else:
             raise AssertionError(f"not serving after four minutes\n{log.read_text()}")
         check(place, expected)
-        (held,) = (each for each in listening() if each.port == port)
-        assert held.service is not None, "doctor would not know it"
-        assert not held.is_open
+        check_lost_replica(place)
     finally:
         server.send_signal(signal.SIGTERM)
         assert server.wait(30) == 128 + signal.SIGTERM, log.read_text()
+    for _ in range(300):  # its replicas end by themselves
+        if not serve.status().applications:
+            break
+        time.sleep(0.1)
     assert not serve.status().applications
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port))
+
+
+def check_lost_replica(place: str) -> None:
+    """Of two replicas one is killed, and no request is missed."""
+    replicas = [
+        p for p in psutil.process_iter(["cmdline"]) if titled(p, "ServeReplica:raybias-serve")
+    ]
+    assert len(replicas) == 2
+    replicas[0].kill()
+    answers = [asyncio.run(asked(place, RUN_IDS[n % 2], TEXTS)) for n in range(40)]
+    assert {status for status, _, _ in answers} == {200}
+
+
+def titled(process: psutil.Process, title: str) -> bool:
+    return title in " ".join(process.info["cmdline"] or ())
 
 
 def check(place: str, expected: dict[str, np.ndarray]) -> None:

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import platform
 import resource
+import shutil
 import socket
 import tempfile
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.metadata import version
 from pathlib import Path
 
+import grpc
 import pytest
 import torch
 from typer.testing import CliRunner
 
 from raybias.cli import app
+from raybias.errors import PlanError
+from raybias.runtime import ray_session
 from raybias.runtime.doctor import examine
-from raybias.runtime.ray_session import check_listening
+from raybias.runtime.ray_session import check_answering, check_session_folder
 from raybias.runtime.serve.security_audit import Finding
 
 #: Ray refuses this address at once, and starts nothing.
@@ -52,15 +57,45 @@ def test_a_sound_machine_without_its_cluster_fails_in_that_line_alone() -> None:
     assert "see the lines marked fail" in result.stderr
 
 
-def test_an_address_where_nothing_listens_is_refused_at_once() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        place = f"127.0.0.1:{server.getsockname()[1]}"
-        check_listening(place)
+def test_an_address_where_nothing_answers_is_refused_in_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ray_session, "_ANSWERS_S", 0.5)
+    server = grpc.server(ThreadPoolExecutor(1))
+    place = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    check_answering(place)
+    check_answering(f"ray://{place}")
+    server.stop(None).wait()
     for nowhere in (place, place.replace("127.0.0.1", "[::1]"), "127.0.0.1:99999"):
         with pytest.raises(ConnectionError):
-            check_listening(nowhere)
-    for left_to_ray in ("auto", "local", "nowhere", "ray://127.0.0.1:1"):
-        check_listening(left_to_ray)
+            check_answering(nowhere)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        for swallowed in ("", "ray://"):
+            with pytest.raises(ConnectionError, match="no reply within"):
+                check_answering(f"{swallowed}127.0.0.1:{silent.getsockname()[1]}")
+    for left_to_ray in ("auto", "local", "nowhere", "ray://nowhere/1"):
+        check_answering(left_to_ray)
+
+
+def test_a_folder_where_ray_would_hang_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / "new"))
+    check_session_folder()
+    full = shutil.disk_usage(tmp_path)._replace(free=20 * 2**20)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda _: full)
+        with pytest.raises(PlanError) as refused:
+            check_session_folder()
+    assert str(refused.value) == (
+        f"{tmp_path / 'new'}: 20.0MiB are free for Ray's sockets and logs, 100.0MiB are needed;"
+        " make room there, or set RAY_TMPDIR to another folder"
+    )
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / "file"))
+    with pytest.raises(PlanError, match="cannot write its sockets and logs"):
+        check_session_folder()
 
 
 def test_an_installation_that_is_not_what_raybias_needs_is_named_package_by_package(

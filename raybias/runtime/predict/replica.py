@@ -227,6 +227,7 @@ def scorer_deployment(
     requests: Mapping[str, Any] | None = None,
     shutdown_s: float = 5,
     max_queued: int = -1,
+    health_check_s: float = 10,
 ) -> Any:
     """Return the Serve deployment that a class of `scorer_of` is bound to.
 
@@ -236,6 +237,7 @@ def scorer_deployment(
     replicas: how many, or the fewest and most between which Serve chooses by what waits.
     shutdown_s: seconds that a stopped replica has for the requests under way.
     max_queued: requests that may wait for a replica; -1 sets no limit.
+    health_check_s: seconds between two looks at whether a replica lives.
     """
     scaling: dict[str, Any] = {"num_replicas": replicas}
     if isinstance(replicas, tuple):
@@ -251,6 +253,7 @@ def scorer_deployment(
         max_ongoing_requests=REQUESTS_PER_REPLICA,
         max_queued_requests=max_queued,
         max_constructor_retry_count=2,
+        health_check_period_s=health_check_s,
         graceful_shutdown_wait_loop_s=0.2,
         graceful_shutdown_timeout_s=shutdown_s,
     )

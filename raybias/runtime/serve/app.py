@@ -1,7 +1,8 @@
-"""Build the Serve application of a finished study: an ingress, and replicas behind it.
+"""Route requests about a finished study to replicas of Ray Serve.
 
-The ingress runs `http.web`; each backbone and method has replicas of `predict/replica.py` with a
-bounded queue. `serve run` and KubeRay take `app` too:
+Each backbone and method has replicas of `predict/replica.py` with a bounded queue; an ingress runs
+`http.web` before them. `raybias serve` holds it in its own process (`start.py`); `serve run` and
+KubeRay take `app`, a Serve application with the ingress as a deployment:
 
     applications:
       - name: raybias
@@ -15,6 +16,7 @@ import asyncio
 import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,8 +45,8 @@ TOKEN_VARIABLE: Final = "RAYBIAS_SERVE_TOKEN"
 _FEWEST_CHARACTERS: Final = 16
 #: Columns of `schema.RUNS` that describe a run.
 _FACTS: Final = ("model", "method", "dataset", "seed")
-#: Requests that the ingress looks at; Serve's proxy turns away what comes on top.
-_UNDER_WAY: Final = 256
+#: Seconds between two looks at whether a replica lives.
+_HEALTH_CHECK_S: Final = 1.0
 
 
 class Serving(BaseModel):
@@ -57,7 +59,7 @@ class Serving(BaseModel):
     models: tuple[str, ...] = ()
     """Backbones by name, each with its own replicas; all by default."""
     replicas: int = Field(1, ge=1)
-    """Replicas that each model may scale to."""
+    """Replicas of each model; of two, one answers while the other is lost."""
     gpus: int = Field(0, ge=0, le=1)
     """GPUs of one replica."""
     limits: Limits = Limits()
@@ -68,66 +70,106 @@ class Serving(BaseModel):
     """Whether to answer without a token, for a proxy that listens on loopback alone."""
 
 
-def app(args: Serving) -> serve.Application:
-    """Build the Serve application of a study's OUT.
+@dataclass(frozen=True)
+class Content:
+    """What is served of a study.
+
+    Attributes
+    ----------
+    runs: by id, its model, method, data set and seed.
+    scorers: the deployment of each `MODEL-METHOD`.
+    """
+
+    study: Study
+    runs: Mapping[str, Mapping[str, Any]]
+    scorers: Mapping[str, serve.Application]
+
+    @property
+    def meter(self) -> Meter:
+        """Meter of what comes in for any of them."""
+        return Meter(study=self.study.name, stage="serve", model="")
+
+
+def content(args: Serving) -> Content:
+    """Read what is to be served of a study's OUT.
 
     Raises
     ------
     OutputError: OUT holds no study, none of its runs labels texts, or a local model is not the
         one that it was made with.
-    ConfigError: no token, or a model that the study does not have.
+    ConfigError: a model that the study does not have.
     """
-    digest = None if args.anyone else token_digest(read_token(args.token_file))
     store = Store(args.out)
     record = read_record(store)
     study = record.study
-    deployments: dict[str, Any] = {}
+    scorers: dict[str, serve.Application] = {}
     runs: dict[str, dict[str, Any]] = {}
     held = held_runs(store, study, args.models)
     check_models(store, record, list(dict.fromkeys(backbone.name for backbone, *_ in held)))
     for backbone, method, rows in held:
         name = f"{backbone.name}-{method.name}"
-        deployments[name] = _scorer(args, study, backbone, method, name)
+        scorers[name] = _scorer(args, study, backbone, method, name)
         runs |= {row["run_id"]: {fact: row[fact] for fact in _FACTS} for row in rows}
     if not runs:
         raise OutputError(
             "holds no run that labels texts", where=store.uri, cure="run its study to the end first"
         )
-    meter = Meter(study=study.name, stage="serve", model="")
+    return Content(study, runs, scorers)
+
+
+def digest_of(args: Serving) -> bytes | None:
+    """Return the digest of the bearer token; None where anyone may ask.
+
+    Raises
+    ------
+    ConfigError: no token, or one that can be guessed.
+    """
+    return None if args.anyone else token_digest(read_token(args.token_file))
+
+
+def app(args: Serving) -> serve.Application:
+    """Build the Serve application of a study's OUT.
+
+    Raises
+    ------
+    OutputError, ConfigError: as `content` and `digest_of` say.
+    """
+    digest, held = digest_of(args), content(args)
     ingress = serve.deployment(
         name="Ingress",
         ray_actor_options={"num_cpus": 0},
         # The models' queues turn away what is too much; this bounds the bodies that are held.
-        max_ongoing_requests=max(_UNDER_WAY, 2 * args.limits.max_queued),
+        max_ongoing_requests=args.limits.under_way,
         # Requests that come at once wait for a moment before they are under way.
-        max_queued_requests=max(_UNDER_WAY, 2 * args.limits.max_queued),
+        max_queued_requests=args.limits.under_way,
         backpressure_config=BackpressureConfig(retry_after_s=RETRY_AFTER_S),
     )(serve.ingress()(Ingress))
-    return ingress.bind(runs, deployments, args.limits, digest, meter)
+    return ingress.bind(args, held.runs, dict(held.scorers), digest, held.meter)
 
 
 class Ingress:
-    """Routes requests from Serve's proxy to the replicas of their run.
+    """Routes requests to the replicas of their run.
 
     Parameters
     ----------
     facts: by run, its model, method, data set and seed.
     deployments: handles by `MODEL-METHOD`.
-    limits, digest: as for `http.web`.
+    digest: as for `http.web`.
     meter: gauges how many requests are under way.
     """
 
     def __init__(
         self,
+        args: Serving,
         facts: Mapping[str, Mapping[str, Any]],
-        deployments: dict[str, Any],
-        limits: Limits,
+        deployments: Mapping[str, Any],
         digest: bytes | None,
         meter: Meter,
     ) -> None:
         self.facts, self.deployments = facts, deployments
-        self.limits, self.digest = limits, digest
+        self.limits, self.replicas, self.digest = args.limits, args.replicas, digest
         self.meter, self.under_way = meter, 0
+        self.seen: dict[str, int] = {}
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         """Build what Serve's replica calls for each request."""
@@ -137,29 +179,47 @@ class Ingress:
         """List the runs; see `http.Labeller.runs`."""
         return [{"run": run, **facts} for run, facts in self.facts.items()]
 
+    def running(self, name: str) -> int:
+        """Count the replicas of a deployment that run, or were asked for where nobody looks."""
+        return self.seen.get(name, self.replicas)
+
     async def label(self, run: str, texts: Sequence[str]) -> list[dict[str, Any]]:
         """See `http.Labeller.label`."""
         model, method = self.facts[run]["model"], self.facts[run]["method"]
-        handle = self.deployments[f"{model}-{method}"]
+        name = f"{model}-{method}"
+        handle = self.deployments[name].options(multiplexed_model_id=model_id(method, run))
+        lost: RayActorError | None = None
         self._count(1)
-        handle = handle.options(multiplexed_model_id=model_id(method, run))
-        response = handle.label.remote(method, run, list(texts))
         try:
-            answer = await response
-        except asyncio.CancelledError:
-            response.cancel()
-            raise
-        except (BackPressureError, DeploymentUnavailableError, RayActorError) as error:
-            raise Overloaded from error
-        except Exception as error:
-            raise root_error(error, f"run {run}") from error
+            # Where a replica is lost with its request, another has the same answer.
+            for _ in range(min(2, self.running(name))):
+                try:
+                    return _results(await _asked(handle, method, run, texts))
+                except RayActorError as error:
+                    lost = error
         finally:
             self._count(-1)
-        return _results(answer)
+        raise Overloaded from lost
 
     def _count(self, more: int) -> None:
         self.under_way += more
         self.meter.set("raybias_queue_depth", self.under_way)
+
+
+async def _asked(handle: Any, method: str, run: str, texts: Sequence[str]) -> Any:
+    """Ask a replica; `RayActorError` where it is lost meanwhile."""
+    response = handle.label.remote(method, run, list(texts))
+    try:
+        return await response
+    except asyncio.CancelledError:
+        response.cancel()
+        raise
+    except RayActorError:
+        raise
+    except (BackPressureError, DeploymentUnavailableError) as error:
+        raise Overloaded from error
+    except Exception as error:
+        raise root_error(error, f"run {run}") from error
 
 
 def _results(answer: Any) -> list[dict[str, Any]]:
@@ -211,7 +271,8 @@ def _scorer(
         name,
         cpus=resources.cpus_per_worker,
         gpus=args.gpus,
-        replicas=(1, args.replicas),
+        replicas=(args.replicas, args.replicas),
+        health_check_s=_HEALTH_CHECK_S,
         shutdown_s=args.limits.timeout_s,
         max_queued=args.limits.max_queued,
     )

@@ -8,7 +8,7 @@ JSON line, `{"error": ...}`, under its HTTP status.
 import asyncio
 import hashlib
 import hmac
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Annotated, Any, Final, Protocol
 
@@ -23,6 +23,11 @@ from raybias.errors import BadInput
 
 #: Seconds after which a refused client may try again.
 RETRY_AFTER_S: Final = 1
+#: Fewest requests that are looked at; the models' queues turn away what is too much for them.
+_UNDER_WAY: Final = 256
+_LATER: Final = {"Retry-After": str(RETRY_AFTER_S)}
+#: Longest that a body takes.
+_BODY_S: Final = 10.0
 
 
 class Limits(BaseModel):
@@ -39,7 +44,12 @@ class Limits(BaseModel):
     max_queued: int = Field(32, ge=1)
     """Requests that wait for the replicas of one model; more are refused."""
     timeout_s: float = Field(30.0, gt=0)
-    """Seconds to wait for a request's body, and for its answer."""
+    """Seconds to wait for a request's body, ten at most, and for its answer."""
+
+    @property
+    def under_way(self) -> int:
+        """Requests that are looked at, their bodies held; more are refused."""
+        return max(_UNDER_WAY, 2 * self.max_queued)
 
 
 class Asked(BaseModel):
@@ -92,6 +102,18 @@ def web(labeller: Labeller, limits: Limits, digest: bytes | None) -> FastAPI:
         if digest is not None and not hmac.compare_digest(token_digest(token), digest):
             raise HTTPException(401, "a bearer token is needed", {"WWW-Authenticate": "Bearer"})
 
+    under_way = 0
+
+    async def admitted() -> AsyncIterator[None]:
+        nonlocal under_way
+        if under_way >= limits.under_way:
+            raise HTTPException(503, "too many requests; try again later", _LATER)
+        under_way += 1
+        try:
+            yield
+        finally:
+            under_way -= 1
+
     async def asked(request: Request) -> Asked:
         body = await _body(request, limits)
         try:
@@ -117,7 +139,7 @@ def web(labeller: Labeller, limits: Limits, digest: bytes | None) -> FastAPI:
     async def runs() -> dict[str, Any]:
         return {"runs": list(labeller.runs())}
 
-    @guarded.post("/label")
+    @guarded.post("/label", dependencies=[Depends(admitted)])
     async def label(question: Annotated[Asked, Depends(asked)]) -> dict[str, Any]:
         return {"run": question.run, "results": await _in_time(labeller, question, limits)}
 
@@ -134,7 +156,7 @@ async def _body(request: Request, limits: Limits) -> bytes:
     """Read a body within the limits of size and time."""
     body = bytearray()
     try:
-        async with asyncio.timeout(limits.timeout_s):
+        async with asyncio.timeout(min(_BODY_S, limits.timeout_s)):
             async for piece in request.stream():
                 body += piece
                 if len(body) > limits.max_body_bytes:
@@ -159,14 +181,13 @@ def _check(asked: Asked, labeller: Labeller, limits: Limits) -> None:
 
 
 async def _in_time(labeller: Labeller, asked: Asked, limits: Limits) -> list[dict[str, Any]]:
-    later = {"Retry-After": str(RETRY_AFTER_S)}
     try:
         async with asyncio.timeout(limits.timeout_s):
             return await labeller.label(asked.run, asked.texts)
     except TimeoutError as error:
-        raise HTTPException(504, f"no answer within {limits.timeout_s:g} s", later) from error
+        raise HTTPException(504, f"no answer within {limits.timeout_s:g} s", _LATER) from error
     except Overloaded as error:
-        raise HTTPException(503, "too many requests wait; try again later", later) from error
+        raise HTTPException(503, "too many requests wait; try again later", _LATER) from error
     except BadInput as error:
         raise HTTPException(422, error.problem) from error
 

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import os
-import socket
+import threading
+import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, Final
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import Final
 
 import ray
 from ray import serve as ray_serve
-from ray.serve.context import _get_global_client
 
 from raybias.errors import ConfigError, PlanError
 from raybias.runtime.ending import undoing
 from raybias.runtime.inventory import read_inventory
-from raybias.runtime.predict.replica import deploy
+from raybias.runtime.predict.replica import delete_left, deploy
 from raybias.runtime.ray_session import connected
-from raybias.runtime.serve.app import TOKEN_VARIABLE, Serving, app, held_runs, read_token
-from raybias.runtime.serve.http import Limits
+from raybias.runtime.serve.app import (
+    TOKEN_VARIABLE,
+    Content,
+    Ingress,
+    Serving,
+    content,
+    digest_of,
+    read_token,
+)
+from raybias.runtime.serve.front import answering, bound
+from raybias.runtime.serve.http import Limits, web
 from raybias.runtime.serve.security_audit import is_loopback
 from raybias.storage import Store
-from raybias.study_record import read_record
 
 NAME: Final = "raybias-serve"
 
@@ -46,7 +55,7 @@ def serve(
     host: to listen on; others than loopback need a token.
     token_file: with the bearer token, which RAYBIAS_SERVE_TOKEN holds by default.
     models: only these backbones.
-    replicas: that each model may scale to.
+    replicas: of each model; of two, one answers while the other is lost.
     limits: of requests.
     address: of a Ray cluster; None takes RAY_ADDRESS, or starts Ray on this machine.
 
@@ -54,7 +63,7 @@ def serve(
     ------
     ConfigError: no token where one is needed, or a place that is taken.
     OutputError: OUT holds no study, or no run that labels texts.
-    PlanError: the cluster lacks CPUs or GPUs, or Serve runs there already, elsewhere.
+    PlanError: the cluster lacks CPUs or GPUs.
     WorkFailed: the replicas do not start.
     """
     anyone = token_file is None and TOKEN_VARIABLE not in os.environ
@@ -65,9 +74,7 @@ def serve(
         )
     if not anyone:
         read_token(token_file)
-    if address is None and "RAY_ADDRESS" not in os.environ:
-        _check_free(host, port)
-    with connected(address):
+    with bound(host, port) as place, connected(address) as own:
         serving = Serving(
             out=out,
             models=tuple(models),
@@ -77,86 +84,64 @@ def serve(
             token_file=token_file,
             anyone=anyone,
         )
-        with served(serving, host=host, port=port):
-            yield f"http://{host}:{port}"
+        with _ingress(serving, ends_with_ray=own) as ingress:
+            application = web(ingress, ingress.limits, ingress.digest)
+            with answering(application, place, most=ingress.limits.under_way):
+                yield f"http://{host}:{port}"
 
 
-def _check_free(host: str, port: int) -> None:
-    """Refuse a place that is taken; Serve's proxy would try again and again."""
-    try:
-        socket.create_server((host, port)).close()
-    except OSError as error:
-        raise ConfigError(
-            f"cannot listen ({error.strerror or error})",
-            where=f"{host}:{port}",
-            cure="give another --port or --host",
-        ) from error
+def _watch(ingress: Ingress, prefix: str, ended: threading.Event) -> None:
+    """Look every second how many replicas live, so that no request waits for lost ones."""
+    while not ended.wait(1):
+        # Serve's controller may be away for a moment.
+        with suppress(Exception):
+            applications = ray_serve.status().applications
+            for name in ingress.deployments:
+                states = applications[f"{prefix}-{name}"].deployments[name].replica_states
+                ingress.seen[name] = states.get("RUNNING", 0)
 
 
 @contextmanager
-def served(args: Serving, *, host: str, port: int) -> Iterator[None]:
-    """Run the application and Serve's HTTP proxy in the Ray that is connected.
+def _ingress(args: Serving, *, ends_with_ray: bool) -> Iterator[Ingress]:
+    """Run the replicas in the Ray that is connected, and an ingress in this process.
 
     Raises
     ------
-    PlanError: Serve runs there already, with its proxy elsewhere.
+    PlanError: the cluster lacks CPUs or GPUs.
     WorkFailed: the replicas do not start.
     """
-    application = app(args)
-    _check_room(args)
-    running = _get_global_client(raise_if_no_controller_running=False)
-    own = running is None
-    if not own and (place := _http_place(running)) != (host, port):
-        raise PlanError(
-            f"Ray Serve runs in this cluster already, and its HTTP is {place}",
-            where=f"{host}:{port}",
-            cure="give the --host and --port that it has, or end it with `serve shutdown`",
-        )
+    digest, held = digest_of(args), content(args)
+    _check_room(args, held)
+    prefix = f"{NAME}-{uuid.uuid4().hex[:8]}"
+    ended = threading.Event()
 
     def end() -> None:
-        if own:
-            ray_serve.shutdown()
-        else:
-            ray_serve.delete(NAME)
+        ended.set()
+        if not ends_with_ray:
+            delete_left(prefix)
 
+    ray_serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
     try:
-        if own:
-            ray_serve.start(
-                proxy_location="HeadOnly",
-                http_options={
-                    "host": host,
-                    "port": port,
-                    # Behind the limit that answers 504, so that nothing waits for ever.
-                    "request_timeout_s": 2 * args.limits.timeout_s + 10,
-                },
-                logging_config={"log_level": "WARNING"},
-            )
-        with undoing(end):
-            deploy(application, NAME, route_prefix="/")
-            yield
+        with undoing(end), ThreadPoolExecutor() as pool:
+            names = [f"{prefix}-{name}" for name in held.scorers]
+            list(pool.map(deploy, held.scorers.values(), names))
+            handles = {name: ray_serve.get_app_handle(f"{prefix}-{name}") for name in held.scorers}
+            ingress = Ingress(args, held.runs, handles, digest, held.meter)
+            threading.Thread(target=_watch, args=(ingress, prefix, ended), daemon=True).start()
+            yield ingress
     finally:
         end()
 
 
-def _check_room(args: Serving) -> None:
+def _check_room(args: Serving, held: Content) -> None:
     """Refuse what the cluster does not have; Serve would wait for it for ever."""
-    store = Store(args.out)
-    study = read_record(store).study
-    held = held_runs(store, study, args.models)
     has = ray.cluster_resources()
-    for kind, each in (("CPU", study.resources.cpus_per_worker), ("GPU", args.gpus)):
-        if each * len(held) > has.get(kind, 0):
+    count = len(held.scorers) * args.replicas
+    for kind, each in (("CPU", held.study.resources.cpus_per_worker), ("GPU", args.gpus)):
+        if each * count > has.get(kind, 0):
             raise PlanError(
-                f"{len(held)} models need {each * len(held)} {kind}s, the cluster has"
-                f" {has.get(kind, 0):g}",
-                where=store.uri,
-                cure="choose some with --model",
+                f"{len(held.scorers)} models with {args.replicas} replicas need {each * count}"
+                f" {kind}s, the cluster has {has.get(kind, 0):g}",
+                where=Store(args.out).uri,
+                cure="choose some with --model, or give fewer --replicas",
             )
-
-
-def _http_place(client: Any) -> tuple[str, int] | None:
-    """Find where the proxy of the running Serve listens; None where it has none."""
-    options = client.http_config
-    # Kept as the enumeration or its value, by Ray's version.
-    disabled = str(getattr(options.location, "value", options.location)) in ("NoServer", "Disabled")
-    return None if options.location is None or disabled else (options.host, options.port)
