@@ -45,7 +45,9 @@ def test_a_machine_without_gpus_has_its_stages_with_sums_that_add_up() -> None:
     found = parts(text)
     assert list(found) == ["demo", "tune", "score", "together", "wall"]
     assert "1 node, 4 CPUs, 11.2GiB for workers (assumed)" in found["demo"]
-    assert "8 runs; 4 packs of up to 2 seeds, 4 workers at once; each worker 1 CPU\n" in found["tune"]
+    assert (
+        "8 runs; 4 packs of up to 2 seeds, 4 workers at once; each worker 1 CPU\n" in found["tune"]
+    )
     assert "planted 3,240 items" in found["score"]
     assert "1 replica to start with, up to 4; each 1 CPU; " in found["score"]
     assert "56 shards of 512 rows or fewer" in found["score"]
