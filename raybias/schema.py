@@ -403,6 +403,23 @@ MARKEDNESS: Final = pa.schema(
     ]
 )
 
+#: One row per task and device that it held, in seconds from the begin of the command that did it:
+#: loading until `loaded`, computing until `end`. `worker` counts from 0 up to `devices`.
+SCHEDULE: Final = pa.schema(
+    [
+        ("task", pa.string()),
+        ("kind", pa.string()),
+        ("backbone", pa.string()),
+        ("method", pa.string()),
+        ("worker", pa.int64()),
+        ("start", pa.float64()),
+        ("loaded", pa.float64()),
+        ("end", pa.float64()),
+        ("devices", pa.int64()),
+    ]
+)
+SCHEDULE_FILE: Final = "schedule.parquet"
+
 #: The first five columns are the public contract of accuracy.csv. The attribute `all` is over
 #: the sentences of all attributes of a probe that has several.
 ACCURACY: Final = pa.schema(

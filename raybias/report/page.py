@@ -15,12 +15,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from raybias.config import Study
 from raybias.report import findings, summary_tables
 from raybias.report.export import write_results
-from raybias.report.figure_parts import inlined, write_figures
+from raybias.report.figure_parts import Drawn, inlined, write_figures
 from raybias.report.gap_page import gap_section
 from raybias.report.load_results import load_sampling
 from raybias.report.pair_page import write_pairs
 from raybias.report.pair_tables import PairRules, read_study_pairs
 from raybias.report.run_figures import run_figures
+from raybias.report.schedule_figure import described, read_schedule, schedule_figure
 from raybias.report.tables import no_gaps, write_tables
 from raybias.storage import Store, drafted
 from raybias.study_record import Record, read_record, read_runs
@@ -138,9 +139,15 @@ def _measured_on(
     write_figures(store, figures)
     context: dict[str, Any] = {
         "runs": inlined(figures, "r"),
+        "schedule": (),
         "options": summary_tables.options(study),
         "measured_on": [summary_tables.backbones(study, runs, record)],
     }
+    if schedule := read_schedule(store):
+        title = f"{study.name}: which devices held which backbone"
+        drawn = Drawn("schedule", title, schedule_figure(schedule, title))
+        write_figures(store, [drawn])
+        context |= {"schedule": inlined([drawn], "w"), "used": described(schedule)}
     if tables:
         more = (
             summary_tables.training(study, runs),

@@ -7,12 +7,23 @@ from typing import Final
 from matplotlib.lines import Line2D
 
 from raybias.planning.forecast import duration, idle
-from raybias.planning.schedule import Schedule
+from raybias.planning.schedule import Schedule, Span
 from raybias.report.figure_style import COLOURS, FAINT, WIDTH, drawing, quiet_axes, to_svg
+from raybias.schema import SCHEDULE_FILE
+from raybias.storage import Store
 
 #: Inches of one device's row, and the least and most of all.
 _ROW, _LEAST, _MOST = 0.22, 1.6, 9.0
 _LOADING: Final = 0.45
+
+
+def read_schedule(store: Store) -> Schedule | None:
+    """Read which task held which device in OUT; None where nothing was noted."""
+    if not store.exists(SCHEDULE_FILE):
+        return None
+    rows = store.read_table(SCHEDULE_FILE).to_pylist()
+    devices = max((row.pop("devices") for row in rows), default=0)
+    return Schedule(tuple(Span(**row) for row in rows), devices) if rows else None
 
 
 def schedule_figure(schedule: Schedule, title: str) -> str:

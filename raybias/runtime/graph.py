@@ -8,11 +8,12 @@ nobody waits for. It knows nothing of Ray.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from raybias.planning.schedule import Task, remaining
+from raybias.planning.schedule import Logbook, Task, remaining
 
 #: What a task does with the workers that it is granted.
 Work = Callable[["Grant"], None]
@@ -59,16 +60,22 @@ class Graph:
     devices: GPUs, or CPUs without them, that the cluster holds; a task that needs more begins
         when it is alone.
     spare: called with the number of idle devices; it may `add` tasks.
+
+    Attributes
+    ----------
+    log: which devices each task held when.
     """
 
     def __init__(self, devices: int, *, spare: Callable[[int], object] = lambda idle: None) -> None:
         self.devices, self._spare = devices, spare
+        self.log = Logbook(devices)
         self._tasks: dict[str, Task] = {}
         self._work: dict[str, Work] = {}
         self._paths: dict[str, float] = {}
         self._running: dict[str, Grant] = {}
         self._done: set[str] = set()
         self._error: BaseException | None = None
+        self._begun = 0.0
         self._stopped = threading.Event()
         self._changed = threading.Condition()
 
@@ -88,12 +95,14 @@ class Graph:
         ------
         BaseException: the first error of a task; the others were stopped.
         """
+        self._begun = time.monotonic()
         try:
             while (idle := self._step()) is not None:
                 if idle:
                     self._spare(idle)
         finally:
             self.stop()
+            self._note()
         if self._error is not None:
             raise self._error
 
@@ -116,6 +125,7 @@ class Graph:
             self._paths = remaining(self._tasks.values())
             self._begin()
             idle = self._share()
+            self._note()
             self._changed.wait(_LOOK_EVERY_S)
             return idle
 
@@ -140,6 +150,11 @@ class Graph:
             more = min(wanted, free // task.devices) if task.devices else wanted
             grant.slots, free = task.least + more, free - more * task.devices
         return free
+
+    def _note(self) -> None:
+        running = ((key, grant) for key, grant in self._running.items())
+        held = {key: (each.task, each.slots * each.task.devices) for key, each in running}
+        self.log.hold(held, time.monotonic() - self._begun)
 
     def _least(self, task: Task) -> int:
         return min(task.least * task.devices, self.devices)

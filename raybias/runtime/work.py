@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
-from typing import Any
+from typing import Any, Final
 
 import polars as pl
 import pyarrow as pa
@@ -19,7 +19,7 @@ from raybias.methods.prediction import Shard, UntrainedRun
 from raybias.planning.plan import Plan
 from raybias.planning.preflight import check_rewritten
 from raybias.planning.prepared import PreparedStudy
-from raybias.planning.schedule import Task
+from raybias.planning.schedule import Schedule, Task
 from raybias.planning.shards import missing, shards_of
 from raybias.planning.stage_plans import ScorePlan
 from raybias.planning.tasks import tasks_of
@@ -35,8 +35,11 @@ from raybias.runtime.ray_session import translating_errors
 from raybias.runtime.runs_table import RunsTable
 from raybias.runtime.tune.driver import TuningJob
 from raybias.runtime.tune.packs import PackWorkers
-from raybias.schema import ITEMS, RUNS
+from raybias.schema import ITEMS, RUNS, SCHEDULE, SCHEDULE_FILE
 from raybias.storage import Store
+
+#: Seconds of work below which the chart of an earlier command is kept.
+_WORTH_A_CHART_S: Final = 1.0
 
 
 @dataclass(frozen=True)
@@ -93,10 +96,18 @@ class StudyRun:
             graph.add(task, do.get(task.kind, lambda grant: None))
         try:
             graph.run()
+            self._write_schedule(graph.log.schedule())
         finally:
             self.workers.close()
             for readers in self._readers.values():
                 readers.close()
+
+    def _write_schedule(self, schedule: Schedule) -> None:
+        """Keep which task held which devices, unless nothing was left to do."""
+        if schedule.wall < _WORTH_A_CHART_S:
+            return
+        rows = [{**vars(span), "devices": schedule.devices} for span in schedule.spans]
+        self.store.write_table(SCHEDULE_FILE, pa.Table.from_pylist(rows, schema=SCHEDULE))
 
     def _untrained(self, backbone: Backbone) -> Iterator[dict[str, Any]]:
         """List the runs that tune nothing, and write their prompts to OUT/prompts."""

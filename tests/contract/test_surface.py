@@ -149,7 +149,7 @@ METHODS = {
 OUT = {
     *("study.yaml", "items", "styled", "adapters", "prompts", "runs.parquet", "pair_scores"),
     *("coreference", "predictions", "tables", "figures", "results.json", "train", "report.html"),
-    "lease.json",
+    *("lease.json", "schedule.parquet"),
 }
 
 

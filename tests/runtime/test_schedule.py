@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from raybias.planning.inventory import assumed
 from raybias.planning.placement import ResourceRequest
-from raybias.planning.schedule import Task, remaining
+from raybias.planning.schedule import Logbook, Task, remaining
 from raybias.planning.simulation import simulate
+from raybias.report.schedule_figure import schedule_figure
 
 GPUS = assumed("nodes=2,cpus=8,memory=64GiB,gpus=4,gpu_memory=24GB")
 ONE = ResourceRequest(cpus=1, gpus=1, device=10**9)
@@ -105,3 +106,20 @@ def test_a_schedule_keeps_order_devices_and_work(
         assert all(one[1] <= other[0] + 1e-9 for one, other in pairwise(own))
     paths, work = remaining(tasks), sum(task.work for task in tasks)
     assert schedule.wall >= max(*paths.values(), work / schedule.devices) - 1e-6
+
+
+def test_a_logbook_is_the_schedule_of_what_tasks_held() -> None:
+    book = Logbook(4)
+    one, other = tuned("a", 1), read("b", 9)
+    book.hold({"a": (one, 1), "b": (other, 3)}, 0.0)
+    book.hold({"a": (one, 1), "b": (other, 2)}, 2.0)
+    book.hold({"b": (other, 4)}, 5.0)
+    book.hold({}, 6.0)
+    made = book.schedule()
+    held = sorted((span.task, span.start, span.end) for span in made.spans)
+    assert held == [("a", 0, 5), ("b", 0, 2), ("b", 0, 6), ("b", 0, 6), ("b", 5, 6), ("b", 5, 6)]
+    assert made.idle_hours == pytest.approx(3 / 3600)
+    block = made.idle_block()
+    assert block is not None
+    assert (block.devices, block.start, block.end, block.behind) == (1, 2, 5, ("a", "b"))
+    assert "1 for 3.0 s from 2.0 s on, beside a, b" in schedule_figure(made, "drawn")
