@@ -70,7 +70,8 @@ def gaps(
     """Compute the false positive rate gap of every group, with intervals and significance.
 
     A gap is a group's rate minus the mean over the attribute's reference groups in the same
-    run, averaged over runs; negative_fpr is harm, positive_fpr benefit.
+    run, averaged over runs; negative_fpr is harm, positive_fpr benefit. In CSV, text that a
+    spreadsheet would take for a formula has an apostrophe before it.
     """
     from raybias import report, stats
     from raybias.storage import Store

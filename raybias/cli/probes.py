@@ -66,7 +66,9 @@ def write(
     """Write a probe's items: item_id, label, attribute, group, text, template_id, term.
 
     Labels are 0 negative, 1 neutral, 2 positive; rows keep their published order. A probe in
-    pairs has columns of its own, and may be written in several styles.
+    pairs has columns of its own, and may be written in several styles. In CSV, text that a
+    spreadsheet would take for a formula has an apostrophe before it, which is taken away again
+    where raybias reads the file.
     """
     from tabulate import tabulate
 

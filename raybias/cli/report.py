@@ -28,7 +28,8 @@ def report(
 ) -> None:
     """Write a study's tables, figures and report.html again; needs no model and no cluster.
 
-    Prints the gaps with their intervals.
+    Prints the gaps with their intervals. In CSV, text that a spreadsheet would take for a formula
+    has an apostrophe before it.
     """
     from raybias import api
 

@@ -14,8 +14,9 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 import pytest
+from typer.main import get_command
 
-from raybias.cli import main
+from raybias import cli
 from raybias.config import Backbone, load_study
 from raybias.engine.backbone import load_backbone
 from raybias.errors import BadInput
@@ -111,13 +112,25 @@ def within_a_minute() -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+@cache
+def commands() -> Any:
+    """The commands, put together once, which takes longer than to refuse a file."""
+    return get_command(cli.app)
+
+
 def taken(*arguments: str, out: Path | None = None) -> bool:
     """Run a command; whether it did it. It refuses in one line, and OUT is as it was."""
     said = io.StringIO()
     before = files_in(out) if out else {}
     try:
-        with within_a_minute(), redirect_stderr(said), redirect_stdout(io.StringIO()):
-            main(arguments)
+        with (
+            within_a_minute(),
+            redirect_stderr(said),
+            redirect_stdout(io.StringIO()),
+            pytest.MonkeyPatch.context() as patch,
+        ):
+            patch.setattr(cli, "app", commands())
+            cli.main(arguments)
         return True
     except SystemExit as end:
         code = end.code
@@ -184,8 +197,7 @@ def write_study(place: Path, data: bytes) -> Path:
 def study_file(data: bytes) -> bool:
     with folder() as place:
         study = write_study(place, data)
-        ready = checked(study)
-        return planned(study) and ready
+        return checked(study) and planned(study)
 
 
 def training_file(file: tuple[str, bytes]) -> bool:

@@ -1,0 +1,45 @@
+"""Tables as files: no cell is a formula to a spreadsheet, and what was written is read again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from raybias.errors import DataError
+from raybias.storage import Store
+from raybias.table_files import csv_text, read_frame
+from support.inputs import WORDS
+
+CELLS = st.none() | WORDS | st.text("='+-@\t\r\n0aé", max_size=4)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(cells=st.lists(CELLS, min_size=1, max_size=8))
+def test_text_is_read_as_it_was_written(tmp_path: Path, cells: list[str | None]) -> None:
+    store = Store(tmp_path)
+    frame = pl.DataFrame(
+        {"text": cells, "n": list(range(len(cells)))}, {"text": pl.String, "n": int}
+    )
+    store.write_text("x.csv", csv_text(frame))
+    assert read_frame(store, "x.csv")["text"].to_list() == cells
+
+
+def test_no_cell_is_a_formula_and_numbers_stay() -> None:
+    frame = pl.DataFrame({"=a": ["=1+1", "-x", "@x", "+1", "\t=1", "a=1", "1-1"], "n": -1.5})
+    lines = csv_text(frame).splitlines()
+    assert lines[0] == "'=a,n"
+    assert lines[1:] == ["'=1+1,-1.5", "'-x,-1.5", "'@x,-1.5", "'+1,-1.5", "'\t=1,-1.5", "a=1,-1.5",
+                         "1-1,-1.5"]  # fmt: skip
+
+
+def test_a_long_cell_is_read_and_a_column_twice_is_not(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.write_text("long.csv", f"text\n{'x' * 200_000}\n")
+    assert read_frame(store, "long.csv")["text"].str.len_chars().to_list() == [200_000]
+    store.write_text("twice.csv", "a,a\n1,2\n")
+    with pytest.raises(DataError, match="has the column a twice"):
+        read_frame(store, "twice.csv")
