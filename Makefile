@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 
-.PHONY: demo test fast coverage slow chaos lint types docs dist env clean
+.PHONY: demo test fast coverage slow chaos lint types docs dist hashes audit env clean
 
 demo: $(READY)  ## Install, and find the bias that is planted in the embedded model.
 	$(BIN)/raybias demo --out out/demo
@@ -61,6 +61,23 @@ dist: .dist/.installed  ## Build and check wheel and sdist.
 	.dist/bin/pip install --quiet build==1.6.1 twine==7.0.0
 	touch $@
 
+hashes: .supply/.installed  ## Write cluster/requirements.txt again, after a change to the pins.
+	sed -n '/^#/!q;p' cluster/requirements.txt > .supply/requirements.txt
+	.supply/bin/uv pip compile pyproject.toml --extra aws --extra gcp --constraint constraints.txt \
+		--generate-hashes --python-version 3.11 --python-platform x86_64-unknown-linux-gnu \
+		--no-annotate --no-header --quiet >> .supply/requirements.txt
+	mv .supply/requirements.txt cluster/requirements.txt
+
+# An advisory that does not concern raybias is passed over by AUDIT="--ignore-vuln ID", with its
+# reason beside it here.
+audit: .supply/.installed  ## Look for known vulnerabilities in what the image installs.
+	.supply/bin/pip-audit --disable-pip --require-hashes --requirement cluster/requirements.txt $(AUDIT)
+
+.supply/.installed: Makefile
+	$(PYTHON) -m venv .supply
+	.supply/bin/pip install --quiet uv==0.13.9 pip-audit==2.10.1
+	touch $@
+
 docs: $(READY)  ## Generate docs/reference from the package.
 	$(BIN)/python docs/reference.py
 
@@ -72,4 +89,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $(READY)
 
 clean:
-	rm -rf $(VENV) .moto .dist dist out build *.egg-info htmlcov .coverage*
+	rm -rf $(VENV) .moto .dist .supply dist out build *.egg-info htmlcov .coverage*

@@ -40,6 +40,8 @@ from raybias.storage import Store
 from raybias.study_record import begin, make_record
 
 PROMPT, RUN_IDS, TOKEN = 8, ("r1", "r2"), "a token for this run alone"
+#: Of a run that was tuned to its end.
+DONE = {"stage": "final", "steps": 10}
 #: Seconds after which the client calls a request a hang; the server's own limit is below.
 HANG_S, TIMEOUT_S = 20.0, 10.0
 
@@ -122,7 +124,11 @@ def fill(store: Store, folder: Path, dtype: str, width: int) -> None:
     for seed, run_id in enumerate(RUN_IDS):
         prompt_PD = torch.randn(PROMPT, width, generator=torch.Generator().manual_seed(seed)) * 0.02
         save_soft_prompt(store, f"adapters/{run_id}", prompt_PD, spec=spec, record={})
-        row = dict.fromkeys(RUNS.names) | {"run_id": run_id, "model": "m", "dataset": "planted"}
+        row = (
+            dict.fromkeys(RUNS.names)
+            | DONE
+            | {"run_id": run_id, "model": "m", "dataset": "planted"}
+        )
         rows.append({**row, "method": study.methods[0].name, "seed": seed, "selected": True})
     store.write_table("runs.parquet", pa.Table.from_pylist(rows, schema=RUNS))
 

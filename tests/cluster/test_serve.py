@@ -36,6 +36,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
 
 RUN_IDS = ("tiny.set.soft_prompt.lr0.001.s1", "tiny.set.soft_prompt.lr0.001.s2")
 TOKEN = "0123456789abcdef0123"
+#: Of a run that was tuned to its end.
+DONE = {"stage": "final", "steps": 10}
 TEXTS = texts(8, seed=4)
 
 
@@ -58,7 +60,9 @@ def finished(folder: Path, model: Path) -> tuple[Store, dict[str, np.ndarray]]:
         save_soft_prompt(store, f"adapters/{run_id}", prompt_PD, spec=spec, record={})
         logits = scorer.score(backbone.encode(TEXTS), prompts_SPD=prompt_PD[None])
         expected[run_id] = logits.softmax(-1).numpy()
-        row = dict.fromkeys(RUNS.names) | {"run_id": run_id, "model": "tiny", "dataset": "set"}
+        row = (
+            dict.fromkeys(RUNS.names) | DONE | {"run_id": run_id, "model": "tiny", "dataset": "set"}
+        )
         rows.append(row | {"method": "soft_prompt", "seed": seed, "selected": True})
     store.write_table("runs.parquet", pa.Table.from_pylist(rows, schema=RUNS))
     return store, expected

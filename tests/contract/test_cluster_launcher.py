@@ -122,14 +122,26 @@ def test_one_ray_and_one_python_everywhere() -> None:
 
 
 def test_the_image_is_what_the_constraints_say_and_no_more() -> None:
-    # torch's version is not written here: it is taken from the pin.
-    assert "\"$(grep '^torch==' constraints.txt)\"" in RECIPE
-    assert re.search(r"pip install [^\n]*--constraint constraints.txt '.\[aws,gcp\]'", RECIPE)
+    assert re.search(r"pip install [^\n]*--require-hashes --requirement cluster/req", RECIPE)
+    assert re.search(r"pip install [^\n]*--no-deps --no-build-isolation '.\[aws,gcp\]'", RECIPE)
+    hashed = (CLUSTER / "requirements.txt").read_text()
+    listed = dict(
+        re.findall(r"^([\w.-]+)==(\S+) \\\n +--hash=sha256:[0-9a-f]{64}", hashed, flags=re.M)
+    )
+    assert len(listed) == len(re.findall(r"^\w", hashed, flags=re.M)), "each has a hash"
+    assert "://" not in hashed, "from where pip is told to look"
+    mine = {name.lower().replace("_", "-"): version for name, version in pins().items()}
+    # The pins are those of a machine without a GPU.
+    of_torch = re.compile(r"cuda-|nvidia-|triton|setuptools")
+    own = {name: version for name, version in listed.items() if not of_torch.match(name)}
+    assert own.items() <= mine.items(), "`make hashes`"
+    needed = {re.split(r"[=<>\[]", name)[0] for name in PROJECT["dependencies"]}
+    assert needed | {"boto3", "google-api-python-client"} <= listed.keys()
     assert PROJECT["optional-dependencies"].keys() >= {"aws", "gcp"}
     assert {"torch", "boto3", "google-api-python-client"} <= pins().keys()
     assert re.findall(r"^USER (.*)", RECIPE, re.MULTILINE) == ["1000:1000"]
     assert not re.search(r"(SECRET|PASSWORD|_KEY|TOKEN)\s*=", RECIPE)
-    for sources in re.findall(r"^COPY (.*) \S+$", RECIPE, re.MULTILINE):
+    for sources in re.findall(r"^COPY (?!--from)(.*) \S+$", RECIPE, re.MULTILINE):
         for source in sources.split():
             assert list(ROOT.glob(source)), source
 

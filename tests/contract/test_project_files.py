@@ -65,7 +65,9 @@ def test_every_action_has_a_major_version_and_every_job_an_end() -> None:
 def test_every_step_is_a_make_target_that_there_is() -> None:
     """What CI runs a laptop runs too."""
     commands = {step["run"] for step in STEPS if "run" in step and "name" not in step}
-    assert commands == {f"make {name}" for name in ("lint", "types", "fast", "coverage", "dist")}
+    assert commands == {
+        f"make {name}" for name in ("lint", "types", "fast", "coverage", "dist", "audit")
+    }
     assert {command.removeprefix("make ") for command in commands} <= TARGETS
     texts = ["README.md", "CONTRIBUTING.md", "docs/releasing.md", ".ci/run"]
     named = re.findall(
