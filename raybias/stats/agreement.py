@@ -66,7 +66,8 @@ def agreement(measured: Sequence[Measured], *, level: float) -> pl.DataFrame:
         for name, found in by_name.items():
             point = np.array([each.all_1[0] for each in found])
             if not np.isnan(point).any():
-                drawn = np.stack([each.all_B for each in found], axis=-1)
+                draws = min(len(each.all_B) for each in found)
+                drawn = np.stack([each.all_B[:draws] for each in found], axis=-1)
                 values[name] = _turned(found[0], point, drawn)
         names = {"ranking": "models", "probe": probe, "style": style, "attribute": attribute}
         some = next(iter(by_name.values()))
@@ -85,8 +86,10 @@ def _rows(values: dict[str, Doubles], level: float) -> Iterator[dict[str, Any]]:
     if len(values) < 2 or next(iter(values.values())).shape[1] < _LEAST:
         return
     pairs = [pair for pair in combinations(values, 2) if len(values) > 2]
+    # Metrics of many scores have fewer draws: the first of those that counts have.
+    shared = min(map(len, values.values()))
     for names in [tuple(values), *pairs]:
-        w = kendalls_w(np.stack([values[name] for name in names], axis=-2))
+        w = kendalls_w(np.stack([values[name][:shared] for name in names], axis=-2))
         drawn = w[1:][~np.isnan(w[1:])]
         ends = (
             np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2]) if len(drawn) else [np.nan] * 2

@@ -29,6 +29,8 @@ _COLUMNS: Final = (
     *(*schema.KEYS, "run_id", "item_id", "label", "attribute", "group", "template_id", "pred"),
     *("scores", "score", "source_id"),
 )
+#: Blocks that items are drawn in, so that there are not as many weights as items.
+_BLOCKS: Final = 1_000
 _COUNTED: Final = (*TABLE, "run_id", "group", "unit", "label", "pred")
 
 
@@ -182,13 +184,17 @@ def _with_units(items: pl.DataFrame, positive: int) -> pl.DataFrame:
     """Add unit, kind, source, score and n to items.
 
     Units are templates, else source examples, else items: one kind for a classifier's attribute.
+    Items are drawn in blocks, which varies their mean as much as drawing them one by one.
     """
-    whole = {name: (pl.col(name).null_count() == 0).over(TABLE)
-             for name in ("template_id", "source_id")}  # fmt: skip
+    whole = {
+        name: (pl.col(name).null_count() == 0).over(TABLE) for name in ("template_id", "source_id")
+    }
+    placed = whole["template_id"] | whole["source_id"]
     source = pl.when(whole["source_id"]).then("source_id").otherwise("template_id")
-    unit = pl.when(whole["template_id"]).then("template_id").when(whole["source_id"]).then(
-        "source_id").otherwise("item_id")  # fmt: skip
-    kind = pl.when(whole["template_id"] | whole["source_id"]).then(pl.lit("sentences"))
+    block = (pl.col("item_id").rank("dense").over(TABLE) % _BLOCKS).cast(pl.String)
+    unit = pl.when(whole["template_id"]).then("template_id").otherwise("source_id")
+    unit = pl.when(placed).then(unit).otherwise(block)
+    kind = pl.when(placed).then(pl.lit("sentences"))
     logits = pl.col("scores").cast(pl.List(pl.Float64))
     softmax = logits.list.eval((pl.element() - pl.element().max()).exp())
     of_scores = softmax.list.get(positive, null_on_oob=True) / softmax.list.sum()

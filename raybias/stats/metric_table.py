@@ -32,6 +32,9 @@ DEFAULT_BACKGROUND: Final = "mean_of_groups"
 ALL: Final = "all"
 #: An interval is given if no more than this share of draws leaves the metric undefined.
 _UNDEFINED: Final = 0.05
+#: Examples of a run times draws, and the fewest draws that this leaves.
+_WEIGHED: Final = 10_000_000
+_LEAST_DRAWS: Final = 400
 #: Weights of examples held at once.
 _ENTRIES: Final = 1 << 22
 
@@ -109,6 +112,12 @@ class _Drawing:
     wide: str
 
     @property
+    def draws(self) -> int:
+        """As many as asked for, but fewer of many examples."""
+        rows = self.laid.columns.height // self.laid.runs
+        return min(self.rules.draws, max(_LEAST_DRAWS, _WEIGHED // max(1, rows)))
+
+    @property
     def scope(self) -> str:
         """What is drawn; empty where there is one run and one unit."""
         return self.wide if self.laid.units > 1 else "runs" if self.laid.runs > 1 else ""
@@ -176,7 +185,7 @@ class _Drawing:
                     scoped = self.wide if scope == "sentences" else scope
                     found |= {"low": low, "high": high, "scope": scoped, "note": None}
         rows = [self._row(entry, ALL, value, "", **found)]
-        all_B = np.full(self.rules.draws, np.nan)
+        all_B = np.full(self.draws, np.nan)
         for some, runs_BR, units_BT in self._weights():
             over = ratio(units_BT[:, kept] @ sums_RT.T, units_BT[:, kept] @ items_RT.T)
             weights = np.where(np.isnan(over), 0, runs_BR[:, there])
@@ -189,7 +198,7 @@ class _Drawing:
     def without(self, entry: Metric, why: str) -> Measured:
         """Say why a classifier has no value of a metric."""
         none = np.full((1, len(self.laid.groups)), np.nan), np.full(1, np.nan)
-        drawn = tuple(np.repeat(part, self.rules.draws, axis=0) for part in none)
+        drawn = tuple(np.repeat(part, self.draws, axis=0) for part in none)
         row = self._row(entry, ALL, np.nan, "", scope=self.scope, note=why)
         return self._measured(entry, none, (drawn[0], drawn[1]), self.scope, [row])
 
@@ -199,8 +208,8 @@ class _Drawing:
         """Compute the values of groups and of all, and draw both."""
         laid = self.laid
         point = laid.drawn(parts, against, np.ones((1, laid.runs)), np.ones((1, laid.units)))
-        each_BG = np.full((self.rules.draws, len(laid.groups)), np.nan)
-        all_B = np.full(self.rules.draws, np.nan)
+        each_BG = np.full((self.draws, len(laid.groups)), np.nan)
+        all_B = np.full(self.draws, np.nan)
         for some, runs_BR, units_BT in self._weights():
             each_BG[some], all_B[some] = laid.drawn(parts, against, runs_BR, units_BT)
         return point, (each_BG, all_B)
@@ -213,7 +222,7 @@ class _Drawing:
             return
         key = (self.rules.seed, probe, attribute)
         step = max(1, _ENTRIES // max(1, self.laid.columns.height // self.laid.runs))
-        for some, runs_BR, units_BT in Weights(levels, self.rules.draws, key, "sentences").chunks():
+        for some, runs_BR, units_BT in Weights(levels, self.draws, key, "sentences").chunks():
             for start in range(0, len(runs_BR), step):
                 part = slice(start, min(len(runs_BR), start + step))
                 place = slice(some.start + part.start, some.start + part.stop)

@@ -36,18 +36,8 @@ def plain_predictions(table: pl.DataFrame, *, name: str, where: str) -> pl.DataF
     DataError: a missing column, no rows, a label that is not 0, 1 or 2, a score that is no number,
         or an empty group.
     """
+    _check_columns(table, where)
     there = table.columns
-    missing = [column for column in ("label", "group") if column not in there]
-    if "pred" not in there and "score" not in there:
-        missing.append("pred (or score)")
-    if missing:
-        raise DataError(
-            f"lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}",
-            where=where,
-            cure="predictions need label, group, and pred or score",
-        )
-    if not table.height:
-        raise DataError("holds no predictions", where=where, cure="leave it out")
     found = table.with_columns(
         _numbers(table, column, where) for column in ("label", "pred", "score") if column in there
     )
@@ -76,6 +66,21 @@ def plain_predictions(table: pl.DataFrame, *, name: str, where: str) -> pl.DataF
         (pl.col(column) if column in found.columns else pl.lit(None)).cast(dtype).alias(column)
         for column, dtype in _TYPES.items()
     )
+
+
+def _check_columns(table: pl.DataFrame, where: str) -> None:
+    there = table.columns
+    missing = [column for column in ("label", "group") if column not in there]
+    if "pred" not in there and "score" not in there:
+        missing.append("pred (or score)")
+    if missing:
+        raise DataError(
+            f"lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}",
+            where=where,
+            cure="predictions need label, group, and pred or score",
+        )
+    if not table.height:
+        raise DataError("holds no predictions", where=where, cure="leave it out")
 
 
 def _numbers(table: pl.DataFrame, column: str, where: str) -> pl.Series:

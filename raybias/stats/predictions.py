@@ -180,7 +180,8 @@ def _whole(source: Source) -> pl.DataFrame | None:
         return read_paper_tsv(data, name=source.name, where=source.uri)
     if source.name.endswith(_CSV_ENDINGS):
         table = read_frame(source.store, source.name)
-        return plain_predictions(table, name=source.name, where=source.uri)
+        with source.store.reading(source.name, "as predictions"):
+            return plain_predictions(table, name=source.name, where=source.uri)
     return None
 
 

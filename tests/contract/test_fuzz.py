@@ -38,6 +38,7 @@ from support.tried import (
     corpus_file,
     damaged_out,
     damaged_pair_out,
+    metrics_file,
     model,
     model_folder,
     option_file,
@@ -61,6 +62,7 @@ CASES = settings(
 )
 BBQ = bbq_file()
 OPTIONS = option_answers(12, 3, 0)
+MINE = PREDICTIONS.select("label", "pred", "group", "template_id", "run_id").with_columns(score=0.5)
 TRIPLES = json.dumps(stereoset(3, 2)).encode()
 TRIPLE_SCORES = triple_file(stereoset(3, 2), 0)
 ANNOTATORS = st.sampled_from(("anna", *SHEET.columns, "share", "same", "n" * 200, "=1", "a.b", " "))
@@ -114,6 +116,7 @@ CLASSES = {
     "pair files": Class(table_files(PAIRS), pair_file),
     "prediction files": Class(prediction_files(), prediction_file),
     "score files": Class(table_files(SCORES) | table_files(ANSWERS), score_file),
+    "tables of others": Class(table_files(MINE) | prediction_files(), metrics_file, 1),
     "answers to options": Class(
         table_files(OPTIONS)
         | inputs.damaged(BBQ).map(lambda data: ("x.jsonl", data))
@@ -152,6 +155,7 @@ def test_what_is_whole_is_taken(tmp_path: Path) -> None:
     for command, name, data in (
         ("gaps", "x.parquet", inputs.parquet_bytes(PREDICTIONS)),
         ("gaps", "x.tsv", TSV),
+        ("metrics", "x.csv", inputs.csv_bytes(MINE)),
         ("pairs", "y.parquet", inputs.parquet_bytes(SCORES)),
         ("pairs", "y.csv", inputs.csv_bytes(ANSWERS)),
         ("options", "z.jsonl", BBQ),

@@ -277,6 +277,7 @@ def test_what_cannot_be_measured_is_one_line(
         ("label,group,score\n1,a,\n", "row 1: score '' is not a number"),
         ("label,group,score\n2,a,0.5\n", "is not 0 or 1"),
         ("label,group,pred\n1,a,1,9\n", "cannot be read as a table of UTF-8 text"),
+        ('label,group,pred,scores\n1,a,1,"[0.1, 0.9]"\n', "cannot be read as predictions"),
         ("label,label,group,pred\n1,1,a,1\n", "has the column label twice"),
         ("label,group,pred\n1,,1\n", "row 1: group '' is empty"),
         ("label,group,pred\n", "holds no predictions"),
@@ -348,6 +349,17 @@ def test_a_study_has_those_of_counts_and_says_where_the_others_are(tmp_path: Pat
     ):
         with pytest.raises(RaybiasError, match=message):
             raybias.gaps([tmp_path / "ours.parquet"], metrics=refused)
+
+
+def test_items_in_blocks_have_the_interval_of_two_shares(tmp_path: Path) -> None:
+    random = np.random.default_rng(9)
+    table = pl.DataFrame({"group": random.choice(["a", "b"], 6_000), "label": 1,
+                          "pred": random.integers(0, 2, 6_000)})  # fmt: skip
+    row = measured(table, tmp_path, "tpr", background="reference:b").row(0, named=True)
+    shares = [table.filter(group=group)["pred"] for group in ("a", "b")]
+    error = np.sqrt(sum(share.mean() * (1 - share.mean()) / len(share) for share in shares))  # type: ignore[operator]
+    assert (row["scope"], row["interval"]) == ("items", "t")
+    assert (row["high"] - row["low"]) / 2 == pytest.approx(1.96 * error, rel=0.1)
 
 
 def test_the_page_lists_every_metric_and_source() -> None:

@@ -245,6 +245,14 @@ def score_file(file: tuple[str, bytes]) -> bool:
         return taken("pairs", str(place / name), "--out", str(out), out=out)
 
 
+def metrics_file(file: tuple[str, bytes]) -> bool:
+    name, data = file
+    with folder() as place:
+        (place / name).write_bytes(data)
+        out = place / "out"
+        return taken("metrics", str(place / name), "--out", str(out), out=out)
+
+
 def option_file(file: tuple[str, bytes]) -> bool:
     name, data = file
     with folder() as place:
