@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -183,8 +183,8 @@ def test_an_idle_worker_takes_half_of_a_pack_and_changes_no_bit(
     rows = tuned(study, tmp_path, said, cpus=2, load_s=0.0)
     assert same_bits(prompts_of(tmp_path), prompts_of(undisturbed[0]))
     assert timeless(rows) == timeless(undisturbed[1])
-    # Those of the second half went on elsewhere, and no step was done twice.
-    assert repeated_steps(said.getvalue(), runs=(2, 3, 4, 5)) == 0
+    # Some went on elsewhere, one after another where halves were halved; no step was done twice.
+    assert repeated_steps(said.getvalue(), runs=range(2, 20)) == 0
 
 
 @pytest.mark.slow
@@ -272,7 +272,7 @@ def timeless(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
 
 
-def repeated_steps(said: str, *, runs: tuple[int, ...] = (5,)) -> int:
+def repeated_steps(said: str, *, runs: Collection[int] = (5,)) -> int:
     """Steps that were done twice by so many runs that went on from their state."""
     (found,) = re.findall(r"(\d+) runs resumed, (\d+) steps done twice", said)
     assert int(found[0]) in runs
