@@ -64,7 +64,7 @@ class _Graph:
             for training in self.prepared.study.training:
                 packs = list(self._tuning(backbone, method, training.name, fetched))
                 yield from packs
-                last = tuple(pack.key for pack in packs if pack.stage == "final")
+                last = tuple(pack.key for pack in packs if pack.stage == packs[-1].stage)
                 yield self._reading(backbone, method, training.name, last)
 
     def _tuning(

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from raybias.planning.schedule import Logbook, Task, remaining
 
@@ -31,12 +32,14 @@ class Grant:
     slots: how many it has now; a task that can use more than its least looks now and then.
     enough: how many it can still use.
     stopped: whether it is to end.
+    add: adds a task that does a part of this one, for what waits for it.
     """
 
     task: Task
     slots: int
     enough: int
     stopped: threading.Event
+    add: Callable[[Task, Work], None]
     _actions: list[Callable[[], object]] = field(default_factory=list)
 
     def on_stop(self, action: Callable[[], object]) -> None:
@@ -137,7 +140,9 @@ class Graph:
             if begun or not self._done.issuperset(task.after) or self._least(task) > free:
                 continue
             free -= self._least(task)
-            grant = self._running[task.key] = Grant(task, task.least, task.most, self._stopped)
+            grant = self._running[task.key] = Grant(
+                task, task.least, task.most, self._stopped, partial(self.add, beside=task.key)
+            )
             name = f"raybias {task.key}"
             threading.Thread(target=self._do, args=(grant,), daemon=True, name=name).start()
 

@@ -87,9 +87,11 @@ class StudyRun:
         if not self.study.styles.rewriting:
             self._write_items(self.prepared.data.items)
         for backbone in self.study.backbones:
-            self.table.put(list(self._untrained(backbone)), backbone.name)
+            if rows := list(self._untrained(backbone)):
+                self.table.put(rows, backbone.name)
         there, resources = self.plan.inventory, self.study.resources
-        graph = Graph(there.gpus if there.gpus_of_worker(resources) else int(there.cpus))
+        devices = there.gpus if there.gpus_of_worker(resources) else int(there.cpus)
+        graph = Graph(devices, spare=self.workers.halve)
         do = {"rewrite": self._rewrite, "tune": self._tune, "read": self._read}
         for task in tasks_of(self.prepared, self.plan):
             # What a hub holds comes with the first worker of each node; its cache has locks.
@@ -145,7 +147,7 @@ class StudyRun:
             (backbone.name, training.name, method.name): TuningJob(
                 self.prepared, backbone, training, method,
                 self.plan.tune(backbone.name, training.name, method.name),
-                self.store, self.reporter, self.workers,
+                self.store, self.reporter, self.workers, self._tune,
             )
             for backbone in self.study.backbones
             for training in self.study.training
@@ -157,7 +159,7 @@ class StudyRun:
         task = grant.task
         part = (task.backbone, task.training, task.method)
         job = self._jobs[part]
-        if job.tune(task, grant):
+        if job.tune(grant):
             with translating_errors(job.title):
                 self.table.put(job.rows(), *part)
 

@@ -24,11 +24,11 @@ from ray.cluster_utils import Cluster
 
 #: What Ray calls the process of each kind of actor.
 TITLES = {
-    "worker": "RayTrainWorker",
+    "worker": "PackWorker",
     "replica": "ServeReplica:raybias-",
     "caller": "MapWorker(Map(ShardCaller",
 }
-#: Two CPUs hold both train workers or both replicas, so that one lost node is no standstill.
+#: Each holds two packs or replicas, so that one lost node is no standstill.
 NODE = {"num_cpus": 2, "object_store_memory": 100 * 2**20}
 WORKER_NODES = 2
 PATIENCE_S = 600.0
@@ -108,7 +108,7 @@ class Arena:
 
 
 #: What actors of a study are called.
-_OURS = ("RayTrainWorker", "ServeReplica:raybias", "MapWorker", "_QueueActor", "TrainController")
+_OURS = ("PackWorker", "ServeReplica:raybias", "MapWorker")
 
 
 @contextmanager

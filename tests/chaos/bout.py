@@ -20,7 +20,11 @@ import yaml
 from arena import PATIENCE_S, TITLES, Arena, until
 from verdict import faults
 
+from raybias.probes.planted import planted_sentences
+
 SEEDS, EVERY, STEPS = (1001, 1002, 1003, 1004), 10, 150
+#: Runs of each pack.
+PACK = 2
 PAUSE_S = 0.1
 STAGES = {
     "tuning": ("worker", "driver", "node"),
@@ -63,40 +67,53 @@ class Bout:
     faults: list[str] = field(default_factory=list)
 
     @property
-    def trainers(self) -> int:
-        """Kills that ended a group of train workers."""
-        return sum(bool(kill.actors.get("worker")) for kill in self.kills)
+    def packs(self) -> int:
+        """Packs whose worker was killed."""
+        return sum(kill.actors.get("worker", 0) for kill in self.kills)
 
     def beyond(self) -> list[str]:
-        """Repeated work over its bound: a shard an actor, an evaluation interval a trainer."""
+        """Repeated work over its bound: a shard an actor, an evaluation interval of a pack."""
         found = [
             f"{kill.repeated} shards again after the kill of a {kill.kind} with {kill.actors}"
             for kill in self.kills
             if kill.repeated > kill.bound
         ]
-        if self.steps_again > self.trainers * EVERY * len(SEEDS):
-            found.append(f"{self.steps_again} steps again after {self.trainers} killed trainers")
+        if self.steps_again > self.packs * EVERY * PACK:
+            found.append(f"{self.steps_again} steps again after {self.packs} packs lost workers")
         return found
 
     def record(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def write_study(folder: Path, *, limit: int = 480) -> Path:
-    """The demonstration's study, cut to seconds."""
+def write_study(folder: Path, *, limit: int = 240, arms: int = 2) -> Path:
+    """The demonstration's study with three methods and so many backbones and training sets."""
     text = files("raybias").joinpath("assets/demo.yaml").read_text("utf-8")
     study = yaml.safe_load(text)
     method = study["methods"][0]
     method |= {"seeds": list(SEEDS), "keep": 2, "eval_every": EVERY, "max_steps": STEPS}
     method |= {"validation_rows": 48, "early_stop": {"after_step": 90, "window": 5}}
+    lora = {name: value for name, value in method.items() if name != "prompt_length"}
+    study["methods"] += [lora | {"kind": "lora", "rank": 2}, {"kind": "zero_shot", "seeds": [7]}]
+    bos = ("tokenizer", "prepend")[:arms]
+    study["backbones"] = [study["backbones"][0] | {"name": f"{b}-bos", "bos": b} for b in bos]
+    other = folder / "other"
+    other.mkdir()
+    for split, rows in planted_sentences().items():
+        rows.reverse().write_csv(other / f"{split}.csv")
+    study["training"] += [{"source": "file", "name": "other", "data": "other"}][: arms - 1]
     study["limit"] = limit
-    study["resources"] = {
-        "train_workers": 2, "replicas_min": 2, "replicas_max": 2, "rows_per_shard": 12,
-        "max_failures": 50,
-    }  # fmt: skip
+    study["resources"] = {"train_workers": 2, "rows_per_shard": 12, "max_failures": 50}
     path = folder / "demo.yaml"
     path.write_text(yaml.safe_dump(study), "utf-8")
     return path
+
+
+def adapters_of(study: Path) -> int:
+    """How many runs a study tunes."""
+    content = yaml.safe_load(study.read_text("utf-8"))
+    tuned = sum("prompt_length" in each or "rank" in each for each in content["methods"])
+    return len(content["backbones"]) * len(content["training"]) * tuned * len(SEEDS)
 
 
 class Run:
@@ -149,7 +166,8 @@ class Run:
     def over(self, stage: str) -> bool:
         """Whether a stage is behind."""
         if stage == "tuning":
-            return (self.out / "runs.parquet").exists()
+            tuned = len(list(self.out.glob("adapters/*/raybias.json")))
+            return tuned == adapters_of(self.study) or self.driver.poll() is not None
         return self.driver.poll() is not None or (self.out / "report.html").exists()
 
 

@@ -18,7 +18,7 @@ def place() -> Iterator[Arena]:
 
 @pytest.fixture(scope="session")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_study(tmp_path_factory.mktemp("study"), limit=240)
+    return write_study(tmp_path_factory.mktemp("study"), limit=120, arms=1)
 
 
 @pytest.fixture(scope="module")

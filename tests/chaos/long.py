@@ -19,7 +19,7 @@ from itertools import count
 from pathlib import Path
 
 from arena import arena
-from bout import EVERY, SEEDS, STAGES, Bout, Kill, drawn, fight, undisturbed, write_study
+from bout import EVERY, PACK, STAGES, Bout, Kill, drawn, fight, undisturbed, write_study
 from tabulate import tabulate
 
 KINDS = ("driver", "replica", "caller", "worker", "node")
@@ -44,19 +44,20 @@ def report(bouts: list[Bout], *, command: str, calm_s: float) -> str:
         again = [kill.repeated for kill in mine]
         rows.append((kind, len(mine), *by_stage, died, sum(again), max(again, default=0)))
     headers = ("killed", "kills", *STAGES, "actors", "shards again", "most at once")
-    trainers, steps = sum(b.trainers for b in bouts), sum(b.steps_again for b in bouts)
+    packs, steps = sum(b.packs for b in bouts), sum(b.steps_again for b in bouts)
     wrong = [f"bout {bout.number}: {fault}" for bout in bouts for fault in bout.faults]
     beyond = [f"bout {bout.number}: {text}" for bout in bouts for text in bout.beyond()]
-    intervals = steps / (EVERY * len(SEEDS))
+    intervals = steps / (EVERY * PACK)
     lines = [
-        f"# {len(kills)} random kills over {len(bouts)} runs of the demonstration",
+        f"# {len(kills)} random kills over {len(bouts)} runs of a study of two backbones, two"
+        " training sets and three methods",
         f"    {command}",
         f"{platform.machine()}, Python {platform.python_version()}, ray {version('ray')},"
         f" torch {version('torch')}; an undisturbed run took {calm_s:.0f} s, a disturbed one"
         f" {sum(b.seconds for b in bouts) / max(1, len(bouts)):.0f} s.",
         tabulate(rows, headers=headers, tablefmt="github"),
-        f"Tuning: {trainers} groups of workers killed, {steps} steps done twice, which is"
-        f" {intervals:.1f} evaluation intervals of all {len(SEEDS)} seeds.",
+        f"Tuning: {packs} packs lost their worker, {steps} steps done twice, which is"
+        f" {intervals:.1f} evaluation intervals of a pack.",
         f"Rows missing or double, results that differ in a bit, files left: {len(wrong)}.",
         f"Repeated work over its bound: {len(beyond)}.",
         *wrong,

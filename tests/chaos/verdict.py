@@ -26,7 +26,13 @@ def planned(out: Path) -> list[Shard]:
     }
     runs = [row for row in store.read_table("runs.parquet").to_pylist() if row["selected"]]
     rows = study.resources.rows_per_shard
-    return shards_of(runs, items, rows, study.methods[0].output())
+    return [
+        shard
+        for method in study.methods
+        for shard in shards_of(
+            [run for run in runs if run["method"] == method.name], items, rows, method.output()
+        )
+    ]
 
 
 def faults(out: Path, calm: Path) -> list[str]:

@@ -128,6 +128,8 @@ def test_label_tokens_equal_peft_too(tmp_path: Path) -> None:
     method = METHOD.model_copy(update={"head": "label_tokens", "target": ("q_proj", "v_proj")})
     packed = tuner("llama", tmp_path, [unit(1), unit(2)], method)
     run = classifiers.finished(packed)[unit(2).run_id]
+    alone = classifiers.finished(tuner("llama", tmp_path, [unit(2)], method))[unit(2).run_id]
+    assert all(torch.equal(run.weights[name], alone.weights[name]) for name in alone.weights)
     plain = plain_run("llama", tmp_path, 2, packed, packed.train)
     assert len(plain) == len(run.weights) == 2 * 2 * 2
     for name, tensor in plain.items():

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from ray.exceptions import RayTaskError, UserCodeException
 from ray.train import ControllerError, WorkerGroupError
 from rich.console import Console
 
+import raybias.runtime.study
 from raybias import schema
 from raybias.cli.demo import verdict
 from raybias.config import Study, parse_study
@@ -341,3 +344,27 @@ def test_the_demonstration_knows_what_was_planted() -> None:
         else:
             with pytest.raises(WorkFailed, match="flagged: other"):
                 verdict(constant, PLANT)
+
+
+def test_what_a_killed_driver_left_is_freed_before_the_inventory_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its replicas may hold every GPU, and a plan asks one of each node for its memory."""
+    done: list[str] = []
+
+    def asked(address: str | None, *, products: bool) -> Any:
+        done.append("inventory")
+        raise WorkFailed("far enough")
+
+    monkeypatch.setattr(raybias.runtime.study, "connected", lambda address: nullcontext(True))
+    prepared = SimpleNamespace(study=SimpleNamespace(undecided=False))
+    monkeypatch.setattr(raybias.runtime.study, "prepare", lambda *_, command: prepared)
+    monkeypatch.setattr(raybias.runtime.study, "read_inventory", asked)
+    monkeypatch.setattr("raybias.runtime.predict.replica.delete_left", done.append)
+    for out in (tmp_path / "one", tmp_path / "one", tmp_path / "two"):
+        with pytest.raises(WorkFailed, match="far enough"):
+            raybias.runtime.study.run_study(study(), out)
+    first, _, again, _, other, _ = done
+    assert done[1::2] == ["inventory"] * 3
+    assert first == again != other
+    assert not (tmp_path / "one").exists()

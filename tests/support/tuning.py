@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from raybias.config import Backbone, TrainingSet
@@ -24,25 +25,32 @@ def tune(
     store: Store,
     *,
     reporter: Reporter | None = None,
+    load_s: float | None = None,
 ) -> list[dict[str, Any]]:
-    """Rows of all runs, of one method after another."""
+    """Rows of all runs, of one method after another.
+
+    Parameters
+    ----------
+    load_s: after so many seconds a pack may be halved; as planned by default.
+    """
     study, workers = prepared.study, PackWorkers(prepared.study.resources)
+
+    def work(grant: Grant) -> None:
+        jobs[grant.task.method].tune(grant)
+
     jobs = {
         method.name: TuningJob(
             prepared, backbone, training, method,
             plan.tune(backbone.name, training.name, method.name),
-            store, reporter or Reporter(), workers,
+            store, reporter or Reporter(), workers, work,
         )
         for method in tuned_methods(study.methods_of(backbone))
     }  # fmt: skip
 
-    def work(grant: Grant) -> None:
-        jobs[grant.task.method].tune(grant.task, grant)
-
-    graph = Graph(int(plan.inventory.cpus))
+    graph = Graph(int(plan.inventory.cpus), spare=workers.halve)
     for task in tasks_of(prepared, plan):
         if (task.kind, task.backbone, task.training) == ("tune", backbone.name, training.name):
-            graph.add(task, work)
+            graph.add(task if load_s is None else replace(task, load=load_s), work)
     try:
         graph.run()
     finally:

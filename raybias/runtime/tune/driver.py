@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from threading import Lock
 from typing import Any
@@ -26,9 +26,8 @@ from raybias.methods.selection import (
     select,
 )
 from raybias.planning.prepared import PreparedStudy
-from raybias.planning.schedule import Task
 from raybias.planning.stage_plans import TunePlan
-from raybias.runtime.graph import Grant
+from raybias.runtime.graph import Grant, Work
 from raybias.runtime.metrics import Meter
 from raybias.runtime.progress import Reporter
 from raybias.runtime.ray_session import translating_errors
@@ -87,7 +86,12 @@ def tokenise(text: StudyText, training: str, method: Tuned) -> Tokens:
 
 @dataclass(frozen=True)
 class TuningJob:
-    """The sweep and the final runs of one method on one training set."""
+    """The sweep and the final runs of one method on one training set.
+
+    Attributes
+    ----------
+    work: what the study's graph calls for a pack; it is to call `tune`.
+    """
 
     prepared: PreparedStudy
     backbone: Backbone
@@ -97,6 +101,7 @@ class TuningJob:
     store: Store
     reporter: Reporter
     workers: PackWorkers
+    work: Work
     _lock: Lock = field(default_factory=Lock)
 
     @property
@@ -115,7 +120,7 @@ class TuningJob:
         text = self.prepared.text(self.method, self.backbone)
         return tokenise(text, self.training.name, self.method)
 
-    def tune(self, task: Task, grant: Grant) -> bool:
+    def tune(self, grant: Grant) -> bool:
         """Tune one pack of a stage; returns whether it was the last of the job.
 
         Runs whose adapter is in OUT are not tuned again; others go on from their state there.
@@ -124,8 +129,9 @@ class TuningJob:
         ------
         WorkFailed: workers failed for good.
         """
+        task = grant.task
         stage = self._stage(task.stage)
-        trials = stage.trials[task.pack :: task.packs]
+        trials = stage.given.pop(task.key, stage.trials[task.pack :: task.packs])
         with translating_errors(stage.title):
             if {trial.run_id for trial in trials} & stage.missing:
                 stage.tune(trials, grant)
@@ -219,6 +225,7 @@ class _Stage:
     ----------
     missing: runs that had no result when the stage began.
     left: packs that are not done.
+    given: trials that a pack gave up, by the key of the task that goes on with them.
     """
 
     def __init__(self, job: TuningJob, name: str, trials: tuple[Trial, ...]) -> None:
@@ -232,6 +239,7 @@ class _Stage:
         }
         parts = (job.backbone.name, job.training.name, job.method.name, name)
         self.name = f"{'.'.join(parts)}-{job.fingerprint[:8]}"
+        self.given: dict[str, Sequence[Trial]] = {}
         self._shown = ExitStack()
 
     @cached_property
@@ -269,7 +277,7 @@ class _Stage:
         with job._lock:
             progress, work = self.progress, self.work
         if not job.plan.sharded:
-            job.workers.tune(Pack(self.task, work, trials, job.plan), grant, progress)
+            job.workers.tune(Pack(self.task, work, trials, job.plan, self.split), grant, progress)
             return
         resources = job.prepared.study.resources
         group = WorkerGroup(
@@ -282,6 +290,18 @@ class _Stage:
         group.run(tune_together, ((self.task, job.tokens), trials), job.store, progress)
         if progress.error is not None:
             raise progress.error
+
+    def split(self, trials: Sequence[Trial], grant: Grant) -> None:
+        """Have another pack go on with trials that one gave up."""
+        whole = grant.task
+        with self.job._lock:
+            self.left += 1
+            name = f"{whole.key}/{trials[0].run_id}"
+            self.given[name] = trials
+        part = len(trials) / max(1, whole.runs)
+        grant.add(
+            replace(whole, key=name, runs=len(trials), seconds=whole.seconds * part), self.job.work
+        )
 
     def end(self) -> None:
         """End the bar; every run is an adapter now, and its state is needed no more."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock, Timer
 from typing import Any, Final
@@ -10,6 +12,7 @@ from typing import Any, Final
 from raybias.config import Resources
 from raybias.engine.adapters.tuning import Trial
 from raybias.errors import RaybiasError
+from raybias.planning.schedule import Task
 from raybias.planning.stage_plans import TunePlan
 from raybias.runtime.graph import Grant
 from raybias.runtime.tune.reports import ProgressAggregator
@@ -26,17 +29,41 @@ class Pack:
     Attributes
     ----------
     work: a reference to the stage's task and tokens, which the worker receives.
+    split: called with trials that the worker gave up, for another pack.
     """
 
     task: TuneTask
     work: Any
     trials: Sequence[Trial]
     plan: TunePlan
+    split: Callable[[Sequence[Trial], Grant], None]
 
     @property
     def key(self) -> str:
         """What the worker holds."""
         return f"{self.plan.backbone}/{self.plan.method}"
+
+
+@dataclass(eq=False)
+class _Running:
+    """A worker that tunes a pack.
+
+    Attributes
+    ----------
+    left: trials that have not stopped.
+    begun: when it first told of itself, or gave trials up.
+    """
+
+    task: Task
+    worker: Any
+    left: Mapping[str, Trial]
+    begun: float = math.inf
+    asked: bool = False
+
+    @property
+    def seconds(self) -> float:
+        """Planned seconds of what is left."""
+        return self.task.seconds * len(self.left) / max(1, self.task.runs)
 
 
 class PackWorkers:
@@ -48,6 +75,7 @@ class PackWorkers:
     def __init__(self, resources: Resources) -> None:
         self.resources = resources
         self._idle: dict[str, list[Any]] = {}
+        self._running: dict[str, _Running] = {}
         self._lock = Lock()
 
     def tune(self, pack: Pack, grant: Grant, progress: ProgressAggregator) -> None:
@@ -62,11 +90,12 @@ class PackWorkers:
 
         failures = preemptions = 0
         most = self.resources.max_preemptions
-        while True:
+        left = {trial.run_id: trial for trial in pack.trials}
+        while left:
             try:
-                if self._tuned(pack, grant, progress):
-                    return
-                preemptions += 1
+                self._tune(pack, left, grant, progress)
+                # Its node is about to be taken away, if it left anything.
+                preemptions += bool(left)
             except RaybiasError:
                 raise
             except RayError as error:
@@ -76,27 +105,51 @@ class PackWorkers:
                 if grant.stopped.is_set() or failures > self.resources.max_failures or beyond:
                     raise
 
-    def _tuned(self, pack: Pack, grant: Grant, progress: ProgressAggregator) -> bool:
-        """Tune on one worker; returns whether it came to the end."""
+    def _tune(
+        self, pack: Pack, left: dict[str, Trial], grant: Grant, progress: ProgressAggregator
+    ) -> None:
+        """Tune on one worker, and take what it is done with out of `left`."""
         import ray
 
         worker = self._take(pack)
+        running = self._running[grant.task.key] = _Running(grant.task, worker, left)
         grant.on_stop(lambda: ray.kill(worker))
-        left = {trial.run_id for trial in pack.trials}
         try:
-            for reference in worker.tune.remote(pack.work, pack.trials):
+            for reference in worker.tune.remote(pack.work, tuple(left.values())):
                 report = ray.get(reference)
+                running.begun = min(running.begun, time.monotonic())
+                if report.given:
+                    pack.split(tuple(left.pop(run_id) for run_id in report.given), grant)
+                    running.asked, running.begun = False, time.monotonic()
+                stopped = [each.run_id for each in report.evaluated if each.stopped]
+                for run_id in (*report.finished, *stopped):
+                    left.pop(run_id)
                 progress.add(report)
-                left -= {*report.finished, *report.given}
-                left -= {each.run_id for each in report.evaluated if each.stopped}
         except BaseException:
             ray.kill(worker)
             raise
+        finally:
+            del self._running[grant.task.key]
         if left:
             ray.kill(worker)
         else:
             self._put(pack.key, worker)
-        return not left
+
+    def halve(self, idle: int) -> None:
+        """Ask large packs for half of their trials, which idle devices could tune.
+
+        A pack is asked once it has run for as long as a worker takes to begin, so that what a
+        takeover costs is never more than what was computed.
+        """
+        now = time.monotonic()
+        running = sorted(self._running.copy().values(), key=lambda each: -each.seconds)
+        for each in running:
+            trials = list(each.left)
+            devices = each.task.devices * each.task.least
+            ripe = now - each.begun > each.task.load and len(trials) > 1
+            if ripe and not each.asked and devices <= idle and each.task.least == 1:
+                each.asked, idle = True, idle - devices
+                each.worker.give.remote(trials[len(trials) // 2 :])
 
     def _take(self, pack: Pack) -> Any:
         import ray

@@ -30,10 +30,8 @@ if TYPE_CHECKING:
     from ray.util.queue import Queue
 
 RECORD: Final = "raybias.json"
-#: Seconds, and evaluations, between states of adapters that are not small: the more of the one or
-#: the other, so that writing them stays a small part.
-_STATES_S: Final = 60.0
-_EVALUATIONS: Final = 6
+#: States that are not small are kept once so many times what that took has passed.
+_KEPT_EVERY: Final = 20
 #: Seconds between two questions whether this worker's node is about to be taken away.
 _ASK_EVERY_S: Final = 5.0
 
@@ -172,16 +170,6 @@ def tune_together(config: dict[str, Any]) -> None:
             reports = [pack.advance()]
 
 
-def states_due(elapsed: float, slowest: float) -> bool:
-    """Tell whether states are due, before one more evaluation, of `slowest` seconds so far.
-
-    Parameters
-    ----------
-    elapsed: seconds since they were kept.
-    """
-    return elapsed + slowest > max(_STATES_S, _EVALUATIONS * slowest)
-
-
 class WorkerPack:
     """Trials that one worker tunes in the same steps.
 
@@ -210,7 +198,7 @@ class WorkerPack:
         ]
         self.finished = tuple(t.run_id for t in trials if t.run_id not in self.active)
         self.asked: tuple[str, ...] = ()
-        self._kept, self._slowest = time.monotonic(), 0.0
+        self._kept, self._keeping = time.monotonic(), 0.0
         self.tuner = PackedTuner(
             trainer,
             task.method,
@@ -250,10 +238,10 @@ class WorkerPack:
     def advance(self) -> WorkerReport:
         """Train to the next evaluation, save the trials that stop, and keep states that are due.
 
-        Those of soft prompts, which are small, are kept each time, and so are those of ranks that
-        share a backbone; for others see `states_due`.
+        Those of soft prompts, which are small, are kept each time; others as often as that costs a
+        twentieth of the time.
         """
-        begun, steps, tokens = time.monotonic(), self.tuner.steps, self.tuner.tokens
+        steps, tokens = self.tuner.steps, self.tuner.tokens
         evaluations = self.tuner.advance()
         if self.writes:
             reached = json.dumps({each.run_id: each.step for each in evaluations})
@@ -261,11 +249,9 @@ class WorkerPack:
         for stopped in (e.run_id for e in evaluations if e.stop_reason is not None):
             self._save(self.tuner.result(stopped))
             self._drop(stopped)
-        now = time.monotonic()
-        self._slowest = max(self._slowest, now - begun)
         given = tuple(run_id for run_id in self.asked if run_id in self.active)
-        single = self.task.method.small_state or self.task.sharded
-        if given or single or states_due(now - self._kept, self._slowest):
+        due = time.monotonic() - self._kept >= _KEPT_EVERY * self._keeping
+        if given or due or self.task.method.small_state:
             self.keep()
         for run_id in given:
             self._drop(run_id)
@@ -283,10 +269,12 @@ class WorkerPack:
 
     def keep(self) -> None:
         """Write the states of the trials that go on."""
+        begun = time.monotonic()
         for run_id in self.active if self.writes else ():
             if state := self.tuner.state(run_id):
                 self.store.write_bytes(self._state(run_id), save(state))
         self._kept = time.monotonic()
+        self._keeping = self._kept - begun
 
     def _drop(self, run_id: str) -> None:
         self.tuner.drop(run_id)
