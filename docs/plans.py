@@ -17,7 +17,12 @@ from typing import Any, Final
 
 import yaml
 from tabulate import tabulate
-from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
+from transformers import (
+    AutoConfig,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedTokenizerBase,
+)
 
 from raybias.config import Study, parse_study
 from raybias.engine.memory import total
@@ -192,10 +197,13 @@ def arithmetic(made: Plan, costs: Costs) -> str:
     return f"```text\n{describe(own, Costs(stages))}\n```"
 
 
-def write_models(folder: Path, tokenizer: Path, configs: Mapping[str, PretrainedConfig]) -> None:
+def write_models(
+    folder: Path, words: PreTrainedTokenizerBase, configs: Mapping[str, PretrainedConfig]
+) -> None:
     """Folders with config.json and the tokenizer, as `raybias plan` reads them."""
-    words = AutoTokenizer.from_pretrained(tokenizer)
     for name, config in configs.items():
+        # One tokenizer counts for all, so all have a row for each of its tokens.
+        config.vocab_size = max(config.vocab_size, len(words))
         config.save_pretrained(folder / name)
         words.save_pretrained(folder / name)
 
@@ -207,7 +215,8 @@ def main() -> None:
     parser.add_argument("--tokenizer", type=Path, required=True)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        write_models(Path(folder), options.tokenizer, architectures())
+        words = AutoTokenizer.from_pretrained(options.tokenizer)
+        write_models(Path(folder), words, architectures())
         print(page(options.data, Path(folder)))
 
 

@@ -48,6 +48,8 @@ class Speed:
     """Bytes/s at which weights come from a node's disk to the device."""
     start: float = 15.0
     """Of a worker's process until it loads weights."""
+    shared: bool = True
+    """Whether the runs of a pack share each pass."""
 
     def __str__(self) -> str:
         return (
@@ -103,12 +105,15 @@ UNKNOWN_GPU: Final = replace(
 #: One core, in float32.
 CPU: Final = Speed(
     kind="CPU",
-    source="one core in float32, assumed; `python benchmarks/speed.py` measures it",
-    peak=60e9,
-    bandwidth=8e9,
-    reached=0.5,
+    source="one core of an EPYC in float32, measured; `python benchmarks/speed.py` measures yours",
+    peak=100e9,
+    bandwidth=10e9,
+    reached=0.85,
     streamed=1.0,
-    launch=0.25e-3,
+    launch=0.7e-3,
+    step=3e-3,
+    run=4e-3,
+    shared=False,
     link=8e9,
     start=8.0,
     loading=0.5e9,

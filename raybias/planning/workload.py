@@ -196,7 +196,7 @@ class TuningWork:
             layout,
             runs * self.rows * self.length,
             factor=float(self.factor),
-            launches=_BOTH_WAYS * (shared + own * runs),
+            launches=_BOTH_WAYS * (shared * (1 if speed.shared else runs) + own * runs),
         )
 
     def host(self, speed: Speed, runs: int) -> float:
