@@ -75,13 +75,13 @@ class Statistics(Section):
 class NodeKind(Section):
     """A kind of node that an autoscaling cluster brings when work waits for it."""
 
-    count: Count = Field(1, ge=1)
+    count: int = Field(1, ge=1, le=1000)
     """Most nodes of this kind; those that are there already count."""
-    cpus: Count = Field(1, ge=1)
+    cpus: int = Field(1, ge=1, le=1024)
     """CPUs of one node."""
     memory: str
     """Memory of one node, such as `192GiB`."""
-    gpus: Count = Field(0, ge=0)
+    gpus: int = Field(0, ge=0, le=64)
     """GPUs of one node."""
     gpu_memory: str | None = None
     """Memory of one GPU, such as `24GB`."""

@@ -136,6 +136,11 @@ def assumed(*texts: str) -> Inventory:
     return Inventory(nodes=nodes, source="assumed")
 
 
+#: How many nodes of a kind there are, and CPUs and GPUs of a node, as in `resources.nodes`.
+_COUNTS: Final = {"nodes": (1, 1000), "cpus": (1, 1024), "gpus": (0, 64)}
+_DIGITS: Final = 6
+
+
 def _assumed_kind(text: str) -> tuple[Node, ...]:
     where = "--assume"
     values = {"nodes": "1", "cpus": "1", "memory": "", "gpus": "0", "gpu_memory": "", "gpu": ""}
@@ -147,9 +152,11 @@ def _assumed_kind(text: str) -> tuple[Node, ...]:
             )
         values[name] = value
     counts = {}
-    for name in ("nodes", "cpus", "gpus"):
-        if not values[name].isdecimal() or (name != "gpus" and int(values[name]) < 1):
-            raise ConfigError(f"{name}={values[name]!r} is not a whole number", where=where)
+    for name, (least, most) in _COUNTS.items():
+        known = values[name].isdecimal() and len(values[name]) <= _DIGITS
+        if not known or not least <= int(values[name]) <= most:
+            problem = f"{name}={values[name]!r} is not a whole number from {least} to {most}"
+            raise ConfigError(problem, where=where)
         counts[name] = int(values[name])
     memory = parse_size(values["memory"] or _PER_CPU, where=where)
     node = Node(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import shutil
 import socket
 import tempfile
@@ -62,6 +63,9 @@ def connected(address: str | None = None) -> Iterator[bool]:
     own = place == "local"
     if own:
         check_session_folder()
+        if not os.access(Path("~").expanduser(), os.R_OK | os.W_OK | os.X_OK):
+            # Ray 2.60 else writes a token for its own processes to ~/.ray.
+            os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     try:
         check_answering(place)
         with keeping_handlers(), _on_loopback() if own else nullcontext():

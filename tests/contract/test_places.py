@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from raybias import cli
 from support import hostile, inputs
 from support.tiny import save_model
 from support.tried import PREDICTIONS, STUDY, checked, fill, planned, small_out, taken, write_study
@@ -141,3 +143,35 @@ def test_home_and_temporary_folder_may_be_closed(
     monkeypatch.setenv("TMPDIR", str(place / "nowhere"))
     with as_another_user():
         assert checked(study)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 512 KiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(place)]
+    try:
+        subprocess.run(mount, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("this machine lets the user mount nothing")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_full_disk_under_out_is_one_line_and_leaves_whole_files(
+    small_disk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each file is there whole, as it was or as it is to be, and none is left of a writer."""
+    out = fill(small_disk / "out", small_out())
+    before = {name: (out / name).read_bytes() for name in small_out()}
+    (small_disk / "ballast").write_bytes(bytes(os.statvfs(small_disk).f_bavail * 4096 - 65_536))
+    for command in (("report", str(out)), ("gaps", str(out), "--out", str(small_disk / "gaps"))):
+        with pytest.raises(SystemExit) as ended:
+            cli.main(command)
+        said = capsys.readouterr().err.splitlines()
+        assert ended.value.code == 1
+        assert [line for line in said if not line.startswith("raybias: warning: ")] == said[-1:]
+        assert "No space left on device" in said[-1]
+    assert before == {name: (out / name).read_bytes() for name in before}
+    assert not [*small_disk.rglob("*.tmp")]
