@@ -47,6 +47,8 @@ _FEWEST_CHARACTERS: Final = 16
 _FACTS: Final = ("model", "method", "dataset", "seed")
 #: Seconds between two looks at whether a replica lives.
 _HEALTH_CHECK_S: Final = 1.0
+#: Seconds between two looks of a request at whether there is one.
+_LOOK_S: Final = 0.5
 
 
 class Serving(BaseModel):
@@ -194,32 +196,41 @@ class Ingress:
             # Where a replica is lost with its request, another has the same answer.
             for _ in range(min(2, self.running(name))):
                 try:
-                    return _results(await _asked(handle, method, run, texts))
+                    return _results(
+                        await self._asked(name, handle.label.remote(method, run, list(texts)))
+                    )
                 except RayActorError as error:
                     lost = error
         finally:
             self._count(-1)
         raise Overloaded from lost
 
+    async def _asked(self, name: str, response: Any) -> Any:
+        """Wait for an answer as long as a replica lives; `RayActorError` where it is lost."""
+
+        async def answered() -> Any:
+            return await response
+
+        answer = asyncio.ensure_future(answered())
+        try:
+            while not (await asyncio.wait({answer}, timeout=_LOOK_S))[0]:
+                if not self.running(name):
+                    raise Overloaded
+            return answer.result()
+        except (RayActorError, Overloaded):
+            raise
+        except (BackPressureError, DeploymentUnavailableError) as error:
+            raise Overloaded from error
+        except Exception as error:
+            raise root_error(error, name) from error
+        finally:
+            if not answer.done():
+                answer.cancel()
+                response.cancel()
+
     def _count(self, more: int) -> None:
         self.under_way += more
         self.meter.set("raybias_queue_depth", self.under_way)
-
-
-async def _asked(handle: Any, method: str, run: str, texts: Sequence[str]) -> Any:
-    """Ask a replica; `RayActorError` where it is lost meanwhile."""
-    response = handle.label.remote(method, run, list(texts))
-    try:
-        return await response
-    except asyncio.CancelledError:
-        response.cancel()
-        raise
-    except RayActorError:
-        raise
-    except (BackPressureError, DeploymentUnavailableError) as error:
-        raise Overloaded from error
-    except Exception as error:
-        raise root_error(error, f"run {run}") from error
 
 
 def _results(answer: Any) -> list[dict[str, Any]]:

@@ -1,0 +1,97 @@
+"""A request finds a replica that lives, or is told to come again; without a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from ray.exceptions import RayActorError
+
+from raybias.errors import WorkFailed
+from raybias.runtime.metrics import Meter
+from raybias.runtime.serve import app
+from raybias.runtime.serve.app import Ingress, Serving
+from raybias.runtime.serve.http import Overloaded
+
+ANSWER = {"labels": [2], "logits": [[0.0, 0.0, 5.0]], "texts": [None]}
+NAME = "m-zero_shot"
+
+
+class Replies:
+    """A handle whose requests end as listed: an answer, an error, or never (None)."""
+
+    def __init__(self, *ends: Any) -> None:
+        self.ends = list(ends)
+
+    def options(self, **_: str) -> Replies:
+        return self
+
+    label = property(lambda self: self)
+
+    def remote(self, method: str, run: str, texts: Sequence[str]) -> Reply:
+        return Reply(self.ends.pop(0))
+
+
+class Reply:
+    """One request under way."""
+
+    def __init__(self, end: Any) -> None:
+        self.end = end
+
+    def __await__(self) -> Any:
+        if self.end is None:
+            yield from asyncio.sleep(60).__await__()
+        if isinstance(self.end, Exception):
+            raise self.end
+        return self.end
+
+    def cancel(self) -> None:
+        pass
+
+
+def asked(replies: Replies, *, replicas: int, running: int | None = None) -> list[dict[str, Any]]:
+    facts = {"r": {"model": "m", "method": "zero_shot"}}
+    args, meter = Serving(out="out", replicas=replicas), Meter(study="s", stage="serve", model="")
+    ingress = Ingress(args, facts, {NAME: replies}, None, meter)
+    if running is not None:
+        ingress.seen[NAME] = running
+    return asyncio.run(ingress.label("r", ["text"]))
+
+
+def test_a_request_whose_replica_is_lost_is_asked_of_another() -> None:
+    (answer,) = asked(Replies(RayActorError(), ANSWER), replicas=2)
+    assert answer["label"] == "positive"
+
+
+@pytest.mark.parametrize(
+    ("replies", "replicas", "running"),
+    [
+        (Replies(RayActorError()), 1, None),
+        (Replies(RayActorError(), RayActorError()), 3, None),
+        (Replies(RayActorError()), 2, 1),
+        (Replies(), 2, 0),
+    ],
+)
+def test_where_none_is_left_it_is_told_to_come_again(
+    replies: Replies, replicas: int, running: int | None
+) -> None:
+    with pytest.raises(Overloaded):
+        asked(replies, replicas=replicas, running=running)
+    assert not replies.ends
+
+
+def test_a_request_does_not_wait_for_a_replica_that_is_seen_to_be_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(app, "_LOOK_S", 0.01)
+    seen = iter((1, 1, 0))
+    monkeypatch.setattr(Ingress, "running", lambda self, _: next(seen))
+    with pytest.raises(Overloaded):
+        asked(Replies(None), replicas=1)
+
+
+def test_work_that_fails_is_no_lost_replica() -> None:
+    with pytest.raises(WorkFailed, match="ZeroDivisionError"):
+        asked(Replies(ZeroDivisionError("x")), replicas=2)
