@@ -36,8 +36,8 @@ CLUSTERS = {
 }
 
 
-def row(models: Path, sst5: Path, model: str, cluster: str, nodes: str, shard: str) -> list[str]:
-    """One plan as a row."""
+def prepared_study(models: Path, sst5: Path, model: str) -> PreparedStudy:
+    """Soft prompts on SST-5 with one backbone."""
     method = {"max_steps": 50_000, "learning_rates": [1e-2, 1e-3, 1e-4]}
     study = parse_study(
         {
@@ -46,10 +46,17 @@ def row(models: Path, sst5: Path, model: str, cluster: str, nodes: str, shard: s
             "methods": [method],
             "training": [{"source": "sst5", "data": str(sst5)}],
             "probes": [{"source": "amazon", "data": str(sst5.parent / "amazon")}],
-            "resources": {"tokens_per_batch": 16384, "shard": shard},
+            "resources": {"tokens_per_batch": 16384},
         }
     )
-    prepared = PreparedStudy.of(study)
+    return PreparedStudy.of(study)
+
+
+def row(whole: PreparedStudy, cluster: str, nodes: str, shard: str) -> list[str]:
+    """One plan as a row."""
+    model = whole.study.backbones[0].name
+    resources = whole.study.resources.model_copy(update={"shard": shard})
+    prepared = whole.with_study(whole.study.model_copy(update={"resources": resources}))
     begun = time.perf_counter()
     try:
         made = plan(prepared, assumed(nodes))
@@ -81,8 +88,8 @@ def main(
     with tempfile.TemporaryDirectory() as folder:
         plans.write_models(Path(folder), workload.tokenizer(tokenizer), configs)
         rows = [
-            tuple(row(Path(folder), sst5, model, cluster, nodes, shard))
-            for model in configs
+            tuple(row(prepared, cluster, nodes, shard))
+            for prepared in (prepared_study(Path(folder), sst5, model) for model in configs)
             for cluster, nodes in CLUSTERS.items()
             for shard in ("auto", "zero3")
         ]
