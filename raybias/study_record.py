@@ -23,6 +23,7 @@ import yaml
 
 from raybias.config import Study, parse_study, parse_yaml
 from raybias.errors import DataError, OutputError, StorageError
+from raybias.redaction import redact
 from raybias.schema import RUNS
 from raybias.storage import Store
 
@@ -180,7 +181,7 @@ def begin(store: Store, record: Record) -> None:
         "data": dict(record.data),
         "models": {name: dict(files) for name, files in (record.models or {}).items()},
         "versions": dict(record.versions),
-        "command": record.command,
+        "command": redact(record.command),
         "parameters": dict(record.parameters),
     }
     store.write_text(NAME, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from operator import index
 from typing import Any, Final
 
 import torch
@@ -79,7 +80,8 @@ class Sampling:
 
         Raises
         ------
-        ModelError: the generation_config asks for something that would silently be left out.
+        ModelError: the generation_config asks for something that would silently be left out, or
+            has a value of another kind.
         """
         config = model.generation_config
         for name, neutral in _FOREIGN.items():
@@ -94,14 +96,23 @@ class Sampling:
         if eos is None:
             eos = getattr(model.config, "eos_token_id", None)
         ids = eos if isinstance(eos, list) else [] if eos is None else [eos]
-        return cls(
-            temperature=float(temperature),
-            top_k=_DEFAULT_TOP_K if config.top_k is None else int(config.top_k),
-            top_p=1.0 if config.top_p is None else float(config.top_p),
-            min_p=0.0 if getattr(config, "min_p", None) is None else float(config.min_p),
-            repetition_penalty=float(config.repetition_penalty or 1.0),
-            eos_ids=tuple(ids),
-        )
+        try:
+            sampling = cls(
+                temperature=float(temperature),
+                top_k=_DEFAULT_TOP_K if config.top_k is None else int(config.top_k),
+                top_p=1.0 if config.top_p is None else float(config.top_p),
+                min_p=0.0 if getattr(config, "min_p", None) is None else float(config.min_p),
+                repetition_penalty=float(config.repetition_penalty or 1.0),
+                eos_ids=tuple(map(index, ids)),
+            )
+            Sampler(sampling)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ModelError(
+                f"the model's generation_config has a wrong value ({error})",
+                where=str(model.config.name_or_path),
+                cure="mend generation_config.json",
+            ) from error
+        return sampling
 
     def record(self) -> dict[str, float | int | list[int]]:
         """Return the values as they are written beside results."""
