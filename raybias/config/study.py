@@ -99,7 +99,7 @@ class Resources(Section):
     """Where the work runs; never changes what it computes."""
 
     train_workers: Count | None = Field(None, ge=1)
-    """Ray Train workers; as many as the cluster holds by default."""
+    """Most packs of one tuning side by side; as many as the cluster holds by default."""
     cpus_per_worker: Count = Field(1, ge=1)
     """CPUs (and torch threads) of one worker or replica."""
     gpus_per_worker: int | None = Field(None, ge=0, le=8)
@@ -117,7 +117,7 @@ class Resources(Section):
     tokens_per_batch: Amount = Field(4096, ge=16)
     """Token budget of one forward pass."""
     max_failures: Count = Field(3, ge=0)
-    """Worker failures that Ray Train recovers from."""
+    """Failures that a pack of runs, or a shard, recovers from."""
     max_preemptions: Count | None = Field(None, ge=0)
     """Preempted nodes that it recovers from beside these; any number by default."""
     memory_per_device: str | None = None
