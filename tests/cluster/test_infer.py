@@ -104,6 +104,7 @@ def plan_of(replicas: int, tokens: int = 4096) -> ScorePlan:
         rows_per_shard=ROWS,
         items={},
         shards=0,
+        runs=len(RUNS),
         memory=(),
         device_memory=0,
     )

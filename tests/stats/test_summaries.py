@@ -16,6 +16,7 @@ from raybias.errors import DataError
 from support.stats_data import predictions
 
 
+@pytest.mark.filterwarnings("ignore:.*are the same in every run")
 @settings(max_examples=10, deadline=None)
 @given(st.integers(0, 1000), st.integers(1, 3))
 def test_a_groups_gap_is_the_weighted_mean_of_its_terms(seed: int, runs: int) -> None:

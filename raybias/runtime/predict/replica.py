@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 _NAME: Final = "Scorer"
 _POLL_S: Final = 0.1
-#: Serve itself is started by one thread.
+#: Serve's configs are pickled with what they register for all threads meanwhile, so one at a time.
 _STARTING: Final = Lock()
 #: One request computes while the next waits at the replica, so that none stands idle.
 REQUESTS_PER_REPLICA: Final = 2
@@ -180,21 +180,19 @@ def scorers(
     ------
     WorkFailed: the replicas do not start.
     """
-    deployment = scorer_deployment(
-        _NAME,
-        cpus=plan.replica_cpus,
-        gpus=plan.gpus,
-        replicas=replicas or plan.replicas_max,
-        requests=plan.requests,
-    )
-    app = deployment(scorer_of(methods)).bind(context, tuple(methods), out, meter)
-    with _STARTING:
-        serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
     try:
-        serve.run_many(
-            [serve.RunTarget(app, name, route_prefix=None, external_scaler_enabled=True)],
-            wait_for_applications_running=False,
-        )
+        with _STARTING:
+            serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
+            deployment = scorer_deployment(
+                _NAME,
+                cpus=plan.replica_cpus,
+                gpus=plan.gpus,
+                replicas=replicas or plan.replicas_max,
+                requests=plan.requests,
+            )
+            app = deployment(scorer_of(methods)).bind(context, tuple(methods), out, meter)
+            target = serve.RunTarget(app, name, route_prefix=None, external_scaler_enabled=True)
+            serve.run_many([target], wait_for_applications_running=False)
         while not _begun(name):
             time.sleep(_POLL_S)
         yield name
@@ -252,7 +250,6 @@ def scorer_deployment(
         **scaling,
         max_ongoing_requests=REQUESTS_PER_REPLICA,
         max_queued_requests=max_queued,
-        max_constructor_retry_count=2,
         health_check_period_s=health_check_s,
         graceful_shutdown_wait_loop_s=0.2,
         graceful_shutdown_timeout_s=shutdown_s,
