@@ -38,8 +38,9 @@ T = TypeVar("T")
 
 _NAME: Final = "Scorer"
 _POLL_S: Final = 0.1
-#: Serve's configs are pickled with what they register for all threads meanwhile, so one at a time.
-_STARTING: Final = Lock()
+#: Serve 2.60 registers and forgets a module of its own around each config that it makes, also those
+#: of a status, and fails where another thread does so at the same time.
+_CONFIGS: Final = Lock()
 #: One request computes while the next waits at the replica, so that none stands idle.
 REQUESTS_PER_REPLICA: Final = 2
 
@@ -152,8 +153,13 @@ def share_weights(methods: Sequence[Method]) -> list[list[Method]]:
 
 def delete_left(prefix: str) -> None:
     """Delete the Serve applications `prefix*` that a killed driver left in the cluster."""
-    if left := [name for name in serve.status().applications if name.startswith(prefix)]:
+    if left := [name for name in _applications() if name.startswith(prefix)]:
         _get_global_client().delete_apps(left)
+
+
+def _applications() -> Mapping[str, Any]:
+    with _CONFIGS:
+        return dict(serve.status().applications)
 
 
 @contextmanager
@@ -181,7 +187,7 @@ def scorers(
     WorkFailed: the replicas do not start.
     """
     try:
-        with _STARTING:
+        with _CONFIGS:
             serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
             deployment = scorer_deployment(
                 _NAME,
@@ -288,7 +294,7 @@ def _begun(name: str) -> bool:
     ------
     WorkFailed: none starts, or the application was deleted.
     """
-    state = serve.status().applications.get(name)
+    state = _applications().get(name)
     if state is None or state.status in (
         ApplicationStatus.DEPLOY_FAILED,
         ApplicationStatus.DELETING,
@@ -299,7 +305,7 @@ def _begun(name: str) -> bool:
 
 def _no_replica(name: str, problem: str) -> WorkFailed:
     # Serve keeps the constructor's trace as text; its last line says what happened.
-    state = serve.status().applications.get(name)
+    state = _applications().get(name)
     said = [each.message for each in state.deployments.values()] if state else []
     lines = [line for text in said for line in text.splitlines() if line.strip()]
     return WorkFailed(
