@@ -265,7 +265,8 @@ def test_a_killed_worker_changes_no_bit(
     assert same_bits(prompts_of(tmp_path), prompts_of(undisturbed[0]))
     assert timeless(rows) == timeless(undisturbed[1])
     # Of the one pack, whose three runs are evaluated every ten steps; the other never noticed.
-    assert repeated_steps(said.getvalue(), runs=(2, 3)) <= 10 * 3
+    # Halves of packs that an idle worker took went on from their states too.
+    assert repeated_steps(said.getvalue(), runs=range(2, 20)) <= 10 * 3
 
 
 def timeless(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
