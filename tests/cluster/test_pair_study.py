@@ -9,11 +9,10 @@ import polars as pl
 import pytest
 import yaml
 from safetensors.numpy import load_file
-from typer.testing import CliRunner
 
-from raybias.cli import app
 from raybias.errors import BadInput, ConfigError, ModelError
 from support import prompting
+from support.method_study import run
 
 pytestmark = pytest.mark.cluster
 STYLES = ["original", "prefix_1", "punctuation", "evidential"]
@@ -61,13 +60,6 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = folder / "pairs.yaml"
     path.write_text(yaml.safe_dump(content))
     return path
-
-
-def run(study: Path, out: Path, *options: str) -> str:
-    result = CliRunner().invoke(app, ["run", str(study), "--out", str(out), *options])
-    if result.exception is not None:
-        raise result.exception
-    return result.stdout
 
 
 def read(out: Path, folder: str, *keys: str) -> pl.DataFrame:
