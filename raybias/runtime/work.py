@@ -158,7 +158,9 @@ class StudyRun:
         """Tune one pack; the last of a training set selects the runs that are kept."""
         task = grant.task
         part = (task.backbone, task.training, task.method)
-        job = self._jobs[part]
+        # Packs begin in several threads, and all of a job count in the same one.
+        with self._lock:
+            job = self._jobs[part]
         if job.tune(grant):
             with translating_errors(job.title):
                 self.table.put(job.rows(), *part)
