@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import cache
 from pathlib import Path
@@ -237,28 +237,20 @@ def prediction_file(file: tuple[str, bytes]) -> bool:
         return taken("gaps", str(place / name), "--out", str(out), out=out)
 
 
-def score_file(file: tuple[str, bytes]) -> bool:
-    name, data = file
-    with folder() as place:
-        (place / name).write_bytes(data)
-        out = place / "out"
-        return taken("pairs", str(place / name), "--out", str(out), out=out)
+def given_to(command: str) -> Callable[[tuple[str, bytes]], bool]:
+    """A check of what a command that reads one file and writes a folder does with it."""
+
+    def check(file: tuple[str, bytes]) -> bool:
+        name, data = file
+        with folder() as place:
+            (place / name).write_bytes(data)
+            out = place / "out"
+            return taken(command, str(place / name), "--out", str(out), out=out)
+
+    return check
 
 
-def metrics_file(file: tuple[str, bytes]) -> bool:
-    name, data = file
-    with folder() as place:
-        (place / name).write_bytes(data)
-        out = place / "out"
-        return taken("metrics", str(place / name), "--out", str(out), out=out)
-
-
-def option_file(file: tuple[str, bytes]) -> bool:
-    name, data = file
-    with folder() as place:
-        (place / name).write_bytes(data)
-        out = place / "out"
-        return taken("options", str(place / name), "--out", str(out), out=out)
+score_file, metrics_file, option_file = map(given_to, ("pairs", "metrics", "options"))
 
 
 def triple_files(files: tuple[bytes, bytes]) -> bool:
