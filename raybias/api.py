@@ -358,15 +358,16 @@ def compare(
     margin: float | None = None,
     out: str | Path | None = None,
 ) -> Comparison:
-    """Compare a candidate with its base: is any gap worse, better, or equivalent?
+    """Compare a candidate with its base: is any gap or score worse, better, or equivalent?
 
     Of model, method and training set, what is one in each arm is what is compared; by the rest,
     by probe, style and sentence, and by seed where both have the same seeds, arms are matched.
 
     Parameters
     ----------
-    base, candidate: an OUT, or prediction files and folders as `gaps` takes.
-    base_is, candidate_is: which of an arm's predictions are meant, by model, method, dataset,
+    base, candidate: an OUT, prediction files and folders as `gaps` takes, or scores of pairs as
+        `pairs` takes.
+    base_is, candidate_is: which of an arm's rows are meant, by model, method, dataset,
         probe or style, so that two arms of one OUT can be compared.
     scope: what intervals cover (`Statistics.scope`); by default the study's, else the widest.
     margin: the largest change of a gap that does not matter; the study's, else 0.02.

@@ -16,7 +16,10 @@ _CHOICE = "KEY=VALUE,..."
 def compare(
     base: Annotated[
         str,
-        typer.Argument(help="An OUT, or a file or folder of predictions as `raybias gaps` takes."),
+        typer.Argument(
+            help="An OUT, or a file or folder of predictions as `raybias gaps` takes, or of "
+            "scores as `raybias pairs` takes."
+        ),
     ],
     candidate: Annotated[str, typer.Argument(help="Likewise; may be the same OUT.")],
     *,
@@ -47,7 +50,7 @@ def compare(
         typer.Option(help="Folder or URI for compare.csv, compare.md, compare.json, compare.html."),
     ] = None,
 ) -> None:
-    """Compare a candidate with its base: is any gap worse, better, or equivalent?
+    """Compare a candidate with its base: is any gap or score worse, better, or equivalent?
 
     Of model, method and training set, what is one in each arm is what is compared; by the rest, by
     probe, style and sentence, and by seed where both have the same seeds, arms are matched.

@@ -1,4 +1,7 @@
-"""Compare two arms from their files: a candidate with its base, or two arms of one study."""
+"""Compare two arms from their files: a candidate with its base, or two arms of one study.
+
+Predictions are compared by their gaps, scores of pairs by how often stereotypes are preferred.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,13 @@ from typing import Any, Final
 import polars as pl
 
 from raybias.config import Scope, Study
-from raybias.errors import ConfigError
+from raybias.errors import ConfigError, DataError
 from raybias.report import wording
 from raybias.report.rules import out_of, rules_of_files
 from raybias.report.summary_tables import SummaryTable, table
 from raybias.report.tables import markdown
-from raybias.stats.compare import compare_arms
+from raybias.stats import pairs
+from raybias.stats.compare import ANSWERS, compare_arms, compare_scores
 from raybias.stats.compare_arms import Matched, matched, read_arm
 from raybias.stats.compare_gaps import VERDICTS, Verdict, overall
 from raybias.stats.scopes import QUESTIONS
@@ -25,26 +29,28 @@ from raybias.storage import Store
 from raybias.study_record import Record, read_record
 from raybias.table_files import csv_text
 
-#: The largest change of a gap that does not matter, where neither gate nor study says.
+#: Of OUT, where methods that read pairs write.
+_PAIR_FOLDERS: Final = ("pair_scores", "coreference")
+#: The largest change of a gap or score that does not matter, where neither gate nor study says.
 MARGIN: Final = 0.02
 _DID: Final[Mapping[str, str]] = {
-    "worse": "grew",
+    "worse": "got worse",
     "cannot tell": "cannot be told",
-    "better": "shrank",
+    "better": "got better",
     "equivalent": "changed by less than",
 }
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a candidate does to the gaps of its base."""
+    """What a candidate does to the gaps and scores of its base."""
 
     base: str
     candidate: str
     changes: pl.DataFrame
-    """A row per gap (`stats.compare.CHANGES`)."""
+    """A row per gap, and per score of pairs (`stats.compare.CHANGES`)."""
     answers: pl.DataFrame
-    """A row per attribute (`stats.compare.ANSWERS`)."""
+    """A row per attribute of the predictions (`stats.compare.ANSWERS`)."""
     margin: float
     level: float
     notes: tuple[str, ...]
@@ -62,8 +68,10 @@ class Comparison:
         parts = [f"{found[name]} {_DID[name]}" for name in VERDICTS if name in found]
         if "equivalent" in found:
             parts[-1] += f" {self.margin:g}"
-        gaps = wording.counted(self.changes.height, "gap")
-        return f"{self.verdict.capitalize()}: of {gaps}, {wording.listed(parts)}."
+        scores = self.changes.filter(scope=pairs.SCOPE).height
+        counts = {"gap": self.changes.height - scores, "score": scores}
+        judged = [wording.counted(count, name) for name, count in counts.items() if count]
+        return f"{self.verdict.capitalize()}: of {wording.listed(judged)}, {wording.listed(parts)}."
 
     @property
     def tables(self) -> list[SummaryTable]:
@@ -75,9 +83,9 @@ class Comparison:
                 if changes[key].n_unique() > 1]  # fmt: skip
         shown = {key: key for key in (*keys, "attribute")}
         percent = f"{100 * self.level:g}%"
-        return [
+        tables = [
             table(
-                f"Changes of gaps, with bands that hold {percent} of the time for all at once",
+                f"Changes, with bands that hold {percent} of the time for all at once",
                 changes,
                 {
                     **shown,
@@ -92,29 +100,34 @@ class Comparison:
                     "verdict": "verdict",
                     "what would tell": "needs",
                 },
-            ),
-            table(
-                "Answers that differ",
-                self.answers,
-                {
-                    **shown,
-                    "answers of a run": lambda row: f"{row['answers']:,}",
-                    "accuracy": lambda row: " → ".join(
-                        wording.percent(row[f"{arm}_accuracy"]) for arm in ("base", "candidate")
-                    ),
-                    "between the arms": lambda row: wording.percent(row["between"]),
-                    "between two runs of one": lambda row: wording.percent(row["within"]),
-                    f"excess and its {percent} interval": lambda row: " ".join(
-                        (wording.signed(row["excess"]), wording.span(row["low"], row["high"]))
-                    ).strip(),
-                    "p of even spread over groups": lambda row: wording.probability(row["p_even"]),
-                },
-            ),
+            )
         ]
+        if self.answers.height:
+            tables.append(self._answers(shown, percent))
+        return tables
+
+    def _answers(self, shown: Mapping[str, str], percent: str) -> SummaryTable:
+        return table(
+            "Answers that differ",
+            self.answers,
+            {
+                **shown,
+                "answers of a run": lambda row: f"{row['answers']:,}",
+                "accuracy": lambda row: " → ".join(
+                    wording.percent(row[f"{arm}_accuracy"]) for arm in ("base", "candidate")
+                ),
+                "between the arms": lambda row: wording.percent(row["between"]),
+                "between two runs of one": lambda row: wording.percent(row["within"]),
+                f"excess and its {percent} interval": lambda row: " ".join(
+                    (wording.signed(row["excess"]), wording.span(row["low"], row["high"]))
+                ).strip(),
+                "p of even spread over groups": lambda row: wording.probability(row["p_even"]),
+            },
+        )
 
     def markdown(self) -> str:
         """Return the comparison for a pull request; equivalent gaps are folded."""
-        changes, answers = self.tables
+        changes, *answers = self.tables
         place = changes.headers.index("verdict")
         still = tuple(row for row in changes.rows if row[place] == "equivalent")
         moved = tuple(row for row in changes.rows if row[place] != "equivalent")
@@ -123,9 +136,9 @@ class Comparison:
             parts.append(_markdown(SummaryTable(changes.title, changes.headers, moved)))
         if still:
             folded = _markdown(SummaryTable(changes.title, changes.headers, still))
-            summary = f"{wording.counted(len(still), 'equivalent gap')}"
+            summary = wording.counted(len(still), "equivalent change")
             parts.append(f"<details><summary>{summary}</summary>\n\n{folded}\n</details>")
-        parts += [_markdown(answers), "\n".join(f"- {note}" for note in self.notes)]
+        parts += [*map(_markdown, answers), "\n".join(f"- {note}" for note in self.notes)]
         return "\n\n".join(parts) + "\n"
 
     def write(self, store: Store) -> None:
@@ -176,20 +189,72 @@ def compare(
     scope: Scope | None = None,
     margin: float | None = None,
 ) -> Comparison:
-    """Compare the predictions of two arms; see `raybias.compare`."""
+    """Compare the predictions and scores of two arms; see `raybias.compare`."""
     if margin is not None and not 0 < margin < 1:
         raise ConfigError(f"the margin {margin:g} is not between 0 and 1", cure="such as 0.02")
     paths = [[str(path) for path in arm] for arm in (base, candidate)]
     rules = rules_of_files([*paths[0], *paths[1]], options={"scope": scope})
     chosen = [dict(given or {}) for given in (base_is, candidate_is)]
-    read = [read_arm(*each) for each in zip(paths, chosen, strict=True)]
-    _check_studies(*paths, probes=read[0]["probe"].unique().to_list())
-    arms = list(matched(*read))
-    within = margin or rules.statistics.margin or MARGIN
-    changes, answers = compare_arms(arms, rules, margin=within)
-    one, other = (_named(*each) for each in zip(paths, chosen, strict=True))
-    notes = tuple(_notes(arms, changes, answers, within, rules.statistics.level))
-    return Comparison(one, other, changes, answers, within, rules.statistics.level, notes)
+    arms = [_Arm.of(*each) for each in zip(paths, chosen, strict=True)]
+    _check_studies(*paths, probes=sorted({*arms[0].probes} & {*arms[1].probes}))
+    names = [_named(*each) for each in zip(paths, chosen, strict=True)]
+    within, level = margin or rules.statistics.margin or MARGIN, rules.statistics.level
+    matches, found = [], []
+    answers = pl.DataFrame(schema=ANSWERS)
+    match [arm.predictions for arm in arms]:
+        case [pl.DataFrame() as one, pl.DataFrame() as other]:
+            matches = list(matched(one, other))
+            gaps, answers = compare_arms(matches, rules, margin=within)
+            found.append(gaps)
+    match [arm.outcomes for arm in arms]:
+        case [pl.DataFrame() as one, pl.DataFrame() as other]:
+            found.append(compare_scores(one, other, rules, margin=within))
+    if not found:
+        raise DataError(
+            f"the base has {arms[0].holds or 'nothing'}, and the candidate "
+            f"{arms[1].holds or 'nothing'}",
+            where=" and ".join(names), cure="choose arms that answer the same",
+        )  # fmt: skip
+    changes = pl.concat(found)
+    notes = tuple(_notes(matches, changes, answers, within, level))
+    return Comparison(names[0], names[1], changes, answers, within, level, notes)
+
+
+@dataclass(frozen=True)
+class _Arm:
+    """What one side of a comparison holds; None of what it lacks."""
+
+    predictions: pl.DataFrame | None
+    outcomes: pl.DataFrame | None
+    """Of scores of pairs (`stats.pairs.pair_outcomes`, `coreference_outcomes`)."""
+
+    @classmethod
+    def of(cls, paths: Sequence[str], chosen: Mapping[str, str]) -> _Arm:
+        """Read an arm, and of it the rows whose columns have the values chosen."""
+        predictions, scores = [], []
+        for path in paths:
+            store = Store(path)
+            folders = [store.uri_of(name) for name in _PAIR_FOLDERS if store.exists(name)]
+            alone = not folders and pairs.holds_scores(path)
+            scores += [path] if alone else folders
+            if store.exists("predictions") or not (folders or alone):
+                predictions.append(path)
+        return cls(
+            read_arm(predictions, chosen) if predictions else None,
+            pairs.read_outcomes(scores, chosen) if scores else None,
+        )
+
+    @property
+    def holds(self) -> str:
+        """Say what there is to compare."""
+        kinds = {"predictions": self.predictions, "scores of pairs": self.outcomes}
+        return " and ".join(name for name, found in kinds.items() if found is not None)
+
+    @property
+    def probes(self) -> list[str]:
+        """Names of the probes."""
+        held = [each for each in (self.predictions, self.outcomes) if each is not None]
+        return [str(name) for frame in held for name in frame["probe"].unique()]
 
 
 def _named(paths: Sequence[str], chosen: Mapping[str, str]) -> str:
@@ -244,9 +309,15 @@ def _notes(
     margin: float,
     level: float,
 ) -> Iterator[str]:
-    for scope in changes["scope"].unique().sort():
-        if scope in QUESTIONS:
-            yield f"Intervals cover {scope}: of a change they ask, {QUESTIONS[scope]}"
+    for scope, question in (*QUESTIONS.items(), *pairs.QUESTIONS.items()):
+        if scope in changes["scope"]:
+            yield f"Intervals cover {scope}: of a change they ask, {question}"
+    if pairs.SCOPE in changes["scope"]:
+        yield (
+            "A score of pairs is a share from 0 to 1, or a difference of shares; what is said of a "
+            "gap holds for its distance from no bias, which is 0.5 for preferences and 0 for "
+            "coreference."
+        )
     yield (
         f"A gap is worse where it moved away from 0 and better where it moved towards it, by bands "
         f"that are wrong anywhere in {1 - level:.0%} of comparisons; it is equivalent where the "
@@ -260,8 +331,8 @@ def _notes(
             "one, though no gap changed."
         )
     yield (
-        "Flips count sentences on which the rate's event became more or less frequent; their "
-        "p (McNemar, exact) takes sentences as independent, which those of one template are not."
+        "Flips count sentences or pairs on which the event became more or less frequent; their "
+        "p (McNemar, exact) takes them as independent, which those of one template are not."
     )
 
 

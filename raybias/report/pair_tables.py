@@ -88,21 +88,18 @@ def pair_tables(files: pairs.ScoreFiles, rules: PairRules) -> dict[str, pl.DataF
     files: of `stats.pairs.read_score_files`.
     """
     tables: dict[str, pl.DataFrame] = {}
-    outcomes = []
     bootstrap: Any = {"level": rules.level, "draws": rules.draws, "seed": rules.seed}
     if files.pair_scores is not None:
-        outcomes.append(pairs.pair_outcomes(files.pair_scores))
         tables["tables6_7_t_values"] = pairs.t_tests(
             files.pair_scores, paired=rules.strict, scale=rules.scale
         )
         tables["variance"] = pairs.style_components(files.pair_scores)
     if files.answers is not None:
-        outcomes.append(pairs.coreference_outcomes(files.answers))
         detail = pairs.winobias(files.answers, **bootstrap)
         tables["tables10_17_winobias"] = detail
         tables["table3_winobias"] = pairs.winobias_summary(detail)
-    if outcomes:
-        joined = pl.concat(outcomes)
+    joined = files.outcomes
+    if joined is not None:
         scores = pairs.bias_scores(joined, adjust=rules.adjust, **bootstrap)
         effects = pairs.effects(joined, adjust=rules.adjust, **bootstrap)
         tables["bias_scores"] = scores

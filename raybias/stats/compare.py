@@ -8,6 +8,7 @@ from typing import Final
 import polars as pl
 
 from raybias import schema
+from raybias.stats import pairs
 from raybias.stats.cells import RUN_KEYS
 from raybias.stats.compare_arms import Matched
 from raybias.stats.compare_flips import answer_flips, event_flips
@@ -19,7 +20,7 @@ from raybias.stats.reference_groups import membership
 _TEXTS: Final = ("probe", "attribute", "group", "rate")
 _OTHERS: Final = ("model", "method", "dataset", "style")
 
-#: A row per gap. The first ten columns are the public contract of compare.csv.
+#: A row per gap, and per score of pairs. The first ten columns are the contract of compare.csv.
 CHANGES: Final = pl.Schema(
     {
         **dict.fromkeys(_TEXTS, pl.String()),
@@ -72,26 +73,36 @@ def compare_arms(
             row |= {"verdict": "cannot tell", "needs": reason}
     flips = pl.concat(event_flips(each, options.metrics) for each in arms)
     by = [*schema.KEYS, "attribute", "group", "rate"]
-    gaps = (
-        pl.DataFrame(judged, infer_schema_length=None)
-        .join(flips, on=by, how="left", nulls_equal=True, maintain_order="left")
-        .select(pl.col(name).cast(dtype) for name, dtype in CHANGES.items())
-        .with_columns(pl.col(pl.Float64).fill_nan(None))
+    gaps = pl.DataFrame(judged, infer_schema_length=None).join(
+        flips, on=by, how="left", nulls_equal=True, maintain_order="left"
     )
+    gaps = _typed(gaps, CHANGES)
     rows = [row for each in arms for row in answer_flips(each, level=options.level)]
     return gaps, _answers(rows, gaps)
+
+
+def compare_scores(
+    base: pl.DataFrame, candidate: pl.DataFrame, rules: GapRules, *, margin: float
+) -> pl.DataFrame:
+    """Judge the change of every score of pairs (`stats.pairs.score_changes`), as `CHANGES`."""
+    level = rules.statistics.level
+    rows = pairs.score_changes(base, candidate, level=level, margin=margin)
+    return _typed(pl.DataFrame(rows, infer_schema_length=None), CHANGES)
 
 
 def _answers(rows: Sequence[Mapping[str, object]], gaps: pl.DataFrame) -> pl.DataFrame:
     on = ["probe", "attribute", *_OTHERS]
     still = gaps.group_by(on).agg(still=(pl.col("verdict") == "equivalent").all())
-    return (
-        pl.DataFrame(rows, infer_schema_length=None)
-        .join(still, on=on, how="left", nulls_equal=True, maintain_order="left")
-        .with_columns(masked=pl.col("still") & (pl.col("low").cast(pl.Float64) > 0))
-        .select(pl.col(name).cast(dtype) for name, dtype in ANSWERS.items())
-        .with_columns(pl.col(pl.Float64).fill_nan(None))
+    joined = pl.DataFrame(rows, infer_schema_length=None).join(
+        still, on=on, how="left", nulls_equal=True, maintain_order="left"
     )
+    masked = pl.col("still") & (pl.col("low").cast(pl.Float64) > 0)
+    return _typed(joined.with_columns(masked=masked), ANSWERS)
+
+
+def _typed(frame: pl.DataFrame, columns: pl.Schema) -> pl.DataFrame:
+    cast = frame.select(pl.col(name).cast(dtype) for name, dtype in columns.items())
+    return cast.with_columns(pl.col(pl.Float64).fill_nan(None))
 
 
 def _unreadable(arms: Matched) -> Iterator[tuple[tuple[object, ...], str]]:

@@ -271,26 +271,33 @@ def _rows(
         low, high = (float(end[g]) for end in estimate.interval(each))
         at_most = max(abs(float(end[g])) for end in estimate.interval(2 * level - 1))
         side = [float(end[g]) for end in middle.interval(each)]
-        verdict = _verdict((low, high), (side[0], side[1]), within=at_most <= margin,
-                           seeds=not family.change.unseen_runs)  # fmt: skip
+        verdict = verdict_of((low, high), (side[0], side[1]), within=at_most <= margin,
+                             sure=not family.change.unseen_runs)  # fmt: skip
         needs = _needs(family, name, g, each, margin) if verdict == "cannot tell" else ""
         yield {**row, "change": change, "low": low, "high": high, "at_most": at_most,
                "scope": name, "verdict": verdict, "needs": needs}  # fmt: skip
 
 
-def _verdict(
-    change: tuple[float, float], middle: tuple[float, float], *, within: bool, seeds: bool
+def verdict_of(
+    change: tuple[float, float], middle: tuple[float, float], *, within: bool, sure: bool
 ) -> Verdict:
+    """Judge a change by its band and that of the middle of both arms, which is 0 without bias.
+
+    Parameters
+    ----------
+    within: whether the change is known to be smaller than the margin.
+    sure: whether the bands alone may show a change for better or worse.
+    """
     if within:
         return "equivalent"
-    moved, side = _sign(change), _sign(middle)
-    if not (seeds and moved and side):
+    moved, side = sign(change), sign(middle)
+    if not (sure and moved and side):
         return "cannot tell"
     return "worse" if moved == side else "better"
 
 
-def _sign(interval: tuple[float, float]) -> int:
-    """Side of 0 that a whole interval lies on; 0 where it holds 0 or is not known."""
+def sign(interval: tuple[float, float]) -> int:
+    """Return the side of 0 that a whole interval lies on; 0 where it holds 0 or is not known."""
     return int(interval[0] > 0) - int(interval[1] < 0)
 
 
@@ -301,7 +308,7 @@ def _needs(family: Family, scope: Scope, g: int, each: float, margin: float) -> 
         return "two runs or more of each arm"
     estimate = blend.estimates[scope]
     low_G, high_G = estimate.interval(each)
-    if _sign((float(low_G[g]), float(high_G[g]))):
+    if sign((float(low_G[g]), float(high_G[g]))):
         return "it moved, but whether away from 0 is not known"
     if estimate.detectable(each)[g] <= margin:
         return "it lies about the margin"

@@ -4,6 +4,7 @@ Zhao2025's tables, and what it argues for: style as an intervention on a pair wh
 content is held fixed.
 """
 
+from raybias.stats.pairs.changes import SCOPE, read_outcomes, score_changes
 from raybias.stats.pairs.effects import effects
 from raybias.stats.pairs.list_t_tests import LISTED_STYLES, t_tests
 from raybias.stats.pairs.outcomes import (
@@ -22,7 +23,7 @@ from raybias.stats.pairs.over_styles import (
     style_scopes,
 )
 from raybias.stats.pairs.preference import preferences, summary, with_intervals
-from raybias.stats.pairs.reading import ScoreFiles, read_score_files
+from raybias.stats.pairs.reading import ScoreFiles, holds_scores, read_score_files
 from raybias.stats.pairs.scores import bias_scores
 from raybias.stats.pairs.size_trends import FEWEST_MODELS, model_size, sizes_in_names
 from raybias.stats.pairs.stability import VERDICTS, stability
@@ -37,6 +38,7 @@ __all__ = [
     "ORIGINAL",
     "PAIR_SCOPES",
     "QUESTIONS",
+    "SCOPE",
     "UNWEIGHTED",
     "VERDICTS",
     "WEIGHTED",
@@ -44,10 +46,13 @@ __all__ = [
     "bias_scores",
     "coreference_outcomes",
     "effects",
+    "holds_scores",
     "model_size",
     "pair_outcomes",
     "preferences",
+    "read_outcomes",
     "read_score_files",
+    "score_changes",
     "sizes_in_names",
     "stability",
     "style_components",

@@ -17,7 +17,13 @@ import pyarrow as pa
 
 from raybias import registry, schema
 from raybias.errors import DataError
-from raybias.stats.pairs.outcomes import CONDITIONS, DIRECTIONS, ORIGINAL
+from raybias.stats.pairs.outcomes import (
+    CONDITIONS,
+    DIRECTIONS,
+    ORIGINAL,
+    coreference_outcomes,
+    pair_outcomes,
+)
 from raybias.stats.predictions import Source
 from raybias.storage import Store, split_uri
 from raybias.table_files import read_frame
@@ -51,6 +57,16 @@ class ScoreFiles:
     """schema.COREFERENCE_ANSWERS."""
     printed: dict[str, pl.DataFrame] = field(default_factory=dict)
     """Printed tables by name."""
+
+    @property
+    def outcomes(self) -> pl.DataFrame | None:
+        """One number per metric, style and pair, of scores and answers; None without either."""
+        parts = []
+        if self.pair_scores is not None:
+            parts.append(pair_outcomes(self.pair_scores))
+        if self.answers is not None:
+            parts.append(coreference_outcomes(self.answers))
+        return pl.concat(parts) if parts else None
 
 
 def read_score_files(
@@ -101,6 +117,14 @@ def read_score_files(
             ("wino_type", "prompt", "condition", "pair_id"), where,
         )  # fmt: skip
     return ScoreFiles(joined.pop("pair_scores", None), joined.pop("answers", None), printed=joined)
+
+
+def holds_scores(path: str | Path) -> bool:
+    """Tell whether a file, or the first file of a folder, has the columns of scores or answers."""
+    first = next(iter(sources(path)), None)
+    return first is not None and _kind(read_frame(first[0].store, first[0].name).columns, {}) in (
+        _TABLES
+    )
 
 
 def sources(path: str | Path, suffixes: tuple[str, ...] = SUFFIXES) -> list[tuple[Source, bool]]:

@@ -1,0 +1,143 @@
+"""Two arms of pair scores: what is found, held to textbook tests, how sure, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from scipy import stats
+from statsmodels.stats.contingency_tables import mcnemar
+
+import raybias
+from raybias.cli import main
+from raybias.stats.pairs import pair_outcomes
+from raybias.stats.pairs.changes import score_changes
+from support.pair_data import answers, pair_scores
+from support.pair_outs import pair_study, write_pair_out
+
+
+def preferring(scores: pl.DataFrame, more: np.ndarray) -> pl.DataFrame:
+    """The scores, with sent_more preferred where `more` is true and sent_less elsewhere."""
+    prefers = pl.Series(more)
+    return scores.with_columns(
+        score_more=pl.when(prefers).then(2.0).otherwise(0.5),
+        score_less=pl.lit(1.0),
+        preference=prefers.cast(pl.Int8),
+    )
+
+
+def row_of(rows: list[dict[str, Any]], **values: str) -> dict[str, Any]:
+    (found,) = [row for row in rows if all(row[key] == value for key, value in values.items())]
+    return found
+
+
+def test_a_change_of_one_score_is_the_paired_t_interval_and_mcnemars_test() -> None:
+    random = np.random.default_rng(3)
+    scores = pair_scores(types=("age",), pairs=80, styles=("original",), ties=0)
+    before, after = random.random(80) < 0.5, random.random(80) < 0.7
+    arms = [pair_outcomes(preferring(scores, each)) for each in (before, after)]
+    rows = score_changes(*arms, level=0.95, margin=0.02)
+    found = row_of(rows, group="age")
+    # A type and two averages: three bands that hold together.
+    expected = stats.ttest_rel(after * 1.0, before * 1.0).confidence_interval(1 - 0.05 / 3)
+    assert (found["low"], found["high"]) == pytest.approx(tuple(expected))
+    assert found["change"] == pytest.approx(after.mean() - before.mean())
+    assert (found["base"], found["candidate"]) == pytest.approx((before.mean(), after.mean()))
+    up, down = int((after & ~before).sum()), int((before & ~after).sum())
+    assert (found["flips_up"], found["flips_down"]) == (up, down)
+    table = [[0, up], [down, 0]]
+    assert found["p_flips"] == pytest.approx(mcnemar(table, exact=True).pvalue)
+
+
+def test_worse_is_away_from_no_bias_and_better_is_towards_it() -> None:
+    scores = pair_scores(types=("age", "gender"), pairs=200, styles=("original",), ties=0)
+    place = np.arange(scores.height) % 200
+    shares = {"low": 0.2, "even": 0.5, "high": 0.8}
+    arms = {name: pair_outcomes(preferring(scores, place < 200 * share))
+            for name, share in shares.items()}  # fmt: skip
+
+    def verdict(base: str, candidate: str) -> set[object]:
+        rows = score_changes(arms[base], arms[candidate], level=0.95, margin=0.02)
+        return {row["verdict"] for row in rows}
+
+    assert verdict("even", "high") == verdict("even", "low") == {"worse"}
+    assert verdict("high", "even") == verdict("low", "even") == {"better"}
+    # As far from no bias, on the other side.
+    assert verdict("low", "high") == {"cannot tell"}
+    assert verdict("even", "even") == {"equivalent"}
+
+
+@pytest.mark.parametrize("clusters", [0, 10])
+def test_arms_that_differ_by_chance_are_hardly_ever_worse_or_better(clusters: int) -> None:
+    scores = pair_scores(pairs=100, styles=("original",), ties=0, clusters=clusters)
+    random, studies, wrong = np.random.default_rng(11), 120, 0
+    for _ in range(studies):
+        shape = (3, 100 // clusters, clusters) if clusters else (3, 100, 1)
+        alike = random.normal(0.4, 0.8, shape[:2])[..., None]
+        arms = [
+            preferring(scores, (alike + random.normal(0, 0.5, (*shape[:2], 1))
+                                + random.normal(0, 1, shape) > 0).ravel())
+            for _ in range(2)
+        ]  # fmt: skip
+        rows = score_changes(*map(pair_outcomes, arms), level=0.95, margin=0.02)
+        wrong += any(row["verdict"] in ("worse", "better") for row in rows)
+    assert wrong <= stats.binom.ppf(0.995, studies, 0.05)
+
+
+def run(*arguments: str | Path) -> int:
+    with pytest.raises(SystemExit) as stopped:
+        main(["compare", *map(str, arguments)])
+    return int(stopped.value.code or 0)
+
+
+def test_two_outs_of_pairs_are_compared_and_gated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    write_pair_out(out, pair_study())
+    assert run(out, out, "--gate", "margin=0.02", "--out", tmp_path / "compared") == 0
+    said = capsys.readouterr().out
+    assert "Equivalent: of" in said
+    assert "would other pairs like these show it" in said
+    table = pl.read_csv(tmp_path / "compared/compare.csv")
+    assert table["scope"].unique().to_list() == ["pairs"]
+    assert {"bias_bench", "exact", "contains"} == set(table["rate"])
+    assert "<svg" in (tmp_path / "compared/compare.html").read_text()
+
+
+def test_arms_of_pairs_that_do_not_match_are_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scores = pair_scores()
+    files = {
+        "base": scores,
+        "fewer": scores.filter(pl.col("pair_id") != "0-003"),
+        "unstyled": scores.filter(style="original"),
+        "answers": answers(),
+    }
+    for name, frame in files.items():
+        frame.write_parquet(tmp_path / f"{name}.parquet")
+    base = tmp_path / "base.parquet"
+    for other, message in (
+        ("fewer", "the base has pair_id '0-003'"),
+        ("unstyled", "the base has style 'prefix_1'"),
+        ("answers", "the base has score 'bias_bench'"),
+    ):
+        assert run(base, tmp_path / f"{other}.parquet", "--out", tmp_path / "out") == 2
+        said = capsys.readouterr().err
+        assert message in said
+        assert said.count("\n") == 1
+    assert run(base, base, "--base", "method=lora") == 2
+    assert "choose by model, probe, style" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_two_models_of_one_file_are_chosen(tmp_path: Path) -> None:
+    path = tmp_path / "both.parquet"
+    pair_scores(models=("one", "two"), pairs=40).write_parquet(path)
+    found = raybias.compare(path, path, base_is={"model": "one"}, candidate_is={"model": "two"})
+    assert found.changes["model"].unique().to_list() == ["one -> two"]
+    assert raybias.compare(path, path).verdict == "equivalent"
