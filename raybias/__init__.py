@@ -4,32 +4,37 @@ The names below are the public interface; everything else may change. Importing 
 package loads neither torch nor Ray.
 """
 
-from raybias.api import (
+from raybias.api.statistics import (
     calibrate,
-    check_data,
     compare,
     corpus_counts,
-    data_sets,
-    demo,
     design,
-    doctor,
-    download_data,
     gaps,
-    load_study,
     metrics,
-    open,
     options,
-    pair_items,
     pairs,
+    triples,
+)
+from raybias.api.studies import (
+    demo,
+    doctor,
+    open,
+    pair_items,
     plan,
     probe_items,
     run,
     serve,
-    study_schema,
-    triples,
     write_report,
 )
-from raybias.config import Backbone, PairProbe, Probe, Study, TrainingSet
+from raybias.config import (
+    Backbone,
+    PairProbe,
+    Probe,
+    Study,
+    TrainingSet,
+    load_study,
+    study_schema,
+)
 from raybias.errors import BadInput, RaybiasError, WorkFailed
 from raybias.methods import (
     ChainOfThought,
@@ -42,6 +47,7 @@ from raybias.methods import (
     SoftPrompt,
     ZeroShot,
 )
+from raybias.probes.catalogue import check_data, data_sets, download_data
 from raybias.results import Results
 
 __all__ = [

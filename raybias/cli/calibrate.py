@@ -31,10 +31,10 @@ def calibrate(
     there is none, and how often one is found. Of files: how often something is found in
     meaningless labels.
     """
-    from raybias import api
+    from raybias.api import statistics
     from raybias.report.tables import markdown
 
     if not 0 < level < 1:
         raise typer.BadParameter("is not between 0 and 1", param_hint="--level")
-    found = api.calibrate(files or (), studies=studies, level=level, seed=seed, out=out)
+    found = statistics.calibrate(files or (), studies=studies, level=level, seed=seed, out=out)
     print(markdown(found), end="")

@@ -55,11 +55,12 @@ def compare(
     Of model, method and training set, what is one in each arm is what is compared; by the rest, by
     probe, style and sentence, and by seed where both have the same seeds, arms are matched.
     """
-    from raybias import api, stats
+    from raybias import stats
+    from raybias.api import statistics
     from raybias.storage import Store
 
     with printed_warnings(stats.StatisticsWarning):
-        found = api.compare(
+        found = statistics.compare(
             base,
             candidate,
             base_is=_choice("--base", base_is),

@@ -16,9 +16,9 @@ def list_() -> None:
     import polars as pl
     from tabulate import tabulate
 
-    from raybias import api
+    from raybias.probes import catalogue
 
-    sets = api.data_sets().with_columns(
+    sets = catalogue.data_sets().with_columns(
         pl.col("part") + pl.when("optional").then(pl.lit(" (optional)")).otherwise(pl.lit(""))
     )
     rows = sets.drop("optional").rows()
@@ -39,10 +39,10 @@ def check(
     """
     from tabulate import tabulate
 
-    from raybias import api
     from raybias.errors import DataError
+    from raybias.probes import catalogue
 
-    found = api.check_data(folder, name)
+    found = catalogue.check_data(folder, name)
     rows = found.select("file", "rows", "finding").rows()
     headers = (f"{found['name'][0]} file", "rows", "finding")
     print(tabulate(rows, headers=headers, disable_numparse=True))
@@ -68,10 +68,10 @@ def download(
     Files that are already there and right are not fetched again; a file whose
     sha256 is not the published one is refused.
     """
-    from raybias import api
+    from raybias.probes import catalogue
     from raybias.runtime.progress import Reporter
 
-    count = int(api.data_sets().filter(name=name)["files"].sum())
+    count = int(catalogue.data_sets().filter(name=name)["files"].sum())
     with Reporter().stage(f"fetching {name}", count) as advance:
-        api.download_data(name, out, mirror=mirror, on_file=lambda path: advance(note=path))
+        catalogue.download_data(name, out, mirror=mirror, on_file=lambda path: advance(note=path))
     print(f"{name}: {count} files in {out}")

@@ -27,10 +27,10 @@ def demo(
     instrument, not a finding. Exits with 1 if the planted group was not found with the
     right sign, or another was flagged.
     """
-    from raybias import api
+    from raybias.api import studies
     from raybias.probes.planted import plant
 
-    results = api.demo(out, address=address, command=command_line())
+    results = studies.demo(out, address=address, command=command_line())
     show(results)
     print(verdict(results.table("scopes").collect(), plant()))
 

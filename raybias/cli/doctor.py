@@ -24,10 +24,10 @@ def doctor(
     Every line is ok, warn or fail, with a cure; security weaknesses are warnings. Exits with 2
     if something that is needed is broken.
     """
-    from raybias import api
+    from raybias.api import studies
 
     broken = False
-    for finding in api.doctor(address, out=out, hub=hub):
+    for finding in studies.doctor(address, out=out, hub=hub):
         print(finding, flush=True)
         broken = broken or finding.state == "fail"
     if broken:

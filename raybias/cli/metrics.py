@@ -58,7 +58,8 @@ def metrics(
     Differences of rates have the crossed intervals of gaps, everything else a bootstrap over runs
     and templates; where no templates are known, over items.
     """
-    from raybias import api, stats
+    from raybias import stats
+    from raybias.api import statistics
     from raybias.report.tables import markdown
     from raybias.stats.metric_lists import listed_metrics
 
@@ -68,7 +69,7 @@ def metrics(
     if not files:
         raise typer.BadParameter("no files are given", param_hint="FILES")
     with printed_warnings(stats.StatisticsWarning):
-        found = api.metrics(
+        found = statistics.metrics(
             files, metrics=metric or (), positive=positive, background=background, out=out
         )
     _show(found)

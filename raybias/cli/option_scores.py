@@ -32,12 +32,13 @@ def options(
     Every definition of the bias score stands beside the others; intervals are over question
     templates.
     """
-    from raybias import api, stats
+    from raybias import stats
+    from raybias.api import statistics
     from raybias.report.score_tables import options_text
     from raybias.storage import Store
 
     with printed_warnings(stats.StatisticsWarning):
-        found = api.options(files, metadata=metadata, out=out)
+        found = statistics.options(files, metadata=metadata, out=out)
     print(options_text(found))
     if out is not None:
         print(f"\noptions.csv is in {Store(out).uri}")

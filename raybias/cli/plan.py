@@ -62,10 +62,10 @@ def plan(
 
     Exits with 2 and one line for what `raybias run` would refuse before any work.
     """
-    from raybias import api
+    from raybias.api import studies
 
     loaded = load_study(study, overrides=tuple(overrides or ()), profile=profile, limit=limit)
-    planned = api.plan(
+    planned = studies.plan(
         loaded,
         out=out,
         address=address,

@@ -31,6 +31,6 @@ def report(
     Prints the gaps with their intervals. In CSV, text that a spreadsheet would take for a formula
     has an apostrophe before it.
     """
-    from raybias import api
+    from raybias.api import studies
 
-    show(api.write_report(out, profile=profile, corpus=corpus), profile=profile)
+    show(studies.write_report(out, profile=profile, corpus=corpus), profile=profile)

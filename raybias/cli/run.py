@@ -38,8 +38,12 @@ def run(
     Prints the gaps with their intervals. Running the same command again goes on
     where it was cut off.
     """
-    from raybias import api
+    from raybias.api import studies
 
     chosen = load_study(study, overrides=tuple(overrides or ()), profile=profile, limit=limit)
     place = out or f"out/{chosen.name}"
-    show(api.run(chosen, out=place, address=address, command=command_line(), skip_unfit=skip_unfit))
+    show(
+        studies.run(
+            chosen, out=place, address=address, command=command_line(), skip_unfit=skip_unfit
+        )
+    )

@@ -15,10 +15,10 @@ def schema(
     ] = None,
 ) -> None:
     """Write the JSON Schema of the study file, by which editors complete and check it."""
-    from raybias import api
+    from raybias.config import study_schema
     from raybias.storage import split_uri
 
-    text = json.dumps(api.study_schema(), indent=2) + "\n"
+    text = json.dumps(study_schema(), indent=2) + "\n"
     if out is None:
         print(text, end="")
         return

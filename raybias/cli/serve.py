@@ -47,12 +47,12 @@ def serve(
     `GET /runs` lists them; `POST /label` with {"run": ..., "texts": [...]} gives each text's
     label and probabilities; `GET /healthz` says whether it is up.
     """
-    from raybias import api
+    from raybias.api import studies
     from raybias.runtime.serve.app import TOKEN_VARIABLE
     from raybias.runtime.serve.http import Limits
 
     limits = Limits(max_queued=max_queued, max_texts=max_texts, timeout_s=timeout)
-    with api.serve(
+    with studies.serve(
         out,
         host=host,
         port=port,

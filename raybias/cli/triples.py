@@ -30,12 +30,13 @@ def triples(
 
     Intervals are over target terms.
     """
-    from raybias import api, stats
+    from raybias import stats
+    from raybias.api import statistics
     from raybias.report.score_tables import triples_text
     from raybias.storage import Store
 
     with printed_warnings(stats.StatisticsWarning):
-        found = api.triples(files, items=items, out=out)
+        found = statistics.triples(files, items=items, out=out)
     print(triples_text(found))
     if out is not None:
         print(f"\ntriples.csv is in {Store(out).uri}")

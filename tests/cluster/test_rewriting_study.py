@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 import yaml
 
-from raybias import api
+from raybias.api import studies
 from raybias.config import Study, load_study
 from raybias.engine.rewriting.rewriter import Rewriter
 from raybias.probes.pairs.items import pair_items
@@ -51,7 +51,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
 def test_a_style_that_a_model_makes_goes_to_the_tables_and_is_made_once(
     study: Study, tmp_path: Path, ray_cluster: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    api.run(study, out=tmp_path)
+    studies.run(study, out=tmp_path)
     options = study.styles.rewriting["formal"]
     originals = pair_items("pairs", study.pairs[0].data)
     wanted = rewritten_pairs(
@@ -73,7 +73,7 @@ def test_a_style_that_a_model_makes_goes_to_the_tables_and_is_made_once(
     before = pl.read_parquet(last)
     last.unlink()
     then = first.stat().st_mtime_ns
-    api.run(study, out=tmp_path)
+    studies.run(study, out=tmp_path)
     assert first.stat().st_mtime_ns == then
     assert (
         pl.read_parquet(last)

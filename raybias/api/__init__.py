@@ -1,0 +1,1 @@
+"""The public functions: what the command line does, from Python."""

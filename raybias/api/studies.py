@@ -1,0 +1,251 @@
+"""Study a model: plan, run, open, report and serve, as the command line does.
+
+Each function imports what it needs when it is called, so that importing the package loads neither
+torch nor Ray.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from raybias.config import (
+    PairProbe,
+    Probe,
+    Profile,
+    Study,
+    StyleOptions,
+)
+from raybias.results import Results
+from raybias.storage import Store
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from raybias.planning.description import StudyPlan
+    from raybias.runtime.serve.security_audit import Finding
+
+
+def run(
+    study: Study,
+    *,
+    out: str | Path,
+    address: str | None = None,
+    command: str = "raybias.run",
+    skip_unfit: bool = False,
+) -> Results:
+    """Run a study, or what OUT lacks of it, and write its tables and report.
+
+    Parameters
+    ----------
+    study: from `load_study`, or made from Python.
+    out: folder or URI of the results.
+    address: of a Ray cluster; None takes RAY_ADDRESS, or starts Ray on this machine.
+    command: recorded in OUT/study.yaml.
+    skip_unfit: leave out backbones and methods that do not fit, instead of refusing the study;
+        the same call on a larger cluster does them.
+
+    Returns the results, which are read from OUT.
+
+    Raises
+    ------
+    BadInput: before any work, for what can be mended.
+    WorkFailed: the work began and failed; the same call goes on with it.
+    """
+    from raybias.runtime.lease import leased
+    from raybias.runtime.study import run_study
+    from raybias.runtime.tracking import track_tables
+
+    store = Store(out)
+    with leased(store):
+        run_study(study, out, address=address, command=command, skip_unfit=skip_unfit)
+        results = write_report(out)
+        track_tables(study, store)
+    return results
+
+
+def open(out: str | Path) -> Results:
+    """Open the OUT of a study that was run.
+
+    Raises
+    ------
+    OutputError: OUT holds no study.
+    """
+    return Results(out)
+
+
+def plan(
+    study: Study,
+    *,
+    out: str | Path | None = None,
+    address: str | None = None,
+    assume: Sequence[str] = (),
+    peak_tflops: float | None = None,
+    utilisation: float | None = None,
+    scale: Sequence[int] = (),
+    skip_unfit: bool = False,
+    chart: str | Path | None = None,
+) -> StudyPlan:
+    """Plan what would run where and what it costs, without loading a model; print the result.
+
+    Parameters
+    ----------
+    out: folder or URI that results will go to; checked too.
+    address: of a Ray cluster; None plans for this machine.
+    assume: nodes to plan for, such as `nodes=4,cpus=32,memory=256GiB`, one text for each kind.
+    peak_tflops: peak of one device; None looks it up by the kind of GPU.
+    utilisation: fraction of the peak that long passes reach; None as the kind of device does.
+    scale: also tell the wall time on so many times the nodes.
+    skip_unfit: leave out backbones and methods that do not fit, instead of refusing the study.
+    chart: SVG file to draw the planned schedule in.
+
+    Raises
+    ------
+    BadInput: what `run` would refuse before any work.
+    PlanError: the machine or cluster cannot hold it.
+    """
+    from raybias.errors import ConfigError
+    from raybias.planning.costs import costs_of
+    from raybias.planning.description import StudyPlan
+    from raybias.planning.forecast import Forecast, scaled
+    from raybias.planning.inventory import assumed, with_autoscaled_nodes
+    from raybias.planning.plan import plan as make_plan
+    from raybias.planning.speed import Machine
+    from raybias.report.schedule_figure import schedule_figure
+    from raybias.runtime.inventory import read_inventory
+    from raybias.runtime.study import prepare
+
+    if address is not None and assume:
+        raise ConfigError("--address and --assume exclude each other", cure="give one")
+    prepared = prepare(study, None if out is None else Store(out))
+    if assume:
+        inventory = assumed(*assume)
+    else:
+        there = read_inventory(address, products=prepared.study.undecided)
+        inventory = with_autoscaled_nodes(there, study.resources.nodes)
+    machine = Machine(peak_tflops, utilisation)
+    planned = make_plan(
+        prepared,
+        inventory,
+        out=None if out is None else str(out),
+        machine=machine,
+        skip_unfit=skip_unfit,
+    )
+    forecast = Forecast.of(prepared, planned)
+    if chart is not None:
+        drawn = schedule_figure(forecast.planned, f"{study.name} as planned")
+        Path(chart).write_text(drawn, encoding="utf-8")
+    scales = tuple(scaled(prepared, planned, scale, machine))
+    return StudyPlan(planned, costs_of(prepared, planned), forecast, scales)
+
+
+def demo(
+    out: str | Path = "out/demo", *, address: str | None = None, command: str = "raybias.demo"
+) -> Results:
+    """Run the embedded calibration, whose planted bias is known.
+
+    Parameters
+    ----------
+    out, address, command: as for `run`.
+    """
+    from raybias.runtime.demo import run_demo
+    from raybias.runtime.lease import leased
+
+    with leased(Store(out)):
+        run_demo(out, address=address, command=command)
+        return write_report(out)
+
+
+def write_report(
+    out: str | Path, *, profile: Profile | None = None, corpus: str | None = None
+) -> Results:
+    """Write the tables, figures and page of an OUT again from its files.
+
+    Parameters
+    ----------
+    profile: states the statistics by this profile; how runs were tuned stays as it was.
+    corpus: counts of `raybias corpus`, to set beside the gaps; copied into OUT.
+
+    Raises
+    ------
+    OutputError: OUT holds no study.
+    """
+    from raybias import report
+
+    store = Store(out)
+    study = report.load_record(store).study
+    if profile is not None:
+        study = report.restated(study, profile)
+    if corpus is not None:
+        report.add_corpus(store, corpus)
+    report.write_report(store, study)
+    return Results(out)
+
+
+def probe_items(probe: Probe) -> pl.DataFrame:
+    """Read the sentences of a probe (`schema.ITEMS`).
+
+    Raises
+    ------
+    DataError: its data is missing or malformed.
+    """
+    from raybias import probes
+
+    return probes.probe_items(probe)
+
+
+def pair_items(
+    probe: PairProbe,
+    styles: Sequence[str] = ("original",),
+    *,
+    files: Sequence[str] = (),
+    options: StyleOptions | None = None,
+    seed: int = 0,
+) -> pl.DataFrame:
+    """Read the pairs of a probe in styles, one after another (`schema.PAIRS` or `COREFERENCES`).
+
+    Parameters
+    ----------
+    files: styled pairs, which formal and informal are read from.
+    options: what the rule styles leave open.
+    seed: of random draws.
+
+    Raises
+    ------
+    DataError: its data is missing or malformed.
+    ConfigError: a style that the probe does not have.
+    """
+    from raybias.probes.pairs.items import in_styles, pair_items
+
+    items = pair_items(probe.source, probe.data, kinds=probe.kinds)
+    return in_styles(probe.source, items, styles, files=files, options=options, seed=seed)
+
+
+def serve(out: str | Path, **options: Any) -> AbstractContextManager[str]:
+    """Serve the runs of a finished study over HTTP while the context is open; gives the URL.
+
+    Parameters
+    ----------
+    options: of `raybias.runtime.serve.start.serve`.
+    """
+    from raybias.runtime.serve.start import serve
+
+    return serve(str(out), **options)
+
+
+def doctor(
+    address: str | None = None, *, out: str | Path | None = None, hub: bool = True
+) -> Iterator[Finding]:
+    """Examine this machine or a cluster: each finding is ok, warn or fail, with a cure.
+
+    Parameters
+    ----------
+    address: of a Ray cluster; None starts one on this machine.
+    out: of a study, to be examined too.
+    hub: whether to try to reach the model hub.
+    """
+    from raybias.runtime.doctor import examine
+
+    return examine(address, hub=hub, out=None if out is None else str(out))
