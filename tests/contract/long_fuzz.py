@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import pickle
 import resource
 import sys
 import time
@@ -20,6 +21,8 @@ from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from tabulate import tabulate
+
+from raybias.seeding import key
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 import test_fuzz as fuzz  # noqa: E402
@@ -33,7 +36,7 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kind", action="append", choices=[*fuzz.CLASSES])
-    parser.add_argument("--show", type=int, default=3, help="Failures that are shown of a class.")
+    parser.add_argument("--keep", type=Path, help="Folder for the first case of each failure.")
     given_ = parser.parse_args()
     resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY, _MEMORY))
     warnings.simplefilter("ignore")
@@ -44,22 +47,27 @@ def main() -> int:
     shares = sum(each.share for each in chosen.values())
     rows, failures = [], 0
     for name, each in chosen.items():
-        counts, examples, took = tried(each, given_.cases * each.share // shares, given_.seed)
+        counts, examples, took = tried(each, -(-given_.cases * each.share // shares), given_.seed)
         wrong = sum(counts.values()) - counts["taken"] - counts["refused"]
         rows.append((name, sum(counts.values()), counts["taken"], counts["refused"], wrong, took))
         failures += wrong
         print(*rows[-1], flush=True)
         for what, found in sorted(examples.items(), key=lambda item: -len(item[1])):
-            print(f"  {len(found)} x {what}\n    {found[0][:300]}", flush=True)
+            print(f"  {len(found)} x {what}\n    {found[0]!r:.300}", flush=True)
+            if given_.keep:
+                file = given_.keep / f"{key(name, what):016x}.pickle"
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(pickle.dumps((name, what, found[0])))
     print(tabulate(rows, headers=("class", "cases", "taken", "refused", "failures", "seconds")))
     return int(failures > 0)
 
 
 def tried(
     kind: fuzz.Class, cases: int, start: int
-) -> tuple[Counter[str], dict[str, list[str]], float]:
+) -> tuple[Counter[str], dict[str, list[Any]], float]:
+    """Try as many cases; their counts, those that failed by what they showed, and the seconds."""
     counts: Counter[str] = Counter()
-    examples: dict[str, list[str]] = defaultdict(list)
+    examples: dict[str, list[Any]] = defaultdict(list)
 
     def case(drawn: Any) -> None:
         try:
@@ -70,10 +78,9 @@ def tried(
             where = traceback.extract_tb(error.__traceback__)
             ours = [f for f in where if "/raybias/" in f.filename] or where
             place = f"{Path(ours[-1].filename).name}:{ours[-1].name}"
-            what = f"{type(error).__name__} in {place}: {str(error).strip()[:160]!r}"
-            kind_of = what if not isinstance(error, AssertionError) else what[:120]
             counts["wrong"] += 1
-            examples[kind_of[:110]].append(f"{what}\n    case {drawn!r}"[:2000])
+            said = repr(str(error).strip()[:160])
+            examples[f"{type(error).__name__} in {place}: {said}"[:110]].append(drawn)
 
     begun = time.perf_counter()
     run = settings(
