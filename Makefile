@@ -35,7 +35,7 @@ slow: $(READY) .moto/.installed  ## The long checks.
 	.moto/bin/pip install --quiet --requirement tests/moto.txt
 	touch $@
 
-chaos: $(READY)  ## Nodes that come and go on a cluster that scales itself.
+chaos: $(READY)  ## Kills in a cluster of several nodes, and nodes that come and go.
 	$(PYTEST) -m chaos
 
 lint: $(READY)  ## Style, and which room may import which.

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from arena import Arena
 from bout import Kill, attribute, fight
 from verdict import faults
 
+pytestmark = pytest.mark.chaos
 KILLS = [("tuning", "worker"), ("scoring", "replica"), ("scoring", "node"), ("scoring", "driver")]
 
 
