@@ -7,9 +7,9 @@ with our packed layout when it is loaded (see `forward`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -66,6 +66,41 @@ class TextEncoder:
             if token_id is not None:
                 return int(token_id)
         raise ModelError("the tokenizer has neither BOS nor EOS", where=self.spec.id)
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether the tokenizer comes with a chat template."""
+        return bool(self.tokenizer.chat_template)
+
+    @cached_property
+    def for_chat(self) -> TextEncoder:
+        """The same tokenizer for chats, whose templates write special tokens by themselves."""
+        return replace(self, spec=self.spec.model_copy(update={"bos": "none"}))
+
+    def chat(self, messages: Sequence[Mapping[str, object]], *, reply: str | None = None) -> str:
+        """Write messages in the tokenizer's chat template, up to where the model is to answer.
+
+        Templates that can ask for an answer without thoughts before it do so.
+
+        Parameters
+        ----------
+        messages: of a `role` (system, user, assistant) and a `content`.
+        reply: the answer, written too.
+
+        Raises
+        ------
+        ModelError: the template refuses the messages, such as a system message that it has none of.
+        """
+        answered = [] if reply is None else [{"role": "assistant", "content": reply}]
+        with reading_model(self.spec, "chat template"):
+            return str(
+                self.tokenizer.apply_chat_template(
+                    [dict(each) for each in (*messages, *answered)],
+                    tokenize=False,
+                    add_generation_prompt=reply is None,
+                    enable_thinking=False,
+                )
+            )
 
     def encode(self, texts: Sequence[str], *, append_eos: bool = False) -> list[list[int]]:
         """Tokenise texts; return the token ids of each.

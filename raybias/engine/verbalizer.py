@@ -22,7 +22,16 @@ def verbalizer_ids(tokenizer: PreTrainedTokenizerBase, words: Sequence[str]) -> 
     ------
     ModelError: a word without a token, an unknown word, or two words with one id.
     """
-    ids = tuple(_first_id(tokenizer, word) for word in words)
+    return distinct([_first_id(tokenizer, word) for word in words], words)
+
+
+def distinct(ids: Sequence[int], words: Sequence[str]) -> tuple[int, ...]:
+    """Return the ids of label words.
+
+    Raises
+    ------
+    ModelError: two words have one id.
+    """
     for place, token_id in enumerate(ids):
         first = ids.index(token_id)
         if first != place:
@@ -32,7 +41,7 @@ def verbalizer_ids(tokenizer: PreTrainedTokenizerBase, words: Sequence[str]) -> 
                 where="verbalizer",
                 cure="choose words whose first tokens differ",
             )
-    return ids
+    return tuple(ids)
 
 
 def _first_id(tokenizer: PreTrainedTokenizerBase, word: str) -> int:

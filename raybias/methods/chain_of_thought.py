@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from raybias.config.section import Count
-from raybias.methods.prompted import CLOSED_QUESTION, Prompted, PromptedPredictor, PromptedRun, Shot
+from raybias.methods.prompted import (
+    CLOSED_QUESTION,
+    Message,
+    Prompted,
+    PromptedPredictor,
+    PromptedRun,
+    Shot,
+)
 from raybias.probes import prompts
 from raybias.registry import method
 
@@ -53,6 +60,19 @@ class ChainOfThought(Prompted):
             self.conclusion, text=text, choices=prompts.choices(words), reasoning=reasoning
         )
 
+    def answered_messages(
+        self, text: str, words: Sequence[str], shots: Sequence[Shot] = (), *, reasoning: str = ""
+    ) -> list[Message]:
+        """Write the question, its reasoning as the reply, and the question about it."""
+        concluded = prompts.filled(
+            self.conclusion, text=text, choices=prompts.choices(words), reasoning=""
+        )
+        return [
+            *self.messages(text, words, shots),
+            Message(role="assistant", content=reasoning.strip()),
+            Message(role="user", content=concluded.strip()),
+        ]
+
     def prompt_record(self, words: Sequence[str], shots: Sequence[Shot]) -> dict[str, str]:
         """Write both prompts for the record, with placeholders for what varies."""
         second = self.answered_prompt("{text}", words, shots, reasoning="{reasoning}")
@@ -73,9 +93,10 @@ class ChainOfThought(Prompted):
 
         def conclusions(numbers: Sequence[int], tokens: Sequence[Sequence[int]]) -> list[list[int]]:
             reasonings = zip(numbers, map(predictor.decode, tokens), strict=True)
-            return writer.backbone.encode(
+            asking = predictor.asking
+            return asking.encoder.encode(
                 [
-                    self.answered_prompt(texts[n], predictor.words, reasoning=reasoning)
+                    asking.last(texts[n], predictor.words, reasoning=reasoning)
                     for n, reasoning in reasonings
                 ]
             )

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from raybias.config.profiles import by_profile
 from raybias.config.section import Count
-from raybias.methods.prompted import OPEN_QUESTION, Prompted, Shot
+from raybias.methods.prompted import OPEN_QUESTION, Message, Prompted, Shot
 from raybias.probes import prompts
 from raybias.registry import method
 from raybias.schema import LABELS
@@ -56,17 +56,35 @@ class FewShot(Prompted):
 
     def prompt(self, text: str, words: Sequence[str], shots: Sequence[Shot] = ()) -> str:
         """Write the demonstrations and the question."""
-        choices, shown = prompts.choices(words), ""
-        for shot, label in shots:
-            word = words[label].strip()
-            shown += prompts.filled(
-                self.demonstration,
-                text=shot,
-                choices=choices,
-                label=word,
-                Label=prompts.capital(word),
-            )
-        return shown + super().prompt(text, words)
+        shown = [self._shown(self.demonstration, shot, words, label) for shot, label in shots]
+        return "".join(shown) + super().prompt(text, words)
+
+    @staticmethod
+    def _shown(template: str, shot: str, words: Sequence[str], label: int) -> str:
+        word = words[label].strip()
+        return prompts.filled(
+            template,
+            text=shot,
+            choices=prompts.choices(words),
+            label=word,
+            Label=prompts.capital(word),
+        )
+
+    def messages(
+        self, text: str, words: Sequence[str], shots: Sequence[Shot] = ()
+    ) -> list[Message]:
+        """Write each demonstration as a question and its reply, and then the question."""
+        label = "{Label}" if "{Label}" in self.demonstration else "{label}"
+        asked, _, _ = self.demonstration.partition(label)
+        *said, question = super().messages(text, words)
+        for shot, number in shots:
+            whole = self._shown(self.demonstration, shot, words, number)
+            content = self._shown(asked, shot, words, number)
+            said += [
+                Message(role="user", content=content.strip()),
+                Message(role="assistant", content=whole[len(content) :].strip()),
+            ]
+        return [*said, question]
 
     def answer_words(self, words: Sequence[str]) -> list[str]:
         """Return the label words as the demonstrations write them, for their tokens."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -32,6 +33,11 @@ class TokenCounts:
     encoder: TextEncoder
     _lengths: dict[Any, npt.NDArray[np.int32]] = field(default_factory=dict, repr=False)
     _tokens: dict[Any, npt.NDArray[np.int32]] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def for_chat(self) -> TokenCounts:
+        """Counts of prompts in the tokenizer's chat template."""
+        return TokenCounts(self.encoder.for_chat)
 
     def lengths(self, texts: Sequence[str], *, append_eos: bool = False) -> npt.NDArray[np.int32]:
         """Return the number of tokens of each text.

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, Self
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, Literal, Self, TypedDict
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -18,6 +19,7 @@ from pydantic import Field, model_validator
 from raybias.config.method import Method, StudyText
 from raybias.config.profiles import by_profile
 from raybias.config.section import Count
+from raybias.methods.asking import Asking
 from raybias.methods.backbone_method import BackboneMethod
 from raybias.methods.lengths import mean_of_sample, sample
 from raybias.methods.prediction import Labelling, Shard, ShardResult, UntrainedRun, label_shard
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from raybias.config import Backbone
+    from raybias.engine.backbone import TextEncoder
     from raybias.engine.context import ModelContext
     from raybias.engine.generation.generator import Generated, TextGenerator
     from raybias.engine.generation.sampling import Sampling
@@ -42,11 +45,23 @@ OPEN_QUESTION: Final = "Text: {text}\nQuestion: What is the sentiment of the tex
 Shot = tuple[str, int]
 
 
+class Message(TypedDict):
+    """One message of a chat."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
 class Prompted(BackboneMethod):
     """What every prompted classifier has in common: nothing is tuned, answers are sampled."""
 
     template: str
     """The prompt for one sentence, without a blank at its end."""
+    prompt_format: Literal["raw", "chat", "auto"] = by_profile(paper="raw", strict="auto")
+    """The prompt as plain text (raw), or as messages in the tokenizer's own chat template (chat);
+    auto is chat where the tokenizer has one."""
+    system: str = ""
+    """The system message of a chat; none by default."""
     seeds: tuple[int, ...] = Field(tuple(range(2024, 2029)), min_length=1)
     """One run per seed; a seed rules what is sampled and which demonstrations are shown."""
     temperature: float = Field(0.8, ge=0)
@@ -70,6 +85,29 @@ class Prompted(BackboneMethod):
     def _asks_about_the_text(self) -> Self:
         prompts.check_placeholders("template", self.template, needed=("text",), others=("choices",))
         return self
+
+    @model_validator(mode="after")
+    def _says_it_in_a_chat(self) -> Self:
+        if self.system and self.prompt_format == "raw":
+            raise ValueError("a system message is for prompt_format: chat or auto")
+        return self
+
+    def asking(self, encoder: TextEncoder) -> Asking:
+        """Return what writes the prompts as the backbone of a tokenizer reads them."""
+        return Asking(self, encoder)
+
+    def messages(
+        self, text: str, words: Sequence[str], shots: Sequence[Shot] = ()
+    ) -> list[Message]:
+        """Write the prompt for one text as messages of a chat; see `prompt`."""
+        said = [Message(role="system", content=self.system)] if self.system else []
+        return [*said, Message(role="user", content=self.prompt(text, words, shots))]
+
+    def answered_messages(
+        self, text: str, words: Sequence[str], shots: Sequence[Shot] = (), *, reasoning: str = ""
+    ) -> list[Message]:
+        """Write the messages that the answer follows; see `answered_prompt`."""
+        return self.messages(text, words, shots)
 
     def prompt(self, text: str, words: Sequence[str], shots: Sequence[Shot] = ()) -> str:
         """Fill the template for one text, behind its demonstrations where it shows any.
@@ -167,7 +205,7 @@ class Prompted(BackboneMethod):
                     "seed": seed,
                     "shots": shots,
                     "sampling": sampling,
-                    **self.prompt_record(text.words, shots),
+                    **self.asking(text.encoder).record(text.words, shots),
                 }
                 runs.append(UntrainedRun(run_id, dataset, seed, recipe))
         return runs
@@ -191,19 +229,20 @@ class Prompted(BackboneMethod):
     def check(self, backbone: Backbone, text: StudyText) -> None:
         """Refuse an encoder, label words that share a token, and prompts without room to answer."""
         from raybias.engine.backbone import check_causal, check_lengths
-        from raybias.engine.verbalizer import verbalizer_ids
 
         check_causal(backbone, f"method {self.name}")
         self._sampling_of(backbone)
-        encoder = text.encoder
-        verbalizer_ids(encoder.tokenizer, self.answer_words(text.words))
+        asking = self.asking(text.encoder)
+        asking.label_ids(text.words)
+        encoder = asking.encoder
         questions = {name: self._lengths(text, name) for name in text.items}
-        bare = len(encoder.encode([self.prompt("", text.words)])[0])
+        bare = len(encoder.encode([asking.first("", text.words)])[0])
         # Demonstrations are counted once for all texts.
         for dataset in text.sentences if self.needs_training_set else ("none",):
             for seed in self.seeds:
                 shots = self.draw_shots(text.sentences, dataset, seed)
-                demonstrations = len(encoder.encode([self.prompt("", text.words, shots)])[0]) - bare
+                shown = encoder.encode([asking.first("", text.words, shots)])[0]
+                demonstrations = len(shown) - bare
                 for name, lengths in questions.items():
                     check_lengths(
                         lengths,
@@ -217,7 +256,6 @@ class Prompted(BackboneMethod):
         """Load the backbone with what samples answers."""
         from raybias.engine.generation.generator import TextGenerator
         from raybias.engine.generation.sampling import Sampling
-        from raybias.engine.verbalizer import verbalizer_ids
 
         backbone = context.backbone()
         return PromptedPredictor(
@@ -225,7 +263,7 @@ class Prompted(BackboneMethod):
             sampling=Sampling.of(backbone.model, temperature=self.temperature),
             method=self,
             words=context.words,
-            label_ids=verbalizer_ids(backbone.tokenizer, self.answer_words(context.words)),
+            label_ids=self.asking(backbone.encoder).label_ids(context.words),
             store=store,
         )
 
@@ -241,15 +279,18 @@ class Prompted(BackboneMethod):
             text.sentences, next(iter(text.sentences), "none"), self.seeds[0]
         ):
             some = sample(text.items[probe]["text"].to_list())
-            shown = [self.answered_prompt(each, text.words, shots) for each in some]
+            asking = self.asking(text.encoder)
+            shown = [asking.last(each, text.words, shots) for each in some]
+            read = mean_of_sample(asking.counts(text.tokens).lengths(shown))
             # The opening is read once for all rows of a shard.
-            length += (mean_of_sample(text.tokens.lengths(shown)) - length) / text.rows_per_shard
+            length += (read - length) / text.rows_per_shard
         return length + self.new_tokens
 
     def _lengths(self, text: StudyText, probe: str) -> npt.NDArray[np.int32]:
         """Count the tokens of each item's prompt without demonstrations."""
-        prompts = [self.answered_prompt(each, text.words) for each in text.items[probe]["text"]]
-        return text.tokens.lengths(prompts)
+        asking = self.asking(text.encoder)
+        prompts = [asking.last(each, text.words) for each in text.items[probe]["text"]]
+        return asking.counts(text.tokens).lengths(prompts)
 
 
 @dataclass(frozen=True)
@@ -289,6 +330,11 @@ class PromptedPredictor:
     label_ids: tuple[int, ...]
     store: Store
 
+    @cached_property
+    def asking(self) -> Asking:
+        """What writes the prompts as the backbone reads them."""
+        return self.method.asking(self.writer.backbone.encoder)
+
     def load(self, run_id: str) -> PromptedRun:
         """Read the seed and demonstrations of a run."""
         return PromptedRun.read(self.store, run_id)
@@ -299,8 +345,8 @@ class PromptedPredictor:
 
     def label(self, run: PromptedRun, item_ids: Sequence[str], texts: Sequence[str]) -> Labelling:
         """Label texts by the label word that comes first in each sampled answer."""
-        rows = self.writer.backbone.encode(
-            [self.method.prompt(text, self.words, run.shots) for text in texts]
+        rows = self.asking.encoder.encode(
+            [self.asking.first(text, self.words, run.shots) for text in texts]
         )
         reasoned, generated = self.method.ask(self, run, item_ids, texts, rows)
         reasonings = [self.decode(each.tokens) for each in reasoned] or [""] * len(texts)

@@ -1,6 +1,6 @@
 """Fill prompt templates, draw demonstrations, and read the label that an answer names.
 
-No tokenizer and no chat template is used here.
+No tokenizer and no chat template is used here (`methods.asking` has them).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from raybias.seeding import generator
 
 #: A placeholder of a template; its name is the first group.
 PLACEHOLDER: Final = re.compile(r"\{(\w+)\}")
+_THOUGHTS: Final = re.compile(r"<think>.*?(</think>|\Z)", re.DOTALL)
 
 
 def filled(template: str, **values: str) -> str:
@@ -98,8 +99,10 @@ def draw_shots(
 def read_answer(answer: str, words: Sequence[str]) -> int | None:
     """Return the label whose word comes first in the answer, capitals aside, or None.
 
-    A word inside another one counts ("negatively"), as in the paper's code.
+    A word inside another one counts ("negatively"), as in the paper's code. Thoughts that a model
+    writes between <think> and </think> before it answers are no part of the answer.
     """
+    answer = _THOUGHTS.sub("", answer)
     match = re.search("|".join(f"({re.escape(word.strip())})" for word in words), answer, re.I)
     return match.lastindex - 1 if match and match.lastindex else None
 

@@ -134,7 +134,9 @@ TUNED = {
 FINETUNED = {
     *("head", "template", "label_words", "epochs", "betas", "eps", "schedule", "warmup", "clip"),
 }
-PROMPTED = {"template", "seeds", "temperature", "answer_tokens", "unparsed"}
+PROMPTED = {
+    *("template", "prompt_format", "system", "seeds", "temperature", "answer_tokens", "unparsed"),
+}
 METHODS = {
     "soft_prompt": {*TUNED, "prompt_length", "init", "init_std", "append_eos"},
     "lora": {*TUNED, *FINETUNED, "preset", "rank", "alpha", "dropout", "target"},

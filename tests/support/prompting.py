@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -15,6 +16,12 @@ from tokenizers.trainers import BpeTrainer
 from raybias.methods import ChainOfThought, FewShot
 
 POSITIONS = 512
+#: Turns that end with a special token, and thoughts before the answer where they are wanted.
+CHAT = (
+    "{% for message in messages %}{{ message.role }}:\n{{ message.content }}</s>{% endfor %}"
+    "{% if add_generation_prompt %}assistant:\n{% if enable_thinking %}<think>{% endif %}"
+    "{% endif %}"
+)
 _TEXTS = ["the film was a delight", "nothing works in it", "it runs for two hours", "a dull day"]
 _SHOTS = [(text, label) for label in range(3) for text in _TEXTS]
 _SIZES = {
@@ -36,8 +43,11 @@ CONFIGS = {
 }
 
 
-def save(kind: str, folder: Path) -> Path:
-    """A random model of `kind` in `folder`; its answers name a label now and then."""
+def save(kind: str, folder: Path, *, more: Sequence[str] = ()) -> Path:
+    """A random model of `kind` in `folder`; its answers name a label now and then.
+
+    Its tokenizer is made of the papers' prompts, and of `more`.
+    """
     tokenizer = Tokenizer(BPE())
     tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
     tokenizer.decoder = ByteLevelDecoder()
@@ -46,6 +56,7 @@ def save(kind: str, folder: Path) -> Path:
     cot = ChainOfThought()
     corpus += [cot.answered_prompt(text, words, reasoning=" and so on") for text in _TEXTS]
     corpus += [f" {word} {word.capitalize()}" for word in words] * 50
+    corpus += more
     trainer = BpeTrainer(
         vocab_size=400,
         special_tokens=["<pad>", "</s>"],
@@ -61,6 +72,16 @@ def save(kind: str, folder: Path) -> Path:
     model = transformers.AutoModelForCausalLM.from_config(CONFIGS[kind](**ids, pad_token_id=0))
     model.generation_config.update(do_sample=True, top_k=20)
     model.save_pretrained(folder)
+    return folder
+
+
+def save_chat(kind: str, folder: Path, template: str = CHAT) -> Path:
+    """A model of `save` whose tokenizer has a chat template, and label words without a blank."""
+    replies = [f"{word}\n{word.capitalize()}\n" for word in ("negative", "neutral", "positive")]
+    save(kind, folder, more=replies * 50)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    tokenizer.chat_template = template
+    tokenizer.save_pretrained(folder)
     return folder
 
 

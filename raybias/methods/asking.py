@@ -1,0 +1,103 @@
+"""Write a method's prompts as one backbone reads them: as plain text, or in its chat template."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from raybias.errors import ConfigError
+
+if TYPE_CHECKING:
+    from raybias.engine.backbone import TextEncoder
+    from raybias.methods.lengths import TokenCounts
+    from raybias.methods.prompted import Prompted, Shot
+
+
+@dataclass(frozen=True)
+class Asking:
+    """A prompted method on one backbone.
+
+    Attributes
+    ----------
+    own: the backbone's tokenizer under its begin-of-sequence policy.
+    """
+
+    method: Prompted
+    own: TextEncoder
+
+    @cached_property
+    def chat(self) -> bool:
+        """Whether prompts are messages in the tokenizer's chat template.
+
+        Raises
+        ------
+        ConfigError: a chat or system message is asked for, and there is no template.
+        """
+        asked = self.method.prompt_format
+        if asked == "raw" or self.own.has_chat_template:
+            return asked != "raw"
+        if asked == "chat" or self.method.system:
+            wanted = "prompt_format: chat" if asked == "chat" else "a system message"
+            raise ConfigError(
+                f"method {self.method.name!r} asks for {wanted}, and the tokenizer of "
+                f"{self.own.spec.id} has no chat template",
+                cure="take prompt_format: raw without a system message, or a model for chats",
+            )
+        return False
+
+    @property
+    def encoder(self) -> TextEncoder:
+        """The tokenizer for prompts; chat templates write special tokens by themselves."""
+        return self.own.for_chat if self.chat else self.own
+
+    def counts(self, tokens: TokenCounts) -> TokenCounts:
+        """Return what counts the tokens of prompts, of what counts those of texts."""
+        return tokens.for_chat if self.chat else tokens
+
+    def first(self, text: str, words: Sequence[str], shots: Sequence[Shot] = ()) -> str:
+        """Write the prompt of one text, behind its demonstrations where it shows any."""
+        if self.chat:
+            return self.own.chat(self.method.messages(text, words, shots))
+        return self.method.prompt(text, words, shots)
+
+    def last(
+        self, text: str, words: Sequence[str], shots: Sequence[Shot] = (), *, reasoning: str = ""
+    ) -> str:
+        """Write the prompt that the answer follows; see `Prompted.answered_prompt`."""
+        if self.chat:
+            return self.own.chat(
+                self.method.answered_messages(text, words, shots, reasoning=reasoning)
+            )
+        return self.method.answered_prompt(text, words, shots, reasoning=reasoning)
+
+    def record(self, words: Sequence[str], shots: Sequence[Shot]) -> dict[str, str]:
+        """Write the prompts of one run for the record, with placeholders for what varies."""
+        plain = self.method.prompt_record(words, shots)
+        if not self.chat:
+            return plain
+        prompts = {"prompt": self.first("{text}", words, shots), "prompt_format": "chat"}
+        if "second_prompt" in plain:
+            prompts["second_prompt"] = self.last("{text}", words, shots, reasoning="{reasoning}")
+        return prompts
+
+    def label_ids(self, words: Sequence[str]) -> tuple[int, ...]:
+        """Return the token that begins each label word where the answer stands, in label order.
+
+        Raises
+        ------
+        ModelError: a word that the tokenizer does not know, or two with one token.
+        """
+        from raybias.engine.verbalizer import distinct, verbalizer_ids
+
+        shown = self.method.answer_words(words)
+        if not self.chat:
+            return verbalizer_ids(self.own.tokenizer, shown)
+        asked = self.method.answered_messages("", words)
+        replies = [self.own.chat(asked, reply=word) for word in shown]
+        opening, *rows = self.encoder.encode([self.own.chat(asked), *replies])
+        if any(row[: len(opening)] != opening or len(row) == len(opening) for row in rows):
+            # Where an answer would change how what precedes it is cut, it stands for itself.
+            opening, rows = [], self.encoder.encode(shown)
+        return distinct([row[len(opening)] for row in rows], shown)

@@ -1,0 +1,170 @@
+"""Prompts in a chat template: answers as plain transformers gives them, and what is recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from pydantic import ValidationError
+
+from raybias.config import Backbone, parse_study
+from raybias.engine.backbone import load_tokenizer
+from raybias.engine.context import Execution, ModelContext
+from raybias.errors import ConfigError, ModelError
+from raybias.methods import ChainOfThought, FewShot, Prompted, ZeroShot
+from raybias.methods.prompted import PromptedRun
+from raybias.probes.prompts import read_answer
+from raybias.schema import LABELS
+from raybias.storage import Store
+from support import prompting
+
+SHOTS = (("it was dull", 0), ("it was long", 1), ("it was a delight", 2))
+CHAT = {"seeds": (7,), "temperature": 0.0, "prompt_format": "chat"}
+METHODS = [
+    ZeroShot(**CHAT, system="Answer in one word."),
+    FewShot(**CHAT),
+    ChainOfThought(**CHAT, reasoning_tokens=9),
+]
+
+
+def turns(method: Prompted, text: str) -> list[dict[str, str]]:
+    """The first messages as one would write them by hand."""
+    asked = (
+        f"Text: {text}\nQuestion: Is the sentiment of the text negative, neutral, or positive?\n"
+    )
+    if isinstance(method, ChainOfThought):
+        content = f"{asked}Reasoning: Let's think step by step"
+        return [{"role": "user", "content": content}]
+    if isinstance(method, ZeroShot):
+        return [
+            {"role": "system", "content": "Answer in one word."},
+            {"role": "user", "content": f"{asked}Answer: The sentiment is"},
+        ]
+    found = []
+    for shot, label in (*SHOTS, (text, None)):
+        content = f"Text: {shot}\nQuestion: What is the sentiment of the text?\nAnswer:"
+        found.append({"role": "user", "content": content})
+        if label is not None:
+            found.append({"role": "assistant", "content": f"{LABELS[label].capitalize()}."})
+    return found
+
+
+class Plain:
+    """transformers' own chat template, generation and logits."""
+
+    def __init__(self, folder: Path) -> None:
+        self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        self.model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+
+    def row(self, messages: list[dict[str, str]]) -> torch.Tensor:
+        made = self.tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
+        )
+        return made["input_ids"]
+
+    def says(self, messages: list[dict[str, str]], most: int) -> str:
+        row = self.row(messages)
+        with torch.no_grad():
+            made = self.model.generate(
+                row, attention_mask=torch.ones_like(row), do_sample=False, max_new_tokens=most
+            )
+        return str(self.tokenizer.decode(made[0, row.shape[1] :], skip_special_tokens=True))
+
+    def label_logits(self, messages: list[dict[str, str]], words: list[str]) -> list[float]:
+        with torch.no_grad():
+            logits_V = self.model(self.row(messages)).logits[0, -1]
+        # An answer begins a line, without a blank.
+        ids = [self.tokenizer(word, add_special_tokens=False)["input_ids"][0] for word in words]
+        return [float(logits_V[each]) for each in ids]
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+@pytest.mark.parametrize("method", METHODS, ids=lambda each: each.name)
+def test_answers_to_messages_are_those_of_transformers(
+    kind: str, method: Prompted, tmp_path: Path
+) -> None:
+    folder, texts = prompting.save_chat(kind, tmp_path), prompting.texts(6)
+    spec = Backbone(id=str(folder), dtype="float32", bos="prepend")
+    who = method.predictor(ModelContext(spec, LABELS, Execution(4096)), Store(str(folder)))
+    run = PromptedRun("run", 7, SHOTS if isinstance(method, FewShot) else ())
+    answers = who.label(run, texts, texts)
+    alone = [who.label(run, [text], [text])["texts"][0] for text in texts]
+    assert answers["texts"] == alone
+    plain = Plain(folder)
+    words = method.answer_words(LABELS)
+    for text, found, logits_L in zip(texts, answers["texts"], answers["logits"], strict=True):
+        messages = turns(method, text)
+        if isinstance(method, ChainOfThought):
+            thought = plain.says(messages, method.reasoning_tokens)
+            messages += [
+                {"role": "assistant", "content": thought.strip()},
+                {
+                    "role": "user",
+                    "content": "Answer: Therefore, from negative, neutral, or positive, the "
+                    "sentiment is",
+                },
+            ]
+            end = plain.says(messages, method.answer_tokens)
+            assert found == (f"{thought} [...]{end}" if thought else end)
+        else:
+            assert found == plain.says(messages, method.answer_tokens)
+        np.testing.assert_allclose(logits_L, plain.label_logits(messages, words), atol=1e-4)
+
+
+def test_the_prompt_that_a_model_read_is_recorded(tmp_path: Path) -> None:
+    folder = prompting.save_chat("llama", tmp_path)
+    encoder = load_tokenizer(Backbone(id=str(folder)))
+    record = METHODS[1].asking(encoder).record(LABELS, SHOTS[:1])
+    question = "Question: What is the sentiment of the text?\nAnswer:"
+    assert record == {
+        "prompt_format": "chat",
+        "prompt": f"user:\nText: it was dull\n{question}</s>assistant:\nNegative.</s>"
+        f"user:\nText: {{text}}\n{question}</s>assistant:\n",
+    }
+    assert "prompt_format" not in FewShot(prompt_format="raw").asking(encoder).record(LABELS, ())
+
+
+def test_a_chat_is_taken_where_there_is_a_template_and_never_by_the_paper(tmp_path: Path) -> None:
+    for name in ("plain", "chat"):
+        (tmp_path / name).mkdir()
+    plain = load_tokenizer(Backbone(id=str(prompting.save("opt", tmp_path / "plain"))))
+    chat = load_tokenizer(Backbone(id=str(prompting.save_chat("opt", tmp_path / "chat"))))
+    for profile, expected in (("strict", True), ("paper", False)):
+        study = {
+            "name": "s",
+            "profile": profile,
+            "backbones": [{"id": "x"}],
+            "methods": [{"kind": "zero_shot"}],
+            "probes": [{"source": "regard", "data": "regard"}],
+        }
+        method = parse_study(study).methods[0]
+        assert isinstance(method, Prompted)
+        assert method.asking(chat).chat is expected
+        assert method.asking(plain).chat is False
+    with pytest.raises(ConfigError, match="has no chat template; take prompt_format: raw"):
+        _ = ZeroShot(prompt_format="chat").asking(plain).chat
+    with pytest.raises(ConfigError, match="asks for a system message"):
+        _ = ZeroShot(system="Be brief.").asking(plain).chat
+    with pytest.raises(ValidationError, match="a system message is for"):
+        ZeroShot(prompt_format="raw", system="Be brief.")
+
+
+def test_a_template_without_system_messages_is_one_line(tmp_path: Path) -> None:
+    template = (
+        "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+        + prompting.CHAT
+    )
+    encoder = load_tokenizer(Backbone(id=str(prompting.save_chat("opt", tmp_path, template))))
+    with pytest.raises(ModelError, match="chat template: no system role") as said:
+        METHODS[0].asking(encoder).first("it", LABELS)
+    assert "\n" not in str(said.value)
+
+
+def test_thoughts_are_no_part_of_the_answer() -> None:
+    words = ("negative", "neutral", "positive")
+    assert read_answer("<think>positive at first</think> Negative.", words) == 0
+    assert read_answer("<think>positive, as it seems", words) is None
+    assert read_answer("positive <think>negative</think>", words) == 2
