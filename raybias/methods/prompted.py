@@ -19,7 +19,7 @@ from raybias.config.method import Method, StudyText
 from raybias.config.profiles import by_profile
 from raybias.config.section import Count
 from raybias.methods.backbone_method import BackboneMethod
-from raybias.methods.lengths import mean_of_sample, sample
+from raybias.methods.lengths import sample
 from raybias.methods.prediction import Labelling, Shard, ShardResult, UntrainedRun, label_shard
 from raybias.probes import prompts
 from raybias.schema import PREDICTIONS, OutputSpec
@@ -197,18 +197,22 @@ class Prompted(BackboneMethod):
         self._sampling_of(backbone)
         encoder = text.encoder
         verbalizer_ids(encoder.tokenizer, self.answer_words(text.words))
-        questions = {name: self._lengths(text, name) for name in text.items}
+        questions = {
+            name: [self.answered_prompt(each, text.words) for each in frame["text"]]
+            for name, frame in text.items.items()
+        }
         bare = len(encoder.encode([self.prompt("", text.words)])[0])
         # Demonstrations are counted once for all texts.
         for dataset in text.sentences if self.needs_training_set else ("none",):
             for seed in self.seeds:
                 shots = self.draw_shots(text.sentences, dataset, seed)
                 demonstrations = len(encoder.encode([self.prompt("", text.words, shots)])[0]) - bare
-                for name, lengths in questions.items():
+                taken = self.new_tokens + demonstrations
+                for name, asked in questions.items():
                     check_lengths(
-                        lengths,
+                        text.tokens.bounds(asked, taken=taken),
                         context=encoder.context,
-                        taken=self.new_tokens + demonstrations,
+                        taken=taken,
                         by=f"tokens of answers and demonstrations (seed {seed})",
                         names=text.items[name]["item_id"].to_list(),
                     )
@@ -236,20 +240,15 @@ class Prompted(BackboneMethod):
 
     def tokens_per_item(self, text: StudyText, probe: str) -> float:
         """Return the mean number of tokens that one run reads and writes for an item."""
-        length = mean_of_sample(self._lengths(text, probe))
+        some = sample(text.items[probe]["text"].to_list())
+        length = text.tokens.mean([self.answered_prompt(each, text.words) for each in some])
         if shots := self.draw_shots(
             text.sentences, next(iter(text.sentences), "none"), self.seeds[0]
         ):
-            some = sample(text.items[probe]["text"].to_list())
             shown = [self.answered_prompt(each, text.words, shots) for each in some]
             # The opening is read once for all rows of a shard.
-            length += (mean_of_sample(text.tokens.lengths(shown)) - length) / text.rows_per_shard
+            length += (text.tokens.mean(shown) - length) / text.rows_per_shard
         return length + self.new_tokens
-
-    def _lengths(self, text: StudyText, probe: str) -> npt.NDArray[np.int32]:
-        """Count the tokens of each item's prompt without demonstrations."""
-        prompts = [self.answered_prompt(each, text.words) for each in text.items[probe]["text"]]
-        return text.tokens.lengths(prompts)
 
 
 @dataclass(frozen=True)
