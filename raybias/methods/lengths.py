@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
+import polars as pl
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -24,7 +24,7 @@ _SAMPLE: Final = 200
 #: writes as three bytes, each a token, is the worst known.
 _PER_CHARACTER, _BESIDE = 4, 16
 #: Without any such character a text may have no token at all.
-_VISIBLE: Final = re.compile(r"[!-~]")
+_VISIBLE: Final = "[!-~]"
 #: Texts that are tokenised at a time, so that a large probe is never held in tokens.
 _AT_ONCE: Final = 10_000
 
@@ -70,10 +70,12 @@ class TokenCounts:
         ------
         ModelError: as `lengths` says, of a text that was tokenised.
         """
-        bounds = np.fromiter((_PER_CHARACTER * len(text) + _BESIDE for text in texts), np.int64)
-        plain = (text.isascii() and _VISIBLE.search(text) is not None for text in texts)
+        written = pl.Series(texts, dtype=pl.String)
+        characters = written.str.len_chars()
+        bounds = _PER_CHARACTER * characters.to_numpy().astype(np.int64) + _BESIDE
+        plain = (characters == written.str.len_bytes()) & written.str.contains(_VISIBLE)
         room = math.inf if self.encoder.context is None else self.encoder.context - taken
-        unsure = np.flatnonzero((bounds > room) | ~np.fromiter(plain, np.bool_))
+        unsure = np.flatnonzero((bounds > room) | ~plain.to_numpy())
         bounds[unsure] = self.lengths([texts[n] for n in unsure], append_eos=append_eos)
         return bounds
 

@@ -197,25 +197,27 @@ class Prompted(BackboneMethod):
         self._sampling_of(backbone)
         encoder = text.encoder
         verbalizer_ids(encoder.tokenizer, self.answer_words(text.words))
-        questions = {
-            name: [self.answered_prompt(each, text.words) for each in frame["text"]]
-            for name, frame in text.items.items()
-        }
         bare = len(encoder.encode([self.prompt("", text.words)])[0])
-        # Demonstrations are counted once for all texts.
+        # Demonstrations are counted once for all texts, and the longest of all draws.
+        taken, seed = 0, self.seeds[0]
         for dataset in text.sentences if self.needs_training_set else ("none",):
-            for seed in self.seeds:
-                shots = self.draw_shots(text.sentences, dataset, seed)
-                demonstrations = len(encoder.encode([self.prompt("", text.words, shots)])[0]) - bare
-                taken = self.new_tokens + demonstrations
-                for name, asked in questions.items():
-                    check_lengths(
-                        text.tokens.bounds(asked, taken=taken),
-                        context=encoder.context,
-                        taken=taken,
-                        by=f"tokens of answers and demonstrations (seed {seed})",
-                        names=text.items[name]["item_id"].to_list(),
-                    )
+            for each in self.seeds:
+                shots = self.draw_shots(text.sentences, dataset, each)
+                shown = len(encoder.encode([self.prompt("", text.words, shots)])[0]) - bare
+                if self.new_tokens + shown > taken:
+                    taken, seed = self.new_tokens + shown, each
+        for frame in text.items.values():
+            check_lengths(
+                text.tokens.bounds(self._asked([*frame["text"]], text.words), taken=taken),
+                context=encoder.context,
+                taken=taken,
+                by=f"tokens of answers and demonstrations (seed {seed})",
+                names=frame["item_id"].to_list(),
+            )
+
+    def _asked(self, texts: Sequence[str], words: Sequence[str]) -> list[str]:
+        """Return the longest prompt of each text, without demonstrations."""
+        return [self.answered_prompt(text, words) for text in texts]
 
     def predictor(self, context: ModelContext, store: Store) -> PromptedPredictor:
         """Load the backbone with what samples answers."""
@@ -241,7 +243,7 @@ class Prompted(BackboneMethod):
     def tokens_per_item(self, text: StudyText, probe: str) -> float:
         """Return the mean number of tokens that one run reads and writes for an item."""
         some = sample(text.items[probe]["text"].to_list())
-        length = text.tokens.mean([self.answered_prompt(each, text.words) for each in some])
+        length = text.tokens.mean(self._asked(some, text.words))
         if shots := self.draw_shots(
             text.sentences, next(iter(text.sentences), "none"), self.seeds[0]
         ):
