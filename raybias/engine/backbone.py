@@ -337,7 +337,7 @@ def empty_model(spec: Backbone, kind: Any = None) -> PreTrainedModel:
 
 
 def check_lengths(
-    lengths: Sequence[int] | npt.NDArray[np.int32],
+    lengths: Sequence[int] | npt.NDArray[np.signedinteger[Any]],
     *,
     context: int | None,
     taken: int = 0,

@@ -190,7 +190,7 @@ def check_head(spec: Backbone, method: Finetuned) -> None:
         )
 
 
-def check_classifier(spec: Backbone, method: Finetuned, words: Sequence[str]) -> None:
+def check_classifier(encoder: TextEncoder, method: Finetuned, words: Sequence[str]) -> None:
     """Refuse what `load_classifier` would, as far as it is known without weights.
 
     Raises
@@ -200,13 +200,12 @@ def check_classifier(spec: Backbone, method: Finetuned, words: Sequence[str]) ->
     """
     from transformers import AutoModelForSequenceClassification
 
-    check_head(spec, method)
-    encoder = load_tokenizer(spec)
+    check_head(encoder.spec, method)
     _pad_token(encoder)
     if method.head == "label_tokens":
         verbalizer_ids(encoder.tokenizer, method.label_words or words)
     else:
-        empty_model(spec, AutoModelForSequenceClassification)
+        empty_model(encoder.spec, AutoModelForSequenceClassification)
 
 
 def initial_head(classifier: Classifier, seed: int) -> dict[str, Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
@@ -11,16 +12,13 @@ from pydantic import Field
 from raybias.config.method import StudyText
 from raybias.config.section import Count
 from raybias.methods.backbone_method import PairMethod
-from raybias.methods.lengths import mean_of_sample
+from raybias.methods.lengths import sample
 from raybias.methods.prediction import Shard, ShardResult
 from raybias.probes.pairs.coreference import coreference_prompts, names_referent
 from raybias.registry import method
 from raybias.schema import COREFERENCE_ANSWERS, COREFERENCES, OutputSpec
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
     from raybias.config import Backbone
     from raybias.engine.context import ModelContext
     from raybias.engine.generation.generator import TextGenerator
@@ -28,6 +26,8 @@ if TYPE_CHECKING:
 
 #: Prompts that each sentence is asked with.
 _PROMPTS: Final = 6
+#: What a prompt is made of.
+_SAID: Final = ("text", "pronoun")
 
 
 @method
@@ -50,9 +50,9 @@ class Coreference(PairMethod):
         from raybias.engine.backbone import check_causal, check_lengths
 
         check_causal(backbone, f"method {self.name}")
-        for probe, frame in text.items.items():
+        for frame in text.items.values():
             check_lengths(
-                self._lengths(text, probe),
+                text.tokens.bounds(_asked(frame.select(_SAID).rows()), taken=self.answer_tokens),
                 context=text.encoder.context,
                 taken=self.answer_tokens,
                 by="tokens of an answer",
@@ -72,14 +72,13 @@ class Coreference(PairMethod):
 
     def tokens_per_item(self, text: StudyText, probe: str) -> float:
         """Return the mean number of tokens that all prompts of a sentence take."""
-        lengths = self._lengths(text, probe).reshape(-1, _PROMPTS)
-        return float(_PROMPTS) * (mean_of_sample(lengths) + self.new_tokens)
+        asked = _asked(sample(text.items[probe].select(_SAID).rows()))
+        return float(_PROMPTS) * (text.tokens.mean(asked) + self.new_tokens)
 
-    def _lengths(self, text: StudyText, probe: str) -> npt.NDArray[np.int32]:
-        """Count the tokens of each item's prompts, item after item."""
-        asked = text.items[probe].select("text", "pronoun").rows()
-        prompts = [p for said in asked for p in coreference_prompts(*said).values()]
-        return text.tokens.lengths(prompts)
+
+def _asked(rows: Sequence[tuple[str, str]]) -> list[str]:
+    """List the prompts of sentences and their pronouns, sentence after sentence."""
+    return [prompt for said in rows for prompt in coreference_prompts(*said).values()]
 
 
 @dataclass(frozen=True)

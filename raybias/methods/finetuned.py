@@ -121,7 +121,7 @@ class Finetuned(Tuned):
         """Refuse a head that the model cannot have, label words that share a token, long texts."""
         from raybias.engine.classifier import check_classifier
 
-        check_classifier(backbone, self, text.words)
+        check_classifier(text.encoder, self, text.words)
         self.check_lengths(text)
 
     @abstractmethod

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
+import polars as pl
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from raybias.engine.backbone import TextEncoder
 
+T = TypeVar("T")
+
 #: Rows that a mean length is taken from.
 _SAMPLE: Final = 200
+#: Most tokens of one ASCII character, and those that stand beside a text: a blank that a tokenizer
+#: writes as three bytes, each a token, is the worst known.
+_PER_CHARACTER, _BESIDE = 4, 16
+#: Without any such character a text may have no token at all.
+_VISIBLE: Final = "[!-~]"
 #: Texts that are tokenised at a time, so that a large probe is never held in tokens.
 _AT_ONCE: Final = 10_000
 
@@ -51,6 +60,41 @@ class TokenCounts:
             self._tokenise(mark, texts, append_eos=append_eos, keep=False)
         return self._lengths[mark]
 
+    def bounds(
+        self, texts: Sequence[str], *, taken: int = 0, append_eos: bool = False
+    ) -> npt.NDArray[np.int64]:
+        """Return upper bounds of the lengths, exact for every text that may not fit the context.
+
+        Most texts are too short to be worth tokenising; those in other scripts than ASCII, which
+        a tokenizer may write out in many characters, are tokenised whatever their length.
+
+        Parameters
+        ----------
+        taken: tokens of the context that are needed beside a text.
+
+        Raises
+        ------
+        ModelError: as `lengths` says, of a text that was tokenised.
+        """
+        written = pl.Series(texts, dtype=pl.String)
+        characters = written.str.len_chars()
+        bounds = _PER_CHARACTER * characters.to_numpy().astype(np.int64) + _BESIDE
+        plain = (characters == written.str.len_bytes()) & written.str.contains(_VISIBLE)
+        room = math.inf if self.encoder.context is None else self.encoder.context - taken
+        unsure = np.flatnonzero((bounds > room) | ~plain.to_numpy())
+        bounds[unsure] = self.lengths([texts[n] for n in unsure], append_eos=append_eos)
+        return bounds
+
+    def mean(self, texts: Sequence[str], *, append_eos: bool = False) -> float:
+        """Return the mean length of texts; 0 of none.
+
+        Raises
+        ------
+        ModelError: as `lengths` says.
+        """
+        lengths = self.lengths(texts, append_eos=append_eos)
+        return float(lengths.sum(dtype=np.int64)) / max(1, len(lengths))
+
     def rows(self, texts: Sequence[str], *, append_eos: bool = False) -> list[list[int]]:
         """Return the token ids of each text; they are kept too, unlike those of `lengths`.
 
@@ -83,17 +127,6 @@ def _mark(texts: Sequence[str], append_eos: bool) -> tuple[bytes, bool]:
     return digest.digest(), append_eos
 
 
-def mean_of_sample(lengths: npt.NDArray[np.int32]) -> float:
-    """Return the mean of some 200 rows' lengths, evenly spread; 0 of no rows.
-
-    Parameters
-    ----------
-    lengths: [rows], or [rows, texts] where a row has several texts.
-    """
-    taken = lengths[:: max(1, len(lengths) // _SAMPLE)]
-    return int(taken.sum(dtype=np.int64)) / max(1, taken.size)
-
-
-def sample(texts: Sequence[str]) -> list[str]:
-    """Take some 200 texts, evenly spread."""
-    return list(texts[:: max(1, len(texts) // _SAMPLE)])
+def sample(rows: Sequence[T]) -> list[T]:
+    """Take some 200 rows, evenly spread."""
+    return list(rows[:: max(1, len(rows) // _SAMPLE)])

@@ -11,7 +11,7 @@ from pydantic import Field
 from raybias.config.method import StudyText
 from raybias.config.profiles import Profile
 from raybias.methods.backbone_method import PairMethod
-from raybias.methods.lengths import mean_of_sample
+from raybias.methods.lengths import sample
 from raybias.methods.prediction import Shard, ShardResult
 from raybias.registry import method
 from raybias.schema import PAIR_SCORES, PAIRS, OutputSpec
@@ -66,7 +66,7 @@ class PairScore(PairMethod):
 
         for frame in text.items.values():
             check_lengths(
-                text.tokens.lengths([*frame["sent_more"], *frame["sent_less"]]),
+                text.tokens.bounds([*frame["sent_more"], *frame["sent_less"]], taken=1),
                 context=text.encoder.context,
                 taken=1,
                 by="token that begins them",
@@ -87,8 +87,7 @@ class PairScore(PairMethod):
     def tokens_per_item(self, text: StudyText, probe: str) -> float:
         """Return the mean number of tokens that all scores read for a pair."""
         items = text.items[probe]
-        both = text.tokens.lengths([*items["sent_more"], *items["sent_less"]])
-        sides = [mean_of_sample(side) for side in both.reshape(2, -1)]
+        sides = [text.tokens.mean(sample([*items[side]])) for side in ("sent_more", "sent_less")]
         if any(score.startswith("masked") for score in self.scores):
             # One copy of the sentence per masked token.
             return len(self.scores) * sum(length * length for length in sides)

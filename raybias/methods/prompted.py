@@ -21,7 +21,7 @@ from raybias.config.profiles import by_profile
 from raybias.config.section import Count
 from raybias.methods.asking import Asking
 from raybias.methods.backbone_method import BackboneMethod
-from raybias.methods.lengths import mean_of_sample, sample
+from raybias.methods.lengths import sample
 from raybias.methods.prediction import Labelling, Shard, ShardResult, UntrainedRun, label_shard
 from raybias.probes import prompts
 from raybias.schema import PREDICTIONS, OutputSpec
@@ -234,23 +234,25 @@ class Prompted(BackboneMethod):
         self._sampling_of(backbone)
         asking = self.asking(text.encoder)
         asking.label_ids(text.words)
-        encoder = asking.encoder
-        questions = {name: self._lengths(text, name) for name in text.items}
+        encoder, tokens = asking.encoder, asking.counts(text.tokens)
         bare = len(encoder.encode([asking.first("", text.words)])[0])
-        # Demonstrations are counted once for all texts.
+        # Demonstrations are counted once for all texts, and the longest of all draws.
+        taken, seed = 0, self.seeds[0]
         for dataset in text.sentences if self.needs_training_set else ("none",):
-            for seed in self.seeds:
-                shots = self.draw_shots(text.sentences, dataset, seed)
-                shown = encoder.encode([asking.first("", text.words, shots)])[0]
-                demonstrations = len(shown) - bare
-                for name, lengths in questions.items():
-                    check_lengths(
-                        lengths,
-                        context=encoder.context,
-                        taken=self.new_tokens + demonstrations,
-                        by=f"tokens of answers and demonstrations (seed {seed})",
-                        names=text.items[name]["item_id"].to_list(),
-                    )
+            for each in self.seeds:
+                shots = self.draw_shots(text.sentences, dataset, each)
+                shown = len(encoder.encode([asking.first("", text.words, shots)])[0]) - bare
+                if self.new_tokens + shown > taken:
+                    taken, seed = self.new_tokens + shown, each
+        for frame in text.items.values():
+            asked = [asking.last(each, text.words) for each in frame["text"]]
+            check_lengths(
+                tokens.bounds(asked, taken=taken),
+                context=encoder.context,
+                taken=taken,
+                by=f"tokens of answers and demonstrations (seed {seed})",
+                names=frame["item_id"].to_list(),
+            )
 
     def predictor(self, context: ModelContext, store: Store) -> PromptedPredictor:
         """Load the backbone with what samples answers."""
@@ -274,23 +276,17 @@ class Prompted(BackboneMethod):
 
     def tokens_per_item(self, text: StudyText, probe: str) -> float:
         """Return the mean number of tokens that one run reads and writes for an item."""
-        length = mean_of_sample(self._lengths(text, probe))
+        some = sample(text.items[probe]["text"].to_list())
+        asking = self.asking(text.encoder)
+        tokens = asking.counts(text.tokens)
+        length = tokens.mean([asking.last(each, text.words) for each in some])
         if shots := self.draw_shots(
             text.sentences, next(iter(text.sentences), "none"), self.seeds[0]
         ):
-            some = sample(text.items[probe]["text"].to_list())
-            asking = self.asking(text.encoder)
             shown = [asking.last(each, text.words, shots) for each in some]
-            read = mean_of_sample(asking.counts(text.tokens).lengths(shown))
             # The opening is read once for all rows of a shard.
-            length += (read - length) / text.rows_per_shard
+            length += (tokens.mean(shown) - length) / text.rows_per_shard
         return length + self.new_tokens
-
-    def _lengths(self, text: StudyText, probe: str) -> npt.NDArray[np.int32]:
-        """Count the tokens of each item's prompt without demonstrations."""
-        asking = self.asking(text.encoder)
-        prompts = [asking.last(each, text.words) for each in text.items[probe]["text"]]
-        return asking.counts(text.tokens).lengths(prompts)
 
 
 @dataclass(frozen=True)

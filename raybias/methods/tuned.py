@@ -14,7 +14,7 @@ from raybias.config.profiles import by_profile
 from raybias.config.section import Amount, Count, Section
 from raybias.errors import DataError
 from raybias.methods.backbone_method import BackboneMethod
-from raybias.methods.lengths import TokenCounts, mean_of_sample
+from raybias.methods.lengths import TokenCounts, sample
 from raybias.methods.prediction import Labelling, Shard, ShardResult, label_shard
 from raybias.schema import PREDICTIONS, OutputSpec
 
@@ -217,7 +217,6 @@ class Tuned(BackboneMethod):
             for split, frame in splits.items():
                 names = [f"{name} {split} row {row}" for row in range(1, len(frame) + 1)]
                 texts = frame["text"].to_list()
-                self.token_rows(text, texts)  # kept for tuning
                 self._check_fit(text.tokens, texts, names)
 
     def check_texts(self, encoder: TextEncoder, texts: Sequence[str]) -> None:
@@ -233,10 +232,11 @@ class Tuned(BackboneMethod):
     def _check_fit(self, tokens: TokenCounts, texts: Sequence[str], names: Sequence[str]) -> None:
         from raybias.engine.backbone import check_lengths
 
+        taken = self.context_vectors
         check_lengths(
-            tokens.lengths(self.written(texts), append_eos=self.ends_with_eos),
+            tokens.bounds(self.written(texts), taken=taken, append_eos=self.ends_with_eos),
             context=tokens.encoder.context,
-            taken=self.context_vectors,
+            taken=taken,
             by="prompt vectors" if self.context_vectors else "",
             names=names,
         )
@@ -269,9 +269,8 @@ class Tuned(BackboneMethod):
 
     def mean_length(self, text: StudyText, texts: pl.Series) -> float:
         """Return the mean number of positions of a text, from a sample."""
-        written = self.written(texts.to_list())
-        lengths = text.tokens.lengths(written, append_eos=self.ends_with_eos)
-        return mean_of_sample(lengths) + self.context_vectors
+        written = self.written(sample(texts.to_list()))
+        return text.tokens.mean(written, append_eos=self.ends_with_eos) + self.context_vectors
 
     def tokens_per_item(self, text: StudyText, probe: str) -> float:
         """Return the mean number of tokens that one run reads for an item."""

@@ -8,10 +8,16 @@ from typing import Any
 
 import polars as pl
 import pytest
-from transformers import OPTConfig
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+from transformers import OPTConfig, PreTrainedTokenizerFast
 
-from raybias.config import Study, parse_study
+from raybias.config import Backbone, Study, parse_study
 from raybias.engine.backbone import TextEncoder
+from raybias.methods.lengths import TokenCounts
 from raybias.planning.costs import Cost, costs_of
 from raybias.planning.inventory import assumed
 from raybias.planning.plan import plan
@@ -91,7 +97,7 @@ def test_hours_are_those_of_the_peak_where_passes_are_long(folder: Path) -> None
     assert cost.hours == pytest.approx(cost.flops / (1e6 * 0.5) / 3600, rel=0.01)
 
 
-def test_a_text_is_tokenised_once_for_checks_costs_and_tuning(
+def test_a_plan_tokenises_some_texts_and_tuning_each_once_for_all_methods(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
@@ -104,11 +110,26 @@ def test_a_text_is_tokenised_once_for_checks_costs_and_tuning(
     monkeypatch.setattr(TextEncoder, "encode", counted)
     both = [{"name": name, "max_steps": 5, "seeds": [1], "keep": 1} for name in ("one", "two")]
     prepared = PreparedStudy.of(study(folder, methods=both))
+    monkeypatch.setattr("raybias.methods.lengths._SAMPLE", 3)
     check_inputs(prepared)
     costs_of(prepared, plan(prepared, assumed(GPUS)))
+    # For means: every third of ten texts, every second of six and of eight.
+    assert sorted(asked) == ["a b c"] * 7 + ["a b c d e"] * 4
+    asked.clear()
     (backbone,) = prepared.study.backbones
     for method in prepared.study.methods:
         tokens = tokenise(prepared.text(method, backbone), "set", method)
         assert tokens.train.rows == ((4, 4, 4),) * 10
-    # Ten and six sentences of the set, and eight of the probe.
-    assert sorted(asked) == ["a b c"] * 16 + ["a b c d e"] * 8
+    assert asked == ["a b c"] * 16
+
+
+@given(st.lists(st.text(max_size=12), max_size=8), st.integers(0, 40), st.integers(0, 5))
+def test_what_may_not_fit_is_counted_exactly(texts: list[str], context: int, taken: int) -> None:
+    core = Tokenizer(BPE({sign: n for n, sign in enumerate(ByteLevel.alphabet())}, []))
+    core.pre_tokenizer = ByteLevel(add_prefix_space=True)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core)
+    counts = TokenCounts(TextEncoder(Backbone(id="bytes", bos="none"), tokenizer, context))
+    texts = [f"{text}!" for text in texts]
+    exact, bounds = counts.lengths(texts), counts.bounds(texts, taken=taken)
+    assert (bounds >= exact).all()
+    assert ((bounds > context - taken) == (exact > context - taken)).all()
