@@ -56,7 +56,7 @@ def peft_step(
     )
     config = LoraConfig(
         task_type="SEQ_CLS", r=method.rank, lora_alpha=int(method.alpha),
-        lora_dropout=method.dropout, target_modules=list(trainer.layers),
+        lora_dropout=method.dropout, target_modules=list(trainer.widths),
     )  # fmt: skip
     model: Any = get_peft_model(base.to(device), config).train()
     optimizer = torch.optim.AdamW((p for p in model.parameters() if p.requires_grad), lr=RATE)

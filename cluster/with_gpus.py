@@ -1,4 +1,4 @@
-"""Bring the GPUs of an autoscaling cluster up, run a command, and let them go again.
+"""Bring the GPUs of an autoscaling cluster up, then run a command.
 
 raybias plans for the nodes that are there when a study starts, and for those that its
 `resources.nodes` names, which Ray then waits for without end. This waits before the plan is
@@ -6,9 +6,10 @@ made, and not for ever. On the head, as a job:
 
     python cluster/with_gpus.py 8 -- bash cluster/study.sh s3://bucket/study
 
-asks the autoscaler for eight GPUs, waits until they are, runs what follows `--` and takes
-the wish back whatever came of it; idle nodes then go after their time. Exits with the
-command's status, with 1 where the GPUs do not come, with 2 for a wrong call.
+asks the autoscaler for eight GPUs, waits until they are there, takes the wish back and runs what
+follows `--`. From then on the autoscaler follows the study's own tasks: idle nodes go after their
+time, and come again when tasks wait for them. Exits with the command's status, with 1 where the
+GPUs do not come, with 2 for a wrong call.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments)
     if given.gpus < 1:
         parser.error("GPUS is a whole number from 1 on")
-    # `ray job stop` ends the driver with SIGTERM; the wish must be taken back then, too.
+    # `ray job stop` ends the driver with SIGTERM; the wish must not outlive it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         have = ask(given.gpus)
@@ -52,9 +53,9 @@ def main(arguments: Sequence[str]) -> int:
                 file=sys.stderr,
             )
             return 1
-        return subprocess.run(given.command, check=False).returncode
     finally:
         ask(0)
+    return subprocess.run(given.command, check=False).returncode
 
 
 def ask(gpus: int) -> int:

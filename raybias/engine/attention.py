@@ -10,6 +10,8 @@ Shapes: R sequences, H heads, T tokens, E width of a head.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -48,14 +50,43 @@ def _attend(
         )
         return fused
     groups = getattr(module, "num_key_value_groups", 1)
-    key_RHTE, value_RHTE = repeat_kv(key_RHTE, groups), repeat_kv(value_RHTE, groups)
-    scaling = options.get("scaling")
-    scale = query_RHTE.shape[-1] ** -0.5 if scaling is None else scaling
-    scores_RHTT = (query_RHTE * scale) @ key_RHTE.transpose(-1, -2)
-    unseen_RHTT = torch.zeros_like(attention_mask, dtype=query_RHTE.dtype)
-    unseen_RHTT = unseen_RHTT.masked_fill(~attention_mask, float("-inf"))
-    weights_RHTT = (scores_RHTT + unseen_RHTT).softmax(-1)
-    if lost := options.get("dropout"):
-        weights_RHTT = dropout(weights_RHTT, lost)
-    mixed_RHTE = weights_RHTT @ value_RHTE
+    mixed_RHTE = product_attention(
+        query_RHTE,
+        key_RHTE,
+        value_RHTE,
+        attention_mask,
+        scale=options.get("scaling"),
+        enable_gqa=groups > 1,
+        dropout=partial(dropout, p=options.get("dropout") or 0.0),
+    )
     return mixed_RHTE.transpose(1, 2).contiguous(), None
+
+
+def product_attention(
+    query_RHTE: Tensor,
+    key_RHTE: Tensor,
+    value_RHTE: Tensor,
+    attn_mask: Tensor | None = None,
+    *,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    dropout: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """Compute torch's `scaled_dot_product_attention` as the plain product, with its parameters.
+
+    `dropout` is applied to the attention's weights [R, H, T, T].
+    """
+    if enable_gqa:
+        groups = query_RHTE.shape[1] // key_RHTE.shape[1]
+        key_RHTE, value_RHTE = repeat_kv(key_RHTE, groups), repeat_kv(value_RHTE, groups)
+    scale = query_RHTE.shape[-1] ** -0.5 if scale is None else scale
+    scores_RHTT = (query_RHTE * scale) @ key_RHTE.transpose(-1, -2)
+    if is_causal:
+        attn_mask = torch.ones_like(scores_RHTT[0, 0], dtype=torch.bool).tril()
+    if attn_mask is not None:
+        if attn_mask.dtype == torch.bool:
+            unseen = torch.zeros_like(attn_mask, dtype=query_RHTE.dtype)
+            attn_mask = unseen.masked_fill(~attn_mask, float("-inf"))
+        scores_RHTT = scores_RHTT + attn_mask
+    return dropout(scores_RHTT.softmax(-1)) @ value_RHTE

@@ -193,7 +193,8 @@ def fitting(
 
 
 def stack(placed: Sequence[Placed]) -> Batch:
-    """Pad some sequences to one batch."""
+    """Pad some sequences to one batch, in which those of one adapter stand together."""
+    placed = sorted(placed, key=lambda each: each.adapter)
     width = max(len(each.sequence.tokens) for each in placed)
     tokens = np.zeros((len(placed), width), np.int64)
     depths = np.zeros((len(placed), width), np.int64)

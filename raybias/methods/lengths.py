@@ -82,7 +82,7 @@ class TokenCounts:
         plain = (characters == written.str.len_bytes()) & written.str.contains(_VISIBLE)
         room = math.inf if self.encoder.context is None else self.encoder.context - taken
         unsure = np.flatnonzero((bounds > room) | ~plain.to_numpy())
-        bounds[unsure] = self.lengths([texts[n] for n in unsure], append_eos=append_eos)
+        bounds[unsure] = self.lengths([texts[n] for n in unsure.tolist()], append_eos=append_eos)
         return bounds
 
     def mean(self, texts: Sequence[str], *, append_eos: bool = False) -> float:

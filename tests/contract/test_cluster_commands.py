@@ -66,6 +66,7 @@ KNOWN = {
     "pip": {"install"},
     "base64": {""},
     "chmod": {""},
+    "date": {""},
     "curl": {""},
     "envsubst": {""},
     "openssl": {"rand"},

@@ -147,6 +147,16 @@ def test_the_service_s_application_is_one_that_serve_deploys() -> None:
         assert TOKEN_VARIABLE in names
 
 
+@pytest.mark.parametrize("kind", ["RayCluster", "RayJob"])
+def test_a_spot_pod_that_ends_drains_its_node(kind: str) -> None:
+    for group in cluster(kind)["workerGroupSpecs"]:
+        (container,) = group["template"]["spec"]["containers"]
+        hook = container.get("lifecycle", {}).get("preStop", {}).get("exec", {}).get("command", [])
+        assert ("/home/ray/raybias/cluster/spot_watch.py" in hook) == (
+            group["groupName"] == "gpu-spot"
+        )
+
+
 def test_the_job_runs_files_that_are_in_the_image() -> None:
     words = MANIFESTS["RayJob"]["spec"]["entrypoint"].split()
     files = [word for word in words if word.startswith("/home/ray/raybias/cluster/")]

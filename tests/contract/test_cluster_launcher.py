@@ -42,6 +42,25 @@ def test_ray_accepts_the_launcher_file(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LAUNCHERS)
+def test_workers_watch_for_the_end_of_a_spot_node(name: str) -> None:
+    *_, start, watch = launcher(name)["worker_start_ray_commands"]
+    assert start.startswith("ray start --address")
+    cloud = name.removesuffix(".yaml")
+    assert f"python /home/ray/raybias/cluster/spot_watch.py {cloud} " in watch
+    assert watch.startswith("nohup ")
+    assert watch.endswith("&")
+
+
+def test_a_container_of_the_image_is_given_the_gpus() -> None:
+    for variable in (
+        "NVIDIA_VISIBLE_DEVICES=all",
+        "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+        "LD_LIBRARY_PATH=/usr/local/nvidia/lib64",
+    ):
+        assert re.search(rf"^(ENV| +) ?{variable}", RECIPE, re.MULTILINE), variable
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
 def test_a_misspelt_key_is_refused(name: str) -> None:
     with pytest.raises(Exception, match="idle_timeout_minute"):
         validate_config(prepare_config(launcher(name) | {"idle_timeout_minute": 1}))

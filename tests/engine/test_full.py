@@ -13,10 +13,10 @@ from raybias.engine.adapters.full import FullTrainer
 from raybias.engine.adapters.lora import LoraTrainer
 from raybias.engine.adapters.schedule import batch_of_step
 from raybias.engine.adapters.tuning import PackedTuner, Trial
+from raybias.engine.keyed_draws import KeyedDropout
 from raybias.engine.packing import Placed, stack
 from raybias.errors import ModelError
 from raybias.methods import EarlyStop, Full, Lora
-from raybias.seeding import key
 from raybias.storage import Store
 from support import classifiers
 
@@ -75,8 +75,8 @@ def plain_run(
             for each in (rows, [torch.ones_like(row) for row in rows])
         )
         model.train(step < dropped)
-        torch.manual_seed(key(seed, "dropout", step))
-        logits_RL = model(input_ids=tokens_RT, attention_mask=mask_RT).logits
+        with KeyedDropout(seed, "dropout", step):
+            logits_RL = model(input_ids=tokens_RT, attention_mask=mask_RT).logits
         loss = cross_entropy(logits_RL, torch.tensor([train.labels[n] for n in numbers]))
         optimizer.zero_grad()
         loss.backward()

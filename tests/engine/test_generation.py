@@ -10,14 +10,19 @@ import pytest
 import torch
 import transformers
 
-from raybias import seeding
 from raybias.engine.backbone import LoadedBackbone
 from raybias.engine.generation import decoding
 from raybias.engine.generation.decoding import PackedRows
-from raybias.engine.generation.generator import Continuation, Generated, TextGenerator, check_room
+from raybias.engine.generation.generator import (
+    _LOOK,
+    Continuation,
+    Generated,
+    TextGenerator,
+    check_room,
+)
 from raybias.engine.generation.sampling import Sampler, Sampling
 from raybias.errors import ModelError, WorkFailed
-from support import backbones
+from support import backbones, prompting
 
 LABEL_IDS = (2, 3, 4)
 EOS = 1
@@ -64,14 +69,14 @@ def alone(
 ) -> tuple[tuple[int, ...], torch.Tensor]:
     """The plain way: the model's own forward pass over one whole row for every token."""
     row, start, labels_L = list(row), len(row), torch.empty(0)
+    uniforms_T = prompting.uniforms(key, NEW)[0].tolist()
     for t in range(NEW):
         with torch.no_grad():
             scores_1V = model.model(torch.tensor([row]), use_cache=False).logits[:, -1].float()
         if t == 0:
             labels_L = scores_1V[0, list(LABEL_IDS)]
         total_V = filtered(row, scores_1V, values).cumsum(-1)
-        u = seeding.generator(*key, t).random()
-        token = int((total_V > u * total_V[-1]).int().argmax())
+        token = int((total_V > uniforms_T[t] * total_V[-1]).int().argmax())
         if token in values.eos_ids:
             break
         row.append(token)
@@ -91,7 +96,10 @@ def assert_alike(found: list[Generated], expected: list[Generated]) -> None:
 @pytest.mark.parametrize("kind", backbones.CONFIGS)
 @pytest.mark.parametrize("opening", [9, 0])
 def test_tokens_are_those_of_each_row_alone(
-    kind: str, opening: int, backbone: Callable[[str], LoadedBackbone]
+    kind: str,
+    opening: int,
+    backbone: Callable[[str], LoadedBackbone],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model, rows = backbone(kind), prompts(seed=1, opening=opening)
     # A few tokens that end rows, so that rows end at different times.
@@ -113,6 +121,10 @@ def test_tokens_are_those_of_each_row_alone(
         return [found[numbers.index(n)] for n in sorted(numbers)]
 
     everything = list(range(len(rows)))
+    # As on a GPU, rows that have ended go on for some steps.
+    with monkeypatch.context() as patched:
+        patched.setitem(_LOOK, "cpu", 4)
+        assert_alike(generate(everything), expected)
     # Budgets whose batches hold about one row, a few, and all of them.
     for budget in (1, 60, 4096):
         generator.batcher.tokens_per_batch = budget
@@ -164,7 +176,7 @@ def second_prompt(n: int, row: list[int], tokens: Sequence[int]) -> list[int]:
 
 @pytest.mark.parametrize("kind", ["opt", "gpt2", "llama", "mistral", "bloom"])
 def test_a_second_prompt_is_read_as_in_a_call_of_its_own(
-    kind: str, backbone: Callable[[str], LoadedBackbone]
+    kind: str, backbone: Callable[[str], LoadedBackbone], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, rows = backbone(kind), prompts(seed=8, count=41)
     generator = TextGenerator(model)
@@ -198,6 +210,8 @@ def test_a_second_prompt_is_read_as_in_a_call_of_its_own(
         check(everything)
     check(np.random.default_rng(3).permutation(everything).tolist())
     check(everything[5:12])
+    monkeypatch.setitem(_LOOK, "cpu", 4)
+    check(everything)
 
 
 def test_a_second_prompt_costs_its_new_tokens(
@@ -274,7 +288,9 @@ def test_a_draw_is_that_over_the_whole_vocabulary(top_k: int, dtype: torch.dtype
     logits_NV = (3 * torch.randn(40, 5003)).to(dtype).float()
     values = Sampling(0.8, top_k, 0.95, 0.0, 1.0, ())
     uniforms = [0.0, 1 - 2**-53, *np.random.default_rng(0).random(38)]
-    found = Sampler(values).choose(logits_NV, history=[], uniforms=uniforms)
+    found = Sampler(values).choose(
+        logits_NV, history_NT=None, uniforms_N=torch.tensor(uniforms, dtype=torch.float64)
+    )
     for logits_V, u, token in zip(logits_NV, uniforms, found, strict=True):
         shares_V = filtered([], logits_V[None], values)
         total_V = shares_V.cumsum(-1)

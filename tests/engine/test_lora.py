@@ -10,10 +10,12 @@ import torch
 import transformers
 from torch.nn.functional import cross_entropy
 
+from raybias.engine.adapters.base import TrainingBatch, stack_weights
 from raybias.engine.adapters.lora import LoraTrainer
 from raybias.engine.adapters.packed_layers import head_modules, target_layers
 from raybias.engine.adapters.schedule import batch_of_step
 from raybias.engine.adapters.tuning import PackedTuner, TokenSet, Trial
+from raybias.engine.packing import Placed, stack
 from raybias.errors import ModelError
 from raybias.methods import EarlyStop, Lora
 from raybias.storage import Store
@@ -166,6 +168,27 @@ def test_dropout_depends_on_neither_pack_nor_budget(tmp_path: Path) -> None:
     for name, tensor in alone[run_id].weights.items():
         torch.testing.assert_close(both[run_id].weights[name], tensor, atol=1e-5, rtol=0)
     assert alone[run_id].losses != sure[run_id].losses
+
+
+@pytest.mark.parametrize("counts", [(3, 3, 3), (3, 0, 3), (2, 4, 1)])
+def test_runs_share_a_pass_as_they_do_on_a_gpu(counts: tuple[int, ...], tmp_path: Path) -> None:
+    method = METHOD.model_copy(update={"dropout": 0.3})
+    trainer = tuner("opt", tmp_path, [unit(1)], method).trainer
+    weights = [trainer.init_weights(seed) for seed in range(3)]
+    for run in weights:
+        for name, tensor in run.items():
+            run[name] = torch.randn_like(tensor)
+    rows = classifiers.token_set(trainer.classifier, 12, seed=7).rows
+    training = [TrainingBatch(run, rows, (0,) * 12, s, 5, True) for s, run in enumerate(weights)]
+    sequences = trainer.prepare(rows)
+    placed = [Placed(s, s, sequences[n]) for s, count in enumerate(counts) for n in range(count)]
+    together, stacked = stack(placed[::-1]), stack_weights(weights)
+    for mode in (None, training):
+        found = dict(zip(together.rows, trainer.forward(together, stacked, mode), strict=True))
+        for each in placed:
+            single = stack([each])
+            (expected,) = trainer.forward(single, stacked, mode)
+            torch.testing.assert_close(found[single.rows[0]], expected, atol=1e-4, rtol=1e-4)
 
 
 def test_targets_that_match_nothing_are_refused(tmp_path: Path) -> None:

@@ -59,11 +59,13 @@ def plainly(folder: Path, method: Prompted, text: str) -> str:
     def go_on(prompt: str, stage: str, most: int) -> str:
         row = [1, *tokenizer(prompt)["input_ids"]]
         begun = len(row)
+        uniforms_1T = prompting.uniforms((7, "run", f"item {text}", stage), most)
         for step in range(most):
             with torch.no_grad():
                 logits_V = model(torch.tensor([row])).logits[0, -1]
-            u = float(generator(7, "run", f"item {text}", stage, step).random())
-            (token,) = sampler.choose(logits_V[None], history=[row], uniforms=[u])
+            (token,) = sampler.choose(
+                logits_V[None], history_NT=torch.tensor([row]), uniforms_N=uniforms_1T[:, step]
+            ).tolist()
             if token in sampling.eos_ids:
                 break
             row.append(token)

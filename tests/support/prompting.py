@@ -13,6 +13,8 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 
+from raybias import seeding
+from raybias.engine import keyed_draws
 from raybias.methods import ChainOfThought, FewShot
 
 POSITIONS = 512
@@ -41,6 +43,12 @@ CONFIGS = {
     "llama": lambda **ids: transformers.LlamaConfig(**_GATED, num_key_value_heads=2, **ids),
     "qwen2": lambda **ids: transformers.Qwen2Config(**_GATED, num_key_value_heads=2, **ids),
 }
+
+
+def uniforms(key: tuple[str | int, ...], count: int) -> torch.Tensor:
+    """What the draws of one row are decided by [1, count]."""
+    keys_12 = keyed_draws.keys([seeding.key(*key)], torch.device("cpu"))
+    return keyed_draws.uniforms(keys_12, count)
 
 
 def save(kind: str, folder: Path, *, more: Sequence[str] = ()) -> Path:

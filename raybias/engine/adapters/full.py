@@ -20,9 +20,9 @@ from torch.nn.functional import cross_entropy
 from raybias.engine.adapters import files
 from raybias.engine.adapters.base import ClassifierTrainer, Training, TrainingBatch, Weights
 from raybias.engine.classifier import initial_head
+from raybias.engine.keyed_draws import KeyedDropout
 from raybias.engine.packing import Batch, PackedSequence, Placed, stack
 from raybias.schema import LABELS
-from raybias.seeding import key
 from raybias.storage import Store
 
 
@@ -98,9 +98,7 @@ class FullTrainer(ClassifierTrainer):
         batch = stack([Placed(0, 0, each) for each in in_order])
         target_N = torch.tensor([training.labels[row] for _, row in batch.rows])
         leaves = {name: each.detach().requires_grad_() for name, each in training.weights.items()}
-        devices = [self.device] if self.device.type == "cuda" else []
-        with torch.random.fork_rng(devices), torch.enable_grad():
-            torch.manual_seed(key(training.seed, "dropout", training.step))
+        with KeyedDropout(training.seed, "dropout", training.step), torch.enable_grad():
             self.classifier.train(training.dropout)
             try:
                 loss = cross_entropy(self.forward(batch, leaves), target_N.to(self.device))

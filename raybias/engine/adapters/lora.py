@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raybias.engine.adapters.base import Training, TrainingBatch, Weights
+from raybias.engine.adapters.base import TrainingBatch
 from raybias.engine.adapters.packed_layers import (
     Masks,
     PackedLayer,
@@ -24,6 +24,7 @@ from raybias.engine.adapters.packed_layers import (
     RowAdapters,
 )
 from raybias.engine.classifier import initial_head
+from raybias.engine.keyed_draws import joined, kept, keys
 from raybias.engine.packing import Batch
 from raybias.seeding import generator, key
 
@@ -41,21 +42,26 @@ class _LoraLayer(PackedLayer):
         self.scaling, self.kept = method.alpha / method.rank, 1 - method.dropout
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Compute the layer's output, each row's own product of factors added."""
+        """Compute the layer's output, with each run's product of factors added to its rows.
+
+        In the model's dtype, as far as the products' sums allow: these are float32.
+        """
         output: Tensor = self.base(inputs)
         adapters, scaling = self.adapters, self.scaling
-        rows_RTI = adapters.by_row(inputs).float()
+        rows_RTI, base_RTO = adapters.by_row(inputs), adapters.by_row(output)
         if adapters.masks is not None:
             rows_RTI = rows_RTI * adapters.masks(self.path, rows_RTI)
             scaling = scaling / self.kept
-        inner_RTK = rows_RTI @ adapters.of_rows(f"{self.path}.lora_A").transpose(1, 2)
-        summed_RTO = torch.baddbmm(
-            adapters.by_row(output).float(),
-            inner_RTK,
-            adapters.of_rows(f"{self.path}.lora_B").transpose(1, 2),
-            alpha=scaling,
-        )
-        return summed_RTO.view_as(output).to(output.dtype)
+        factors_SKI = adapters.stacked[f"{self.path}.lora_A"].to(output.dtype)
+        factors_SOK = adapters.stacked[f"{self.path}.lora_B"].to(output.dtype)
+        parts = []
+        for rows, runs in adapters.groups:
+            down_SIK, up_SKO = factors_SKI[runs].mT, factors_SOK[runs].mT
+            inner = rows_RTI[rows].reshape(len(down_SIK), -1, down_SIK.shape[1]) @ down_SIK
+            base = base_RTO[rows].reshape(len(up_SKO), -1, up_SKO.shape[-1])
+            summed = torch.baddbmm(base, inner, up_SKO, alpha=scaling)
+            parts.append(summed.view_as(base_RTO[rows]))
+        return torch.cat(parts).view_as(output)
 
 
 class LoraTrainer(PackedLayerTrainer):
@@ -97,11 +103,6 @@ class LoraTrainer(PackedLayerTrainer):
             weights[f"{path}.lora_B"] = torch.zeros(outer, self.method.rank, device=self.device)
         return weights | initial_head(self.classifier, seed)
 
-    def forward(self, batch: Batch, stacked: Weights, training: Training = None) -> Tensor:
-        """Compute the label logits [R, L] of a batch's rows, with dropout in training."""
-        self.adapters.masks = None if training is None else self._masks(training, batch)
-        return super().forward(batch, stacked, training)
-
     def peft_config(self, **options: Any) -> Any:
         """Build PEFT's configuration of the adapter."""
         from peft import LoraConfig
@@ -111,19 +112,18 @@ class LoraTrainer(PackedLayerTrainer):
             r=method.rank, lora_alpha=method.alpha, lora_dropout=method.dropout, **options
         )
 
-    def _masks(self, training: Sequence[TrainingBatch], batch: Batch) -> Masks | None:
-        kept = 1 - self.method.dropout
-        if kept == 1:
+    def masks(self, training: Sequence[TrainingBatch], batch: Batch) -> Masks | None:
+        """Return the layers' dropout."""
+        lost = self.method.dropout
+        if not lost:
             return None
-        lengths = (batch.at_T + 1).tolist()
+        steps_S2 = self._keys([key(each.seed, "lora dropout", each.step) for each in training])
+        rows = [row for _, row in batch.rows]
+        row_R1 = torch.tensor(rows, dtype=torch.int32, device=self.device)[:, None]
+        runs_R2 = joined(steps_S2[self.adapters.run_R], row_R1)
+        layers_P12 = self._keys([key(path) for path in self.widths])[:, None]
+        by_path = dict(zip(self.widths, joined(runs_R2, layers_P12), strict=True))
+        return lambda path, rows_RTI: kept(by_path[path], rows_RTI.shape[1:], lost)
 
-        def masks(path: str, rows_RTI: Tensor) -> Tensor:
-            mask_RTI = torch.zeros_like(rows_RTI)
-            for r, (s, row) in enumerate(batch.rows):
-                run, mask_TI = training[s], mask_RTI[r, : lengths[r]]
-                state = torch.Generator(self.device)
-                state.manual_seed(key(run.seed, "lora dropout", run.step, path, row))
-                mask_TI.bernoulli_(kept, generator=state)
-            return mask_RTI
-
-        return masks
+    def _keys(self, numbers: Sequence[int]) -> Tensor:
+        return keys(numbers, self.device)

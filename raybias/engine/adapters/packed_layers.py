@@ -11,8 +11,10 @@ Shapes: S runs, R rows, T tokens, I and O layer widths, L labels.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import torch
@@ -20,7 +22,7 @@ from torch import Tensor
 
 from raybias.config import Backbone
 from raybias.engine.adapters import files
-from raybias.engine.adapters.base import ClassifierTrainer, Training, Weights
+from raybias.engine.adapters.base import ClassifierTrainer, Training, TrainingBatch, Weights
 from raybias.engine.backbone import empty_model
 from raybias.engine.classifier import Classifier
 from raybias.engine.packing import Batch
@@ -43,7 +45,8 @@ class RowAdapters:
 
     Attributes
     ----------
-    run_R: which run each row belongs to.
+    run_R: which run each row belongs to; those of one run stand together.
+    groups: slices of rows with equally many of each run, and which runs these are.
     stacked: all runs' tensors by name, [S, ...] each.
     masks: dropout of the layers' inputs.
     """
@@ -51,6 +54,23 @@ class RowAdapters:
     run_R: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
     stacked: Mapping[str, Tensor] = field(default_factory=dict)
     masks: Masks | None = None
+    groups: list[tuple[slice, slice | Tensor]] = field(default_factory=list)
+
+    def begin(self, batch: Batch, stacked: Weights, device: torch.device) -> None:
+        """Take the tensors of all runs, and a batch of which each sequence is one row."""
+        self.stacked = stacked
+        self.run_R = torch.tensor(batch.adapters, device=device)
+        counts = Counter(batch.adapters)
+        if len(set(counts.values())) == 1:
+            runs = torch.tensor(list(counts), device=device)
+            every = len(counts) == len(next(iter(stacked.values())))
+            self.groups = [(slice(0, len(self.run_R)), slice(None) if every else runs)]
+            return
+        ends = accumulate(counts.values())
+        self.groups = [
+            (slice(end - count, end), slice(run, run + 1))
+            for (run, count), end in zip(counts.items(), ends, strict=True)
+        ]
 
     def of_rows(self, name: str) -> Tensor:
         """Return the tensor `name` of each row's run, [R, ...]."""
@@ -142,10 +162,14 @@ class PackedLayerTrainer(ClassifierTrainer):
     def peft_config(self, **options: Any) -> Any:
         """Build PEFT's configuration of the adapter; `options` are what all kinds have."""
 
+    def masks(self, training: Sequence[TrainingBatch], batch: Batch) -> Masks | None:
+        """Return the dropout of the layers' inputs, or None without one."""
+        return None
+
     def forward(self, batch: Batch, stacked: Weights, training: Training = None) -> Tensor:
         """Compute the label logits [R, L] of a batch's rows."""
-        self.adapters.run_R = torch.tensor(batch.adapters, device=self.device)
-        self.adapters.stacked = stacked
+        self.adapters.begin(batch, stacked, self.device)
+        self.adapters.masks = None if training is None else self.masks(training, batch)
         logits_RL: Tensor = self.classifier(*self.classifier.read(batch))
         return logits_RL
 

@@ -35,7 +35,9 @@ Numbers = NDArray[np.int64]
 class Rows(Protocol):
     """A batch that is being extended."""
 
-    def step(self, live_n: Numbers, tokens_n: Numbers) -> Tensor:
+    device: torch.device
+
+    def step(self, live_n: Numbers, tokens_n: Tensor) -> Tensor:
         """Compute the logits [n, V] float32 after one more token of each live row.
 
         `live_n` are places in the batch, ascending; a row that is left out is left for good.
@@ -121,7 +123,7 @@ class PackedRows:
                 use_cache=True,
             )
 
-    def step(self, live_n: Numbers, tokens_n: Numbers) -> Tensor:
+    def step(self, live_n: Numbers, tokens_n: Tensor) -> Tensor:
         """See `Rows.step`."""
         self._leave_finished(live_n)
         column_n = _ranks(self.sequence_N[live_n])
@@ -147,13 +149,15 @@ class PackedRows:
         kept_N1 = self._tensor(np.append(self.position_N, 0))[:, None]
         self.seen_NC &= self.seen_NC.cumsum(-1) <= kept_N1
         row_t = np.repeat(np.arange(len(prompts)), lasts_N - self.position_N)
-        tokens_t = np.array(
-            [
-                token
-                for at, row in zip(self.position_N, prompts, strict=True)
-                for token in row[at:-1]
-            ],
-            np.int64,
+        tokens_t = self._tensor(
+            np.array(
+                [
+                    token
+                    for at, row in zip(self.position_N, prompts, strict=True)
+                    for token in row[at:-1]
+                ],
+                np.int64,
+            )
         )
         self._widen()
         longest = int(np.bincount(self.sequence_N[row_t], minlength=1).max())
@@ -165,28 +169,31 @@ class PackedRows:
             # Half of the sequences end with this pass: without padding where all are alike.
             lengths_R = np.bincount(self.sequence_N[row_t], minlength=self.count)
             now_t = column_t < np.sort(lengths_R)[(self.count - 1) // 2]
-            self._read(self.model.base_model, row_t[now_t], column_t[now_t], tokens_t[now_t])
-            row_t, tokens_t = row_t[~now_t], tokens_t[~now_t]
+            now, later = self._tensor(now_t), self._tensor(~now_t)
+            self._read(self.model.base_model, row_t[now_t], column_t[now_t], tokens_t[now])
+            row_t, tokens_t = row_t[~now_t], tokens_t[later]
         self._widen()
 
-    def _read(self, model: Any, row_t: Numbers, column_t: Numbers, tokens_t: Numbers) -> Any:
+    def _read(self, model: Any, row_t: Numbers, column_t: Numbers, tokens_t: Tensor) -> Any:
         """Run the model on new tokens of some rows, each appended to its packed sequence."""
         shape = self.count, int(column_t.max()) + 1
         end = self.filled + shape[1]
         at_t = self.sequence_N[row_t], column_t
-        tokens_RK, positions_RK = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+        positions_RK = np.zeros(shape, np.int64)
         # Empty columns belong to a row that nobody reads, the last of `seen_NC`.
         row_RK = np.full(shape, len(self.position_N))
-        tokens_RK[at_t], row_RK[at_t] = tokens_t, row_t
+        row_RK[at_t] = row_t
         positions_RK[at_t] = self.position_N[row_t] + _ranks(row_t)
         self.position_N += np.bincount(row_t, minlength=len(self.position_N))
+        place_t = self._tensor(at_t[0] * shape[1] + at_t[1])
+        tokens_RK = tokens_t.new_zeros(shape).view(-1).index_copy(0, place_t, tokens_t).view(shape)
         own_RK = self._tensor(row_RK)
         mask_RKC = self.seen_NC[own_RK, :end]
         mask_RKC[:, :, self.filled :] = (own_RK[:, :, None] == own_RK[:, None]).tril()
         self.seen_NC[own_RK, torch.arange(self.filled, end, device=self.device)] = True
         self.filled = end
         return model(
-            input_ids=self._tensor(tokens_RK),
+            input_ids=tokens_RK,
             position_ids=self._tensor(positions_RK),
             attention_mask=mask_RKC[:, None],
             past_key_values=self.cache,
@@ -244,11 +251,11 @@ class PlainRows:
             read = self.model.base_model(input_ids=self.tokens_NT, use_cache=True)
             self.cache = getattr(read, "past_key_values", None)
 
-    def step(self, live_n: Numbers, tokens_n: Numbers) -> Tensor:
+    def step(self, live_n: Numbers, tokens_n: Tensor) -> Tensor:
         """See `Rows.step`; finished rows are read on, and nobody looks."""
         live = torch.from_numpy(live_n).to(self.device)
         new_N1 = torch.zeros(len(self.tokens_NT), 1, dtype=torch.long, device=self.device)
-        new_N1[live, 0] = torch.from_numpy(tokens_n).to(self.device)
+        new_N1[live, 0] = tokens_n
         self.tokens_NT = torch.cat([self.tokens_NT, new_N1], dim=1)
         read = self.model(
             input_ids=self.tokens_NT if self.cache is None else new_N1,
@@ -283,7 +290,8 @@ def reads_packed(backbone: LoadedBackbone) -> bool:
 def _forced(rows: Rows, count: int, tokens: Sequence[int]) -> Tensor:
     """Compute the logits [N, steps, V] of steps whose tokens are given."""
     every_N = np.arange(count)
-    return torch.stack([rows.step(every_N, np.full(count, token)) for token in tokens[:3]], dim=1)
+    forced = [torch.full((count,), token, device=rows.device) for token in tokens[:3]]
+    return torch.stack([rows.step(every_N, tokens_N) for tokens_N in forced], dim=1)
 
 
 def _ranks(group_t: Numbers) -> Numbers:

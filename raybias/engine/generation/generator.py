@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from raybias import seeding
+from raybias.engine import keyed_draws
 from raybias.engine.backbone import LoadedBackbone
 from raybias.engine.generation.decoding import (
     PackedRows,
@@ -30,7 +31,7 @@ from raybias.engine.generation.decoding import (
     reads_packed,
 )
 from raybias.engine.generation.kv_cache import BufferCache
-from raybias.engine.generation.sampling import Sampler, Sampling
+from raybias.engine.generation.sampling import Sampler, Sampling, rectangle
 from raybias.engine.packing import FULL, Batch, PackedSequence, Row, pack
 from raybias.errors import ModelError
 
@@ -40,6 +41,9 @@ Result = TypeVar("Result")
 #: Rows of a sequence. More of them share more and need fewer copies of the prefix, but each new
 #: token attends to all of them; between these bounds neither matters much.
 MEMBERS: Final = (4, 16)
+#: Steps after which a device of this kind is asked which rows have ended. To ask a GPU is to wait
+#: for it; on a CPU a step for a row that has ended costs what any other costs.
+_LOOK: Final = {"cpu": 1, "cuda": 8}
 
 
 @dataclass(frozen=True)
@@ -116,7 +120,7 @@ class TextGenerator:
         Parameters
         ----------
         rows: whole prompts in tokens.
-        keys: what decides each row's draws; token t uses `seeding.generator(*key, t)`.
+        keys: what decides each row's draws; token t uses number t of `keyed_draws.uniforms`.
         max_new_tokens: 0 reads the label logits only.
 
         Raises
@@ -265,45 +269,59 @@ class TextGenerator:
 
 def _extend(batch: Rows, request: _DecodeRequest) -> list[Generated]:
     """Decode after the prompts of a request, which `batch` holds."""
-    written: list[list[int]] = [[] for _ in request.rows]
+    sampler, device, most = request.sampler, batch.device, request.max_new_tokens
     live_n = np.arange(len(request.rows))
-    last_n = np.array([row[-1] for row in request.rows])
-    labels_NL: list[list[float]] = [[] for _ in request.rows]
-    for t in range(max(1, request.max_new_tokens)):
+    at_n = torch.from_numpy(live_n).to(device)
+    last_n = torch.tensor([row[-1] for row in request.rows], device=device)
+    uniforms_NT = None if sampler.is_greedy else _uniforms(request, device)
+    history_nT = rectangle(request.rows, device) if sampler.needs_history else None
+    written: list[list[int]] = [[] for _ in request.rows]
+    unseen: list[Tensor] = []
+    labels_NL = torch.empty(len(request.rows), 0)
+    for t in range(max(1, most)):
         logits_nV = batch.step(live_n, last_n)
         if t == 0:
-            labels_NL = logits_nV[:, request.label_ids].tolist()
-        if t == request.max_new_tokens:
+            labels_NL = logits_nV[:, request.label_ids]
+        if t == most:
             break
-        drawn_n = _draw(logits_nV, live_n.tolist(), written, t, request)
-        going_n = ~np.isin(drawn_n, request.sampler.sampling.eos_ids)
-        live_n, last_n = live_n[going_n], drawn_n[going_n]
-        for i, token in zip(live_n, last_n, strict=True):
-            written[i].append(int(token))
+        uniforms_n = None if uniforms_NT is None else uniforms_NT[at_n, t]
+        last_n = sampler.choose(logits_nV, history_NT=history_nT, uniforms_N=uniforms_n)
+        if history_nT is not None:
+            history_nT = torch.cat([history_nT, last_n[:, None]], dim=1)
+        unseen.append(last_n)
+        if t + 1 < most and len(unseen) < _LOOK.get(device.type, _LOOK["cuda"]):
+            continue
+        going_n = _write(written, live_n, torch.stack(unseen, dim=1), sampler.sampling.eos_ids)
+        unseen, live_n = [], live_n[going_n]
         if not len(live_n):
             break
+        if not going_n.all():
+            going = torch.from_numpy(going_n).to(device)
+            at_n, last_n = at_n[going], last_n[going]
+            history_nT = None if history_nT is None else history_nT[going]
     return [
         Generated(tuple(tokens), tuple(labels_L))
-        for tokens, labels_L in zip(written, labels_NL, strict=True)
+        for tokens, labels_L in zip(written, labels_NL.tolist(), strict=True)
     ]
 
 
-def _draw(
-    logits_nV: Tensor,
-    live: Sequence[int],
-    written: Sequence[list[int]],
-    t: int,
-    request: _DecodeRequest,
-) -> NDArray[np.int64]:
-    """Draw token t of each live row, after those generated so far."""
-    sampler = request.sampler
-    history: list[list[int]] = []
-    if sampler.needs_history:
-        history = [[*request.rows[n], *written[n]] for n in live]
-    uniforms: list[float] = []
-    if not sampler.is_greedy:
-        uniforms = [seeding.generator(*request.keys[n], t).random() for n in live]
-    return np.array(sampler.choose(logits_nV, history=history, uniforms=uniforms))
+def _uniforms(request: _DecodeRequest, device: torch.device) -> Tensor:
+    """Draw all numbers of a request's rows [N, T]."""
+    rows = keyed_draws.keys([seeding.key(*each) for each in request.keys], device)
+    return keyed_draws.uniforms(rows, request.max_new_tokens)
+
+
+def _write(
+    written: Sequence[list[int]], live_n: NDArray[np.int64], drawn_nT: Tensor, eos: Sequence[int]
+) -> NDArray[np.bool_]:
+    """Write down what live rows drew, up to a token that ends them; return which go on."""
+    tokens_nT = drawn_nT.cpu().numpy()
+    ended_nT = np.isin(tokens_nT, eos)
+    going_n = np.asarray(~ended_nT.any(-1))
+    lengths_n = np.where(going_n, tokens_nT.shape[1], ended_nT.argmax(-1))
+    for n, tokens_T, length in zip(live_n, tokens_nT, lengths_n, strict=True):
+        written[n].extend(tokens_T[:length].tolist())
+    return going_n
 
 
 def _evenly(sequences: Sequence[PackedSequence], parts: int) -> list[list[PackedSequence]]:

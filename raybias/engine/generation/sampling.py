@@ -138,29 +138,39 @@ class Sampler:
         return self.sampling.repetition_penalty != 1
 
     def choose(
-        self, logits_NV: Tensor, *, history: Sequence[Sequence[int]], uniforms: Sequence[float]
-    ) -> list[int]:
-        """Draw the next token of each row.
+        self, logits_NV: Tensor, *, history_NT: Tensor | None, uniforms_N: Tensor | None
+    ) -> Tensor:
+        """Draw the next token of each row [N].
 
         Parameters
         ----------
         logits_NV: float32.
-        history: all tokens of each row so far; read where `needs_history`.
-        uniforms: a number in [0, 1) per row; not read where `is_greedy`.
+        history_NT: all tokens of each row so far, as `rectangle` has them; read where
+            `needs_history`.
+        uniforms_N: a number in [0, 1) per row, float64; not read where `is_greedy`.
         """
         if self.needs_history:
-            logits_NV = self._penalty(_rectangle(history, logits_NV.device), logits_NV)
-        if self.is_greedy:
-            return [int(token) for token in logits_NV.argmax(-1).tolist()]
+            logits_NV = self._penalty(history_NT, logits_NV)
+        if self.is_greedy or uniforms_N is None:
+            return logits_NV.argmax(-1)
         ids_NM, scores_NM = _candidates(logits_NV, self.sampling.top_k)
         scores_NM = self._filters(None, scores_NM)
         total_NM = scores_NM.double().softmax(-1).cumsum(-1)
         # Rounding must never carry the draw past the last token that has a probability.
         most_N1 = torch.nextafter(total_NM[:, -1:], torch.zeros_like(total_NM[:, -1:]))
-        uniforms_N1 = torch.tensor(uniforms, dtype=torch.float64, device=logits_NV.device)[:, None]
-        goal_N1 = torch.minimum(uniforms_N1 * total_NM[:, -1:], most_N1)
+        goal_N1 = torch.minimum(uniforms_N[:, None] * total_NM[:, -1:], most_N1)
         at_N1 = torch.searchsorted(total_NM, goal_N1, right=True)
-        return [int(token) for token in ids_NM.gather(1, at_N1)[:, 0].tolist()]
+        return ids_NM.gather(1, at_N1)[:, 0]
+
+
+def rectangle(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
+    """Lay rows of tokens out as a tensor [N, T], filled up with each row's own first token.
+
+    A token is penalised once, however often it is named.
+    """
+    width = max(map(len, rows))
+    filled = [[*row, *[row[0]] * (width - len(row))] for row in rows]
+    return torch.tensor(filled, device=device)
 
 
 def _filters(sampling: Sampling) -> LogitsProcessorList:
@@ -177,22 +187,16 @@ def _filters(sampling: Sampling) -> LogitsProcessorList:
     return filters
 
 
-def _rectangle(history: Sequence[Sequence[int]], device: torch.device) -> Tensor:
-    # A row's own first token fills it up: a token is penalised once, however often it is named.
-    width = max(map(len, history))
-    filled = [[*row, *[row[0]] * (width - len(row))] for row in history]
-    return torch.tensor(filled, device=device)
-
-
 def _candidates(logits_NV: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
     """Select the tokens that a top-k filter can keep: ids in ascending order, and their logits.
 
     A block of ids whose largest logit is below the k-th largest of all blocks' has none of the
-    k largest logits, so the filters need not see the whole vocabulary.
+    k largest logits, so the filters need not see the whole vocabulary on a CPU.
     """
     count, size = logits_NV.shape
     blocks = size // _BLOCK
-    if not 0 < top_k < blocks:
+    # How many blocks stay would have to be waited for on a device, where the filters are cheap.
+    if not 0 < top_k < blocks or logits_NV.device.type != "cpu":
         return torch.arange(size, device=logits_NV.device).expand(count, size), logits_NV
     logits_NBK = logits_NV[:, : blocks * _BLOCK].view(count, blocks, _BLOCK)
     largest_NB = logits_NBK.amax(-1)

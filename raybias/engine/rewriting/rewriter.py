@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from raybias.config import Rewriting
+from raybias.engine import keyed_draws
 from raybias.engine.backbone import empty_model, load_pretrained, load_tokenizer
 from raybias.engine.context import ON_CPU, Execution
 from raybias.engine.generation.sampling import Sampler, Sampling
@@ -24,7 +24,7 @@ from raybias.engine.model_shape import ModelShape, shape_of
 from raybias.engine.packing import Batch, pack
 from raybias.engine.rewriting.adequacy import AdequacyModel, check_adequacy
 from raybias.errors import ConfigError, ModelError
-from raybias.seeding import generator
+from raybias.seeding import key
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig
@@ -127,7 +127,10 @@ class Rewriter:
         hidden_RTH = self._model.get_encoder()(
             input_ids=tokens_RT, attention_mask=mask_RT
         ).last_hidden_state
-        draw = _KeyedDraw(self._sampler, keys, count, self.options.max_length)
+        drawn_N2 = keyed_draws.keys(
+            [key(*each, c) for each in keys for c in range(count)], torch.device(device)
+        )
+        draw = _KeyedDraw(self._sampler, drawn_N2, self.options.max_length)
         made_NT = self._model.generate(
             encoder_outputs=BaseModelOutput(
                 last_hidden_state=hidden_RTH.repeat_interleave(count, dim=0)
@@ -145,19 +148,14 @@ class Rewriter:
 class _KeyedDraw:
     """Leave `generate` one token per row: the one that the row's random number draws."""
 
-    def __init__(
-        self, sampler: Sampler, keys: Sequence[tuple[str | int, ...]], count: int, length: int
-    ) -> None:
+    def __init__(self, sampler: Sampler, keys_N2: Tensor, length: int) -> None:
         self._sampler = sampler
-        drawn = {key: [generator(*key, c).random(length) for c in range(count)] for key in keys}
-        self._uniforms_NT = np.array([each for key in keys for each in drawn[key]])
+        self._uniforms_NT = keyed_draws.uniforms(keys_N2, length)
 
     def __call__(self, tokens_NT: Tensor, logits_NV: Tensor) -> Tensor:
         uniforms_N = self._uniforms_NT[:, tokens_NT.shape[1] - 1]
-        chosen = self._sampler.choose(logits_NV.float(), history=(), uniforms=uniforms_N.tolist())
-        only_NV = torch.full_like(logits_NV, -torch.inf)
-        chosen_N1 = torch.tensor(chosen, device=logits_NV.device)[:, None]
-        return only_NV.scatter(1, chosen_N1, 0.0)
+        chosen_N = self._sampler.choose(logits_NV.float(), history_NT=None, uniforms_N=uniforms_N)
+        return torch.full_like(logits_NV, -torch.inf).scatter(1, chosen_N[:, None], 0.0)
 
 
 def _instruction(options: Rewriting, style: str) -> str:
