@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -88,7 +89,8 @@ class LayoutPlanner:
     def tunings(self, training: TrainingSet, method: Tuned, work: TuningWork) -> list[TunePlan]:
         """Plan the workers of one method on one training set for every sensible size of its packs.
 
-        Returns the plans from the largest packs to the smallest.
+        Returns the plans from the largest packs to the smallest, and last the one in which all
+        GPUs share one pack, where that is to be had.
 
         Raises
         ------
@@ -109,12 +111,22 @@ class LayoutPlanner:
                 break
         if error is not None and not made:
             raise error
+        if self.gpus and asked is None and not made[-1].sharded:
+            with suppress(PlanError):
+                made.append(self._tuning(training, method, work, 1, asked, shared=True))
         return made
 
     def _tuning(
-        self, training: TrainingSet, method: Tuned, work: TuningWork, pack: int, asked: int | None
+        self,
+        training: TrainingSet,
+        method: Tuned,
+        work: TuningWork,
+        pack: int,
+        asked: int | None,
+        *,
+        shared: bool = False,
     ) -> TunePlan:
-        """Plan one method on one training set, so many runs in a pack."""
+        """Plan one method on one training set, so many runs in a pack, or all on shared weights."""
         trials = max(work.sweep, work.final)
 
         def terms(shape: ModelShape, tokens: int, partitions: int) -> tuple[MemoryTerm, ...]:
@@ -129,7 +141,8 @@ class LayoutPlanner:
             return packs * work.pack_seconds(fit.speed, fit.layout, own)
 
         load = Load(terms, self.shape, method.bytes_per_weight(self.shape))
-        fit = self._fit(method, load, math.ceil(trials / pack), seconds, asked=asked)
+        packs = math.ceil(trials / pack)
+        fit = self._fit(method, load, packs, seconds, asked=asked, shared=shared)
         size = trials if fit.split.sharded else pack
         return TunePlan(
             training=training.name,
@@ -189,7 +202,7 @@ class LayoutPlanner:
             "host": self.host(load, fit.workers, fit.split),
             "device_memory": fit.places.device_memory,
             "sharded": fit.split.sharded,
-            "reason": self._reason(fit),
+            "reason": self._reason(fit, load),
             "requests": requests(fit.places),
             "pending": fit.places.pending(fit.workers),
             "speed": fit.speed,
@@ -246,6 +259,7 @@ class LayoutPlanner:
         seconds: Callable[[Fit], float],
         *,
         asked: int | None,
+        shared: bool = False,
     ) -> Fit:
         """Choose the layout in which all devices do such work fastest; then that of longest passes.
 
@@ -254,6 +268,7 @@ class LayoutPlanner:
         packs: parts of the work that workers share; None where any number do, on any device.
         seconds: of all of the work on one worker, or on all that share the backbone.
         asked: workers that the study wants.
+        shared: only layouts in which workers share every weight.
 
         Raises
         ------
@@ -262,7 +277,7 @@ class LayoutPlanner:
         slots, sharding = self._slots(), self.resources.shard
         wanted = slots if packs is None else min(asked or slots, packs)
         whole: list[Fit] = []
-        if sharding != "zero3":
+        if sharding != "zero3" and not shared:
             whole = list(self._fits(load, wanted, self._splits(method), together=packs is not None))
         if packs is not None and asked is not None and whole:
             most = max(fit.workers for fit in whole)
@@ -350,11 +365,13 @@ class LayoutPlanner:
         """Token budgets of a pass, halved from the study's."""
         return halved(self.resources.tokens_per_batch, _FEWEST_TOKENS)
 
-    def _reason(self, fit: Fit) -> str:
+    def _reason(self, fit: Fit, load: Load) -> str:
         sharding, asked = self.resources.shard, self.resources.tokens_per_batch
         device = "GPU" if self.gpus else "node"
         if fit.split.sharded and sharding == "zero3":
             return "sharded with ZeRO-3, as resources.shard asks"
+        if fit.split.sharded and self.settle(load, _FEWEST_TOKENS) is not None:
+            return "sharded with ZeRO-3: estimated faster than packs on whole backbones"
         if fit.split.sharded:
             return (
                 "sharded with ZeRO-3: the whole backbone does not fit the"

@@ -2,13 +2,14 @@
 
 Wide packs cost least device time, narrow ones end sooner where devices are left over. For a few
 times T each stage takes the widest packs with which its sweep and its final runs end within T. The
-simulated schedule tells which T is best, whether runs stop as planned or go to their last step.
+simulated schedule tells which T is best, whether runs stop as planned or go to their last step, and
+whether a stage does better with one pack on weights that all its workers share.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from raybias.planning.simulation import simulate
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 _TRIED: Final = 24
 #: Wall times whose product is within this of the best are as good, if they take less device time.
 _AS_GOOD: Final = 1.01
+#: Sharing weights ties workers together, so both wall times must fall by a tenth for it.
+_WORTH: Final = 0.9**2
 
 
 def choose_packs(prepared: PreparedStudy, plan: Plan, stages: Sequence[Sequence[TunePlan]]) -> Plan:
@@ -34,24 +37,49 @@ def choose_packs(prepared: PreparedStudy, plan: Plan, stages: Sequence[Sequence[
     """
     if all(len(sizes) == 1 for sizes in stages):
         return plan
-    lengths = [[_seconds(plan, each) for each in sizes] for sizes in stages]
-    found: dict[tuple[int, ...], tuple[float, float, Plan]] = {}
+    apart = [[each for each in sizes if not each.sharded] or [*sizes] for sizes in stages]
+    lengths = [[_seconds(plan, each) for each in sizes] for sizes in apart]
+    found: dict[tuple[int, ...], _Tried] = {}
     for target in _targets([length for each in lengths for length in each]):
         chosen = tuple(
             next((n for n, length in enumerate(each) if length <= target), _shortest(each))
             for each in lengths
         )
         if chosen not in found:
-            tuning = tuple(sizes[n] for sizes, n in zip(stages, chosen, strict=True))
-            made = replace(plan, tuning=tuning)
-            wall = work = 1.0
-            for early in (True, False):
-                tasks = tasks_of(prepared, made, early=early)
-                wall *= simulate(tasks, plan.inventory).wall
-                work *= sum(task.work for task in tasks)
-            found[chosen] = wall, work, made
-    enough = _AS_GOOD * min(wall for wall, _, _ in found.values())
-    return min((each for each in found.values() if each[0] <= enough), key=lambda each: each[1])[2]
+            tuning = tuple(sizes[n] for sizes, n in zip(apart, chosen, strict=True))
+            found[chosen] = _Tried.of(prepared, replace(plan, tuning=tuning))
+    enough = _AS_GOOD * min(each.wall for each in found.values())
+    good = (each for each in found.values() if each.wall <= enough)
+    return _shared(prepared, min(good, key=lambda each: each.work), stages).plan
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """A plan with the products of its wall times and device times, with early stops and without."""
+
+    plan: Plan
+    wall: float
+    work: float
+
+    @classmethod
+    def of(cls, prepared: PreparedStudy, plan: Plan) -> _Tried:
+        wall = work = 1.0
+        for early in (True, False):
+            tasks = tasks_of(prepared, plan, early=early)
+            wall *= simulate(tasks, plan.inventory).wall
+            work *= sum(task.work for task in tasks)
+        return cls(plan, wall, work)
+
+
+def _shared(prepared: PreparedStudy, best: _Tried, stages: Sequence[Sequence[TunePlan]]) -> _Tried:
+    """Have the workers of a stage share its weights where the study then ends clearly sooner."""
+    for place, sizes in enumerate(stages):
+        if sizes[-1].sharded and not best.plan.tuning[place].sharded:
+            tuning = list(best.plan.tuning)
+            tuning[place] = sizes[-1]
+            tried = _Tried.of(prepared, replace(best.plan, tuning=tuple(tuning)))
+            best = tried if tried.wall < _WORTH * best.wall else best
+    return best
 
 
 def _seconds(plan: Plan, stage: TunePlan) -> float:

@@ -7,7 +7,7 @@ it, so what it prints is what happens. It refuses what Ray would wait for in vai
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from raybias.config import Backbone, Method, Rewriting, Study
@@ -131,7 +131,6 @@ def plan(
         unfit={key: str(error) for key, error in stages.errors.items()},
         notes=(
             *(f"left out: {error}" for error in stages.errors.values()),
-            *filter(None, (_gathering(sizes[0], works) for sizes in stages.tuning)),
             *(
                 f"{method.name}: max_steps is not set; the early-stop rule can run for ever on a"
                 " slowly falling loss"
@@ -140,7 +139,9 @@ def plan(
             ),
         ),
     )
-    return choose_packs(prepared, made, stages.tuning)
+    made = choose_packs(prepared, made, stages.tuning)
+    gathering = filter(None, (_gathering(stage, works) for stage in made.tuning))
+    return replace(made, notes=(*gathering, *made.notes))
 
 
 @dataclass(frozen=True)

@@ -183,7 +183,8 @@ def test_workers_go_only_where_they_fit(folder: Path) -> None:
         "nodes=1,cpus=32,gpus=4,gpu_memory=80GB,gpu=A100",
         "nodes=2,cpus=32,gpus=4,gpu_memory=24GB,gpu=A10G",
     )
-    made = plan(PreparedStudy.of(study(folder, "opt-13b")), assumed(*mixed))
+    whole = study(folder, "opt-13b", resources={"shard": "never"})
+    made = plan(PreparedStudy.of(whole), assumed(*mixed))
     tuning, scoring = made.tuning[0], made.scoring[0]
     assert (tuning.workers, tuning.sharded, scoring.replicas_max) == (4, False, 4)
     assert (
