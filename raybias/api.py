@@ -30,15 +30,18 @@ if TYPE_CHECKING:
     import polars as pl
 
     from raybias.planning.description import StudyPlan
+    from raybias.probes.card_design import ProbeDesign
     from raybias.report import Comparison
     from raybias.runtime.serve.security_audit import Finding
 
 __all__ = [
     "calibrate",
     "check_data",
+    "check_probe",
     "compare",
     "corpus_counts",
     "data_sets",
+    "decisions",
     "demo",
     "design",
     "doctor",
@@ -508,6 +511,29 @@ def triples(
     return found
 
 
+def decisions(files: Sequence[str | Path], *, out: str | Path | None = None) -> pl.DataFrame:
+    """Compute how much more favourable decisions about groups are (`schema.DECISION_MEASURES`).
+
+    Intervals are over decisions.
+
+    Parameters
+    ----------
+    files: `schema.DECISION_ANSWERS` as Parquet or CSV, or folders of them, such as OUT/decisions.
+    out: folder or URI for decisions.csv.
+
+    Raises
+    ------
+    DataError: a file is missing or malformed, or an answer is given twice.
+    """
+    from raybias.stats.decisions import decision_measures, read_decision_answers
+    from raybias.table_files import csv_text
+
+    found = decision_measures(read_decision_answers(files))
+    if out is not None:
+        Store(out).write_text("decisions.csv", csv_text(found))
+    return found
+
+
 def probe_items(probe: Probe) -> pl.DataFrame:
     """Read the sentences of a probe (`schema.ITEMS`).
 
@@ -545,6 +571,23 @@ def pair_items(
 
     items = pair_items(probe.source, probe.data, kinds=probe.kinds)
     return in_styles(probe.source, items, styles, files=files, options=options, seed=seed)
+
+
+def check_probe(card: str | Path) -> ProbeDesign:
+    """Say what the design of one's own probe can and cannot show; print the result.
+
+    Parameters
+    ----------
+    card: file or URI of its card.
+
+    Raises
+    ------
+    ConfigError: a wrong card.
+    DataError: its data is missing or malformed.
+    """
+    from raybias.probes.card_design import design_of
+
+    return design_of(str(card))
 
 
 def corpus_counts(
