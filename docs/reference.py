@@ -30,6 +30,7 @@ LEAST: Final = {
     "training": [{"source": "planted"}],
     "probes": [{"source": "planted"}],
     "pairs": [{"source": "pairs", "data": "pairs.csv"}],
+    "questions": [{"source": "options", "data": "questions.csv"}],
     "styles": {
         "names": ["original", "formal"],
         "rewriting": {"formal": {"model": "model", "adequacy": {"model": "judge"}}},

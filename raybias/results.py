@@ -79,7 +79,7 @@ class Results:
 
         Raises
         ------
-        OutputError: the study reads pairs alone, whose tables are in `pairs`.
+        OutputError: the study has no `probes`; the other tables are named.
         """
         return self._of_probes("gaps")
 
@@ -106,9 +106,9 @@ class Results:
     def _of_probes(self, table: str) -> pl.LazyFrame:
         if not self.study.probes:
             raise OutputError(
-                f"has no {table}, since its study reads pairs alone",
+                f"has no {table}, since its study has no `probes`",
                 where=self.out,
-                cure=f"read `pairs`, which has {', '.join(self.pairs) or 'its tables once it ran'}",
+                cure=f"read one of {', '.join(self.tables) or 'its tables once it ran'}",
             )
         return self.table(table)
 

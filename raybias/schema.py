@@ -515,45 +515,49 @@ CONTEXTS: Final = ("ambig", "disambig")
 #: Whether a question asks for something bad or not.
 POLARITIES: Final = ("neg", "nonneg")
 
-#: One row per question with options, of which one says that it cannot be known. `label`,
+#: One row per question about a `text`, of whose options one says that it cannot be known. `label`,
 #: `unknown` and `target` are places in `options`: the right one, that one, and the one that names
 #: the stereotyped group (null where none does); `template_id` is what questions were made from.
 OPTION_ITEMS: Final = pa.schema(
     [
         *((name, pa.string()) for name in ("category", "template_id", "item_id")),
-        *((name, pa.string()) for name in ("context", "polarity", "text")),
+        *((name, pa.string()) for name in ("context", "polarity", "text", "question")),
         ("options", pa.list_(pa.string())),
         *((name, pa.int8()) for name in ("label", "unknown", "target")),
     ]
 )
 
-#: One row per model and question: the place of the option that was chosen (`pred`, null where an
-#: answer names none), with the options' log-likelihoods or the answer that it was read from.
+#: One row per model, question and prompt: the place of the option that was chosen (`pred`, null
+#: where an answer names none), with the options' log-likelihoods or the answer that it was read
+#: from. `prompt` names the wording that was asked with; empty where there is one.
 OPTION_ANSWERS: Final = pa.schema(
     [
         ("model", pa.string()),
         ("probe", pa.string()),
-        *(field for field in OPTION_ITEMS if field.name not in ("text", "options")),
+        *(field for field in OPTION_ITEMS if field.name not in ("text", "question", "options")),
         ("pred", pa.int8()),
         ("scores", pa.list_(pa.float32())),
         ("answer", pa.string()),
+        ("prompt", pa.string()),
     ]
 )
 
 #: The first nine columns are the public contract of options.csv. `n` are the answers that the
 #: score counts, `units` the question templates that are drawn, `unparsed` the answers that name no
-#: option; `no_interval` says why there is none, and is null where there is one.
+#: option; `no_interval` says why there is none, and is null where there is one. `prompt` is `all`
+#: over several; `scope` says what is drawn anew: templates, or templates and prompts.
 OPTION_MEASURES: Final = pa.schema(
     [
         *((name, pa.string()) for name in ("model", "category", "context", "score")),
         *((name, pa.float64()) for name in ("value", "low", "high")),
         *((name, pa.int64()) for name in ("n", "units", "unparsed")),
-        *((name, pa.string()) for name in ("no_interval", "probe")),
+        *((name, pa.string()) for name in ("no_interval", "probe", "prompt", "scope")),
     ]
 )
 
 #: One row per triple: a sentence about a target term that holds a stereotype, one that holds its
-#: opposite, and one that says nothing sensible. In the task intersentence they follow `context`.
+#: opposite, and one that says nothing sensible. In the task intersentence they follow `context`; in
+#: intrasentence they are `context` with another word for BLANK, or there is none.
 TRIPLES: Final = pa.schema(
     [
         *((name, pa.string()) for name in ("domain", "task", "term", "item_id", "context")),
@@ -581,6 +585,40 @@ TRIPLE_MEASURES: Final = pa.schema(
     ]
 )
 
+#: One row per decision about one person. Persons of one `decision_id` differ in nothing else;
+#: `person` is their groups by attribute (`age=60; gender=female`), `favourable` and `unfavourable`
+#: the two answers, `reference` the groups that others are compared with, as in `person`, or null.
+DECISIONS: Final = pa.schema(
+    (name, pa.string())
+    for name in (
+        *("decision_id", "item_id", "person", "text", "favourable", "unfavourable", "reference"),
+    )
+)
+
+#: One row per model, decision, person and prompt: the log-likelihood of each answer.
+DECISION_ANSWERS: Final = pa.schema(
+    [
+        ("model", pa.string()),
+        ("probe", pa.string()),
+        *(DECISIONS.field(name) for name in ("decision_id", "item_id", "person", "reference")),
+        ("favourable", pa.float64()),
+        ("unfavourable", pa.float64()),
+        ("prompt", pa.string()),
+    ]
+)
+
+#: How much more favourable the decisions about a group are than those about its background, in
+#: logits; `decisions` have both, and `no_interval` is as in OPTION_MEASURES.
+DECISION_MEASURES: Final = pa.schema(
+    [
+        *((name, pa.string()) for name in ("model", "attribute", "group")),
+        *((name, pa.float64()) for name in ("value", "low", "high", "p_value")),
+        ("background", pa.string()),
+        *((name, pa.int64()) for name in ("decisions", "items")),
+        *((name, pa.string()) for name in ("no_interval", "probe")),
+    ]
+)
+
 
 @dataclass(frozen=True)
 class OutputSpec:
@@ -591,7 +629,7 @@ class OutputSpec:
     folder: of OUT, where its files go.
     schema: of its files.
     per_item: rows of a file for each item.
-    items: schema of the pairs that it reads; None for sentences with labels.
+    items: schema of the pairs or questions that it reads; None for sentences with labels.
     """
 
     folder: str

@@ -1,4 +1,4 @@
-"""Read a user's CSV, TSV and Parquet files as Polars frames, and write frames as CSV.
+"""Read a user's CSV, TSV, JSON Lines and Parquet files as Polars frames, and write frames as CSV.
 
 A cell of text that a spreadsheet would take for a formula is written with an apostrophe before it,
 as OWASP advises, and is read without it.
@@ -6,7 +6,9 @@ as OWASP advises, and is read without it.
 
 from __future__ import annotations
 
+import gzip
 import re
+import zlib
 from typing import Final
 
 import polars as pl
@@ -15,6 +17,7 @@ import pyarrow as pa
 from raybias.errors import DataError
 from raybias.storage import Store
 
+_LINES: Final = (".jsonl", ".jsonl.gz")
 _SEPARATORS: Final = {".csv": ",", ".csv.gz": ",", ".tsv": "\t"}
 #: How Polars names a column that is there already.
 _TWICE: Final = "_duplicated_0"
@@ -23,8 +26,27 @@ _FORMULA: Final = r"^('*[=+\-@\t\r\n])"
 _ESCAPED: Final = r"^'('*[=+\-@\t\r\n])"
 
 
+def unzipped(data: bytes, name: str, where: str) -> bytes:
+    """Return a file's content, gzipped where its name ends in .gz.
+
+    Raises
+    ------
+    DataError: not a whole gzip file, or nothing in it.
+    """
+    if name.endswith(".gz"):
+        try:
+            data = gzip.decompress(data)
+        except (OSError, EOFError, zlib.error) as error:
+            raise DataError(
+                f"is not a whole gzip file ({error})", where=where, cure="fetch it again"
+            ) from error
+    if not data.strip():
+        raise DataError("is empty", where=where, cure="leave it out")
+    return data
+
+
 def read_frame(store: Store, name: str) -> pl.DataFrame:
-    """Read one CSV or TSV (every column as text) or Parquet file, by suffix.
+    """Read one CSV or TSV (every column as text), JSON Lines or Parquet file, by suffix.
 
     Raises
     ------
@@ -32,10 +54,14 @@ def read_frame(store: Store, name: str) -> pl.DataFrame:
     """
     if name.endswith(".parquet"):
         return as_frame(store, name, store.read_table(name))
+    if name.endswith(_LINES):
+        with store.reading(name, "as lines of JSON"):
+            data = unzipped(store.read_bytes(name), name, store.uri_of(name))
+            return pl.read_ndjson(data, infer_schema_length=None)
     separator = next((s for end, s in _SEPARATORS.items() if name.endswith(end)), None)
     if separator is None:
         raise DataError(
-            f"is none of {', '.join(_SEPARATORS)} and .parquet",
+            f"is none of {', '.join((*_SEPARATORS, *_LINES))} and .parquet",
             where=store.uri_of(name),
             cure="rename or convert it",
         )
@@ -60,3 +86,15 @@ def csv_text(frame: pl.DataFrame) -> str:
     texts = pl.col(pl.String, pl.Categorical).cast(pl.String)
     safe = frame.with_columns(texts.str.replace(_FORMULA, "'$1"))
     return safe.rename(lambda name: re.sub(_FORMULA, r"'\1", name)).write_csv()
+
+
+def refuse(bad: pl.Series, column: pl.Series, problem: str, where: str, cure: str) -> None:
+    """Raise a `DataError` with the first bad value of a column and its row, if there is one.
+
+    Rows are counted from 1, without a header.
+    """
+    if bad.any():
+        row = int(bad.arg_max() or 0)
+        value = column[row]
+        named = column.name if value is None else f"{column.name} {value!r}"
+        raise DataError(f"{named} {problem}", where=f"{where}, row {row + 1}", cure=cure)

@@ -317,6 +317,29 @@ def triples(
     return found
 
 
+def decisions(files: Sequence[str | Path], *, out: str | Path | None = None) -> pl.DataFrame:
+    """Compute how much more favourable decisions about groups are (`schema.DECISION_MEASURES`).
+
+    Intervals are over decisions.
+
+    Parameters
+    ----------
+    files: `schema.DECISION_ANSWERS` as Parquet or CSV, or folders of them, such as OUT/decisions.
+    out: folder or URI for decisions.csv.
+
+    Raises
+    ------
+    DataError: a file is missing or malformed, or an answer is given twice.
+    """
+    from raybias.stats.decisions import decision_measures, read_decision_answers
+    from raybias.table_files import csv_text
+
+    found = decision_measures(read_decision_answers(files))
+    if out is not None:
+        Store(out).write_text("decisions.csv", csv_text(found))
+    return found
+
+
 def corpus_counts(
     source: str,
     probe: Probe,

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from raybias.planning.description import StudyPlan
+    from raybias.probes.card_design import ProbeDesign
     from raybias.runtime.serve.security_audit import Finding
 
 
@@ -221,6 +222,23 @@ def pair_items(
 
     items = pair_items(probe.source, probe.data, kinds=probe.kinds)
     return in_styles(probe.source, items, styles, files=files, options=options, seed=seed)
+
+
+def check_probe(card: str | Path) -> ProbeDesign:
+    """Say what the design of one's own probe can and cannot show; print the result.
+
+    Parameters
+    ----------
+    card: file or URI of its card.
+
+    Raises
+    ------
+    ConfigError: a wrong card.
+    DataError: its data is missing or malformed.
+    """
+    from raybias.probes.card_design import design_of
+
+    return design_of(str(card))
 
 
 def serve(out: str | Path, **options: Any) -> AbstractContextManager[str]:

@@ -21,6 +21,7 @@ from raybias.cli import (
     compare,
     corpus,
     data,
+    decisions,
     demo,
     design,
     doctor,
@@ -62,6 +63,7 @@ app.command()(calibrate.calibrate)
 app.command()(pairs.pairs)
 app.command()(option_scores.options)
 app.command()(triples.triples)
+app.command()(decisions.decisions)
 app.command()(report.report)
 app.command()(corpus.corpus)
 app.command()(serve.serve)

@@ -1,4 +1,4 @@
-"""`raybias probes`: list the probes, and write one to a file."""
+"""`raybias probes`: list the probes, write one to a file, make and check one of one's own."""
 
 from __future__ import annotations
 
@@ -18,15 +18,18 @@ Attribute = Annotated[
     typer.Option(help="Only this protected attribute, or type of pairs; may be repeated."),
 ]
 
-app = typer.Typer(help="List probes, and write one to a file.", no_args_is_help=True)
+app = typer.Typer(
+    help="List probes, write one to a file, or make and check one of your own.",
+    no_args_is_help=True,
+)
 
 
 @app.command("list")
 def list_() -> None:
-    """List the probes with their attributes and the data they need, then those in pairs."""
+    """List the probes with their attributes and data, then those in pairs, then questions."""
     from tabulate import tabulate
 
-    from raybias.registry import pair_probes, probes
+    from raybias.registry import pair_probes, probes, question_probes
 
     rows = [
         (name, source.about, ", ".join(source.attributes) or "as in the data", source.data)
@@ -37,7 +40,46 @@ def list_() -> None:
         (name, each.about, ", ".join(each.kinds) or "as in the data", each.data)
         for name, each in pair_probes.items()
     ]
-    print(tabulate(pairs, headers=("name", "pairs", "types", "data")))
+    print(tabulate(pairs, headers=("name", "pairs", "types", "data")), end="\n\n")
+    questions = [(name, each.about, each.data) for name, each in question_probes.items()]
+    print(tabulate(questions, headers=("name", "questions", "data")))
+
+
+@app.command()
+def new(
+    kind: Annotated[str, typer.Argument(help="label, pair, triple, options or decision.")],
+    *,
+    out: Annotated[
+        str | None, typer.Option(help="File or URI of the card; printed by default.")
+    ] = None,
+) -> None:
+    """Write a commented card for a probe of your own.
+
+    A card says which columns of your file are what, what is measured, and who is harmed how.
+    """
+    from raybias.errors import ConfigError
+    from raybias.probes.card_text import commented_card
+    from raybias.storage import split_uri
+
+    text = commented_card(kind)
+    if out is None:
+        print(text, end="")
+        return
+    store, name = split_uri(out)
+    if store.exists(name):
+        raise ConfigError("is there already", where=out, cure="give another --out")
+    store.write_text(name, text)
+    print(f"written to {out}; fill it in, then `raybias probes check {out}`")
+
+
+@app.command()
+def check(
+    card: Annotated[str, typer.Argument(metavar="CARD", help="The card of a probe.")],
+) -> None:
+    """Say what the design of a probe of your own can and cannot show, before anything runs."""
+    from raybias.api import studies
+
+    print(studies.check_probe(card))
 
 
 @app.command()
@@ -139,7 +181,7 @@ def chosen_probe(
     from raybias.registry import probes
 
     source = name
-    if name.endswith((".csv", ".tsv", ".parquet")) and data is None:
+    if name.endswith((".csv", ".tsv", ".jsonl", ".parquet")) and data is None:
         source, data = "file", name
     if source not in probes:
         raise DataError(

@@ -20,6 +20,7 @@ def show(results: Results, *, profile: Profile | None = None) -> None:
     from raybias import report
     from raybias.cli.pairs import show_tables
     from raybias.report.pair_tables import PairRules
+    from raybias.report.question_page import questions_text, read_question_tables
 
     store, study = results.store, results.study
     if profile is not None:
@@ -27,6 +28,8 @@ def show(results: Results, *, profile: Profile | None = None) -> None:
     if study.pairs:
         tables = report.read_pair_tables(store)
         show_tables(tables, PairRules.of(study.profile, study.statistics))
+    if study.questions:
+        print(*questions_text(read_question_tables(store)), sep="\n\n")
     if study.probes:
         for note in report.read_notes(store):
             print(f"raybias: warning: {note}", file=sys.stderr)

@@ -4,7 +4,7 @@ Every field has a line of documentation; every class checks itself where it is
 built. It knows nothing of torch, Ray or the data itself.
 """
 
-from raybias.config.data import Backbone, PairProbe, Probe, TrainingSet, Verbalizer
+from raybias.config.data import Backbone, PairProbe, Probe, QuestionProbe, TrainingSet, Verbalizer
 from raybias.config.json_schema import study_schema
 from raybias.config.method import AnyMethod, Method, StudyText
 from raybias.config.profiles import Profile
@@ -33,6 +33,7 @@ __all__ = [
     "PairProbe",
     "Probe",
     "Profile",
+    "QuestionProbe",
     "Resources",
     "Rewriting",
     "Scope",

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from raybias.config.section import Name, Registered, Section
-from raybias.registry import pair_probes, probes, training_sets
+from raybias.registry import pair_probes, probes, question_probes, training_sets
 from raybias.schema import LABELS
 
 
@@ -75,7 +75,8 @@ class Probe(_Sourced):
     name: Name = ""
     """Short name in tables and file names; the source by default."""
     data: str | None = None
-    """Folder with the published files, or your own file."""
+    """Folder with the published files, your own file, or a card that says what its columns are
+    (`raybias probes new`)."""
     attributes: tuple[str, ...] | None = None
     """Which protected attributes; all by default."""
     reference_groups: dict[str, tuple[str, ...]] = Field(default_factory=dict)
@@ -96,9 +97,22 @@ class PairProbe(_Sourced):
     name: Name = ""
     """Short name in tables and file names; the source by default."""
     data: str | None = None
-    """Folder with the published files, or your own file."""
+    """Folder with the published files, your own file, or a card that says what its columns are
+    (`raybias probes new`)."""
     kinds: tuple[str, ...] | None = None
     """Bias types (or WinoBias types); all by default."""
+
+
+class QuestionProbe(_Sourced):
+    """Questions with options, triples of sentences, or decisions about people."""
+
+    source: Annotated[str, Registered(question_probes)]
+    """Which probe, or your own: `options`, `triples` or `decisions`."""
+    name: Name = ""
+    """Short name in tables and file names; the source by default."""
+    data: str | None = None
+    """The published file or folder of them, your own file, or a card that says what its columns
+    are (`raybias probes new`)."""
 
 
 class Verbalizer(Section):

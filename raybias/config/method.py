@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import GetCoreSchemaHandler, model_validator
 from pydantic_core import CoreSchema, core_schema
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 #: The kind of a method that names none.
 DEFAULT_KIND: Final = "soft_prompt"
+#: The lists of a study that methods read.
+Reads = Literal["probes", "pairs", "questions"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +78,8 @@ class Method(Section):
     """Whether its runs are tuned on a training set before they read a probe."""
     needs_training_set: ClassVar[bool] = False
     """Whether it has runs for each training set: it tunes on it or takes demonstrations from it."""
-    reads_pairs: ClassVar[bool] = False
-    """Whether it reads the study's `pairs` instead of its `probes`."""
+    reads: ClassVar[Reads] = "probes"
+    """Which list of the study it reads."""
     shares_backbone: ClassVar[bool] = True
     """Whether its runs leave the backbone's weights as they are, so that methods can share them."""
     can_shard: ClassVar[bool] = True

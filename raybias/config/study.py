@@ -4,34 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import (
     ConfigDict,
     Field,
     ModelWrapValidatorHandler,
-    ValidationError,
     model_validator,
 )
 
-from raybias.config.data import Backbone, PairProbe, Probe, TrainingSet, Verbalizer
+from raybias.config.data import Backbone, PairProbe, Probe, QuestionProbe, TrainingSet, Verbalizer
 from raybias.config.method import AnyMethod, Method, default_methods
 from raybias.config.overrides import override
 from raybias.config.profiles import Profile, by_profile, defaults_of
 from raybias.config.section import Amount, Count, Name, Section
 from raybias.config.styles import Styles
 from raybias.config.tracking import Tracking
-from raybias.config.yaml_text import parse_yaml
+from raybias.config.yaml_section import parse_section, yaml_mapping
 from raybias.errors import ConfigError
 
 Interval = Literal["normal", "t", "bootstrap"]
 Scope = Literal["runs", "sentences", "wording", "widest"]
-#: By pydantic's type of error, what it says in Python's words.
-_MESSAGES: Final = {
-    "tuple_type": "needs a list",
-    "model_type": "needs keys with values",
-    "dict_type": "needs keys with values",
-}
 
 
 class Statistics(Section):
@@ -146,6 +139,8 @@ class Study(Section):
     """What classifiers are run on."""
     pairs: tuple[PairProbe, ...] = ()
     """What pair_score and coreference are run on."""
+    questions: tuple[QuestionProbe, ...] = ()
+    """What option_likelihood, triple_likelihood and decision_likelihood are run on."""
     styles: Styles = Field(default_factory=Styles)
     """The styles of the pairs."""
     verbalizer: Verbalizer = Verbalizer()
@@ -173,7 +168,7 @@ class Study(Section):
         parts: dict[str, tuple[Any, ...]] = {
             "backbones": self.backbones,
             "training": self.training,
-            "probes": (*self.probes, *self.pairs),
+            "probes": (*self.probes, *self.pairs, *self.questions),
         }
         for part, sections in parts.items():
             names = [section.name for section in sections]
@@ -187,9 +182,10 @@ class Study(Section):
                     f"method {method.name!r} names the backbone {unknown[0]!r}; there are"
                     f" {', '.join(known)}"
                 )
-            key = "pairs" if method.reads_pairs else "probes"
-            if not getattr(self, key):
-                raise ValueError(f"method {method.name!r} has nothing to read; give `{key}`")
+            if not getattr(self, method.reads):
+                raise ValueError(
+                    f"method {method.name!r} has nothing to read; give `{method.reads}`"
+                )
             if not self.training and method.needs_training_set:
                 raise ValueError(f"method {method.name!r} needs a training set; give `training`")
         return self
@@ -265,15 +261,14 @@ def load_study(
     """
     source = Path(path)
     try:
-        data = parse_yaml(source.read_text("utf-8"))
+        text = source.read_text("utf-8")
     except OSError as error:
         raise ConfigError(f"cannot read ({error.strerror})", where=str(path)) from error
     except ValueError as error:
         raise ConfigError(str(error), where=str(path)) from error
-    if not isinstance(data, dict):
-        raise ConfigError("holds no keys", where=str(path), cure="see jobs/ for examples")
-    for text in overrides:
-        override(data, text, Study)
+    data = yaml_mapping(text, where=str(path), cure="see jobs/ for examples")
+    for change in overrides:
+        override(data, change, Study)
     if profile is not None:
         data["profile"] = profile
     if limit is not None:
@@ -285,20 +280,7 @@ def parse_study(data: dict[str, Any], *, where: str = "study") -> Study:
     """Check a mapping against `Study`; one `ConfigError` line for the first thing wrong."""
     from raybias.registry import methods
 
-    try:
-        return Study.model_validate(data)
-    except ValidationError as error:
-        # Defaults that follow from a wrong value are no faults of their own.
-        first, *others = (e for e in error.errors() if e["type"] != "default_factory_not_called")
-        place = ".".join(str(part) for part in first["loc"] if part not in methods)
-        message = _MESSAGES.get(first["type"], first["msg"].removeprefix("Value error, "))
-        given = "" if first["type"] in ("value_error", "missing") else f" (got {first['input']!r})"
-        # A wrong entry also makes the list around it too short; that is no second fault.
-        more = sum(each["loc"] != first["loc"][: len(each["loc"])] for each in others)
-        rest = f" (and {more} more)" if more else ""
-        raise ConfigError(
-            f"{place + ': ' if place else ''}{message}{given}{rest}", where=where
-        ) from error
+    return parse_section(Study, data, where=where, hidden=methods)
 
 
 def _rebased(study: Study, folder: Path) -> Study:
@@ -324,6 +306,7 @@ def _rebased(study: Study, folder: Path) -> Study:
             "training": each(study.training, "data"),
             "probes": each(study.probes, "data"),
             "pairs": each(study.pairs, "data"),
+            "questions": each(study.questions, "data"),
             "styles": study.styles.located(lambda text: str(local(text))),
         }
     )

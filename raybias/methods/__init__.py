@@ -12,6 +12,7 @@ from raybias.methods.finetuned import Finetuned
 from raybias.methods.fitting import fit_methods
 from raybias.methods.full import Full
 from raybias.methods.ia3 import Ia3
+from raybias.methods.likelihood import DecisionLikelihood, OptionLikelihood, TripleLikelihood
 from raybias.methods.lora import Lora
 from raybias.methods.pair_score import PairScore
 from raybias.methods.prompted import Prompted, prompted_methods
@@ -22,15 +23,18 @@ from raybias.methods.zero_shot import ZeroShot
 __all__ = [
     "ChainOfThought",
     "Coreference",
+    "DecisionLikelihood",
     "EarlyStop",
     "FewShot",
     "Finetuned",
     "Full",
     "Ia3",
     "Lora",
+    "OptionLikelihood",
     "PairScore",
     "Prompted",
     "SoftPrompt",
+    "TripleLikelihood",
     "Tuned",
     "ZeroShot",
     "fit_methods",

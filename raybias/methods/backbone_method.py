@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from raybias.config.method import Method, StudyText
+from raybias.config.method import Method, Reads, StudyText
 from raybias.methods.prediction import UntrainedRun
 
 if TYPE_CHECKING:
@@ -39,13 +39,23 @@ class BackboneMethod(Method):
         )
 
 
-class PairMethod(BackboneMethod):
-    """What methods have in common that read pairs and draw nothing."""
-
-    reads_pairs: ClassVar[bool] = True
+class _OneRun(BackboneMethod):
+    """What methods have in common that draw nothing."""
 
     def untrained_runs(
         self, backbone: Backbone, text: StudyText, training: Sequence[str]
     ) -> list[UntrainedRun]:
         """List its one run."""
         return [UntrainedRun(f"{backbone.name}.none.{self.name}")]
+
+
+class PairMethod(_OneRun):
+    """What methods have in common that read pairs and draw nothing."""
+
+    reads: ClassVar[Reads] = "pairs"
+
+
+class QuestionMethod(_OneRun):
+    """What methods have in common that read questions, triples or decisions and draw nothing."""
+
+    reads: ClassVar[Reads] = "questions"

@@ -290,8 +290,8 @@ class LayoutPlanner:
             whole = [fit for fit in whole if fit.workers == most]
         found = whole
         if not any(fit.split == WHOLE for fit in whole) and self._can_shard(method, asked or slots):
-            shared = self._fits(load, asked or slots, [Split(sharded=True)], together=True)
-            found += [fit for fit in shared if asked is None or fit.workers == asked]
+            together = self._fits(load, asked or slots, [Split(sharded=True)], together=True)
+            found += [fit for fit in together if asked is None or fit.workers == asked]
         if not found:
             raise refusals.refusal(self, load, method, asked or slots)
         return min(found, key=lambda fit: (seconds(fit) / fit.at_once, -fit.tokens))

@@ -65,5 +65,5 @@ def check_rewritten(prepared: PreparedStudy, items: Items) -> None:
     """
     for backbone in prepared.study.backbones:
         for method in prepared.study.methods_of(backbone):
-            if method.reads_pairs:
+            if method.reads == "pairs":
                 method.check(backbone, prepared.text(method, backbone, items))

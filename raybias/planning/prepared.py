@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import polars as pl
 
-from raybias.config import Backbone, Method, Probe, Study, StudyText
+from raybias.config import (
+    Backbone,
+    Method,
+    PairProbe,
+    Probe,
+    QuestionProbe,
+    Study,
+    StudyText,
+)
 from raybias.errors import ConfigError
 from raybias.methods import fit_methods
 from raybias.methods.lengths import TokenCounts
 from raybias.probes import probe_items, training_sentences
 from raybias.probes.pairs.items import in_styles, pair_items
+from raybias.probes.questions.items import question_items
 from raybias.probes.sampling import sample_items, sample_pairs
-from raybias.registry import pair_probes
+from raybias.registry import PairSource, QuestionSource, pair_probes, question_probes
 from raybias.study_record import Record, fingerprint, make_record
 
 Items = Mapping[str, pl.DataFrame]
@@ -143,6 +152,8 @@ def read_items(study: Study) -> dict[str, pl.DataFrame]:
             options=study.styles.options,
             seed=study.styles.seed,
         )
+    for asked in study.questions:
+        found[asked.name] = question_items(asked, limit=study.limit)
     return found
 
 
@@ -173,13 +184,20 @@ def read_by(study: Study, method: Method) -> list[str]:
     wanted = method.output().items
     if wanted is None:
         return [probe.name for probe in study.probes]
-    sources = [name for name, each in pair_probes.items() if each.schema.equals(wanted)]
-    found = [probe.name for probe in study.pairs if probe.source in sources]
+    known: Mapping[str, PairSource | QuestionSource]
+    probes: Sequence[PairProbe | QuestionProbe]
+    known, probes = (
+        (pair_probes, study.pairs)
+        if method.reads == "pairs"
+        else (question_probes, study.questions)
+    )
+    sources = [name for name, each in known.items() if each.schema.equals(wanted)]
+    found = [probe.name for probe in probes if probe.source in sources]
     if not found:
         raise ConfigError(
-            f"method {method.name!r} has nothing to read: it cannot read pairs of source"
-            f" {', '.join(dict.fromkeys(probe.source for probe in study.pairs))}",
-            where="pairs",
-            cure=f"add pairs of source {', '.join(sources)}, or take the method out",
+            f"method {method.name!r} has nothing to read: it cannot read {method.reads} of source"
+            f" {', '.join(dict.fromkeys(probe.source for probe in probes))}",
+            where=method.reads,
+            cure=f"add {method.reads} of source {', '.join(sources)}, or take the method out",
         )
     return found

@@ -140,7 +140,7 @@ class _Graph:
             )
 
     def _rewritten(self, method: Method) -> tuple[str, ...]:
-        styles = self.plan.rewriting if method.reads_pairs else ()
+        styles = self.plan.rewriting if method.reads == "pairs" else ()
         return tuple(f"rewrite/{stage.style}" for stage in styles)
 
 

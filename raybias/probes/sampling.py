@@ -6,6 +6,7 @@ of items or their order, and a larger limit takes everything that a smaller one 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import polars as pl
@@ -78,6 +79,33 @@ def sample_pairs(pairs: pl.DataFrame, limit: int, *, kind: str, source: str) -> 
     needed = pl.int_range(pl.len()).over(kind) == 0
     taken = _first(units.sort("key", "pair_id"), kind, limit, needed=needed)
     return pairs.join(taken, on=[kind, "pair_id"], how="semi", maintain_order="left")
+
+
+def sample_units(
+    items: pl.DataFrame, limit: int, *, within: Sequence[str], unit: str, source: str
+) -> pl.DataFrame:
+    """Take whole units while their rows are at most `limit` in each of `within`, at least one.
+
+    Parameters
+    ----------
+    within, unit: columns, whose values are drawn by their names.
+    source: of the probe; part of the key of every draw.
+
+    Returns
+    -------
+    The columns of `items`, in its order.
+    """
+    units = items.group_by(*within, unit).agg(pl.len().alias("size"))
+    units = _keyed(units, (*within, unit), source).sort("key", unit)
+    total, place = pl.col("size").cum_sum(), pl.int_range(pl.len())
+    if within:
+        total, place = total.over(within), place.over(within)
+    return items.join(
+        units.filter((total <= limit) | (place == 0)),
+        on=[*within, unit],
+        how="semi",
+        maintain_order="left",
+    )
 
 
 def _template_rounds(own: pl.DataFrame, source: str) -> pl.DataFrame:

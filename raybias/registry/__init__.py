@@ -1,4 +1,4 @@
-"""Register methods, probes, pair probes, training sets, styles, metrics and scores.
+"""Register methods, probes, pair and question probes, training sets, styles, metrics and scores.
 
 Each kind has a decorator and a mapping of what was registered, by name. Modules of raybias itself
 are found in one package per kind. Another package lists its modules as entry points of the group
@@ -22,12 +22,15 @@ from raybias.registry.metrics import (
 from raybias.registry.probes import (
     PairSource,
     ProbeSource,
+    QuestionSource,
     ReadPairs,
     Splits,
     pair_probe,
     pair_probes,
     probe,
     probes,
+    question_probe,
+    question_probes,
     training_set,
     training_sets,
 )
@@ -49,6 +52,7 @@ __all__ = [
     "Metric",
     "PairSource",
     "ProbeSource",
+    "QuestionSource",
     "ReadPairs",
     "Registry",
     "Rule",
@@ -70,6 +74,8 @@ __all__ = [
     "pair_probes",
     "probe",
     "probes",
+    "question_probe",
+    "question_probes",
     "ratio",
     "style",
     "styles",

@@ -1,4 +1,4 @@
-"""Register what reads sentences: probes, pair probes and training sets."""
+"""Register what reads text: probes, pair probes, question probes and training sets."""
 
 from __future__ import annotations
 
@@ -121,6 +121,45 @@ def pair_probe(
     return pair_probes.register(
         name,
         lambda items: PairSource(items=items, about=about, data=data, kinds=kinds, schema=schema),
+    )
+
+
+ReadQuestions = Callable[[str], "pl.DataFrame"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuestionSource:
+    """One source of questions, triples or decisions; see `question_probe`."""
+
+    items: ReadQuestions
+    about: str
+    data: str
+    schema: pa.Schema
+
+
+question_probes: Final[Registry[QuestionSource]] = Registry(
+    "question probe", "raybias.probes.questions"
+)
+
+
+def question_probe(
+    name: str, *, about: str, data: str, schema: pa.Schema
+) -> Callable[[ReadQuestions], ReadQuestions]:
+    """Register a function that reads what one of several texts is chosen of, given `data`.
+
+    Parameters
+    ----------
+    name: `source` in a study file.
+    about: one line for `raybias probes list`.
+    data: what `data` must point at.
+    schema: schema.OPTION_ITEMS, TRIPLES or DECISIONS, which one method each reads.
+
+    Raises
+    ------
+    ConfigError: another question probe has the name.
+    """
+    return question_probes.register(
+        name, lambda items: QuestionSource(items=items, about=about, data=data, schema=schema)
     )
 
 

@@ -1,4 +1,4 @@
-"""Write OUT/report.html: one page, with nothing to load, for gaps, pairs or both.
+"""Write OUT/report.html: one page, with nothing to load, for gaps, pairs and questions.
 
 Tables, figures and sentences go into report.html.j2, which escapes every text. Equal files give
 an equal page, byte for byte.
@@ -14,12 +14,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from raybias.config import Study
 from raybias.report import findings, summary_tables
+from raybias.report.card_section import cards
 from raybias.report.export import write_results
 from raybias.report.figure_parts import Drawn, inlined, write_figures
 from raybias.report.gap_page import gap_section
 from raybias.report.load_results import load_sampling
 from raybias.report.pair_page import write_pairs
 from raybias.report.pair_tables import PairRules, read_study_pairs
+from raybias.report.question_page import question_tables, write_questions
 from raybias.report.run_figures import run_figures
 from raybias.report.schedule_figure import described, read_schedule, schedule_figure
 from raybias.report.tables import no_gaps, write_tables
@@ -41,11 +43,11 @@ def write_report(store: Store, study: Study) -> pl.DataFrame:
     store: the OUT folder.
     study: as it is to be judged.
 
-    Returns the gaps (`schema.GAPS`), none where the study reads pairs alone.
+    Returns the gaps (`schema.GAPS`), none where the study reads no `probes`.
 
     Raises
     ------
-    DataError: there are no predictions or scores, or files are unreadable.
+    DataError: there are no predictions, scores or answers, or files are unreadable.
     OutputError: OUT cannot be written.
     """
     with drafted(store) as draft:
@@ -55,6 +57,7 @@ def write_report(store: Store, study: Study) -> pl.DataFrame:
 def _write_report(store: Store, study: Study) -> pl.DataFrame:
     record = read_record(store) if store.exists("study.yaml") else Record(study)
     pairs = read_study_pairs(store, study, record) if study.pairs else None
+    asked, doubts = question_tables(store, study) if study.questions else ({}, [])
     written = write_tables(store, study) if study.probes else {}
     tables = _in_study_order(written, study)
     section, cautions = None, findings.cautions(study, record, tables)
@@ -69,7 +72,9 @@ def _write_report(store: Store, study: Study) -> pl.DataFrame:
         "record": record,
         "gaps": bool(tables),
         "pairs": section,
-        "cautions": cautions,
+        "asked": write_questions(store, _in_study_order(asked, study)),
+        "cards": cards(store),
+        "cautions": [*cautions, *doubts],
         **(gap_section(store, study, tables) if tables else {}),
         **_measured_on(store, study, record, tables),
     }
@@ -99,6 +104,8 @@ def write_pair_page(store: Store, tables: Mapping[str, pl.DataFrame], rules: Pai
         "study": None,
         "gaps": False,
         "pairs": section,
+        "asked": (),
+        "cards": (),
         "cautions": (),
     }
     _write_page(store, context)

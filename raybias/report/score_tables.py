@@ -1,70 +1,107 @@
-"""Terminal tables of scores of answers to questions with options, and of triples."""
+"""Tables of scores of answers to questions, of triples and of decisions, for page and terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import polars as pl
 
 from raybias.registry import Score, option_scores, triple_scores
 from raybias.report import wording
-from raybias.report.summary_tables import Cell, same, table
+from raybias.report.summary_tables import Cell, SummaryTable, same, table
 
 
-def options_text(measures: pl.DataFrame) -> str:
-    """Show schema.OPTION_MEASURES: a row for each model, category and context, x 100.
-
-    Returns
-    -------
-    The table, what its intervals cover, and how each score is defined.
-    """
+def options_table(measures: pl.DataFrame) -> SummaryTable:
+    """Lay schema.OPTION_MEASURES out: a row for each model, category and context, x 100."""
     counts: dict[str, Cell] = {
         "answers": lambda row: str(max(row[name]["n"] for name in option_scores)),
         "unparsed": lambda row: str(row["unparsed"]),
         "templates": lambda row: str(max(row[name]["units"] for name in option_scores)),
     }
     place = [*wording.naming_keys(measures, ("probe",)), "category", "context"]
-    shown = _by_score(measures, [*place, "unparsed"], counts, option_scores, scale=100)
-    return "\n\n".join(
-        (
-            f"Answers to questions with options, x 100\n{shown}",
-            "[low, high]: 95% intervals over question templates: would other templates like "
-            "these, answered by the same model, show it?",
-            "n_b answers follow the stereotype, n_c counter it, n name an option.\n"
-            + _definitions(option_scores),
-        )
-    )
+    if measures["prompt"].n_unique() > 1:
+        place += ["prompt", "scope"]
+    title = "Answers to questions with options, x 100"
+    return _by_score(title, measures, [*place, "unparsed"], counts, option_scores, scale=100)
+
+
+def triples_table(measures: pl.DataFrame) -> SummaryTable:
+    """Lay schema.TRIPLE_MEASURES out: a row for each model, domain and task."""
+    place = [*wording.naming_keys(measures, ("probe",)), "domain", "task", "terms", "items"]
+    return _by_score("Triples of sentences", measures, place, {}, triple_scores, scale=1)
+
+
+def decisions_table(measures: pl.DataFrame) -> SummaryTable:
+    """Lay schema.DECISION_MEASURES out: a row for each model, attribute and group."""
+    place = [*wording.naming_keys(measures, ("probe",)), "attribute", "group"]
+    columns: dict[str, Cell] = {
+        **same(*place),
+        "more favourable by": lambda row: _estimate(row, 1, digits=3),
+        "p": lambda row: "" if row["p_value"] is None else f"{row['p_value']:.3g}",
+        "than": lambda row: row["background"].removeprefix("reference:"),
+        **same("decisions", "items"),
+    }
+    return table("Decisions about people, in logits of the favourable answer", measures, columns)
+
+
+#: What the intervals of each table cover, and how its numbers are defined.
+OPTIONS_COVER: Final = (
+    "[low, high]: 95% intervals over question templates (or templates and prompts): would others "
+    "like these, answered by the same model, show it?"
+)
+TRIPLES_COVER: Final = (
+    "[low, high]: 95% intervals over target terms: would other terms like these, read by the same "
+    "model, show it?"
+)
+DECISIONS_COVER: Final = (
+    "[low, high]: 95% intervals over decisions: would others like these, taken by the same model, "
+    "show it? p is not corrected for many tests."
+)
+
+
+def option_definitions() -> list[str]:
+    """Say how each score of answers is defined."""
+    return [
+        "n_b answers follow the stereotype, n_c counter it, n name an option.",
+        *_definitions(option_scores),
+    ]
+
+
+def triple_definitions() -> list[str]:
+    """Say how each score of triples is defined."""
+    return [
+        "Shares are of a target term, then averaged over terms; a tie counts for the second.",
+        *_definitions(triple_scores),
+    ]
+
+
+def options_text(measures: pl.DataFrame) -> str:
+    """Show schema.OPTION_MEASURES, what its intervals cover, and how each score is defined."""
+    said = "\n  ".join(option_definitions())
+    return "\n\n".join((str(options_table(measures)), OPTIONS_COVER, said))
 
 
 def triples_text(measures: pl.DataFrame) -> str:
-    """Show schema.TRIPLE_MEASURES: a row for each model, domain and task.
+    """Show schema.TRIPLE_MEASURES, what its intervals cover, and how each score is defined."""
+    said = "\n  ".join(triple_definitions())
+    return "\n\n".join((str(triples_table(measures)), TRIPLES_COVER, said))
 
-    Returns
-    -------
-    The table, what its intervals cover, and how each score is defined.
-    """
-    place = [*wording.naming_keys(measures, ("probe",)), "domain", "task", "terms", "items"]
-    shown = _by_score(measures, place, {}, triple_scores, scale=1)
-    return "\n\n".join(
-        (
-            f"Triples of sentences\n{shown}",
-            "[low, high]: 95% intervals over target terms: would other terms like these, read by "
-            "the same model, show it?",
-            "Shares are of a target term, then averaged over terms; a tie counts for the second.\n"
-            + _definitions(triple_scores),
-        )
-    )
+
+def decisions_text(measures: pl.DataFrame) -> str:
+    """Show schema.DECISION_MEASURES, and what its intervals cover."""
+    return f"{decisions_table(measures)}\n\n{DECISIONS_COVER}"
 
 
 def _by_score(
+    title: str,
     measures: pl.DataFrame,
     place: Sequence[str],
     counts: Mapping[str, Cell],
     scores: Mapping[str, Score[Any]],
     *,
     scale: float,
-) -> str:
+) -> SummaryTable:
     """Lay scores beside one another."""
 
     def cell(name: str) -> Cell:
@@ -74,15 +111,15 @@ def _by_score(
         pl.struct(pl.exclude(place)).filter(score=name).first().alias(name) for name in scores
     )
     columns = {**same(*(n for n in place if n not in counts)), **{n: cell(n) for n in scores}}
-    return str(table("", wide, {**columns, **counts}))
+    return table(title, wide, {**columns, **counts})
 
 
-def _estimate(row: Mapping[str, Any], scale: float) -> str:
+def _estimate(row: Mapping[str, Any], scale: float, *, digits: int = 1) -> str:
     if row["value"] is None:
         return str(row["no_interval"])
     value, *ends = (
         # Zero is added for what rounds to -0.0.
-        "" if row[name] is None else f"{round(row[name] * scale, 1) + 0.0}"
+        "" if row[name] is None else f"{round(row[name] * scale, digits) + 0.0}"
         for name in ("value", "low", "high")
     )
     return (
@@ -90,5 +127,5 @@ def _estimate(row: Mapping[str, Any], scale: float) -> str:
     )
 
 
-def _definitions(scores: Mapping[str, Score[Any]]) -> str:
-    return "\n".join(f"  {name}: {each.formula}; {each.source}" for name, each in scores.items())
+def _definitions(scores: Mapping[str, Score[Any]]) -> list[str]:
+    return [f"{name}: {each.formula}; {each.source}" for name, each in scores.items()]

@@ -153,7 +153,7 @@ def gap_table(gaps: pl.DataFrame) -> str:
 
 
 def no_gaps() -> pl.DataFrame:
-    """schema.GAPS without a row, for a study that reads pairs alone."""
+    """schema.GAPS without a row, for a study without `probes`."""
     return as_frame(schema.GAPS.empty_table())
 
 

@@ -23,7 +23,8 @@ from raybias.planning.schedule import Schedule, Task
 from raybias.planning.shards import missing, shards_of
 from raybias.planning.stage_plans import ScorePlan
 from raybias.planning.tasks import tasks_of
-from raybias.registry import pair_probes
+from raybias.probes.card_table import card_texts
+from raybias.registry import pair_probes, question_probes
 from raybias.runtime.graph import Grant, Graph
 from raybias.runtime.metrics import Meter
 from raybias.runtime.predict.readers import Readers
@@ -140,6 +141,8 @@ class StudyRun:
     def _write_items(self, items: Mapping[str, pl.DataFrame]) -> None:
         for name, frame in items.items():
             self.store.write_table(f"items/{name}.parquet", _items_table(self.study, name, frame))
+        for name, text in card_texts(self.study).items():
+            self.store.write_text(f"cards/{name}.yaml", text)
 
     @cached_property
     def _jobs(self) -> dict[tuple[str, str, str], TuningJob]:
@@ -293,5 +296,6 @@ def _untrained_row(run: UntrainedRun, backbone: Backbone, method: Method) -> dic
 
 def _items_table(study: Study, name: str, items: pl.DataFrame) -> pa.Table:
     pairs = {probe.name: pair_probes[probe.source].schema for probe in study.pairs}
-    schema = pairs.get(name, ITEMS)
+    questions = {probe.name: question_probes[probe.source].schema for probe in study.questions}
+    schema = {**pairs, **questions}.get(name, ITEMS)
     return items.select(schema.names).to_arrow().cast(schema)

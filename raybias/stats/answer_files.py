@@ -12,18 +12,17 @@ import pyarrow as pa
 from raybias.errors import DataError
 from raybias.stats.pairs.reading import SUFFIXES, required, sources, typed
 from raybias.stats.predictions import Source
-from raybias.stats.published_json import unzipped
 from raybias.storage import split_uri
-from raybias.table_files import read_frame
+from raybias.table_files import read_frame, unzipped
 
 
 def read_answer_files(
     paths: Sequence[str | Path],
     table: pa.Schema,
     *,
-    endings: tuple[str, ...],
-    published: Callable[[Source], pl.DataFrame],
     item: Sequence[str],
+    endings: tuple[str, ...] = (),
+    published: Callable[[Source], pl.DataFrame] | None = None,
     apart: str | Path | None = None,
 ) -> pl.DataFrame:
     """Read and join Parquet and CSV files of a table, and published files.
@@ -45,7 +44,7 @@ def read_answer_files(
     for source, inside in (each for path in paths for each in sources(path, (*endings, *SUFFIXES))):
         if inside and source.uri == passed_over:
             continue
-        if source.name.endswith(endings):
+        if published is not None and source.name.endswith(endings):
             frames.append(published(source))
             continue
         frame = read_frame(source.store, source.name)
@@ -60,7 +59,9 @@ def read_answer_files(
             )
     where = ", ".join(map(str, paths))
     if not frames:
-        raise DataError("no file holds answers", where=where, cure=f"give {endings[0]} files")
+        raise DataError(
+            "no file holds answers", where=where, cure=f"give {(*endings, *SUFFIXES)[0]} files"
+        )
     joined = pl.concat(frames)
     keys = ["model", "probe", *item]
     for row in joined.filter(pl.struct(keys).is_duplicated()).sort(keys).iter_rows(named=True):

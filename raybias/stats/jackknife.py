@@ -13,6 +13,7 @@ Shapes: U units, M scores.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -48,26 +49,81 @@ def unit_intervals(
     sizes_U: items of each unit; a unit of none is not there.
     bounds: the least and the greatest that a score can be.
     """
+    variance_M, freedom, reason = _variance(value_M, without_MU, sizes_U)
+    return _ends(value_M, variance_M, np.full(len(value_M), freedom), reason, (bounds, level))
+
+
+def crossed_intervals(
+    value_M: Doubles,
+    facets: Sequence[tuple[Doubles, Doubles]],
+    bounds: tuple[float, float],
+    level: float,
+) -> tuple[Doubles, Doubles, str | None]:
+    """Compute the intervals of `unit_intervals` where two crossed facets are drawn anew.
+
+    The variances over the levels of each facet are added and that over their cells is taken away
+    (Cameron, Gelbach and Miller 2011), with Satterthwaite's degrees of freedom; never less than the
+    larger of the two.
+
+    Parameters
+    ----------
+    facets: `without_MU` and `sizes_U` of one facet, the other, and their cells.
+    """
+    found = [_variance(value_M, *each) for each in facets]
+    reason = next((each[2] for each in found[:2] if each[2]), None)
+    variances = [each[0] if each[2] is None else np.zeros(len(value_M)) for each in found]
+    one_M, other_M, cell_M = variances
+    sum_M = one_M + other_M - cell_M
+    degrees = [each[1] for each in found]
+    squares_M = sum(v_M**2 / df for v_M, df in zip(variances, degrees, strict=True))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        freedom_M = np.where(sum_M > 0, sum_M**2 / squares_M, 1.0)
+    for variance_M, (_, freedom, _) in zip(variances[:2], found[:2], strict=True):
+        larger_M = variance_M > sum_M
+        sum_M = np.where(larger_M, variance_M, sum_M)
+        freedom_M = np.where(larger_M, freedom, freedom_M)
+    return _ends(value_M, sum_M, freedom_M, reason, (bounds, level))
+
+
+def _variance(
+    value_M: Doubles, without_MU: Doubles, sizes_U: Doubles
+) -> tuple[Doubles, float, str | None]:
+    """Compute the jackknife's variance [M], its degrees of freedom, and why there is none."""
     there_U = sizes_U > 0
     without_MU, sizes_U = without_MU[:, there_U], sizes_U[there_U]
     units, nothing = len(sizes_U), np.full(len(value_M), np.nan)
+    reason = None
     if units < 2:
-        return nothing, nothing, ONE_UNIT
-    if np.isnan(value_M).any():
-        return nothing, nothing, UNDEFINED
-    if np.isnan(without_MU).any():
-        return nothing, nothing, CARRIED
-    if (np.ptp(without_MU, axis=1) < ROUNDING).any():
-        return nothing, nothing, ALIKE
-    variance_M = without_MU.var(axis=1) * (units - 1)
+        reason = ONE_UNIT
+    elif np.isnan(value_M).any():
+        reason = UNDEFINED
+    elif np.isnan(without_MU).any():
+        reason = CARRIED
+    elif (np.ptp(without_MU, axis=1) < ROUNDING).any():
+        reason = ALIKE
+    if reason is not None:
+        return nothing, 1.0, reason
     worth = sizes_U.sum() ** 2 / (sizes_U**2).sum()
-    quantile = stats.t.ppf((1 + level) / 2, max(worth - 1, 1))
-    least, greatest = bounds
+    return without_MU.var(axis=1) * (units - 1), max(float(worth) - 1, 1.0), None
+
+
+def _ends(
+    value_M: Doubles,
+    variance_M: Doubles,
+    freedom_M: Doubles,
+    reason: str | None,
+    how: tuple[tuple[float, float], float],
+) -> tuple[Doubles, Doubles, str | None]:
+    """Compute Student's intervals on the logit scale; `how` is bounds and level."""
+    (least, greatest), level = how
+    nothing = np.full(len(value_M), np.nan)
+    if reason is not None:
+        return nothing, nothing, reason
     place_M = (value_M - least) / (greatest - least)
     if ((place_M < ROUNDING) | (place_M > 1 - ROUNDING)).any():
         return nothing, nothing, AT_END
     slope_M = place_M * (1 - place_M) * (greatest - least)
-    reach_M = quantile * np.sqrt(variance_M) / slope_M
+    reach_M = stats.t.ppf((1 + level) / 2, freedom_M) * np.sqrt(variance_M) / slope_M
     low_M, high_M = (
         least + (greatest - least) * special.expit(special.logit(place_M) + sign * reach_M)
         for sign in (-1, 1)

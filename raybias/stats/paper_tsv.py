@@ -13,9 +13,10 @@ import polars as pl
 
 from raybias import schema
 from raybias.errors import DataError
-from raybias.stats.published_json import unzipped
 from raybias.stats.recovered_templates import recovered_templates
+from raybias.table_files import refuse, unzipped
 
+_CURE: Final = "mend the row or leave it out"
 #: Kohankhaki2024's output columns, without the three accuracies that some of its files add.
 COLUMNS: Final = (
     "y_true", "y_pred", "category", "group", "text", "model", "run_id", "dataset", "num_params",
@@ -101,19 +102,9 @@ def _table(data: bytes, where: str) -> pl.DataFrame:
 def _numbers(table: pl.DataFrame, where: str) -> pl.DataFrame:
     for column in COLUMNS[2:4] + COLUMNS[5:7]:
         empty = table[column].is_null() | (table[column].str.strip_chars() == "")
-        _refuse(empty, table[column], where, "is empty")
+        refuse(empty, table[column], "is empty", where, _CURE)
     numbers = table.with_columns(pl.col("y_true", "y_pred").cast(pl.Float64, strict=False))
     for column in COLUMNS[:2]:
         wrong = ~numbers[column].is_in([float(label) for label in schema.Label]).fill_null(False)
-        _refuse(wrong, table[column], where, "is not 0, 1 or 2")
+        refuse(wrong, table[column], "is not 0, 1 or 2", where, _CURE)
     return numbers.with_columns(pl.col("dataset").fill_null(""), pl.col("text").fill_null(""))
-
-
-def _refuse(wrong: pl.Series, column: pl.Series, where: str, problem: str) -> None:
-    if wrong.any():
-        row = int(wrong.arg_max() or 0)
-        raise DataError(
-            f"{column.name} {column[row] or ''!r} {problem}",
-            where=f"{where}, line {row + 2}",
-            cure="mend the line or leave it out",
-        )

@@ -13,6 +13,7 @@ import polars as pl
 
 from raybias import schema
 from raybias.errors import DataError
+from raybias.table_files import refuse
 
 #: Columns beside those of schema.PREDICTIONS: the score of class 1, and what names the source
 #: example of versions that differ in the group alone (else `template_id` does).
@@ -20,6 +21,7 @@ EXTRA: Final = pl.Schema({"score": pl.Float64(), "source_id": pl.String()})
 _TYPES: Final = pl.Schema({**pl.Schema(schema.PREDICTIONS), **EXTRA})
 _TEXTS: Final = ("run_id", "method", "dataset", "probe")
 _CALLED: Final = 0.5
+_CURE: Final = "mend the row or leave it out"
 
 
 def plain_predictions(table: pl.DataFrame, *, name: str, where: str) -> pl.DataFrame:
@@ -43,7 +45,7 @@ def plain_predictions(table: pl.DataFrame, *, name: str, where: str) -> pl.DataF
     )
     if "pred" not in there:
         beyond = found["label"] > 1
-        _refuse(beyond, table["label"], where, "is not 0 or 1, as beside a score without pred")
+        refuse(beyond, table["label"], "is not 0 or 1, as beside a score", where, _CURE)
         found = found.with_columns(pred=(pl.col("score") >= _CALLED).cast(pl.Int8))
     stem = name.rpartition("/")[2].split(".")[0]
     for column, default in (("model", stem), ("attribute", "group")):
@@ -51,7 +53,7 @@ def plain_predictions(table: pl.DataFrame, *, name: str, where: str) -> pl.DataF
             found = found.with_columns(pl.lit(default).alias(column))
     for column in ("model", "attribute", "group"):
         text = found[column].cast(pl.String)
-        _refuse(text.is_null() | (text.str.strip_chars() == ""), text, where, "is empty")
+        refuse(text.is_null() | (text.str.strip_chars() == ""), text, "is empty", where, _CURE)
     filled = [
         pl.col(name).cast(pl.String).fill_null("") if name in there else pl.lit("").alias(name)
         for name in _TEXTS
@@ -87,18 +89,8 @@ def _numbers(table: pl.DataFrame, column: str, where: str) -> pl.Series:
     given = table[column]
     found = given.cast(pl.String).str.strip_chars().cast(pl.Float64, strict=False)
     if column == "score":
-        _refuse(~found.is_finite().fill_null(False), given, where, "is not a number")
+        refuse(~found.is_finite().fill_null(False), given, "is not a number", where, _CURE)
         return found
     known = found.is_in([float(label) for label in schema.Label]).fill_null(False)
-    _refuse(~known, given, where, "is not 0, 1 or 2")
+    refuse(~known, given, "is not 0, 1 or 2", where, _CURE)
     return found.cast(pl.Int8)
-
-
-def _refuse(wrong: pl.Series, column: pl.Series, where: str, problem: str) -> None:
-    if wrong.any():
-        row = int(wrong.arg_max() or 0)
-        raise DataError(
-            f"{column.name} {column[row] if column[row] is not None else ''!r} {problem}",
-            where=f"{where}, row {row + 1}",
-            cure="mend the row or leave it out",
-        )

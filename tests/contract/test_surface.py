@@ -40,6 +40,7 @@ COMMANDS = {
     "pairs": {"FILES", "--out", "--profile", "--scale", "--margin", "--size"},
     "options": {"FILES", "--metadata", "--out"},
     "triples": {"FILES", "--items", "--out"},
+    "decisions": {"FILES", "--out"},
     "report": {"OUT", "--profile", "--corpus"},
     "corpus": {
         *("SOURCE", "--probe", "--out", "--data", "--attribute", "--text-column", "--split"),
@@ -51,6 +52,8 @@ COMMANDS = {
     },
     "schema": {"--out"},
     "probes list": set(),
+    "probes new": {"KIND", "--out"},
+    "probes check": {"CARD"},
     "probes write": {"NAME", "--out", "--unmarked", *PAIRS},
     "probes unmarked": {"NAME", "--data", "--attribute"},
     "data list": set(),
@@ -61,10 +64,12 @@ COMMANDS = {
 }
 FUNCTIONS = {
     "check_data": ("folder", "name"),
+    "check_probe": ("card",),
     "compare": ("base", "candidate", "base_is", "candidate_is", "scope", "margin", "out"),
     "calibrate": ("files", "studies", "level", "seed", "out"),
     "corpus_counts": ("source", "probe", "text_column", "split", "address"),
     "data_sets": (),
+    "decisions": ("files", "out"),
     "demo": ("out", "address", "command"),
     "design": ("files", "target", "profile", "scope"),
     "doctor": ("address", "out", "hub"),
@@ -95,8 +100,8 @@ RESULTS = {
 }
 SECTIONS = {
     "Study": {
-        *("name", "profile", "backbones", "methods", "training", "probes", "pairs", "styles"),
-        *("verbalizer", "statistics", "resources", "tracking", "limit"),
+        *("name", "profile", "backbones", "methods", "training", "probes", "pairs", "questions"),
+        *("styles", "verbalizer", "statistics", "resources", "tracking", "limit"),
     },
     "Backbone": {"id", "name", "revision", "dtype", "bos"},
     "TrainingSet": {
@@ -106,6 +111,7 @@ SECTIONS = {
         *("source", "name", "data", "attributes", "reference_groups", "unmarked", "placeholders"),
     },
     "PairProbe": {"source", "name", "data", "kinds"},
+    "QuestionProbe": {"source", "name", "data"},
     "Styles": {"names", "options", "files", "rewriting", "seed"},
     "StyleOptions": {"evidential", "evidential_comma", "evidential_case", "question"},
     "Rewriting": {
@@ -146,6 +152,9 @@ METHODS = {
     "cot": {*PROMPTED, "conclusion", "reasoning_tokens"},
     "pair_score": {"scores", "eps"},
     "coreference": {"answer_tokens"},
+    "option_likelihood": {"prompts", "orders", "unknowns", "read"},
+    "triple_likelihood": set(),
+    "decision_likelihood": {"prompts"},
 }
 #: Of an OUT with every kind of work; tests/cluster/test_readme.py holds README's tree to a run.
 OUT = {
@@ -158,7 +167,7 @@ OUT = {
 def test_the_public_names() -> None:
     classes = {
         *("Backbone", "BadInput", "ChainOfThought", "Coreference", "FewShot", "Full", "Ia3"),
-        "Lora",
+        *("Lora", "DecisionLikelihood", "OptionLikelihood", "QuestionProbe", "TripleLikelihood"),
         *("PairProbe", "PairScore", "Probe", "RaybiasError", "Results", "SoftPrompt", "Study"),
         *("TrainingSet", "WorkFailed", "ZeroShot"),
     }
@@ -244,6 +253,9 @@ def test_the_columns_that_others_read() -> None:
     ]  # fmt: skip
     assert schema.OPTION_MEASURES.names[:9] == [
         "model", "category", "context", "score", "value", "low", "high", "n", "units",
+    ]  # fmt: skip
+    assert schema.DECISION_MEASURES.names[:6] == [
+        "model", "attribute", "group", "value", "low", "high",
     ]  # fmt: skip
     assert schema.TRIPLE_MEASURES.names[:9] == [
         "model", "domain", "task", "score", "value", "low", "high", "terms", "items",

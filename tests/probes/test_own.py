@@ -70,7 +70,7 @@ def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.csv").write_text("")
     for name, message in [
         ("a.parquet", "cannot be read as a Parquet table"),
-        ("a.txt", r"none of \.csv, \.csv\.gz, \.tsv and \.parquet"),
+        ("a.txt", r"none of \.csv, \.csv\.gz, \.tsv, \.jsonl, \.jsonl\.gz and \.parquet"),
         ("a.csv", "cannot be read as a table of UTF-8 text"),
         ("empty.csv", "cannot be read as a table of UTF-8 text"),
         ("none.csv", "no such file"),

@@ -247,3 +247,29 @@ def test_one_template_has_no_interval_and_the_table_says_so(
     found = raybias.options([tmp_path / "x.jsonl"])
     assert found["low"].null_count() == found.height
     assert found.filter(context="ambig")["unparsed"].unique().to_list() == [1]
+
+
+def test_prompts_are_averaged_and_drawn_anew() -> None:
+    by_prompt = [
+        answers.filter(model="m").with_columns(prompt=pl.lit(name))
+        for name, answers in (
+            ("a", option_answers(4000, 12, seed=1)),
+            ("b", option_answers(4000, 12, seed=2)),
+            ("c", option_answers(4000, 12, seed=3).with_columns(pred=pl.col("unknown"))),
+        )
+    ]
+    found = option_measures(pl.concat(by_prompt))
+    accuracy = found.filter(score="accuracy", context="ambig")
+    assert accuracy.select("prompt", "scope").rows() == [
+        *((name, "templates") for name in "abc"),
+        ("all", "templates"),
+        ("all", "templates, prompts"),
+    ]
+    for prompt, alone in zip("abc", by_prompt, strict=True):
+        assert_frame_equal(found.filter(prompt=prompt), option_measures(alone))
+    n, value = accuracy["n"].to_list(), accuracy["value"].to_list()
+    assert value[3] == pytest.approx(np.average(value[:3], weights=n[:3]))
+    assert value[4] == value[3]
+    width = (accuracy["high"] - accuracy["low"]).to_list()
+    # The third prompt is always right: other prompts may do anything.
+    assert width[4] > 3 * width[3]

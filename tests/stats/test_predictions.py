@@ -89,9 +89,9 @@ def test_paper_tsv_refuses_what_it_cannot_hold(tmp_path: Path) -> None:
     ("lines", "header", "message"),
     [
         ([], None, "has a header and no predictions"),
-        ([LINE, "3" + LINE[1:]], None, r"line 3: y_true '3' is not 0, 1 or 2"),
-        ([LINE.replace("\t2\t", "\t\t", 1)], None, r"line 2: y_pred '' is not 0, 1 or 2"),
-        ([LINE.replace("\tasian\t", "\t\t")], None, r"line 2: group '' is empty"),
+        ([LINE, "3" + LINE[1:]], None, r"row 2: y_true '3' is not 0, 1 or 2"),
+        ([LINE.replace("\t2\t", "\t\t", 1)], None, r"row 1: y_pred is not 0, 1 or 2"),
+        ([LINE.replace("\tasian\t", "\t\t")], None, r"row 1: group is empty"),
         ([LINE, LINE.rsplit("\t", 3)[0]], None, r"line 3: has 6 fields"),
         ([LINE], "\t".join(COLUMNS).replace("group\t", "grp\t"), "lacks the column group"),
         ([LINE], LINE, "lacks the columns y_true, y_pred"),

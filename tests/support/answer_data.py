@@ -56,6 +56,7 @@ def option_answers(items: int, templates: int, seed: int, *, unparsed: float = 0
             "unknown": options[:, 2],
             "scores": None,
             "answer": "",
+            "prompt": "",
             **places,
         }
     )

@@ -65,11 +65,16 @@ class Tree:
     rows: tuple[Numbers, ...]
 
     @classmethod
-    def of(cls, sequence: PackedSequence, rows: Sequence[Row]) -> Tree:
-        """List the tokens to score in a sequence of all but the last token of its `rows`."""
-        lasts = sequence.lasts
-        paths = [np.flatnonzero(sequence.ends[: last + 1] > last) for last in lasts]
-        following = [rows[n][1:] for n in sequence.members]
+    def of(cls, sequence: PackedSequence, rows: Sequence[Row], since: Sequence[int]) -> Tree:
+        """List the tokens to score in a sequence of all but the last token of its `rows`.
+
+        `since` is the place in each row of the first of them.
+        """
+        paths = [
+            np.flatnonzero(sequence.ends[: last + 1] > last)[since[n] - 1 :]
+            for n, last in zip(sequence.members, sequence.lasts, strict=True)
+        ]
+        following = [rows[n][since[n] :] for n in sequence.members]
         places = np.concatenate(paths)
         pairs = (places << 32) + np.concatenate(following)
         distinct_A, index = np.unique(pairs, return_inverse=True)
@@ -118,18 +123,34 @@ class TokenScorer:
         self.reader = make_token_reader(backbone)
         self.batcher = backbone.batcher(most=None if self.reader.head is not None else CHUNK)
 
-    def log_probs(self, rows: Sequence[Row]) -> list[Values]:
-        """Compute the natural log-probabilities [length - 1] of each row's tokens after its first.
+    def log_probs(self, rows: Sequence[Row], since: Sequence[int] | None = None) -> list[Values]:
+        """Compute the natural log-probabilities of each row's tokens after its first.
+
+        Parameters
+        ----------
+        since: the place, at least 1, of the first token of each row that is wanted; 1 by default.
+
+        Returns
+        -------
+        For each row its values [length - since].
 
         Raises
         ------
         WorkFailed: a single row does not fit the device's memory.
         """
-        distinct = sorted({tuple(row) for row in rows})
-        values = _read(self.reader, self.batcher, distinct)
-        _share(distinct, values)
+        wanted = since or [1] * len(rows)
+        begins: dict[tuple[int, ...], int] = {}
+        for row, first in zip(rows, wanted, strict=True):
+            begins[tuple(row)] = min(first, begins.get(tuple(row), first))
+        distinct = sorted(begins)
+        starts = [begins[row] for row in distinct]
+        values = _read(self.reader, self.batcher, distinct, starts)
+        _share(distinct, values, starts)
         place = {row: n for n, row in enumerate(distinct)}
-        return [values[place[tuple(row)]] for row in rows]
+        return [
+            values[place[tuple(row)]][first - begins[tuple(row)] :]
+            for row, first in zip(rows, wanted, strict=True)
+        ]
 
 
 def make_token_reader(backbone: LoadedBackbone) -> TokenReader:
@@ -153,10 +174,12 @@ def _sample(reader: TokenReader) -> Tensor:
     token = sample_tokens(reader.backbone.model, 11)
     rows = [(*token[:6],), (*token[:3], *token[6:9]), (token[0], *token[8:])]
     batcher = reader.backbone.batcher(most=MAX_TOKENS)
-    return torch.from_numpy(np.concatenate(_read(reader, batcher, rows)))
+    return torch.from_numpy(np.concatenate(_read(reader, batcher, rows, [1] * len(rows))))
 
 
-def _read(reader: TokenReader, batcher: Batcher, rows: Sequence[Row]) -> list[Values]:
+def _read(
+    reader: TokenReader, batcher: Batcher, rows: Sequence[Row], since: Sequence[int]
+) -> list[Values]:
     # The last token is scored, never read.
     stems = {n: row[:-1] for n, row in enumerate(rows) if len(row) > 1}
     numbers = list(stems)
@@ -164,7 +187,7 @@ def _read(reader: TokenReader, batcher: Batcher, rows: Sequence[Row]) -> list[Va
     whole = longest <= attention_window(reader.backbone.model.config)
     sequences = pack(list(stems.values()), max_tokens=MAX_TOKENS if reader.packs and whole else 0)
     sources = [rows[n] for n in numbers]
-    trees = [Tree.of(each, sources) for each in sequences]
+    trees = [Tree.of(each, sources, [since[n] for n in numbers]) for each in sequences]
     placed = [Placed(i, i, tree.sequence) for i, tree in enumerate(trees)]
     values: list[Values] = [np.empty(0, np.float32)] * len(rows)
 
@@ -200,11 +223,13 @@ def _together(trees: Sequence[Tree]) -> TokenRequest:
     return TokenRequest(*map(torch.from_numpy, parts))
 
 
-def _share(rows: Sequence[Row], values: Sequence[Values]) -> None:
+def _share(rows: Sequence[Row], values: Sequence[Values], since: Sequence[int]) -> None:
     """Give one token after one prefix one value, whichever sequences its rows were cut into.
 
     Rounding differs a little from sequence to sequence, and would decide true ties.
     """
-    for row, previous, row_values, other in zip(rows[1:], rows, values[1:], values, strict=False):
-        known = max(0, common_length([row, previous]) - 1)
-        row_values[:known] = other[:known]
+    for n in range(1, len(rows)):
+        known, first = common_length([rows[n], rows[n - 1]]), max(since[n], since[n - 1])
+        if known > first:
+            before = values[n - 1][first - since[n - 1] : known - since[n - 1]]
+            values[n][first - since[n] : known - since[n]] = before

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import polars as pl
 
+from raybias.probes.card_table import own_table
 from raybias.probes.pairs.pair_table import DIRECTIONS, ORIGINAL, pair_table
 from raybias.registry import pair_probe
-from raybias.storage import split_uri
-from raybias.table_files import read_frame
 
 
 @pair_probe(
     "pairs",
     about="your own pairs: sent_more, sent_less, bias_type; cluster, if some are alike",
-    data="one .csv, .tsv or .parquet file",
+    data="one .csv, .tsv, .jsonl or .parquet file, or a card",
 )
 def own_pairs(uri: str) -> pl.DataFrame:
     """Read the pairs of one file (schema.PAIRS, style "original"), in its order.
@@ -32,12 +31,10 @@ def own_pairs(uri: str) -> pl.DataFrame:
     -----
     PairWarning: types that CrowS-Pairs does not have; they are kept.
     """
-    store, name = split_uri(uri)
-    frame = read_frame(store, name)
+    frame, stem = own_table(uri, "pair")
     if "style" in frame.columns:
         frame = frame.filter(pl.col("style") == ORIGINAL)
     if "pair_id" not in frame.columns:
-        stem = name.rpartition(".")[0]
         numbers = [f"{stem}/{row:05d}" for row in range(len(frame))]
         frame = frame.with_columns(pl.Series("pair_id", numbers, pl.String))
     if "direction" not in frame.columns:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from raybias.errors import DataError
+from raybias.probes.card_table import own_table
 from raybias.probes.column_checks import (
     as_text,
     column,
@@ -20,14 +21,12 @@ from raybias.probes.column_checks import (
     label_numbers,
 )
 from raybias.registry import probe
-from raybias.storage import split_uri
-from raybias.table_files import read_frame
 
 
 @probe(
     "file",
     about="your own sentences: text, label, attribute, group",
-    data="one .csv, .tsv or .parquet file",
+    data="one .csv, .tsv, .jsonl or .parquet file, or a card",
 )
 def own_items(uri: str, attributes: Sequence[str] | None = None) -> pl.DataFrame:
     """Read the items of one file (schema.ITEMS), in its order.
@@ -40,8 +39,7 @@ def own_items(uri: str, attributes: Sequence[str] | None = None) -> pl.DataFrame
     DataError: no such file or column, a label outside the three, an empty text,
         attribute or group, a repeated item_id, or no rows.
     """
-    store, name = split_uri(uri)
-    frame = read_frame(store, name)
+    frame, stem = own_table(uri, "label")
     if frame.is_empty():
         raise DataError("holds no rows", where=uri)
     items = filled_columns(frame, ("text", "attribute", "group"), where=uri).with_columns(
@@ -50,7 +48,6 @@ def own_items(uri: str, attributes: Sequence[str] | None = None) -> pl.DataFrame
     if "item_id" in frame.columns:
         ids = distinct(filled(frame["item_id"], where=uri), where=uri)
     else:
-        stem = name.rpartition(".")[0]
         ids = pl.Series([f"{stem}/{row:05d}" for row in range(len(frame))])
     clusters = filled(frame["template_id"], where=uri) if "template_id" in frame.columns else ids
     term = as_text(frame["term"], where=uri) if "term" in frame.columns else None

@@ -269,7 +269,7 @@ def held_runs(
         for backbone in study.backbones
         for method in study.methods_of(backbone)
         if (not models or backbone.name in models)
-        and not method.reads_pairs
+        and method.reads == "probes"
         and (backbone.name, method.name) in kept
     ]
 

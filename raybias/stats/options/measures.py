@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields
+from typing import Final
 
 import numpy as np
 import polars as pl
@@ -11,15 +12,21 @@ import polars as pl
 from raybias import schema
 from raybias.registry import Tally, option_scores
 from raybias.stats.components import Doubles
-from raybias.stats.jackknife import unit_intervals, without_each
+from raybias.stats.jackknife import crossed_intervals, unit_intervals, without_each
 
-_KEYS = ("model", "probe", "category")
+_KEYS: Final = ("model", "probe", "category")
+#: Stands for all prompts, where there are several.
+ALL: Final = "all"
+#: What is drawn anew.
+TEMPLATES: Final = "templates"
+PROMPTS: Final = "templates, prompts"
 
 
 def option_measures(answers: pl.DataFrame, *, level: float = 0.95) -> pl.DataFrame:
-    """Compute every registered score of every model, category and context.
+    """Compute every registered score of every model, category, context and prompt.
 
-    An interval covers other question templates like these, answered by the same model.
+    An interval covers other question templates like these, answered by the same model. Where there
+    are several prompts, their average `all` has another that covers other prompts too.
 
     Parameters
     ----------
@@ -33,8 +40,8 @@ def option_measures(answers: pl.DataFrame, *, level: float = 0.95) -> pl.DataFra
     counts = _counts(answers.filter(pl.col("target").is_not_null()))
     for keys, part in counts.partition_by(_KEYS, as_dict=True).items():
         model, probe, category = map(str, keys)
-        for context, score, *numbers in _measured(_by_template(part), level):
-            rows.append((model, category, context, score, *numbers, probe))
+        for prompt, scope, context, score, *numbers in _of_prompts(part, level):
+            rows.append((model, category, context, score, *numbers, probe, prompt, scope))
     table = pl.DataFrame(rows, pl.Schema(schema.OPTION_MEASURES), orient="row").fill_nan(None)
     return table.sort("model", "probe", "category", maintain_order=True)
 
@@ -54,6 +61,7 @@ def _counts(answers: pl.DataFrame) -> pl.DataFrame:
     gold_counters = answered & known("label") & ~follows("label")
     flags = answers.select(
         *_KEYS,
+        "prompt",
         "template_id",
         "context",
         items=pl.lit(True),
@@ -66,18 +74,30 @@ def _counts(answers: pl.DataFrame) -> pl.DataFrame:
         right_following=right & gold_follows,
         right_countering=right & gold_counters,
     )
-    return flags.group_by(*_KEYS, "template_id", "context").agg(pl.all().sum())
+    return flags.group_by(*_KEYS, "prompt", "template_id", "context").agg(pl.all().sum())
 
 
-def _by_template(counts: pl.DataFrame) -> Doubles:
-    """Lay out the counts of one model and category: [templates by name, contexts, counts]."""
+def _of_prompts(counts: pl.DataFrame, level: float) -> Iterator[tuple[object, ...]]:
+    """Yield prompt, scope and what `_measured` does, of each prompt and of all together."""
+    counts_UPCK, prompts = _laid_out(counts)
+    for p, prompt in enumerate(prompts):
+        for row in _measured(counts_UPCK[:, p : p + 1], TEMPLATES, level):
+            yield prompt, TEMPLATES, *row
+    if len(prompts) > 1:
+        for scope in (TEMPLATES, PROMPTS):
+            for row in _measured(counts_UPCK, scope, level):
+                yield ALL, scope, *row
+
+
+def _laid_out(counts: pl.DataFrame) -> tuple[Doubles, list[str]]:
+    """Lay out the counts of one model and category: [templates, prompts, contexts, counts]."""
     names = [field.name for field in fields(Tally)]
-    templates = counts["template_id"].unique().sort()
-    placed = np.zeros((len(templates), len(schema.CONTEXTS), len(names)))
-    units = counts["template_id"].cast(pl.Enum(templates)).to_physical().to_numpy()
-    contexts = counts["context"].cast(pl.Enum(schema.CONTEXTS)).to_physical().to_numpy()
-    placed[units, contexts] = counts.select(names).to_numpy()
-    return placed
+    levels = {name: counts[name].unique().sort().to_list() for name in ("template_id", "prompt")}
+    levels["context"] = list(schema.CONTEXTS)
+    placed = np.zeros((*map(len, levels.values()), len(names)))
+    at = [counts[name].cast(pl.Enum(each)).to_physical() for name, each in levels.items()]
+    placed[tuple(place.to_numpy() for place in at)] = counts.select(names).to_numpy()
+    return placed, levels["prompt"]
 
 
 def _tallies(sums_CK: Doubles) -> list[Tally]:
@@ -85,19 +105,30 @@ def _tallies(sums_CK: Doubles) -> list[Tally]:
     return [Tally(*np.moveaxis(sums_CK[..., c, :], -1, 0)) for c in range(len(schema.CONTEXTS))]
 
 
-def _measured(counts_UCK: Doubles, level: float) -> Iterator[tuple[object, ...]]:
+def _measured(counts_UPCK: Doubles, scope: str, level: float) -> Iterator[tuple[object, ...]]:
     """Yield context, score, value, low, high, n, units, unparsed and why there is no interval."""
-    of_units, found = _tallies(counts_UCK), _tallies(counts_UCK.sum(axis=0))
-    without = _tallies(without_each(counts_UCK))
+    counts_UCK = counts_UPCK.sum(axis=1)
+    facets = [counts_UCK]
+    if scope == PROMPTS:
+        cells = counts_UPCK.reshape(-1, *counts_UCK.shape[1:])
+        facets += [counts_UPCK.sum(axis=0), cells]
+    of_units = [_tallies(each) for each in facets]
+    without = [_tallies(without_each(each)) for each in facets]
+    found = _tallies(counts_UCK.sum(axis=0))
     for c, context in enumerate(schema.CONTEXTS):
         if not found[c].items:
             continue
         unparsed = int(found[c].items - found[c].answered)
         for score in option_scores.values():
-            sizes_U = of_units[c].answered if score.unparsed == "dropped" else of_units[c].items
-            value, without_U = float(score.of(*found)[c]), score.of(*without)[c]
-            (low,), (high,), reason = unit_intervals(
-                np.array([value]), without_U[None], sizes_U, score.bounds, level
-            )
-            n, units = int(sizes_U.sum()), int(np.count_nonzero(sizes_U))
-            yield context, score.name, value, low, high, n, units, unparsed, reason
+            dropped = score.unparsed == "dropped"
+            sizes = [each[c].answered if dropped else each[c].items for each in of_units]
+            value_M = score.of(*found)[c].reshape(1)
+            left_out = [score.of(*each)[c][None] for each in without]
+            if scope == TEMPLATES:
+                judged = unit_intervals(value_M, left_out[0], sizes[0], score.bounds, level)
+            else:
+                both = list(zip(left_out, sizes, strict=True))
+                judged = crossed_intervals(value_M, both, score.bounds, level)
+            (low,), (high,), reason = judged
+            n, units = int(sizes[0].sum()), int(np.count_nonzero(sizes[0]))
+            yield context, score.name, float(value_M[0]), low, high, n, units, unparsed, reason

@@ -11,16 +11,13 @@ import polars as pl
 
 from raybias import schema
 from raybias.errors import DataError
+from raybias.formats.bbq import Line, Targets, bbq_line, bbq_metadata, target_of
 from raybias.stats.answer_files import content, file_source, read_answer_files
-from raybias.stats.options.bbq_lines import Line, bbq_line, target_of
-from raybias.stats.pairs.reading import refuse
 from raybias.stats.predictions import Source
 from raybias.stats.reference_groups import StatisticsWarning
 from raybias.table_files import read_frame
 
 _TYPES: Final = pl.Schema(schema.OPTION_ANSWERS)
-#: By category, template and example, the place of the option that names the target.
-Targets = Mapping[tuple[str, str, str], int | None]
 
 
 def read_option_answers(
@@ -48,13 +45,16 @@ def read_option_answers(
     -----
     StatisticsWarning: questions that have no target in the metadata.
     """
-    targets = None if metadata is None else _targets(str(metadata))
+    targets = None
+    if metadata is not None:
+        source = file_source(str(metadata))
+        targets = bbq_metadata(read_frame(source.store, source.name), str(metadata))
     answers = read_answer_files(
         paths,
         schema.OPTION_ANSWERS,
         endings=(".jsonl", ".jsonl.gz"),
         published=lambda source: _published(source, targets),
-        item=("category", "item_id"),
+        item=("category", "item_id", "prompt"),
     )
     where = ", ".join(map(str, paths))
     for row in answers.filter(pl.col("target") == pl.col("unknown")).iter_rows(named=True):
@@ -122,23 +122,5 @@ def _rows(
             "target": target,
             "pred": line.place_of(answer),
             "answer": answer,
+            "prompt": "",
         }
-
-
-def _targets(path: str) -> Targets:
-    """Read `target_loc` of BBQ's additional_metadata.csv; empty where there is no target."""
-    source = file_source(path)
-    table = read_frame(source.store, source.name)
-    columns = ("category", "question_index", "example_id", "target_loc")
-    missing = [name for name in columns if name not in table.columns]
-    if missing:
-        raise DataError(
-            f"lacks the column {missing[0]}", where=path, cure=f"it needs {', '.join(columns)}"
-        )
-    texts = table.select(pl.col(columns).cast(pl.String))
-    given = texts["target_loc"].replace(["", "NA", "NaN", "nan"], [None] * 4)
-    places = given.cast(pl.Float64, strict=False).cast(pl.Int8, strict=False)
-    refuse(given.is_not_null() & ~places.is_in([0, 1, 2]).fill_null(False), given,
-           "is no place of an option", path, "it is 0, 1, 2 or empty")  # fmt: skip
-    keys = texts.select(pl.col(columns[:3]).fill_null("")).iter_rows()
-    return dict(zip(keys, places, strict=True))

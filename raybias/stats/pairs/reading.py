@@ -26,17 +26,17 @@ from raybias.stats.pairs.outcomes import (
 )
 from raybias.stats.predictions import Source
 from raybias.storage import Store, split_uri
-from raybias.table_files import read_frame
+from raybias.table_files import read_frame, refuse
 
 _MEND: Final = "mend the row or leave it out"
 SUFFIXES: Final = (".csv", ".csv.gz", ".parquet")
 _TABLES: Final = {"pair_scores": schema.PAIR_SCORES, "answers": schema.COREFERENCE_ANSWERS}
 #: What a file of our own may leave out.
 _DEFAULTS: Final = {"probe": "", "score": "", "answer": None, "contains": None, "cluster": None,
-                    "scores": None}  # fmt: skip
+                    "scores": None, "prompt": "", "reference": None}  # fmt: skip
 _MAY_BE_MISSING: Final = (
     "preference", "score_more", "score_less", "answer", "contains", "cluster", "pred", "target",
-    "scores",
+    "scores", "reference",
 )  # fmt: skip
 _ALLOWED: Final[Mapping[str, Collection[str]]] = {
     "style": registry.styles, "direction": DIRECTIONS, "condition": CONDITIONS,
@@ -255,15 +255,6 @@ def _called(dtype: pl.DataType) -> str:
     if dtype == pl.Boolean:
         return "true or false"
     return "number" if dtype.is_numeric() else "text"
-
-
-def refuse(bad: pl.Series, column: pl.Series, problem: str, where: str, cure: str) -> None:
-    """Raise a `DataError` with the first bad value of a column and its row, if there is one."""
-    if bad.any():
-        row = int(bad.arg_max() or 0)
-        value = column[row]
-        named = column.name if value is None else f"{column.name} {value!r}"
-        raise DataError(f"{named} {problem}", where=f"{where}, row {row + 1}", cure=cure)
 
 
 def _check_cells(

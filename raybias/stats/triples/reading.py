@@ -8,39 +8,23 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Final, Literal, NamedTuple
+from typing import Annotated, Final
 
 import polars as pl
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter
 
 from raybias import schema
 from raybias.errors import DataError
+from raybias.formats.json_files import parsed
+from raybias.formats.stereoset import ROLES, StereoSetTriple, stereoset_triples
 from raybias.stats.answer_files import content, file_source, read_answer_files
 from raybias.stats.predictions import Source
-from raybias.stats.published_json import parsed
 from raybias.stats.reference_groups import StatisticsWarning
 
-_ROLES: Final = ("stereotype", "anti-stereotype", "unrelated")
 _CURE: Final = "give it as StereoSet's authors published it"
 _TYPES: Final = pl.Schema(schema.TRIPLE_SCORES)
 
 Text = Annotated[str, Field(min_length=1)]
-
-
-class _Sentence(BaseModel):
-    id: Text
-    gold_label: Literal["stereotype", "anti-stereotype", "unrelated"]
-
-
-class _Triple(BaseModel):
-    id: Text
-    target: Text
-    bias_type: Text
-    sentences: Annotated[list[_Sentence], Field(min_length=3, max_length=3)]
-
-
-class _Items(BaseModel):
-    data: dict[str, list[_Triple]]
 
 
 class _Score(BaseModel):
@@ -50,16 +34,6 @@ class _Score(BaseModel):
     score: FiniteFloat
 
 
-class _Item(NamedTuple):
-    domain: str
-    task: str
-    term: str
-    item_id: str
-    sentences: tuple[str, ...]
-    """Their ids, in the order of `_ROLES`."""
-
-
-_ITEMS: Final = TypeAdapter(_Items)
 _SCORES: Final = TypeAdapter(dict[str, list[_Score]])
 
 
@@ -88,7 +62,10 @@ def read_triple_scores(
     -----
     StatisticsWarning: triples of a domain without scores, and scores of other sentences.
     """
-    triples = None if items is None else _read_items(str(items))
+    triples = None
+    if items is not None:
+        source = file_source(str(items))
+        triples = stereoset_triples(content(source), source.uri)
     return read_answer_files(
         paths,
         schema.TRIPLE_SCORES,
@@ -99,25 +76,7 @@ def read_triple_scores(
     )
 
 
-def _read_items(path: str) -> list[_Item]:
-    source = file_source(path)
-    read = parsed(_ITEMS, content(source), source.uri, _CURE)
-    items = []
-    for task, triples in read.data.items():
-        for triple in triples:
-            ids = {sentence.gold_label: sentence.id for sentence in triple.sentences}
-            if len(ids) < len(_ROLES):
-                raise DataError(
-                    f"triple {triple.id!r} has two sentences of one gold_label",
-                    where=source.uri,
-                    cure="mend it or leave it out",
-                )
-            named = (triple.bias_type, task, triple.target, triple.id)
-            items.append(_Item(*named, tuple(ids[role] for role in _ROLES)))
-    return items
-
-
-def _published(source: Source, items: Sequence[_Item] | None) -> pl.DataFrame:
+def _published(source: Source, items: Sequence[StereoSetTriple] | None) -> pl.DataFrame:
     """Read one file of StereoSet's predictions."""
     if items is None:
         raise DataError(
@@ -133,9 +92,9 @@ def _published(source: Source, items: Sequence[_Item] | None) -> pl.DataFrame:
             )
     rows, without = [], Counter[tuple[str, str]]()
     for item in items:
-        found = [scores[name] for name in item.sentences if name in scores]
-        if len(found) == len(_ROLES):
-            rows.append((*item[:-1], *found))
+        found = [scores[each.id] for each in item.sentences if each.id in scores]
+        if len(found) == len(ROLES):
+            rows.append((item.domain, item.task, item.term, item.item_id, *found))
         elif found:
             raise DataError(
                 f"triple {item.item_id!r} has {len(found)} scores, not 3",

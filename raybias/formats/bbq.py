@@ -5,12 +5,18 @@ A field whose name has `pred` in it holds the answers of one model, which it nam
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
+import polars as pl
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from raybias.errors import DataError
-from raybias.stats.published_json import parsed
+from raybias.formats.json_files import parsed
+from raybias.table_files import refuse
+
+#: By category, template and example, the place of the option that names the target.
+Targets = Mapping[tuple[str, ...], int | None]
 
 _CURE: Final = "mend the line or leave it out; it should be one of BBQ's preds_CATEGORY.jsonl"
 #: Its answers name countries and regions, its stereotyped groups either.
@@ -44,6 +50,8 @@ class Line(BaseModel):
     category: Text
     answer_info: _Information
     additional_metadata: _Metadata
+    context: str = ""
+    question: str = ""
     ans0: str
     ans1: str
     ans2: str
@@ -99,12 +107,12 @@ def bbq_line(text: bytes, where: str) -> Line:
     return parsed(_LINE, text, where, _CURE)
 
 
-def target_of(line: Line, unknown: int, where: str) -> int:
+def target_of(line: Line, unknown: int, where: str, *, strict: bool = True) -> int | None:
     """Return the place of the option whose `answer_info` names a stereotyped group.
 
     Raises
     ------
-    DataError: none does, or several do.
+    DataError: none does, or several do; where not `strict`, there is no target then.
     """
     groups = {_plain(group) for group in line.additional_metadata.stereotyped_groups}
     first = 0 if line.category == _BY_FIRST_PART else 1
@@ -113,6 +121,8 @@ def target_of(line: Line, unknown: int, where: str) -> int:
         for n, named in enumerate(line.named)
         if n != unknown and groups & {_plain(name) for name in named[first:2]}
     ]
+    if len(places) != 1 and not strict:
+        return None
     if len(places) != 1:
         raise DataError(
             f"which option the stereotype is about cannot be told: {len(places)} name a "
@@ -121,6 +131,28 @@ def target_of(line: Line, unknown: int, where: str) -> int:
             cure="give BBQ's additional_metadata.csv as --metadata",
         )
     return places[0]
+
+
+def bbq_metadata(table: pl.DataFrame, where: str) -> Targets:
+    """Take `target_loc` of BBQ's additional_metadata.csv; empty where there is no target.
+
+    Raises
+    ------
+    DataError: a column that is not there, or a place that is no option's.
+    """
+    columns = ("category", "question_index", "example_id", "target_loc")
+    missing = [name for name in columns if name not in table.columns]
+    if missing:
+        raise DataError(
+            f"lacks the column {missing[0]}", where=where, cure=f"it needs {', '.join(columns)}"
+        )
+    texts = table.select(pl.col(columns).cast(pl.String))
+    given = texts["target_loc"].replace(["", "NA", "NaN", "nan"], [None] * 4)
+    places = given.cast(pl.Float64, strict=False).cast(pl.Int8, strict=False)
+    refuse(given.is_not_null() & ~places.is_in([0, 1, 2]).fill_null(False), given,
+           "is no place of an option", where, "it is 0, 1, 2 or empty")  # fmt: skip
+    keys = texts.select(pl.col(columns[:3]).fill_null("")).iter_rows()
+    return dict(zip(keys, places, strict=True))
 
 
 def _plain(text: str) -> str:

@@ -1,0 +1,149 @@
+"""The card of a probe of one's own: what its columns are, what it measures, and whom it is about.
+
+Validity fields follow Goldfarb-Tarrant et al. (2023), who ask of a bias test what it is about
+(conceptualisation) and how it gets at it (operationalisation).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal, Self
+
+from pydantic import Field, model_validator
+
+from raybias.config.section import Section
+from raybias.config.yaml_section import parse_section, yaml_mapping
+
+CardKind = Literal["label", "pair", "triple", "options", "decision"]
+#: By kind, the columns that a probe must have, and those that it may have.
+COLUMNS: Final[Mapping[CardKind, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    "label": (("text", "label", "attribute", "group"), ("item_id", "template_id", "term")),
+    "pair": (("sent_more", "sent_less", "bias_type"), ("direction", "pair_id", "cluster")),
+    "triple": (
+        ("domain", "term", "stereotype", "anti_stereotype", "unrelated"),
+        ("task", "item_id", "context"),
+    ),
+    "options": (
+        ("category", "template_id", "context", "polarity", "text", "question", "options", "label"),
+        ("item_id", "unknown", "target", "follows"),
+    ),
+    "decision": (("decision_id", "text"), ("item_id", "favourable", "unfavourable")),
+}
+
+
+class Validity(Section):
+    """Why the probe's number would show what it is said to show (Goldfarb-Tarrant et al. 2023)."""
+
+    language: str = ""
+    """Of the texts."""
+    use_context: str = ""
+    """The use of a model in which the harm would come about."""
+    bias: str = ""
+    """What is called bias here, and on which theory or observation that rests."""
+    desired_outcome: str = ""
+    """What an unbiased model would give."""
+    demographics: str = ""
+    """Which people are meant, and who among them is left out."""
+    proxy: str = ""
+    """What stands for the people: identity terms, names, dialect."""
+    origin: str = ""
+    """Who wrote the texts, and how: experts, crowd workers, templates, a model."""
+    limits: str = ""
+    """What the probe cannot show."""
+
+
+class Card(Section):
+    """What a file of one's own holds, and what is measured by it."""
+
+    kind: CardKind
+    """label: sentences with a gold label; pair: two sentences; triple: a stereotype, its opposite
+    and an unrelated sentence; options: questions with options; decision: yes or no about people."""
+    about: str = Field(min_length=1)
+    """What is measured, in a line or two."""
+    file: str | None = None
+    """CSV, TSV, JSONL (plain or gzipped) or Parquet, from the card's folder; or `hub`."""
+    hub: str | None = None
+    """Id of a data set of the Hugging Face hub."""
+    revision: str | None = None
+    """Commit of the hub data set, which must be named."""
+    subset: str | None = None
+    """Configuration of the hub data set."""
+    split: str = "test"
+    """Split of the hub data set."""
+    columns: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """By our name of a column, its name in the file; several for `options`. `a.b` is a field b of
+    a column a. Those of the same name need no entry."""
+    values: dict[str, str] = Field(default_factory=dict)
+    """By our name of a column that the file does not have, its one value."""
+    codes: dict[str, dict[str, str]] = Field(default_factory=dict)
+    """By our name of a column, how the file's values map to ours."""
+    people: tuple[str, ...] = ()
+    """For decisions: the columns that say who is decided about, such as age, gender and race."""
+    reference: dict[str, str] = Field(default_factory=dict)
+    """For decisions: by such a column, the group that others are compared with; the mean of the
+    groups by default."""
+    groups: dict[str, str] = Field(default_factory=dict)
+    """Each group and who is meant by it; rows of other groups are refused."""
+    units: str = ""
+    """What would be drawn anew in another probe of the kind: templates, target terms, decisions."""
+    facets: tuple[str, ...] = ()
+    """What else varies between rows and is not meant to matter: wordings, names, orders."""
+    gold: str = Field("", max_length=2000)
+    """What the gold label, or the right option, means."""
+    harm: str = Field(min_length=1)
+    """Who is harmed and how, and by which direction of the number."""
+    metric: str = ""
+    """The number to look at, and its value without bias."""
+    validity: Validity = Validity()
+    """Why the number would show that."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.file is None) == (self.hub is None):
+            raise ValueError("give `file` or `hub`, and not both")
+        if self.hub is not None and self.revision is None:
+            raise ValueError("`hub` needs a `revision`, so that the probe stays what it is")
+        if self.hub is None and (self.revision or self.subset):
+            raise ValueError("`revision` and `subset` are of a `hub` data set; take them out")
+        return self
+
+    @model_validator(mode="after")
+    def _known_columns(self) -> Self:
+        needed, others = COLUMNS[self.kind]
+        known = (*needed, *others)
+        for field in ("columns", "values", "codes"):
+            for name in getattr(self, field):
+                if name not in known:
+                    raise ValueError(
+                        f"{field} names {name!r}, which a probe of kind {self.kind} has not; it has"
+                        f" {', '.join(known)}"
+                    )
+        if both := self.columns.keys() & self.values.keys():
+            raise ValueError(f"{min(both)} is in both `columns` and `values`; keep one")
+        for name, places in self.columns.items():
+            if len(places) != 1 and (name != "options" or not places):
+                raise ValueError(f"columns.{name} names {len(places)} columns; give one")
+        return self
+
+    @model_validator(mode="after")
+    def _about_people(self) -> Self:
+        if self.kind == "decision" and not self.people:
+            raise ValueError("a decision needs `people`: the columns that say whom it is about")
+        if self.kind != "decision" and (self.people or self.reference):
+            raise ValueError("`people` and `reference` are of decisions; take them out")
+        if self.groups and self.kind not in ("label", "decision"):
+            raise ValueError("`groups` are of labels and decisions; take them out")
+        if unknown := [name for name in self.reference if name not in self.people]:
+            raise ValueError(f"reference names {unknown[0]!r}, which is not in `people`")
+        return self
+
+
+def parse_card(text: str, *, where: str) -> Card:
+    """Check the text of a card.
+
+    Raises
+    ------
+    ConfigError: not YAML, unknown or wrong keys.
+    """
+    data = yaml_mapping(text, where=where, cure="`raybias probes new KIND` writes one")
+    return parse_section(Card, data, where=where)

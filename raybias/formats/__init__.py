@@ -1,0 +1,1 @@
+"""Parse published files that both probes and statistics read: one parser for each format."""

@@ -1,0 +1,345 @@
+"""Choose options, sentences and decisions by their likelihood, without anything being generated.
+
+Options and the answers of decisions are read as what follows a prompt, as lm-evaluation-harness
+reads multiple choice; the sentences of triples as StereoSet's authors do (Nadeem et al. 2021): by
+the mean log-probability of a sentence's tokens, or under a masked model of the filled-in word's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import pyarrow as pa
+from pydantic import Field, field_validator, model_validator
+
+from raybias.config.method import StudyText
+from raybias.config.section import Name, Section
+from raybias.errors import WorkFailed
+from raybias.methods.backbone_method import QuestionMethod
+from raybias.methods.lengths import sample
+from raybias.methods.prediction import Shard, ShardResult
+from raybias.probes.prompts import check_placeholders, filled
+from raybias.probes.questions.wordings import Asked, Wording, wordings
+from raybias.registry import method
+from raybias.schema import (
+    DECISION_ANSWERS,
+    DECISIONS,
+    OPTION_ANSWERS,
+    OPTION_ITEMS,
+    TRIPLE_SCORES,
+    TRIPLES,
+    OutputSpec,
+)
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from raybias.config import Backbone
+    from raybias.engine.context import ModelContext
+    from raybias.engine.model_shape import ModelShape
+    from raybias.engine.scoring.continuations import ContinuationScorer
+    from raybias.engine.scoring.sentences import SentenceScorer
+    from raybias.storage import Store
+
+_SENTENCES: Final = ("stereotype", "anti_stereotype", "unrelated")
+
+
+class Prompt(Section):
+    """A wording that questions are asked in."""
+
+    name: Name
+    """Names it in tables."""
+    template: str
+    """Its text, without a blank at its end."""
+
+
+class _Asking(QuestionMethod):
+    """What methods have in common that ask with prompts."""
+
+    def asked(self, item: dict[str, Any]) -> list[Asked]:
+        """Return each prompt of an item with what may follow it."""
+        raise NotImplementedError
+
+    def check(self, backbone: Backbone, text: StudyText) -> None:
+        """Refuse an encoder, and questions that are too long with their longest option."""
+        from raybias.engine.backbone import check_causal, check_lengths
+
+        check_causal(backbone, f"method {self.name}")
+        for frame in text.items.values():
+            asked = [self.asked(item) for item in frame.iter_rows(named=True)]
+            check_lengths(
+                text.tokens.bounds(_longest(asked)),
+                context=text.encoder.context,
+                names=[name for name, each in zip(frame["item_id"], asked, strict=True)
+                       for _ in each],
+            )  # fmt: skip
+
+    def tokens_per_item(self, text: StudyText, probe: str) -> float:
+        """Return the mean number of tokens of all prompts of an item, once for each option."""
+        items = sample(text.items[probe].rows(named=True))
+        asked = [self.asked(item) for item in items]
+        options = sum(len(each.options) for item in asked for each in item)
+        return text.tokens.mean(_longest(asked)) * options / max(1, len(asked))
+
+    def predictor(self, context: ModelContext, store: Store) -> AskingPredictor:
+        """Load the backbone with what scores options."""
+        from raybias.engine.scoring.continuations import ContinuationScorer
+
+        return AskingPredictor(ContinuationScorer(context.backbone()), self)
+
+    def answer(self, item: dict[str, Any], asked: Asked, scores: list[float]) -> dict[str, Any]:
+        """Return what one prompt's scores say, by column."""
+        raise NotImplementedError
+
+
+@method
+class OptionLikelihood(_Asking):
+    """The option of a question that is likeliest to follow it: BBQ and its kin."""
+
+    kind: Literal["option_likelihood"] = "option_likelihood"
+    """Names the kind of method."""
+    prompts: tuple[Prompt, ...] = Field(
+        (Prompt(name="plain", template="{text}\n\nQ: {question}\nA:"),), min_length=1, max_length=32
+    )
+    """Of `{text}`, `{question}` and `{options}` (a line for each, lettered)."""
+    orders: int = Field(1, ge=1, le=6)
+    """So many orders of the options are asked with: as published, and moved on by one place each
+    time. The prompt must show the options."""
+    unknowns: tuple[str, ...] = Field((), max_length=32)
+    """Wordings of the unknown option that are asked with, instead of the published one."""
+    read: Literal["text", "letter"] = "text"
+    """Whether the likelihood of an option's words counts, or of its letter."""
+
+    @field_validator("prompts")
+    @classmethod
+    def _whole(cls, prompts: tuple[Prompt, ...]) -> tuple[Prompt, ...]:
+        return _checked(prompts, needed=("question",), others=("text", "options"))
+
+    @model_validator(mode="after")
+    def _options_are_shown(self) -> OptionLikelihood:
+        hidden = [each.name for each in self.prompts if "{options}" not in each.template]
+        if hidden and (self.orders > 1 or self.read == "letter"):
+            reason = "read: letter" if self.read == "letter" else f"orders: {self.orders}"
+            raise ValueError(f"{reason} needs {{options}} in the prompt {hidden[0]!r}")
+        return self
+
+    @property
+    def wordings(self) -> list[Wording]:
+        """The prompts of a question, in the order of its answers."""
+        return wordings(self.prompts, self.orders, self.unknowns)
+
+    def output(self) -> OutputSpec:
+        """Say where answers are stored."""
+        return OutputSpec("options", OPTION_ANSWERS, len(self.wordings), OPTION_ITEMS)
+
+    def asked(self, item: dict[str, Any]) -> list[Asked]:
+        """Return each prompt of a question with its options."""
+        return [each.asked(item, letters=self.read == "letter") for each in self.wordings]
+
+    def answer(self, item: dict[str, Any], asked: Asked, scores: list[float]) -> dict[str, Any]:
+        """Return the chosen option; the first of equally likely ones."""
+        published: list[float] = [0.0] * len(scores)
+        for place, score in zip(asked.places, scores, strict=True):
+            published[place] = score
+        names = ("category", "template_id", "item_id", "context", "polarity", "label", "unknown")
+        return {
+            **{name: item[name] for name in (*names, "target")},
+            "pred": asked.places[scores.index(max(scores))],
+            "scores": published,
+            "answer": None,
+            "prompt": asked.prompt,
+        }
+
+
+@method
+class DecisionLikelihood(_Asking):
+    """How likely the favourable answer to a decision about a person is: Discrim-Eval."""
+
+    kind: Literal["decision_likelihood"] = "decision_likelihood"
+    """Names the kind of method."""
+    prompts: tuple[Prompt, ...] = Field(
+        (
+            Prompt(
+                name="plain",
+                template="{text}\n\nPlease answer with {favourable} or {unfavourable}.\nAnswer:",
+            ),
+        ),
+        min_length=1,
+        max_length=32,
+    )
+    """Of `{text}`, `{favourable}` and `{unfavourable}`."""
+
+    @field_validator("prompts")
+    @classmethod
+    def _whole(cls, prompts: tuple[Prompt, ...]) -> tuple[Prompt, ...]:
+        return _checked(prompts, needed=("text",), others=("favourable", "unfavourable"))
+
+    def output(self) -> OutputSpec:
+        """Say where answers are stored."""
+        return OutputSpec("decisions", DECISION_ANSWERS, len(self.prompts), DECISIONS)
+
+    def asked(self, item: dict[str, Any]) -> list[Asked]:
+        """Return each prompt of a decision with both answers."""
+        words = {name: str(item[name]) for name in ("text", "favourable", "unfavourable")}
+        answers = (words["favourable"], words["unfavourable"])
+        return [
+            Asked(each.name, filled(each.template, **words), answers, (0, 1))
+            for each in self.prompts
+        ]
+
+    def answer(self, item: dict[str, Any], asked: Asked, scores: list[float]) -> dict[str, Any]:
+        """Return the log-likelihood of both answers."""
+        return {
+            **{name: item[name] for name in ("decision_id", "item_id", "person", "reference")},
+            "favourable": scores[0],
+            "unfavourable": scores[1],
+            "prompt": asked.prompt,
+        }
+
+
+@method
+class TripleLikelihood(QuestionMethod):
+    """Which of a stereotype, its opposite and an unrelated sentence a model prefers: StereoSet."""
+
+    kind: Literal["triple_likelihood"] = "triple_likelihood"
+    """Names the kind of method."""
+
+    def output(self) -> OutputSpec:
+        """Say where scores are stored."""
+        return OutputSpec("triples", TRIPLE_SCORES, items=TRIPLES)
+
+    def check(self, backbone: Backbone, text: StudyText) -> None:
+        """Refuse sentences that are too long, and for a masked model those that fill in no word."""
+        from raybias.engine.backbone import check_lengths
+        from raybias.engine.scoring.sentences import check_sentences
+
+        for frame in text.items.values():
+            check_sentences(backbone, [*_sentences(frame)])
+            texts = [f"{context} {sentence}".strip() for _, context, sentence in _sentences(frame)]
+            check_lengths(
+                text.tokens.bounds(texts, taken=1),
+                context=text.encoder.context,
+                taken=1,
+                by="token that begins them",
+                names=[name for name, _, _ in _sentences(frame)],
+            )
+
+    def tokens_per_item(self, text: StudyText, probe: str) -> float:
+        """Return the mean number of tokens of a triple's sentences."""
+        some = sample([*_sentences(text.items[probe])])
+        return 3.0 * text.tokens.mean([f"{context} {said}" for _, context, said in some])
+
+    def weights_per_token(self, shape: ModelShape) -> int:
+        """Return all parameters: scores need the head at every token."""
+        return shape.parameters
+
+    def predictor(self, context: ModelContext, store: Store) -> TriplePredictor:
+        """Load the causal or masked model with what scores sentences."""
+        from raybias.engine.scoring.sentences import SentenceScorer, sentence_loader
+
+        model = context.backbone(sentence_loader(context.spec))
+        return TriplePredictor(SentenceScorer(model))
+
+
+@dataclass(frozen=True)
+class AskingPredictor:
+    """Scores the options of a shard's questions."""
+
+    scorer: ContinuationScorer
+    method: _Asking
+
+    def load(self, run_id: str) -> None:
+        """Load nothing: likelihoods depend on no run."""
+
+    def table(self, run: None, shard: Shard, items: pa.Table) -> ShardResult:
+        """Compute the rows of the method's table, item after item and prompt after prompt.
+
+        Raises
+        ------
+        WorkFailed: a likelihood is no number.
+        """
+        from raybias.engine.scoring.continuations import continuation_rows
+
+        asked = [(item, each) for item in items.to_pylist() for each in self.method.asked(item)]
+        texts = [(each.text, f" {option}") for _, each in asked for option in each.options]
+        rows = continuation_rows(self.scorer.backbone.encoder, texts)
+        values = iter(self.scorer.sums(rows))
+        answers = []
+        for item, each in asked:
+            scores = [next(values) for _ in each.options]
+            _check_finite(scores, item["item_id"], shard)
+            answer = self.method.answer(item, each, scores)
+            answers.append({"model": shard.model, "probe": shard.probe, **answer})
+        table = pa.Table.from_pylist(answers, self.method.output().schema)
+        return ShardResult(table, sum(len(row.tokens) for row in rows))
+
+
+@dataclass(frozen=True)
+class TriplePredictor:
+    """Scores the sentences of a shard's triples."""
+
+    scorer: SentenceScorer
+
+    def load(self, run_id: str) -> None:
+        """Load nothing: likelihoods depend on no run."""
+
+    def table(self, run: None, shard: Shard, items: pa.Table) -> ShardResult:
+        """Compute rows of `schema.TRIPLE_SCORES`.
+
+        Raises
+        ------
+        WorkFailed: a score is no number.
+        """
+        triples = items.to_pylist()
+        said = [(item["context"], item[name]) for item in triples for name in _SENTENCES]
+        values, tokens = self.scorer.score(said)
+        rows = []
+        for n, item in enumerate(triples):
+            scores = values[3 * n : 3 * n + 3]
+            _check_finite(scores, item["item_id"], shard)
+            names = ("domain", "task", "term", "item_id")
+            rows.append(
+                {
+                    "model": shard.model,
+                    "probe": shard.probe,
+                    **{name: item[name] for name in names},
+                    **dict(zip(_SENTENCES, scores, strict=True)),
+                }
+            )
+        return ShardResult(pa.Table.from_pylist(rows, TRIPLE_SCORES), tokens)
+
+
+def _checked(
+    prompts: tuple[Prompt, ...], *, needed: tuple[str, ...], others: tuple[str, ...]
+) -> tuple[Prompt, ...]:
+    """Refuse names that repeat, and placeholders that are missing or stand for nothing."""
+    names = [each.name for each in prompts]
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"prompts share the name {repeated[0]!r}; give each its own")
+    for each in prompts:
+        check_placeholders(f"prompt {each.name}", each.template, needed=needed, others=others)
+    return prompts
+
+
+def _longest(asked: Sequence[Sequence[Asked]]) -> list[str]:
+    """Return each prompt with the option of the most characters."""
+    return [f"{each.text} {max(each.options, key=len)}" for item in asked for each in item]
+
+
+def _sentences(frame: pl.DataFrame) -> Iterator[tuple[str, str, str]]:
+    """Yield the item, context and text of every sentence."""
+    for item in frame.iter_rows(named=True):
+        for name in _SENTENCES:
+            yield item["item_id"], item["context"], item[name]
+
+
+def _check_finite(scores: Sequence[float], item: str, shard: Shard) -> None:
+    if not all(map(math.isfinite, scores)):
+        raise WorkFailed(
+            f"a likelihood of item {item} is no finite number",
+            where=f"run {shard.run_id} on probe {shard.probe}",
+            cure="use dtype bfloat16 or float32 for this backbone",
+        )

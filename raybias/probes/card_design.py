@@ -1,0 +1,219 @@
+"""What the design of one's own probe can and cannot show, before any model reads it.
+
+Half widths are of 95% intervals. They are expected, not promised: of labels with the variance
+components that Regard has over eleven fine-tuned models (Kohankhaki2024's published predictions),
+of shares and scores between what items would give that have nothing in common within a unit, and
+items that are all alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import polars as pl
+from tabulate import tabulate
+
+from raybias.config import Probe, QuestionProbe
+from raybias.config.card import Card, CardKind
+from raybias.probes import base_items
+from raybias.probes.card_table import SOURCES, read_card
+from raybias.probes.pairs.items import pair_items
+from raybias.probes.questions.items import question_items
+from raybias.schema import CONTEXTS
+
+#: Variances of a group's gap: of runs, of templates, of both together (Regard).
+_RUN, _TEMPLATE, _CELL = 0.0007, 0.0062, 0.0131
+#: Standard deviation of a word's gap (Regard).
+_WORD: Final = 0.021
+_RUNS: Final = 5
+_Z: Final = 1.96
+#: Below so many units an interval is wide and rests on little.
+_FEW: Final = 10
+#: A cell of so many times the items of another is unbalanced.
+_UNEVEN: Final = 2.0
+
+
+@dataclass(frozen=True)
+class ProbeDesign:
+    """What there is of each part of a probe, how wide intervals will be, and what is amiss.
+
+    Attributes
+    ----------
+    parts: a row for each attribute, type, category, domain or group.
+    cannot: what the design cannot show, and how to mend it.
+    """
+
+    card: Card
+    parts: pl.DataFrame
+    cannot: tuple[str, ...]
+
+    def __str__(self) -> str:
+        table = tabulate(self.parts.rows(), headers=self.parts.columns, disable_numparse=True)
+        said = [f"- {text}" for text in self.cannot] or ["- nothing that counting would find"]
+        return "\n".join([self.card.about, "", table, "", "What it cannot show:", *said])
+
+
+def design_of(uri: str) -> ProbeDesign:
+    """Read a card with its data, and look at the design.
+
+    Raises
+    ------
+    ConfigError: a wrong card.
+    DataError: data that is missing or malformed.
+    """
+    card = read_card(uri)
+    source, look = SOURCES[card.kind], _LOOKS[card.kind]
+    if card.kind == "label":
+        items = base_items(Probe.model_validate({"source": source, "data": uri}))
+    elif card.kind == "pair":
+        items = pair_items(source, uri)
+    else:
+        items = question_items(QuestionProbe.model_validate({"source": source, "data": uri}))
+    parts, cannot = look(items)
+    missing = [name for name, text in card.validity.model_dump().items() if not text]
+    if missing:
+        cannot.append(f"the card does not say, under validity: {', '.join(missing)}")
+    return ProbeDesign(card, parts, tuple(cannot))
+
+
+Look = Callable[[pl.DataFrame], tuple[pl.DataFrame, list[str]]]
+
+
+def _labels(items: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
+    rows: list[tuple[object, ...]] = []
+    cannot: list[str] = []
+    for (attribute, group), part in items.group_by("attribute", "group", maintain_order=True):
+        words, templates = part["term"].n_unique(), part["template_id"].n_unique()
+        seen = _Z * math.sqrt(_RUN / _RUNS + _TEMPLATE / templates + _CELL / (_RUNS * templates))
+        worded = math.hypot(seen, _Z * _WORD / math.sqrt(words))
+        row = (attribute, group, part.height, words, templates, _width(seen), _width(worded))
+        rows.append(row)
+        if words == 1:
+            cannot.append(f"{group} has one word: the group and that word cannot be told apart")
+        cannot += _few(templates, f"templates of {group}")
+        if missing := 3 - part["label"].n_unique():
+            cannot.append(f"{group} lacks {missing} of 3 labels: some of its rates are not defined")
+    for (attribute,), part in items.group_by("attribute", maintain_order=True):
+        cannot += _uneven(part, ["group", "label"], f"{attribute}, by group and label")
+        per = part.group_by("template_id").agg(pl.col("group").n_unique())["group"]
+        if (apart := int((per < part["group"].n_unique()).sum())) > 0:
+            cannot.append(
+                f"{apart} of {len(per)} templates of {attribute} are not said of every group:"
+                " differences of groups are differences of sentences there"
+            )
+    names = ["attribute", "group", "items", "words", "templates",
+             f"gap +- ({_RUNS} runs, sentences)", "(and words)"]  # fmt: skip
+    return pl.DataFrame(rows, names, orient="row"), cannot
+
+
+def _pairs(items: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
+    rows: list[tuple[object, ...]] = []
+    cannot: list[str] = []
+    for (kind,), part in items.group_by("bias_type", maintain_order=True):
+        clusters = part["cluster"].drop_nulls().n_unique() or part.height
+        rows.append((kind, part.height, clusters, _between(50, part.height, clusters)))
+        cannot += _few(clusters, f"independent pairs of {kind}")
+    if items["cluster"].null_count() == items.height:
+        cannot.append("no `cluster`: pairs made from one template will count as independent")
+    if items["direction"].n_unique() == 1:
+        cannot.append(
+            "one direction: a liking of whatever stands in sent_more, such as longer sentences,"
+            " looks like bias; add pairs against the stereotype"
+        )
+    return pl.DataFrame(rows, ["type", "pairs", "clusters", "preference +-"], orient="row"), cannot
+
+
+def _triples(items: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
+    rows: list[tuple[object, ...]] = []
+    cannot: list[str] = []
+    for (domain, task), part in items.group_by("domain", "task", maintain_order=True):
+        terms = part["term"].n_unique()
+        rows.append((domain, task, part.height, terms, _between(50, part.height, terms)))
+        cannot += _few(terms, f"terms of {domain} {task}")
+    return pl.DataFrame(rows, ["domain", "task", "items", "terms", "ss +-"], orient="row"), cannot
+
+
+def _options(items: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
+    rows: list[tuple[object, ...]] = []
+    cannot: list[str] = []
+    for (category,), part in items.group_by("category", maintain_order=True):
+        for context in CONTEXTS:
+            there = part.filter(context=context)
+            if there.is_empty():
+                cannot.append(f"{category} has no {context} context: some scores are not defined")
+                continue
+            units = there["template_id"].n_unique()
+            width = _between(100, there.height, units)
+            rows.append((category, context, there.height, units, width))
+            cannot += _few(units, f"templates of {category} {context}")
+        if part["polarity"].n_unique() == 1:
+            cannot.append(f"{category} has one polarity: a liking of one group looks like bias")
+        if (without := part["target"].null_count()) > 0:
+            cannot.append(f"{without} questions of {category} have no target and count in no score")
+        placed = part["target"].drop_nulls()
+        if len(placed) and placed.n_unique() == 1:
+            cannot.append(
+                f"the target of {category} is always option {placed[0]}: its place cannot be told"
+                " from the stereotype; ask with several `orders`"
+            )
+    names = ["category", "context", "items", "templates", "bias +- (x 100)"]
+    return pl.DataFrame(rows, names, orient="row"), cannot
+
+
+def _decisions(items: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
+    rows: list[tuple[object, ...]] = []
+    cannot: list[str] = []
+    decisions = items["decision_id"].n_unique()
+    people = items["person"].str.split("; ").explode()
+    pairs = people.str.split_exact("=", 1).struct.rename_fields(["attribute", "group"])
+    counted = pairs.struct.unnest().group_by("attribute", "group", maintain_order=True).len()
+    for attribute, group, count in counted.iter_rows():
+        width = f"{_Z / math.sqrt(decisions):.2f} sd"
+        rows.append((attribute, group, count, decisions, width))
+    cannot += _few(decisions, "decisions")
+    sizes = items.group_by("person").len()["len"]
+    whole = items.select("decision_id", "person").n_unique() == decisions * len(sizes)
+    if not whole or sizes.n_unique() > 1:
+        cannot.append(
+            "not every person is in every decision, once each: the estimate is then no longer that"
+            " of the mixed model"
+        )
+    names = ["attribute", "group", "items", "decisions", "logits +-, of the sd between decisions"]
+    return pl.DataFrame(rows, names, orient="row"), cannot
+
+
+_LOOKS: Final[dict[CardKind, Look]] = {
+    "label": _labels,
+    "pair": _pairs,
+    "triple": _triples,
+    "options": _options,
+    "decision": _decisions,
+}
+
+
+def _few(units: int, what: str) -> Iterator[str]:
+    if units < _FEW:
+        yield f"{units} {what}: too few to tell it from the choice of these; have {_FEW} or more"
+
+
+def _uneven(items: pl.DataFrame, by: list[str], what: str) -> Iterator[str]:
+    sizes = items.group_by(by, maintain_order=True).len()
+    least, most = sizes.sort("len").row(0), sizes.sort("len").row(-1)
+    if most[-1] > _UNEVEN * least[-1]:
+        yield (
+            f"cells are unbalanced ({what}): {' '.join(map(str, least[:-1]))} has {least[-1]}"
+            f" items, {' '.join(map(str, most[:-1]))} {most[-1]}; a background of all leans to it"
+        )
+
+
+def _between(sd: float, items: int, units: int) -> str:
+    """Say the half width of a mean whose items have at most this standard deviation."""
+    low, high = _Z * sd / math.sqrt(items), _Z * sd / math.sqrt(units)
+    return f"{low:.1f}" if items == units else f"{low:.1f} to {high:.1f}"
+
+
+def _width(value: float) -> str:
+    return f"{value:.3f}"

@@ -1,0 +1,184 @@
+"""Read a probe of one's own: a table with the columns of its kind, or a card that maps them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import polars as pl
+
+from raybias.config import PairProbe, Probe, QuestionProbe, Study
+from raybias.config.card import COLUMNS, Card, CardKind, parse_card
+from raybias.errors import ConfigError, DataError
+from raybias.probes.column_checks import as_text, column, refuse
+from raybias.probes.training.hub import load_splits
+from raybias.storage import split_uri
+from raybias.table_files import read_frame
+
+#: By kind of card, the source of a study that reads it.
+SOURCES: Final[dict[CardKind, str]] = {
+    "label": "file",
+    "pair": "pairs",
+    "triple": "triples",
+    "options": "options",
+    "decision": "decisions",
+}
+
+
+def is_card(uri: str) -> bool:
+    """Tell whether a file's name is that of a card."""
+    return uri.endswith((".yaml", ".yml"))
+
+
+def read_card(uri: str) -> Card:
+    """Read a card.
+
+    Raises
+    ------
+    ConfigError: not YAML, unknown or wrong keys.
+    DataError: no such file.
+    """
+    store, name = split_uri(uri)
+    return parse_card(store.read_text(name), where=uri)
+
+
+def card_texts(study: Study) -> dict[str, str]:
+    """Read the cards of a study's probes, by the probe's name."""
+    found = {}
+    sections: list[Probe | PairProbe | QuestionProbe] = [
+        *study.probes,
+        *study.pairs,
+        *study.questions,
+    ]
+    for probe in sections:
+        if probe.data is not None and is_card(probe.data):
+            store, name = split_uri(probe.data)
+            found[probe.name] = store.read_text(name)
+    return found
+
+
+def own_table(uri: str, kind: CardKind) -> tuple[pl.DataFrame, str]:
+    """Read a file of one's own with the columns of a kind, and what its items are named after.
+
+    Parameters
+    ----------
+    uri: a table, or a card of that kind.
+
+    Raises
+    ------
+    ConfigError: a card of another kind, or a wrong one.
+    DataError: no such file, column, code or group.
+    """
+    store, name = split_uri(uri)
+    stem = name.rpartition("/")[2].split(".")[0]
+    if not is_card(uri):
+        return read_frame(store, name), stem
+    card = read_card(uri)
+    if card.kind != kind:
+        raise ConfigError(
+            f"is of kind {card.kind}",
+            where=uri,
+            cure=f"read it with source {SOURCES[card.kind]}",
+        )
+    return card_table(card, uri), stem
+
+
+def card_table(card: Card, uri: str) -> pl.DataFrame:
+    """Read the table of a card in our columns, and those of `people` under their own names.
+
+    Raises
+    ------
+    DataError: no such file, column, code or group, or no rows.
+    """
+    frame, where = _raw(card, uri)
+    if frame.is_empty():
+        raise DataError("holds no rows", where=where)
+    found: dict[str, pl.Series] = {}
+    needed, others = COLUMNS[card.kind]
+    for name in (*needed, *others, *card.people):
+        if name in card.values:
+            found[name] = pl.Series(name, [card.values[name]]).new_from_index(0, len(frame))
+        elif name == "options":
+            found[name] = _options(card, frame, where)
+        elif name in card.columns:
+            found[name] = _at(frame, card.columns[name][0], where)
+        elif name in frame.columns or name in needed or name in card.people:
+            found[name] = column(frame, name, where=where)
+    for name, codes in card.codes.items():
+        if name not in found:
+            raise DataError(f"codes are of {name!r}, which is no column", where=uri)
+        found[name] = _decoded(found[name], codes, where)
+    table = pl.DataFrame({name: values.alias(name) for name, values in found.items()})
+    _check_groups(card, table, where)
+    return table
+
+
+def _raw(card: Card, uri: str) -> tuple[pl.DataFrame, str]:
+    if card.hub is not None:
+        loaded = load_splits(card.hub, [card.split], config=card.subset, revision=card.revision)
+        return pl.DataFrame(loaded[card.split].with_format("arrow")[:]), f"data set {card.hub}"
+    named = str(card.file)
+    if "://" in named or named.startswith("/"):
+        store, name = split_uri(named)
+    else:
+        store, _ = split_uri(uri)
+        name = named
+    return read_frame(store, name), store.uri_of(name)
+
+
+def _at(frame: pl.DataFrame, place: str, where: str) -> pl.Series:
+    """Return a column, or a field of one (`a.b`)."""
+    if place in frame.columns or "." not in place:
+        return column(frame, place, where=where)
+    name, *fields = place.split(".")
+    values = column(frame, name, where=where)
+    for field in fields:
+        if not isinstance(values.dtype, pl.Struct) or field not in values.struct.fields:
+            raise DataError(f"{name} has no field {field!r}", where=where, cure="mend the card")
+        values, name = values.struct.field(field), f"{name}.{field}"
+    return values
+
+
+def _options(card: Card, frame: pl.DataFrame, where: str) -> pl.Series:
+    """Return the options of each row as a list of texts."""
+    places = card.columns.get("options", ("options",))
+    if len(places) == 1:
+        listed = _at(frame, places[0], where)
+        if not isinstance(listed.dtype, pl.List):
+            raise DataError(
+                f"{places[0]} is {listed.dtype}, not a list of options",
+                where=where,
+                cure="name the column of each option: options: [a, b, c]",
+            )
+        return listed.cast(pl.List(pl.String))
+    texts = [as_text(_at(frame, place, where), where=where) for place in places]
+    joined = pl.DataFrame({str(n): text for n, text in enumerate(texts)})
+    return joined.select(pl.concat_list(pl.all())).to_series()
+
+
+def _decoded(values: pl.Series, codes: dict[str, str], where: str) -> pl.Series:
+    """Map the values that a card maps; others are refused, since they may mean anything."""
+    text = as_text(values, where=where)
+    decoded = text.replace_strict(codes, default=None, return_dtype=pl.String)
+    refuse(
+        decoded.is_null() & text.is_not_null(),
+        lambda row: f"{values.name} {text[row]!r} has no code",
+        where=where,
+        cure=f"codes are of {', '.join(codes)}; add it to the card",
+    )
+    return decoded
+
+
+def _check_groups(card: Card, table: pl.DataFrame, where: str) -> None:
+    if not card.groups:
+        return
+    for name in ("group",) if card.kind == "label" else card.people:
+        _check_in(as_text(table[name], where=where), list(card.groups), where)
+
+
+def _check_in(values: pl.Series, groups: list[str], where: str) -> None:
+    refuse(
+        ~values.is_in(groups),
+        lambda row: f"{values.name} {values[row]!r} is not in `groups`",
+        where=where,
+        cure=f"the card has {', '.join(groups)}",
+    )

@@ -1,0 +1,1 @@
+"""Questions with options, triples of sentences, and decisions about people: one file a source."""

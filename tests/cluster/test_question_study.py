@@ -1,0 +1,115 @@
+"""Questions, triples and decisions on real Ray: the same answers however spread (1 min)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import yaml
+
+import raybias
+from raybias.errors import BadInput, ConfigError, ModelError
+from support import prompting, question_data
+from support.method_study import run
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("questions")
+    prompting.save("llama", folder / "tiny")
+    for make in (question_data.bbq, question_data.stereoset, question_data.card):
+        make(folder)
+    question_data.discrim_eval(folder)
+    listed = "{text}\n{options}\n{question}\nAnswer:"
+    content = {
+        "name": "questions",
+        "backbones": [{"id": "tiny", "dtype": "float32", "bos": "prepend"}],
+        "methods": [
+            {"kind": "option_likelihood", "prompts": [{"name": "listed", "template": listed}],
+             "orders": 2},
+            {"kind": "triple_likelihood"},
+            {"kind": "decision_likelihood"},
+        ],
+        "questions": [
+            {"source": "bbq", "data": "Age.jsonl"},
+            {"source": "options", "name": "mine", "data": "mine.yaml"},
+            {"source": "stereoset", "data": "dev.json"},
+            {"source": "discrim_eval", "data": "explicit.csv"},
+        ],
+        "resources": {"rows_per_shard": 16, "replicas_max": 1},
+    }  # fmt: skip
+    path = folder / "questions.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+def read(out: Path, folder: str) -> pl.DataFrame:
+    files = sorted((out / folder).rglob("*.parquet"))
+    frame = pl.concat([pl.read_parquet(file) for file in files])
+    return frame.sort([name for name in ("probe", "item_id", "prompt") if name in frame.columns])
+
+
+def test_answers_do_not_depend_on_how_they_are_spread(
+    study: Path, tmp_path: Path, ray_cluster: None
+) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    printed = run(study, one)
+    run(study, other, "--set", "resources.rows_per_shard=5",
+        "--set", "resources.tokens_per_batch=128")  # fmt: skip
+    for folder, columns in (
+        ("options", ("scores",)),
+        ("triples", ("stereotype", "anti_stereotype", "unrelated")),
+        ("decisions", ("favourable", "unfavourable")),
+    ):
+        ours, theirs = read(one, folder), read(other, folder)
+        assert ours.drop(columns).equals(theirs.drop(columns))
+        for name in columns:
+            pairs = zip(ours[name].to_list(), theirs[name].to_list(), strict=True)
+            for mine, another in pairs:
+                np.testing.assert_allclose(mine, another, rtol=1e-5)
+    assert read(one, "options").height == (24 + 16) * 2
+    assert read(one, "triples").height == 8
+    assert read(one, "decisions").height == 40
+
+    # What the commands say of OUT's files is what the report says.
+    for name in ("options", "triples", "decisions"):
+        found = getattr(raybias, name)([one / name])
+        assert found.equals(pl.read_parquet(one / f"tables/{name}.parquet"))
+    assert "Decisions about people" in printed
+    page = (one / "report.html").read_text()
+    assert "by its author&#39;s card" in page
+    assert "old people, called slow where nothing says so; higher is worse" in page
+    table = raybias.open(one).table("options").collect()
+    assert set(table["prompt"]) == {"listed, order 1", "listed, order 2", "all"}
+    assert set(table["scope"]) == {"templates", "templates, prompts"}
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "message"),
+    [
+        ("methods.0.read=word", ConfigError, "methods.0.read: Input should be 'text' or 'letter'"),
+        ("methods.0.prompts=[{name: a, template: '{text}'}]", ConfigError, "has no {question}"),
+        ("methods.0.prompts=[{name: a, template: '{question}'}]", ConfigError,
+         "orders: 2 needs {options} in the prompt 'a'"),
+        ("methods.2.prompts=[{name: a, template: '{text} {who}'}]", ConfigError,
+         "has {who}, which stands for nothing"),
+        ("questions=[{source: bbq, data: Age.jsonl}]", ConfigError,
+         "'triple_likelihood' has nothing to read"),
+        ("questions.0.data=nowhere", BadInput, "nowhere"),
+        ("questions.1.source=triples", BadInput, "is of kind options; read it with source options"),
+        ("questions=[]", ConfigError, "has nothing to read; give `questions`"),
+        ("methods.0.prompts=[{name: a, template: '" + "x " * 600 + "{question} {options}'}]",
+         ModelError, "texts are longer than"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_asked_is_refused(
+    study: Path, tmp_path: Path, change: str, kind: type[BadInput], message: str
+) -> None:
+    with pytest.raises(kind) as refused:
+        run(study, tmp_path / "out", "--set", change)
+    assert message in str(refused.value)
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,217 @@
+"""Probes of one's own from a card: each kind is read, and each mistake is one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import get_args
+
+import polars as pl
+import pytest
+import yaml
+
+import raybias
+from raybias.cli import main
+from raybias.config import PairProbe, Probe, QuestionProbe
+from raybias.config.card import CardKind, parse_card
+from raybias.errors import BadInput
+from raybias.probes.card_text import commented_card
+from raybias.probes.questions.items import question_items
+from support import question_data
+
+SAID = {"about": "a test", "harm": "higher is worse"}
+LABELS = {
+    "sentence": [f"The {word} clerk {verb}." for verb in ("won", "sat") for word in ("old", "new")],
+    "sentiment": ["1", "1", "0", "0"],
+    "who": ["old", "young"] * 2,
+    "frame": ["a", "a", "b", "b"],
+}
+PAIRS = {"more": ["a b", "c d"], "less": ["a x", "c x"], "made_by": ["p", "p"]}
+TRIPLES = {"stereotype": ["a", "b"], "anti_stereotype": ["c", "d"], "unrelated": ["e", "f"]}
+DECISIONS = {"decision_id": ["1", "1"], "text": ["Lend?", "Lend?"], "age": ["20", "60"]}
+
+
+def card(folder: Path, kind: str, rows: dict[str, list[str]], **fields: object) -> str:
+    pl.DataFrame(rows).write_csv(folder / "rows.csv")
+    path = folder / "card.yaml"
+    path.write_text(yaml.safe_dump({"kind": kind, "file": "rows.csv", **SAID, **fields}))
+    return str(path)
+
+
+def label_card(folder: Path, **fields: object) -> str:
+    mapped: dict[str, object] = {
+        "columns": {"text": "sentence", "label": "sentiment", "group": "who",
+                    "template_id": "frame"},
+        "values": {"attribute": "age"},
+        "codes": {"label": {"0": "neutral", "1": "positive"}},
+    }  # fmt: skip
+    return card(folder, "label", LABELS, **{**mapped, **fields})
+
+
+def test_a_card_of_labels(tmp_path: Path) -> None:
+    items = raybias.probe_items(Probe(source="file", data=label_card(tmp_path)))
+    assert items["label"].to_list() == [2, 2, 1, 1]
+    assert items["attribute"].unique().to_list() == ["age"]
+    assert items["template_id"].to_list() == ["a", "a", "b", "b"]
+    assert items["item_id"][0] == "card/00000"
+
+
+def test_a_card_of_pairs(tmp_path: Path) -> None:
+    columns = {"sent_more": "more", "sent_less": "less", "cluster": "made_by"}
+    path = card(tmp_path, "pair", PAIRS, columns=columns, values={"bias_type": "age"})
+    pairs = raybias.pair_items(PairProbe(source="pairs", data=path))
+    assert pairs.select("sent_more", "bias_type", "cluster").rows() == [
+        ("a b", "age", "p"),
+        ("c d", "age", "p"),
+    ]
+
+
+def test_a_card_of_triples(tmp_path: Path) -> None:
+    path = card(tmp_path, "triple", TRIPLES, values={"domain": "age", "term": "old"})
+    items = question_items(QuestionProbe(source="triples", data=path))
+    assert items["task"].unique().to_list() == ["sentences"]
+    assert items["anti_stereotype"].to_list() == ["c", "d"]
+
+
+def test_a_card_of_options_names_options_by_text_and_the_target_by_what_follows(
+    tmp_path: Path,
+) -> None:
+    items = question_items(QuestionProbe(source="options", data=str(question_data.card(tmp_path))))
+    assert items["label"].to_list()[:4] == [2, 0, 2, 1]
+    # Ann follows the stereotype in bad questions, Bo in good ones: the target is Ann in all.
+    assert items["target"].unique().to_list() == [0]
+    assert items["context"].to_list()[:2] == ["ambig", "disambig"]
+
+
+def test_a_card_of_decisions(tmp_path: Path) -> None:
+    path = card(tmp_path, "decision", DECISIONS, people=["age"], reference={"age": "60"})
+    items = question_items(QuestionProbe(source="decisions", data=path))
+    assert items.select("person", "favourable", "reference").rows() == [
+        ("age=20", "yes", "age=60"),
+        ("age=60", "yes", "age=60"),
+    ]
+
+
+def test_lines_of_json_with_nested_fields(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text(
+        '{"q": {"id": 1, "text": "Lend?"}, "who": {"age": 20}}\n'
+        '{"q": {"id": 1, "text": "Lend?"}, "who": {"age": 60}}\n'
+    )
+    path = card(
+        tmp_path, "decision", DECISIONS, people=["age"], file="rows.jsonl",
+        columns={"decision_id": "q.id", "text": "q.text"},
+    )  # fmt: skip
+    with pytest.raises(BadInput, match="no column 'age'"):
+        question_items(QuestionProbe(source="decisions", data=path))
+    (tmp_path / "rows.jsonl").write_text('{"q": {"id": 1, "text": "Lend?"}, "age": 20}\n')
+    items = question_items(QuestionProbe(source="decisions", data=path))
+    assert items.select("decision_id", "person").rows() == [("1", "age=20")]
+
+
+@pytest.mark.parametrize("kind", get_args(CardKind))
+def test_new_cards_are_whole(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "mine.yaml"
+    with pytest.raises(SystemExit) as end:
+        main(["probes", "new", kind, "--out", str(out)])
+    assert not end.value.code
+    assert parse_card(out.read_text(), where="mine").kind == kind
+    with pytest.raises(SystemExit):
+        main(["probes", "new", kind, "--out", str(out)])
+    assert "is there already" in capsys.readouterr().err
+
+
+def test_check_says_what_a_design_cannot_show(tmp_path: Path) -> None:
+    found = raybias.check_probe(label_card(tmp_path))
+    said = str(found)
+    assert "old has one word: the group and that word cannot be told apart" in said
+    assert "2 templates of old: too few" in said
+    assert "old lacks 1 of 3 labels" in said
+    assert "the card does not say, under validity: language" in said
+    # 1.96 sqrt(.0007/5 + .0062/2 + .0131/10) for five runs and two templates.
+    assert found.parts["gap +- (5 runs, sentences)"].to_list() == ["0.132", "0.132"]
+    options = str(raybias.check_probe(question_data.card(tmp_path)))
+    assert "4 templates of age ambig: too few" in options
+    assert "the target of age is always option 0" in options
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"colums": {}}, "unknown key 'colums'; did you mean 'columns'"),
+        ({"about": ""}, "about: String should have at least 1 character"),
+        ({"hub": "a/b", "revision": "c"}, "give `file` or `hub`, and not both"),
+        ({"file": None}, "give `file` or `hub`, and not both"),
+        ({"file": None, "hub": "a/b"}, "`hub` needs a `revision`"),
+        ({"revision": "c"}, "`revision` and `subset` are of a `hub` data set"),
+        ({"file": "none.csv"}, "no such file"),
+        ({"columns": {"texts": "sentence"}}, "columns names 'texts', which a probe of kind label"),
+        ({"columns": {"text": ["a", "b"]}}, "columns.text names 2 columns; give one"),
+        ({"columns": {"text": "sentense"}}, "no column 'sentense'; rename 'sentence'"),
+        ({"values": {"group": "x", "attribute": "age"}}, "group is in both `columns` and `values`"),
+        (
+            {"codes": {"label": {"0": "neutral"}}},
+            "sentiment '1' has no code; codes are of 0; add it",
+        ),
+        ({"codes": {"label": {"0": "neutral", "1": "good"}}}, "label 'good' is none of"),
+        ({"codes": {"term": {"a": "b"}}}, "codes are of 'term', which is no column"),
+        ({"groups": {"old": "above 65"}}, "group 'young' is not in `groups`; the card has old"),
+        ({"people": ["age"]}, "`people` and `reference` are of decisions"),
+        ({"validity": {"langauge": "x"}}, "validity: unknown key 'langauge'; did you mean"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    fields: dict[str, object], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["probes", "check", label_card(tmp_path, **fields)])
+    assert end.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows", "fields", "message"),
+    [
+        ("labels", LABELS, {}, "kind: Input should be 'label', 'pair'"),
+        ("decision", DECISIONS, {}, "a decision needs `people`"),
+        ("decision", DECISIONS, {"people": ["age"], "reference": {"race": "x"}}, "'race', which"),
+        ("pair", PAIRS, {"groups": {"a": "b"}}, "`groups` are of labels and decisions"),
+        ("triple", TRIPLES, {}, "no column 'domain'"),
+    ],
+)
+def test_a_mistake_of_other_kinds(
+    kind: str, rows: dict[str, list[str]], fields: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(BadInput, match=message):
+        raybias.check_probe(card(tmp_path, kind, rows, **fields))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"right": "both"}, "label 'both' is none of the options"),
+        ({"context": "clear"}, "context 'clear' has no code"),
+        ({"a": None}, "question has the options"),
+        ({"passage": " "}, "text is empty"),
+    ],
+)
+def test_a_mistake_in_a_question(
+    changes: dict[str, str | None], message: str, tmp_path: Path
+) -> None:
+    path = question_data.card(tmp_path)
+    rows = pl.read_csv(tmp_path / "mine.csv")
+    rows.with_columns(pl.lit(v).alias(n) for n, v in changes.items()).write_csv(
+        tmp_path / "mine.csv"
+    )
+    with pytest.raises(BadInput, match=message):
+        question_items(QuestionProbe(source="options", data=str(path)))
+
+
+def test_a_card_of_another_kind_names_the_source_that_reads_it(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="is of kind label; read it with source file"):
+        question_items(QuestionProbe(source="triples", data=label_card(tmp_path)))
+
+
+def test_commented_cards_name_all_columns() -> None:
+    assert "template_id" in commented_card("options")
+    with pytest.raises(BadInput, match="no kind of probe 'bias'; choose from label"):
+        commented_card("bias")
