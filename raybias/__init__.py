@@ -17,6 +17,7 @@ from raybias.api.statistics import (
     triples,
 )
 from raybias.api.studies import (
+    audit,
     check_probe,
     demo,
     doctor,
@@ -79,6 +80,7 @@ __all__ = [
     "TripleLikelihood",
     "WorkFailed",
     "ZeroShot",
+    "audit",
     "calibrate",
     "check_data",
     "check_probe",

@@ -6,7 +6,7 @@ torch nor Ray.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -140,6 +140,67 @@ def plan(
         Path(chart).write_text(drawn, encoding="utf-8")
     scales = tuple(scaled(prepared, planned, scale, machine))
     return StudyPlan(planned, costs_of(prepared, planned), forecast, scales)
+
+
+def audit(
+    model: str,
+    *,
+    probe: str = "race",
+    method: str | None = None,
+    data: str | Path = "data",
+    budget: str = "10m",
+    out: str | Path | None = None,
+    address: str | None = None,
+    command: str = "raybias.audit",
+    tell: Callable[[str], None] = print,
+) -> Results:
+    """Ask whether a model treats groups differently, by the most telling study that fits a budget.
+
+    What is chosen, and how small a gap it can show, is told before it starts. The study is one
+    like any other: it stands in OUT/study.yaml, and the same call goes on with it.
+
+    Parameters
+    ----------
+    model: hub id or folder.
+    probe: attribute of the Amazon templates: race, age, gender, religion, ...
+    method: kind of method; None chooses by the model and the budget.
+    data: local folder of the public data sets; what it lacks is fetched there.
+    budget: time on this machine or cluster, such as `10m`; starting Ray is not counted.
+    out: folder or URI of the results; by default out/audit-MODEL.
+    address: as for `run`.
+    tell: is given what was chosen, in lines.
+
+    Raises
+    ------
+    BadInput: as for `run`; or no design fits the budget.
+    WorkFailed: data cannot be fetched, or as for `run`.
+    """
+    from raybias.errors import OutputError
+    from raybias.planning import audit as audits
+    from raybias.probes.catalogue import download_data
+
+    question = audits.Question(model, probe, method, Path(data))
+    limit = audits.seconds(budget)
+    place = out or f"out/{audits.short_name(model)}"
+    if Store(place).exists("study.yaml"):
+        chosen = Results(place).study
+        if chosen.backbones[0].id not in (model, str(Path(model).resolve())):
+            raise OutputError(
+                f"holds a study of {chosen.backbones[0].id}", where=str(place), cure="give --out"
+            )
+        tell(f"{place} holds a study of an earlier audit, which is gone on with")
+        return run(chosen, out=place, address=address, command=command)
+
+    def estimate(study: Study) -> float:
+        for name, folder in question.sets(study).items():
+            if not folder.exists():
+                tell(f"fetching {name} to {folder}")
+                download_data(name, folder)
+        return plan(study, address=address).forecast.latest.wall
+
+    found = audits.choose(question, limit, estimate)
+    tell(audits.said(found, limit))
+    return run(found.study, out=place, address=address, command=command)
 
 
 def demo(

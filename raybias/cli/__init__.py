@@ -17,6 +17,7 @@ import typer
 
 from raybias.cli import (
     annotate,
+    audit,
     calibrate,
     compare,
     corpus,
@@ -26,6 +27,7 @@ from raybias.cli import (
     design,
     doctor,
     gaps,
+    init,
     metrics,
     option_scores,
     pairs,
@@ -51,6 +53,8 @@ app = typer.Typer(
 app.add_typer(probes.app, name="probes")
 app.add_typer(data.app, name="data")
 app.add_typer(annotate.app, name="annotate")
+app.command()(audit.audit)
+app.command()(init.init)
 app.command()(run.run)
 app.command()(plan.plan)
 app.command()(demo.demo)

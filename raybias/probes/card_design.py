@@ -79,6 +79,15 @@ def design_of(uri: str) -> ProbeDesign:
     return ProbeDesign(card, parts, tuple(cannot))
 
 
+def gap_widths(*, runs: int, templates: int, words: int) -> tuple[float, float]:
+    """Expect the half widths of a gap's 95% intervals under `sentences` and under `wording`.
+
+    With the variance components of Regard over eleven fine-tuned models (Kohankhaki2024).
+    """
+    sentences = _Z * math.sqrt(_RUN / runs + _TEMPLATE / templates + _CELL / (runs * templates))
+    return sentences, math.hypot(sentences, _Z * _WORD / math.sqrt(words))
+
+
 Look = Callable[[pl.DataFrame], tuple[pl.DataFrame, list[str]]]
 
 
@@ -87,8 +96,7 @@ def _labels(items: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
     cannot: list[str] = []
     for (attribute, group), part in items.group_by("attribute", "group", maintain_order=True):
         words, templates = part["term"].n_unique(), part["template_id"].n_unique()
-        seen = _Z * math.sqrt(_RUN / _RUNS + _TEMPLATE / templates + _CELL / (_RUNS * templates))
-        worded = math.hypot(seen, _Z * _WORD / math.sqrt(words))
+        seen, worded = gap_widths(runs=_RUNS, templates=templates, words=words)
         row = (attribute, group, part.height, words, templates, _width(seen), _width(worded))
         rows.append(row)
         if words == 1:

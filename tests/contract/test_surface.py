@@ -35,6 +35,10 @@ COMMANDS = {
     },
     "compare": {"BASE", "CANDIDATE", "--base", "--candidate", "--scope", "--gate", "--out"},
     "design": {"FILES", "--target", "--profile", "--scope"},
+    "audit": {
+        *("MODEL", "--probe", "--method", "--data", "--budget", "--out", "--address", "--debug"),
+    },
+    "init": {"MODEL", "--probe", "--out"},
     "calibrate": {"FILES", "--studies", "--level", "--seed", "--out"},
     "metrics": {"FILES", "--metric", "--positive", "--background", "--list", "--out"},
     "pairs": {"FILES", "--out", "--profile", "--scale", "--margin", "--size"},
@@ -66,6 +70,9 @@ FUNCTIONS = {
     "check_data": ("folder", "name"),
     "check_probe": ("card",),
     "compare": ("base", "candidate", "base_is", "candidate_is", "scope", "margin", "out"),
+    "audit": (
+        *("model", "probe", "method", "data", "budget", "out", "address", "command", "tell"),
+    ),
     "calibrate": ("files", "studies", "level", "seed", "out"),
     "corpus_counts": ("source", "probe", "text_column", "split", "address"),
     "data_sets": (),
