@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Final
 
 import psutil
 import pytest
+
+from support import hostile
+from support.tried import STUDY, files_in, fill, small_out, write_study
 
 #: A command that computes in C, has a child with a child, and something to undo.
 BUSY = """
@@ -28,6 +35,30 @@ with ending_on_signals(), undoing(undo), undoing(lambda: 1 / 0):
     print("busy", flush=True)
     hashlib.pbkdf2_hmac("sha256", b"", b"", 2_000_000_000)
 """
+#: Commands, each in a process of its own that says when it is where it is to be stopped.
+COMMANDS = """
+import json, os, sys, time
+from importlib import import_module
+from raybias import cli
+import raybias.report.page, raybias.runtime.study
+
+for log, module, name, *words in json.loads(sys.argv[1]):
+    if os.fork():
+        continue
+    work = getattr(import_module(module), name)
+    def marked(*arguments):
+        print(os.getpid(), log, flush=True)
+        while True:
+            work(*arguments)
+    setattr(import_module(module), name, marked)
+    os.dup2(os.open(log, os.O_CREAT | os.O_WRONLY), 2)
+    cli.main(words)
+while True:
+    pid, status = os.wait()
+    print(pid, os.waitstatus_to_exitcode(status), flush=True)
+"""
+#: Seconds that a signal has.
+WITHIN_S: Final = 5.0
 LINE = "raybias: stopped; the same command goes on with what is there\n"
 
 
@@ -54,6 +85,33 @@ def test_a_signal_undoes_kills_and_says_one_line(tmp_path: Path, number: signal.
     assert (tmp_path / "undone").exists()
     _, alive = psutil.wait_procs(started, timeout=10)
     assert [each for each in alive if each.status() != psutil.STATUS_ZOMBIE] == []
+
+
+def test_a_plan_and_a_report_stop_at_a_signal_and_leave_no_part(tmp_path: Path) -> None:
+    out = fill(tmp_path / "out", small_out())
+    study = write_study(tmp_path, hostile.dumped(STUDY))
+    stages = {
+        "plan": ("raybias.runtime.study", "check_inputs", "plan", str(study)),
+        "report": ("raybias.report.page", "_write_report", "report", str(out)),
+    }
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    logs = {str(tmp_path / f"{stage}{number}"): stage for stage in stages for number in numbers}
+    commands = json.dumps([(log, *stages[stage]) for log, stage in logs.items()])
+    before = files_in(out)
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMMANDS, commands], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    begun = dict(process.stdout.readline().split() for _ in logs)
+    for pid, log in begun.items():
+        number, sent = int(log.removeprefix(str(tmp_path / logs[log]))), time.monotonic()
+        os.kill(int(pid), number)
+        assert process.stdout.readline().split() == [pid, str(128 + number)]
+        assert time.monotonic() - sent < WITHIN_S
+        *_, last = Path(log).read_text().splitlines(keepends=True)
+        assert last == LINE
+    process.communicate()
+    assert files_in(out) == before
 
 
 def test_what_hangs_is_not_waited_for_and_a_second_signal_ends_at_once(tmp_path: Path) -> None:
