@@ -69,9 +69,9 @@ hashes: .supply/.installed  ## Write cluster/requirements.txt again, after a cha
 	mv .supply/requirements.txt cluster/requirements.txt
 
 # An advisory that does not concern raybias is passed over by AUDIT="--ignore-vuln ID", with its
-# reason beside it here.
+# reason beside it here. What could not be looked up fails too.
 audit: .supply/.installed  ## Look for known vulnerabilities in what the image installs.
-	.supply/bin/pip-audit --disable-pip --require-hashes --requirement cluster/requirements.txt $(AUDIT)
+	.supply/bin/pip-audit --strict --disable-pip --require-hashes --requirement cluster/requirements.txt $(AUDIT)
 
 .supply/.installed: Makefile
 	$(PYTHON) -m venv .supply

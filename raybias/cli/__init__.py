@@ -86,9 +86,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             app(arguments)
     except RaybiasError as error:
         _end(error)
-    except MemoryError:
-        _end(WorkFailed("this machine's memory is not enough", cure="free some, or ask for less"))
     except BaseException as error:
+        if _lacks_memory(error):
+            cure = "free some, or ask for less; `ulimit -v` shows a limit of the process's own"
+            _end(WorkFailed("this machine's memory is not enough", cure=cure))
         if not of_library(error):
             raise
         _end(
@@ -98,6 +99,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 " RAYBIAS_DEBUG=1 shows",
             )
         )
+
+
+def _lacks_memory(error: BaseException) -> bool:
+    """Tell whether an error says that there is no memory, as each loader and library puts it."""
+    said = ("failed to map segment", "Cannot allocate memory", "error return without exception set")
+    return isinstance(error, MemoryError) or any(part in str(error) for part in said)
 
 
 def _end(error: RaybiasError) -> NoReturn:

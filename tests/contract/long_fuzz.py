@@ -73,7 +73,7 @@ def tried(
         try:
             counts["taken" if kind.check(drawn) else "refused"] += 1
         except BaseException as error:
-            if isinstance(error, KeyboardInterrupt) and not error.args:
+            if isinstance(error, KeyboardInterrupt):
                 raise
             where = traceback.extract_tb(error.__traceback__)
             ours = [f for f in where if "/raybias/" in f.filename] or where

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -157,6 +158,26 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("this machine lets the user mount nothing")
     yield place
     subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.mark.long
+def test_a_process_that_may_hold_too_little_is_one_line(place: Path) -> None:
+    """Of memory to load what it needs, and of bytes in a file to write its results."""
+    out = fill(place / "out", small_out())
+    for limit, code, said in (
+        ("--as=800000000", 1, "memory is not enough"),
+        ("--fsize=20000", 2, "File too large"),
+    ):
+        command = ["prlimit", limit, sys.executable, "-c", "from raybias.cli import main; main()"]
+        done = subprocess.run(
+            [*command, "report", str(out)], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == code, done.stderr
+        last = done.stderr.splitlines()[-1]
+        assert last.startswith("raybias: "), done.stderr
+        assert said in last
+        assert "Traceback" not in done.stderr
+        assert not [*out.rglob("*.tmp")]
 
 
 def test_a_full_disk_under_out_is_one_line_and_leaves_whole_files(

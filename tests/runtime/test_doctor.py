@@ -74,6 +74,16 @@ def test_an_address_where_nothing_answers_is_refused_in_seconds(
         for swallowed in ("", "ray://"):
             with pytest.raises(ConnectionError, match="no reply within"):
                 check_answering(f"{swallowed}127.0.0.1:{silent.getsockname()[1]}")
+        # Behind connections that nobody takes, packets are dropped as by a firewall.
+        waiting = [socket.socket() for _ in range(8)]
+        silent.listen(0)
+        for each in waiting:
+            each.setblocking(False)
+            each.connect_ex(silent.getsockname())
+        with pytest.raises(ConnectionError, match="timed out"):
+            check_answering(f"127.0.0.1:{silent.getsockname()[1]}")
+        for each in waiting:
+            each.close()
     for left_to_ray in ("auto", "local", "nowhere", "ray://nowhere/1"):
         check_answering(left_to_ray)
 

@@ -5,10 +5,15 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Final
 
 import psutil
 import pytest
+
+from support import hostile
+from support.tried import STUDY, files_in, fill, small_out, write_study
 
 #: A command that computes in C, has a child with a child, and something to undo.
 BUSY = """
@@ -28,6 +33,23 @@ with ending_on_signals(), undoing(undo), undoing(lambda: 1 / 0):
     print("busy", flush=True)
     hashlib.pbkdf2_hmac("sha256", b"", b"", 2_000_000_000)
 """
+#: A command that says when it is where it is to be stopped, and stays there.
+COMMAND = """
+import sys
+from importlib import import_module
+from raybias import cli
+
+module, name, *words = sys.argv[1:]
+work = getattr(import_module(module), name)
+def marked(*arguments):
+    print("here", flush=True)
+    while True:
+        work(*arguments)
+setattr(import_module(module), name, marked)
+cli.main(words)
+"""
+#: Seconds that a signal has.
+WITHIN_S: Final = 5.0
 LINE = "raybias: stopped; the same command goes on with what is there\n"
 
 
@@ -54,6 +76,29 @@ def test_a_signal_undoes_kills_and_says_one_line(tmp_path: Path, number: signal.
     assert (tmp_path / "undone").exists()
     _, alive = psutil.wait_procs(started, timeout=10)
     assert [each for each in alive if each.status() != psutil.STATUS_ZOMBIE] == []
+
+
+@pytest.mark.long
+def test_a_plan_and_a_report_stop_at_a_signal_and_leave_no_part(tmp_path: Path) -> None:
+    out = fill(tmp_path / "out", small_out())
+    study = write_study(tmp_path, hostile.dumped(STUDY))
+    before = files_in(out)
+    for number, *words in (
+        (signal.SIGINT, "raybias.runtime.study", "check_inputs", "plan", study),
+        (signal.SIGTERM, "raybias.report.page", "_write_report", "report", out),
+    ):
+        command = [sys.executable, "-c", COMMAND, *map(str, words)]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        with subprocess.Popen(command, text=True, **pipes) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "here\n"
+            sent = time.monotonic()
+            process.send_signal(number)
+            said = process.communicate(timeout=30)[1]
+        assert process.returncode == 128 + number
+        assert time.monotonic() - sent < WITHIN_S
+        assert said.splitlines(keepends=True)[-1] == LINE
+    assert files_in(out) == before
 
 
 def test_what_hangs_is_not_waited_for_and_a_second_signal_ends_at_once(tmp_path: Path) -> None:

@@ -146,6 +146,24 @@ def test_a_holder_that_was_away_too_long_stops(
     assert other.holder in store.read_text(lease.NAME), "it is the other's now"
 
 
+@pytest.mark.parametrize("jump", [86_400.0, -86_400.0])
+def test_a_clock_that_jumps_takes_no_lease_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump: float
+) -> None:
+    monkeypatch.setattr(lease, "_BEATS_S", 0.05)
+    store, now = Store(tmp_path), time.time
+    with leased(store):
+        monkeypatch.setattr(lease.time, "time", lambda: now() + jump)
+        before = Lease.model_validate_json(store.read_text(lease.NAME)).heartbeat
+        with pytest.raises(OutputError, match="another raybias works on it"), leased(store):
+            pass
+        while abs(Lease.model_validate_json(store.read_text(lease.NAME)).heartbeat - before) < 3600:
+            time.sleep(0.02)
+        with pytest.raises(OutputError, match="another raybias works on it"), leased(store):
+            pass
+    assert not store.exists(lease.NAME)
+
+
 def test_without_locks_the_last_to_write_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

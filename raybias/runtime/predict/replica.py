@@ -153,11 +153,12 @@ def share_weights(methods: Sequence[Method]) -> list[list[Method]]:
 
 def delete_left(prefix: str) -> None:
     """Delete the Serve applications `prefix*` that a killed driver left in the cluster."""
-    if left := [name for name in _applications() if name.startswith(prefix)]:
+    if left := [name for name in applications() if name.startswith(prefix)]:
         _get_global_client().delete_apps(left)
 
 
-def _applications() -> Mapping[str, Any]:
+def applications() -> Mapping[str, Any]:
+    """Return Serve's applications by name; one thread at a time asks."""
     with _CONFIGS:
         return dict(serve.status().applications)
 
@@ -294,7 +295,7 @@ def _begun(name: str) -> bool:
     ------
     WorkFailed: none starts, or the application was deleted.
     """
-    state = _applications().get(name)
+    state = applications().get(name)
     if state is None or state.status in (
         ApplicationStatus.DEPLOY_FAILED,
         ApplicationStatus.DELETING,
@@ -305,7 +306,7 @@ def _begun(name: str) -> bool:
 
 def _no_replica(name: str, problem: str) -> WorkFailed:
     # Serve keeps the constructor's trace as text; its last line says what happened.
-    state = _applications().get(name)
+    state = applications().get(name)
     said = [each.message for each in state.deployments.values()] if state else []
     lines = [line for text in said for line in text.splitlines() if line.strip()]
     return WorkFailed(

@@ -8,14 +8,22 @@ KubeRay take `app`, a Serve application with the ingress as a deployment:
       - name: raybias
         import_path: raybias.runtime.serve.app:app
         args: {out: s3://bucket/study, token_file: /etc/raybias/token}
+
+There, with these variables on every node, as in the image of cluster/, a lost proxy is replaced
+within seconds, and a request that was lost with the ingress is answered by 503:
+
+    RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S=1
+    RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH=raybias.runtime.serve.http:proxy_middlewares
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -34,6 +42,7 @@ from raybias.engine.context import Execution, ModelContext
 from raybias.errors import ConfigError, OutputError, WorkFailed
 from raybias.planning.resolve import check_models
 from raybias.runtime.metrics import Meter
+from raybias.runtime.predict.replica import applications as known_applications
 from raybias.runtime.predict.replica import model_id, scorer_deployment, scorer_of
 from raybias.runtime.ray_session import root_error
 from raybias.runtime.serve.http import RETRY_AFTER_S, Limits, Overloaded, token_digest, web
@@ -61,7 +70,7 @@ class Serving(BaseModel):
     models: tuple[str, ...] = ()
     """Backbones by name, each with its own replicas; all by default."""
     replicas: int = Field(1, ge=1)
-    """Replicas of each model; of two, one answers while the other is lost."""
+    """Replicas of each model and of the ingress; of two, one answers while the other is lost."""
     gpus: int = Field(0, ge=0, le=1)
     """GPUs of one replica."""
     limits: Limits = Limits()
@@ -139,13 +148,15 @@ def app(args: Serving) -> serve.Application:
     digest, held = digest_of(args), content(args)
     ingress = serve.deployment(
         name="Ingress",
+        num_replicas=args.replicas,
         ray_actor_options={"num_cpus": 0},
+        health_check_period_s=_HEALTH_CHECK_S,
         # The models' queues turn away what is too much; this bounds the bodies that are held.
         max_ongoing_requests=args.limits.under_way,
         # Requests that come at once wait for a moment before they are under way.
         max_queued_requests=args.limits.under_way,
         backpressure_config=BackpressureConfig(retry_after_s=RETRY_AFTER_S),
-    )(serve.ingress()(Ingress))
+    )(serve.ingress()(DeployedIngress))
     return ingress.bind(args, held.runs, dict(held.scorers), digest, held.meter)
 
 
@@ -182,8 +193,28 @@ class Ingress:
         return [{"run": run, **facts} for run, facts in self.facts.items()]
 
     def running(self, name: str) -> int:
-        """Count the replicas of a deployment that run, or were asked for where nobody looks."""
+        """Count the replicas of a deployment that run, or were asked for where none was seen."""
         return self.seen.get(name, self.replicas)
+
+    def watch(self, applications: Mapping[str, str], ended: threading.Event) -> None:
+        """Look every second how many replicas live, so that no request waits for lost ones.
+
+        Parameters
+        ----------
+        applications: Serve's, by deployment.
+        ended: when to look no more.
+        """
+
+        def look() -> None:
+            while not ended.wait(_HEALTH_CHECK_S):
+                # Serve's controller may be away for a moment.
+                with suppress(Exception):
+                    found = known_applications()
+                    for name, application in applications.items():
+                        states = found[application].deployments[name].replica_states
+                        self.seen[name] = states.get("RUNNING", 0)
+
+        threading.Thread(target=look, daemon=True).start()
 
     async def label(self, run: str, texts: Sequence[str]) -> list[dict[str, Any]]:
         """See `http.Labeller.label`."""
@@ -231,6 +262,15 @@ class Ingress:
     def _count(self, more: int) -> None:
         self.under_way += more
         self.meter.set("raybias_queue_depth", self.under_way)
+
+
+class DeployedIngress(Ingress):
+    """An ingress that is a deployment of the application beside its models."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        application = serve.get_replica_context().app_name
+        self.watch(dict.fromkeys(self.deployments, application), threading.Event())
 
 
 def _results(answer: Any) -> list[dict[str, Any]]:

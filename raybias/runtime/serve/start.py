@@ -7,7 +7,7 @@ import threading
 import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Final
 
 import ray
@@ -90,17 +90,6 @@ def serve(
                 yield f"http://{host}:{port}"
 
 
-def _watch(ingress: Ingress, prefix: str, ended: threading.Event) -> None:
-    """Look every second how many replicas live, so that no request waits for lost ones."""
-    while not ended.wait(1):
-        # Serve's controller may be away for a moment.
-        with suppress(Exception):
-            applications = ray_serve.status().applications
-            for name in ingress.deployments:
-                states = applications[f"{prefix}-{name}"].deployments[name].replica_states
-                ingress.seen[name] = states.get("RUNNING", 0)
-
-
 @contextmanager
 def _ingress(args: Serving, *, ends_with_ray: bool) -> Iterator[Ingress]:
     """Run the replicas in the Ray that is connected, and an ingress in this process.
@@ -127,7 +116,7 @@ def _ingress(args: Serving, *, ends_with_ray: bool) -> Iterator[Ingress]:
             list(pool.map(deploy, held.scorers.values(), names))
             handles = {name: ray_serve.get_app_handle(f"{prefix}-{name}") for name in held.scorers}
             ingress = Ingress(args, held.runs, handles, digest, held.meter)
-            threading.Thread(target=_watch, args=(ingress, prefix, ended), daemon=True).start()
+            ingress.watch(dict(zip(held.scorers, names, strict=True)), ended)
             yield ingress
     finally:
         end()
