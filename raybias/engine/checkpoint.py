@@ -22,7 +22,7 @@ from raybias.storage import Store
 #: The model that the id `planted` names.
 PLANTED: Final = Path(__file__).parents[1] / "assets" / "planted"
 #: Files that decide what a model computes; others in its folder may change.
-_DECIDING: Final = (
+DECIDING: Final = (
     *("*.safetensors", "*.safetensors.index.json", "config.json", "generation_config.json"),
     *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "chat_template*"),
     *("additional_chat_templates/*", "vocab*", "merges.txt", "*.model", "*.spm", "*.codes"),
@@ -133,7 +133,7 @@ def file_hashes(folder: Path) -> dict[str, str]:
             for path in (*folder.glob("*"), *folder.glob("additional_chat_templates/*"))
             if path.is_file()
         )
-        deciding = [name for name in names if any(fnmatch(name, each) for each in _DECIDING)]
+        deciding = [name for name in names if any(fnmatch(name, each) for each in DECIDING)]
         files = {name: (folder / name).resolve() for name in deciding}
         marks = {str(path): _mark(path) for path in files.values()}
         new = [path for path, mark in marks.items() if known.get(path, {}).get("mark") != mark]

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from raybias.config import Backbone
-from raybias.engine.checkpoint import folder_of, locate
+from raybias.engine.checkpoint import DECIDING, folder_of, locate
 from raybias.errors import ModelError, of_library
 
 if TYPE_CHECKING:
@@ -87,6 +87,25 @@ def source_of(spec: Backbone) -> str:
 def revision_of(spec: Backbone) -> str | None:
     """Return the commit of a model of the hub; None for a folder."""
     return None if folder_of(spec.id) else _located(spec.id, spec.revision).commit
+
+
+def fetched(spec: Backbone) -> str:
+    """Bring a model of the hub into this machine's cache; return its folder there.
+
+    Raises
+    ------
+    ModelError: it is not there, and the hub does not answer.
+    """
+    from huggingface_hub import snapshot_download
+
+    with reading_model(spec, "weights"):
+        # Folders of a model hold its weights again, in other formats.
+        return snapshot_download(
+            spec.id,
+            revision=spec.revision,
+            allow_patterns=[*DECIDING],
+            ignore_patterns=["*/*.safetensors", "consolidated*"],
+        )
 
 
 #: A process asks the hub once for each model.

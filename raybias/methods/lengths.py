@@ -62,7 +62,7 @@ class TokenCounts:
 
     def bounds(
         self, texts: Sequence[str], *, taken: int = 0, append_eos: bool = False
-    ) -> npt.NDArray[np.int64]:
+    ) -> npt.NDArray[np.int32]:
         """Return upper bounds of the lengths, exact for every text that may not fit the context.
 
         Most texts are too short to be worth tokenising; those in other scripts than ASCII, which
@@ -78,7 +78,7 @@ class TokenCounts:
         """
         written = pl.Series(texts, dtype=pl.String)
         characters = written.str.len_chars()
-        bounds = _PER_CHARACTER * characters.to_numpy().astype(np.int64) + _BESIDE
+        bounds = _PER_CHARACTER * characters.to_numpy().astype(np.int32) + _BESIDE
         plain = (characters == written.str.len_bytes()) & written.str.contains(_VISIBLE)
         room = math.inf if self.encoder.context is None else self.encoder.context - taken
         unsure = np.flatnonzero((bounds > room) | ~plain.to_numpy())

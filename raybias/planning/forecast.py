@@ -47,8 +47,8 @@ class Forecast:
         loads = {task.key: task.load for task in tasks}
         first = max(paths, key=lambda key: paths[key] + loads[key])
         return cls(
-            simulate(tasks, made.inventory),
-            simulate(late, made.inventory),
+            simulate(tasks, made.inventory, most=made.devices),
+            simulate(late, made.inventory, most=made.devices),
             (first, paths[first] + loads[first]),
         )
 

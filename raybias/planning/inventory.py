@@ -87,6 +87,11 @@ class Inventory:
         asked = resources.gpus_per_worker
         return int(self.gpus > 0) if asked is None else asked
 
+    def devices(self, resources: Resources) -> int:
+        """Return the GPUs, or CPUs without them, that a study takes at most."""
+        held = self.gpus if self.gpus_of_worker(resources) else self.cpus
+        return max(1, int(held * resources.share))
+
     def __str__(self) -> str:
         nodes = f"{len(self.nodes)} node{'s' if len(self.nodes) != 1 else ''}"
         if self.pending:

@@ -223,7 +223,9 @@ class LayoutPlanner:
     def _slots(self, devices: int = 1) -> int:
         """Count the workers that all nodes hold, memory aside."""
         gpus = self.gpus and max(devices, self.gpus)
-        slots = places(self.nodes, ResourceRequest(cpus=self.cpus, gpus=gpus)).count
+        share = max(1, self.inventory.devices(self.resources) // (gpus or self.cpus))
+        room = places(self.nodes, ResourceRequest(cpus=self.cpus, gpus=gpus)).count
+        slots = min(room, share)
         if not slots:
             raise PlanError(
                 f"no node has {self._each()} for a worker",
@@ -290,8 +292,8 @@ class LayoutPlanner:
             whole = [fit for fit in whole if fit.workers == most]
         found = whole
         if not any(fit.split == WHOLE for fit in whole) and self._can_shard(method, asked or slots):
-            together = self._fits(load, asked or slots, [Split(sharded=True)], together=True)
-            found += [fit for fit in together if asked is None or fit.workers == asked]
+            among_all = self._fits(load, asked or slots, [Split(sharded=True)], together=True)
+            found += [fit for fit in among_all if asked is None or fit.workers == asked]
         if not found:
             raise refusals.refusal(self, load, method, asked or slots)
         return min(found, key=lambda fit: (seconds(fit) / fit.at_once, -fit.tokens))

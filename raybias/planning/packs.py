@@ -66,7 +66,7 @@ class _Tried:
         wall = work = 1.0
         for early in (True, False):
             tasks = tasks_of(prepared, plan, early=early)
-            wall *= simulate(tasks, plan.inventory).wall
+            wall *= simulate(tasks, plan.inventory, most=plan.devices).wall
             work *= sum(task.work for task in tasks)
         return cls(plan, wall, work)
 

@@ -54,6 +54,11 @@ class Plan:
     notes: tuple[str, ...]
     """What a user should know before starting."""
 
+    @property
+    def devices(self) -> int:
+        """Return the GPUs, or CPUs without them, that the study holds at most."""
+        return self.inventory.devices(self.decided.resources)
+
     def methods(self, backbone: Backbone) -> list[Method]:
         """List the methods of a backbone that the inventory has room for."""
         methods = self.decided.methods_of(backbone)

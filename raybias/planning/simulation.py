@@ -60,7 +60,7 @@ class _Running:
 class _Simulator:
     """The state of a cluster."""
 
-    def __init__(self, inventory: Inventory, *, on_gpus: bool) -> None:
+    def __init__(self, inventory: Inventory, *, on_gpus: bool, most: int | None) -> None:
         self.hosts: list[_Host] = []
         self.devices = 0
         for node in inventory.nodes:
@@ -68,6 +68,7 @@ class _Simulator:
             own = list(range(self.devices, self.devices + count))
             self.hosts.append(_Host(node, own, node.cpus, node.memory))
             self.devices += count
+        self.devices = self.free = min(self.devices, most or self.devices)
         self.held: dict[int, str] = {}
         self.now = 0.0
         self.running: list[_Running] = []
@@ -89,6 +90,9 @@ class _Simulator:
         if task.need is None:
             self.running.append(_Running(task, end=self.now + task.seconds))
             return True
+        alone = self.free == self.devices
+        if task.least * task.devices > self.free and not alone:
+            return False
         if sum(host.room(task) for host in self.hosts) < task.least:
             return False
         running = _Running(task)
@@ -111,8 +115,10 @@ class _Simulator:
         task, need = running.task, running.task.need
         for _ in range(workers if need else 0):
             able = [host for host in self.hosts if host.room(task)]
-            if not able or need is None:
+            enough = len(running.begun) >= task.least and self.free < task.devices
+            if not able or need is None or enough:
                 return
+            self.free -= task.devices
             host = max(able, key=lambda each: self._warm(each, task))
             host.devices.sort(key=lambda device: self.held.get(device) != task.backbone)
             warm = self._warm(host, task) >= task.devices
@@ -133,6 +139,7 @@ class _Simulator:
         self.now, task = running.end, running.task
         for host, devices, start, loaded in running.begun:
             host.devices += devices
+            self.free += len(devices)
             if task.need is not None:
                 host.cpus += task.need.cpus
                 host.memory += task.need.host
@@ -152,15 +159,19 @@ class _Simulator:
         return task
 
 
-def simulate(tasks: Sequence[Task], inventory: Inventory) -> Schedule:
+def simulate(tasks: Sequence[Task], inventory: Inventory, *, most: int | None = None) -> Schedule:
     """Run a graph of tasks on the nodes of an inventory, in simulated time.
+
+    Parameters
+    ----------
+    most: devices that they hold together; all by default.
 
     Raises
     ------
     ValueError: a task that no free cluster has room for, or that waits for itself.
     """
     on_gpus = any(task.need is not None and task.need.gpus for task in tasks)
-    state, paths = _Simulator(inventory, on_gpus=on_gpus), remaining(tasks)
+    state, paths = _Simulator(inventory, on_gpus=on_gpus, most=most), remaining(tasks)
     waiting = {task.key: set(task.after) for task in tasks}
     ordered = sorted(tasks, key=lambda task: -paths.get(task.key, math.inf))
     while ordered or state.running:

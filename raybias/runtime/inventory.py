@@ -1,10 +1,13 @@
-"""Read the inventory of this machine or of a Ray cluster: CPUs, memory, GPUs and their speed."""
+"""Ask the nodes of this machine or of a Ray cluster what they are, and have them fetch models."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
+from raybias.config import Backbone
 from raybias.planning.inventory import GPU_LABEL, Inventory, Node, for_workers
 from raybias.planning.precision import Product, measure_product
 from raybias.runtime.ray_session import connected
@@ -61,7 +64,7 @@ def _cluster(source: str, products: bool) -> Inventory:
 
     alive = [node for node in ray.nodes() if node["Alive"]]
     asked = [node["NodeID"] for node in alive if node["Resources"].get("GPU", 0)]
-    gpus = _ask(asked, _first_gpu, num_gpus=0.01)
+    gpus = ask(asked, _first_gpu)
     measured = _products(alive) if products else {}
     nodes = tuple(
         Node(
@@ -91,23 +94,39 @@ def _products(nodes: Sequence[Mapping[str, Any]]) -> dict[str, Product]:
     own = [node["NodeID"] for node in nodes if node["NodeManagerAddress"] == here]
     others = [node["NodeID"] for node in nodes if node["NodeManagerAddress"] != here]
     found = dict.fromkeys(own, measure_product()) if own else {}
-    return found | _ask(others, measure_product, num_gpus=0)
+    return found | ask(others, measure_product)
 
 
 def _first_gpu() -> tuple[int, bool]:
-    """Read the bytes of a GPU, and whether it multiplies in bfloat16."""
+    """Read the bytes of a node's first GPU, and whether it multiplies in bfloat16.
+
+    Other work may hold all of its GPUs, so none is asked of Ray, which therefore hides them.
+    """
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     import torch
 
     able = bool(torch.cuda.is_bf16_supported(including_emulation=False))
     return int(torch.cuda.get_device_properties(0).total_memory), able
 
 
-def _ask(node_ids: Sequence[str], question: Callable[[], T], *, num_gpus: float) -> dict[str, T]:
-    """Call a function on each node; a node that is too busy to reply is left out."""
+def ask(
+    node_ids: Iterable[str], question: Callable[[], T], *, patience_s: float | None = 30
+) -> dict[str, T]:
+    """Call a function once on each node, which needs no CPU that is free.
+
+    Parameters
+    ----------
+    patience_s: a node that does not reply within it is left out; None waits.
+
+    Raises
+    ------
+    RayError: a call failed, or a node was lost.
+    """
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    ask = ray.remote(num_cpus=0, num_gpus=num_gpus, max_retries=0)(question)
+    # A process that has seen a GPU is not used again: Ray could hide none from it.
+    ask = ray.remote(num_cpus=0, max_retries=0, max_calls=1)(question)
     asked = {
         ask.options(
             scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False)
@@ -116,7 +135,42 @@ def _ask(node_ids: Sequence[str], question: Callable[[], T], *, num_gpus: float)
     }
     if not asked:
         return {}
-    ready, late = ray.wait(list(asked), num_returns=len(asked), timeout=30)
+    ready, late = ray.wait(list(asked), num_returns=len(asked), timeout=patience_s)
     for reference in late:
         ray.cancel(reference)
     return {asked[reference]: ray.get(reference) for reference in ready}
+
+
+def fetch(backbone: Backbone, *, gpus: bool) -> None:
+    """Bring a model of the hub into the cache of every machine that has workers.
+
+    Parameters
+    ----------
+    gpus: whether workers are on nodes with GPUs alone.
+
+    Raises
+    ------
+    ModelError: a machine has neither the model nor a way to the hub.
+    """
+    import ray
+    from ray.exceptions import RayError, RayTaskError
+
+    from raybias.engine.model_files import fetched
+
+    alive = [node for node in ray.nodes() if node["Alive"]]
+    able = [node for node in alive if node["Resources"].get("GPU") or not gpus]
+    machines = {node["NodeManagerAddress"]: node["NodeID"] for node in able}
+    try:
+        ask(machines.values(), partial(fetched, backbone), patience_s=None)
+    except RayTaskError:
+        raise
+    except RayError:
+        # A node was lost. Workers fetch what a machine does not have.
+        return
+
+
+def free(*, gpus: bool) -> float:
+    """Return the GPUs, or CPUs, of the cluster that nothing holds."""
+    import ray
+
+    return float(ray.available_resources().get("GPU" if gpus else "CPU", 0))

@@ -26,6 +26,7 @@ from raybias.planning.tasks import tasks_of
 from raybias.probes.card_table import card_texts
 from raybias.registry import pair_probes, question_probes
 from raybias.runtime.graph import Grant, Graph
+from raybias.runtime.inventory import fetch, free
 from raybias.runtime.metrics import Meter
 from raybias.runtime.predict.readers import Readers
 from raybias.runtime.predict.replica import scorers, share_weights
@@ -90,13 +91,17 @@ class StudyRun:
         for backbone in self.study.backbones:
             if rows := list(self._untrained(backbone)):
                 self.table.put(rows, backbone.name)
-        there, resources = self.plan.inventory, self.study.resources
-        devices = there.gpus if there.gpus_of_worker(resources) else int(there.cpus)
-        graph = Graph(devices, spare=self.workers.halve)
-        do = {"rewrite": self._rewrite, "tune": self._tune, "read": self._read}
+        graph = Graph(self.plan.devices, spare=self.workers.halve)
+        do = {
+            "fetch": self._fetch,
+            "rewrite": self._rewrite,
+            "tune": self._tune,
+            "read": self._read,
+        }
         for task in tasks_of(self.prepared, self.plan):
-            # What a hub holds comes with the first worker of each node; its cache has locks.
-            graph.add(task, do.get(task.kind, lambda grant: None))
+            graph.add(task, do[task.kind])
+        if free(gpus=self._gpus) < 1:
+            self.reporter.say(f"{self.study.name}: other work holds the whole cluster; waiting")
         try:
             graph.run()
             self._write_schedule(graph.log.schedule())
@@ -104,6 +109,10 @@ class StudyRun:
             self.workers.close()
             for readers in self._readers.values():
                 readers.close()
+
+    @property
+    def _gpus(self) -> bool:
+        return self.plan.inventory.gpus_of_worker(self.study.resources) > 0
 
     def _write_schedule(self, schedule: Schedule) -> None:
         """Keep which task held which devices, unless nothing was left to do."""
@@ -122,6 +131,12 @@ class StudyRun:
                     content = json.dumps(run.recipe, indent=2)
                     self.store.write_text(f"prompts/{run.run_id}.json", content)
                 yield _untrained_row(run, backbone, method)
+
+    def _fetch(self, grant: Grant) -> None:
+        """Bring a backbone to the machines, so that no worker holds a device while it waits."""
+        backbone = self.backbones[grant.task.backbone]
+        with translating_errors(f"fetch {backbone.name}"):
+            fetch(backbone, gpus=self._gpus)
 
     def _rewrite(self, grant: Grant) -> None:
         """Rewrite pairs in one style; the last one writes the items."""

@@ -132,7 +132,7 @@ SECTIONS = {
         "metrics",
     },
     "Resources": {
-        *("train_workers", "cpus_per_worker", "gpus_per_worker", "shard", "replicas_min"),
+        *("train_workers", "share", "cpus_per_worker", "gpus_per_worker", "shard", "replicas_min"),
         *("replicas_max", "rows_per_shard", "tokens_per_batch", "max_failures"),
         *("max_preemptions", "memory_per_device", "nodes"),
     },

@@ -80,6 +80,17 @@ def test_a_small_backbone_shares_steps_and_a_large_one_does_not(folder: Path) ->
     assert 0 < forecast.planned.busy < 1
 
 
+def test_a_share_of_a_cluster_is_planned_as_a_cluster_of_that_size(folder: Path) -> None:
+    half = study(folder, "opt-125m")
+    half = half.model_copy(update={"resources": half.resources.model_copy(update={"share": 0.5})})
+    (shared, part), (alone, whole) = (
+        planned(half, A100), planned(study(folder, "opt-125m"), A100.replace("gpus=8", "gpus=4"))
+    )  # fmt: skip
+    assert shared.devices == alone.devices == 4
+    assert part.planned.wall == pytest.approx(whole.planned.wall)
+    assert shared.tuning[0].workers == alone.tuning[0].workers
+
+
 def test_two_cores_are_busy_to_the_end(folder: Path) -> None:
     wanted = study(folder, "opt-125m")
     made, forecast = planned(wanted, "cpus=2,memory=16GiB")

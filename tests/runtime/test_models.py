@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -123,12 +124,30 @@ def test_a_moved_branch_is_refused_with_its_commits(model: Path) -> None:
     assert "set each revision as study.yaml has it" in str(raised.value)
 
 
+#: Files of org/good; the last three hold its weights once more, or what is not read.
+HELD = ("config.json", "model.safetensors", "tokenizer.json", "original/model.safetensors",
+        "consolidated.safetensors", "pytorch_model.bin")  # fmt: skip
+FETCH = """
+import sys
+from pathlib import Path
+from typing import Any
+from raybias.config import Backbone
+from raybias.engine.model_files import fetched
+folder = Path(fetched(Backbone(id="org/good", revision=sys.argv[1])))
+print(*sorted(path.name for path in folder.rglob("*")))
+"""
+
+
 class _Hub(BaseHTTPRequestHandler):
     """Answers as the hub does to a HEAD of a model's config.json."""
 
     ANSWERS = {  # noqa: RUF012
         "/org/good/resolve/main/config.json": (200, {"X-Repo-Commit": COMMIT, "ETag": '"a"'}),
         "/org/good/resolve/v1/config.json": (200, {"X-Repo-Commit": OTHER, "ETag": '"b"'}),
+        **{
+            f"/org/good/resolve/{COMMIT}/{name}": (200, {"X-Repo-Commit": COMMIT, "ETag": '"a"'})
+            for name in ("config.json", "model.safetensors", "tokenizer.json")
+        },
         "/org/good/resolve/v2/config.json": (404, {"X-Error-Code": "RevisionNotFound"}),
         "/org/gated/resolve/main/config.json": (403, {"X-Error-Code": "GatedRepo"}),
         "/org/bare/resolve/main/config.json": (404, {"X-Error-Code": "EntryNotFound"}),
@@ -141,6 +160,19 @@ class _Hub(BaseHTTPRequestHandler):
         for name, value in {**headers, "Content-Length": "2"}.items():
             self.send_header(name, value)
         self.end_headers()
+
+    def do_GET(self) -> None:
+        """Answers as to a listing of a commit's files and to their content."""
+        listed: Any = {"sha": COMMIT, "id": "org/good"}
+        if "/tree/" in self.path:
+            listed = [{"type": "file", "path": f, "size": 2, "oid": "a"} for f in HELD]
+        content = json.dumps(listed).encode() if self.path.startswith("/api/") else b"{}"
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        for name, value in {"X-Repo-Commit": COMMIT, "ETag": '"a"'}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
@@ -198,6 +230,15 @@ def test_the_hub_is_asked_once_and_each_refusal_has_its_cure(hub: str, cache: Pa
         assert said in found[name]
         assert "\n" not in found[name]
     assert done.stderr == ""
+
+
+@pytest.mark.long
+def test_a_machine_fetches_what_is_loaded_and_then_needs_no_hub(hub: str, tmp_path: Path) -> None:
+    for environment in ({"HF_ENDPOINT": hub}, {"HF_ENDPOINT": "http://127.0.0.1:9"}):
+        done = python(FETCH, COMMIT, HF_HUB_CACHE=str(tmp_path), **environment)
+        assert done.stdout.split() == sorted(HELD[:3]), done.stderr
+    done = python(FETCH, OTHER, HF_HUB_CACHE=str(tmp_path), HF_ENDPOINT="http://127.0.0.1:9")
+    assert "org/good@7654" in done.stderr
 
 
 @pytest.mark.long

@@ -48,6 +48,16 @@ def test_what_is_alone_fills_the_gaps_and_replicas_share_what_is_read() -> None:
     assert made.idle_hours == pytest.approx(0.0)
 
 
+def test_a_share_of_the_devices_is_never_passed() -> None:
+    tasks = [*(tuned(f"t{n}", 10) for n in range(6)), read("r", 60)]
+    made = simulate(tasks, GPUS, most=3)
+    assert made.devices == 3
+    assert made.wall == pytest.approx(120 / 3)
+    assert made.busy == pytest.approx(1.0)
+    # What needs more than that runs alone.
+    assert simulate([tuned("a", 5, gpus=4), tuned("b", 5)], GPUS, most=3).wall == 10
+
+
 def test_a_worker_that_holds_the_backbone_loads_it_no_more() -> None:
     chain = [
         Task(key=f"a{n}", kind="tune", backbone="a", seconds=5, load=3, need=ONE,

@@ -27,6 +27,7 @@ from raybias.methods.selection import (
 )
 from raybias.planning.prepared import PreparedStudy
 from raybias.planning.stage_plans import TunePlan
+from raybias.planning.workload import runs_of
 from raybias.runtime.graph import Grant, Work
 from raybias.runtime.metrics import Meter
 from raybias.runtime.progress import Reporter
@@ -175,8 +176,8 @@ class TuningJob:
     @cached_property
     def _final(self) -> _Stage:
         """The runs that the sweep has not tuned."""
-        swept = len(self.method.seeds[: self.method.sweep_seeds]) if len(self.choices) > 1 else 0
-        return _Stage(self, "final", self._all(self._choice)[swept:])
+        _, left = runs_of(self.method)
+        return _Stage(self, "final", self._all(self._choice)[len(self.method.seeds) - left :])
 
     @cached_property
     def _choice(self) -> HyperParameters:
