@@ -17,9 +17,9 @@ from torch import Tensor
 
 from raybias.config import Backbone
 from raybias.engine.backbone import TextEncoder, empty_model, load_pretrained, load_tokenizer
-from raybias.engine.context import ON_CPU, Execution
+from raybias.engine.context import ON_CPU, Execution, Way
 from raybias.engine.packing import Batch
-from raybias.engine.self_check import TOLERANCE, agrees, distance, sample_tokens
+from raybias.engine.self_check import TOLERANCE, agrees, distance, in_words, sample_tokens
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.errors import ModelError
 from raybias.schema import LABELS
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 #: Standard deviation of a new head where a model's config names none.
 _SPREAD: Final = 0.02
-#: How far the short cut to the label tokens may be from the model's own logits.
-_TOLERANCE: Final = 1e-4
 
 
 class Classifier(torch.nn.Module):
@@ -69,6 +67,9 @@ class Classifier(torch.nn.Module):
         self.pads_left = False
         self.short = bool(label_ids) and self._short_cut_holds()
         self.pads_left = self._reads_right_padding()
+        if label_ids:
+            how = in_words(packs=False, part=self.short)
+            execution.ways["classifier"] = Way(how, self.short)
 
     def read(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Pad a batch whose sequences are one row each to what `forward` takes."""
@@ -122,7 +123,7 @@ class Classifier(torch.nn.Module):
         with torch.no_grad():
             expected_RL = self(*inputs)
         self.short = True
-        return agrees(lambda: self(*inputs), expected_RL, tolerance=_TOLERANCE)
+        return agrees(lambda: self(*inputs), expected_RL, tolerance=TOLERANCE[self.model.dtype])
 
     def _example(self) -> tuple[Tensor, Tensor]:
         """Return a row [1, 8] of tokens to compare two ways of reading on, and its last place."""

@@ -61,17 +61,18 @@ def _cluster(source: str, products: bool) -> Inventory:
 
     alive = [node for node in ray.nodes() if node["Alive"]]
     asked = [node["NodeID"] for node in alive if node["Resources"].get("GPU", 0)]
-    gpus = _ask(asked, _first_gpu, num_gpus=0.01)
+    gpus = _ask(asked, _smallest_gpu, num_gpus=0)
+    gpus |= _ask([each for each in asked if gpus.get(each) is None], _first_gpu, num_gpus=0.01)
     measured = _products(alive) if products else {}
     nodes = tuple(
         Node(
             cpus=node["Resources"].get("CPU", 0.0),
             memory=int(node["Resources"].get("memory", 0)),
             gpus=int(node["Resources"].get("GPU", 0)),
-            gpu_memory=gpus.get(node["NodeID"], (None, None))[0],
+            gpu_memory=(gpus.get(node["NodeID"]) or (None, None))[0],
             address=node["NodeManagerAddress"],
             gpu=_labels(node).get(GPU_LABEL),
-            bfloat16=gpus.get(node["NodeID"], (None, None))[1],
+            bfloat16=(gpus.get(node["NodeID"]) or (None, None))[1],
             product=measured.get(node["NodeID"]),
         )
         for node in alive
@@ -94,8 +95,52 @@ def _products(nodes: Sequence[Mapping[str, Any]]) -> dict[str, Product]:
     return found | _ask(others, measure_product, num_gpus=0)
 
 
+def sick_gpus() -> dict[str, str]:
+    """Multiply matrices on one GPU of each node that has any, in the connected cluster.
+
+    Returns what is wrong, by the node's address; a node whose GPUs are all at work is left out.
+    """
+    import ray
+
+    nodes = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
+    asked = [name for name, node in nodes.items() if node["Resources"].get("GPU", 0)]
+    said = _ask(asked, multiply_on_gpu, num_gpus=0.01)
+    return {nodes[name]["NodeManagerAddress"]: wrong for name, wrong in said.items() if wrong}
+
+
+def multiply_on_gpu() -> str:
+    """Multiply two matrices on the first GPU; return what is wrong with it, or nothing."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return "torch sees no GPU"
+    try:
+        ones = torch.ones(512, 512, device="cuda")
+        return "" if bool(((ones @ ones) == ones.shape[0]).all()) else "a product is wrong"
+    except RuntimeError as error:
+        return str(error).partition("\n")[0]
+
+
+def _smallest_gpu() -> tuple[int, bool] | None:
+    """Ask NVIDIA's driver, which needs no GPU to be free, for a node's GPUs; None without one.
+
+    Returns the bytes of the smallest, and whether all multiply in bfloat16.
+    """
+    from ray._private.thirdparty import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        handles = list(map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount())))
+        sizes = [int(pynvml.nvmlDeviceGetMemoryInfo(each).total) for each in handles]
+        able = [pynvml.nvmlDeviceGetCudaComputeCapability(each) >= (8, 0) for each in handles]
+        pynvml.nvmlShutdown()
+    except pynvml.NVMLError:
+        return None
+    return (min(sizes), all(able)) if sizes else None
+
+
 def _first_gpu() -> tuple[int, bool]:
-    """Read the bytes of a GPU, and whether it multiplies in bfloat16."""
+    """Read the bytes of a GPU that is free, and whether it multiplies in bfloat16."""
     import torch
 
     able = bool(torch.cuda.is_bf16_supported(including_emulation=False))
