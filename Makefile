@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 
-.PHONY: demo test fast coverage slow chaos lint types docs dist hashes audit env clean
+.PHONY: demo test fast coverage slow chaos gpu lint types docs dist hashes audit env clean
 
 demo: $(READY)  ## Install, and find the bias that is planted in the embedded model.
 	$(BIN)/raybias demo --out out/demo
@@ -37,6 +37,14 @@ slow: $(READY) .moto/.installed  ## The long checks.
 
 chaos: $(READY)  ## Kills in a cluster of several nodes, and nodes that come and go.
 	$(PYTEST) -m chaos
+
+# Ends by itself within ten minutes; `python benchmarks/gpu.py --help` has its parts.
+gpu: $(READY)  ## The engine on this machine's GPU: equal to a CPU's, killed and resumed, and how fast.
+	RAYBIAS_DEVICE=cuda timeout 120 $(BIN)/python -m pytest tests/engine/test_on_device.py
+	rm -rf out/gpu
+	-timeout --signal KILL 30 $(BIN)/raybias demo --out out/gpu
+	timeout 90 $(BIN)/raybias demo --out out/gpu
+	$(BIN)/python benchmarks/gpu.py --seconds 340 --out out/gpu.md
 
 lint: $(READY)  ## Style, and which room may import which.
 	$(BIN)/ruff check .

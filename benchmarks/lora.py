@@ -32,11 +32,13 @@ from raybias.schema import LABELS
 RATE = 1e-4
 
 
-def packed(folder: Path, rows: TokenSet, seeds: int, *, dtype: str, device: str) -> PackedTuner:
+def packed(
+    folder: Path, rows: TokenSet, seeds: int, *, dtype: str, device: str, dropout: float = 0.1
+) -> PackedTuner:
     """Our side: the seeds as one pack, one step between evaluations on a single row."""
     method = Lora(
         seeds=tuple(range(seeds)), keep=1, learning_rates=(RATE,), batch_size=8, eval_every=1,
-        early_stop=EarlyStop(after_step=10**6), max_steps=10**6,
+        early_stop=EarlyStop(after_step=10**6), max_steps=10**6, dropout=dropout,
     )  # fmt: skip
     spec = Backbone.model_validate({"id": str(folder), "dtype": dtype})
     trainer = method.trainer(ModelContext(spec, LABELS, Execution(device=device)))

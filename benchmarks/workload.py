@@ -34,13 +34,18 @@ from raybias.probes import probe_items, training_sentences
 from raybias.schema import LABELS
 
 #: Hidden width, layers, heads; feed-forward is four times as wide (OPT's published shapes).
-SHAPES = {"125m": (768, 12, 12), "1.3b": (2048, 24, 32), "13b": (5120, 40, 40)}
+SHAPES = {
+    "tiny": (64, 2, 4), "125m": (768, 12, 12), "1.3b": (2048, 24, 32), "13b": (5120, 40, 40),
+    "7b_grouped": (4096, 32, 32),
+}  # fmt: skip
+#: Query heads to each head of keys and values, where the shape is a Llama's.
+GROUPS = {"7b_grouped": 4}
 VOCABULARY = 50272
 CONTEXT = 2048
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
-ShapeOption = Annotated[str, typer.Option(help="125m, 1.3b or 13b.")]
+ShapeOption = Annotated[str, typer.Option(help="125m, 1.3b, 13b or 7b_grouped.")]
 DeviceOption = Annotated[str, typer.Option(help="cpu or cuda.")]
 TokenizerOption = Annotated[
     Path | None, typer.Option(help="Folder with vocab.json and merges.txt; else one word a token.")
@@ -56,10 +61,18 @@ OutOption = Annotated[Path | None, typer.Option(help="Also write the report to t
 def save_model(folder: Path, *, shape: str, dtype: str, device: str, merges: Path | None) -> Path:
     """Save an OPT of random weights and its tokenizer; gives back the folder."""
     hidden, layers, heads = SHAPES[shape]
-    config = transformers.OPTConfig(
-        vocab_size=VOCABULARY, hidden_size=hidden, word_embed_proj_dim=hidden, ffn_dim=4 * hidden,
-        num_hidden_layers=layers, num_attention_heads=heads, max_position_embeddings=CONTEXT,
-    )  # fmt: skip
+    sizes = {
+        "vocab_size": VOCABULARY, "hidden_size": hidden, "num_hidden_layers": layers,
+        "num_attention_heads": heads, "max_position_embeddings": CONTEXT,
+    }  # fmt: skip
+    config: transformers.PreTrainedConfig = transformers.OPTConfig(
+        **sizes, word_embed_proj_dim=hidden, ffn_dim=4 * hidden
+    )
+    if shape in GROUPS:
+        config = transformers.LlamaConfig(
+            **sizes, num_key_value_heads=heads // GROUPS[shape], intermediate_size=11008,
+            pad_token_id=1, bos_token_id=2, eos_token_id=2,
+        )  # fmt: skip
     torch.manual_seed(0)
     with torch.device(device):
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=DTYPES[dtype])

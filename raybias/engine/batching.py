@@ -28,6 +28,14 @@ from raybias.errors import WorkFailed
 Result = TypeVar("Result")
 
 
+def out_of_memory(error: BaseException) -> bool:
+    """Say whether an error is that of a device, or of this machine, whose memory is used up."""
+    # What torch's allocator has taken is not there for cuBLAS's own handles and buffers.
+    if isinstance(error, RuntimeError) and "CUBLAS_STATUS_ALLOC_FAILED" in str(error):
+        return True
+    return isinstance(error, Exception) and should_reduce_batch_size(error)
+
+
 class Collective(Protocol):
     """Ranks that hold one backbone together and therefore walk in step."""
 
@@ -87,7 +95,7 @@ class Batcher:
             try:
                 result = work(batch)
             except RuntimeError as error:
-                if not should_reduce_batch_size(error):
+                if not out_of_memory(error):
                     raise
                 self._halve(batch, error)
                 continue

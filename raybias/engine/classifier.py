@@ -9,6 +9,7 @@ Shapes: R rows, T tokens, L labels, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -17,9 +18,9 @@ from torch import Tensor
 
 from raybias.config import Backbone
 from raybias.engine.backbone import TextEncoder, empty_model, load_pretrained, load_tokenizer
-from raybias.engine.context import ON_CPU, Execution
+from raybias.engine.context import ON_CPU, Execution, Way
 from raybias.engine.packing import Batch
-from raybias.engine.self_check import TOLERANCE, agrees, distance, sample_tokens
+from raybias.engine.self_check import TOLERANCE, agrees, distance, in_words, sample_tokens
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.errors import ModelError
 from raybias.schema import LABELS
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 
 #: Standard deviation of a new head where a model's config names none.
 _SPREAD: Final = 0.02
-#: How far the short cut to the label tokens may be from the model's own logits.
-_TOLERANCE: Final = 1e-4
 
 
 class Classifier(torch.nn.Module):
@@ -66,9 +65,15 @@ class Classifier(torch.nn.Module):
         self.label_ids = tuple(label_ids)
         self.pad = _pad_token(encoder)
         model.config.pad_token_id = self.pad
+        # A causal model would copy the keys and values of every layer for a next token.
+        caches = "use_cache" in signature(model.forward).parameters
+        self._no_cache = {"use_cache": False} if caches or label_ids else {}
         self.pads_left = False
         self.short = bool(label_ids) and self._short_cut_holds()
         self.pads_left = self._reads_right_padding()
+        if label_ids:
+            how = in_words(packs=False, part=self.short)
+            execution.ways["classifier"] = Way(how, self.short)
 
     def read(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Pad a batch whose sequences are one row each to what `forward` takes."""
@@ -90,16 +95,18 @@ class Classifier(torch.nn.Module):
 
     def forward(self, tokens_RT: Tensor, mask_RT: Tensor, last_R: Tensor) -> Tensor:
         """Compute the label logits [R, L], float32."""
-        inputs: dict[str, Any] = {"input_ids": tokens_RT, "attention_mask": mask_RT}
+        inputs: dict[str, Any] = {
+            "input_ids": tokens_RT, "attention_mask": mask_RT, **self._no_cache
+        }  # fmt: skip
         if not self.label_ids:
             logits_RL: Tensor = self.model(**inputs).logits
             return logits_RL.float()
         rows_R = torch.arange(len(tokens_RT), device=tokens_RT.device)
         if self.short:
-            hidden_RTH = self.model.base_model(**inputs, use_cache=False).last_hidden_state
+            hidden_RTH = self.model.base_model(**inputs).last_hidden_state
             logits_RV = self.model.get_output_embeddings()(hidden_RTH[rows_R, last_R])
         else:
-            logits_RV = self.model(**inputs, use_cache=False).logits[rows_R, last_R]
+            logits_RV = self.model(**inputs).logits[rows_R, last_R]
         labels_RL: Tensor = logits_RV[:, list(self.label_ids)]
         return labels_RL.float()
 
@@ -122,7 +129,7 @@ class Classifier(torch.nn.Module):
         with torch.no_grad():
             expected_RL = self(*inputs)
         self.short = True
-        return agrees(lambda: self(*inputs), expected_RL, tolerance=_TOLERANCE)
+        return agrees(lambda: self(*inputs), expected_RL, tolerance=TOLERANCE[self.model.dtype])
 
     def _example(self) -> tuple[Tensor, Tensor]:
         """Return a row [1, 8] of tokens to compare two ways of reading on, and its last place."""

@@ -33,6 +33,20 @@ class Sharding(Protocol):
 
 
 @dataclass(frozen=True)
+class Way:
+    """How a model is read for one purpose.
+
+    Attributes
+    ----------
+    how: in words.
+    fastest: whether no short cut was refused because it gave other values than the model itself.
+    """
+
+    how: str
+    fastest: bool
+
+
+@dataclass(frozen=True)
 class Execution:
     """How a process computes with a model, as the plan decides; a loaded model keeps it.
 
@@ -42,6 +56,7 @@ class Execution:
         memory halves it.
     device: where the model is; of several devices the first, where embeddings and head are.
     devices: over how many devices, of its kind and from it on, the layers are split.
+    ways: by purpose, what was chosen when the model was taken into use.
     threads: CPUs to compute on.
     sharding: how the model is shared with other ranks, where it is.
     """
@@ -51,6 +66,7 @@ class Execution:
     threads: int = 1
     sharding: Sharding | None = None
     devices: int = 1
+    ways: dict[str, Way] = field(default_factory=dict, compare=False, repr=False)
 
     def split(self) -> list[torch.device]:
         """List the devices that the layers are split over."""

@@ -30,8 +30,11 @@ TRAINING_COPIES: Final = 5
 _LIVE = 10**9
 #: Tokens of the longest sentence that tuning reckons with.
 LONGEST: Final = 128
-# Python with torch, transformers and Ray; on a GPU also the CUDA context.
-_PROCESS_BYTES = {"cpu": 700 * 2**20, "gpu": 1200 * 2**20}
+# Python with torch, transformers and Ray, measured; on a GPU the CUDA context, not measured.
+_PROCESS: Final = {"cpu": (700 * 2**20, "measured"), "gpu": (1200 * 2**20, "assumed")}
+# Part of what a worker on a GPU holds that stays free, for cuBLAS's buffers and for what torch's
+# allocator cannot give out in one piece.
+_HEADROOM: Final = 16
 
 
 #: A number of the arithmetic, alone or with the text that it is written as, such as "{:,} tokens".
@@ -79,7 +82,16 @@ def total(terms: Iterable[MemoryTerm]) -> int:
 def process(device: str) -> MemoryTerm:
     """Count a Python process with torch and Ray on a device, "cpu" or "gpu"."""
     what = "Python, torch, Ray" + (" and the CUDA context" if device == "gpu" else "")
-    return MemoryTerm(what, "measured", _PROCESS_BYTES[device])
+    count, known = _PROCESS[device]
+    return MemoryTerm(what, known, count)
+
+
+def with_headroom(terms: tuple[MemoryTerm, ...], device: str) -> tuple[MemoryTerm, ...]:
+    """Add what a GPU should have beside; on CPUs a node's memory leaves that to Ray already."""
+    if device == "cpu":
+        return terms
+    held = total(terms)
+    return (*terms, MemoryTerm("head-room", f"{held:,} bytes / {_HEADROOM}", held // _HEADROOM))
 
 
 def weights(what: str, parameters: int, item: int, *, copies: int = 1, over: int = 1) -> MemoryTerm:

@@ -42,6 +42,12 @@ def agrees(fast: Callable[[], Tensor], expected: Tensor, *, tolerance: float) ->
     return values.shape == expected.shape and distance(values, expected) <= tolerance
 
 
+def in_words(*, packs: bool, part: bool) -> str:
+    """Say how a model is read: whether rows share sequences, and the head reads a part of them."""
+    rows = "packed rows" if packs else "each row alone"
+    return f"{rows}, {'the head where it is needed' if part else 'the whole model with its head'}"
+
+
 def fastest(
     ways: Iterable[Way], plain: Way, sample: Callable[[Way], Tensor], *, dtype: torch.dtype
 ) -> Way:

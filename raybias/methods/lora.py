@@ -32,8 +32,9 @@ _VECTORLM: Final = {
     "warmup": 0.05,
     "clip": 1.0,
 }
-# Values kept per input and output of each layer that is adapted: the input and its mask, float32.
-_KEPT_BY_FACTORS: Final = 1.1
+# Copies of the factors beside those of any method: the runs' stacked for a pass, what its gradient
+# adds to those of earlier passes, and the stack in the model's dtype.
+_COPIES_OF_PASSES: Final = 3
 
 
 @method
@@ -98,8 +99,7 @@ class Lora(LayerAdapter):
                 "inputs of the factors, kept too",
                 (tokens, "{:,} tokens"),
                 widths,
-                _KEPT_BY_FACTORS,
-                memory.of_bytes(4),
+                (shape.item + 1, "({} bytes, the mask's included)"),
             ),
             memory.term(
                 "factors, gradients, AdamW, best",
@@ -107,7 +107,7 @@ class Lora(LayerAdapter):
                 (self.rank, "rank {}"),
                 widths,
                 memory.of_bytes(4),
-                memory.TRAINING_COPIES,
+                memory.TRAINING_COPIES + _COPIES_OF_PASSES,
             ),
             memory.process(device),
         )

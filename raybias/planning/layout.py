@@ -140,7 +140,7 @@ class LayoutPlanner:
             own = work.stops(trials)[::packs]
             return packs * work.pack_seconds(fit.speed, fit.layout, own)
 
-        load = Load(terms, self.shape, method.bytes_per_weight(self.shape))
+        load = Load(terms, self.shape, method.bytes_per_weight(self.shape), self.on)
         packs = math.ceil(trials / pack)
         fit = self._fit(method, load, packs, seconds, asked=asked, shared=shared)
         size = trials if fit.split.sharded else pack
@@ -173,7 +173,7 @@ class LayoutPlanner:
         def seconds(fit: Fit) -> float:
             return work.seconds(fit.speed, fit.layout)
 
-        load = Load(terms, self.shape, method.bytes_per_weight(self.shape))
+        load = Load(terms, self.shape, method.bytes_per_weight(self.shape), self.on)
         fit = self._fit(method, load, None, seconds, asked=self._train_workers())
         sharded = fit.split.sharded
         least, most = (fit.workers,) * 2 if sharded else self._replicas(fit.workers)

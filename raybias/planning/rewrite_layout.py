@@ -62,7 +62,7 @@ def rewriting_plan(
     def terms(shape: ModelShape, tokens: int, partitions: int) -> tuple[MemoryTerm, ...]:
         return _rewriting_memory(shape, judge, options, tokens=tokens, device=planner.on)
 
-    load = Load(terms, planner.shape, planner.shape.item)
+    load = Load(terms, planner.shape, planner.shape.item, planner.on)
     asked = planner.resources.tokens_per_batch
     budgets = halved(asked if planner.gpus else min(asked, _MOST_ON_CPU), _FEWEST_TOKENS)
     fit = next(filter(None, (planner.settle(load, tokens) for tokens in budgets)), None)

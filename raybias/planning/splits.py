@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from raybias.engine.memory import MemoryTerm
+from raybias.engine.memory import MemoryTerm, with_headroom
 from raybias.planning.placement import Placement
 from raybias.planning.speed import Speed
 from raybias.planning.workload import Layout
@@ -67,11 +67,13 @@ class Load:
     shape: ModelShape
     item: int
     """Bytes of one weight."""
+    on: str
+    """The kind of device, "cpu" or "gpu"."""
 
     def device(self, tokens: int, workers: int = 1, split: Split = WHOLE) -> tuple[MemoryTerm, ...]:
         """Return the arithmetic of one device."""
         shape = self.shape if split.devices == 1 else self.shape.part(split.devices)
-        return self.terms(shape, tokens, workers if split.sharded else 1)
+        return with_headroom(self.terms(shape, tokens, workers if split.sharded else 1), self.on)
 
 
 def halved(tokens: int, fewest: int) -> list[int]:

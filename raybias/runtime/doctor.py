@@ -22,7 +22,7 @@ from raybias.errors import PlanError
 from raybias.planning.inventory import size
 from raybias.planning.precision import choose
 from raybias.redaction import redact
-from raybias.runtime.inventory import read_inventory
+from raybias.runtime.inventory import read_inventory, sick_gpus
 from raybias.runtime.ray_session import connected
 from raybias.runtime.serve.security_audit import Finding, cluster_weaknesses, out_weaknesses
 
@@ -119,12 +119,23 @@ def _ray(address: str | None) -> Iterator[Finding]:
     try:
         with connected(address):
             inventory = read_inventory(address, products=True)
+            sick = sick_gpus() if inventory.gpus else {}
             weaknesses = list(cluster_weaknesses())
     except PlanError as error:
         yield Finding("fail", "ray", error.problem, f"{error.where}: {error.cure}")
         return
     usable = inventory.cpus >= 1
     yield Finding.of(usable, "ray", str(inventory), "add nodes with CPUs", otherwise="fail")
+    if inventory.gpus:
+        yield Finding.of(
+            not sick,
+            "GPUs",
+            "; ".join(f"{node}: {wrong}" for node, wrong in sorted(sick.items()))
+            or "one of each node that is free multiplies matrices",
+            "compare the node's driver with torch's CUDA; a container needs"
+            " NVIDIA_VISIBLE_DEVICES and NVIDIA_DRIVER_CAPABILITIES",
+            otherwise="fail",
+        )
     if usable:
         chosen = choose(inventory, gpus=inventory.gpus > 0)
         yield Finding.of(

@@ -64,17 +64,18 @@ def _cluster(source: str, products: bool) -> Inventory:
 
     alive = [node for node in ray.nodes() if node["Alive"]]
     asked = [node["NodeID"] for node in alive if node["Resources"].get("GPU", 0)]
-    gpus = ask(asked, _first_gpu)
+    gpus = ask(asked, _smallest_gpu)
+    gpus |= ask([each for each in asked if gpus.get(each) is None], _first_gpu)
     measured = _products(alive) if products else {}
     nodes = tuple(
         Node(
             cpus=node["Resources"].get("CPU", 0.0),
             memory=int(node["Resources"].get("memory", 0)),
             gpus=int(node["Resources"].get("GPU", 0)),
-            gpu_memory=gpus.get(node["NodeID"], (None, None))[0],
+            gpu_memory=(gpus.get(node["NodeID"]) or (None, None))[0],
             address=node["NodeManagerAddress"],
             gpu=_labels(node).get(GPU_LABEL),
-            bfloat16=gpus.get(node["NodeID"], (None, None))[1],
+            bfloat16=(gpus.get(node["NodeID"]) or (None, None))[1],
             product=measured.get(node["NodeID"]),
         )
         for node in alive
@@ -97,6 +98,50 @@ def _products(nodes: Sequence[Mapping[str, Any]]) -> dict[str, Product]:
     return found | ask(others, measure_product)
 
 
+def sick_gpus() -> dict[str, str]:
+    """Multiply matrices on one GPU of each node that has any, in the connected cluster.
+
+    Returns what is wrong, by the node's address; a node whose GPUs are all at work is left out.
+    """
+    import ray
+
+    nodes = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
+    asked = [name for name, node in nodes.items() if node["Resources"].get("GPU", 0)]
+    said = ask(asked, multiply_on_gpu, num_gpus=0.01)
+    return {nodes[name]["NodeManagerAddress"]: wrong for name, wrong in said.items() if wrong}
+
+
+def multiply_on_gpu() -> str:
+    """Multiply two matrices on the first GPU; return what is wrong with it, or nothing."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return "torch sees no GPU"
+    try:
+        ones = torch.ones(512, 512, device="cuda")
+        return "" if bool(((ones @ ones) == ones.shape[0]).all()) else "a product is wrong"
+    except RuntimeError as error:
+        return str(error).partition("\n")[0]
+
+
+def _smallest_gpu() -> tuple[int, bool] | None:
+    """Ask NVIDIA's driver, which needs no GPU to be free, for a node's GPUs; None without one.
+
+    Returns the bytes of the smallest, and whether all multiply in bfloat16.
+    """
+    from ray._private.thirdparty import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        handles = list(map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount())))
+        sizes = [int(pynvml.nvmlDeviceGetMemoryInfo(each).total) for each in handles]
+        able = [pynvml.nvmlDeviceGetCudaComputeCapability(each) >= (8, 0) for each in handles]
+        pynvml.nvmlShutdown()
+    except pynvml.NVMLError:
+        return None
+    return (min(sizes), all(able)) if sizes else None
+
+
 def _first_gpu() -> tuple[int, bool]:
     """Read the bytes of a node's first GPU, and whether it multiplies in bfloat16.
 
@@ -110,12 +155,17 @@ def _first_gpu() -> tuple[int, bool]:
 
 
 def ask(
-    node_ids: Iterable[str], question: Callable[[], T], *, patience_s: float | None = 30
+    node_ids: Iterable[str],
+    question: Callable[[], T],
+    *,
+    num_gpus: float = 0,
+    patience_s: float | None = 30,
 ) -> dict[str, T]:
     """Call a function once on each node, which needs no CPU that is free.
 
     Parameters
     ----------
+    num_gpus: that it holds meanwhile; without any, Ray hides all from it.
     patience_s: a node that does not reply within it is left out; None waits.
 
     Raises
@@ -126,7 +176,7 @@ def ask(
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     # A process that has seen a GPU is not used again: Ray could hide none from it.
-    ask = ray.remote(num_cpus=0, max_retries=0, max_calls=1)(question)
+    ask = ray.remote(num_cpus=0, num_gpus=num_gpus, max_retries=0, max_calls=1)(question)
     asked = {
         ask.options(
             scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False)

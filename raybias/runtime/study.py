@@ -23,6 +23,7 @@ from raybias.runtime.inventory import read_inventory
 from raybias.runtime.progress import Reporter
 from raybias.runtime.ray_session import connected, translating_errors
 from raybias.runtime.tracking import check_tracking
+from raybias.runtime.ways import slow_ways
 from raybias.seeding import key
 from raybias.storage import Store
 from raybias.study_record import begin, make_record, resumed
@@ -81,6 +82,8 @@ def run_study(
         work = StudyRun(replace(prepared, record=record), planned, store, reporter, app)
         with nullcontext() if own else undoing(end_replicas):
             work.run()
+        for warning in slow_ways(store):
+            reporter.say(f"{study.name}: {warning}")
 
 
 def prepare(study: Study, store: Store | None, *, command: str = "") -> PreparedStudy:

@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from raybias.planning.stage_plans import Stage
@@ -17,12 +17,45 @@ if TYPE_CHECKING:
     from ray.train.torch import TorchTrainer
     from ray.util.queue import Queue
 
+    from raybias.engine.context import ModelContext
+
 #: The function that each rank runs, with the same argument.
 Work = Callable[[dict[str, Any]], None]
 
 #: Seconds that a group waits for nodes of an autoscaler.
 _NODE_COMES_S: Final = "1800"
 _POLL_S: Final = 0.5
+#: Seconds that ranks wait for each other, such as for one that writes large states to a slow store.
+_PATIENCE_S: Final = 2 * 60 * 60
+#: File of a group's folder with the token budget of its passes, once that was too large.
+_BUDGET: Final = "tokens_per_batch"
+
+
+class BrokenPass(RuntimeError):
+    """Raised on a rank that begins a pass while its last one was broken off."""
+
+
+@contextmanager
+def within_memory(context: ModelContext, store: Store, folder: str) -> Iterator[ModelContext]:
+    """Give ranks the token budget of a pass that earlier ranks left in OUT.
+
+    A rank whose memory is used up cannot try again by itself, since the others wait for it within
+    the pass. So it leaves half of the budget to the ranks that Ray Train starts in their place.
+
+    Parameters
+    ----------
+    folder: the worker group's, which is deleted with its work done.
+    """
+    from raybias.engine.batching import out_of_memory
+
+    place, execution = f"{folder}/{_BUDGET}", context.execution
+    tokens = int(store.read_text(place)) if store.exists(place) else execution.tokens_per_batch
+    try:
+        yield replace(context, execution=replace(execution, tokens_per_batch=tokens))
+    except RuntimeError as error:
+        if isinstance(error, BrokenPass) or out_of_memory(error):
+            store.write_text(place, str(max(1, tokens // 2)))
+        raise
 
 
 class Listener(Protocol):
@@ -60,14 +93,14 @@ class WorkerGroup:
 
         Parameters
         ----------
-        work: called on each rank with `work`, a reference to the task, and `progress`, a queue of
-            reports for `listener`.
+        work: called on each rank with `work`, a reference to the task, `progress`, a queue of
+            reports for `listener`, and `folder`, the group's in OUT.
         """
         import ray
 
         progress = _open_queue()
         # By reference, so that Ray Train's controller need not import torch to read it.
-        config = {"work": ray.put(task), "progress": progress}
+        config = {"work": ray.put(task), "progress": progress, "folder": self.folder}
         try:
             with _collecting(progress, listener):
                 self._trainer(work, config, store).fit()
@@ -80,7 +113,7 @@ class WorkerGroup:
             # A node takes minutes to come; Ray Train would withdraw its request after one.
             os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", _NODE_COMES_S)
         from ray.train import FailureConfig, RunConfig, ScalingConfig
-        from ray.train.torch import TorchTrainer
+        from ray.train.torch import TorchConfig, TorchTrainer
         from ray.train.v2.api.config import LoggingConfig
 
         asked, preemptions = dict(plan.requests), self.max_preemptions
@@ -88,6 +121,7 @@ class WorkerGroup:
         return TorchTrainer(
             work,
             train_loop_config=config,
+            torch_config=TorchConfig(timeout_s=_PATIENCE_S),
             scaling_config=ScalingConfig(
                 num_workers=self.workers,
                 use_gpu=plan.gpus > 0,

@@ -21,6 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from raybias.engine.layer_split import blocks
+from raybias.runtime.worker_group import BrokenPass
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -122,7 +123,7 @@ class ShardedInference:
         if not self._alone:
             return
         if self._inside:
-            raise RuntimeError("a pass through a sharded backbone broke off; the ranks differ")
+            raise BrokenPass("a pass through a sharded backbone broke off; the ranks differ")
         self._inside = True
         if not self._idle:
             self.ranks.sum(torch.ones(1))

@@ -132,8 +132,8 @@ def test_all_that_does_not_fit_is_refused_at_once_or_left_out(folder: Path) -> N
         ("cpus=64,memory=900GiB,gpus=8,gpu_memory=24GB,gpu=A10G", "opt-13b", 2, False, False),
         # It fits two GPUs, of which one computes at a time; over NVLink all eight do.
         (f"{A100}", "opt-66b", 1, True, False),
-        # No node holds 66 billion weights: only all twelve GPUs do.
-        ("nodes=3,cpus=64,memory=900GiB,gpus=4,gpu_memory=24GB,gpu=A10G", "opt-66b", 1, True, True),
+        # No node holds 66 billion weights: only all sixteen GPUs do.
+        ("nodes=4,cpus=64,memory=900GiB,gpus=4,gpu_memory=24GB,gpu=A10G", "opt-66b", 1, True, True),
     ],
 )
 def test_the_way_to_hold_a_backbone_is_the_fastest_that_fits(

@@ -61,7 +61,8 @@ class _LoraLayer(PackedLayer):
             base = base_RTO[rows].reshape(len(up_SKO), -1, up_SKO.shape[-1])
             summed = torch.baddbmm(base, inner, up_SKO, alpha=scaling)
             parts.append(summed.view_as(base_RTO[rows]))
-        return torch.cat(parts).view_as(output)
+        whole_RTO = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return whole_RTO.view_as(output)
 
 
 class LoraTrainer(PackedLayerTrainer):

@@ -22,6 +22,7 @@ from torch import Tensor
 from raybias import seeding
 from raybias.engine import keyed_draws
 from raybias.engine.backbone import LoadedBackbone
+from raybias.engine.context import Way
 from raybias.engine.generation.decoding import (
     PackedRows,
     PlainRows,
@@ -33,6 +34,7 @@ from raybias.engine.generation.decoding import (
 from raybias.engine.generation.kv_cache import BufferCache
 from raybias.engine.generation.sampling import Sampler, Sampling, rectangle
 from raybias.engine.packing import FULL, Batch, PackedSequence, Row, pack
+from raybias.engine.self_check import in_words
 from raybias.errors import ModelError
 
 Key = tuple[str | int, ...]
@@ -104,6 +106,8 @@ class TextGenerator:
         self.batcher = backbone.batcher()
         self.prefix = PrefixCache(backbone)
         self.packs = reads_packed(backbone)
+        how = in_words(packs=self.packs, part=True)
+        backbone.execution.ways["generation"] = Way(how, self.packs)
         self._cache: BufferCache | None = None
 
     def generate(

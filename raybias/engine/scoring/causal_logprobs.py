@@ -20,11 +20,12 @@ from torch import Tensor
 
 from raybias.engine.backbone import LoadedBackbone
 from raybias.engine.batching import Batcher
+from raybias.engine.context import Way
 from raybias.engine.generation.decoding import common_length
 from raybias.engine.generation.generator import attention_window
 from raybias.engine.packing import MAX_TOKENS, Batch, PackedSequence, Placed, Row, pack
 from raybias.engine.scoring.label_logits import attention_inputs
-from raybias.engine.self_check import fastest, sample_tokens
+from raybias.engine.self_check import fastest, in_words, sample_tokens
 
 Values = NDArray[np.float32]
 Numbers = NDArray[np.int64]
@@ -160,7 +161,10 @@ def make_token_reader(backbone: LoadedBackbone) -> TokenReader:
         TokenReader(backbone, packs=packs, head=each)
         for packs, each in ((True, head), (True, None), (False, head), (False, None))
     ]
-    return fastest(ways[:3], ways[3], _sample, dtype=backbone.model.dtype)
+    chosen = fastest(ways[:3], ways[3], _sample, dtype=backbone.model.dtype)
+    how = in_words(packs=chosen.packs, part=chosen.head is not None)
+    backbone.execution.ways["log-probabilities"] = Way(how, chosen is ways[0])
+    return chosen
 
 
 def log_probs_of(logits_NV: Tensor, of_A: Tensor, tokens_A: Tensor) -> Tensor:

@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 
 from raybias.engine.backbone import LoadedBackbone
+from raybias.engine.context import Way
 from raybias.engine.packing import MAX_TOKENS, Batch, Placed, pack, stack, tree_mask
-from raybias.engine.self_check import fastest, sample_tokens
+from raybias.engine.self_check import fastest, in_words, sample_tokens
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,10 @@ def make_reader(backbone: LoadedBackbone, label_ids: Sequence[int]) -> LabelRead
         for packs in (True, False)
         for rows in (label_rows, None)
     ]
-    return fastest(ways[:3], ways[3], _sample_logits, dtype=backbone.model.dtype)
+    chosen = fastest(ways[:3], ways[3], _sample_logits, dtype=backbone.model.dtype)
+    how = in_words(packs=chosen.packs, part=chosen.label_rows is not None)
+    backbone.execution.ways["labels"] = Way(how, chosen is ways[0])
+    return chosen
 
 
 def _sample_logits(reader: LabelReader) -> Tensor:

@@ -21,10 +21,10 @@ from torch import Tensor
 
 from raybias.config import Backbone
 from raybias.engine.backbone import LoadedBackbone, TextEncoder, load_pretrained, load_tokenizer
-from raybias.engine.context import ON_CPU, Execution
+from raybias.engine.context import ON_CPU, Execution, Way
 from raybias.engine.packing import Batch, PackedSequence, Placed, Row
 from raybias.engine.scoring.causal_logprobs import log_probs_of
-from raybias.engine.self_check import fastest
+from raybias.engine.self_check import fastest, in_words
 from raybias.errors import ModelError
 
 if TYPE_CHECKING:
@@ -173,6 +173,8 @@ def _reads_places(backbone: LoadedBackbone) -> bool:
     read = fastest(
         [logits_at], _own_logits, lambda read: read(model, inputs, at), dtype=model.dtype
     )
+    how = in_words(packs=False, part=read is logits_at)
+    backbone.execution.ways["masked tokens"] = Way(how, read is logits_at)
     return read is logits_at
 
 

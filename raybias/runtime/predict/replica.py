@@ -24,6 +24,7 @@ from raybias.config import Method
 from raybias.errors import WorkFailed
 from raybias.planning.stage_plans import RewritePlan, ScorePlan
 from raybias.runtime.metrics import Meter
+from raybias.runtime.ways import keep_ways
 from raybias.seeding import key
 from raybias.storage import Store
 
@@ -80,6 +81,7 @@ class Scorer:
         self.methods = {method.name: method for method in methods}
         self.predictors.of(methods[0])  # A replica is ready when its backbone is loaded.
         self.meter, self.busy = meter, meter.watched()
+        self._told: set[str] = set()
         # A request that its caller gives up while it waits here is never computed.
         self.turn = ThreadPoolExecutor(max_workers=1)
 
@@ -98,6 +100,9 @@ class Scorer:
         self._count(len(items), result.tokens)
         # The next request computes while this one's file is written.
         await asyncio.to_thread(self.store.write_table, shard.file, result.table)
+        if shard.method not in self._told:
+            self._told.add(shard.method)
+            await asyncio.to_thread(keep_ways, self.store, self.predictors.context)
         return int(result.tokens)
 
     async def label(self, method: str, run_id: str, texts: list[str]) -> Labelling:

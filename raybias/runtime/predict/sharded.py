@@ -7,7 +7,7 @@ ranks nor their share of the work changes a result.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,8 @@ from raybias.planning.stage_plans import ScorePlan
 from raybias.runtime.metrics import Meter
 from raybias.runtime.progress import Advance, Done
 from raybias.runtime.ray_session import translating_errors
-from raybias.runtime.worker_group import WorkerGroup
+from raybias.runtime.ways import keep_ways
+from raybias.runtime.worker_group import WorkerGroup, within_memory
 from raybias.storage import Store
 
 if TYPE_CHECKING:
@@ -88,11 +89,12 @@ def work(config: Mapping[str, Any]) -> None:
 
     progress: Queue = config["progress"]
     reading: Reading = ray.get(config["work"])
-    for report in read_mine(reading, get_device()):
-        if isinstance(report, Done):
-            reading.meter.add("raybias_rows_total", report.rows)
-            reading.meter.add("raybias_tokens_total", report.tokens)
-        progress.put(report)
+    with within_memory(reading.context, Store(reading.out), config["folder"]) as context:
+        for report in read_mine(replace(reading, context=context), get_device()):
+            if isinstance(report, Done):
+                reading.meter.add("raybias_rows_total", report.rows)
+                reading.meter.add("raybias_tokens_total", report.tokens)
+            progress.put(report)
 
 
 def read_mine(reading: Reading, device: torch.device) -> Iterator[Done | RaybiasError]:
@@ -116,6 +118,8 @@ def read_mine(reading: Reading, device: torch.device) -> Iterator[Done | Raybias
     def run(run_id: str) -> Any:
         return predictor.load(run_id)
 
+    if sharing.ranks.rank == 0:
+        keep_ways(store, reading.context)
     error: RaybiasError | None = None
     sharing.begin_alone()
     try:

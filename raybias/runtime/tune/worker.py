@@ -24,6 +24,8 @@ from raybias.errors import RaybiasError
 from raybias.methods import Tuned
 from raybias.runtime.metrics import Meter
 from raybias.runtime.tune.reports import Evaluated, WorkerReport
+from raybias.runtime.ways import keep_ways
+from raybias.runtime.worker_group import within_memory
 from raybias.storage import Store
 
 if TYPE_CHECKING:
@@ -98,7 +100,9 @@ class PackWorker:
         task, tokens = work
         # The threads of torch are those of the thread that asks, which is not the constructor's.
         context = self.context.here()
-        self.trainer = self.trainer or task.method.trainer(context)
+        if self.trainer is None:
+            self.trainer = task.method.trainer(context)
+            keep_ways(Store(task.out), context)
         self.pack = pack = WorkerPack(task, tokens, trials, self.trainer)
         yield pack.restore()
         leaving = _Leaving()
@@ -143,21 +147,30 @@ def tune_together(config: dict[str, Any]) -> None:
 
     from raybias.runtime.zero3 import Zero3
 
-    progress: Queue = config["progress"]
-    (task, tokens), trials = ray.get(config["work"])
+    work = ray.get(config["work"])
+    task = work[0][0]
     rank, device = ray.train.get_context().get_world_rank(), get_device()
-    try:
+    with within_memory(task.context, Store(task.out), task.folder) as context:
         sharding = Zero3(task.context.spec.dtype, device)
-        trainer = task.method.trainer(task.context.here(device, sharding))
+        _tune_on(rank, work, context.here(device, sharding), config["progress"])
+
+
+def _tune_on(rank: int, work: Any, context: ModelContext, progress: Queue) -> None:
+    """Tune on one rank."""
+    (task, tokens), trials = work
+    try:
+        trainer = task.method.trainer(context)
         pack, error = WorkerPack(task, tokens, trials, trainer, writes=rank == 0), None
     except RaybiasError as raised:
         pack, error = None, raised
     # Every rank learns of the error here, so that none waits for another for ever.
-    failed = torch.tensor(int(error is not None), device=device)
+    failed = torch.tensor(int(error is not None), device=context.execution.device)
     dist.all_reduce(failed)
     if failed.item() or pack is None:
         progress.put(WorkerReport(pack="", error=error))
         return
+    if rank == 0:
+        keep_ways(Store(task.out), context)
     reports, busy = [pack.restore()], task.meter.watched()
     while True:
         if rank == 0:

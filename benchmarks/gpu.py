@@ -1,0 +1,251 @@
+"""The engine on one GPU, part by part: time, FLOP/s against the peak, memory against the plan.
+
+Each part is a process of its own with a limit, so that a part that fails or hangs leaves the others
+their time; all of it ends after --seconds. Parts: machine, load, tune, lora, shard, prompts.
+
+    python benchmarks/gpu.py --out gpu.md
+    python benchmarks/gpu.py --part lora --shape 1.3b
+    python benchmarks/gpu.py --device cpu --tiny       # whether the script itself runs
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import lora
+import torch
+import tuning
+import typer
+import workload
+from torch.profiler import ProfilerActivity, profile
+
+from raybias.config import Backbone
+from raybias.engine.adapters.tuning import TokenSet
+from raybias.engine.backbone import empty_model
+from raybias.engine.generation.generator import TextGenerator
+from raybias.engine.generation.sampling import Sampling
+from raybias.engine.keyed_draws import kept, keys
+from raybias.engine.memory import total
+from raybias.engine.model_shape import shape_of
+from raybias.engine.scoring.label_scorer import LabelScorer
+from raybias.engine.verbalizer import verbalizer_ids
+from raybias.methods import FewShot, Lora, SoftPrompt
+from raybias.schema import LABELS
+
+#: A part, its shape, and its share of the seconds.
+PLAN = (
+    ("machine", "125m", 1), ("tune", "125m", 2), ("lora", "125m", 2), ("shard", "1.3b", 2),
+    ("tune", "1.3b", 3), ("lora", "1.3b", 3), ("prompts", "1.3b", 4), ("load", "7b_grouped", 3),
+    ("shard", "7b_grouped", 3), ("tune", "13b", 4), ("lora", "13b", 4),
+)  # fmt: skip
+Fact = dict[str, Any]
+
+
+class Bench:
+    """One part on one shape."""
+
+    def __init__(self, shape: str, device: str, folder: Path) -> None:
+        self.device, self.cuda = device, device.startswith("cuda")
+        self.dtype = "bfloat16" if self.cuda else "float32"
+        self.small = shape == "tiny"
+        self.folder = workload.save_model(
+            folder, shape=shape, dtype=self.dtype, device=device, merges=None
+        )
+        self.spec = Backbone.model_validate({"id": str(self.folder), "dtype": self.dtype})
+        self.peak = workload.peak_tflops(self.dtype, device)
+
+    def measured(self, what: str, work: Callable[[], object], flops: float = 0.0) -> Fact:
+        """Time a call: median seconds, reached FLOP/s, share of time with the GPU busy, memory."""
+        work()
+        if self.cuda:
+            gc.collect()
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+        spent = sorted(workload.timed(work, self.device) for _ in range(3))[1]
+        fact: Fact = {"what": what, "ms": 1e3 * spent}
+        if flops:
+            fact["TFLOP/s"] = flops / spent / 1e12
+            fact["of peak"] = flops / spent / 1e12 / self.peak
+        if self.cuda:
+            fact["GiB"] = torch.cuda.max_memory_allocated() / 2**30
+            with profile(activities=[ProfilerActivity.CUDA]) as record:
+                seen = workload.timed(work, self.device)
+            busy = sum(event.self_device_time_total for event in record.key_averages())
+            fact["GPU busy"] = busy / 1e6 / seen
+        return fact
+
+    def planned(self, method: Any, pack: int, tokens: int) -> float:
+        """Return the GiB that a plan reckons with."""
+        shape = shape_of(empty_model(self.spec), self.spec)
+        device = "gpu" if self.cuda else "cpu"
+        return total(method.training_memory(shape, pack=pack, tokens=tokens, device=device)) / 2**30
+
+    def rows(self) -> TokenSet:
+        """Tokenise sentences to tune on."""
+        texts, labels = workload.sentences(None, 256 if self.small else 2000)
+        encoded = workload.load(self.folder, dtype=self.dtype, device="cpu").encode(texts)
+        return TokenSet(tuple(map(tuple, encoded)), tuple(labels))
+
+    def machine(self) -> Iterator[Fact]:
+        """Peaks by precision, a launch, and a layer's dropout masks."""
+        for dtype in workload.DTYPES:
+            reached = workload.peak_tflops(dtype, self.device)
+            yield {"what": f"matrix product, {dtype}", "TFLOP/s": reached}
+        one = torch.zeros(8, device=self.device)
+        yield self.measured("1,000 launches", lambda: [one.add_(1) for _ in range(1000)])
+        keys_N2 = keys(list(range(120)), torch.device(self.device))
+        yield self.measured(
+            "dropout masks, 120 x 32 x 5,120", lambda: kept(keys_N2, (32, 5120), 0.1)
+        )
+
+    def load(self) -> Iterator[Fact]:
+        """From the files (in the page cache) to the device."""
+        for name, load in (
+            ("load_backbone", workload.load), ("from_pretrained", workload.load_peer)
+        ):  # fmt: skip
+            given = {"dtype": self.dtype, "device": self.device}
+            yield self.measured(name, partial(load, self.folder, **given))
+
+    def tune(self) -> Iterator[Fact]:
+        """Take a step of soft prompts of 1, 4 and 15 seeds, and PEFT's of one."""
+        rows = self.rows()
+        ids = verbalizer_ids(
+            workload.load(self.folder, dtype=self.dtype, device="cpu").tokenizer, LABELS
+        )
+        data = tuning.Data(rows, ids)
+        for seeds in (1, 4, 15):
+            tuner = tuning.packed(self.folder, data, seeds, dtype=self.dtype, device=self.device)
+            model = tuner.trainer.scorer.backbone.model  # type: ignore[attr-defined]
+            tokens = seeds * tuning.needed_tokens(data, seeds, range(3))
+            flops = workload.model_flops(model, tokens, backward=True)
+            fact = self.measured(f"soft prompts, {seeds} seeds", tuner.advance, flops)
+            yield {**fact, "planned GiB": self.planned(SoftPrompt(), seeds, 4096)}
+        step = tuning.peft_step(self.folder, data, dtype=self.dtype, device=self.device)
+        yield self.measured("PEFT, 1 seed", lambda: step(0, 1))
+
+    def lora(self) -> Iterator[Fact]:
+        """Take a step of LoRA with and without dropout, and PEFT's of one seed."""
+        rows, tuner = self.rows(), None
+        for dropout in (0.1, 0.0):
+            for seeds in (1, 5):
+                tuner = lora.packed(
+                    self.folder, rows, seeds, dtype=self.dtype, device=self.device, dropout=dropout
+                )
+                fact = self.measured(f"LoRA, {seeds} seeds, dropout {dropout}", tuner.advance)
+                yield {**fact, "planned GiB": self.planned(Lora(dropout=dropout), seeds, 4096)}
+        if tuner is not None:
+            step = lora.peft_step(self.folder, rows, tuner, dtype=self.dtype, device=self.device)
+            yield self.measured("PEFT, 1 seed, dropout 0.1", lambda: step(0, 1))
+
+    def shard(self) -> Iterator[Fact]:
+        """Label logits of 2,048 items."""
+        backbone = workload.load(self.folder, dtype=self.dtype, device=self.device)
+        rows = backbone.encode(workload.items(None, 64 if self.small else 2048))
+        scorer = LabelScorer(backbone, verbalizer_ids(backbone.tokenizer, LABELS))
+        distinct = workload.distinct_tokens(rows)
+        flops = workload.model_flops(backbone.model, distinct, backward=False)
+        yield self.measured(f"{len(rows)} rows scored", lambda: scorer.score(rows), flops)
+
+    def prompts(self) -> Iterator[Fact]:
+        """Nine shots and 3 tokens, and 64 tokens, beside transformers' generate at batch 16."""
+        backbone = workload.load(self.folder, dtype=self.dtype, device=self.device)
+        generator, texts = TextGenerator(backbone), workload.items(None, 8 if self.small else 64)
+        shown = [(text, n % 3) for n, text in enumerate(workload.sentences(None, 9)[0])]
+        drawn = Sampling(0.8, 50, 1.0, 0.0, 1.0, ())
+        for what, new, written in (
+            ("9 shots, 3 new tokens", 3, [FewShot().prompt(text, LABELS, shown) for text in texts]),
+            ("64 new tokens", 64, texts),
+        ):
+            ours = partial(
+                generator.generate, backbone.encode(written), [(1, n) for n in range(len(texts))],
+                sampling=drawn, max_new_tokens=new,
+            )  # fmt: skip
+            yield self.measured(what, ours)
+            peer = partial(self._generate, backbone, written, new)
+            yield self.measured(f"{what}, generate", peer)
+
+    def _generate(self, backbone: Any, texts: list[str], new: int) -> None:
+        backbone.tokenizer.padding_side = "left"
+        for first in range(0, len(texts), 16):
+            batch = backbone.tokenizer(texts[first : first + 16], return_tensors="pt", padding=True)
+            backbone.model.generate(
+                input_ids=batch["input_ids"].to(self.device), do_sample=True, temperature=0.8,
+                attention_mask=batch["attention_mask"].to(self.device), min_new_tokens=new,
+                max_new_tokens=new, pad_token_id=1,
+            )  # fmt: skip
+
+
+def run_part(part: str, shape: str, device: str) -> None:
+    """Print a part's facts, a line of JSON each."""
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(shape, device, Path(folder))
+        for fact in getattr(bench, part)():
+            print(json.dumps({"part": part, "shape": shape, **fact}), flush=True)
+
+
+def facts(part: str, shape: str, device: str, seconds: float) -> list[Fact]:
+    """Run a part in a process of its own; what it printed before its limit counts."""
+    words = [sys.executable, __file__, "--part", part, "--shape", shape, "--device", device]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=seconds, check=False)
+        said, wrong = (
+            done.stdout,
+            done.stderr.strip().rpartition("\n")[2] if done.returncode else "",
+        )
+    except subprocess.TimeoutExpired as error:
+        said, wrong = (error.stdout or b"").decode(), f"cut off after {seconds:.0f} s"
+    found = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    return found + ([{"part": part, "shape": shape, "what": wrong}] if wrong else [])
+
+
+def main(
+    device: workload.DeviceOption = "cuda",
+    part: Annotated[str | None, typer.Option(help="This part alone, without a page.")] = None,
+    shape: workload.ShapeOption = "125m",
+    tiny: Annotated[bool, typer.Option(help="The smallest shape everywhere.")] = False,
+    seconds: Annotated[float, typer.Option(help="Limit on all parts together.")] = 540,
+    out: workload.OutOption = None,
+) -> None:
+    """Run the parts and publish a page."""
+    if part is not None:
+        run_part(part, shape, device)
+        return
+    end, shares = time.monotonic() + seconds, sum(share for *_, share in PLAN)
+    rows: list[Fact] = []
+    for name, own, share in PLAN:
+        if tiny and own != "125m" and (name, "tiny") in {(r["part"], r["shape"]) for r in rows}:
+            continue
+        left = end - time.monotonic()
+        if left > 1:
+            limit = min(left, max(20.0, 2 * seconds * share / shares))
+            rows += facts(name, "tiny" if tiny else own, device, limit)
+            print(rows[-1] if rows else name, file=sys.stderr, flush=True)
+    headers = (
+        "part",
+        "shape",
+        "what",
+        "ms",
+        "TFLOP/s",
+        "of peak",
+        "GPU busy",
+        "GiB",
+        "planned GiB",
+    )
+    table = [tuple(row.get(name, "") for name in headers) for row in rows]
+    workload.publish(
+        f"The engine on {device}", [workload.markdown(table, headers)],
+        device=device, peer="peft", out=out,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    typer.run(main)

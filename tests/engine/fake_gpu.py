@@ -1,0 +1,204 @@
+"""The engine's passes on a GPU that is not there, for tests/engine/test_device.py. Not a test.
+
+Torch's fake tensors have a device and a shape and no values: to mix devices, and to ask for a
+value, is an error. The device is torch's for backends written in Python, which a process has once.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from raybias.engine import keyed_draws
+from raybias.engine.adapters.base import TrainingBatch
+from raybias.engine.adapters.full import FullTrainer
+from raybias.engine.adapters.ia3 import Ia3Trainer
+from raybias.engine.adapters.lora import LoraTrainer
+from raybias.engine.adapters.soft_prompt import SoftPromptTrainer
+from raybias.engine.generation.decoding import PackedRows, PlainRows, PrefixCache
+from raybias.engine.generation.sampling import Sampler, Sampling, rectangle
+from raybias.engine.packing import Placed, pack, stack
+from raybias.engine.scoring.label_scorer import LabelScorer
+from raybias.methods import Full, Ia3, Lora, SoftPrompt
+from support import backbones, classifiers
+
+ROWS = [(1, 5, 6, 7, 9), (1, 5, 8), (1, 9, 10, 11, 12, 13, 14), (1, 5, 6, 20)]
+GPU = "gpu"
+
+
+class Lists(TorchFunctionMode):
+    """Bring in what Python and NumPy hold, which torch does below the modes otherwise."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        given = dict(kwargs or {})
+        if func is torch.tensor:
+            device = given.pop("device", None)
+            return _there(func(*args, **given), device or torch.device("cpu"))
+        if (
+            func is torch.Tensor.to
+            and type(args[0]) is torch.Tensor
+            and args[1] == torch.device(GPU)
+        ):
+            return _there(args[0], args[1])
+        if func is torch.Tensor.__getitem__ and isinstance(args[1], (list, tuple)):
+            whole, places = args
+            places = places if isinstance(places, tuple) else (places,)
+            lists = [
+                _there(torch.tensor(p), whole.device) if isinstance(p, list) else p for p in places
+            ]
+            return func(whole, tuple(lists))
+        return func(*args, **given)
+
+
+def _there(made: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Make the like of a tensor on a device; to move a single value, torch would look at it."""
+    return torch.empty(made.shape, dtype=made.dtype, device=device)
+
+
+class Held:
+    """Numbers that are also asked for as NumPy's, whose memory a fake tensor has not."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor, self.array = tensor, tensor.numpy().copy()
+
+    def numpy(self) -> np.ndarray:
+        return self.array
+
+    def to(self, device: torch.device) -> torch.Tensor:
+        return _there(self.tensor, device)
+
+
+@contextmanager
+def faked() -> Iterator[torch.device]:
+    with ExitStack() as stack_, FakeTensorMode(allow_non_fake_inputs=True), Lists():
+        # The device has no precision of its own, and nothing here is half.
+        stack_.callback(setattr, torch, "autocast", torch.autocast)
+        torch.autocast = lambda *_, **__: nullcontext()
+        yield torch.device(GPU)
+
+
+def moved(module: Any, device: torch.device) -> None:
+    module._apply(lambda each: torch.empty(each.shape, dtype=each.dtype, device=device))
+    module.requires_grad_(False)
+
+
+def training(trainer: Any, shapes: dict[str, torch.Size], device: torch.device) -> None:
+    """Take the gradients of two runs of unequally many rows."""
+    weights = [
+        {name: torch.empty(shape, device=device) for name, shape in shapes.items()}
+        for _ in range(2)
+    ]
+    batches = [
+        TrainingBatch(each, ROWS[: 4 - s], (0,) * (4 - s), 1, 3, True)
+        for s, each in enumerate(weights)
+    ]
+    gradients, losses = trainer.gradients(batches)
+    assert losses.device.type == GPU
+    for run in gradients:
+        assert {tensor.device.type for tensor in run.values()} == {GPU}
+
+
+def soft_prompts(folder: Path) -> None:
+    loaded, method = backbones.load("llama", folder), SoftPrompt()
+    scorer = LabelScorer(loaded, (2, 3, 4))
+    trainer = SoftPromptTrainer(scorer, method)
+    shapes = {name: each.shape for name, each in trainer.init_weights(0).items()}
+    with faked() as device:
+        moved(loaded.model, device)
+        loaded.device = trainer.device = trainer.batcher.device = device
+        rows = scorer.reader.label_rows
+        for part in ("weight_LH", "bias_L"):
+            if (tensor := getattr(rows, part)) is not None:
+                object.__setattr__(rows, part, torch.empty(tensor.shape, device=device))
+        trainer._start_D = torch.empty(loaded.width, device=device)
+        training(trainer, shapes, device)
+
+
+def classifier(trainer_type: Callable[..., Any], method: Any) -> Callable[[Path], None]:
+    def run(folder: Path) -> None:
+        made = classifiers.load("llama", folder, method)
+        trainer = trainer_type(made, method)
+        shapes = {name: each.shape for name, each in trainer.init_weights(0).items()}
+        with faked() as device:
+            moved(made.model, device)
+            trainer.device = made.device = trainer.batcher.device = device
+            training(trainer, shapes, device)
+
+    return run
+
+
+@torch.no_grad()
+def decoding(folder: Path) -> None:
+    loaded = backbones.load("llama", folder)
+    sampler = Sampler(Sampling(0.8, 5, 0.9, 0.01, 1.3, (1,)))
+    stems = pack([row[1:-1] for row in ROWS], max_tokens=99)
+    made = stack([Placed(0, 0, each) for each in stems])
+    made = replace(made, at_R=Held(made.at_R))
+    with faked() as device:
+        moved(loaded.model, device)
+        loaded.device = device
+        prefix = PrefixCache(loaded)
+        prefix.set([1])
+        cache = prefix.cache(count=len(stems), capacity=99)
+        packed = PackedRows(loaded, made, [len(ROWS[n]) for _, n in made.rows], cache)
+        uniforms_NT = keyed_draws.uniforms(keyed_draws.keys([7, 8, 9, 10], device), 3)
+        for rows in (packed, PlainRows(loaded, [row[:3] for row in ROWS])):
+            history_NT, tokens_n = rectangle(ROWS, device), torch.full((4,), 3, device=device)
+            for t in range(3):
+                # Before the last step two rows have ended.
+                live = np.arange(4) if t < 2 else np.array([0, 3])
+                at = torch.tensor(live, device=device)
+                logits_nV = rows.step(live, tokens_n if t < 2 else tokens_n[at])
+                tokens_n = sampler.choose(
+                    logits_nV, history_NT=history_NT[at], uniforms_N=uniforms_NT[at, t]
+                )
+                assert (tokens_n.device.type, len(tokens_n)) == (GPU, len(live))
+
+
+def misplaced(folder: Path) -> None:
+    """What must be found: a tensor made without its device."""
+    with faked() as device:
+        torch.ones(2, device=device) + torch.ones(2)
+
+
+PASSES: dict[str, Callable[[Path], None]] = {
+    "soft prompts": soft_prompts,
+    "lora": classifier(LoraTrainer, Lora(dropout=0.1)),
+    "lora on label tokens": classifier(LoraTrainer, Lora(dropout=0.1, head="label_tokens")),
+    "ia3": classifier(Ia3Trainer, Ia3()),
+    "full": classifier(FullTrainer, Full()),
+    "decoding": decoding,
+    "misplaced": misplaced,
+}
+
+
+def main() -> None:
+    _setup_privateuseone_for_python_backend(GPU)
+    for name, run in PASSES.items():
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                run(Path(folder))
+                print(f"{name}: ok", flush=True)
+            except Exception as error:
+                if "-v" in sys.argv:
+                    raise
+                print(f"{name}: {type(error).__name__}: {str(error).splitlines()[0]}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
