@@ -54,7 +54,9 @@ def write_results(
         "results": results,
         "configs": configs,
         "versions": dict.fromkeys(results, 1),
-        "n-shot": {task: shots.get(config.get("method"), 0) for task, config in configs.items()},
+        "n-shot": {
+            task: shots.get(str(config.get("method")), 0) for task, config in configs.items()
+        },
         "higher_is_better": {
             task: {"acc": True} for task, found in results.items() if "acc,none" in found
         },
