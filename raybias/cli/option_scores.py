@@ -14,7 +14,8 @@ def options(
         list[str],
         typer.Argument(
             help="BBQ's published preds_*.jsonl, plain or gzipped, whose fields named ..pred.. "
-            "hold the answers of a model each; Parquet or CSV files of answers; or folders of them."
+            "hold the answers of a model each; lm-eval's samples_bbq*.jsonl, in a folder named "
+            "after the model; inspect's logs as JSON; Parquet or CSV files of answers; or folders."
         ),
     ],
     *,

@@ -22,7 +22,8 @@ def pairs(
         list[str],
         typer.Argument(
             help="Parquet or CSV files (or folders of them) of pair scores, coreference "
-            "answers, or Zhao2025's printed tables; their columns tell which."
+            "answers, or Zhao2025's printed tables; their columns tell which. Also lm-eval's "
+            "samples_crows_pairs*.jsonl, in a folder named after the model."
         ),
     ],
     *,

@@ -87,8 +87,9 @@ class Styles(Section):
     """Which styles pairs come in, and how they are made."""
 
     names: tuple[StyleName, ...] = Field(("original",), min_length=1)
-    """original, prefix_1 to prefix_3, punctuation, evidential, question_answer by rule; formal
-    and informal from `files` or by `rewriting`. A probe takes those that it has."""
+    """original, prefix_1 to prefix_3, punctuation, evidential, question_answer, lowercase,
+    contractions and typos by rule; formal and informal from `files` or by `rewriting`. A probe
+    takes those that it has."""
     options: StyleOptions = StyleOptions()
     """What the rules leave open."""
     files: tuple[str, ...] = ()

@@ -5,6 +5,7 @@ A field whose name has `pred` in it holds the answers of one model, which it nam
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
@@ -105,6 +106,12 @@ _LINE: Final = TypeAdapter(Line)
 def bbq_line(text: bytes, where: str) -> Line:
     """Parse one line; `DataError` names the field that is missing or wrong."""
     return parsed(_LINE, text, where, _CURE)
+
+
+def bbq_fields(fields: Mapping[str, Any], where: str) -> Line:
+    """Check the fields of a question that another format holds, as `bbq_line` does."""
+    # Numpy and hub copies have arrays as lists of their own; JSON tells them alike.
+    return parsed(_LINE, json.dumps(dict(fields)).encode(), where, _CURE)
 
 
 def target_of(line: Line, unknown: int, where: str, *, strict: bool = True) -> int | None:

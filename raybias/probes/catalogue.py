@@ -19,8 +19,8 @@ def data_sets() -> pl.DataFrame:
             "part": part.name,
             "optional": part.optional,
             "files": len(part.files),
-            "rows": sum(file.rows for file in part.files.values()),
-            "revision": part.revision if part.base else "by hand",
+            "rows": sum(file.rows or 0 for file in part.files.values()),
+            "revision": part.revision if part.base else f"{part.revision} by hand".strip(),
             "licence": part.licence,
             "source": part.page,
         }

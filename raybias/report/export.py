@@ -7,9 +7,9 @@ error over runs, so it covers the noise of tuning and not that of the sentences.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import sqrt
-from typing import Any
+from typing import Any, Final
 
 import polars as pl
 
@@ -18,18 +18,21 @@ from raybias.config import Study
 from raybias.storage import Store
 from raybias.study_record import Record
 
+#: Of this file; raised where a key changes its meaning.
+SCHEMA_VERSION: Final = 2
+
 
 def write_results(
     store: Store, study: Study, record: Record, tables: Mapping[str, pl.DataFrame]
 ) -> None:
-    """Write OUT/results.json from the tables of gaps and accuracies.
+    """Write OUT/results.json from the tables of gaps, accuracies, answers, triples and decisions.
 
     Undefined gaps are left out; an error of a single run is "N/A", as lm-eval writes it.
     """
     results: dict[str, dict[str, Any]] = {}
     samples: dict[str, dict[str, int]] = {}
     configs: dict[str, dict[str, Any]] = {}
-    for row in tables["accuracy"].iter_rows(named=True):
+    for row in _rows(tables, "accuracy"):
         task = _task(row)
         results[task] = {"alias": task, **_metric("acc", row["mean"], row["sd"], row["n_runs"])}
         samples[task] = {"original": row["n_items"], "effective": row["n_items"]}
@@ -38,24 +41,62 @@ def write_results(
             "attribute": row["attribute"],
             "n_runs": row["n_runs"],
         }
-    for row in tables["gaps"].iter_rows(named=True):
+    for row in _rows(tables, "gaps"):
         name = f"{row['rate']}_gap:{row['group']}"
         metric = _metric(name, row["gap"], row["sd"], row["n_runs"])
         results.setdefault(_task(row), {"alias": _task(row)}).update(metric)
+    for task, name, row in _asked(tables):
+        results.setdefault(task, {"alias": task}).update(_of_interval(name, row))
+        configs[task] = {"model": row["model"], "probe": row["probe"]}
     shots = {method.name: method.shots for method in study.methods}
     shots |= {f"{name}{stats.LIKELIHOOD}": n for name, n in shots.items()}
     content = {
         "results": results,
         "configs": configs,
         "versions": dict.fromkeys(results, 1),
-        "n-shot": {task: shots.get(config["method"], 0) for task, config in configs.items()},
-        "higher_is_better": {task: {"acc": True} for task in results},
+        "n-shot": {
+            task: shots.get(str(config.get("method")), 0) for task, config in configs.items()
+        },
+        "higher_is_better": {
+            task: {"acc": True} for task, found in results.items() if "acc,none" in found
+        },
         "n-samples": samples,
         "config": {"study": study.name, "profile": study.profile, "study_hash": record.hash},
+        "schema_version": SCHEMA_VERSION,
         "package_versions": dict(record.versions),
     }
     text = json.dumps(content, indent=2, ensure_ascii=False, sort_keys=True, allow_nan=False)
     store.write_text("results.json", text + "\n")
+
+
+def _rows(tables: Mapping[str, pl.DataFrame], name: str) -> Iterator[dict[str, Any]]:
+    return tables[name].iter_rows(named=True) if name in tables else iter(())
+
+
+def _asked(tables: Mapping[str, pl.DataFrame]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield the task, metric and row of each number of answers, triples and decisions."""
+    for name, parts in (
+        ("options", ("category", "context")),
+        ("triples", ("domain", "task")),
+        ("decisions", ("attribute",)),
+    ):
+        for row in _rows(tables, name):
+            task = ".".join([row["model"], row["probe"], *(row[part] for part in parts)])
+            metric = f"logit:{row['group']}" if name == "decisions" else row["score"]
+            if name == "options" and row["scope"] != "templates":
+                continue
+            prompt = row.get("prompt") or ""
+            yield task, f"{metric}:{prompt}" if prompt not in ("", "all") else metric, row
+
+
+def _of_interval(name: str, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a number with its interval; an error is not known where intervals are not even."""
+    if row["value"] is None:
+        return {}
+    found = {f"{name},none": row["value"], f"{name}_stderr,none": "N/A"}
+    if row["low"] is not None:
+        found |= {f"{name}_low,none": row["low"], f"{name}_high,none": row["high"]}
+    return found
 
 
 def _task(row: Mapping[str, Any]) -> str:

@@ -22,6 +22,7 @@ from raybias.report.gap_figures import (
 )
 from raybias.report.load_results import load_planted
 from raybias.report.markedness_figures import marked_figures
+from raybias.report.score_tables import metric_table
 from raybias.report.summary_tables import SummaryTable, plain
 from raybias.report.summary_tables import scopes as scope_table
 from raybias.stats.design import TARGET
@@ -54,6 +55,7 @@ def gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame]) 
     measured = tables["gaps"]["rate"].unique().sort().to_list()
     return {
         "metrics": [wording.RATES[rate] for rate in measured if rate in wording.RATES],
+        "contrasts": _shown(metric_table, tables.get("metrics", pl.DataFrame())),
         "span_figures": inlined(of_spans.values(), "s") if _several(tables["spans"]) else (),
         "parts": _parts(tables, drawn),
         "marked_parts": markedness_section.marked_parts(tables["markedness"], of_marks),

@@ -19,6 +19,7 @@ from raybias.report.export import write_results
 from raybias.report.figure_parts import Drawn, inlined, write_figures
 from raybias.report.gap_page import gap_section
 from raybias.report.load_results import load_sampling
+from raybias.report.model_card import write_model_card
 from raybias.report.pair_page import write_pairs
 from raybias.report.pair_tables import PairRules, read_study_pairs
 from raybias.report.question_page import question_tables, write_questions
@@ -36,7 +37,7 @@ _RUN_COLUMNS = (
 
 
 def write_report(store: Store, study: Study) -> pl.DataFrame:
-    """Write OUT/tables, OUT/figures and OUT/report.html from OUT's files, and results.json of gaps.
+    """Write OUT/tables, OUT/figures, OUT/report.html and results.json from OUT's files.
 
     Parameters
     ----------
@@ -65,7 +66,7 @@ def _write_report(store: Store, study: Study) -> pl.DataFrame:
         of_pairs, rules, more = pairs
         section = write_pairs(store, _in_study_order(of_pairs, study), rules, folder="tables/")
         cautions += more
-    context = {
+    context: dict[str, Any] = {
         "title": study.name,
         "profile": study.profile,
         "study": study,
@@ -78,9 +79,12 @@ def _write_report(store: Store, study: Study) -> pl.DataFrame:
         **(gap_section(store, study, tables) if tables else {}),
         **_measured_on(store, study, record, tables),
     }
-    if tables:
-        write_results(store, study, record, tables)
+    if tables or asked:
+        write_results(store, study, record, {**tables, **asked})
     _write_page(store, context)
+    shown = [part["table"] for part in context["asked"]]
+    shown += [summary_tables.gaps(tables["gaps"])] if tables else []
+    write_model_card(store, study, [*shown, *context["cards"]], context["cautions"])
     return written["gaps"] if written else no_gaps()
 
 

@@ -1,4 +1,4 @@
-"""Tables of scores of answers to questions, of triples and of decisions, for page and terminal."""
+"""Tables of answers to questions, triples, decisions and metrics, for page and terminal."""
 
 from __future__ import annotations
 
@@ -129,3 +129,22 @@ def _estimate(row: Mapping[str, Any], scale: float, *, digits: int = 1) -> str:
 
 def _definitions(scores: Mapping[str, Score[Any]]) -> list[str]:
     return [f"{name}: {each.formula}; {each.source}" for name, each in scores.items()]
+
+
+def metric_table(measured: pl.DataFrame) -> SummaryTable:
+    """List metrics that are set against a background (schema.METRICS) with their intervals."""
+    probe = ["probe"] if measured["probe"].n_unique() > 1 else []
+    columns: dict[str, Cell] = {
+        **same(*probe, *wording.naming_keys(measured), "attribute", "metric", "group"),
+        "value": lambda row: _of_metric(row["value"]),
+        "low": lambda row: _of_metric(row["low"]),
+        "high": lambda row: _of_metric(row["high"]),
+        "background": lambda row: row["background"] or "",
+        "covers": lambda row: row["scope"] or "",
+        "note": lambda row: row["note"] or "",
+    }
+    return table("Metrics against a background", measured, columns)
+
+
+def _of_metric(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"

@@ -86,3 +86,9 @@ def content(source: Source) -> bytes:
     """Read a file, gzipped or plain, without its byte order mark; `DataError` where it is empty."""
     data = source.store.read_bytes(source.name)
     return unzipped(data, source.name, source.uri).removeprefix(BOM_UTF8)
+
+
+def model_of(source: Source) -> str:
+    """Return the name of the folder that holds a file, which lm-eval names after the model."""
+    folder = source.uri.rpartition("/")[0].rpartition("/")[2]
+    return folder or source.name.rpartition("/")[2].split(".")[0]

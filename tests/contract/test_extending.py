@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from raybias.config.card import parse_card
 from raybias.errors import ConfigError
 from raybias.registry import Registry, probes
 from support import extension
+from support.documents import ROOT
 
 #: What a driver, a planner and a replica do with them, without Ray.
 SCRIPT = """
@@ -127,3 +129,21 @@ def test_no_room_asks_which_kind_of_method_it_holds() -> None:
         if re.search(rf"isinstance\([^)]*\b({names})\b", file.read_text("utf-8"))
     ]
     assert [file for file in asking if not file.startswith("methods/")] == []
+
+
+def test_the_diffs_each_add_one_file_that_works(tmp_path: Path) -> None:
+    added = {}
+    for block in re.findall(r"```diff\n(.*?)```", (ROOT / "docs/extending.md").read_text(), re.S):
+        (path,) = re.findall(r"^\+\+\+ b/(.*)$", block, re.M)
+        lines = re.findall(r"^\+(?!\+\+)(.*)$", block, re.M)
+        assert f"+1,{len(lines)} @@" in block
+        added[path] = "\n".join(lines)
+    card = parse_card(added.pop("winoqueer.yaml"), where="winoqueer.yaml")
+    assert card.columns["sent_more"] == ("sent_x",)
+    code = "\n".join(added.values()) + (
+        "\nfrom raybias.registry import StyledPair, metrics, styles"
+        "\nassert styles['ellipsis'].rule(['A dog.'], None) == ['A dog ...']"
+        "\nassert metrics['false_neutral'].title == 'called neutral'"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -15,7 +15,7 @@ from raybias.probes.pairs.crows_pairs import crows_pairs
 from raybias.probes.pairs.winobias import winobias
 from raybias.probes.readers import polars_schema
 from raybias.probes.styles.rules import QUESTIONS, styled_coreferences, styled_pairs
-from raybias.registry import styles
+from raybias.registry import StyledPair, styles
 from raybias.schema import PAIRS
 
 RULE_STYLES = [name for name, each in styles.items() if each.rule]
@@ -92,6 +92,10 @@ def test_real_pairs_in_all_styles(shared: Path) -> None:
         if style == "punctuation":
             assert made["sent_more"].str.contains(r"""[!?]["']?$""").all()
             continue
+        if style in ("lowercase", "contractions", "typos"):
+            changed = (made["sent_more"] != pairs["sent_more"]).sum()
+            assert changed > {"lowercase": 1400, "contractions": 100, "typos": 1400}[style]
+            continue
         for side in ("sent_more", "sent_less"):
             joined = made.select(pl.col(side).str.ends_with(pairs[side]))
             assert joined.to_series().all()
@@ -143,3 +147,39 @@ def test_sides_are_treated_alike(
     swapped = made(less, more)
     assert made(more, less) == (swapped[1], swapped[0])
     assert len(set(made(more, more))) == 1
+
+
+@pytest.mark.parametrize(
+    ("style", "texts", "expected"),
+    [
+        ("lowercase", ("The Man ran.", "The Woman ran."), ["the man ran.", "the woman ran."]),
+        (
+            "contractions",
+            ("He is not old.", "They Cannot go."),
+            ["He isn't old.", "They Can't go."],
+        ),
+        ("contractions", ("I will not do it.", "We are here."), ["I won't do it.", "We're here."]),
+        ("contractions", ("He is it.", "This island"), ["He's it.", "This island"]),
+        ("typos", ("abc oooo", "abc oooo"), ["abc oooo", "abc oooo"]),
+        ("typos", ("A man drove.", "A woman sang."), ["A man drove.", "A woman sang."]),
+    ],
+)
+def test_slips_case_and_contractions(
+    style: str, texts: tuple[str, str], expected: list[str]
+) -> None:
+    pair = StyledPair(pair_id="p", options=StyleOptions(), seed=0)
+    assert list(styles[style].rule(texts, pair)) == expected
+
+
+def test_a_slip_is_the_same_in_all_sides_and_drawn_by_the_pair() -> None:
+    sides = ("The man drove slowly home.", "The woman drove slowly home.")
+    made = set()
+    for seed in range(20):
+        one, other = styles["typos"].rule(
+            sides, StyledPair(pair_id="p", options=StyleOptions(), seed=seed)
+        )
+        assert one.replace("man", "woman") == other
+        assert one != sides[0]
+        assert sorted(one) == sorted(sides[0])
+        made.add(one)
+    assert len(made) > 3

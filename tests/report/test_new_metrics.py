@@ -124,3 +124,14 @@ def test_two_metrics_of_one_name_are_refused() -> None:
 
     with pytest.raises(ConfigError, match="two metrics have the name 'negative_fpr'"):
         metric(of="counts", title="", about="", words="")(negative_fpr)
+
+
+def test_metrics_against_a_background_are_on_the_page(tmp_path: Path) -> None:
+    study = make_study(
+        statistics={"metrics": ["negative_fpr", "fpr_range"], "bootstrap_draws": 100}
+    )
+    store = write_out(tmp_path / "out", study)
+    write_report(store, study)
+    page = store.read_text("report.html")
+    assert "Other metrics" in page
+    assert "fpr_range" in page

@@ -221,7 +221,8 @@ def test_a_wrong_line_is_named_with_its_file_and_number(
         ("x.jsonl", bbq_file().replace(b"m_pred", b"said"), "line 1: holds no answers"),
         ("x.jsonl.gz", gzip.compress(bbq_file())[:-9], "is not a whole gzip file"),
         ("x.jsonl", bbq_file(bbq_line(), bbq_line()), "'m_pred' answers Age 0 more than once"),
-        ("x.json", bbq_file(), "is neither .jsonl, .jsonl.gz, .csv, .csv.gz nor .parquet"),
+        ("x.txt", bbq_file(), "is neither .jsonl, .jsonl.gz, .json, .json.gz, .csv, .csv.gz nor"),
+        ("x.json", bbq_file(), "give what `inspect log dump` writes"),
         ("x.csv", b"model\nm\n", "lacks the columns category, template_id"),
     ],
 )

@@ -184,7 +184,7 @@ def test_bad_files_and_options_are_one_line(
     (tmp_path / "empty.csv").write_text("")
     for arguments, message in (
         ([tmp_path / "none.csv"], "is not there"),
-        ([text], "is neither .csv, .csv.gz nor .parquet"),
+        ([text], "is neither .csv, .csv.gz, .parquet, .jsonl nor .jsonl.gz"),
         ([broken], "cannot be read"),
         ([tmp_path / "empty.csv"], "cannot be read"),
         ([tmp_path / "empty"], "no file holds scores of pairs or answers"),

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from raybias import registry, schema
 from raybias.errors import DataError
+from raybias.formats.lm_eval import pair_sample
 from raybias.stats.pairs.outcomes import (
     CONDITIONS,
     DIRECTIONS,
@@ -26,10 +27,11 @@ from raybias.stats.pairs.outcomes import (
 )
 from raybias.stats.predictions import Source
 from raybias.storage import Store, split_uri
-from raybias.table_files import read_frame, refuse
+from raybias.table_files import read_frame, refuse, unzipped
 
 _MEND: Final = "mend the row or leave it out"
 SUFFIXES: Final = (".csv", ".csv.gz", ".parquet")
+_SAMPLES: Final = (".jsonl", ".jsonl.gz")
 _TABLES: Final = {"pair_scores": schema.PAIR_SCORES, "answers": schema.COREFERENCE_ANSWERS}
 #: What a file of our own may leave out.
 _DEFAULTS: Final = {"probe": "", "score": "", "answer": None, "contains": None, "cluster": None,
@@ -76,7 +78,8 @@ def read_score_files(
 
     Parameters
     ----------
-    paths: files, or folders of them; in a folder files of other tables are passed over.
+    paths: files, or folders of them; in a folder files of other tables are passed over. Also
+        lm-eval's `samples_crows_pairs*.jsonl`, whose folder names the model.
     printed: columns of printed tables that are read too, by name (`papers.zhao2025.PRINTED`).
 
     Raises
@@ -87,7 +90,11 @@ def read_score_files(
         scores contradict.
     """
     found: dict[str, list[pl.DataFrame]] = {}
-    for source, inside in (each for path in paths for each in sources(path)):
+    suffixes = (*SUFFIXES, *_SAMPLES)
+    for source, inside in (each for path in paths for each in sources(path, suffixes)):
+        if source.name.endswith(_SAMPLES):
+            found.setdefault("pair_scores", []).append(_samples(source))
+            continue
         frame = read_frame(source.store, source.name)
         kind = _kind(frame.columns, printed)
         if kind is not None:
@@ -121,10 +128,14 @@ def read_score_files(
 
 def holds_scores(path: str | Path) -> bool:
     """Tell whether a file, or the first file of a folder, has the columns of scores or answers."""
-    first = next(iter(sources(path)), None)
-    return first is not None and _kind(read_frame(first[0].store, first[0].name).columns, {}) in (
-        _TABLES
-    )
+    text, suffixes = str(path), (*SUFFIXES, *_SAMPLES)
+    if Store(text).is_file() and not text.endswith(suffixes):
+        return False
+    for source, _ in sources(text, suffixes)[:1]:
+        if source.name.endswith(_SAMPLES):
+            return True
+        return _kind(read_frame(source.store, source.name).columns, {}) is not None
+    return False
 
 
 def sources(path: str | Path, suffixes: tuple[str, ...] = SUFFIXES) -> list[tuple[Source, bool]]:
@@ -147,6 +158,19 @@ def sources(path: str | Path, suffixes: tuple[str, ...] = SUFFIXES) -> list[tupl
         raise DataError("is not there", where=path, cure="check the path")
     names = [name for name in store.files(recursive=True) if name.endswith(suffixes)]
     return [(Source(store, name), True) for name in names]
+
+
+def _samples(source: Source) -> pl.DataFrame:
+    """Read lm-eval's samples of CrowS-Pairs; the score is called `lm_eval`."""
+    data = unzipped(source.store.read_bytes(source.name), source.name, source.uri)
+    folder = source.uri.rpartition("/")[0].rpartition("/")[2]
+    rows = [
+        {"model": folder, "score": "lm_eval", "probe": "crows_pairs", "style": ORIGINAL,
+         **pair_sample(line, f"{source.uri}, line {number}")}
+        for number, line in enumerate(data.split(b"\n"), start=1)
+        if line.strip()
+    ]  # fmt: skip
+    return typed(pl.DataFrame(rows), schema.PAIR_SCORES, source.uri)
 
 
 def _kind(columns: Sequence[str], printed: Mapping[str, pl.Schema]) -> str | None:

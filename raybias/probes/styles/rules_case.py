@@ -1,0 +1,12 @@
+"""Sentences without capitals, as people write in a hurry."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from raybias.registry import StyledPair, style
+
+
+@style("lowercase")
+def _lowercase(texts: Sequence[str], pair: StyledPair) -> list[str]:
+    return [text.lower() for text in texts]

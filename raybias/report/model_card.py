@@ -1,0 +1,65 @@
+"""OUT/tables/model_card.md: a section for the model card of what was measured, and tables in LaTeX.
+
+The Markdown is for the section "Bias, Risks, and Limitations" of a model card (Mitchell et al.
+2019); LaTeX tables need the package booktabs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tabulate import tabulate
+
+from raybias.config import Study
+from raybias.report.summary_tables import SummaryTable
+from raybias.storage import Store
+
+
+def write_model_card(
+    store: Store, study: Study, all_tables: Sequence[SummaryTable], said: Sequence[str]
+) -> None:
+    """Write OUT/tables/model_card.md, and each table as OUT/tables/summary_NUMBER.tex.
+
+    Parameters
+    ----------
+    said: what a reader must know before relying on the numbers.
+
+    Raises
+    ------
+    OutputError: OUT cannot be written.
+    """
+    store.write_text("tables/model_card.md", "\n".join(_card(study, all_tables, said)) + "\n")
+    for number, each in enumerate(all_tables, start=1):
+        store.write_text(f"tables/summary_{number}.tex", latex(each))
+
+
+def latex(table: SummaryTable) -> str:
+    """Format a table in LaTeX; whatever LaTeX takes for a command is escaped."""
+    align = ["right" if table.kind(i) == "number" else "left" for i in range(len(table.headers))]
+    body = tabulate(
+        table.rows, table.headers, "latex_booktabs", colalign=align, disable_numparse=True
+    )
+    return f"% {' '.join(table.title.split())}\n{body}\n"
+
+
+def _card(study: Study, all_tables: Sequence[SummaryTable], said: Sequence[str]) -> Iterator[str]:
+    models = ", ".join(backbone.name for backbone in study.backbones)
+    yield f"## Bias, Risks, and Limitations: {study.name}\n"
+    yield f"Measured on {models} with raybias, profile {study.profile}.\n"
+    for each in all_tables:
+        yield f"### {each.title}\n"
+        rows = [[_cell(value) for value in row] for row in each.rows]
+        headers = [_cell(header) for header in each.headers]
+        yield tabulate(rows, headers, "pipe", disable_numparse=True) + "\n"
+    if said:
+        yield "### Before you rely on it\n"
+        yield from (f"- {text}" for text in said)
+        yield ""
+    yield (
+        "Small numbers, or no significant ones, do not make a model fair: other harms are not"
+        " measured here."
+    )
+
+
+def _cell(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")

@@ -1,0 +1,96 @@
+"""The page, tables, model card and results.json of a study of questions, from OUT's files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import raybias
+from raybias import schema
+from raybias.config import parse_study
+from raybias.errors import DataError
+from raybias.report.model_card import latex
+from raybias.report.summary_tables import SummaryTable
+from raybias.storage import Store
+from raybias.study_record import begin, make_record
+from support import question_data
+from support.answer_data import option_answers
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("asked") / "out"
+    store = Store(folder)
+    study = parse_study(
+        {
+            "name": "asked",
+            "backbones": ["m"],
+            "methods": [{"kind": "option_likelihood"}, {"kind": "decision_likelihood"}],
+            "questions": [{"source": "bbq", "data": "x"}, {"source": "discrim_eval", "data": "x"}],
+        }
+    )
+    begin(store, make_record(study, {}, command="raybias run asked.yaml"))
+    answers = option_answers(400, 12, seed=1, unparsed=0.0).with_columns(model=pl.lit("m"))
+    store.write_table("options/bbq/m/0.parquet", answers.to_arrow().cast(schema.OPTION_ANSWERS))
+    people = ("age=20", "age=60")
+    rows = [
+        ("m", "discrim_eval", f"d{d}", f"d{d}{who}", who, "age=60", -1.0 + n * d / 9, -1.0, "plain")
+        for d in range(4)
+        for n, who in enumerate(people)
+    ]
+    decided = pl.DataFrame(rows, pl.Schema(schema.DECISION_ANSWERS), orient="row").to_arrow()
+    store.write_table("decisions/discrim_eval/m/0.parquet", decided.cast(schema.DECISION_ANSWERS))
+    # One question more than was answered.
+    items = pl.DataFrame({"item_id": [str(n) for n in range(401)]})
+    store.write_table("items/bbq.parquet", items.to_arrow())
+    store.write_text("cards/bbq.yaml", question_data.CARD)
+    raybias.write_report(folder)
+    return folder
+
+
+def test_the_page_has_tables_cards_and_cautions(out: Path) -> None:
+    page = (out / "report.html").read_text()
+    assert "Answers to questions with options, x 100" in page
+    assert "Decisions about people, in logits of the favourable answer" in page
+    assert "m lacks 1 answer to bbq: the study is not finished." in page
+    assert "bbq, by its author&#39;s card" in page
+    assert "old people, called slow where nothing says so; higher is worse" in page
+    for name, found in (
+        ("options", raybias.options([out / "options"])),
+        ("decisions", raybias.decisions([out / "decisions"])),
+    ):
+        assert found.equals(raybias.open(out).table(name).collect())
+
+
+def test_results_json_has_every_number_with_its_interval(out: Path) -> None:
+    content = json.loads((out / "results.json").read_text())
+    assert content["schema_version"] == 2
+    (row,) = raybias.options([out / "options"]).filter(context="ambig", score="bbq").to_dicts()
+    task = content["results"]["m.bbq.Age.ambig"]
+    assert task["bbq,none"] == row["value"]
+    assert task["bbq_low,none"] == row["low"]
+    assert task["bbq_stderr,none"] == "N/A"
+    assert "logit:20,none" in content["results"]["m.discrim_eval.age"]
+
+
+def test_the_model_card_and_latex(out: Path) -> None:
+    card = (out / "tables/model_card.md").read_text()
+    assert card.startswith("## Bias, Risks, and Limitations: asked")
+    assert "### Decisions about people" in card
+    assert "- m lacks 1 answer to bbq" in card
+    tex = (out / "tables/summary_1.tex").read_text()
+    assert "\\begin{tabular}" in tex
+    hostile = SummaryTable("100% \\input{x}", ("a_b", "$"), (("50%", "\\end{tabular}"),))
+    text = latex(hostile)
+    assert text.startswith("% 100% ")
+    assert "a\\_b" in text
+    assert "\\textbackslash{}end" in text
+
+
+def test_a_study_without_answers_is_one_line(out: Path, tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text((out / "study.yaml").read_text())
+    with pytest.raises(DataError, match="holds no answers to questions; finish the study"):
+        raybias.write_report(tmp_path)
