@@ -167,7 +167,7 @@ METHODS = {
 OUT = {
     *("study.yaml", "items", "styled", "adapters", "prompts", "runs.parquet", "pair_scores"),
     *("coreference", "predictions", "tables", "figures", "results.json", "train", "report.html"),
-    *("lease.json", "schedule.parquet", "readers"),
+    *("lease.json", "schedule.parquet", "readers", "options", "triples", "decisions", "cards"),
 }
 
 

@@ -35,10 +35,10 @@ def test_designs_become_cheaper_and_the_first_that_fits_is_taken(causal: str) ->
     assert kinds == ["lora"] * 2 + ["zero_shot"] * 6
     read = [size(study) for study in designs[2:]]
     assert read == sorted(read, reverse=True)
-    found = choose(question, budget=60.0, estimate=size)
+    found = choose(question, budget=180.0, estimate=size)
     assert found.study.limit == 600
     assert [study.methods[0].kind for study, _ in found.dearer] == ["lora", "lora", "zero_shot"]
-    with pytest.raises(PlanError, match="the smallest design takes about"):
+    with pytest.raises(PlanError, match="the smallest design may take"):
         choose(question, budget=0.1, estimate=size)
     (asked,) = {s.methods[0].kind for s in Question(causal, "age", "cot", Path("d")).designs()}
     assert asked == "cot"
