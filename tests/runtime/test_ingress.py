@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -95,3 +98,25 @@ def test_a_request_does_not_wait_for_a_replica_that_is_seen_to_be_lost(
 def test_work_that_fails_is_no_lost_replica() -> None:
     with pytest.raises(WorkFailed, match="ZeroDivisionError"):
         asked(Replies(ZeroDivisionError("x")), replicas=2)
+
+
+def test_replicas_are_looked_at_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended, looked = threading.Event(), threading.Event()
+
+    def applications() -> dict[str, Any]:
+        if looked.is_set():
+            raise ConnectionError("the controller is away")
+        looked.set()
+        found = SimpleNamespace(replica_states={"STARTING": 1})
+        return {"served": SimpleNamespace(deployments={NAME: found})}
+
+    monkeypatch.setattr(app, "_HEALTH_CHECK_S", 0.01)
+    monkeypatch.setattr(app, "known_applications", applications)
+    meter = Meter(study="s", stage="serve", model="")
+    ingress = Ingress(Serving(out="out", replicas=2), {}, {NAME: Replies()}, None, meter)
+    assert ingress.running(NAME) == 2
+    ingress.watch({NAME: "served"}, ended)
+    assert looked.wait(30)
+    while ingress.running(NAME):
+        time.sleep(0.01)
+    ended.set()
