@@ -97,7 +97,7 @@ class Bench:
 
     def machine(self) -> Iterator[Fact]:
         """Peaks by precision, a launch, and a layer's dropout masks."""
-        for dtype in workload.DTYPES:
+        for dtype in workload.DTYPES if self.cuda else (self.dtype,):
             reached = workload.peak_tflops(dtype, self.device)
             yield {"what": f"matrix product, {dtype}", "TFLOP/s": reached}
         one = torch.zeros(8, device=self.device)
