@@ -252,13 +252,15 @@ class PackedTuner:
         """Take one optimizer step of each run on its next batch."""
         batches = [self._batch(run) for run in runs]
         gradients, loss_S = self.trainer.gradients(batches)
-        finite_S = loss_S.isfinite().tolist()
+        norms = [torch.nn.utils.get_total_norm(each.values()) for each in gradients]
+        norm_S = torch.stack([norm.to(loss_S.device) for norm in norms])
+        # Asked for once, since the answer is waited for.
+        finite_S = (loss_S.isfinite() & norm_S.isfinite()).tolist()
         for run, batch, gradient, finite in zip(runs, batches, gradients, finite_S, strict=True):
             tokens = sum(map(len, batch.rows))
             run.tokens, self.tokens = run.tokens + tokens, self.tokens + tokens
             run.step, self.steps = run.step + 1, self.steps + 1
-            norm = torch.nn.utils.get_total_norm(gradient.values())
-            if not finite or not math.isfinite(float(norm)):
+            if not finite:
                 run.stop_reason = "diverged"
                 continue
             # AdamW leaves alone what no gradient reaches, such as XLNet's `mask_emb`.
