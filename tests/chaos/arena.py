@@ -20,6 +20,7 @@ import psutil
 os.environ.setdefault("RAY_raylet_start_wait_time_s", "300")
 
 import ray
+from ray import serve
 from ray.cluster_utils import Cluster
 
 #: What Ray calls the process of each kind of actor.
@@ -27,6 +28,8 @@ TITLES = {
     "worker": "PackWorker",
     "replica": "ServeReplica:raybias-",
     "caller": "MapWorker(Map(ShardCaller",
+    "controller": "ServeController",
+    "proxy": "ProxyActor",
 }
 #: Each holds two packs or replicas, so that one lost node is no standstill.
 NODE = {"num_cpus": 2, "object_store_memory": 100 * 2**20}
@@ -89,6 +92,13 @@ class Arena:
             if attempts <= 1:
                 raise
             self._add(attempts - 1)
+
+    def open_proxies(self) -> None:
+        """Have Serve listen on every node, as where the cluster serves others too."""
+        ray.init(address=self.address, log_to_driver=False, logging_level="ERROR")
+        serve.shutdown()
+        serve.start(proxy_location="EveryNode", http_options={"port": free_port()})
+        ray.shutdown()
 
     def left(self) -> list[str]:
         """What runs, or is held, that belongs to no study."""

@@ -30,6 +30,14 @@ STAGES = {
     "tuning": ("worker", "driver", "node"),
     "scoring": ("replica", "caller", "driver", "node"),
 }
+#: How a driver is ended by each kind of kill of one.
+DRIVERS = {
+    "driver": signal.SIGKILL,
+    "terminated": signal.SIGTERM,
+    "interrupted": signal.SIGINT,
+}
+#: Seconds that a driver has for its end.
+ENDS_S = 5.0
 #: Seconds between what a kill waits for and the kill, at most.
 LATEST_S = 1.5
 SCRIPT = Path(__file__).with_name("counted_run.py")
@@ -136,11 +144,26 @@ class Run:
                 env=os.environ | settings | {"OMP_NUM_THREADS": "1"},
             )
 
-    def restart(self) -> None:
-        """Kill the driver and give the same command again."""
-        self.driver.send_signal(signal.SIGKILL)
-        self.driver.wait()
+    def restart(self, number: signal.Signals) -> None:
+        """End the driver by a signal and give the same command again."""
+        sent = time.monotonic()
+        self.driver.send_signal(number)
+        code = self.driver.wait()
+        took = time.monotonic() - sent
+        # Nobody can answer SIGKILL.
+        if number != signal.SIGKILL and (code != 128 + number or took > ENDS_S):
+            raise RuntimeError(f"code {code}, {took:.1f} s after {number.name}")
         self.driver = self._started()
+
+    def rival(self) -> None:
+        """Give the same command while the driver is at work; it is refused."""
+        script = "from raybias.cli import main; main()"
+        command = [sys.executable, "-c", script, "run", self.study, "--out", self.out]
+        done = subprocess.run(
+            [*command, "--address", self.address], capture_output=True, text=True, check=False
+        )
+        if done.returncode != 2 or "another raybias works on it" not in done.stderr:
+            raise RuntimeError(f"a rival was not refused: {done.returncode} {done.stderr}")
 
     def end(self) -> None:
         """Wait for the driver's own end."""
@@ -232,10 +255,13 @@ def _kill(arena: Arena, run: Run, stage: str, kind: str, dice: random.Random) ->
     if run.over(stage):
         return None
     kill = Kill(kind, stage, time.time())
-    if kind == "driver":
-        # Actors that it owns go with it, and the replicas when the next one tidies.
+    if kind in DRIVERS:
+        # Actors that it owns go with it, and the replicas then, or when the next one tidies.
         kill.actors = {each: len(arena.actors(each)) for each in TITLES}
-        run.restart()
+        run.restart(DRIVERS[kind])
+        kill.done = time.time()
+    elif kind == "rival":
+        run.rival()
         kill.done = time.time()
     elif kind == "node":
         node = dice.choice(arena.nodes())

@@ -12,6 +12,14 @@ from verdict import faults
 pytestmark = pytest.mark.chaos
 KILLS = [("tuning", "worker"), ("scoring", "replica"), ("scoring", "node"), ("scoring", "driver")]
 
+ENDS = [
+    ("tuning", "interrupted"),
+    ("tuning", "rival"),
+    ("scoring", "proxy"),
+    ("scoring", "controller"),
+    ("scoring", "terminated"),
+]
+
 
 def test_what_is_killed_loses_and_changes_nothing(
     place: Arena, study: Path, calm: Path, tmp_path: Path
@@ -20,6 +28,18 @@ def test_what_is_killed_loses_and_changes_nothing(
     assert bout.faults == []
     assert bout.beyond() == []
     assert bout.kills, "the study ended before anything was killed"
+    assert place.left() == []
+
+
+@pytest.mark.chaos
+def test_signals_rivals_and_the_loss_of_serves_own_processes_change_nothing(
+    place: Arena, study: Path, calm: Path, tmp_path: Path
+) -> None:
+    place.open_proxies()
+    bout = fight(place, study, tmp_path / "out", calm, number=2, seed=1, kills=ENDS)
+    assert bout.faults == []
+    assert bout.beyond() == []
+    assert {kill.kind for kill in bout.kills} == {kind for _, kind in ENDS}
     assert place.left() == []
 
 

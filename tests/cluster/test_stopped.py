@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -16,26 +16,47 @@ import ray
 import yaml
 from ray import serve
 
+from support.rewriters import save_judge, save_pairs, save_t5
+
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
 
+RAYBIAS = (sys.executable, "-c", "from raybias.cli import main; main()")
+#: A command whose report is written again and again.
+REPORTING = """
+import sys
+from pathlib import Path
+from raybias.cli import main
+from raybias.report import page
+
+work, mark = page._write_report, Path(sys.argv.pop(1))
+
+def again(*arguments):
+    mark.touch()
+    while True:
+        work(*arguments)
+
+page._write_report = again
+main(sys.argv[1:])
+"""
 STOPPED = "raybias: stopped; the same command goes on with what is there\n"
 
 
-def study(folder: Path) -> Path:
-    """The demonstration's, with seconds of tuning that nobody waits for."""
+def study(folder: Path, *, steps: int, more: Mapping[str, Any] | None = None) -> Path:
+    """The demonstration's with a tuning of so many steps, and with more of a study."""
     text = files("raybias").joinpath("assets/demo.yaml").read_text("utf-8")
     content = yaml.safe_load(text)
-    content["methods"][0] |= {"seeds": [1], "keep": 1, "max_steps": 100_000, "eval_every": 20}
-    content["methods"][0] |= {"early_stop": {"after_step": 90_000, "window": 5}}
+    content["methods"][0] |= {"seeds": [1], "keep": 1, "max_steps": steps, "eval_every": 20}
+    content["methods"][0] |= {"early_stop": {"after_step": steps - 40, "window": 2}}
     content |= {"limit": 30, "resources": {"train_workers": 1, "replicas_max": 1}}
+    for section, value in (more or {}).items():
+        content[section] = content.get(section, []) + value if isinstance(value, list) else value
     path = folder / "study.yaml"
     path.write_text(yaml.safe_dump(content), "utf-8")
     return path
 
 
 def command_of(folder: Path, study: Path) -> list[Any]:
-    command = [sys.executable, "-c", "from raybias.cli import main; main()", "run", study]
-    return [*command, "--out", folder / "out", "--address", ray.get_runtime_context().gcs_address]
+    return [*RAYBIAS, "run", study, "--out", folder / "out", "--address", address()]
 
 
 def left() -> list[str]:
@@ -45,6 +66,11 @@ def left() -> list[str]:
     names = [str(actor["ActorClassName"]) for actor in live]
     found = [name for name in names if any(part in name for part in ours)]
     return found + [name for name in serve.status().applications if name.startswith("raybias-")]
+
+
+def address() -> str:
+    """The session's cluster."""
+    return str(ray.get_runtime_context().gcs_address)
 
 
 def until(condition: Callable[[], Any], what: str) -> None:
@@ -59,7 +85,7 @@ def test_a_signal_leaves_nothing_and_a_rival_is_refused(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     out, said = tmp_path / "out", tmp_path / "said"
-    command = command_of(tmp_path, study(tmp_path))
+    command = command_of(tmp_path, study(tmp_path, steps=100_000))
     with said.open("w") as stream:
         driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stream)
     try:
@@ -85,9 +111,9 @@ def test_a_signal_leaves_nothing_and_a_rival_is_refused(
 def test_a_driver_that_is_killed_is_followed_at_once_though_its_replicas_hold_the_cluster(
     tmp_path: Path,
 ) -> None:
-    path = study(tmp_path)
+    path = study(tmp_path, steps=20)
     content = yaml.safe_load(path.read_text("utf-8"))
-    content["methods"][0] |= {"max_steps": 20, "early_stop": {"after_step": 20, "window": 1}}
+    content["methods"][0] |= {"early_stop": {"after_step": 20, "window": 1}}
     cpus = int(ray.cluster_resources()["CPU"])
     content |= {"limit": None, "resources": {"cpus_per_worker": cpus, "rows_per_shard": 8}}
     path.write_text(yaml.safe_dump(content), "utf-8")
@@ -111,3 +137,66 @@ def test_a_driver_that_is_killed_is_followed_at_once_though_its_replicas_hold_th
     assert again.returncode == 0, again.stderr
     assert "resumed" not in again.stderr, "nothing is tuned again"
     until(lambda: not left(), "nothing is left")
+
+
+def stopped(
+    command: Sequence[object], said: Path, reached: Callable[[], object], number: signal.Signals
+) -> None:
+    """Send a signal to a command where it is to be stopped: one line, its code, nothing left."""
+    with said.open("w") as stream:
+        driver = subprocess.Popen(list(map(str, command)), stdout=stream, stderr=stream)
+    try:
+        until(lambda: driver.poll() is not None or reached(), "it comes there")
+        assert driver.poll() is None, said.read_text()
+        sent = time.monotonic()
+        driver.send_signal(number)
+        assert driver.wait(30) == 128 + number
+        took = time.monotonic() - sent
+    finally:
+        driver.kill()
+        driver.wait()
+    print(f"\n{said.name}: {took:.2f} s from {number.name} to the end")
+    assert took < 5
+    lines = said.read_text().splitlines(keepends=True)
+    assert lines[-1] == STOPPED, lines
+    until(lambda: not left(), "nothing is left")
+
+
+@pytest.mark.slow
+def test_every_stage_stops_at_a_signal_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    """Rewriting, tuning, scoring and the report of one OUT, and the start of its service."""
+    save_t5(tmp_path / "t5")
+    save_judge(tmp_path / "judge")
+    save_pairs(tmp_path)
+    made = {"model": "t5", "instruction": "", "candidates": 40, "max_length": 24}
+    made |= {"adequacy": {"model": "judge", "threshold": 0.05}}
+    pairs = {"source": "pairs", "name": "mine", "data": "pairs.csv"}
+    more = {
+        "methods": [{"kind": "pair_score", "scores": ["bias_bench"]}],
+        "pairs": [pairs],
+        "styles": {"names": ["formal", "original"], "rewriting": {"formal": made}},
+    }
+    out = tmp_path / "out"
+    words = ["run", study(tmp_path, steps=200, more=more), "--out", out, "--address", address()]
+
+    def replicas() -> bool:
+        return any(name.startswith("ServeReplica") for name in left())
+
+    reached: dict[str, Callable[[], object]] = {
+        "rewriting": lambda: replicas() and not (out / "items/mine.parquet").exists(),
+        "tuning": lambda: list(out.glob("train/*/reached/*.json")),
+        "scoring": lambda: list(out.glob("predictions/**/*.parquet")),
+    }
+    for number, (stage, there) in enumerate(reached.items()):
+        each = (signal.SIGTERM, signal.SIGINT)[number % 2]
+        stopped([*RAYBIAS, *words], tmp_path / stage, there, each)
+        assert not (out / "lease.json").exists()
+    mark = tmp_path / "reports"
+    reporting = [sys.executable, "-c", REPORTING, mark, *words]
+    stopped(reporting, tmp_path / "report", mark.exists, signal.SIGINT)
+    assert not (out / "report.html").exists()
+    subprocess.run(list(map(str, [*RAYBIAS, *words])), check=True, capture_output=True)
+    assert (out / "report.html").exists()
+    assert not [*out.rglob("*.tmp")]
+    serving = [*RAYBIAS, "serve", out, "--port", "8973", "--address", address()]
+    stopped(serving, tmp_path / "serve", replicas, signal.SIGTERM)

@@ -38,7 +38,6 @@ from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from scipy.special import softmax
 
 from raybias.config import Backbone, Method, Study
-from raybias.engine.context import Execution, ModelContext
 from raybias.errors import ConfigError, OutputError, WorkFailed
 from raybias.planning.resolve import check_models
 from raybias.runtime.metrics import Meter
@@ -317,6 +316,9 @@ def held_runs(
 def _scorer(
     args: Serving, study: Study, backbone: Backbone, method: Method, name: str
 ) -> serve.Application:
+    # With torch, which the command loads while Ray starts.
+    from raybias.engine.context import Execution, ModelContext
+
     resources = study.resources
     deployment = scorer_deployment(
         name,

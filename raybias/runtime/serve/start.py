@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Final
 
 import ray
@@ -74,6 +75,8 @@ def serve(
         )
     if not anyone:
         read_token(token_file)
+    # Loading torch takes as long as a Ray of this machine does to start.
+    threading.Thread(target=import_module, args=("raybias.engine.context",), daemon=True).start()
     with bound(host, port) as place, connected(address) as own:
         serving = Serving(
             out=out,
