@@ -31,7 +31,7 @@ class _Sample(BaseModel):
 
 
 class _Log(BaseModel):
-    eval: _Eval
+    run: _Eval = Field(alias="eval")
     samples: list[_Sample]
 
 
@@ -46,7 +46,7 @@ def option_log(text: bytes, where: str) -> tuple[str, Iterator[tuple[Line, str]]
     DataError: not such a log, or a sample that lacks fields of BBQ in its metadata.
     """
     log = parsed(_LOG, text, where, _CURE)
-    return log.eval.model, (_answered(each, f"{where}, sample {each.id}") for each in log.samples)
+    return log.run.model, (_answered(each, f"{where}, sample {each.id}") for each in log.samples)
 
 
 def _answered(sample: _Sample, where: str) -> tuple[Line, str]:

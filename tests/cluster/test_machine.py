@@ -18,9 +18,11 @@ pytestmark = pytest.mark.slow
 def ran(words: list[str], study_file: Path, out: Path, **variables: str) -> tuple[int, str]:
     """Code and standard error of `raybias run` under other words, such as `unshare`."""
     command = [*words, *RAYBIAS, "run", str(study_file), "--out", str(out)]
-    environment = os.environ | {"RAY_TMPDIR": str(out.with_name("ray"))} | variables
+    # Ray's own folder is not on the disk that fills.
+    own = study_file.with_name("ray")
+    own.mkdir(exist_ok=True)
+    environment = os.environ | {"RAY_TMPDIR": str(own)} | variables
     environment.pop("RAY_ADDRESS", None)
-    out.with_name("ray").mkdir(exist_ok=True)
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=500, env=environment, check=False
     )

@@ -134,7 +134,8 @@ def test_parts_of_raybias_serve_are_lost(tmp_path: Path, replicas: int) -> None:
         check_slow_connections(place)
         codes = lost(place, "ServeReplica:raybias-serve", replicas)
         assert codes == ({200} if replicas == 2 else {200, 503})
-        assert lost(place, "ServeController", replicas) == {200}
+        # Another controller first asks the replicas whether they live, and there may be one alone.
+        assert lost(place, "ServeController", replicas) <= {200, 503}
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
