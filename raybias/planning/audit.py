@@ -196,7 +196,7 @@ def said(choice: Choice, budget: float) -> str:
         f" to +-{wording:.2f} for other words too",
     ]
     if choice.dearer:
-        study, takes = choice.dearer[0]
+        study, takes = choice.dearer[-1]
         lines.append(f"  with --budget {math.ceil(_SURE * takes / 60)}m: {described(study)}")
     return "\n".join(lines)
 
