@@ -108,7 +108,7 @@ class Resources(Section):
     """Ray Serve replicas to start with."""
     replicas_max: Count | None = Field(None, ge=1)
     """Ray Serve replicas to scale to; as many as the cluster holds by default."""
-    rows_per_shard: Amount = Field(512, ge=1)
+    rows_per_shard: Amount = Field(2048, ge=1)
     """Items of one request and one predictions file."""
     tokens_per_batch: Amount = Field(4096, ge=16)
     """Token budget of one forward pass."""

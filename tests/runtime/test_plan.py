@@ -89,7 +89,7 @@ def test_a_laptop_spreads_the_seeds_and_scores_on_all_its_cpus(folder: Path) -> 
     assert (scoring.replicas_min, scoring.replicas_max) == (1, 2)
     assert scoring.data_cpus == 2 - 2 * scoring.replica_cpus > 0
     assert made.items == {"mine": 1100}
-    assert scoring.shards == 3 * 5  # ceil(1100 / 512) row ranges, five kept runs
+    assert scoring.shards == 5  # 1,100 items in one range of rows, five kept runs
 
 
 def test_the_weights_line_is_the_models_size(folder: Path) -> None:
