@@ -184,7 +184,9 @@ def _row_gaps(
 
 def main(
     repeats: Annotated[int, typer.Option(help="Fresh processes to time.")] = 5,
-    shard_rows: Annotated[int, typer.Option(help="Rows of a file; a study's shards: 2,048.")] = ITEMS,
+    shard_rows: Annotated[
+        int, typer.Option(help="Rows of a file, as of a study's shards.")
+    ] = ITEMS,
     draws: Annotated[int, typer.Option(help="Bootstrap draws.")] = 10_000,
     reference_draws: Annotated[int, typer.Option(help="Draws of the row reference.")] = 50,
     other: Annotated[
