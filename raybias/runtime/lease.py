@@ -156,19 +156,13 @@ def _held(store: Store, lease: Lease | None) -> OutputError:
 
 def _beat(store: Store, mine: Lease, ended: threading.Event) -> None:
     """Renew a lease until `ended`; a place that does not answer is tried again."""
-    lost = False
     while not ended.wait(_BEATS_S):
-        if lost:
-            # Python drops an interrupt that meets a destructor, hence one with every beat.
-            os.kill(os.getpid(), signal.SIGINT)
-            continue
         with suppress(RaybiasError, OSError), _locked(store):
             found = _read(store)
             if found is not None and not _is(mine, found):
                 print(f"raybias: {store.uri}: taken over by {_parsed(found)}", file=sys.stderr)
-                lost = True
                 os.kill(os.getpid(), signal.SIGINT)
-                continue
+                return
             renewed = mine.model_copy(update={"heartbeat": time.time()})
             store.write_text(NAME, renewed.model_dump_json())
 
