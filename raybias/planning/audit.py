@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ from raybias.planning.forecast import duration
 from raybias.planning.prepared import PreparedStudy
 from raybias.probes import sources
 from raybias.probes.card_design import gap_widths
+from raybias.registry import methods
 from raybias.storage import Store
 
 _SEEDS: Final = (2024, 2025, 2026, 2027, 2028)
@@ -30,9 +32,6 @@ _SEEDS: Final = (2024, 2025, 2026, 2027, 2028)
 _READ: Final = ((5, None), (5, 600), (5, 240), (3, 120), (2, 60), (2, 24))
 #: Seeds, sentences, and steps at most.
 _TUNED: Final = ((5, None, None), (5, None, 800), (3, None, 400), (3, 600, 200), (2, 240, 60))
-_PROMPTED: Final = ("zero_shot", "few_shot", "cot")
-_NEEDS_TRAINING: Final = ("few_shot", "soft_prompt", "lora", "ia3", "full")
-KINDS: Final = (*_PROMPTED, "soft_prompt", "lora", "ia3", "full")
 #: Of jobs/minilm.yaml; by default a method tries several rates.
 _RATES: Final[Mapping[str, dict[str, Any]]] = {"lora": {"learning_rates": [5e-4]},
                  "full": {"learning_rates": [5e-5], "batch_size": 32}}  # fmt: skip
@@ -76,10 +75,11 @@ class Question:
     data: Path
 
     def __post_init__(self) -> None:
-        if self.kind is not None and self.kind not in KINDS:
+        kinds = [kind for kind, each in methods.items() if each.reads == "probes"]
+        if self.kind is not None and self.kind not in kinds:
             raise ConfigError(
                 f"--method {self.kind!r} is none that an audit can choose",
-                cure=f"take {', '.join(KINDS)}, or write a study (`raybias init`)",
+                cure=f"take {', '.join(kinds)}, or write a study (`raybias init`)",
             )
 
     def designs(self) -> Iterator[Study]:
@@ -92,7 +92,7 @@ class Question:
         encoder = is_encoder(Backbone(id=self.model))
         kinds = (self.kind,) if self.kind else ("full",) if encoder else ("lora", "zero_shot")
         for kind in kinds:
-            if kind in _PROMPTED:
+            if not methods[kind].trains:
                 for seeds, limit in _READ:
                     yield self._study({"kind": kind, "seeds": _SEEDS[:seeds]}, limit)
                 continue
@@ -112,13 +112,13 @@ class Question:
             "probes": [
                 {
                     "source": "amazon",
-                    "data": str(self.folder("amazon")),
+                    "data": str(self.folders["amazon"]),
                     "attributes": [self.attribute],
                 }
             ],
         }
-        if method["kind"] in _NEEDS_TRAINING:
-            content["training"] = [{"source": "sst5", "data": str(self.folder("sst5"))}]
+        if methods[method["kind"]].needs_training_set:
+            content["training"] = [{"source": "sst5", "data": str(self.folders["sst5"])}]
         if limit is not None:
             content["limit"] = limit
         return parse_study(content, where="audit")
@@ -126,10 +126,14 @@ class Question:
     def sets(self, study: Study) -> dict[str, Path]:
         """Return the folders of the public data sets that a design reads, by name."""
         names = ("amazon", "sst5") if study.training else ("amazon",)
-        return {name: self.folder(name) for name in names}
+        return {name: self.folders[name] for name in names}
 
-    def folder(self, name: str) -> Path:
-        """Return the folder of a data set: the one that holds its files, else one of its name."""
+    @cached_property
+    def folders(self) -> dict[str, Path]:
+        """The folder of each data set: the one that holds its files, else one of its name."""
+        return {name: self._folder(name) for name in ("amazon", "sst5")}
+
+    def _folder(self, name: str) -> Path:
         own = self.data / name
         if self.data.is_dir() and not own.exists():
             for each in sorted(path for path in self.data.iterdir() if path.is_dir()):
@@ -192,8 +196,8 @@ def said(choice: Choice, budget: float) -> str:
         f"{study.backbones[0].name}: {described(study)}; {len(items):,} about {attribute} "
         f"({groups.height} groups, {least[0]} templates or more, {least[1]} words or more each)",
         f"  {duration(choice.takes)} here as planned, of {duration(budget)}, beside starting Ray",
-        f"  gaps are expected to be known to +-{sentences:.2f} for other sentences like these, and"
-        f" to +-{wording:.2f} for other words too",
+        f"  a gap's 95% interval is expected to reach +-{sentences:.2f} for other sentences like"
+        f" these, +-{wording:.2f} for other words too, were it to vary as on Regard",
     ]
     if choice.dearer:
         study, takes = choice.dearer[-1]
