@@ -43,7 +43,8 @@ def run(
     ----------
     study: from `load_study`, or made from Python.
     out: folder or URI of the results.
-    address: of a Ray cluster; None takes RAY_ADDRESS, or starts Ray on this machine.
+    address: of a Ray cluster; "local" starts Ray on this machine, "none" computes in this process;
+        None takes RAY_ADDRESS, else this process for a study of seconds, or Ray on this machine.
     command: recorded in OUT/study.yaml.
     skip_unfit: leave out backbones and methods that do not fit, instead of refusing the study;
         the same call on a larger cluster does them.

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from raybias.cli.options import Address, Debug, command_line
+from raybias.cli.options import Debug, RunAddress, command_line
 from raybias.cli.show import show
 
 
@@ -39,7 +39,7 @@ def audit(
         str | None,
         typer.Option(help="Folder or URI of the results.", show_default="out/audit-MODEL"),
     ] = None,
-    address: Address = None,
+    address: RunAddress = None,
     debug: Debug = False,
 ) -> None:
     """Ask whether a model treats groups differently: the most telling study that fits a budget.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from raybias.cli.options import Address, Debug, command_line
+from raybias.cli.options import Debug, RunAddress, command_line
 from raybias.cli.show import show
 from raybias.errors import WorkFailed
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def demo(
     out: Annotated[str, typer.Option(help="Folder or URI of the results.")] = "out/demo",
-    address: Address = None,
+    address: RunAddress = None,
     debug: Debug = False,
 ) -> None:
     """Find a bias that was planted in a tiny embedded model; needs no download.

@@ -48,6 +48,15 @@ Address = Annotated[
     ),
 ]
 
+RunAddress = Annotated[
+    str | None,
+    typer.Option(
+        help="Ray cluster to use: an address, `auto` for the one of this machine, `local` to start"
+        " one here, or `none` to compute in this process. By default RAY_ADDRESS, else this"
+        " process for a study of seconds, or a Ray that is started for this command."
+    ),
+]
+
 
 def _debug(chosen: bool) -> bool:
     if chosen:

@@ -7,11 +7,11 @@ from typing import Annotated
 import typer
 
 from raybias.cli.options import (
-    Address,
     Debug,
     Limit,
     Overrides,
     ProfileOption,
+    RunAddress,
     SkipUnfit,
     StudyFile,
     command_line,
@@ -29,7 +29,7 @@ def run(
     overrides: Overrides = None,
     limit: Limit = None,
     profile: ProfileOption = None,
-    address: Address = None,
+    address: RunAddress = None,
     skip_unfit: SkipUnfit = False,
     debug: Debug = False,
 ) -> None:

@@ -7,6 +7,7 @@ nobody waits for. It knows nothing of Ray.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -14,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from raybias.errors import WorkFailed
 from raybias.planning.schedule import Logbook, Task, remaining
 
 #: What a task does with the workers that it is granted.
@@ -21,6 +23,10 @@ Work = Callable[["Grant"], None]
 
 #: Seconds between two looks for what idle workers could take over.
 _LOOK_EVERY_S = 2.0
+
+
+class Stopped(WorkFailed):
+    """Raised by a task that ended before its work was done, since its graph was stopped."""
 
 
 @dataclass(eq=False)
@@ -91,11 +97,16 @@ class Graph:
             self._tasks[task.key], self._work[task.key] = task, work
             self._changed.notify_all()
 
-    def run(self) -> None:
+    def run(self, *, limit_s: float = math.inf) -> None:
         """Run all tasks to their end.
+
+        Parameters
+        ----------
+        limit_s: seconds after which what still runs is stopped.
 
         Raises
         ------
+        Stopped: the limit passed.
         BaseException: the first error of a task; the others were stopped.
         """
         self._begun = time.monotonic()
@@ -103,11 +114,15 @@ class Graph:
             while (idle := self._step()) is not None:
                 if idle:
                     self._spare(idle)
+                if time.monotonic() - self._begun > limit_s:
+                    self._stopped.set()
         finally:
             self.stop()
             self._note()
         if self._error is not None:
             raise self._error
+        if len(self._done) < len(self._tasks):
+            raise Stopped("stopped before its end")
 
     def stop(self, *, patience_s: float = 30.0) -> None:
         """End what runs; returns when it has ended, or after `patience_s`."""

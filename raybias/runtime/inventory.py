@@ -34,12 +34,18 @@ def read_inventory(address: str | None = None, *, products: bool = False) -> Inv
     if ray.is_initialized():
         return _cluster("the connected Ray cluster", products)
     if address is None:
-        return _local(products)
+        return this_machine(products=products)
     with connected(address):
         return _cluster(f"the Ray cluster at {address}", products)
 
 
-def _local(products: bool) -> Inventory:
+def this_machine(*, products: bool = False) -> Inventory:
+    """Read the inventory that a Ray of this machine would have.
+
+    Parameters
+    ----------
+    products: as for `read_inventory`.
+    """
     # The same functions that `ray.init` asks, so that both see a container's limits.
     import torch
     from ray._common.utils import get_system_memory

@@ -7,6 +7,7 @@ in `raybias_repeated_total`.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -52,12 +53,13 @@ class Meter:
 
     def add(self, name: Counted, count: int) -> None:
         """Increase a counter."""
-        if count > 0:
+        if count > 0 and _exporting():
             _counter(name).inc(count, tags=self.tags)
 
     def set(self, name: Measured, value: float) -> None:
         """Set a gauge."""
-        _gauge(name).set(value, tags=self.tags)
+        if _exporting():
+            _gauge(name).set(value, tags=self.tags)
 
     def watched(self) -> Busy:
         """Start a thread that exports the share of the returned watch as `raybias_utilisation`."""
@@ -110,6 +112,11 @@ class Busy:
             self._spent += now - self._counted
         self._counted = now
         return now
+
+
+def _exporting() -> bool:
+    """Tell whether this process is one of a Ray cluster, whose agents export."""
+    return "ray" in sys.modules and sys.modules["ray"].is_initialized()
 
 
 @cache

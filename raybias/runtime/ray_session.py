@@ -7,6 +7,7 @@ import os
 import secrets
 import shutil
 import socket
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -89,6 +90,13 @@ def connected(address: str | None = None) -> Iterator[bool]:
             yield own
     finally:
         ray.shutdown()
+
+
+def names_no_cluster(address: str | None) -> bool:
+    """Tell whether `connected` would start Ray on this machine because nothing says otherwise."""
+    ray = sys.modules.get("ray")
+    connected_already = ray is not None and ray.is_initialized()
+    return not (address or os.environ.get("RAY_ADDRESS") or connected_already)
 
 
 def check_answering(place: str) -> None:

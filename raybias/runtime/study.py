@@ -7,26 +7,40 @@ from the files that this leaves.
 
 from __future__ import annotations
 
+import math
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from raybias.config import Study
-from raybias.planning.inventory import with_autoscaled_nodes
-from raybias.planning.plan import plan
+from raybias.errors import PlanError
+from raybias.planning.inventory import Inventory, with_autoscaled_nodes
+from raybias.planning.plan import Plan, plan
 from raybias.planning.preflight import check_inputs
 from raybias.planning.prepared import PreparedStudy
 from raybias.planning.resolve import resolve_models
+from raybias.planning.workload import Works
 from raybias.runtime.ending import undoing
-from raybias.runtime.inventory import read_inventory
+from raybias.runtime.graph import Stopped
+from raybias.runtime.inventory import read_inventory, this_machine
 from raybias.runtime.progress import Reporter
-from raybias.runtime.ray_session import connected, translating_errors
+from raybias.runtime.ray_session import connected, names_no_cluster, translating_errors
 from raybias.runtime.tracking import check_tracking
 from raybias.runtime.ways import slow_ways
 from raybias.seeding import key
 from raybias.storage import Store
 from raybias.study_record import begin, make_record, resumed
+
+if TYPE_CHECKING:
+    from raybias.runtime.work import StudyRun
+    from raybias.runtime.workers import Workers
+
+#: What `address` says for a study that is run without Ray.
+NO_RAY: Final = "none"
+#: Seconds that Ray, an actor that tunes and a replica that reads take to start on two cores.
+_STARTING_S: Final = 30.0
 
 
 def run_study(
@@ -40,10 +54,14 @@ def run_study(
 ) -> None:
     """Do what OUT lacks of a study, up to its predictions.
 
+    Where nothing names a cluster, and what OUT lacks is planned to take less than Ray takes to
+    start, this process does it by itself; it starts Ray after all when it has taken twice that.
+
     Parameters
     ----------
     out: folder or URI.
-    address: of a Ray cluster; None as `ray_session.connected` says.
+    address: of a Ray cluster; "local" starts Ray on this machine, "none" does without; None as
+        `ray_session.connected` says, or without.
     command: what the user typed, for the record.
     skip_unfit: leave out backbones and methods that the cluster has no room for.
 
@@ -55,11 +73,15 @@ def run_study(
     reporter = reporter or Reporter()
     store = Store(out)
     reporter.say(f"{study.name}: checking data, models and {store.uri}")
-    prepared = prepare(study, store, command=command)
+    start = _Start(prepare(study, store, command=command), store, reporter, skip_unfit)
+    if address == NO_RAY or names_no_cluster(address):
+        done = start.in_this_process(whatever_it_takes=address == NO_RAY)
+        if done:
+            return
     reporter.say(f"{study.name}: connecting to Ray")
     with connected(address) as own:
         from raybias.runtime.predict.replica import delete_left
-        from raybias.runtime.work import StudyRun
+        from raybias.runtime.ray_workers import RayWorkers
 
         app = f"raybias-{key(store.uri):016x}"
         # Serve's applications do not end with their driver.
@@ -67,23 +89,110 @@ def run_study(
         # First, since a plan asks devices that a driver that was killed may still hold.
         with translating_errors("asking Ray Serve what runs"):
             end_replicas()
-        store.sweep()
-        there = with_autoscaled_nodes(
-            read_inventory(address, products=prepared.study.undecided), study.resources.nodes
-        )
-        planned = plan(prepared, there, out=store.uri, skip_unfit=skip_unfit)
-        for error in planned.unfit.values():
-            reporter.say(f"{study.name}: left out: {error}")
-        if planned.precision is not None:
-            reporter.say(f"{study.name}: {planned.precision}")
-        parameters = {name: shape.parameters for name, shape in planned.shapes.items()}
-        record = replace(prepared.record.with_study(planned.decided), parameters=parameters)
-        begin(store, record)
-        work = StudyRun(replace(prepared, record=record), planned, store, reporter, app)
+        planned = start.plan(read_inventory(address, products=start.undecided))
+        workers = RayWorkers(planned, app)
+        start.say(planned)
         with nullcontext() if own else undoing(end_replicas):
+            work = start.work(planned, workers)
+            if workers.free < 1:
+                reporter.say(f"{study.name}: other work holds the whole cluster; waiting")
             work.run()
-        for warning in slow_ways(store):
-            reporter.say(f"{study.name}: {warning}")
+        start.warn()
+
+
+@dataclass
+class _Start:
+    """A study that was checked, on its way to the workers that will do it."""
+
+    prepared: PreparedStudy
+    store: Store
+    reporter: Reporter
+    skip_unfit: bool
+    _works: Works | None = None
+
+    def in_this_process(self, *, whatever_it_takes: bool) -> bool:
+        """Do a study without Ray, or as much of it as takes little time; returns whether all.
+
+        Parameters
+        ----------
+        whatever_it_takes: not only a small study, and not only as long as that is.
+
+        Raises
+        ------
+        PlanError: a backbone that several processes must share.
+        """
+        from raybias.runtime.this_process import ThisProcess
+
+        planned = self.plan(this_machine(products=self.undecided))
+        stages = (*planned.rewriting, *planned.tuning, *planned.scoring)
+        if shared := next((stage.backbone for stage in stages if stage.sharded), None):
+            if whatever_it_takes:
+                raise PlanError(
+                    "its weights must be shared by several processes, which only Ray starts",
+                    where=shared,
+                    cure=f"leave out --address {NO_RAY}",
+                )
+            return False
+        if not whatever_it_takes and (planned.inventory.gpus or planned.inventory.pending):
+            return False
+        work = self.work(planned, ThisProcess())
+        if not whatever_it_takes and work.left() > _STARTING_S:
+            return False
+        self.say(planned)
+        try:
+            work.run(limit_s=math.inf if whatever_it_takes else 2 * _STARTING_S)
+        except Stopped:
+            self.reporter.say(f"{planned.study}: takes longer than planned, and goes on with Ray")
+            return False
+        self.warn()
+        return True
+
+    @property
+    def undecided(self) -> bool:
+        """Whether the speed of the hardware decides on a dtype."""
+        return self.prepared.study.undecided
+
+    def plan(self, inventory: Inventory) -> Plan:
+        """Plan the study on what is there and what an autoscaler brings.
+
+        Raises
+        ------
+        PlanError: it does not fit.
+        """
+        self.store.sweep()
+        there = with_autoscaled_nodes(inventory, self.prepared.study.resources.nodes)
+        planned = plan(
+            self.prepared,
+            there,
+            out=self.store.uri,
+            skip_unfit=self.skip_unfit,
+            works=self._works,
+        )
+        self._works = planned.works
+        return planned
+
+    def work(self, planned: Plan, workers: Workers) -> StudyRun:
+        """Write OUT/study.yaml, and return what runs the study."""
+        from raybias.runtime.work import StudyRun
+
+        parameters = {name: shape.parameters for name, shape in planned.shapes.items()}
+        record = self.prepared.record.with_study(planned.decided)
+        record = replace(record, parameters=parameters)
+        begin(self.store, record)
+        prepared = replace(self.prepared, record=record)
+        return StudyRun(prepared, planned, self.store, self.reporter, workers)
+
+    def say(self, planned: Plan) -> None:
+        """Say what the plan decided, and what it leaves out."""
+        for error in planned.unfit.values():
+            self.reporter.say(f"{planned.study}: left out: {error}")
+        if planned.precision is not None:
+            self.reporter.say(f"{planned.study}: {planned.precision}")
+
+    def warn(self) -> None:
+        """Warn of what ran slowly."""
+        for warning in slow_ways(self.store):
+            self.reporter.say(f"{self.prepared.study.name}: {warning}")
 
 
 def prepare(study: Study, store: Store | None, *, command: str = "") -> PreparedStudy:

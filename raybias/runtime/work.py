@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from threading import Lock
 from typing import Any, Final
@@ -21,22 +20,17 @@ from raybias.planning.preflight import check_rewritten
 from raybias.planning.prepared import PreparedStudy
 from raybias.planning.schedule import Schedule, Task
 from raybias.planning.shards import missing, shards_of
-from raybias.planning.stage_plans import ScorePlan
 from raybias.planning.tasks import tasks_of
 from raybias.probes.card_table import card_texts
 from raybias.registry import pair_probes, question_probes
 from raybias.runtime.graph import Grant, Graph
-from raybias.runtime.inventory import fetch, free
 from raybias.runtime.metrics import Meter
-from raybias.runtime.predict.readers import Readers
-from raybias.runtime.predict.replica import scorers, share_weights
 from raybias.runtime.predict.rewriting import StyleRewriter, with_styles
-from raybias.runtime.predict.stream import score_shards
-from raybias.runtime.progress import Advance, Done, Reporter
+from raybias.runtime.progress import Reporter
 from raybias.runtime.ray_session import translating_errors
 from raybias.runtime.runs_table import RunsTable
 from raybias.runtime.tune.driver import TuningJob
-from raybias.runtime.tune.packs import PackWorkers
+from raybias.runtime.workers import Reading, Workers
 from raybias.schema import ITEMS, RUNS, SCHEDULE, SCHEDULE_FILE
 from raybias.storage import Store
 
@@ -44,45 +38,41 @@ from raybias.storage import Store
 _WORTH_A_CHART_S: Final = 1.0
 
 
-@dataclass(frozen=True)
-class _Reading:
-    """Shards that one backbone must still read by one method."""
-
-    title: str
-    backbone: Backbone
-    method: Method
-    plan: ScorePlan
-    shards: int
-    """How many there are, with those that OUT holds."""
-    todo: tuple[Shard, ...]
-
-
 class StudyRun:
     """A study under way.
 
     Parameters
     ----------
-    app: prefix of the names of this OUT's Serve applications. The same study can run for another
-        OUT in the same cluster.
+    workers: that do its tasks.
     """
 
     def __init__(
-        self, prepared: PreparedStudy, plan: Plan, store: Store, reporter: Reporter, app: str
+        self,
+        prepared: PreparedStudy,
+        plan: Plan,
+        store: Store,
+        reporter: Reporter,
+        workers: Workers,
     ) -> None:
         self.prepared, self.plan, self.store = prepared, plan, store
-        self.reporter, self.app, self.study = reporter, app, prepared.study
+        self.reporter, self.workers, self.study = reporter, workers, prepared.study
         mark = prepared.record.hash
         self.table = RunsTable(self.study, store, mark=mark, reporter=reporter)
-        self.workers = PackWorkers(self.study.resources)
+        self.tasks = tasks_of(prepared, plan)
         self.backbones = {each.name: each for each in self.study.backbones}
         self._styled: dict[str, Mapping[str, pl.DataFrame]] = {}
         self._lock = Lock()
 
-    def run(self) -> None:
+    def run(self, *, limit_s: float = math.inf) -> None:
         """Do all tasks.
+
+        Parameters
+        ----------
+        limit_s: seconds after which they are stopped.
 
         Raises
         ------
+        Stopped: the limit passed.
         RaybiasError: the first that failed; the others were stopped, and their work goes on from
             where it was when the study is run again.
         """
@@ -91,28 +81,42 @@ class StudyRun:
         for backbone in self.study.backbones:
             if rows := list(self._untrained(backbone)):
                 self.table.put(rows, backbone.name)
-        graph = Graph(self.plan.devices, spare=self.workers.halve)
+        graph = Graph(self.workers.devices, spare=self.workers.halve)
         do = {
             "fetch": self._fetch,
             "rewrite": self._rewrite,
             "tune": self._tune,
             "read": self._read,
         }
-        for task in tasks_of(self.prepared, self.plan):
+        for task in self.tasks:
             graph.add(task, do[task.kind])
-        if free(gpus=self._gpus) < 1:
-            self.reporter.say(f"{self.study.name}: other work holds the whole cluster; waiting")
         try:
-            graph.run()
+            graph.run(limit_s=limit_s)
             self._write_schedule(graph.log.schedule())
         finally:
             self.workers.close()
-            for readers in self._readers.values():
-                readers.close()
 
-    @property
-    def _gpus(self) -> bool:
-        return self.plan.inventory.gpus_of_worker(self.study.resources) > 0
+    def left(self) -> float:
+        """Return the planned seconds of computing what OUT lacks, as one worker would."""
+        return sum(task.seconds * self._shares[task.key] for task in self.tasks)
+
+    @cached_property
+    def _shares(self) -> dict[str, float]:
+        """The share of each task that OUT lacks, 0 to 1; fetching is needed by what is left."""
+        shares = {task.key: self._share(task) for task in self.tasks if task.kind != "fetch"}
+        lacking = {task.backbone for task in self.tasks if shares.get(task.key)}
+        return {task.key: float(task.backbone in lacking) for task in self.tasks} | shares
+
+    def _share(self, task: Task) -> float:
+        if task.kind == "rewrite":
+            return self._rewriter(task).left()
+        if task.kind == "tune":
+            return self._job(task).left(task.stage)
+        before = (each for each in self.tasks if each.key in task.after and each.kind != "fetch")
+        if any(map(self._share, before)):
+            return 1.0
+        shards, todo = self._shards(task)
+        return len(todo) / len(shards) if shards else 1.0
 
     def _write_schedule(self, schedule: Schedule) -> None:
         """Keep which task held which devices, unless nothing was left to do."""
@@ -133,20 +137,24 @@ class StudyRun:
                 yield _untrained_row(run, backbone, method)
 
     def _fetch(self, grant: Grant) -> None:
-        """Bring a backbone to the machines, so that no worker holds a device while it waits."""
+        """Bring a backbone of the hub to the machines, if anything is left to do with it."""
         backbone = self.backbones[grant.task.backbone]
-        with translating_errors(f"fetch {backbone.name}"):
-            fetch(backbone, gpus=self._gpus)
+        if self._shares[grant.task.key]:
+            with translating_errors(f"fetch {backbone.name}"):
+                self.workers.fetch(backbone)
+
+    def _rewriter(self, task: Task) -> StyleRewriter:
+        style = task.key.partition("/")[2]
+        return StyleRewriter(
+            self.study, style, self.plan.rewrite(style), self.store, self.workers, self.reporter
+        )
 
     def _rewrite(self, grant: Grant) -> None:
         """Rewrite pairs in one style; the last one writes the items."""
-        style = grant.task.key.partition("/")[2]
-        rewriter = StyleRewriter(
-            self.study, style, self.plan.rewrite(style), self.store, self.app, self.reporter
-        )
+        rewriter = self._rewriter(grant.task)
         made = rewriter.run(self.prepared.data.items, grant)
         with self._lock:
-            self._styled[style] = made
+            self._styled[rewriter.style] = made
             if len(self._styled) < len(self.study.styles.rewriting):
                 return
         whole = with_styles(self.prepared.data.items, self._styled)
@@ -172,126 +180,71 @@ class StudyRun:
             for method in tuned_methods(self.plan.methods(backbone))
         }  # fmt: skip
 
-    def _tune(self, grant: Grant) -> None:
-        """Tune one pack; the last of a training set selects the runs that are kept."""
-        task = grant.task
-        part = (task.backbone, task.training, task.method)
+    def _job(self, task: Task) -> TuningJob:
         # Packs begin in several threads, and all of a job count in the same one.
         with self._lock:
-            job = self._jobs[part]
+            return self._jobs[task.backbone, task.training, task.method]
+
+    def _tune(self, grant: Grant) -> None:
+        """Tune one pack; the last of a training set selects the runs that are kept."""
+        job, task = self._job(grant.task), grant.task
         if job.tune(grant):
             with translating_errors(job.title):
-                self.table.put(job.rows(), *part)
+                self.table.put(job.rows(), task.backbone, task.training, task.method)
 
     def _read(self, grant: Grant) -> None:
         """Read every probe with the kept runs of a backbone, method and training set."""
-        reading = self._waiting(grant.task)
-        if not reading.todo:
-            self.reporter.say(f"{reading.title}: all {reading.shards} shards are there")
-        elif reading.plan.sharded:
-            self._read_together(reading)
-        else:
-            self._read_apart(reading, grant)
+        task = grant.task
+        several = task.training and len(self.study.training) > 1
+        tuned_on = f", {task.training}" if several else ""
+        title = f"score with {task.backbone}, {task.method}{tuned_on}"
+        shards, todo = self._shards(task)
+        if not todo:
+            self.reporter.say(f"{title}: all {len(shards)} shards are there")
+            return
+        # The outer one is for ending the replicas, which fails where the cluster is gone.
+        with translating_errors(title), self.reporter.stage(title, len(shards)) as advance:
+            advance(len(shards) - len(todo))
+            self.workers.read(self._reading(task, todo), grant, advance)
 
-    def _waiting(self, task: Task) -> _Reading:
-        """List what a task must still read; broken files are deleted."""
-        backbone = self.backbones[task.backbone]
-        method = next(m for m in self.plan.methods(backbone) if m.name == task.method)
-        planned = self.plan.score(backbone.name, method.name)
-        kept = self.table.kept(backbone.name, method.name, task.training)
+    def _shards(self, task: Task) -> tuple[list[Shard], list[Shard]]:
+        """List what a task reads, and what OUT lacks of it; broken files are deleted."""
+        method = self._method(task)
+        planned = self.plan.score(task.backbone, method.name)
+        kept = self.table.kept(task.backbone, method.name, task.training)
         stored = method.output()
         shards = shards_of(kept, planned.items, planned.rows_per_shard, stored)
-        tuned_on = f", {task.training}" if task.training and len(self.study.training) > 1 else ""
-        title = f"score with {backbone.name}, {method.name}{tuned_on}"
-        todo = missing(self.store, shards, stored)
-        return _Reading(title, backbone, method, planned, len(shards), tuple(todo))
+        return shards, missing(self.store, shards, stored)
 
-    @cached_property
-    def _readers(self) -> dict[tuple[str, str], Readers]:
-        """The replicas of each backbone and method; those that ask for the same share them."""
-        found: dict[tuple[str, str], Readers] = {}
-        for backbone in self.study.backbones:
-            for methods in share_weights(self.plan.methods(backbone)):
-                shared: dict[Any, list[Method]] = {}
-                for method in methods:
-                    plan = self.plan.score(backbone.name, method.name)
-                    shared.setdefault(plan.replica, []).append(method)
-                for group in shared.values():
-                    readers = self._readers_of(backbone, group)
-                    found |= {(backbone.name, method.name): readers for method in group}
-        return found
+    def _method(self, task: Task) -> Method:
+        methods = self.plan.methods(self.backbones[task.backbone])
+        return next(method for method in methods if method.name == task.method)
 
-    def _readers_of(self, backbone: Backbone, methods: list[Method]) -> Readers:
-        plan = self.plan.score(backbone.name, methods[0].name)
-        name = self._name(backbone, methods[0])
-        meter = self._meter(backbone)
-        context = plan.context(backbone, self.study.verbalizer.words())
-        out = self.store.uri
-        return Readers(
-            name,
-            lambda replicas: scorers(
-                name, plan, context, methods, out=out, meter=meter, replicas=replicas
-            ),
-            most=plan.replicas_max,
+    def _reading(self, task: Task, todo: Sequence[Shard]) -> Reading:
+        backbone, method = self.backbones[task.backbone], self._method(task)
+        plan = self.plan.score(backbone.name, method.name)
+        # Ranks that share a backbone hold it for one method alone.
+        beside = [method] if plan.sharded else self._beside(backbone, method)
+        return Reading(
+            name=f"{backbone.name}-{beside[0].name}",
+            context=plan.context(backbone, self.study.verbalizer.words()),
+            methods=tuple(beside),
+            plan=plan,
+            store=self.store,
+            todo=tuple(todo),
+            meter=Meter(study=self.study.name, stage="score", model=backbone.name),
         )
 
-    def _read_apart(self, reading: _Reading, grant: Grant) -> None:
-        """Read on replicas that compute by themselves."""
-        with self._lock:
-            readers = self._readers[reading.backbone.name, reading.method.name]
-        left = len(reading.todo)
-        grant.enough = left
-        # The outer one is for ending the replicas, which fails where the cluster is gone.
-        with (
-            translating_errors(reading.title),
-            self._shown(reading) as advance,
-            readers.reading(grant),
-        ):
-            for row in score_shards(
-                readers.name,
-                reading.todo,
-                reading.plan,
-                self.store,
-                max_failures=self.study.resources.max_failures,
-                meter=self._meter(reading.backbone),
-            ):
-                advance(done=Done(rows=row["rows"], tokens=row["tokens"], retries=row["retries"]))
-                left -= 1
-                grant.enough = left
-                readers.fit()
-
-    @contextmanager
-    def _shown(self, reading: _Reading) -> Iterator[Advance]:
-        """Show the progress of a reading."""
-        with self.reporter.stage(reading.title, reading.shards) as advance:
-            advance(reading.shards - len(reading.todo))
-            yield advance
-
-    def _read_together(self, reading: _Reading) -> None:
-        """Read by workers that share the backbone."""
-        from raybias.runtime.predict.sharded import Reading, score_together
-
-        work = Reading(
-            context=reading.plan.context(reading.backbone, self.study.verbalizer.words()),
-            method=reading.method,
-            out=self.store.uri,
-            shards=reading.todo,
-            meter=self._meter(reading.backbone),
-        )
-        with translating_errors(reading.title), self._shown(reading) as advance:
-            score_together(
-                self._name(reading.backbone, reading.method),
-                work,
-                reading.plan,
-                max_failures=self.study.resources.max_failures,
-                advance=advance,
-            )
-
-    def _meter(self, backbone: Backbone) -> Meter:
-        return Meter(study=self.study.name, stage="score", model=backbone.name)
-
-    def _name(self, backbone: Backbone, method: Method) -> str:
-        return f"{self.app}-{backbone.name}-{method.name}"
+    def _beside(self, backbone: Backbone, method: Method) -> list[Method]:
+        """List the methods that the replicas of one can serve: with its weights, asking as much."""
+        if not method.shares_backbone:
+            return [method]
+        asked = self.plan.score(backbone.name, method.name).replica
+        return [
+            each
+            for each in self.plan.methods(backbone)
+            if each.shares_backbone and self.plan.score(backbone.name, each.name).replica == asked
+        ]
 
 
 def _untrained_row(run: UntrainedRun, backbone: Backbone, method: Method) -> dict[str, Any]:

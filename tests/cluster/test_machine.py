@@ -1,4 +1,4 @@
-"""Faults of the machine under a study with a Ray of its own: no effect, or one line (minutes)."""
+"""Faults of the machine under a study with a Ray of its own or without: no effect, or one line."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from pathlib import Path
 import pytest
 from test_stopped import RAYBIAS, study
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.parametrize("address", ["none", "local"])]
 
 
-def ran(words: list[str], study_file: Path, out: Path, **variables: str) -> tuple[int, str]:
+def ran(
+    words: list[str], study_file: Path, out: Path, address: str, **variables: str
+) -> tuple[int, str]:
     """Code and standard error of `raybias run` under other words, such as `unshare`."""
     command = [*words, *RAYBIAS, "run", str(study_file), "--out", str(out)]
+    command += ["--address", address]
     # Ray's own folder is not on the disk that fills.
     own = study_file.with_name("ray")
     own.mkdir(exist_ok=True)
@@ -61,18 +64,22 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     shutil.rmtree(place)
 
 
-def test_a_disk_that_fills_is_one_line_and_the_same_command_goes_on(short: Path) -> None:
+def test_a_disk_that_fills_is_one_line_and_the_same_command_goes_on(
+    short: Path, address: str
+) -> None:
     made = study(short, steps=60)
     with mounted(short / "disk", "300k") as disk:
-        code, said = ran([], made, disk / "out")
+        code, said = ran([], made, disk / "out", address)
         assert code == 1
         assert "No space left on device" in said.splitlines()[-1]
         assert not [*disk.rglob("*.tmp"), *disk.rglob("lease.json")]
         subprocess.run(["mount", "-o", "remount,size=1g", str(disk)], check=True)
-        assert ran([], made, disk / "out")[0] == 0
+        assert ran([], made, disk / "out", address)[0] == 0
 
 
-def test_no_network_little_shared_memory_and_a_closed_home_are_no_hindrance(short: Path) -> None:
+def test_no_network_little_shared_memory_and_a_closed_home_are_no_hindrance(
+    short: Path, address: str
+) -> None:
     """As in a locked-down container; root gives up its right to open what is closed."""
     inside = within_namespaces("--net", "--mount")
     (short / "home").mkdir(mode=0)
@@ -82,4 +89,4 @@ def test_no_network_little_shared_memory_and_a_closed_home_are_no_hindrance(shor
     )
     words = [*inside, "sh", "-c", script, "sh"]
     closed = {"HOME": str(short / "home"), "TMPDIR": str(short / "nowhere")}
-    assert ran(words, study(short, steps=60), short / "out", **closed)[0] == 0
+    assert ran(words, study(short, steps=60), short / "out", address, **closed)[0] == 0

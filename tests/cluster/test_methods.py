@@ -13,7 +13,7 @@ from peft import PeftModel
 from transformers import AutoModelForSequenceClassification
 
 from raybias.errors import BadInput, DataError, ModelError
-from support.method_study import run
+from support.method_study import NO_RAY, run
 
 pytestmark = pytest.mark.cluster
 PROMPTED = ("zero_shot", "few_shot", "cot")
@@ -47,6 +47,32 @@ def test_every_method_leaves_its_runs_and_answers(method_out: Path) -> None:
     assert recipe["sampling"]["top_k"] == 20
     assert recipe["prompt"].endswith("Answer:")
     assert "likelihood" in (method_out / "tables/gaps.csv").read_text()
+
+
+def test_without_ray_every_file_is_the_same_to_the_bit(
+    method_file: Path, method_out: Path, tmp_path: Path
+) -> None:
+    """The runs' seconds aside, and the chart of which device did what when."""
+    out = tmp_path / "out"
+    printed = run(method_file, out, *NO_RAY)
+    assert printed == (method_out.parent / "printed").read_text().replace(str(method_out), str(out))
+    for folder in ("predictions", "prompts", "items", "readers"):
+        assert contents(out / folder) == contents(method_out / folder)
+    tensors = "*/adapter_model.safetensors"
+    assert contents(out / "adapters", tensors) == contents(method_out / "adapters", tensors)
+    timed = ["seconds"]
+    one, other = (pl.read_parquet(each / "runs.parquet").drop(timed) for each in (out, method_out))
+    assert one.equals(other)
+
+
+def contents(folder: Path, pattern: str = "**/*.*") -> dict[str, bytes]:
+    found = {
+        str(f.relative_to(folder)): f.read_bytes()
+        for f in sorted(folder.glob(pattern))
+        if f.is_file()
+    }
+    assert found
+    return found
 
 
 def test_what_is_tuned_opens_elsewhere(method_file: Path, method_out: Path) -> None:

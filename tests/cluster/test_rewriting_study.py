@@ -73,7 +73,7 @@ def test_a_style_that_a_model_makes_goes_to_the_tables_and_is_made_once(
     before = pl.read_parquet(last)
     last.unlink()
     then = first.stat().st_mtime_ns
-    studies.run(study, out=tmp_path)
+    studies.run(study, out=tmp_path, address="none")
     assert first.stat().st_mtime_ns == then
     assert (
         pl.read_parquet(last)

@@ -27,7 +27,7 @@ from raybias.methods import Lora, PairScore, SoftPrompt, ZeroShot
 from raybias.planning.shards import shards_of
 from raybias.runtime.metrics import Meter
 from raybias.runtime.predict.predictor_cache import PredictorCache
-from raybias.runtime.predict.sharded import Reading, read_mine
+from raybias.runtime.predict.sharded import SharedReading, read_mine
 from raybias.runtime.study import run_study
 from raybias.schema import ITEMS, LABELS, PAIRS
 from raybias.storage import Store
@@ -122,7 +122,7 @@ def test_a_study_is_read_by_workers_that_share_its_backbone(tmp_path: Path) -> N
         assert_frame_equal(found, expected, abs_tol=1e-4, rel_tol=0)
 
 
-def _readings(model: Path, out: Path) -> Iterator[Reading]:
+def _readings(model: Path, out: Path) -> Iterator[SharedReading]:
     """A method that writes, one that compares pairs, and one that was tuned."""
     store, words = Store(out), [f"w{n}" for n in range(60)]
     texts = [" ".join(words[(3 * n + k) % 60] for k in range(1 + n % 7)) for n in range(19)]
@@ -150,7 +150,7 @@ def _readings(model: Path, out: Path) -> Iterator[Reading]:
         run = {"run_id": "r", "model": "tiny", "method": method.kind, "dataset": "none"}
         stored = replace(method.output(), folder=method.kind)
         shards = shards_of([run], {probe: len(texts)}, 4, stored)
-        yield Reading(
+        yield SharedReading(
             context=ModelContext(spec, LABELS, Execution(256)),
             method=method,
             out=str(out),
@@ -159,7 +159,7 @@ def _readings(model: Path, out: Path) -> Iterator[Reading]:
         )
 
 
-def _reading_rank(rank: int, port: int, readings: list[Reading]) -> None:
+def _reading_rank(rank: int, port: int, readings: list[SharedReading]) -> None:
     _join(rank, port)
     for reading in readings:
         done = [*read_mine(reading, torch.device("cpu"))]

@@ -122,6 +122,7 @@ def test_plan_passes_what_run_does_and_looks_at_its_out(
         raise PlanError("passed")
 
     monkeypatch.setattr(running, "connected", begins)
+    monkeypatch.setattr(running, "names_no_cluster", lambda address: False)
     study, out = str(folder / "tiny.yaml"), tmp_path / "out"
     assert said(capsys, "run", study, "--out", str(out)) == "raybias: passed"
     assumed = ("--assume", "cpus=2,memory=8GiB", "--out", str(out))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from raybias.planning.placement import ResourceRequest
 from raybias.planning.schedule import Task, remaining
-from raybias.runtime.graph import Grant, Graph
+from raybias.runtime.graph import Grant, Graph, Stopped
 
 PATIENCE_S = 20.0
 
@@ -162,9 +162,24 @@ def test_a_stop_from_another_thread_ends_all_at_once() -> None:
     stopper = threading.Timer(0.1, graph.stop)
     stopper.start()
     begun = time.monotonic()
-    graph.run()
+    with pytest.raises(Stopped):
+        graph.run()
     assert time.monotonic() - begun < PATIENCE_S / 2
     assert ran == []
+
+
+def test_what_runs_longer_than_its_limit_is_stopped_and_said_to_be() -> None:
+    graph, ran = Graph(1), list[str]()
+
+    def work(grant: Grant) -> None:
+        assert grant.stopped.wait(PATIENCE_S)
+        ran.append(grant.task.key)
+
+    graph.add(task("runs"), work)
+    graph.add(task("waits", "runs"), lambda grant: ran.append("waits"))
+    with pytest.raises(Stopped):
+        graph.run(limit_s=0.0)
+    assert ran == ["runs"]
 
 
 def test_what_idle_devices_are_given_is_waited_for() -> None:

@@ -156,9 +156,11 @@ def test_chunks_are_files_that_equal_the_pairs_rewritten_at_once(
     # With every chunk there, nothing is left to stream.
     said: list[str] = []
     reporter = type("Said", (), {"say": lambda _, text: said.append(text)})()
-    plan_of_style, grant = made.rewrite("formal"), cast("Any", None)
-    rewriter = StyleRewriter(chosen, "formal", plan_of_style, store, "none", cast("Any", reporter))
-    whole = with_styles(items, {"formal": rewriter.run(items, grant)})
+    none = cast("Any", None)
+    rewriter = StyleRewriter(
+        chosen, "formal", made.rewrite("formal"), store, none, cast("Any", reporter)
+    )
+    whole = with_styles(items, {"formal": rewriter.run(items, none)})
     assert whole["mine"].filter(style="formal").equals(wanted.select(PAIRS.names))
     assert whole["mine"].filter(style="original").equals(items["mine"].filter(style="original"))
     assert said == [

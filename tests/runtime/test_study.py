@@ -363,7 +363,7 @@ def test_what_a_killed_driver_left_is_freed_before_the_inventory_is_read(
     monkeypatch.setattr("raybias.runtime.predict.replica.delete_left", done.append)
     for out in (tmp_path / "one", tmp_path / "one", tmp_path / "two"):
         with pytest.raises(WorkFailed, match="far enough"):
-            raybias.runtime.study.run_study(study(), out)
+            raybias.runtime.study.run_study(study(), out, address="local")
     first, _, again, _, other, _ = done
     assert done[1::2] == ["inventory"] * 3
     assert first == again != other

@@ -53,6 +53,10 @@ def save(folder: Path) -> Path:
     return path
 
 
+#: Options of `run` that do without Ray, whatever cluster the tests share.
+NO_RAY = ("--address", "none")
+
+
 def run(study: Path, out: Path, *options: str) -> str:
     """What `raybias run` prints on standard output; its error is raised."""
     result = CliRunner().invoke(app, ["run", str(study), "--out", str(out), *options])

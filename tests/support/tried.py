@@ -156,6 +156,7 @@ def checked(study: Path) -> bool:
     before = files_in(out)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(running, "connected", _end)
+        patch.setattr(running, "names_no_cluster", lambda address: False)
         try:
             taken("run", str(study), "--out", str(out), out=out)
         except _Checked:

@@ -12,8 +12,8 @@ from raybias.planning.prepared import PreparedStudy
 from raybias.planning.tasks import tasks_of
 from raybias.runtime.graph import Grant, Graph
 from raybias.runtime.progress import Reporter
+from raybias.runtime.ray_workers import RayWorkers
 from raybias.runtime.tune.driver import TuningJob
-from raybias.runtime.tune.packs import PackWorkers
 from raybias.storage import Store
 
 
@@ -33,7 +33,7 @@ def tune(
     ----------
     load_s: after so many seconds a pack may be halved; as planned by default.
     """
-    study, workers = prepared.study, PackWorkers(prepared.study.resources)
+    study, workers = prepared.study, RayWorkers(plan, "raybias-test")
 
     def work(grant: Grant) -> None:
         jobs[grant.task.method].tune(grant)

@@ -9,7 +9,7 @@ from raybias.engine.context import ModelContext
 from raybias.storage import Store
 
 if TYPE_CHECKING:
-    from raybias.runtime.predict.replica import Served
+    from raybias.runtime.workers import Served
 
 
 class PredictorCache:

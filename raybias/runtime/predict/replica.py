@@ -13,18 +13,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache, cached_property
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ray import serve
 from ray.serve.config import AutoscalingConfig
 from ray.serve.context import _get_global_client
 from ray.serve.schema import ApplicationStatus
 
-from raybias.config import Method
 from raybias.errors import WorkFailed
 from raybias.planning.stage_plans import RewritePlan, ScorePlan
 from raybias.runtime.metrics import Meter
 from raybias.runtime.ways import keep_ways
+from raybias.runtime.workers import Served
 from raybias.seeding import key
 from raybias.storage import Store
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from raybias.engine.backbone import TextEncoder
     from raybias.engine.context import ModelContext
-    from raybias.methods.prediction import Labelling, Predictor, Shard
+    from raybias.methods.prediction import Labelling, Shard
 
 T = TypeVar("T")
 
@@ -46,27 +46,12 @@ _CONFIGS: Final = Lock()
 REQUESTS_PER_REPLICA: Final = 2
 
 
-class Served(Protocol):
-    """What a replica computes shards by: a method of a study, or the rewriting of pairs."""
-
-    @property
-    def name(self) -> str:
-        """The name that shards give as their method."""
-
-    @property
-    def runs_per_replica(self) -> int:
-        """Runs that a replica keeps loaded."""
-
-    def predictor(self, context: ModelContext, store: Store) -> Predictor:
-        """Load the model with what computes shards on it."""
-
-
 class Scorer:
     """One model in one replica.
 
     Parameters
     ----------
-    methods: whose shards may come; of `share_weights`.
+    methods: whose shards may come; they share the weights.
     out: URI of the study's OUT, which holds the runs' adapters or prompts.
     meter: counts rows and tokens.
     """
@@ -149,13 +134,6 @@ def model_id(method: str, run_id: str) -> str:
     return f"{method}/{run_id}"
 
 
-def share_weights(methods: Sequence[Method]) -> list[list[Method]]:
-    """Group methods by their weights: the backbone's, which some share, or those of their runs."""
-    frozen = [method for method in methods if method.shares_backbone]
-    own = [[method] for method in methods if not method.shares_backbone]
-    return [frozen, *own] if frozen else own
-
-
 def delete_left(prefix: str) -> None:
     """Delete the Serve applications `prefix*` that a killed driver left in the cluster."""
     if left := [name for name in applications() if name.startswith(prefix)]:
@@ -185,7 +163,7 @@ def scorers(
 
     Parameters
     ----------
-    methods: of `share_weights`, whose plans ask for the same replicas.
+    methods: that share weights, and whose plans ask for the same replicas.
     replicas: how many to start; the plan's most by default.
 
     Raises
@@ -224,7 +202,7 @@ def scale(name: str, replicas: int) -> None:
 
 
 def scorer_of(methods: Sequence[Served]) -> type[Scorer]:
-    """Return the class of replicas for methods of `share_weights`."""
+    """Return the class of replicas for methods that share weights."""
     return _multiplexed(min(method.runs_per_replica for method in methods))
 
 

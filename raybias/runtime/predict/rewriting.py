@@ -6,7 +6,7 @@ study that is run again rewrites only what is missing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -21,12 +21,10 @@ from raybias.planning.stage_plans import RewritePlan
 from raybias.probes.styles.rewriting import rewritten_pairs
 from raybias.runtime.graph import Grant
 from raybias.runtime.metrics import Meter
-from raybias.runtime.predict.readers import Readers
-from raybias.runtime.predict.replica import scorers
-from raybias.runtime.predict.stream import score_shards
-from raybias.runtime.progress import Done, Reporter
+from raybias.runtime.progress import Reporter
 from raybias.runtime.ray_session import translating_errors
-from raybias.schema import PAIRS, REWRITTEN_PAIRS
+from raybias.runtime.workers import Reading, Workers
+from raybias.schema import PAIRS, REWRITTEN_PAIRS, OutputSpec
 from raybias.storage import Store
 
 if TYPE_CHECKING:
@@ -51,6 +49,10 @@ class StyleRewriting:
 
     name: ClassVar[str] = REWRITING
     runs_per_replica: ClassVar[int] = 1
+
+    def output(self) -> OutputSpec:
+        """Say that rewritten pairs go to OUT/styled."""
+        return STYLED
 
     def predictor(self, context: ModelContext, store: Store) -> PairRewriter:
         """Load the checkpoint and its judge.
@@ -92,14 +94,14 @@ class StyleRewriter:
 
     Parameters
     ----------
-    app: prefix of the Serve applications' names.
+    workers: that rewrite.
     """
 
     study: Study
     style: str
     plan: RewritePlan
     store: Store
-    app: str
+    workers: Workers
     reporter: Reporter
 
     def run(self, items: Mapping[str, pl.DataFrame], grant: Grant) -> dict[str, pl.DataFrame]:
@@ -120,8 +122,7 @@ class StyleRewriter:
         if todo := missing(store, chunks, STYLED):
             with translating_errors(title), self.reporter.stage(title, len(chunks)) as advance:
                 advance(len(chunks) - len(todo))
-                for done in self._rewrite(todo, originals, grant):
-                    advance(done=done)
+                self.workers.read(self._reading(todo, originals), grant, advance)
         made = {name: _read(store, chunks, name) for name in originals}
         kept = sum(int(frame["kept"].sum()) for frame in made.values())
         self.reporter.say(
@@ -130,37 +131,27 @@ class StyleRewriter:
         )
         return made
 
-    def _rewrite(
-        self, todo: Sequence[Chunk], originals: Mapping[str, pl.DataFrame], grant: Grant
-    ) -> Iterator[Done]:
-        """Rewrite chunks and commit their files; yields each that is done."""
+    def left(self) -> float:
+        """Return the share of the chunks that OUT lacks, 0 to 1."""
+        chunks = chunks_of(self.style, self.plan.pairs)
+        return len(missing(self.store, chunks, STYLED)) / max(1, len(chunks))
+
+    def _reading(self, todo: Sequence[Chunk], originals: Mapping[str, pl.DataFrame]) -> Reading:
         study, plan = self.study, self.plan
         options = study.styles.rewriting[self.style]
-        meter = Meter(study=study.name, stage="rewrite", model=plan.backbone)
         work = StyleRewriting(
             style=self.style, options=options, paired=plan.paired, seed=study.styles.seed
         )
-        name, context = f"{self.app}-{self.style}", plan.context(options.spec())
-        out = self.store.uri
-        readers = Readers(
-            name,
-            lambda n: scorers(name, plan, context, [work], out=out, meter=meter, replicas=n),
-            most=plan.replicas_max,
+        return Reading(
+            name=self.style,
+            context=plan.context(options.spec()),
+            methods=(work,),
+            plan=plan,
+            store=self.store,
+            todo=tuple(todo),
+            meter=Meter(study=study.name, stage="rewrite", model=plan.backbone),
+            items={name: each.select(PAIRS.names).to_arrow() for name, each in originals.items()},
         )
-        pairs = {probe: frame.select(PAIRS.names).to_arrow() for probe, frame in originals.items()}
-        failures = study.resources.max_failures
-        with readers.reading(grant):
-            for left, row in zip(
-                range(len(todo) - 1, -1, -1),
-                score_shards(
-                    name, todo, plan, self.store, max_failures=failures, meter=meter, items=pairs
-                ),
-                strict=True,
-            ):
-                grant.enough = left
-                readers.fit()
-                yield Done(rows=row["rows"], retries=row["retries"])
-        readers.close()
 
 
 def with_styles(

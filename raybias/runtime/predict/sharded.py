@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import torch
 
-from raybias.config import Method
 from raybias.errors import RaybiasError
 from raybias.methods.prediction import Shard
 from raybias.planning.shards import missing
-from raybias.planning.stage_plans import ScorePlan
+from raybias.planning.stage_plans import RewritePlan, ScorePlan
 from raybias.runtime.metrics import Meter
 from raybias.runtime.progress import Advance, Done
 from raybias.runtime.ray_session import translating_errors
 from raybias.runtime.ways import keep_ways
 from raybias.runtime.worker_group import WorkerGroup, within_memory
+from raybias.runtime.workers import Served
 from raybias.storage import Store
 
 if TYPE_CHECKING:
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
-    """The work of all ranks."""
+class SharedReading:
+    """The work of all ranks that share a backbone."""
 
     context: ModelContext
-    method: Method
+    method: Served
     out: str
     shards: tuple[Shard, ...]
     meter: Meter
@@ -58,7 +58,12 @@ class _Reports:
 
 
 def score_together(
-    name: str, reading: Reading, plan: ScorePlan, *, max_failures: int, advance: Advance
+    name: str,
+    reading: SharedReading,
+    plan: ScorePlan | RewritePlan,
+    *,
+    max_failures: int,
+    advance: Advance,
 ) -> None:
     """Compute the shards of `reading` and commit their files.
 
@@ -88,7 +93,7 @@ def work(config: Mapping[str, Any]) -> None:
     from ray.train.torch import get_device
 
     progress: Queue = config["progress"]
-    reading: Reading = ray.get(config["work"])
+    reading: SharedReading = ray.get(config["work"])
     with within_memory(reading.context, Store(reading.out), config["folder"]) as context:
         for report in read_mine(replace(reading, context=context), get_device()):
             if isinstance(report, Done):
@@ -97,7 +102,7 @@ def work(config: Mapping[str, Any]) -> None:
             progress.put(report)
 
 
-def read_mine(reading: Reading, device: torch.device) -> Iterator[Done | RaybiasError]:
+def read_mine(reading: SharedReading, device: torch.device) -> Iterator[Done | RaybiasError]:
     """Compute this rank's share of the missing shards.
 
     All ranks of the process group must call it. Yields what was done as files are committed, and

@@ -32,10 +32,9 @@ from raybias.runtime.graph import Grant, Work
 from raybias.runtime.metrics import Meter
 from raybias.runtime.progress import Reporter
 from raybias.runtime.ray_session import translating_errors
-from raybias.runtime.tune.packs import Pack, PackWorkers
 from raybias.runtime.tune.reports import ProgressAggregator
-from raybias.runtime.tune.worker import Tokens, TuneTask, record_of, tune_together
-from raybias.runtime.worker_group import WorkerGroup
+from raybias.runtime.tune.worker import Tokens, TuneTask, record_of
+from raybias.runtime.workers import Pack, Workers
 from raybias.seeding import key
 from raybias.storage import Store
 
@@ -101,7 +100,7 @@ class TuningJob:
     plan: TunePlan
     store: Store
     reporter: Reporter
-    workers: PackWorkers
+    workers: Workers
     work: Work
     _lock: Lock = field(default_factory=Lock)
 
@@ -158,6 +157,13 @@ class TuningJob:
             if hyper_parameters_of(row) != self._choice
         ]
         return others + select([{**row, "stage": "final"} for row in final], self.method)
+
+    def left(self, stage: str) -> float:
+        """Return the share of a stage's runs that OUT lacks, 0 to 1."""
+        if stage == "final" and len(self.choices) > 1 and self._sweep.missing:
+            return 1.0
+        known = self._stage(stage)
+        return len(known.missing) / max(1, len(known.trials))
 
     @cached_property
     def choices(self) -> list[HyperParameters]:
@@ -265,32 +271,20 @@ class _Stage:
         advance = self._shown.enter_context(shown)
         return ProgressAggregator(advance, self.task.meter, set(self.missing))
 
-    @cached_property
-    def work(self) -> Any:
-        """A reference to what every pack is sent."""
-        import ray
-
-        return ray.put((self.task, self.job.tokens))
-
     def tune(self, trials: Sequence[Trial], grant: Grant) -> None:
         """Tune some of the runs."""
         job = self.job
         with job._lock:
-            progress, work = self.progress, self.work
-        if not job.plan.sharded:
-            job.workers.tune(Pack(self.task, work, trials, job.plan, self.split), grant, progress)
-            return
-        resources = job.prepared.study.resources
-        group = WorkerGroup(
+            progress = self.progress
+        pack = Pack(
             name=self.name,
-            workers=job.plan.workers,
+            task=self.task,
+            tokens=job.tokens,
+            trials=trials,
             plan=job.plan,
-            max_failures=resources.max_failures,
-            max_preemptions=resources.max_preemptions,
+            split=self.split,
         )
-        group.run(tune_together, ((self.task, job.tokens), trials), job.store, progress)
-        if progress.error is not None:
-            raise progress.error
+        job.workers.tune(pack, grant, progress)
 
     def split(self, trials: Sequence[Trial], grant: Grant) -> None:
         """Have another pack go on with trials that one gave up."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from threading import Lock, Timer
 from typing import Any, Final
@@ -13,35 +13,13 @@ from raybias.config import Resources
 from raybias.engine.adapters.tuning import Trial
 from raybias.errors import RaybiasError
 from raybias.planning.schedule import Task
-from raybias.planning.stage_plans import TunePlan
 from raybias.runtime.graph import Grant
 from raybias.runtime.tune.reports import ProgressAggregator
-from raybias.runtime.tune.worker import PackWorker, TuneTask
+from raybias.runtime.tune.worker import PackWorker
+from raybias.runtime.workers import Pack
 
 #: Seconds that an idle worker keeps its backbone for another pack.
 _LINGERS_S: Final = 2.0
-
-
-@dataclass(frozen=True)
-class Pack:
-    """Trials for one worker.
-
-    Attributes
-    ----------
-    work: a reference to the stage's task and tokens, which the worker receives.
-    split: called with trials that the worker gave up, for another pack.
-    """
-
-    task: TuneTask
-    work: Any
-    trials: Sequence[Trial]
-    plan: TunePlan
-    split: Callable[[Sequence[Trial], Grant], None]
-
-    @property
-    def key(self) -> str:
-        """What the worker holds."""
-        return f"{self.plan.backbone}/{self.plan.method}"
 
 
 @dataclass(eq=False)
@@ -76,6 +54,7 @@ class PackWorkers:
         self.resources = resources
         self._idle: dict[str, list[Any]] = {}
         self._running: dict[str, _Running] = {}
+        self._sent: dict[str, Any] = {}
         self._lock = Lock()
 
     def tune(self, pack: Pack, grant: Grant, progress: ProgressAggregator) -> None:
@@ -115,7 +94,7 @@ class PackWorkers:
         running = self._running[grant.task.key] = _Running(grant.task, worker, left)
         grant.on_stop(lambda: ray.kill(worker))
         try:
-            for reference in worker.tune.remote(pack.work, tuple(left.values())):
+            for reference in worker.tune.remote(self._work(pack), tuple(left.values())):
                 report = ray.get(reference)
                 running.begun = min(running.begun, time.monotonic())
                 if report.given:
@@ -150,6 +129,15 @@ class PackWorkers:
             if ripe and not each.asked and devices <= idle and each.task.least == 1:
                 each.asked, idle = True, idle - devices
                 each.worker.give.remote(trials[len(trials) // 2 :])
+
+    def _work(self, pack: Pack) -> Any:
+        """Return a reference to what all packs of a stage are sent."""
+        import ray
+
+        with self._lock:
+            if pack.name not in self._sent:
+                self._sent[pack.name] = ray.put((pack.task, pack.tokens))
+            return self._sent[pack.name]
 
     def _take(self, pack: Pack) -> Any:
         import ray

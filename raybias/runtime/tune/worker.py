@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -80,9 +80,15 @@ def record_of(store: Store, run_id: str, fingerprint: str) -> dict[str, Any] | N
 
 
 class PackWorker:
-    """An actor that tunes packs of one method on one backbone, which it loads once."""
+    """Tunes packs of one method on one backbone, which it loads once; an actor, or in this process.
 
-    def __init__(self, task: TuneTask) -> None:
+    Parameters
+    ----------
+    leaving: whether it is to keep states and end; by default, whether its node is taken away.
+    """
+
+    def __init__(self, task: TuneTask, leaving: Callable[[], bool] | None = None) -> None:
+        self.leaving = leaving or _NodeLeaves()
         self.context, self.method = task.context, task.method
         self.trainer: AdapterTrainer | None = None
         self.busy = task.meter.watched()
@@ -91,7 +97,7 @@ class PackWorker:
     def tune(
         self, work: tuple[TuneTask, Tokens], trials: Sequence[Trial]
     ) -> Iterator[WorkerReport]:
-        """Tune trials to their end, or until the node is about to be taken away.
+        """Tune trials to their end, or until this worker is `leaving`.
 
         Raises
         ------
@@ -105,8 +111,7 @@ class PackWorker:
             keep_ways(Store(task.out), context)
         self.pack = pack = WorkerPack(task, tokens, trials, self.trainer)
         yield pack.restore()
-        leaving = _Leaving()
-        while pack.active and not leaving:
+        while pack.active and not self.leaving():
             with self.busy.computing():
                 report = pack.advance()
             task.meter.add("raybias_seed_steps_total", report.steps)
@@ -120,13 +125,13 @@ class PackWorker:
             self.pack.asked = tuple(run_ids)
 
 
-class _Leaving:
+class _NodeLeaves:
     """Whether Ray announced that this node will be taken away."""
 
     def __init__(self) -> None:
         self.asked = time.monotonic()
 
-    def __bool__(self) -> bool:
+    def __call__(self) -> bool:
         import ray
         from ray._private.state import state
 

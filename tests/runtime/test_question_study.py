@@ -1,4 +1,4 @@
-"""Questions, triples and decisions on real Ray: the same answers however spread (1 min)."""
+"""Questions, triples and decisions: a whole study, and the same answers however spread."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ import yaml
 import raybias
 from raybias.errors import BadInput, ConfigError, ModelError
 from support import prompting, question_data
-from support.method_study import run
-
-pytestmark = pytest.mark.cluster
+from support.method_study import NO_RAY, run
 
 
 @pytest.fixture(scope="module")
@@ -53,13 +51,11 @@ def read(out: Path, folder: str) -> pl.DataFrame:
     return frame.sort([name for name in ("probe", "item_id", "prompt") if name in frame.columns])
 
 
-def test_answers_do_not_depend_on_how_they_are_spread(
-    study: Path, tmp_path: Path, ray_cluster: None
-) -> None:
+def test_answers_do_not_depend_on_how_they_are_spread(study: Path, tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
-    printed = run(study, one)
-    run(study, other, "--set", "resources.rows_per_shard=5",
-        "--set", "resources.tokens_per_batch=128")  # fmt: skip
+    printed = run(study, one, *NO_RAY)
+    spread = ("--set", "resources.rows_per_shard=5", "--set", "resources.tokens_per_batch=128")
+    run(study, other, *spread, *NO_RAY)
     for folder, columns in (
         ("options", ("scores",)),
         ("triples", ("stereotype", "anti_stereotype", "unrelated")),

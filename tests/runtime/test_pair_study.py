@@ -1,4 +1,4 @@
-"""Pairs in styles on real Ray: the same scores and answers however they are spread (1 min)."""
+"""Pairs in styles: a whole study, and the same scores and answers however they are spread."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from safetensors.numpy import load_file
 
 from raybias.errors import BadInput, ConfigError, ModelError
 from support import prompting
-from support.method_study import run
+from support.method_study import NO_RAY, run
 
-pytestmark = pytest.mark.cluster
 STYLES = ["original", "prefix_1", "punctuation", "evidential"]
 LINES = (
     "[The {0}] told the man that [{1}] was late.",
@@ -68,14 +67,12 @@ def read(out: Path, folder: str, *keys: str) -> pl.DataFrame:
 
 
 def test_scores_and_answers_do_not_depend_on_how_they_are_spread(
-    study: Path, tmp_path: Path, ray_cluster: None
+    study: Path, tmp_path: Path
 ) -> None:
-    printed = run(study, tmp_path / "one")
-    spread = ("resources.rows_per_shard=7", "resources.replicas_max=2",
-              "resources.tokens_per_batch=64")  # fmt: skip
-    other = tmp_path / "other"
+    printed = run(study, tmp_path / "one", *NO_RAY)
+    spread = ("resources.rows_per_shard=7", "resources.tokens_per_batch=64")
     options = [word for change in spread for word in ("--set", change)]
-    run(study, other, *options)
+    run(study, tmp_path / "other", *options, *NO_RAY)
 
     keys = ("score", "style", "pair_id")
     ours, theirs = (read(tmp_path / name, "pair_scores", *keys) for name in ("one", "other"))

@@ -1,0 +1,126 @@
+"""What does the tasks of a study: the interface of a Ray cluster and of this process alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import pyarrow as pa
+
+from raybias.config import Backbone
+from raybias.methods.prediction import Predictor, Shard
+from raybias.planning.stage_plans import RewritePlan, ScorePlan, TunePlan
+from raybias.runtime.graph import Grant
+from raybias.runtime.metrics import Meter
+from raybias.runtime.progress import Advance
+from raybias.schema import OutputSpec
+from raybias.storage import Store
+
+if TYPE_CHECKING:
+    from raybias.engine.adapters.tuning import Trial
+    from raybias.engine.context import ModelContext
+    from raybias.runtime.tune.reports import ProgressAggregator
+    from raybias.runtime.tune.worker import Tokens, TuneTask
+
+
+class Served(Protocol):
+    """What computes shards: a method of a study, or the rewriting of pairs."""
+
+    @property
+    def name(self) -> str:
+        """The name that shards give as their method."""
+
+    @property
+    def runs_per_replica(self) -> int:
+        """Runs that a replica keeps loaded."""
+
+    def output(self) -> OutputSpec:
+        """Say where the shards' files go and what they hold."""
+
+    def predictor(self, context: ModelContext, store: Store) -> Predictor:
+        """Load the model with what computes shards on it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pack:
+    """Trials that are tuned in the same steps.
+
+    Attributes
+    ----------
+    name: of its stage.
+    split: called with trials that a worker gave up, for another pack.
+    """
+
+    name: str
+    task: TuneTask
+    tokens: Tokens
+    trials: Sequence[Trial]
+    plan: TunePlan
+    split: Callable[[Sequence[Trial], Grant], None]
+
+    @property
+    def key(self) -> str:
+        """What a worker holds for it."""
+        return f"{self.plan.backbone}/{self.plan.method}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """Shards that one model must still compute.
+
+    Attributes
+    ----------
+    name: readings that have it in common can share replicas.
+    methods: whose shards such replicas are sent.
+    items: rows by probe; read from OUT/items by default.
+    """
+
+    name: str
+    context: ModelContext
+    methods: tuple[Served, ...]
+    plan: ScorePlan | RewritePlan
+    store: Store
+    todo: tuple[Shard, ...]
+    meter: Meter
+    items: Mapping[str, pa.Table] | None = None
+
+
+class Workers(Protocol):
+    """Those that tune packs and compute shards, for one study."""
+
+    @property
+    def devices(self) -> int:
+        """How many GPUs, or CPUs without them, work at once."""
+
+    def fetch(self, backbone: Backbone) -> None:
+        """Bring a model of the hub to where it will be loaded.
+
+        Raises
+        ------
+        ModelError: it is not there, and the hub cannot be reached.
+        """
+
+    def tune(self, pack: Pack, grant: Grant, progress: ProgressAggregator) -> None:
+        """Tune a pack to its end.
+
+        Raises
+        ------
+        Stopped: the study was stopped.
+        RaybiasError, RayError: it cannot be tuned.
+        """
+
+    def read(self, reading: Reading, grant: Grant, advance: Advance) -> None:
+        """Compute shards and commit their files; `advance` is called for each.
+
+        Raises
+        ------
+        Stopped: the study was stopped.
+        RaybiasError, RayError: a shard cannot be computed.
+        """
+
+    def halve(self, idle: int) -> None:
+        """Have idle devices take over a part of running packs, where that is worth it."""
+
+    def close(self) -> None:
+        """End what is held; waits for what still computes."""

@@ -1,0 +1,115 @@
+"""Studies that one process does without Ray: which, and what becomes of those that it leaves."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from raybias.config import load_study
+from raybias.errors import PlanError
+from raybias.runtime import study as running
+from raybias.runtime.study import run_study
+from raybias.runtime.work import StudyRun
+from support.tiny import save_study
+
+MAIN = "from raybias.cli import main; main()"
+STOPPED = "raybias: stopped; the same command goes on with what is there\n"
+
+
+class _Connected(Exception):
+    """Ray was to be connected to."""
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A study of a second, in a process that must not connect to Ray."""
+
+    @contextmanager
+    def connected(address: str | None) -> Iterator[bool]:
+        raise _Connected
+
+    monkeypatch.setattr(running, "connected", connected)
+    # Other tests of this process can share a cluster.
+    monkeypatch.setattr(running, "names_no_cluster", lambda address: address is None)
+    return save_study(tmp_path, items=48)
+
+
+def run(study: Path, out: Path, *changes: str, **options: Any) -> None:
+    run_study(load_study(study, overrides=changes), out, **options)
+
+
+def read(out: Path) -> pl.DataFrame:
+    return pl.read_parquet(f"{out}/predictions/**/*.parquet").sort("run_id", "item_id")
+
+
+def test_a_small_study_is_done_without_ray_and_nothing_is_left_to_start_it_for(
+    study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, lefts, left = tmp_path / "out", list[float](), StudyRun.left
+    monkeypatch.setattr(StudyRun, "left", lambda self: lefts.append(left(self)) or lefts[-1])
+    run(study, out)
+    assert read(out).height == 2 * 48
+    made = [*out.rglob("adapter_model.safetensors"), *out.glob("predictions/**/*.parquet")]
+    then = {file: file.stat().st_mtime_ns for file in made}
+    run(study, out)
+    assert lefts[0] > 0 == lefts[1]
+    assert {file: file.stat().st_mtime_ns for file in made} == then
+
+
+def test_what_is_planned_to_take_long_goes_to_ray(
+    study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "_STARTING_S", 0.0)
+    with pytest.raises(_Connected):
+        run(study, tmp_path / "out")
+    assert not (tmp_path / "out/adapters").exists()
+
+
+def test_what_takes_longer_than_planned_goes_to_ray_with_what_is_done(
+    study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    steps = ("methods.0.max_steps=100000", "methods.0.early_stop.after_step=100000")
+    monkeypatch.setattr(StudyRun, "left", lambda self: 0.1)
+    monkeypatch.setattr(running, "_STARTING_S", 0.5)
+    out = tmp_path / "out"
+    with pytest.raises(_Connected):
+        run(study, out, *steps)
+    assert "tiny: takes longer than planned, and goes on with Ray" in capfd.readouterr().err
+    assert len([*out.glob("train/*/*.safetensors")]) == 3, "states that other workers go on from"
+
+
+def test_what_several_processes_must_share_is_refused(study: Path, tmp_path: Path) -> None:
+    shared = ("resources.shard=zero3", "resources.train_workers=2")
+    with pytest.raises(PlanError, match="leave out --address none"):
+        run(study, tmp_path / "out", *shared, address="none")
+
+
+def test_a_signal_is_one_line_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    study, out, said = save_study(tmp_path, items=48), tmp_path / "out", tmp_path / "said"
+    words = [sys.executable, "-c", MAIN, "run", str(study), "--out", str(out), "--address", "none"]
+    words += ["--set", "methods.0.early_stop.after_step=400"]
+    with said.open("w") as stream:
+        driver = subprocess.Popen([*words, "--set", "methods.0.max_steps=400"], stderr=stream)
+    ends = time.monotonic() + 120
+    while not [*out.glob("train/*/*.safetensors")]:
+        assert driver.poll() is None, said.read_text()
+        assert time.monotonic() < ends, said.read_text()
+        time.sleep(0.02)
+    driver.send_signal(signal.SIGINT)
+    assert driver.wait(30) == 128 + signal.SIGINT
+    assert said.read_text().endswith(STOPPED)
+    assert not (out / "lease.json").exists()
+    again = subprocess.run(
+        [*words, "--set", "methods.0.max_steps=400"], capture_output=True, text=True, check=False
+    )
+    assert again.returncode == 0, again.stderr
+    assert "3 runs resumed" in again.stderr
