@@ -76,7 +76,7 @@ def address() -> str:
 def until(condition: Callable[[], Any], what: str) -> None:
     ends = time.monotonic() + 120
     while not condition():
-        assert time.monotonic() < ends, what
+        assert time.monotonic() < ends, (what, left())
         time.sleep(0.1)
 
 
