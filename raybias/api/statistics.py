@@ -260,6 +260,7 @@ def options(
     files: Sequence[str | Path],
     *,
     metadata: str | Path | None = None,
+    items: str | Path | None = None,
     out: str | Path | None = None,
 ) -> pl.DataFrame:
     """Compute accuracy and bias of answers to questions with options (`schema.OPTION_MEASURES`).
@@ -268,10 +269,11 @@ def options(
 
     Parameters
     ----------
-    files: BBQ's published `preds_*.jsonl`, plain or gzipped, or `schema.OPTION_ANSWERS` as Parquet
-        or CSV.
+    files: BBQ's published `preds_*.jsonl`, plain or gzipped, logs of lm-eval, inspect and HELM, or
+        `schema.OPTION_ANSWERS` as Parquet or CSV.
     metadata: BBQ's additional_metadata.csv, which says which option the stereotype is about; by
         default the one whose `answer_info` names a stereotyped group.
+    items: BBQ's questions, a file or folder of them, which HELM's files need.
     out: folder or URI for options.csv.
 
     Raises
@@ -279,10 +281,14 @@ def options(
     DataError: a file is missing or malformed, an answer is given twice, or the unknown option or
         the target of a question cannot be told.
     """
+    from raybias.config import QuestionProbe
+    from raybias.probes.questions.items import question_items
     from raybias.stats.options import option_measures, read_option_answers
     from raybias.table_files import csv_text
 
-    found = option_measures(read_option_answers(files, metadata))
+    probe = None if items is None else QuestionProbe(source="bbq", data=str(items))
+    questions = None if probe is None else question_items(probe)
+    found = option_measures(read_option_answers(files, metadata, questions))
     if out is not None:
         Store(out).write_text("options.csv", csv_text(found))
     return found

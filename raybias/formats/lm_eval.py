@@ -14,7 +14,7 @@ from raybias.errors import DataError
 from raybias.formats.bbq import Line, bbq_fields
 from raybias.formats.json_files import parsed
 
-_CURE: Final = "give a samples_TASK.jsonl of `lm-eval run --log_samples`, of a multiple-choice task"
+_CURE: Final = "give a samples_TASK.jsonl of `lm-eval run --log_samples`"
 
 
 class _Sample(BaseModel):
@@ -32,11 +32,11 @@ def is_sample(line: bytes) -> bool:
     return b'"filtered_resps"' in line
 
 
-def option_sample(text: bytes, where: str) -> tuple[Line, list[float]]:
-    """Parse a sample of a BBQ task: the question, and the log-likelihood of each of its options.
+def option_sample(text: bytes, where: str) -> tuple[Line, list[float] | str]:
+    """Parse a sample of a BBQ task: the question, and each option's log-likelihood, or the answer.
 
     Continuations beyond the two named options are wordings of the unknown one, whose likeliest
-    counts.
+    counts. An answer is what was generated, where the task generates one.
 
     Raises
     ------
@@ -44,6 +44,8 @@ def option_sample(text: bytes, where: str) -> tuple[Line, list[float]]:
     """
     sample = parsed(_SAMPLE, text, where, _CURE)
     line = bbq_fields(sample.doc, where)
+    if len(sample.filtered_resps) == 1 and isinstance(sample.filtered_resps[0], str):
+        return line, sample.filtered_resps[0]
     unknown = line.unknown(where)
     scores: list[float | None] = [None] * 3
     for said, score in _continuations(sample, where):

@@ -42,7 +42,7 @@ COMMANDS = {
     "calibrate": {"FILES", "--studies", "--level", "--seed", "--out"},
     "metrics": {"FILES", "--metric", "--positive", "--background", "--list", "--out"},
     "pairs": {"FILES", "--out", "--profile", "--scale", "--margin", "--size"},
-    "options": {"FILES", "--metadata", "--out"},
+    "options": {"FILES", "--metadata", "--items", "--out"},
     "triples": {"FILES", "--items", "--out"},
     "decisions": {"FILES", "--out"},
     "report": {"OUT", "--profile", "--corpus"},
@@ -87,7 +87,7 @@ FUNCTIONS = {
     "load_study": ("path", "overrides", "profile", "limit"),
     "metrics": ("files", "metrics", "positive", "background", "level", "seed", "out"),
     "open": ("out",),
-    "options": ("files", "metadata", "out"),
+    "options": ("files", "metadata", "items", "out"),
     "pair_items": ("probe", "styles", "files", "options", "seed"),
     "pairs": ("files", "profile", "scale", "margin", "sizes", "out"),
     "plan": (
