@@ -92,3 +92,39 @@ def card(folder: Path) -> Path:
     path = folder / "mine.yaml"
     path.write_text(CARD)
     return path
+
+
+def kobbq(folder: Path) -> None:
+    """Eight questions of two templates in the layout of KoBBQ_all_samples.tsv."""
+    rows = [
+        {
+            "sample_id": f"gender_identity-{n // 4 + 1:03d}{'ab'[n // 4]}-002-{context}-{question}",
+            "label_annotation": "ST",
+            "context": f"The 'X' and Y, {n}.",
+            "question": "Who was slow?",
+            "choices": str(["the 'X'", "Y", "알 수 없음"]),
+            "biased_answer": ("the 'X'", "Y")[question == "cnt"],
+            "answer": ("알 수 없음", "Y")[context == "dis"],
+            "bbq_id": "1.0",
+            "bbq_category": "Gender_identity",
+            "prediction": "",
+        }
+        for n, (context, question) in enumerate(2 * [*product(("amb", "dis"), ("bsd", "cnt"))])
+    ]
+    pl.DataFrame(rows).write_csv(folder / "KoBBQ_all_samples.tsv", separator="\t")
+
+
+def esbbq(folder: Path) -> None:
+    """Four questions with the columns of EsBBQ's data set, as lines of JSON."""
+    lines = [
+        {
+            "instance_id": n, "template_id": 1, "version": "a", "question_polarity": polarity,
+            "context_condition": context, "category": "Age", "stereotyped_groups": ["old"],
+            "answer_info": {"ans0": ["young"], "ans1": ["the man", "person, Old"],
+                            "ans2": ["unknown"]},
+            "context": f"At shop {n}.", "question": "Who?", "ans0": "The young", "ans1": "The old",
+            "ans2": "Not known", "question_type": "pro-stereo", "label": 2 * (context == "ambig"),
+        }
+        for n, (context, polarity) in enumerate(product(("ambig", "disambig"), ("neg", "nonneg")))
+    ]  # fmt: skip
+    (folder / "esbbq.jsonl").write_text("\n".join(map(json.dumps, lines)))
