@@ -529,11 +529,12 @@ OPTION_ITEMS: Final = pa.schema(
 
 #: One row per model, question and prompt: the place of the option that was chosen (`pred`, null
 #: where an answer names none), with the options' log-likelihoods or the answer that it was read
-#: from. `prompt` names the wording that was asked with; empty where there is one.
+#: from. `prompt` names the wording that was asked with, and `method` how; empty where there is one.
 OPTION_ANSWERS: Final = pa.schema(
     [
         ("model", pa.string()),
         ("probe", pa.string()),
+        ("method", pa.string()),
         *(field for field in OPTION_ITEMS if field.name not in ("text", "question", "options")),
         ("pred", pa.int8()),
         ("scores", pa.list_(pa.float32())),
@@ -551,7 +552,7 @@ OPTION_MEASURES: Final = pa.schema(
         *((name, pa.string()) for name in ("model", "category", "context", "score")),
         *((name, pa.float64()) for name in ("value", "low", "high")),
         *((name, pa.int64()) for name in ("n", "units", "unparsed")),
-        *((name, pa.string()) for name in ("no_interval", "probe", "prompt", "scope")),
+        *((name, pa.string()) for name in ("no_interval", "probe", "method", "prompt", "scope")),
     ]
 )
 

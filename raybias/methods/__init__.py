@@ -14,6 +14,7 @@ from raybias.methods.full import Full
 from raybias.methods.ia3 import Ia3
 from raybias.methods.likelihood import DecisionLikelihood, OptionLikelihood, TripleLikelihood
 from raybias.methods.lora import Lora
+from raybias.methods.option_answer import OptionAnswer
 from raybias.methods.pair_score import PairScore
 from raybias.methods.prompted import Prompted, prompted_methods
 from raybias.methods.soft_prompt import SoftPrompt
@@ -30,6 +31,7 @@ __all__ = [
     "Full",
     "Ia3",
     "Lora",
+    "OptionAnswer",
     "OptionLikelihood",
     "PairScore",
     "Prompted",

@@ -121,13 +121,16 @@ def read_question_tables(store: Store) -> dict[str, pl.DataFrame]:
 
 def _unread(store: Store, study: Study, folder: str, answers: pl.DataFrame) -> Iterator[str]:
     """Report the questions that a model was not asked yet."""
-    per_item = {m.output().folder: m.output().per_item for m in study.methods}
-    counts = answers.group_by("model", "probe", maintain_order=True).len()
-    for model, probe, count in counts.iter_rows():
+    outputs = {m.name: m.output() for m in study.methods if m.output().folder == folder}
+    keys = [name for name in ("model", "probe", "method") if name in answers.columns]
+    counts = answers.group_by(keys, maintain_order=True).len()
+    for model, probe, *method, count in counts.iter_rows():
         file = f"items/{probe}.parquet"
         if not store.exists(file):
             continue
-        asked = store.read_table(file).num_rows * per_item[folder]
+        # An OUT of an earlier version names none.
+        output = outputs.get("".join(method), next(iter(outputs.values())))
+        asked = store.read_table(file).num_rows * output.per_item
         if count < asked:
             yield (
                 f"{model} lacks {wording.counted(asked - count, 'answer')} to {probe}: the study "

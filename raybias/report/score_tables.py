@@ -19,7 +19,7 @@ def options_table(measures: pl.DataFrame) -> SummaryTable:
         "unparsed": lambda row: str(row["unparsed"]),
         "templates": lambda row: str(max(row[name]["units"] for name in option_scores)),
     }
-    place = [*wording.naming_keys(measures, ("probe",)), "category", "context"]
+    place = [*wording.naming_keys(measures, ("probe", "method")), "category", "context"]
     if measures["prompt"].n_unique() > 1:
         place += ["prompt", "scope"]
     title = "Answers to questions with options, x 100"

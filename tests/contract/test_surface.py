@@ -160,6 +160,9 @@ METHODS = {
     "pair_score": {"scores", "eps"},
     "coreference": {"answer_tokens"},
     "option_likelihood": {"prompts", "orders", "unknowns", "read"},
+    "option_answer": {
+        *("prompts", "orders", "unknowns", "prompt_format", "system", "answer_tokens"),
+    },
     "triple_likelihood": set(),
     "decision_likelihood": {"prompts"},
 }
@@ -174,7 +177,8 @@ OUT = {
 def test_the_public_names() -> None:
     classes = {
         *("Backbone", "BadInput", "ChainOfThought", "Coreference", "FewShot", "Full", "Ia3"),
-        *("Lora", "DecisionLikelihood", "OptionLikelihood", "QuestionProbe", "TripleLikelihood"),
+        *("Lora", "DecisionLikelihood", "OptionAnswer", "OptionLikelihood"),
+        *("QuestionProbe", "TripleLikelihood"),
         *("PairProbe", "PairScore", "Probe", "RaybiasError", "Results", "SoftPrompt", "Study"),
         *("TrainingSet", "WorkFailed", "ZeroShot"),
     }

@@ -29,6 +29,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "methods": [
             {"kind": "option_likelihood", "prompts": [{"name": "listed", "template": listed}],
              "orders": 2},
+            {"kind": "option_answer", "answer_tokens": 2},
             {"kind": "triple_likelihood"},
             {"kind": "decision_likelihood"},
         ],
@@ -48,7 +49,8 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def read(out: Path, folder: str) -> pl.DataFrame:
     files = sorted((out / folder).rglob("*.parquet"))
     frame = pl.concat([pl.read_parquet(file) for file in files])
-    return frame.sort([name for name in ("probe", "item_id", "prompt") if name in frame.columns])
+    keys = ("probe", "method", "item_id", "prompt")
+    return frame.sort([name for name in keys if name in frame.columns])
 
 
 def test_answers_do_not_depend_on_how_they_are_spread(study: Path, tmp_path: Path) -> None:
@@ -67,7 +69,7 @@ def test_answers_do_not_depend_on_how_they_are_spread(study: Path, tmp_path: Pat
             pairs = zip(ours[name].to_list(), theirs[name].to_list(), strict=True)
             for mine, another in pairs:
                 np.testing.assert_allclose(mine, another, rtol=1e-5)
-    assert read(one, "options").height == (24 + 16) * 2
+    assert read(one, "options").height == (24 + 16) * (2 + 1)
     assert read(one, "triples").height == 8
     assert read(one, "decisions").height == 40
 
@@ -80,7 +82,8 @@ def test_answers_do_not_depend_on_how_they_are_spread(study: Path, tmp_path: Pat
     assert "by its author&#39;s card" in page
     assert "old people, called slow where nothing says so; higher is worse" in page
     table = raybias.open(one).table("options").collect()
-    assert set(table["prompt"]) == {"listed, order 1", "listed, order 2", "all"}
+    assert set(table["method"]) == {"option_likelihood", "option_answer"}
+    assert set(table["prompt"]) == {"listed, order 1", "listed, order 2", "all", "letter"}
     assert set(table["scope"]) == {"templates", "templates, prompts"}
 
 
@@ -91,12 +94,16 @@ def test_answers_do_not_depend_on_how_they_are_spread(study: Path, tmp_path: Pat
         ("methods.0.prompts=[{name: a, template: '{text}'}]", ConfigError, "has no {question}"),
         ("methods.0.prompts=[{name: a, template: '{question}'}]", ConfigError,
          "orders: 2 needs {options} in the prompt 'a'"),
-        ("methods.2.prompts=[{name: a, template: '{text} {who}'}]", ConfigError,
+        ("methods.3.prompts=[{name: a, template: '{text} {who}'}]", ConfigError,
          "has {who}, which stands for nothing"),
         ("questions=[{source: bbq, data: Age.jsonl}]", ConfigError,
          "'triple_likelihood' has nothing to read"),
         ("questions.0.data=nowhere", BadInput, "nowhere"),
         ("questions.1.source=triples", BadInput, "is of kind options; read it with source options"),
+        ("methods.1={kind: decision_likelihood, name: again}", ConfigError,
+         "'again' and 'decision_likelihood' both fill OUT/decisions"),
+        ("methods.1.prompts=[{name: a, template: '{question}'}]", ConfigError,
+         "method option_answer needs {options} in the prompt 'a'"),
         ("questions=[]", ConfigError, "has nothing to read; give `questions`"),
         ("methods.0.prompts=[{name: a, template: '" + "x " * 600 + "{question} {options}'}]",
          ModelError, "texts are longer than"),

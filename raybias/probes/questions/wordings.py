@@ -34,12 +34,14 @@ class Asked:
     ----------
     prompt: names the wording.
     places: of each option in the published order.
+    shown: the options in words, where letters stand for them.
     """
 
     prompt: str
     text: str
     options: tuple[str, ...]
     places: tuple[int, ...]
+    shown: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class Wording:
         listed = "\n".join(f"{name}. {each}" for name, each in zip(names, shown, strict=True))
         text = filled(self.template, text=item["text"], question=item["question"], options=listed)
         following = tuple(names) if letters else tuple(shown)
-        return Asked(self.name, text, following, tuple(places))
+        return Asked(self.name, text, following, tuple(places), tuple(shown))
 
 
 def wordings(prompts: Sequence[Worded], orders: int, unknowns: Sequence[str]) -> list[Wording]:

@@ -63,7 +63,7 @@ def read_option_answers(
         schema.OPTION_ANSWERS,
         endings=(".jsonl", ".jsonl.gz", *_LOGS),
         published=lambda source: _published(source, targets, items),
-        item=("category", "item_id", "prompt"),
+        item=("method", "category", "item_id", "prompt"),
     )
     where = ", ".join(map(str, paths))
     for row in answers.filter(pl.col("target") == pl.col("unknown")).iter_rows(named=True):
@@ -160,7 +160,8 @@ def _helm(data: bytes, source: Source, items: pl.DataFrame | None) -> list[dict[
         said = {"pred": each.place, "answer": each.said, "prompt": f"trial {each.trial + 1}"}
         question = {name: item[name] for name in kept}
         item_id = item["item_id"].removeprefix(f"{item['category']}/")
-        rows.append({"model": model, "probe": "bbq", "item_id": item_id, **question, **said})
+        given = {"model": model, "probe": "bbq", "method": "", "item_id": item_id}
+        rows.append({**given, **question, **said})
     return rows
 
 
@@ -188,5 +189,6 @@ def _question(line: Line, targets: Targets | None, where: str) -> dict[str, Any]
         "unknown": unknown,
         "target": target,
         "scores": None,
+        "method": "",
         "prompt": "",
     }
