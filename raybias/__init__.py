@@ -14,6 +14,7 @@ from raybias.api.statistics import (
     metrics,
     options,
     pairs,
+    sentences,
     triples,
 )
 from raybias.api.studies import (
@@ -51,6 +52,7 @@ from raybias.methods import (
     OptionAnswer,
     OptionLikelihood,
     PairScore,
+    SentenceLikelihood,
     SoftPrompt,
     TripleLikelihood,
     ZeroShot,
@@ -76,6 +78,7 @@ __all__ = [
     "QuestionProbe",
     "RaybiasError",
     "Results",
+    "SentenceLikelihood",
     "SoftPrompt",
     "Study",
     "TrainingSet",
@@ -104,6 +107,7 @@ __all__ = [
     "plan",
     "probe_items",
     "run",
+    "sentences",
     "serve",
     "study_schema",
     "triples",

@@ -620,6 +620,33 @@ DECISION_MEASURES: Final = pa.schema(
     ]
 )
 
+#: One row per sentence in which a descriptor of people fills a template; axes are what descriptors
+#: are about.
+SENTENCE_ITEMS: Final = pa.schema(
+    (name, pa.string()) for name in ("item_id", "axis", "template_id", "descriptor", "text")
+)
+
+#: One row per model and sentence: the mean log-probability of its tokens.
+SENTENCE_SCORES: Final = pa.schema(
+    [
+        ("model", pa.string()),
+        ("probe", pa.string()),
+        *(field for field in SENTENCE_ITEMS if field.name != "text"),
+        ("log_prob", pa.float64()),
+    ]
+)
+
+#: The share of the pairs of descriptors of an axis whose sentences differ in likelihood; `pairs`
+#: are of descriptors and template, `no_interval` is as in OPTION_MEASURES.
+SENTENCE_MEASURES: Final = pa.schema(
+    [
+        *((name, pa.string()) for name in ("model", "axis", "score")),
+        *((name, pa.float64()) for name in ("value", "low", "high")),
+        *((name, pa.int64()) for name in ("pairs", "templates")),
+        *((name, pa.string()) for name in ("no_interval", "probe")),
+    ]
+)
+
 
 @dataclass(frozen=True)
 class OutputSpec:

@@ -346,6 +346,29 @@ def decisions(files: Sequence[str | Path], *, out: str | Path | None = None) -> 
     return found
 
 
+def sentences(files: Sequence[str | Path], *, out: str | Path | None = None) -> pl.DataFrame:
+    """Compute the likelihood bias of sentences about people (`schema.SENTENCE_MEASURES`).
+
+    Intervals are over templates.
+
+    Parameters
+    ----------
+    files: `schema.SENTENCE_SCORES` as Parquet or CSV, or folders of them, such as OUT/sentences.
+    out: folder or URI for sentences.csv.
+
+    Raises
+    ------
+    DataError: a file is missing or malformed, or a sentence is scored twice.
+    """
+    from raybias.stats.sentences import read_sentence_scores, sentence_measures
+    from raybias.table_files import csv_text
+
+    found = sentence_measures(read_sentence_scores(files))
+    if out is not None:
+        Store(out).write_text("sentences.csv", csv_text(found))
+    return found
+
+
 def corpus_counts(
     source: str,
     probe: Probe,

@@ -36,6 +36,7 @@ from raybias.cli import (
     report,
     run,
     schema,
+    sentences,
     serve,
     triples,
 )
@@ -68,6 +69,7 @@ app.command()(pairs.pairs)
 app.command()(option_scores.options)
 app.command()(triples.triples)
 app.command()(decisions.decisions)
+app.command()(sentences.sentences)
 app.command()(report.report)
 app.command()(corpus.corpus)
 app.command()(serve.serve)

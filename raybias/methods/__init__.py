@@ -17,6 +17,7 @@ from raybias.methods.lora import Lora
 from raybias.methods.option_answer import OptionAnswer
 from raybias.methods.pair_score import PairScore
 from raybias.methods.prompted import Prompted, prompted_methods
+from raybias.methods.sentence_likelihood import SentenceLikelihood
 from raybias.methods.soft_prompt import SoftPrompt
 from raybias.methods.tuned import EarlyStop, Tuned, tuned_methods
 from raybias.methods.zero_shot import ZeroShot
@@ -35,6 +36,7 @@ __all__ = [
     "OptionLikelihood",
     "PairScore",
     "Prompted",
+    "SentenceLikelihood",
     "SoftPrompt",
     "TripleLikelihood",
     "Tuned",

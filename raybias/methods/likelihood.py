@@ -288,7 +288,7 @@ class AskingPredictor:
         answers = []
         for item, each in asked:
             scores = [next(values) for _ in each.options]
-            _check_finite(scores, item["item_id"], shard)
+            check_finite(scores, item["item_id"], shard)
             answer = self.method.answer(item, each, scores)
             answers.append({"model": shard.model, "probe": shard.probe, **answer})
         table = pa.Table.from_pylist(answers, self.method.output().schema)
@@ -317,7 +317,7 @@ class TriplePredictor:
         rows = []
         for n, item in enumerate(triples):
             scores = values[3 * n : 3 * n + 3]
-            _check_finite(scores, item["item_id"], shard)
+            check_finite(scores, item["item_id"], shard)
             names = ("domain", "task", "term", "item_id")
             rows.append(
                 {
@@ -354,7 +354,13 @@ def _sentences(frame: pl.DataFrame) -> Iterator[tuple[str, str, str]]:
             yield item["item_id"], item["context"], item[name]
 
 
-def _check_finite(scores: Sequence[float], item: str, shard: Shard) -> None:
+def check_finite(scores: Sequence[float], item: str, shard: Shard) -> None:
+    """Refuse likelihoods that are no numbers.
+
+    Raises
+    ------
+    WorkFailed: names the item.
+    """
     if not all(map(math.isfinite, scores)):
         raise WorkFailed(
             f"a likelihood of item {item} is no finite number",

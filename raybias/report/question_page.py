@@ -20,6 +20,7 @@ from raybias.report.tables import write_frame
 from raybias.stats.decisions import decision_measures, read_decision_answers
 from raybias.stats.options import option_measures, read_option_answers
 from raybias.stats.reference_groups import StatisticsWarning
+from raybias.stats.sentences import read_sentence_scores, sentence_measures
 from raybias.stats.triples import read_triple_scores, triple_measures
 from raybias.storage import Store
 
@@ -57,6 +58,13 @@ _KINDS: Final[Mapping[str, _Kind]] = {
         score_tables.DECISIONS_COVER,
         list,
     ),
+    "sentences": _Kind(
+        read_sentence_scores,
+        sentence_measures,
+        score_tables.sentences_table,
+        score_tables.SENTENCES_COVER,
+        list,
+    ),
 }
 
 
@@ -65,8 +73,8 @@ def question_tables(store: Store, study: Study) -> tuple[dict[str, pl.DataFrame]
 
     Returns
     -------
-    `options`, `triples` and `decisions` as far as they were asked, and what a reader must know
-    before relying on them.
+    `options`, `triples`, `decisions` and `sentences` as far as they were asked, and what a reader
+    must know before relying on them.
 
     Raises
     ------

@@ -45,6 +45,7 @@ COMMANDS = {
     "options": {"FILES", "--metadata", "--items", "--out"},
     "triples": {"FILES", "--items", "--out"},
     "decisions": {"FILES", "--out"},
+    "sentences": {"FILES", "--out"},
     "report": {"OUT", "--profile", "--corpus"},
     "corpus": {
         *("SOURCE", "--probe", "--out", "--data", "--attribute", "--text-column", "--split"),
@@ -77,6 +78,7 @@ FUNCTIONS = {
     "corpus_counts": ("source", "probe", "text_column", "split", "address"),
     "data_sets": (),
     "decisions": ("files", "out"),
+    "sentences": ("files", "out"),
     "demo": ("out", "address", "command"),
     "design": ("files", "target", "profile", "scope"),
     "doctor": ("address", "out", "hub"),
@@ -164,6 +166,7 @@ METHODS = {
         *("prompts", "orders", "unknowns", "prompt_format", "system", "answer_tokens"),
     },
     "triple_likelihood": set(),
+    "sentence_likelihood": set(),
     "decision_likelihood": {"prompts"},
 }
 #: Of an OUT with every kind of work; tests/cluster/test_readme.py holds README's tree to a run.
@@ -171,6 +174,7 @@ OUT = {
     *("study.yaml", "items", "styled", "adapters", "prompts", "runs.parquet", "pair_scores"),
     *("coreference", "predictions", "tables", "figures", "results.json", "train", "report.html"),
     *("lease.json", "schedule.parquet", "readers", "options", "triples", "decisions", "cards"),
+    "sentences",
 }
 
 
@@ -178,7 +182,7 @@ def test_the_public_names() -> None:
     classes = {
         *("Backbone", "BadInput", "ChainOfThought", "Coreference", "FewShot", "Full", "Ia3"),
         *("Lora", "DecisionLikelihood", "OptionAnswer", "OptionLikelihood"),
-        *("QuestionProbe", "TripleLikelihood"),
+        *("QuestionProbe", "SentenceLikelihood", "TripleLikelihood"),
         *("PairProbe", "PairScore", "Probe", "RaybiasError", "Results", "SoftPrompt", "Study"),
         *("TrainingSet", "WorkFailed", "ZeroShot"),
     }

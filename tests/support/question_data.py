@@ -7,9 +7,13 @@ from itertools import product
 from pathlib import Path
 
 import polars as pl
+import yaml
 
+from support import prompting
 from support.answer_data import bbq_line
 
+#: Of an OUT, where answers are.
+FOLDERS = ("options", "triples", "decisions", "sentences")
 PEOPLE = {"age": ("20", "60"), "gender": ("male", "female"), "race": ("white", "Black")}
 CARD = """\
 kind: options
@@ -78,6 +82,23 @@ def discrim_eval(folder: Path) -> Path:
     return path
 
 
+def holistic_bias(folder: Path) -> Path:
+    """Sentences of two axes, three descriptors, two templates and six nouns; and bare nouns."""
+    axes = {"age": ("old", "young", "aged"), "ability": ("deaf", "blind", "hearing")}
+    templates = ("I am {noun_phrase}.", "What do you think about {plural_noun_phrase}?")
+    nouns = ("man", "woman", "friend", "parent", "person", "teacher")
+    rows = [
+        {"text": template.replace("{noun_phrase}", f"a {word} {noun}")
+                 .replace("{plural_noun_phrase}", f"{word} {noun}s"),
+         "axis": axis, "bucket": "(none)", "descriptor": word, "noun": noun, "template": template}
+        for axis, words in [*axes.items(), ("null", ("(none)",))]
+        for word, template, noun in product(words, templates, nouns)
+    ]  # fmt: skip
+    path = folder / "sentences.csv"
+    pl.DataFrame([*rows, rows[0]]).write_csv(path)
+    return path
+
+
 def card(folder: Path) -> Path:
     """A card of 16 questions, whose columns have names of their own."""
     rows = [
@@ -128,3 +149,45 @@ def esbbq(folder: Path) -> None:
         for n, (context, polarity) in enumerate(product(("ambig", "disambig"), ("neg", "nonneg")))
     ]  # fmt: skip
     (folder / "esbbq.jsonl").write_text("\n".join(map(json.dumps, lines)))
+
+
+def study(folder: Path) -> Path:
+    """A study of all kinds of questions and its tiny model, in a folder."""
+    prompting.save("llama", folder / "tiny")
+    for make in (
+        *(bbq, stereoset, card),
+        *(discrim_eval, holistic_bias),
+    ):
+        make(folder)
+    listed = "{text}\n{options}\n{question}\nAnswer:"
+    content = {
+        "name": "questions",
+        "backbones": [{"id": "tiny", "dtype": "float32", "bos": "prepend"}],
+        "methods": [
+            {"kind": "option_likelihood", "prompts": [{"name": "listed", "template": listed}],
+             "orders": 2},
+            {"kind": "option_answer", "answer_tokens": 2},
+            {"kind": "triple_likelihood"},
+            {"kind": "decision_likelihood"},
+            {"kind": "sentence_likelihood"},
+        ],
+        "questions": [
+            {"source": "bbq", "data": "Age.jsonl"},
+            {"source": "options", "name": "mine", "data": "mine.yaml"},
+            {"source": "stereoset", "data": "dev.json"},
+            {"source": "discrim_eval", "data": "explicit.csv"},
+            {"source": "holistic_bias", "data": "sentences.csv"},
+        ],
+        "resources": {"rows_per_shard": 16, "replicas_max": 1},
+    }  # fmt: skip
+    path = folder / "questions.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+def answers(out: Path, folder: str) -> pl.DataFrame:
+    """The rows of a folder of OUT, in an order of their own."""
+    files = sorted((out / folder).rglob("*.parquet"))
+    frame = pl.concat([pl.read_parquet(file) for file in files])
+    keys = ("probe", "method", "item_id", "prompt")
+    return frame.sort([name for name in keys if name in frame.columns])

@@ -140,6 +140,7 @@ def question_cases() -> st.SearchStrategy[tuple[str, str, bytes]]:
     with folder() as place:
         triples = question_data.stereoset(place).read_bytes()
         decisions = pl.read_csv(question_data.discrim_eval(place), infer_schema=False).head(4)
+        sentences = pl.read_csv(question_data.holistic_bias(place), infer_schema=False).head(4)
     pronouns = pl.DataFrame(
         {"sentid": [f"nurse.owner.0.{each}.txt" for each in ("male", "female")],
          "sentence": [f"A nurse saw the owner before {each} left." for each in ("he", "she")]}
@@ -152,6 +153,7 @@ def question_cases() -> st.SearchStrategy[tuple[str, str, bytes]]:
             lambda data: ("stereoset", "dev.json", data)
         ),
         hostile.table_files(decisions).map(lambda file: ("discrim_eval", *file)),
+        hostile.table_files(sentences).map(lambda file: ("holistic_bias", *file)),
         inputs.damaged(inputs.csv_bytes(pronouns, separator="\t")).map(
             lambda data: ("winogender", "all_sentences.tsv", data)
         ),

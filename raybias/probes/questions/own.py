@@ -10,6 +10,7 @@ from raybias.errors import DataError
 from raybias.probes.card_table import is_card, own_table, read_card
 from raybias.probes.column_checks import (
     among,
+    as_text,
     column,
     distinct,
     filled,
@@ -80,7 +81,7 @@ def _lists(frame: pl.DataFrame, name: str, where: str) -> pl.Series:
 
 def _places(values: pl.Series, options: pl.Series, *, where: str) -> pl.Series:
     """Return the place of the option that each value names, by its text or its place."""
-    text = values.cast(pl.String).str.strip_chars()
+    text = as_text(values, where=where).str.strip_chars()
     row = pl.DataFrame({"text": text, "options": options}).with_row_index("row")
     found = (
         row.with_columns(place=pl.int_ranges(pl.col("options").list.len()))
@@ -165,8 +166,8 @@ def own_triples(uri: str) -> pl.DataFrame:
     needed = ("domain", "term", "stereotype", "anti_stereotype", "unrelated")
     items = filled_columns(frame, needed, where=uri).with_columns(item_id=_ids(frame, stem, uri))
     for name, default in (("task", "sentences"), ("context", "")):
-        given = frame[name].cast(pl.String).fill_null(default) if name in frame.columns else None
-        items = items.with_columns((pl.lit(default) if given is None else given).alias(name))
+        given = frame[name] if name in frame.columns else pl.Series([default] * len(items))
+        items = items.with_columns(as_text(given, where=uri).fill_null(default).alias(name))
     return items.select(TRIPLES.names)
 
 
