@@ -68,12 +68,12 @@ class PromptFormat:
         """The tokenizer for prompts; chat templates write special tokens by themselves."""
         return self.own.for_chat if self.chat else self.own
 
-    def written(self, prompt: str) -> str:
+    def written(self, prompt: str, system: str) -> str:
         """Write a prompt as the only message of the user, behind the system's, in a chat."""
         if not self.chat:
             return prompt
-        system = [{"role": "system", "content": self.method.system}] if self.method.system else []
-        return self.own.chat([*system, {"role": "user", "content": prompt}])
+        before = [{"role": "system", "content": system}] if system else []
+        return self.own.chat([*before, {"role": "user", "content": prompt}])
 
     def counts(self, tokens: TokenCounts) -> TokenCounts:
         """Return what counts the tokens of prompts, of what counts those of texts."""

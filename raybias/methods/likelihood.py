@@ -54,6 +54,8 @@ class Prompt(Section):
     """Names it in tables."""
     template: str
     """Its text, without a blank at its end."""
+    system: str = ""
+    """The system message before it, where a model writes answers to chats; none by default."""
 
 
 class _Asking(QuestionMethod):
@@ -151,6 +153,11 @@ class OptionLikelihood(AskingOptions, _Asking):
     read: Literal["text", "letter"] = "text"
     """Whether the likelihood of an option's words counts, or of its letter."""
 
+    @field_validator("prompts")
+    @classmethod
+    def _plain(cls, prompts: tuple[Prompt, ...]) -> tuple[Prompt, ...]:
+        return _no_chats(prompts)
+
     @property
     def letters(self) -> str:
         """What asks for the letters of options, if anything does."""
@@ -193,6 +200,7 @@ class DecisionLikelihood(_Asking):
     @field_validator("prompts")
     @classmethod
     def _whole(cls, prompts: tuple[Prompt, ...]) -> tuple[Prompt, ...]:
+        _no_chats(prompts)
         return _checked(prompts, needed=("text",), others=("favourable", "unfavourable"))
 
     def output(self) -> OutputSpec:
@@ -339,6 +347,13 @@ def _checked(
         raise ValueError(f"prompts share the name {repeated[0]!r}; give each its own")
     for each in prompts:
         check_placeholders(f"prompt {each.name}", each.template, needed=needed, others=others)
+    return prompts
+
+
+def _no_chats(prompts: tuple[Prompt, ...]) -> tuple[Prompt, ...]:
+    """Refuse system messages where likelihoods are read, which is behind plain text."""
+    if chats := [each.name for each in prompts if each.system]:
+        raise ValueError(f"prompt {chats[0]!r} has a system message; likelihoods have no chats")
     return prompts
 
 

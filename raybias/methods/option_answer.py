@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
 
 import pyarrow as pa
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from raybias.config.method import StudyText
 from raybias.config.profiles import by_profile
@@ -49,12 +49,21 @@ class OptionAnswer(AskingOptions):
     prompt_format: Literal["raw", "chat", "auto"] = by_profile(paper="raw", strict="auto")
     """The prompt as plain text (raw), or as messages in the tokenizer's own chat template (chat);
     auto is chat where the tokenizer has one."""
-    system: str = ""
-    """The system message of a chat; none by default."""
     answer_tokens: Count = Field(8, ge=1)
     """Most tokens of an answer."""
 
     key_copies: ClassVar[int] = 3
+
+    @model_validator(mode="after")
+    def _says_it_in_a_chat(self) -> Self:
+        if self.system and self.prompt_format == "raw":
+            raise ValueError("a system message is for prompt_format: chat or auto")
+        return self
+
+    @property
+    def system(self) -> str:
+        """A system message, if there is any."""
+        return next((each.system for each in self.prompts if each.system), "")
 
     @property
     def letters(self) -> str:
@@ -94,7 +103,8 @@ class OptionAnswer(AskingOptions):
 
     def _prompts(self, items: Sequence[dict[str, Any]], encoder: TextEncoder) -> list[str]:
         form = PromptFormat(self, encoder)
-        return [form.written(each.text) for item in items for each in self.asked(item)]
+        asked = [each for item in items for each in self.asked(item)]
+        return [form.written(each.text, each.system) for each in asked]
 
     def predictor(self, context: ModelContext, store: Store) -> OptionWriter:
         """Load the backbone with what writes answers."""
@@ -120,7 +130,7 @@ class OptionWriter:
         asked = [(item, each) for item in items.to_pylist() for each in self.method.asked(item)]
         backbone = self.writer.backbone
         form = PromptFormat(self.method, backbone.encoder)
-        prompts = form.encoder.encode([form.written(each.text) for _, each in asked])
+        prompts = form.encoder.encode([form.written(a.text, a.system) for _, a in asked])
         generated = self.writer.generate(
             prompts,
             [(item["item_id"], each.prompt) for item, each in asked],

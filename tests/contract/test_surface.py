@@ -163,7 +163,7 @@ METHODS = {
     "coreference": {"answer_tokens"},
     "option_likelihood": {"prompts", "orders", "unknowns", "read"},
     "option_answer": {
-        *("prompts", "orders", "unknowns", "prompt_format", "system", "answer_tokens"),
+        *("prompts", "orders", "unknowns", "prompt_format", "answer_tokens"),
     },
     "triple_likelihood": set(),
     "sentence_likelihood": set(),

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 import torch
 import transformers
+from pydantic import ValidationError
 
 from raybias.config import Backbone, Method, QuestionProbe
 from raybias.engine.backbone import LoadedBackbone, load_backbone
@@ -182,8 +183,9 @@ def test_prompts_are_chats_where_the_tokenizer_has_a_template(
 ) -> None:
     path = prompting.save_chat("gpt2", tmp_path_factory.mktemp("chat"))
     encoder = load_backbone(Backbone(id=str(path))).encoder
-    method = OptionAnswer.model_validate({"prompt_format": "auto", "system": "Be brief."})
-    said = PromptFormat(method, encoder).written("Who?")
+    prompt = {"name": "a", "template": "{question}{options}", "system": "Be brief."}
+    method = OptionAnswer.model_validate({"prompt_format": "auto", "prompts": [prompt]})
+    said = PromptFormat(method, encoder).written("Who?", method.wordings[0].system)
     assert said == "system:\nBe brief.</s>user:\nWho?</s>assistant:\n"
 
 
@@ -240,3 +242,18 @@ def test_sentences_are_the_textbooks(kind: str, tmp_path: Path) -> None:
 )
 def test_the_word_that_fills_the_blank(context: str, sentence: str, word: str) -> None:
     assert filled_in(context, sentence) == word
+
+
+@pytest.mark.parametrize(
+    ("method", "fields", "message"),
+    [
+        (OptionLikelihood, {}, "'a' has a system message; likelihoods have no chats"),
+        (OptionAnswer, {"prompt_format": "raw"}, "a system message is for prompt_format: chat"),
+    ],
+)
+def test_system_messages_are_of_chats(
+    method: type[Method], fields: dict[str, str], message: str
+) -> None:
+    prompt = {"name": "a", "template": "{question}{options}", "system": "Be brief."}
+    with pytest.raises(ValidationError, match=message):
+        method.model_validate({"prompts": [prompt], **fields})
