@@ -6,9 +6,9 @@ order of its `arguments`. The model is told by the folder that lm-eval writes a 
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel, Field, TypeAdapter
 
 from raybias.errors import DataError
 from raybias.formats.bbq import Line, bbq_fields
@@ -17,10 +17,14 @@ from raybias.formats.json_files import parsed
 _CURE: Final = "give a samples_TASK.jsonl of `lm-eval run --log_samples`"
 
 
+#: A context and what it is continued by.
+_Request = Annotated[list[Any] | dict[str, Any], Field(min_length=2)]
+
+
 class _Sample(BaseModel):
     doc_id: int
     doc: dict[str, Any]
-    arguments: dict[str, Any] | list[Any]
+    arguments: dict[str, _Request] | list[_Request]
     filtered_resps: list[Any]
 
 
@@ -87,7 +91,7 @@ def _continuations(sample: _Sample, where: str) -> list[tuple[str, float]]:
     """Return each continuation, without blanks around it, with its log-likelihood."""
     asked = sample.arguments
     each = asked.values() if isinstance(asked, dict) else asked
-    texts = [list(a.values())[1] if isinstance(a, dict) else a[1] for a in each if len(a) > 1]
+    texts = [list(a.values())[1] if isinstance(a, dict) else a[1] for a in each]
     try:
         scores = [float(r[0]) if isinstance(r, list) else float(r) for r in sample.filtered_resps]
     except (TypeError, ValueError, IndexError) as error:
