@@ -14,6 +14,7 @@ from raybias.api.statistics import (
     metrics,
     options,
     pairs,
+    samples,
     sentences,
     triples,
 )
@@ -107,6 +108,7 @@ __all__ = [
     "plan",
     "probe_items",
     "run",
+    "samples",
     "sentences",
     "serve",
     "study_schema",

@@ -369,6 +369,24 @@ def sentences(files: Sequence[str | Path], *, out: str | Path | None = None) -> 
     return found
 
 
+def samples(study: str | Path, out: str | Path) -> list[str]:
+    """Write an OUT's answers as lm-evaluation-harness logs samples; return the files' names.
+
+    Parameters
+    ----------
+    study: what `run` wrote.
+    out: folder or URI for MODEL/samples_TASK.jsonl.
+
+    Raises
+    ------
+    DataError: there are neither answers to questions with three options nor scores of pairs.
+    OutputError: no OUT of a study.
+    """
+    from raybias.report.samples import write_samples
+
+    return write_samples(Store(study), Store(out))
+
+
 def corpus_counts(
     source: str,
     probe: Probe,

@@ -35,6 +35,7 @@ from raybias.cli import (
     probes,
     report,
     run,
+    samples,
     schema,
     sentences,
     serve,
@@ -70,6 +71,7 @@ app.command()(option_scores.options)
 app.command()(triples.triples)
 app.command()(decisions.decisions)
 app.command()(sentences.sentences)
+app.command()(samples.samples)
 app.command()(report.report)
 app.command()(corpus.corpus)
 app.command()(serve.serve)

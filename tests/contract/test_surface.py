@@ -46,6 +46,7 @@ COMMANDS = {
     "triples": {"FILES", "--items", "--out"},
     "decisions": {"FILES", "--out"},
     "sentences": {"FILES", "--out"},
+    "samples": {"OUT", "--out"},
     "report": {"OUT", "--profile", "--corpus"},
     "corpus": {
         *("SOURCE", "--probe", "--out", "--data", "--attribute", "--text-column", "--split"),
@@ -79,6 +80,7 @@ FUNCTIONS = {
     "data_sets": (),
     "decisions": ("files", "out"),
     "sentences": ("files", "out"),
+    "samples": ("study", "out"),
     "demo": ("out", "address", "command"),
     "design": ("files", "target", "profile", "scope"),
     "doctor": ("address", "out", "hub"),

@@ -13,6 +13,8 @@ from raybias.errors import BadInput, ConfigError, ModelError
 from support import question_data
 from support.method_study import NO_RAY, run
 
+SCORED = ["category", "context", "score", "value", "low", "high", "n", "units"]
+
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -54,6 +56,17 @@ def test_answers_do_not_depend_on_how_they_are_spread(study: Path, tmp_path: Pat
     assert set(table["method"]) == {"option_likelihood", "option_answer"}
     assert set(table["prompt"]) == {"listed, order 1", "listed, order 2", "all", "letter"}
     assert set(table["scope"]) == {"templates", "templates, prompts"}
+
+    # As lm-eval's samples, they are read again with the same scores.
+    written = raybias.samples(one, tmp_path / "samples")
+    name = "tiny/samples_bbq_option_likelihood_listed_order_1.jsonl"
+    assert name in written
+    again = raybias.options([tmp_path / "samples" / name])
+    ours = table.filter(prompt="listed, order 1", probe="bbq")
+    assert again.select(SCORED).equals(ours.select(SCORED))
+    (letters,) = (each for each in written if "bbq_option_answer" in each)
+    again = raybias.options([tmp_path / "samples" / letters])
+    assert again["n"].sum() > 0
 
 
 @pytest.mark.parametrize(
