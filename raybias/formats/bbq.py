@@ -24,14 +24,14 @@ _CURE: Final = "mend the line or leave it out; it should be one of BBQ's preds_C
 _BY_FIRST_PART: Final = "Nationality"
 
 Text = Annotated[str, Field(min_length=1)]
-#: What an option names, and its group.
-Named = Annotated[list[str], Field(min_length=2)]
 
 
 class _Information(BaseModel):
-    ans0: Named
-    ans1: Named
-    ans2: Named
+    """What each option names, and its group; a few options of the published files lack both."""
+
+    ans0: list[str]
+    ans1: list[str]
+    ans2: list[str]
 
 
 class _Metadata(BaseModel):
@@ -82,7 +82,7 @@ class Line(BaseModel):
 
     def unknown(self, where: str) -> int:
         """Return the place of the option that says that the answer is not known."""
-        places = [n for n, named in enumerate(self.named) if named[1] == "unknown"]
+        places = [n for n, named in enumerate(self.named) if named[1:2] == ["unknown"]]
         if len(places) != 1:
             raise DataError(
                 f"the unknown option cannot be told: answer_info calls {len(places)} of them so",
