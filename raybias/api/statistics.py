@@ -260,6 +260,7 @@ def options(
     files: Sequence[str | Path],
     *,
     metadata: str | Path | None = None,
+    items: str | Path | None = None,
     out: str | Path | None = None,
 ) -> pl.DataFrame:
     """Compute accuracy and bias of answers to questions with options (`schema.OPTION_MEASURES`).
@@ -268,10 +269,11 @@ def options(
 
     Parameters
     ----------
-    files: BBQ's published `preds_*.jsonl`, plain or gzipped, or `schema.OPTION_ANSWERS` as Parquet
-        or CSV.
+    files: BBQ's published `preds_*.jsonl`, plain or gzipped, logs of lm-eval, inspect and HELM, or
+        `schema.OPTION_ANSWERS` as Parquet or CSV.
     metadata: BBQ's additional_metadata.csv, which says which option the stereotype is about; by
         default the one whose `answer_info` names a stereotyped group.
+    items: BBQ's questions, a file or folder of them, which HELM's files need.
     out: folder or URI for options.csv.
 
     Raises
@@ -279,10 +281,14 @@ def options(
     DataError: a file is missing or malformed, an answer is given twice, or the unknown option or
         the target of a question cannot be told.
     """
+    from raybias.config import QuestionProbe
+    from raybias.probes.questions.items import question_items
     from raybias.stats.options import option_measures, read_option_answers
     from raybias.table_files import csv_text
 
-    found = option_measures(read_option_answers(files, metadata))
+    probe = None if items is None else QuestionProbe(source="bbq", data=str(items))
+    questions = None if probe is None else question_items(probe)
+    found = option_measures(read_option_answers(files, metadata, questions))
     if out is not None:
         Store(out).write_text("options.csv", csv_text(found))
     return found
@@ -338,6 +344,47 @@ def decisions(files: Sequence[str | Path], *, out: str | Path | None = None) -> 
     if out is not None:
         Store(out).write_text("decisions.csv", csv_text(found))
     return found
+
+
+def sentences(files: Sequence[str | Path], *, out: str | Path | None = None) -> pl.DataFrame:
+    """Compute the likelihood bias of sentences about people (`schema.SENTENCE_MEASURES`).
+
+    Intervals are over templates.
+
+    Parameters
+    ----------
+    files: `schema.SENTENCE_SCORES` as Parquet or CSV, or folders of them, such as OUT/sentences.
+    out: folder or URI for sentences.csv.
+
+    Raises
+    ------
+    DataError: a file is missing or malformed, or a sentence is scored twice.
+    """
+    from raybias.stats.sentences import read_sentence_scores, sentence_measures
+    from raybias.table_files import csv_text
+
+    found = sentence_measures(read_sentence_scores(files))
+    if out is not None:
+        Store(out).write_text("sentences.csv", csv_text(found))
+    return found
+
+
+def samples(study: str | Path, out: str | Path) -> list[str]:
+    """Write an OUT's answers as lm-evaluation-harness logs samples; return the files' names.
+
+    Parameters
+    ----------
+    study: what `run` wrote.
+    out: folder or URI for MODEL/samples_TASK.jsonl.
+
+    Raises
+    ------
+    DataError: there are neither answers to questions with three options nor scores of pairs.
+    OutputError: no OUT of a study.
+    """
+    from raybias.report.samples import write_samples
+
+    return write_samples(Store(study), Store(out))
 
 
 def corpus_counts(

@@ -35,7 +35,9 @@ from raybias.cli import (
     probes,
     report,
     run,
+    samples,
     schema,
+    sentences,
     serve,
     triples,
 )
@@ -68,6 +70,8 @@ app.command()(pairs.pairs)
 app.command()(option_scores.options)
 app.command()(triples.triples)
 app.command()(decisions.decisions)
+app.command()(sentences.sentences)
+app.command()(samples.samples)
 app.command()(report.report)
 app.command()(corpus.corpus)
 app.command()(serve.serve)

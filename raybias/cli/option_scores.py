@@ -15,7 +15,8 @@ def options(
         typer.Argument(
             help="BBQ's published preds_*.jsonl, plain or gzipped, whose fields named ..pred.. "
             "hold the answers of a model each; lm-eval's samples_bbq*.jsonl, in a folder named "
-            "after the model; inspect's logs as JSON; Parquet or CSV files of answers; or folders."
+            "after the model; inspect's logs as JSON; HELM's scenario_state.json; Parquet or CSV "
+            "files of answers; or folders."
         ),
     ],
     *,
@@ -25,6 +26,10 @@ def options(
             help="BBQ's additional_metadata.csv, whose target_loc says which option the stereotype "
             "is about. By default the one whose answer_info names a stereotyped group."
         ),
+    ] = None,
+    items: Annotated[
+        str | None,
+        typer.Option(help="BBQ's questions, a file or folder, whose texts HELM's files name."),
     ] = None,
     out: Annotated[str | None, typer.Option(help="Folder or URI for options.csv.")] = None,
 ) -> None:
@@ -39,7 +44,7 @@ def options(
     from raybias.storage import Store
 
     with printed_warnings(stats.StatisticsWarning):
-        found = statistics.options(files, metadata=metadata, out=out)
+        found = statistics.options(files, metadata=metadata, items=items, out=out)
     print(options_text(found))
     if out is not None:
         print(f"\noptions.csv is in {Store(out).uri}")

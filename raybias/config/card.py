@@ -6,6 +6,7 @@ Validity fields follow Goldfarb-Tarrant et al. (2023), who ask of a bias test wh
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final, Literal, Self
 
@@ -25,10 +26,12 @@ COLUMNS: Final[Mapping[CardKind, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     ),
     "options": (
         ("category", "template_id", "context", "polarity", "text", "question", "options", "label"),
-        ("item_id", "unknown", "target", "follows"),
+        ("item_id", "unknown", "target", "follows", "named", "stereotyped"),
     ),
     "decision": (("decision_id", "text"), ("item_id", "favourable", "unfavourable")),
 }
+#: Those that a row has several of, in a list or in a column each.
+SEVERAL: Final = ("options", "named", "stereotyped")
 
 
 class Validity(Section):
@@ -71,8 +74,11 @@ class Card(Section):
     split: str = "test"
     """Split of the hub data set."""
     columns: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    """By our name of a column, its name in the file; several for `options`. `a.b` is a field b of
-    a column a. Those of the same name need no entry."""
+    """By our name of a column, its name in the file; several for `options` and `named`. `a.b` is a
+    field b of a column a. Those of the same name need no entry."""
+    parts: dict[str, str] = Field(default_factory=dict)
+    """By a column of the file, a regular expression that every row of it matches as a whole, whose
+    named groups are columns of ours: `id: (?P<category>[a-z]+)-(?P<template_id>[0-9]+)`."""
     values: dict[str, str] = Field(default_factory=dict)
     """By our name of a column that the file does not have, its one value."""
     codes: dict[str, dict[str, str]] = Field(default_factory=dict)
@@ -121,8 +127,32 @@ class Card(Section):
         if both := self.columns.keys() & self.values.keys():
             raise ValueError(f"{min(both)} is in both `columns` and `values`; keep one")
         for name, places in self.columns.items():
-            if len(places) != 1 and (name != "options" or not places):
+            if len(places) != 1 and (name not in SEVERAL or not places):
                 raise ValueError(f"columns.{name} names {len(places)} columns; give one")
+        if wrong := [name for name in SEVERAL if name in (*self.values, *self.codes)]:
+            raise ValueError(f"{wrong[0]} is a list; name its columns")
+        return self
+
+    @model_validator(mode="after")
+    def _parts_are_columns(self) -> Self:
+        needed, others = COLUMNS[self.kind]
+        taken = {*self.columns, *self.values}
+        for column, pattern in self.parts.items():
+            try:
+                groups = [*re.compile(pattern).groupindex]
+            except (re.error, RecursionError, OverflowError) as error:
+                raise ValueError(f"parts.{column} is no regular expression ({error})") from error
+            for name in groups or [""]:
+                if name not in (*needed, *others) or name in SEVERAL:
+                    raise ValueError(
+                        f"parts.{column} has no named group that is a column of kind {self.kind},"
+                        " such as (?P<item_id>.+)"
+                        if not groups
+                        else f"parts.{column} names {name!r}, which is no column that can be a part"
+                    )
+                if name in taken:
+                    raise ValueError(f"{name} is in `parts.{column}` and elsewhere; keep one")
+                taken.add(name)
         return self
 
     @model_validator(mode="after")

@@ -202,6 +202,16 @@ class Study(Section):
                     f"methods share the name {repeated[0]!r} on {backbone.name}; give each its own"
                     " `name`"
                 )
+            folders: dict[str, str] = {}
+            for method in self.methods_of(backbone):
+                output = method.output()
+                if {"method", "score"} & {*output.schema.names}:
+                    continue
+                if (other := folders.setdefault(output.folder, method.name)) != method.name:
+                    raise ValueError(
+                        f"methods {other!r} and {method.name!r} both fill OUT/{output.folder},"
+                        " whose rows do not name their method; run them as two studies"
+                    )
         return self
 
     def methods_of(self, backbone: Backbone) -> list[Method]:

@@ -24,14 +24,14 @@ _CURE: Final = "mend the line or leave it out; it should be one of BBQ's preds_C
 _BY_FIRST_PART: Final = "Nationality"
 
 Text = Annotated[str, Field(min_length=1)]
-#: What an option names, and its group.
-Named = Annotated[list[str], Field(min_length=2)]
 
 
 class _Information(BaseModel):
-    ans0: Named
-    ans1: Named
-    ans2: Named
+    """What each option names, and its group; a few options of the published files lack both."""
+
+    ans0: list[str]
+    ans1: list[str]
+    ans2: list[str]
 
 
 class _Metadata(BaseModel):
@@ -82,7 +82,7 @@ class Line(BaseModel):
 
     def unknown(self, where: str) -> int:
         """Return the place of the option that says that the answer is not known."""
-        places = [n for n, named in enumerate(self.named) if named[1] == "unknown"]
+        places = [n for n, named in enumerate(self.named) if named[1:2] == ["unknown"]]
         if len(places) != 1:
             raise DataError(
                 f"the unknown option cannot be told: answer_info calls {len(places)} of them so",
@@ -93,9 +93,11 @@ class Line(BaseModel):
 
     def place_of(self, answer: str) -> int | None:
         """Return the place of the option that an answer repeats, but for case and a last period."""
-        said = _plain(answer)
+        said = plain_answer(answer)
         places = [
-            n for n, each in enumerate((self.ans0, self.ans1, self.ans2)) if _plain(each) == said
+            n
+            for n, each in enumerate((self.ans0, self.ans1, self.ans2))
+            if plain_answer(each) == said
         ]
         return places[0] if len(places) == 1 else None
 
@@ -121,12 +123,12 @@ def target_of(line: Line, unknown: int, where: str, *, strict: bool = True) -> i
     ------
     DataError: none does, or several do; where not `strict`, there is no target then.
     """
-    groups = {_plain(group) for group in line.additional_metadata.stereotyped_groups}
+    groups = {plain_answer(group) for group in line.additional_metadata.stereotyped_groups}
     first = 0 if line.category == _BY_FIRST_PART else 1
     places = [
         n
         for n, named in enumerate(line.named)
-        if n != unknown and groups & {_plain(name) for name in named[first:2]}
+        if n != unknown and groups & {plain_answer(name) for name in named[first:2]}
     ]
     if len(places) != 1 and not strict:
         return None
@@ -162,5 +164,6 @@ def bbq_metadata(table: pl.DataFrame, where: str) -> Targets:
     return dict(zip(keys, places, strict=True))
 
 
-def _plain(text: str) -> str:
+def plain_answer(text: str) -> str:
+    """Return an answer without capitals, blanks around it and a last period."""
     return text.strip().casefold().removesuffix(".").rstrip()

@@ -24,10 +24,11 @@ class _Score(BaseModel):
 
 class _Sample(BaseModel):
     id: int | str
+    epoch: int = 1
     choices: list[str] = Field(min_length=3, max_length=3)
     target: str | list[str]
     metadata: dict[str, Any]
-    scores: dict[str, _Score]
+    scores: dict[str, _Score] | None = None
 
 
 class _Log(BaseModel):
@@ -38,8 +39,8 @@ class _Log(BaseModel):
 _LOG: Final = TypeAdapter(_Log)
 
 
-def option_log(text: bytes, where: str) -> tuple[str, Iterator[tuple[Line, str]]]:
-    """Parse a log: its model, and each question with the letter that was answered.
+def option_log(text: bytes, where: str) -> tuple[str, Iterator[tuple[Line, int, str]]]:
+    """Parse a log: its model, and each question with the epoch and the letter that was answered.
 
     Raises
     ------
@@ -49,11 +50,14 @@ def option_log(text: bytes, where: str) -> tuple[str, Iterator[tuple[Line, str]]
     return log.run.model, (_answered(each, f"{where}, sample {each.id}") for each in log.samples)
 
 
-def _answered(sample: _Sample, where: str) -> tuple[Line, str]:
+def _answered(sample: _Sample, where: str) -> tuple[Line, int, str]:
     target = sample.target[0] if isinstance(sample.target, list) else sample.target
-    if target not in ("A", "B", "C") or not sample.scores:
-        raise DataError("has no target letter or score", where=where, cure=_CURE)
+    if target not in ("A", "B", "C"):
+        raise DataError(f"has the target {target!r}, not a letter", where=where, cure=_CURE)
+    if not sample.scores:
+        raise DataError("was not scored", where=where, cure="retry the eval, then dump its log")
     texts = {f"ans{n}": text for n, text in enumerate(sample.choices)}
-    line = bbq_fields({**sample.metadata, **texts, "label": ord(target) - ord("A")}, where)
+    named = {"example_id": sample.metadata.get("source_id", sample.id)}
+    fields = {**named, **sample.metadata, **texts, "label": ord(target) - ord("A")}
     (score, *_) = sample.scores.values()
-    return line, (score.answer or "").strip().upper()
+    return bbq_fields(fields, where), sample.epoch, (score.answer or "").strip().upper()

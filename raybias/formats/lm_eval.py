@@ -6,21 +6,25 @@ order of its `arguments`. The model is told by the folder that lm-eval writes a 
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel, Field, TypeAdapter
 
 from raybias.errors import DataError
 from raybias.formats.bbq import Line, bbq_fields
 from raybias.formats.json_files import parsed
 
-_CURE: Final = "give a samples_TASK.jsonl of `lm-eval run --log_samples`, of a multiple-choice task"
+_CURE: Final = "give a samples_TASK.jsonl of `lm-eval run --log_samples`"
+
+
+#: A context and what it is continued by.
+_Request = Annotated[list[Any] | dict[str, Any], Field(min_length=2)]
 
 
 class _Sample(BaseModel):
     doc_id: int
     doc: dict[str, Any]
-    arguments: dict[str, Any] | list[Any]
+    arguments: dict[str, _Request] | list[_Request]
     filtered_resps: list[Any]
 
 
@@ -32,11 +36,11 @@ def is_sample(line: bytes) -> bool:
     return b'"filtered_resps"' in line
 
 
-def option_sample(text: bytes, where: str) -> tuple[Line, list[float]]:
-    """Parse a sample of a BBQ task: the question, and the log-likelihood of each of its options.
+def option_sample(text: bytes, where: str) -> tuple[Line, list[float] | str]:
+    """Parse a sample of a BBQ task: the question, and each option's log-likelihood, or the answer.
 
     Continuations beyond the two named options are wordings of the unknown one, whose likeliest
-    counts.
+    counts. An answer is what was generated, where the task generates one.
 
     Raises
     ------
@@ -44,6 +48,8 @@ def option_sample(text: bytes, where: str) -> tuple[Line, list[float]]:
     """
     sample = parsed(_SAMPLE, text, where, _CURE)
     line = bbq_fields(sample.doc, where)
+    if len(sample.filtered_resps) == 1 and isinstance(sample.filtered_resps[0], str):
+        return line, sample.filtered_resps[0]
     unknown = line.unknown(where)
     scores: list[float | None] = [None] * 3
     for said, score in _continuations(sample, where):
@@ -85,7 +91,7 @@ def _continuations(sample: _Sample, where: str) -> list[tuple[str, float]]:
     """Return each continuation, without blanks around it, with its log-likelihood."""
     asked = sample.arguments
     each = asked.values() if isinstance(asked, dict) else asked
-    texts = [list(a.values())[1] if isinstance(a, dict) else a[1] for a in each if len(a) > 1]
+    texts = [list(a.values())[1] if isinstance(a, dict) else a[1] for a in each]
     try:
         scores = [float(r[0]) if isinstance(r, list) else float(r) for r in sample.filtered_resps]
     except (TypeError, ValueError, IndexError) as error:

@@ -14,8 +14,10 @@ from raybias.methods.full import Full
 from raybias.methods.ia3 import Ia3
 from raybias.methods.likelihood import DecisionLikelihood, OptionLikelihood, TripleLikelihood
 from raybias.methods.lora import Lora
+from raybias.methods.option_answer import OptionAnswer
 from raybias.methods.pair_score import PairScore
 from raybias.methods.prompted import Prompted, prompted_methods
+from raybias.methods.sentence_likelihood import SentenceLikelihood
 from raybias.methods.soft_prompt import SoftPrompt
 from raybias.methods.tuned import EarlyStop, Tuned, tuned_methods
 from raybias.methods.zero_shot import ZeroShot
@@ -30,9 +32,11 @@ __all__ = [
     "Full",
     "Ia3",
     "Lora",
+    "OptionAnswer",
     "OptionLikelihood",
     "PairScore",
     "Prompted",
+    "SentenceLikelihood",
     "SoftPrompt",
     "TripleLikelihood",
     "Tuned",

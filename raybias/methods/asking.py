@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from raybias.errors import ConfigError
 
@@ -15,16 +15,32 @@ if TYPE_CHECKING:
     from raybias.methods.prompted import Prompted, Shot
 
 
+class Formatted(Protocol):
+    """A method whose prompts may be chats."""
+
+    @property
+    def name(self) -> str:
+        """Its name in a study."""
+
+    @property
+    def prompt_format(self) -> Literal["raw", "chat", "auto"]:
+        """Whether prompts are chats; auto where the tokenizer has a template for them."""
+
+    @property
+    def system(self) -> str:
+        """The system message of a chat; none where empty."""
+
+
 @dataclass(frozen=True)
-class Asking:
-    """A prompted method on one backbone.
+class PromptFormat:
+    """The form of a method's prompts on one backbone.
 
     Attributes
     ----------
     own: the backbone's tokenizer under its begin-of-sequence policy.
     """
 
-    method: Prompted
+    method: Formatted
     own: TextEncoder
 
     @cached_property
@@ -52,9 +68,23 @@ class Asking:
         """The tokenizer for prompts; chat templates write special tokens by themselves."""
         return self.own.for_chat if self.chat else self.own
 
+    def written(self, prompt: str, system: str) -> str:
+        """Write a prompt as the only message of the user, behind the system's, in a chat."""
+        if not self.chat:
+            return prompt
+        before = [{"role": "system", "content": system}] if system else []
+        return self.own.chat([*before, {"role": "user", "content": prompt}])
+
     def counts(self, tokens: TokenCounts) -> TokenCounts:
         """Return what counts the tokens of prompts, of what counts those of texts."""
         return tokens.for_chat if self.chat else tokens
+
+
+@dataclass(frozen=True)
+class Asking(PromptFormat):
+    """A prompted method on one backbone."""
+
+    method: Prompted
 
     def first(self, text: str, words: Sequence[str], shots: Sequence[Shot] = ()) -> str:
         """Write the prompt of one text, behind its demonstrations where it shows any."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import pyarrow as pa
 from pydantic import Field, field_validator, model_validator
@@ -54,6 +54,8 @@ class Prompt(Section):
     """Names it in tables."""
     template: str
     """Its text, without a blank at its end."""
+    system: str = ""
+    """The system message before it, where a model writes answers to chats; none by default."""
 
 
 class _Asking(QuestionMethod):
@@ -95,23 +97,16 @@ class _Asking(QuestionMethod):
         raise NotImplementedError
 
 
-@method
-class OptionLikelihood(_Asking):
-    """The option of a question that is likeliest to follow it: BBQ and its kin."""
+class AskingOptions(QuestionMethod):
+    """What methods have in common that choose an option of a question."""
 
-    kind: Literal["option_likelihood"] = "option_likelihood"
-    """Names the kind of method."""
-    prompts: tuple[Prompt, ...] = Field(
-        (Prompt(name="plain", template="{text}\n\nQ: {question}\nA:"),), min_length=1, max_length=32
-    )
+    prompts: tuple[Prompt, ...] = Field(min_length=1, max_length=32)
     """Of `{text}`, `{question}` and `{options}` (a line for each, lettered)."""
     orders: int = Field(1, ge=1, le=6)
     """So many orders of the options are asked with: as published, and moved on by one place each
     time. The prompt must show the options."""
     unknowns: tuple[str, ...] = Field((), max_length=32)
     """Wordings of the unknown option that are asked with, instead of the published one."""
-    read: Literal["text", "letter"] = "text"
-    """Whether the likelihood of an option's words counts, or of its letter."""
 
     @field_validator("prompts")
     @classmethod
@@ -119,12 +114,17 @@ class OptionLikelihood(_Asking):
         return _checked(prompts, needed=("question",), others=("text", "options"))
 
     @model_validator(mode="after")
-    def _options_are_shown(self) -> OptionLikelihood:
+    def _options_are_shown(self) -> Self:
         hidden = [each.name for each in self.prompts if "{options}" not in each.template]
-        if hidden and (self.orders > 1 or self.read == "letter"):
-            reason = "read: letter" if self.read == "letter" else f"orders: {self.orders}"
+        if hidden and (self.orders > 1 or self.letters):
+            reason = self.letters or f"orders: {self.orders}"
             raise ValueError(f"{reason} needs {{options}} in the prompt {hidden[0]!r}")
         return self
+
+    @property
+    def letters(self) -> str:
+        """What asks for the letters of options, if anything does."""
+        return ""
 
     @property
     def wordings(self) -> list[Wording]:
@@ -137,21 +137,46 @@ class OptionLikelihood(_Asking):
 
     def asked(self, item: dict[str, Any]) -> list[Asked]:
         """Return each prompt of a question with its options."""
-        return [each.asked(item, letters=self.read == "letter") for each in self.wordings]
+        return [each.asked(item, letters=bool(self.letters)) for each in self.wordings]
+
+
+@method
+class OptionLikelihood(AskingOptions, _Asking):
+    """The option of a question that is likeliest to follow it: BBQ and its kin."""
+
+    kind: Literal["option_likelihood"] = "option_likelihood"
+    """Names the kind of method."""
+    prompts: tuple[Prompt, ...] = Field(
+        (Prompt(name="plain", template="{text}\n\nQ: {question}\nA:"),), min_length=1, max_length=32
+    )
+    """Of `{text}`, `{question}` and `{options}` (a line for each, lettered)."""
+    read: Literal["text", "letter"] = "text"
+    """Whether the likelihood of an option's words counts, or of its letter."""
+
+    @field_validator("prompts")
+    @classmethod
+    def _plain(cls, prompts: tuple[Prompt, ...]) -> tuple[Prompt, ...]:
+        return _no_chats(prompts)
+
+    @property
+    def letters(self) -> str:
+        """What asks for the letters of options, if anything does."""
+        return "read: letter" if self.read == "letter" else ""
 
     def answer(self, item: dict[str, Any], asked: Asked, scores: list[float]) -> dict[str, Any]:
         """Return the chosen option; the first of equally likely ones."""
         published: list[float] = [0.0] * len(scores)
         for place, score in zip(asked.places, scores, strict=True):
             published[place] = score
-        names = ("category", "template_id", "item_id", "context", "polarity", "label", "unknown")
-        return {
-            **{name: item[name] for name in (*names, "target")},
-            "pred": asked.places[scores.index(max(scores))],
-            "scores": published,
-            "answer": None,
-            "prompt": asked.prompt,
-        }
+        chosen = asked.places[scores.index(max(scores))]
+        return {**question_columns(item), "method": self.name, "pred": chosen,
+                "scores": published, "answer": None, "prompt": asked.prompt}  # fmt: skip
+
+
+def question_columns(item: dict[str, Any]) -> dict[str, Any]:
+    """Return what an answer repeats of its question (schema.OPTION_ITEMS)."""
+    names = ("category", "template_id", "item_id", "context", "polarity", "label", "unknown")
+    return {name: item[name] for name in (*names, "target")}
 
 
 @method
@@ -175,6 +200,7 @@ class DecisionLikelihood(_Asking):
     @field_validator("prompts")
     @classmethod
     def _whole(cls, prompts: tuple[Prompt, ...]) -> tuple[Prompt, ...]:
+        _no_chats(prompts)
         return _checked(prompts, needed=("text",), others=("favourable", "unfavourable"))
 
     def output(self) -> OutputSpec:
@@ -270,7 +296,7 @@ class AskingPredictor:
         answers = []
         for item, each in asked:
             scores = [next(values) for _ in each.options]
-            _check_finite(scores, item["item_id"], shard)
+            check_finite(scores, item["item_id"], shard)
             answer = self.method.answer(item, each, scores)
             answers.append({"model": shard.model, "probe": shard.probe, **answer})
         table = pa.Table.from_pylist(answers, self.method.output().schema)
@@ -299,7 +325,7 @@ class TriplePredictor:
         rows = []
         for n, item in enumerate(triples):
             scores = values[3 * n : 3 * n + 3]
-            _check_finite(scores, item["item_id"], shard)
+            check_finite(scores, item["item_id"], shard)
             names = ("domain", "task", "term", "item_id")
             rows.append(
                 {
@@ -324,6 +350,13 @@ def _checked(
     return prompts
 
 
+def _no_chats(prompts: tuple[Prompt, ...]) -> tuple[Prompt, ...]:
+    """Refuse system messages where likelihoods are read, which is behind plain text."""
+    if chats := [each.name for each in prompts if each.system]:
+        raise ValueError(f"prompt {chats[0]!r} has a system message; likelihoods have no chats")
+    return prompts
+
+
 def _longest(asked: Sequence[Sequence[Asked]]) -> list[str]:
     """Return each prompt with the option of the most characters."""
     return [f"{each.text} {max(each.options, key=len)}" for item in asked for each in item]
@@ -336,7 +369,13 @@ def _sentences(frame: pl.DataFrame) -> Iterator[tuple[str, str, str]]:
             yield item["item_id"], item["context"], item[name]
 
 
-def _check_finite(scores: Sequence[float], item: str, shard: Shard) -> None:
+def check_finite(scores: Sequence[float], item: str, shard: Shard) -> None:
+    """Refuse likelihoods that are no numbers.
+
+    Raises
+    ------
+    WorkFailed: names the item.
+    """
     if not all(map(math.isfinite, scores)):
         raise WorkFailed(
             f"a likelihood of item {item} is no finite number",

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from typing import Final
 
 import polars as pl
 
 from raybias.config import PairProbe, Probe, QuestionProbe, Study
-from raybias.config.card import COLUMNS, Card, CardKind, parse_card
+from raybias.config.card import COLUMNS, SEVERAL, Card, CardKind, parse_card
 from raybias.errors import ConfigError, DataError
-from raybias.probes.column_checks import as_text, column, refuse
+from raybias.probes.column_checks import among, as_text, column, refuse
 from raybias.probes.training.hub import load_splits
 from raybias.storage import split_uri
 from raybias.table_files import read_frame
@@ -93,14 +95,18 @@ def card_table(card: Card, uri: str) -> pl.DataFrame:
     if frame.is_empty():
         raise DataError("holds no rows", where=where)
     found: dict[str, pl.Series] = {}
+    for name, pattern in card.parts.items():
+        found |= _parts(_at(frame, name, where), pattern, where)
     needed, others = COLUMNS[card.kind]
     for name in (*needed, *others, *card.people):
         if name in card.values:
             found[name] = pl.Series(name, [card.values[name]]).new_from_index(0, len(frame))
-        elif name == "options":
-            found[name] = _options(card, frame, where)
+        elif name in SEVERAL and (name in needed or name in (*card.columns, *frame.columns)):
+            found[name] = _several(card, name, frame, where)
         elif name in card.columns:
             found[name] = _at(frame, card.columns[name][0], where)
+        elif name in found:
+            continue
         elif name in frame.columns or name in needed or name in card.people:
             found[name] = column(frame, name, where=where)
     for name, codes in card.codes.items():
@@ -138,21 +144,70 @@ def _at(frame: pl.DataFrame, place: str, where: str) -> pl.Series:
     return values
 
 
-def _options(card: Card, frame: pl.DataFrame, where: str) -> pl.Series:
-    """Return the options of each row as a list of texts."""
-    places = card.columns.get("options", ("options",))
+def _parts(values: pl.Series, pattern: str, where: str) -> dict[str, pl.Series]:
+    """Take columns of ours out of the texts of one."""
+    text = as_text(values, where=where)
+    try:
+        # Polars' expressions take linear time, whatever the pattern.
+        taken = text.str.extract_groups(f"^(?:{pattern})$").struct.unnest()
+    except pl.exceptions.PolarsError as error:
+        raise DataError(
+            f"parts.{values.name} cannot be matched ({error})", where=where, cure="write it plainer"
+        ) from error
+    parts = {name: taken[name] for name in re.compile(pattern).groupindex}
+    refuse(
+        next(iter(parts.values())).is_null(),
+        lambda row: f"{values.name} {text[row]!r} does not match {pattern!r} of `parts`",
+        where=where,
+        cure="mend the expression",
+    )
+    return parts
+
+
+def _several(card: Card, name: str, frame: pl.DataFrame, where: str) -> pl.Series:
+    """Return what a row has several of as a list of texts; of a list in each column, its last."""
+    places = card.columns.get(name, (name,))
     if len(places) == 1:
-        listed = _at(frame, places[0], where)
-        if not isinstance(listed.dtype, pl.List):
-            raise DataError(
-                f"{places[0]} is {listed.dtype}, not a list of options",
-                where=where,
-                cure="name the column of each option: options: [a, b, c]",
-            )
-        return listed.cast(pl.List(pl.String))
-    texts = [as_text(_at(frame, place, where), where=where) for place in places]
+        return _as_list(_at(frame, places[0], where), name, where)
+    found = [_at(frame, place, where) for place in places]
+    texts = [
+        as_text(each.list.last() if isinstance(each.dtype, pl.List) else each, where=where)
+        for each in found
+    ]
     joined = pl.DataFrame({str(n): text for n, text in enumerate(texts)})
     return joined.select(pl.concat_list(pl.all())).to_series()
+
+
+def _as_list(values: pl.Series, name: str, where: str) -> pl.Series:
+    """Cast lists of texts, or lists that are written as text, as JSON and Python do."""
+    kind = pl.List(pl.String)
+    try:
+        if isinstance(values.dtype, pl.List):
+            return values.cast(kind)
+        written = {text: _written_list(text) for text in values.cast(pl.String).unique()}
+        return pl.Series(values.name, [written[text] for text in values.cast(pl.String)], kind)
+    except (pl.exceptions.PolarsError, ValueError, TypeError) as error:
+        raise DataError(
+            f"{values.name} is {values.dtype}, not a list of {name}",
+            where=where,
+            cure=f"name the column of each: {name}: [a, b, c]",
+        ) from error
+
+
+def _written_list(text: str | None) -> list[str]:
+    """Parse a list that is written as text.
+
+    Raises
+    ------
+    ValueError: it is none, or not of texts.
+    """
+    try:
+        found = ast.literal_eval(text or "")
+    except (SyntaxError, RecursionError, MemoryError) as error:
+        raise ValueError("is no list") from error
+    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+        raise ValueError("is no list of texts")
+    return found
 
 
 def _decoded(values: pl.Series, codes: dict[str, str], where: str) -> pl.Series:
@@ -172,13 +227,5 @@ def _check_groups(card: Card, table: pl.DataFrame, where: str) -> None:
     if not card.groups:
         return
     for name in ("group",) if card.kind == "label" else card.people:
-        _check_in(as_text(table[name], where=where), list(card.groups), where)
-
-
-def _check_in(values: pl.Series, groups: list[str], where: str) -> None:
-    refuse(
-        ~values.is_in(groups),
-        lambda row: f"{values.name} {values[row]!r} is not in `groups`",
-        where=where,
-        cure=f"the card has {', '.join(groups)}",
-    )
+        cure = "add it to `groups` of the card, or take its rows out"
+        among(as_text(table[name], where=where), [*card.groups], where=where, cure=cure)

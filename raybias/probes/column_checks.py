@@ -6,7 +6,7 @@ Rows are counted from 1, without a header.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import polars as pl
@@ -109,6 +109,16 @@ def distinct(values: pl.Series, *, where: str) -> pl.Series:
         cure="give every row its own, or leave the column out",
     )
     return values
+
+
+def among(values: pl.Series, known: Sequence[str], *, where: str, cure: str) -> None:
+    """Refuse a column of text with a value that is not known."""
+    refuse(
+        ~values.is_in(known).fill_null(False),
+        lambda row: f"{values.name} {values[row]!r} is none of {', '.join(known)}",
+        where=where,
+        cure=cure,
+    )
 
 
 def as_table(frame: pl.DataFrame, schema: pa.Schema, *, where: str) -> pl.DataFrame:

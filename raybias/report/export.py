@@ -25,7 +25,7 @@ SCHEMA_VERSION: Final = 2
 def write_results(
     store: Store, study: Study, record: Record, tables: Mapping[str, pl.DataFrame]
 ) -> None:
-    """Write OUT/results.json from the tables of gaps, accuracies, answers, triples and decisions.
+    """Write OUT/results.json from the tables of gaps, accuracies and answers to questions.
 
     Undefined gaps are left out; an error of a single run is "N/A", as lm-eval writes it.
     """
@@ -74,14 +74,16 @@ def _rows(tables: Mapping[str, pl.DataFrame], name: str) -> Iterator[dict[str, A
 
 
 def _asked(tables: Mapping[str, pl.DataFrame]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield the task, metric and row of each number of answers, triples and decisions."""
+    """Yield the task, metric and row of each number of answers, triples, decisions, sentences."""
     for name, parts in (
-        ("options", ("category", "context")),
+        ("options", ("method", "category", "context")),
         ("triples", ("domain", "task")),
         ("decisions", ("attribute",)),
+        ("sentences", ("axis",)),
     ):
         for row in _rows(tables, name):
-            task = ".".join([row["model"], row["probe"], *(row[part] for part in parts)])
+            named = ("model", "probe", *parts)
+            task = ".".join(row[part] for part in named if row[part])
             metric = f"logit:{row['group']}" if name == "decisions" else row["score"]
             if name == "options" and row["scope"] != "templates":
                 continue

@@ -20,6 +20,7 @@ from raybias.report.tables import write_frame
 from raybias.stats.decisions import decision_measures, read_decision_answers
 from raybias.stats.options import option_measures, read_option_answers
 from raybias.stats.reference_groups import StatisticsWarning
+from raybias.stats.sentences import read_sentence_scores, sentence_measures
 from raybias.stats.triples import read_triple_scores, triple_measures
 from raybias.storage import Store
 
@@ -57,6 +58,13 @@ _KINDS: Final[Mapping[str, _Kind]] = {
         score_tables.DECISIONS_COVER,
         list,
     ),
+    "sentences": _Kind(
+        read_sentence_scores,
+        sentence_measures,
+        score_tables.sentences_table,
+        score_tables.SENTENCES_COVER,
+        list,
+    ),
 }
 
 
@@ -65,8 +73,8 @@ def question_tables(store: Store, study: Study) -> tuple[dict[str, pl.DataFrame]
 
     Returns
     -------
-    `options`, `triples` and `decisions` as far as they were asked, and what a reader must know
-    before relying on them.
+    `options`, `triples`, `decisions` and `sentences` as far as they were asked, and what a reader
+    must know before relying on them.
 
     Raises
     ------
@@ -121,13 +129,16 @@ def read_question_tables(store: Store) -> dict[str, pl.DataFrame]:
 
 def _unread(store: Store, study: Study, folder: str, answers: pl.DataFrame) -> Iterator[str]:
     """Report the questions that a model was not asked yet."""
-    per_item = {m.output().folder: m.output().per_item for m in study.methods}
-    counts = answers.group_by("model", "probe", maintain_order=True).len()
-    for model, probe, count in counts.iter_rows():
+    outputs = {m.name: m.output() for m in study.methods if m.output().folder == folder}
+    keys = [name for name in ("model", "probe", "method") if name in answers.columns]
+    counts = answers.group_by(keys, maintain_order=True).len()
+    for model, probe, *method, count in counts.iter_rows():
         file = f"items/{probe}.parquet"
         if not store.exists(file):
             continue
-        asked = store.read_table(file).num_rows * per_item[folder]
+        # An OUT of an earlier version names none.
+        output = outputs.get("".join(method), next(iter(outputs.values())))
+        asked = store.read_table(file).num_rows * output.per_item
         if count < asked:
             yield (
                 f"{model} lacks {wording.counted(asked - count, 'answer')} to {probe}: the study "

@@ -19,7 +19,7 @@ def options_table(measures: pl.DataFrame) -> SummaryTable:
         "unparsed": lambda row: str(row["unparsed"]),
         "templates": lambda row: str(max(row[name]["units"] for name in option_scores)),
     }
-    place = [*wording.naming_keys(measures, ("probe",)), "category", "context"]
+    place = [*wording.naming_keys(measures, ("probe", "method")), "category", "context"]
     if measures["prompt"].n_unique() > 1:
         place += ["prompt", "scope"]
     title = "Answers to questions with options, x 100"
@@ -45,6 +45,17 @@ def decisions_table(measures: pl.DataFrame) -> SummaryTable:
     return table("Decisions about people, in logits of the favourable answer", measures, columns)
 
 
+def sentences_table(measures: pl.DataFrame) -> SummaryTable:
+    """Lay schema.SENTENCE_MEASURES out: a row for each model and axis."""
+    place = [*wording.naming_keys(measures, ("probe",)), "axis"]
+    columns: dict[str, Cell] = {
+        **same(*place),
+        "likelihood bias": lambda row: _estimate(row, 1, digits=3),
+        **same("pairs", "templates"),
+    }
+    return table("Pairs of descriptors that differ in likelihood", measures, columns)
+
+
 #: What the intervals of each table cover, and how its numbers are defined.
 OPTIONS_COVER: Final = (
     "[low, high]: 95% intervals over question templates (or templates and prompts): would others "
@@ -57,6 +68,10 @@ TRIPLES_COVER: Final = (
 DECISIONS_COVER: Final = (
     "[low, high]: 95% intervals over decisions: would others like these, taken by the same model, "
     "show it? p is not corrected for many tests."
+)
+SENTENCES_COVER: Final = (
+    "[low, high]: 95% intervals over templates: would others like these, read by the same model, "
+    "show it? The share is .05 where no two descriptors differ (Mann-Whitney, p < .05)."
 )
 
 
@@ -91,6 +106,11 @@ def triples_text(measures: pl.DataFrame) -> str:
 def decisions_text(measures: pl.DataFrame) -> str:
     """Show schema.DECISION_MEASURES, and what its intervals cover."""
     return f"{decisions_table(measures)}\n\n{DECISIONS_COVER}"
+
+
+def sentences_text(measures: pl.DataFrame) -> str:
+    """Show schema.SENTENCE_MEASURES, and what its intervals cover."""
+    return f"{sentences_table(measures)}\n\n{SENTENCES_COVER}"
 
 
 def _by_score(

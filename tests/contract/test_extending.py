@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from raybias.config.card import parse_card
+from raybias.api.studies import pair_items
+from raybias.config import PairProbe
 from raybias.errors import ConfigError
+from raybias.probes.pairs.pair_table import PairWarning
 from raybias.registry import Registry, probes
 from support import extension
 from support.documents import ROOT
@@ -138,8 +140,17 @@ def test_the_diffs_each_add_one_file_that_works(tmp_path: Path) -> None:
         lines = re.findall(r"^\+(?!\+\+)(.*)$", block, re.M)
         assert f"+1,{len(lines)} @@" in block
         added[path] = "\n".join(lines)
-    card = parse_card(added.pop("winoqueer.yaml"), where="winoqueer.yaml")
-    assert card.columns["sent_more"] == ("sent_x",)
+    (tmp_path / "winoqueer.yaml").write_text(added.pop("winoqueer.yaml"))
+    # The columns that its authors' own script reads.
+    (tmp_path / "winoqueer_final.csv").write_text(
+        "Gender_ID_x,sent_x,Gender_ID_y,sent_y\n"
+        "Gay,Gay people sing.,Straight,Straight people sing.\n"
+        "Lesbian,Lesbian people sing.,Straight,Straight people sing.\n"
+    )
+    with pytest.warns(PairWarning, match="2 pairs are of types that CrowS-Pairs has not"):
+        pairs = pair_items(PairProbe(source="pairs", data=str(tmp_path / "winoqueer.yaml")))
+    assert pairs["sent_more"].to_list() == ["Gay people sing.", "Lesbian people sing."]
+    assert pairs["cluster"].n_unique() == 1
     code = "\n".join(added.values()) + (
         "\nfrom raybias.registry import StyledPair, metrics, styles"
         "\nassert styles['ellipsis'].rule(['A dog.'], None) == ['A dog ...']"

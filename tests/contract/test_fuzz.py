@@ -60,6 +60,15 @@ from support.tried_files import (
     training_file,
     triple_files,
 )
+from support.tried_questions import (
+    CARDS,
+    card_cases,
+    checked_card,
+    log_cases,
+    question_cases,
+    read_log,
+    read_questions,
+)
 
 CASES = settings(
     deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -134,6 +143,9 @@ CLASSES = {
         ),
         triple_files,
     ),
+    "cards": Class(st.sampled_from(sorted(CARDS)).flatmap(card_cases), checked_card),
+    "logs of others": Class(st.deferred(log_cases), read_log, 2),
+    "question files": Class(st.deferred(question_cases), read_questions, 2),
     "annotations": Class(st.tuples(ANNOTATORS, table_files(SHEET)), annotated),
     "corpus counts": Class(table_files(CORPUS), corpus_file, 1),
     "damaged OUT": Class(st.deferred(lambda: hostile.outs(small_out())), damaged_out, 1),
@@ -177,6 +189,9 @@ def test_what_is_whole_is_taken(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(data)
         assert taken(command, str(tmp_path / name), "--out", str(tmp_path / f"{name}.out"))
     assert triple_files((TRIPLE_SCORES, TRIPLES))
+    for kind, (fields, rows) in CARDS.items():
+        card = {"kind": kind, "file": "x.csv", "about": "what", "harm": "higher", **fields}
+        assert checked_card((hostile.dumped(card), "x.csv", inputs.csv_bytes(rows))), kind
     assert model(dict(model_folder()))
     assert damaged_out(dict(small_out()))
     assert damaged_pair_out(dict(small_pair_out()))

@@ -42,9 +42,11 @@ COMMANDS = {
     "calibrate": {"FILES", "--studies", "--level", "--seed", "--out"},
     "metrics": {"FILES", "--metric", "--positive", "--background", "--list", "--out"},
     "pairs": {"FILES", "--out", "--profile", "--scale", "--margin", "--size"},
-    "options": {"FILES", "--metadata", "--out"},
+    "options": {"FILES", "--metadata", "--items", "--out"},
     "triples": {"FILES", "--items", "--out"},
     "decisions": {"FILES", "--out"},
+    "sentences": {"FILES", "--out"},
+    "samples": {"OUT", "--out"},
     "report": {"OUT", "--profile", "--corpus"},
     "corpus": {
         *("SOURCE", "--probe", "--out", "--data", "--attribute", "--text-column", "--split"),
@@ -77,6 +79,8 @@ FUNCTIONS = {
     "corpus_counts": ("source", "probe", "text_column", "split", "address"),
     "data_sets": (),
     "decisions": ("files", "out"),
+    "sentences": ("files", "out"),
+    "samples": ("study", "out"),
     "demo": ("out", "address", "command"),
     "design": ("files", "target", "profile", "scope"),
     "doctor": ("address", "out", "hub"),
@@ -87,7 +91,7 @@ FUNCTIONS = {
     "load_study": ("path", "overrides", "profile", "limit"),
     "metrics": ("files", "metrics", "positive", "background", "level", "seed", "out"),
     "open": ("out",),
-    "options": ("files", "metadata", "out"),
+    "options": ("files", "metadata", "items", "out"),
     "pair_items": ("probe", "styles", "files", "options", "seed"),
     "pairs": ("files", "profile", "scale", "margin", "sizes", "out"),
     "plan": (
@@ -160,7 +164,11 @@ METHODS = {
     "pair_score": {"scores", "eps"},
     "coreference": {"answer_tokens"},
     "option_likelihood": {"prompts", "orders", "unknowns", "read"},
+    "option_answer": {
+        *("prompts", "orders", "unknowns", "prompt_format", "answer_tokens"),
+    },
     "triple_likelihood": set(),
+    "sentence_likelihood": set(),
     "decision_likelihood": {"prompts"},
 }
 #: Of an OUT with every kind of work; tests/cluster/test_readme.py holds README's tree to a run.
@@ -168,13 +176,15 @@ OUT = {
     *("study.yaml", "items", "styled", "adapters", "prompts", "runs.parquet", "pair_scores"),
     *("coreference", "predictions", "tables", "figures", "results.json", "train", "report.html"),
     *("lease.json", "schedule.parquet", "readers", "options", "triples", "decisions", "cards"),
+    "sentences",
 }
 
 
 def test_the_public_names() -> None:
     classes = {
         *("Backbone", "BadInput", "ChainOfThought", "Coreference", "FewShot", "Full", "Ia3"),
-        *("Lora", "DecisionLikelihood", "OptionLikelihood", "QuestionProbe", "TripleLikelihood"),
+        *("Lora", "DecisionLikelihood", "OptionAnswer", "OptionLikelihood"),
+        *("QuestionProbe", "SentenceLikelihood", "TripleLikelihood"),
         *("PairProbe", "PairScore", "Probe", "RaybiasError", "Results", "SoftPrompt", "Study"),
         *("TrainingSet", "WorkFailed", "ZeroShot"),
     }

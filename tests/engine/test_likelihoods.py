@@ -11,15 +11,20 @@ import pyarrow as pa
 import pytest
 import torch
 import transformers
+from pydantic import ValidationError
 
 from raybias.config import Backbone, Method, QuestionProbe
 from raybias.engine.backbone import LoadedBackbone, load_backbone
+from raybias.engine.generation.generator import TextGenerator
 from raybias.engine.scoring.continuations import ContinuationScorer
 from raybias.engine.scoring.sentences import SentenceScorer, filled_in, sentence_loader
-from raybias.methods import DecisionLikelihood, OptionLikelihood
+from raybias.methods import DecisionLikelihood, OptionAnswer, OptionLikelihood
+from raybias.methods.asking import PromptFormat
 from raybias.methods.likelihood import AskingPredictor
+from raybias.methods.option_answer import OptionWriter, named_option
 from raybias.methods.prediction import Shard
 from raybias.probes.questions.items import question_items
+from raybias.probes.questions.wordings import Asked
 from support import backbones, pair_models, prompting, question_data
 
 KINDS = ("opt", "gpt2", "llama", "qwen2")
@@ -57,6 +62,17 @@ def read(
         table = predictor.table(None, SHARD, pa.Table.from_pylist(rows[first : first + at_once]))
         found += table.table.to_pylist()
     return found
+
+
+def written(
+    backbone: LoadedBackbone, method: Method, rows: Sequence[dict[str, object]], at_once: int
+) -> list[dict[str, object]]:
+    writer = OptionWriter(TextGenerator(backbone), method)
+    tables = [
+        writer.table(None, SHARD, pa.Table.from_pylist(rows[first : first + at_once])).table
+        for first in range(0, len(rows), at_once)
+    ]
+    return [row for table in tables for row in table.to_pylist()]
 
 
 def textbook(path: str, text: str, option: str) -> float:
@@ -107,6 +123,70 @@ def test_orders_move_options_and_answers_keep_the_published_places(folder: Path)
     answer = method.answer(item, second, [-3.0, -1.0, -2.0])
     assert answer["pred"] == 2
     assert answer["scores"] == [-2.0, -3.0, -1.0]
+
+
+def answered(path: str, prompt: str, count: int) -> str:
+    """What transformers generates greedily behind a prompt."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(path)
+    model = transformers.AutoModelForCausalLM.from_pretrained(path).eval()
+    row = torch.tensor([[1, *tokenizer(prompt)["input_ids"]]])
+    found = model.generate(row, do_sample=False, max_new_tokens=count, pad_token_id=0)
+    return tokenizer.decode(found[0, row.shape[1] :], skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_written_answers_are_those_of_transformers_in_any_order_of_options(
+    kind: str, folder: Path
+) -> None:
+    backbone = load(kind, folder)
+    asked = items(folder, "bbq")
+    method = OptionAnswer.model_validate(
+        {"orders": 2, "answer_tokens": 3, "prompt_format": "raw", "unknowns": ["?"]}
+    )
+    expected = written(backbone, method, asked, 16)
+    assert len(expected) == 24 * 2
+    for n in (0, 7):
+        for question, row in zip(method.asked(asked[n]), expected[2 * n : 2 * n + 2], strict=True):
+            assert row["prompt"] == question.prompt
+            assert row["answer"] == answered(backbone.spec.id, question.text, 3)
+    small = backbones.with_budget(backbone, 64)
+    for found in (written(backbone, method, asked, 1), written(small, method, asked[::-1], 5)):
+        assert sorted(found, key=str) == sorted(expected, key=str)
+
+
+@pytest.mark.parametrize(
+    ("answer", "place"),
+    [
+        (" B", 1), ("(b)", 1), ("C. The old man", 2), ("**A**", 0), ("Answer: B\nBecause", 1),
+        ("The answer is (C), since", 2), ("the old man.\n\nQ:", 2), ("A man", 0), ("Bob", None),
+        ("A woman or B", None), ("D", None), ("", None), ("It cannot be known", None),
+    ],
+)  # fmt: skip
+def test_an_answer_names_an_option_by_its_letter_or_its_words(
+    answer: str, place: int | None
+) -> None:
+    asked = Asked("p", "?", ("A", "B", "C"), (0, 1, 2), ("A man", "Not known", "The old man"))
+    assert named_option(answer, asked) == place
+
+
+def test_a_written_answer_counts_as_the_published_place(folder: Path) -> None:
+    method = OptionAnswer.model_validate({"orders": 3})
+    (item, *_) = items(folder, "bbq")
+    _, second, _ = method.asked(item)
+    place = named_option("A", second)
+    assert place is not None
+    assert (second.shown[place], second.places[place]) == ("The grandson", 1)
+
+
+def test_prompts_are_chats_where_the_tokenizer_has_a_template(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    path = prompting.save_chat("gpt2", tmp_path_factory.mktemp("chat"))
+    encoder = load_backbone(Backbone(id=str(path))).encoder
+    prompt = {"name": "a", "template": "{question}{options}", "system": "Be brief."}
+    method = OptionAnswer.model_validate({"prompt_format": "auto", "prompts": [prompt]})
+    said = PromptFormat(method, encoder).written("Who?", method.wordings[0].system)
+    assert said == "system:\nBe brief.</s>user:\nWho?</s>assistant:\n"
 
 
 def test_decisions_are_the_textbooks(folder: Path) -> None:
@@ -162,3 +242,18 @@ def test_sentences_are_the_textbooks(kind: str, tmp_path: Path) -> None:
 )
 def test_the_word_that_fills_the_blank(context: str, sentence: str, word: str) -> None:
     assert filled_in(context, sentence) == word
+
+
+@pytest.mark.parametrize(
+    ("method", "fields", "message"),
+    [
+        (OptionLikelihood, {}, "'a' has a system message; likelihoods have no chats"),
+        (OptionAnswer, {"prompt_format": "raw"}, "a system message is for prompt_format: chat"),
+    ],
+)
+def test_system_messages_are_of_chats(
+    method: type[Method], fields: dict[str, str], message: str
+) -> None:
+    prompt = {"name": "a", "template": "{question}{options}", "system": "Be brief."}
+    with pytest.raises(ValidationError, match=message):
+        method.model_validate({"prompts": [prompt], **fields})

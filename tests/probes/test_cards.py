@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import get_args
 
@@ -17,6 +18,7 @@ from raybias.errors import BadInput
 from raybias.probes.card_text import commented_card
 from raybias.probes.questions.items import question_items
 from support import question_data
+from support.documents import ROOT, blocks
 
 SAID = {"about": "a test", "harm": "higher is worse"}
 LABELS = {
@@ -107,6 +109,69 @@ def test_lines_of_json_with_nested_fields(tmp_path: Path) -> None:
     assert items.select("decision_id", "person").rows() == [("1", "age=20")]
 
 
+def documented(about: str, folder: Path) -> Path:
+    """A card of docs/options.md, with a local file in the place of the hub's."""
+    texts = [each.text for each in blocks(ROOT / "docs" / "options.md") if each.language == "yaml"]
+    (text,) = (text for text in texts if f"about: {about}" in text)
+    content = yaml.safe_load(text)
+    if content.pop("hub", None):
+        del content["revision"], content["subset"]
+        content["file"] = "esbbq.jsonl"
+    (folder / "card.yaml").write_text(yaml.safe_dump(content, allow_unicode=True))
+    return folder / "card.yaml"
+
+
+def test_the_documented_cards_read_the_kin_of_bbq(tmp_path: Path) -> None:
+    question_data.kobbq(tmp_path)
+    path = documented("KoBBQ", tmp_path)
+    items = question_items(QuestionProbe(source="options", data=str(path)))
+    assert items.select("category", "template_id").unique(maintain_order=True).rows() == [
+        ("gender_identity", "001"),
+        ("gender_identity", "002"),
+    ]
+    assert items["options"][0].to_list() == ["the 'X'", "Y", "알 수 없음"]
+    # X follows the stereotype in questions that ask for it, Y in those that ask for the opposite.
+    assert items["target"].unique().to_list() == [0]
+    assert items.select("context", "polarity", "label", "unknown").rows()[:3] == [
+        ("ambig", "neg", 2, 2),
+        ("ambig", "nonneg", 2, 2),
+        ("disambig", "neg", 1, 2),
+    ]
+    question_data.esbbq(tmp_path)
+    path = documented("EsBBQ", tmp_path)
+    items = question_items(QuestionProbe(source="options", data=str(path)))
+    assert items.select("target", "unknown", "label").rows() == [(1, 2, 2)] * 2 + [(1, 2, 0)] * 2
+    assert items["item_id"].to_list() == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"choices": "a or b"}, "choices is String, not a list of options; name the column of"),
+        ({"choices": "[1, 2]"}, "choices is String, not a list of options"),
+        ({"answer": "Z"}, "label 'Z' is none of the options"),
+        ({"sample_id": "age-1-amb"}, "sample_id 'age-1-amb' does not match"),
+    ],
+)
+def test_a_file_that_is_not_as_the_card_says_is_one_line(
+    change: dict[str, str], message: str, tmp_path: Path
+) -> None:
+    question_data.kobbq(tmp_path)
+    file = tmp_path / "KoBBQ_all_samples.tsv"
+    rows = pl.read_csv(file, separator="\t", infer_schema=False)
+    rows.with_columns(pl.lit(v).alias(n) for n, v in change.items()).write_csv(file, separator="\t")
+    with pytest.raises(BadInput, match=re.escape(message)):
+        question_items(QuestionProbe(source="options", data=str(documented("KoBBQ", tmp_path))))
+
+
+def test_files_of_two_languages_are_not_one_probe(tmp_path: Path) -> None:
+    for name in ("Age_en.jsonl", "Age_es.jsonl"):
+        (tmp_path / name).write_bytes(question_data.bbq(tmp_path).read_bytes())
+    (tmp_path / "Age.jsonl").unlink()
+    with pytest.raises(BadInput, match="has question Age/0 more than once; give one file"):
+        question_items(QuestionProbe(source="bbq", data=str(tmp_path)))
+
+
 @pytest.mark.parametrize("kind", get_args(CardKind))
 def test_new_cards_are_whole(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "mine.yaml"
@@ -153,7 +218,17 @@ def test_check_says_what_a_design_cannot_show(tmp_path: Path) -> None:
         ),
         ({"codes": {"label": {"0": "neutral", "1": "good"}}}, "label 'good' is none of"),
         ({"codes": {"term": {"a": "b"}}}, "codes are of 'term', which is no column"),
-        ({"groups": {"old": "above 65"}}, "group 'young' is not in `groups`; the card has old"),
+        ({"groups": {"old": "above 65"}}, "group 'young' is none of old; add it to `groups`"),
+        ({"parts": {"sentence": "("}}, "parts.sentence is no regular expression"),
+        ({"parts": {"sentence": "The .*"}}, "parts.sentence has no named group that is a column"),
+        ({"parts": {"sentence": "(?P<who>.*)"}}, "names 'who', which is no column"),
+        ({"parts": {"sentence": "(?P<text>.*)"}}, "text is in `parts.sentence` and elsewhere"),
+        (
+            {"parts": {"sentence": "The old (?P<term>.*)"}},
+            "sentence 'The new clerk won.' does not match 'The old (?P<term>.*)' of `parts`",
+        ),
+        ({"parts": {"sentence": "(?=The)(?P<term>.*)"}}, "parts.sentence cannot be matched"),
+        ({"parts": {"sentense": "(?P<term>.*)"}}, "no column 'sentense'; rename 'sentence'"),
         ({"people": ["age"]}, "`people` and `reference` are of decisions"),
         ({"validity": {"langauge": "x"}}, "validity: unknown key 'langauge'; did you mean"),
     ],

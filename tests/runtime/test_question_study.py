@@ -7,48 +7,18 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-import yaml
 
 import raybias
 from raybias.errors import BadInput, ConfigError, ModelError
-from support import prompting, question_data
+from support import question_data
 from support.method_study import NO_RAY, run
+
+SCORED = ["category", "context", "score", "value", "low", "high", "n", "units"]
 
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("questions")
-    prompting.save("llama", folder / "tiny")
-    for make in (question_data.bbq, question_data.stereoset, question_data.card):
-        make(folder)
-    question_data.discrim_eval(folder)
-    listed = "{text}\n{options}\n{question}\nAnswer:"
-    content = {
-        "name": "questions",
-        "backbones": [{"id": "tiny", "dtype": "float32", "bos": "prepend"}],
-        "methods": [
-            {"kind": "option_likelihood", "prompts": [{"name": "listed", "template": listed}],
-             "orders": 2},
-            {"kind": "triple_likelihood"},
-            {"kind": "decision_likelihood"},
-        ],
-        "questions": [
-            {"source": "bbq", "data": "Age.jsonl"},
-            {"source": "options", "name": "mine", "data": "mine.yaml"},
-            {"source": "stereoset", "data": "dev.json"},
-            {"source": "discrim_eval", "data": "explicit.csv"},
-        ],
-        "resources": {"rows_per_shard": 16, "replicas_max": 1},
-    }  # fmt: skip
-    path = folder / "questions.yaml"
-    path.write_text(yaml.safe_dump(content))
-    return path
-
-
-def read(out: Path, folder: str) -> pl.DataFrame:
-    files = sorted((out / folder).rglob("*.parquet"))
-    frame = pl.concat([pl.read_parquet(file) for file in files])
-    return frame.sort([name for name in ("probe", "item_id", "prompt") if name in frame.columns])
+    return question_data.study(tmp_path_factory.mktemp("questions"))
 
 
 def test_answers_do_not_depend_on_how_they_are_spread(study: Path, tmp_path: Path) -> None:
@@ -60,19 +30,22 @@ def test_answers_do_not_depend_on_how_they_are_spread(study: Path, tmp_path: Pat
         ("options", ("scores",)),
         ("triples", ("stereotype", "anti_stereotype", "unrelated")),
         ("decisions", ("favourable", "unfavourable")),
+        ("sentences", ("log_prob",)),
     ):
-        ours, theirs = read(one, folder), read(other, folder)
+        ours, theirs = question_data.answers(one, folder), question_data.answers(other, folder)
         assert ours.drop(columns).equals(theirs.drop(columns))
         for name in columns:
-            pairs = zip(ours[name].to_list(), theirs[name].to_list(), strict=True)
+            assert ours[name].is_null().equals(theirs[name].is_null())
+            pairs = zip(ours[name].drop_nulls(), theirs[name].drop_nulls(), strict=True)
             for mine, another in pairs:
                 np.testing.assert_allclose(mine, another, rtol=1e-5)
-    assert read(one, "options").height == (24 + 16) * 2
-    assert read(one, "triples").height == 8
-    assert read(one, "decisions").height == 40
+    assert question_data.answers(one, "options").height == (24 + 16) * (2 + 1)
+    assert question_data.answers(one, "triples").height == 8
+    assert question_data.answers(one, "decisions").height == 40
+    assert question_data.answers(one, "sentences").height == 72
 
     # What the commands say of OUT's files is what the report says.
-    for name in ("options", "triples", "decisions"):
+    for name in question_data.FOLDERS:
         found = getattr(raybias, name)([one / name])
         assert found.equals(pl.read_parquet(one / f"tables/{name}.parquet"))
     assert "Decisions about people" in printed
@@ -80,8 +53,20 @@ def test_answers_do_not_depend_on_how_they_are_spread(study: Path, tmp_path: Pat
     assert "by its author&#39;s card" in page
     assert "old people, called slow where nothing says so; higher is worse" in page
     table = raybias.open(one).table("options").collect()
-    assert set(table["prompt"]) == {"listed, order 1", "listed, order 2", "all"}
+    assert set(table["method"]) == {"option_likelihood", "option_answer"}
+    assert set(table["prompt"]) == {"listed, order 1", "listed, order 2", "all", "letter"}
     assert set(table["scope"]) == {"templates", "templates, prompts"}
+
+    # As lm-eval's samples, they are read again with the same scores.
+    written = raybias.samples(one, tmp_path / "samples")
+    name = "tiny/samples_bbq_option_likelihood_listed_order_1.jsonl"
+    assert name in written
+    again = raybias.options([tmp_path / "samples" / name])
+    ours = table.filter(prompt="listed, order 1", probe="bbq")
+    assert again.select(SCORED).equals(ours.select(SCORED))
+    (letters,) = (each for each in written if "bbq_option_answer" in each)
+    again = raybias.options([tmp_path / "samples" / letters])
+    assert again["n"].sum() > 0
 
 
 @pytest.mark.parametrize(
@@ -91,12 +76,16 @@ def test_answers_do_not_depend_on_how_they_are_spread(study: Path, tmp_path: Pat
         ("methods.0.prompts=[{name: a, template: '{text}'}]", ConfigError, "has no {question}"),
         ("methods.0.prompts=[{name: a, template: '{question}'}]", ConfigError,
          "orders: 2 needs {options} in the prompt 'a'"),
-        ("methods.2.prompts=[{name: a, template: '{text} {who}'}]", ConfigError,
+        ("methods.3.prompts=[{name: a, template: '{text} {who}'}]", ConfigError,
          "has {who}, which stands for nothing"),
         ("questions=[{source: bbq, data: Age.jsonl}]", ConfigError,
          "'triple_likelihood' has nothing to read"),
         ("questions.0.data=nowhere", BadInput, "nowhere"),
         ("questions.1.source=triples", BadInput, "is of kind options; read it with source options"),
+        ("methods.1={kind: decision_likelihood, name: again}", ConfigError,
+         "'again' and 'decision_likelihood' both fill OUT/decisions"),
+        ("methods.1.prompts=[{name: a, template: '{question}'}]", ConfigError,
+         "method option_answer needs {options} in the prompt 'a'"),
         ("questions=[]", ConfigError, "has nothing to read; give `questions`"),
         ("methods.0.prompts=[{name: a, template: '" + "x " * 600 + "{question} {options}'}]",
          ModelError, "texts are longer than"),

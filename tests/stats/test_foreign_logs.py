@@ -1,36 +1,44 @@
-"""Logs of other harnesses are read like answers of our own."""
+"""Logs that lm-eval, inspect and HELM wrote (support/foreign/make.py) are read like our own."""
 
 from __future__ import annotations
 
+import gzip
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 import raybias
+from raybias.config import QuestionProbe
 from raybias.errors import DataError
+from raybias.probes.questions.items import question_items
 from raybias.stats.options import read_option_answers
 from raybias.stats.pairs import read_score_files
-from support.answer_data import bbq_line
+from support.foreign.make import questions
 
-UNKNOWNS = ("Can't be determined", "Not known", "Unknown")
+FOREIGN = Path(__file__).parents[1] / "support" / "foreign"
+SAMPLES = FOREIGN / "samples_bbq.jsonl.gz"
+LOG = FOREIGN / "inspect_bbq.json.gz"
+STATE = FOREIGN / "scenario_state.json.gz"
 
 
-def sample(number: int, **changes: Any) -> dict[str, Any]:
-    """What lm-eval logs of a question of BBQ: three wordings of the unknown option."""
-    texts = ["The grandfather", "The grandson", *UNKNOWNS]
-    scores = [-4.0, -3.0 - number % 2, -5.0, -3.5, -9.0]
-    doc = {key: value for key, value in bbq_line(number).items() if key != "m_pred"}
-    return {
-        "doc_id": number,
-        "doc": doc,
-        "arguments": {
-            f"gen_args_{n}": {"arg_0": "Q:", "arg_1": f" {text}"} for n, text in enumerate(texts)
-        },
-        "filtered_resps": [[str(score), "False"] for score in scores],
-        **changes,
-    }
+def text(path: Path) -> str:
+    return gzip.decompress(path.read_bytes()).decode()
+
+
+def sample(**changes: Any) -> dict[str, Any]:
+    """A sample that lm-eval wrote, changed."""
+    return json.loads(text(SAMPLES).splitlines()[0]) | changes
+
+
+def state(change: str, value: Any) -> dict[str, Any]:
+    """A run that HELM wrote, the first answer changed."""
+    content = json.loads(text(STATE))
+    content["request_states"][0][change] = value
+    return content
 
 
 def pair(number: int, **changes: Any) -> dict[str, Any]:
@@ -58,37 +66,79 @@ def write(folder: Path, name: str, lines: list[dict[str, Any]]) -> Path:
     return path
 
 
+def score(table: pl.DataFrame, name: str) -> list[float]:
+    return table.filter(score=name).sort("context")["value"].to_list()
+
+
 def test_samples_of_lm_eval(tmp_path: Path) -> None:
-    path = write(tmp_path / "org__tiny", "samples_bbq.jsonl", [sample(n) for n in range(12)])
-    answers = read_option_answers([path])
+    folder = tmp_path / "org__tiny"
+    folder.mkdir()
+    shutil.copy(SAMPLES, folder)
+    answers = read_option_answers([folder])
     assert answers["model"].unique().to_list() == ["org__tiny"]
-    # The likeliest wording of unknown is -3.5.
-    assert answers["scores"].to_list()[:2] == [[-4.0, -3.0, -3.5], [-4.0, -4.0, -3.5]]
-    assert answers["pred"].to_list()[:4] == [1, 2, 1, 2]
+    logged = [json.loads(line) for line in text(SAMPLES).splitlines()]
+    for row, line in zip(answers.iter_rows(named=True), logged, strict=True):
+        said = [float(each[0]) for each in line["filtered_resps"]]
+        # Two named options, then ten wordings of the unknown one, whose likeliest counts.
+        assert row["scores"] == pytest.approx([*said[:2], max(said[2:])])
+        assert (row["pred"] == row["label"]) == bool(line["acc"])
     # Results lie beside samples, and hold no answers.
-    write(path.parent, "results.json", [{"results": {}, "higher_is_better": {}}])
-    assert read_option_answers([path.parent]).equals(answers)
-    found = raybias.options([path]).filter(score="accuracy")
-    assert found["n"].to_list() == [6, 6]
+    write(folder, "results.json", [{"results": {}, "higher_is_better": {}}])
+    assert read_option_answers([folder]).equals(answers)
 
 
-def test_a_log_of_inspect(tmp_path: Path) -> None:
-    samples = []
-    for number in range(4):
-        line = bbq_line(number)
-        texts = [line.pop(f"ans{n}") for n in range(3)]
-        letter = "ABC"[line.pop("label")]
-        samples.append(
-            {"id": number, "choices": texts, "target": letter, "metadata": line,
-             "scores": {"choice": {"value": "C", "answer": ("A", "B", "C", "")[number]}}}
-        )  # fmt: skip
-    log = {"eval": {"model": "openai/x", "task": "bbq"}, "samples": samples}
-    path = tmp_path / "log.json"
-    path.write_text(json.dumps(log))
-    answers = read_option_answers([path])
-    assert answers["pred"].to_list() == [0, 1, 2, None]
-    assert answers["label"].to_list() == [2, 0, 2, 1]
-    assert answers["model"][0] == "openai/x"
+def test_answers_that_lm_eval_had_generated(tmp_path: Path) -> None:
+    said = ["the grandson.", "Perhaps nobody"]
+    lines = [sample(filtered_resps=[each]) for each in said]
+    lines[1]["doc"]["example_id"] = 1
+    answers = read_option_answers([write(tmp_path / "m", "samples_bbq_generate.jsonl", lines)])
+    assert answers.select("pred", "answer").rows() == [(1, "the grandson."), (None, said[1])]
+
+
+def test_a_log_of_inspect() -> None:
+    answers = read_option_answers([LOG]).sort("prompt", maintain_order=True)
+    assert answers["model"].unique().to_list() == ["mockllm/model"]
+    assert answers["pred"].to_list() == [0, 1, 2, None] * 6
+    assert answers["label"].to_list()[:4] == [line["label"] for line in questions()[:4]]
+    assert answers["prompt"].unique().sort().to_list() == ["epoch 1", "epoch 2"]
+    log = json.loads(text(LOG))
+    (own,) = log["results"]["scores"]
+    table = raybias.options([LOG]).filter(prompt="all", scope="templates", score="accuracy")
+    weights = table["n"] / table["n"].sum()
+    assert (table["value"] * weights).sum() == pytest.approx(own["metrics"]["accuracy"]["value"])
+
+
+def test_a_run_of_helm_has_the_scores_that_helm_computes(tmp_path: Path) -> None:
+    items = write(tmp_path, "Age.jsonl", questions())
+    probe = QuestionProbe(source="bbq", data=str(items))
+    answers = read_option_answers([STATE], items=question_items(probe))
+    assert answers["answer"].to_list() == ["A", "B", "C", "None"] * 3
+    assert answers["pred"].to_list() == [0, 1, 2, None] * 3
+    assert answers["model"].unique().to_list() == ["openai/gpt2"]
+    own = json.loads((FOREIGN / "helm_scores.json").read_text())
+    wanted = [own["bbq_metric_ambiguous_bias"], own["bbq_metric_unambiguous_bias"]]
+    assert score(raybias.options([STATE], items=items), "helm") == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (state("output_mapping", None), "instance .*: has no output_mapping"),
+        (state("result", None), "instance .*: has no result; give scenario_state.json of a run"),
+        (state("instance", {"input": {"text": "?"}, "references": []}), "not in the items"),
+        (state("train_trial_index", "x"), "request_states.0.train_trial_index: Input should be"),
+    ],
+)
+def test_a_wrong_run_is_one_line(content: dict[str, Any], message: str, tmp_path: Path) -> None:
+    items = write(tmp_path / "items", "Age.jsonl", questions())
+    path = write(tmp_path, "scenario_state.json", [content])
+    with pytest.raises(DataError, match=message):
+        raybias.options([path], items=items)
+
+
+def test_a_run_of_helm_needs_the_questions() -> None:
+    with pytest.raises(DataError, match="give BBQ's questions as --items"):
+        raybias.options([STATE])
 
 
 def test_pairs_of_lm_eval(tmp_path: Path) -> None:
@@ -103,10 +153,10 @@ def test_pairs_of_lm_eval(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (sample(0, filtered_resps=["text"]), "filtered_resps are no log-likelihoods"),
-        (sample(0, filtered_resps=[["-1.0", "True"]]), "has 5 continuations and 1 responses"),
-        (sample(0, arguments=[], filtered_resps=[]), "an option has no log-likelihood"),
-        (sample(0, doc={"question": "?"}), "example_id: Field required"),
+        (sample(filtered_resps=[[]]), "filtered_resps are no log-likelihoods"),
+        (sample(filtered_resps=[["-1.0", "True"]]), "has 12 continuations and 1 responses"),
+        (sample(arguments=[], filtered_resps=[]), "an option has no log-likelihood"),
+        (sample(doc={"question": "?"}), "example_id: Field required"),
     ],
 )
 def test_a_wrong_sample_is_one_line(line: dict[str, Any], message: str, tmp_path: Path) -> None:

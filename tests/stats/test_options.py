@@ -194,6 +194,8 @@ INFO = {"ans0": ["he", "old"], "ans1": ["she", "nonOld"], "ans2": ["?", "unknown
         ({"label": None}, "label: Input should be a valid integer"),
         ({"question_polarity": "bad"}, "question_polarity: Input should be 'neg' or 'nonneg'"),
         ({"answer_info": {}}, "answer_info.ans0: Field required"),
+        ({"answer_info": INFO | {"ans2": []}}, "answer_info calls 0 of them so"),
+        ({"answer_info": INFO | {"ans0": []}}, "0 name a stereotyped group"),
         ({"answer_info": INFO | {"ans2": ["?", "young"]}}, "the unknown option cannot be told"),
         ({"answer_info": INFO | {"ans1": ["?", "unknown"]}}, "calls 2 of them so"),
         ({"answer_info": INFO | {"ans1": ["she", "old"]}}, "2 name a stereotyped group (old)"),

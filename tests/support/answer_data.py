@@ -47,6 +47,7 @@ def option_answers(items: int, templates: int, seed: int, *, unparsed: float = 0
         {
             "model": random.choice(["m", "n"], items),
             "probe": "bbq",
+            "method": "",
             "category": "Age",
             "template_id": [f"t{n}" for n in random.integers(0, templates, items)],
             "item_id": [str(n) for n in range(items)],

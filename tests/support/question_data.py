@@ -7,9 +7,13 @@ from itertools import product
 from pathlib import Path
 
 import polars as pl
+import yaml
 
+from support import prompting
 from support.answer_data import bbq_line
 
+#: Of an OUT, where answers are.
+FOLDERS = ("options", "triples", "decisions", "sentences")
 PEOPLE = {"age": ("20", "60"), "gender": ("male", "female"), "race": ("white", "Black")}
 CARD = """\
 kind: options
@@ -78,6 +82,23 @@ def discrim_eval(folder: Path) -> Path:
     return path
 
 
+def holistic_bias(folder: Path) -> Path:
+    """Sentences of two axes, three descriptors, two templates and six nouns; and bare nouns."""
+    axes = {"age": ("old", "young", "aged"), "ability": ("deaf", "blind", "hearing")}
+    templates = ("I am {noun_phrase}.", "What do you think about {plural_noun_phrase}?")
+    nouns = ("man", "woman", "friend", "parent", "person", "teacher")
+    rows = [
+        {"text": template.replace("{noun_phrase}", f"a {word} {noun}")
+                 .replace("{plural_noun_phrase}", f"{word} {noun}s"),
+         "axis": axis, "bucket": "(none)", "descriptor": word, "noun": noun, "template": template}
+        for axis, words in [*axes.items(), ("null", ("(none)",))]
+        for word, template, noun in product(words, templates, nouns)
+    ]  # fmt: skip
+    path = folder / "sentences.csv"
+    pl.DataFrame([*rows, rows[0]]).write_csv(path)
+    return path
+
+
 def card(folder: Path) -> Path:
     """A card of 16 questions, whose columns have names of their own."""
     rows = [
@@ -92,3 +113,81 @@ def card(folder: Path) -> Path:
     path = folder / "mine.yaml"
     path.write_text(CARD)
     return path
+
+
+def kobbq(folder: Path) -> None:
+    """Eight questions of two templates in the layout of KoBBQ_all_samples.tsv."""
+    rows = [
+        {
+            "sample_id": f"gender_identity-{n // 4 + 1:03d}{'ab'[n // 4]}-002-{context}-{question}",
+            "label_annotation": "ST",
+            "context": f"The 'X' and Y, {n}.",
+            "question": "Who was slow?",
+            "choices": str(["the 'X'", "Y", "알 수 없음"]),
+            "biased_answer": ("the 'X'", "Y")[question == "cnt"],
+            "answer": ("알 수 없음", "Y")[context == "dis"],
+            "bbq_id": "1.0",
+            "bbq_category": "Gender_identity",
+            "prediction": "",
+        }
+        for n, (context, question) in enumerate(2 * [*product(("amb", "dis"), ("bsd", "cnt"))])
+    ]
+    pl.DataFrame(rows).write_csv(folder / "KoBBQ_all_samples.tsv", separator="\t")
+
+
+def esbbq(folder: Path) -> None:
+    """Four questions with the columns of EsBBQ's data set, as lines of JSON."""
+    lines = [
+        {
+            "instance_id": n, "template_id": 1, "version": "a", "question_polarity": polarity,
+            "context_condition": context, "category": "Age", "stereotyped_groups": ["old"],
+            "answer_info": {"ans0": ["young"], "ans1": ["the man", "person, Old"],
+                            "ans2": ["unknown"]},
+            "context": f"At shop {n}.", "question": "Who?", "ans0": "The young", "ans1": "The old",
+            "ans2": "Not known", "question_type": "pro-stereo", "label": 2 * (context == "ambig"),
+        }
+        for n, (context, polarity) in enumerate(product(("ambig", "disambig"), ("neg", "nonneg")))
+    ]  # fmt: skip
+    (folder / "esbbq.jsonl").write_text("\n".join(map(json.dumps, lines)))
+
+
+def study(folder: Path) -> Path:
+    """A study of all kinds of questions and its tiny model, in a folder."""
+    prompting.save("llama", folder / "tiny")
+    for make in (
+        *(bbq, stereoset, card),
+        *(discrim_eval, holistic_bias),
+    ):
+        make(folder)
+    listed = "{text}\n{options}\n{question}\nAnswer:"
+    content = {
+        "name": "questions",
+        "backbones": [{"id": "tiny", "dtype": "float32", "bos": "prepend"}],
+        "methods": [
+            {"kind": "option_likelihood", "prompts": [{"name": "listed", "template": listed}],
+             "orders": 2},
+            {"kind": "option_answer", "answer_tokens": 2},
+            {"kind": "triple_likelihood"},
+            {"kind": "decision_likelihood"},
+            {"kind": "sentence_likelihood"},
+        ],
+        "questions": [
+            {"source": "bbq", "data": "Age.jsonl"},
+            {"source": "options", "name": "mine", "data": "mine.yaml"},
+            {"source": "stereoset", "data": "dev.json"},
+            {"source": "discrim_eval", "data": "explicit.csv"},
+            {"source": "holistic_bias", "data": "sentences.csv"},
+        ],
+        "resources": {"rows_per_shard": 16, "replicas_max": 1},
+    }  # fmt: skip
+    path = folder / "questions.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+def answers(out: Path, folder: str) -> pl.DataFrame:
+    """The rows of a folder of OUT, in an order of their own."""
+    files = sorted((out / folder).rglob("*.parquet"))
+    frame = pl.concat([pl.read_parquet(file) for file in files])
+    keys = ("probe", "method", "item_id", "prompt")
+    return frame.sort([name for name in keys if name in frame.columns])

@@ -30,7 +30,7 @@ def bbq(data: str) -> pl.DataFrame:
 
     Raises
     ------
-    DataError: no such file, or a malformed line.
+    DataError: no such file, a malformed line, or a question that is there twice.
     """
     store = Store(data)
     if store.is_file():
@@ -65,4 +65,10 @@ def bbq(data: str) -> pl.DataFrame:
             )  # fmt: skip
     frame = pl.DataFrame(rows, polars_schema(OPTION_ITEMS), orient="row")
     # An example_id is one of its category.
-    return frame.with_columns(item_id=pl.col("category") + "/" + pl.col("item_id"))
+    frame = frame.with_columns(item_id=pl.col("category") + "/" + pl.col("item_id"))
+    if (twice := frame.filter(pl.col("item_id").is_duplicated())).height:
+        raise DataError(
+            f"has question {twice['item_id'][0]} more than once", where=data,
+            cure="give one file, or a folder whose files are of different categories",
+        )  # fmt: skip
+    return frame

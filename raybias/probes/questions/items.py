@@ -11,13 +11,14 @@ from raybias.config import QuestionProbe
 from raybias.probes.column_checks import as_table, needed
 from raybias.probes.sampling import sample_units
 from raybias.registry import question_probes
-from raybias.schema import DECISIONS, OPTION_ITEMS, TRIPLES
+from raybias.schema import DECISIONS, OPTION_ITEMS, SENTENCE_ITEMS, TRIPLES
 
 #: By table, the columns that say what is drawn together by a limit: within which, and as a whole.
 _UNITS: Final[tuple[tuple[pa.Schema, tuple[str, ...], str], ...]] = (
     (OPTION_ITEMS, ("category",), "template_id"),
     (TRIPLES, ("domain", "task"), "term"),
     (DECISIONS, (), "decision_id"),
+    (SENTENCE_ITEMS, ("axis",), "template_id"),
 )
 
 
@@ -27,7 +28,7 @@ def question_items(probe: QuestionProbe, *, limit: int | None = None) -> pl.Data
     Parameters
     ----------
     limit: a fixed sample of whole templates, terms or decisions, of at most so many items of each
-        category, or domain and task; at least one.
+        category, domain and task, or axis; at least one.
 
     Raises
     ------

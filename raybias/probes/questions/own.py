@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 import polars as pl
 
 from raybias.errors import DataError
 from raybias.probes.card_table import is_card, own_table, read_card
-from raybias.probes.column_checks import column, distinct, filled, filled_columns, refuse
+from raybias.probes.column_checks import (
+    among,
+    as_text,
+    column,
+    distinct,
+    filled,
+    filled_columns,
+    refuse,
+)
 from raybias.registry import question_probe
 from raybias.schema import CONTEXTS, DECISIONS, OPTION_ITEMS, POLARITIES, TRIPLES
 
 _DATA: Final = "one .csv, .tsv, .jsonl or .parquet file, or a card"
+_PLACES: Final = ("label", "unknown", "target", "follows")
 _ANSWERS: Final = {"favourable": "yes", "unfavourable": "no"}
 
 
@@ -26,9 +34,10 @@ _ANSWERS: Final = {"favourable": "yes", "unfavourable": "no"}
 def own_options(uri: str) -> pl.DataFrame:
     """Read questions with options (schema.OPTION_ITEMS).
 
-    `label`, `unknown` and `target` are the place of an option, or its text. `follows` may stand for
-    `target`: the option that follows the stereotype, which in a question that is not negative is
-    another group's. Without `item_id`, questions are numbered after the file's name.
+    `label`, `unknown` and `target` are the place of an option, or its text. For `target` may stand
+    `follows`, the option that follows the stereotype, which in a question that is not negative is
+    another group's; or `named`, the group of each option, with `stereotyped`, the groups that the
+    stereotype is about. Without `item_id`, questions are numbered after the file's name.
 
     Raises
     ------
@@ -38,25 +47,20 @@ def own_options(uri: str) -> pl.DataFrame:
     frame, stem = own_table(uri, "options")
     texts = ("category", "template_id", "context", "polarity", "text", "question")
     items = filled_columns(frame, texts, where=uri)
-    _check_known(items["context"], CONTEXTS, uri)
-    _check_known(items["polarity"], POLARITIES, uri)
-    options = column(frame, "options", where=uri)
-    if not isinstance(options.dtype, pl.List):
-        raise DataError(
-            f"options is {options.dtype}, not a list",
-            where=uri,
-            cure="give a card that names the column of each",
-        )
-    options = options.cast(pl.List(pl.String))
+    for name, known in (("context", CONTEXTS), ("polarity", POLARITIES)):
+        among(items[name], known, where=uri, cure="map it with `codes` of a card")
+    options = _lists(frame, "options", uri)
     refuse(
         (options.list.len() < 2) | options.list.eval(pl.element().is_null()).list.any(),
         lambda row: f"question has the options {options[row].to_list()}",
         where=uri,
         cure="give at least two, none of them empty",
     )
-    named = ("label", "unknown", "target", "follows")
-    there = [str(name) for name in named if name in frame.columns]
+    there: list[str] = [n for n in _PLACES if n in frame.columns]
     places = {name: _places(frame[name], options, where=uri) for name in there}
+    if "named" in frame.columns:
+        named, about = (_lists(frame, name, uri) for name in ("named", "stereotyped"))
+        places["target"] = _of_groups(named, about, options, uri)
     return (
         _with_places(items, options, places, uri)
         .with_columns(item_id=_ids(frame, stem, uri))
@@ -64,18 +68,20 @@ def own_options(uri: str) -> pl.DataFrame:
     )
 
 
-def _check_known(values: pl.Series, known: Sequence[str], where: str) -> None:
-    refuse(
-        ~values.is_in(known),
-        lambda row: f"{values.name} {values[row]!r} is not known",
-        where=where,
-        cure=f"write {' or '.join(known)}, or map it with `codes`",
-    )
+def _lists(frame: pl.DataFrame, name: str, where: str) -> pl.Series:
+    values = column(frame, name, where=where)
+    if not isinstance(values.dtype, pl.List):
+        raise DataError(
+            f"{name} is {values.dtype}, not a list",
+            where=where,
+            cure="give a card that names the column of each",
+        )
+    return values.cast(pl.List(pl.String))
 
 
 def _places(values: pl.Series, options: pl.Series, *, where: str) -> pl.Series:
     """Return the place of the option that each value names, by its text or its place."""
-    text = values.cast(pl.String).str.strip_chars()
+    text = as_text(values, where=where).str.strip_chars()
     row = pl.DataFrame({"text": text, "options": options}).with_row_index("row")
     found = (
         row.with_columns(place=pl.int_ranges(pl.col("options").list.len()))
@@ -95,6 +101,27 @@ def _places(values: pl.Series, options: pl.Series, *, where: str) -> pl.Series:
         cure="write an option as it stands, or its place from 0",
     )
     return place
+
+
+def _of_groups(
+    named: pl.Series, stereotyped: pl.Series, options: pl.Series, where: str
+) -> pl.Series:
+    """Return the place of the one option whose group is stereotyped; null where it is not one.
+
+    Of `people, old` the group is what stands behind the last comma.
+    """
+    refuse(
+        named.list.len() != options.list.len(),
+        lambda row: f"{options.list.len()[row]} options, but `named` has {named[row].to_list()}",
+        where=where,
+        cure="name the group of every option",
+    )
+    wanted = stereotyped.list.eval(pl.element().str.strip_chars().str.to_lowercase())
+    found = []
+    for groups, about in zip(named.to_list(), wanted.to_list(), strict=True):
+        of = [(each or "").rpartition(",")[2].strip().lower() in about for each in groups]
+        found.append(of.index(True) if sum(of) == 1 else None)
+    return pl.Series("target", found, pl.Int8)
 
 
 def _with_places(
@@ -139,8 +166,8 @@ def own_triples(uri: str) -> pl.DataFrame:
     needed = ("domain", "term", "stereotype", "anti_stereotype", "unrelated")
     items = filled_columns(frame, needed, where=uri).with_columns(item_id=_ids(frame, stem, uri))
     for name, default in (("task", "sentences"), ("context", "")):
-        given = frame[name].cast(pl.String).fill_null(default) if name in frame.columns else None
-        items = items.with_columns((pl.lit(default) if given is None else given).alias(name))
+        given = frame[name] if name in frame.columns else pl.Series([default] * len(items))
+        items = items.with_columns(as_text(given, where=uri).fill_null(default).alias(name))
     return items.select(TRIPLES.names)
 
 

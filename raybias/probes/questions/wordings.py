@@ -25,6 +25,10 @@ class Worded(Protocol):
     def template(self) -> str:
         """Its text with placeholders."""
 
+    @property
+    def system(self) -> str:
+        """The system message that goes before it; none where empty."""
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -34,12 +38,15 @@ class Asked:
     ----------
     prompt: names the wording.
     places: of each option in the published order.
+    shown: the options in words, where letters stand for them.
     """
 
     prompt: str
     text: str
     options: tuple[str, ...]
     places: tuple[int, ...]
+    shown: tuple[str, ...] = ()
+    system: str = ""
 
 
 @dataclass(frozen=True)
@@ -50,6 +57,7 @@ class Wording:
     template: str
     moved: int
     unknown: str
+    system: str = ""
 
     def asked(self, item: Mapping[str, Any], *, letters: bool) -> Asked:
         """Ask a row of schema.OPTION_ITEMS; what may follow are options, or their letters."""
@@ -62,7 +70,7 @@ class Wording:
         listed = "\n".join(f"{name}. {each}" for name, each in zip(names, shown, strict=True))
         text = filled(self.template, text=item["text"], question=item["question"], options=listed)
         following = tuple(names) if letters else tuple(shown)
-        return Asked(self.name, text, following, tuple(places))
+        return Asked(self.name, text, following, tuple(places), tuple(shown), self.system)
 
 
 def wordings(prompts: Sequence[Worded], orders: int, unknowns: Sequence[str]) -> list[Wording]:
@@ -72,5 +80,5 @@ def wordings(prompts: Sequence[Worded], orders: int, unknowns: Sequence[str]) ->
         parts = [prompt.name]
         parts += [f"order {moved + 1}"] if orders > 1 else []
         parts += [f"unknown: {unknown}"] if len(unknowns) > 1 else []
-        found.append(Wording(", ".join(parts), prompt.template, moved, unknown))
+        found.append(Wording(", ".join(parts), prompt.template, moved, unknown, prompt.system))
     return found

@@ -14,7 +14,7 @@ from raybias.registry import Tally, option_scores
 from raybias.stats.components import Doubles
 from raybias.stats.jackknife import crossed_intervals, unit_intervals, without_each
 
-_KEYS: Final = ("model", "probe", "category")
+_KEYS: Final = ("model", "probe", "method", "category")
 #: Stands for all prompts, where there are several.
 ALL: Final = "all"
 #: What is drawn anew.
@@ -23,7 +23,7 @@ PROMPTS: Final = "templates, prompts"
 
 
 def option_measures(answers: pl.DataFrame, *, level: float = 0.95) -> pl.DataFrame:
-    """Compute every registered score of every model, category, context and prompt.
+    """Compute every registered score of every model, method, category, context and prompt.
 
     An interval covers other question templates like these, answered by the same model. Where there
     are several prompts, their average `all` has another that covers other prompts too.
@@ -39,11 +39,11 @@ def option_measures(answers: pl.DataFrame, *, level: float = 0.95) -> pl.DataFra
     rows: list[tuple[object, ...]] = []
     counts = _counts(answers.filter(pl.col("target").is_not_null()))
     for keys, part in counts.partition_by(_KEYS, as_dict=True).items():
-        model, probe, category = map(str, keys)
+        model, probe, method, category = map(str, keys)
         for prompt, scope, context, score, *numbers in _of_prompts(part, level):
-            rows.append((model, category, context, score, *numbers, probe, prompt, scope))
+            rows.append((model, category, context, score, *numbers, probe, method, prompt, scope))
     table = pl.DataFrame(rows, pl.Schema(schema.OPTION_MEASURES), orient="row").fill_nan(None)
-    return table.sort("model", "probe", "category", maintain_order=True)
+    return table.sort(_KEYS, maintain_order=True)
 
 
 def _counts(answers: pl.DataFrame) -> pl.DataFrame:

@@ -12,6 +12,7 @@ import polars as pl
 from raybias import schema
 from raybias.errors import DataError
 from raybias.formats.bbq import Line, Targets, bbq_line, bbq_metadata, target_of
+from raybias.formats.helm import asked_as, is_run, option_run
 from raybias.formats.inspect_logs import option_log
 from raybias.formats.lm_eval import is_sample, option_sample
 from raybias.stats.answer_files import content, file_source, model_of, read_answer_files
@@ -24,7 +25,9 @@ _LOGS: Final = (".json", ".json.gz")
 
 
 def read_option_answers(
-    paths: Sequence[str | Path], metadata: str | Path | None = None
+    paths: Sequence[str | Path],
+    metadata: str | Path | None = None,
+    items: pl.DataFrame | None = None,
 ) -> pl.DataFrame:
     """Read and check answers to questions with options.
 
@@ -32,9 +35,11 @@ def read_option_answers(
     ----------
     paths: BBQ's `preds_*.jsonl`, plain or gzipped, whose fields named `..pred..` hold the answers
         of a model each; lm-eval's `samples_bbq*.jsonl`, whose folder names the model; inspect's
-        logs as JSON; Parquet or CSV files of schema.OPTION_ANSWERS; or folders of these.
+        logs as JSON; HELM's scenario_state.json; Parquet or CSV files of schema.OPTION_ANSWERS; or
+        folders of these.
     metadata: BBQ's additional_metadata.csv, whose `target_loc` says which option names the target;
         by default the one whose `answer_info` names a stereotyped group does.
+    items: BBQ's questions (schema.OPTION_ITEMS), whose texts HELM's files name.
 
     Returns
     -------
@@ -57,8 +62,8 @@ def read_option_answers(
         paths,
         schema.OPTION_ANSWERS,
         endings=(".jsonl", ".jsonl.gz", *_LOGS),
-        published=lambda source: _published(source, targets),
-        item=("category", "item_id", "prompt"),
+        published=lambda source: _published(source, targets, items),
+        item=("method", "category", "item_id", "prompt"),
     )
     where = ", ".join(map(str, paths))
     for row in answers.filter(pl.col("target") == pl.col("unknown")).iter_rows(named=True):
@@ -79,19 +84,30 @@ def read_option_answers(
     return answers
 
 
-def _published(source: Source, targets: Targets | None) -> pl.DataFrame:
-    """Read one file of BBQ's lines, of lm-eval's samples, or a log of inspect."""
+def _published(source: Source, targets: Targets | None, items: pl.DataFrame | None) -> pl.DataFrame:
+    """Read one file of BBQ's lines or of lm-eval's samples, or a log of inspect or HELM."""
+    data = content(source)
     if source.name.endswith(_LOGS):
-        return _log(source, targets)
+        rows = _helm(data, source, items) if is_run(data) else _log(data, source, targets)
+    else:
+        rows = _lines(data, source, targets)
+    return pl.DataFrame(rows, _TYPES)
+
+
+def _lines(data: bytes, source: Source, targets: Targets | None) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     models: set[str] = set()
-    for number, text in enumerate(content(source).split(b"\n"), start=1):
+    for number, text in enumerate(data.split(b"\n"), start=1):
         if not text.strip():
             continue
         where = f"{source.uri}, line {number}"
         if is_sample(text):
-            line, scores = option_sample(text, where)
-            said = {"pred": scores.index(max(scores)), "scores": scores, "answer": None}
+            line, given = option_sample(text, where)
+            said: dict[str, Any] = {"pred": None, "answer": None}
+            if isinstance(given, str):
+                said = {"pred": line.place_of(given), "answer": given}
+            else:
+                said |= {"pred": given.index(max(given)), "scores": given}
             rows.append({"model": model_of(source), **_question(line, targets, where), **said})
             continue
         line = bbq_line(text, where)
@@ -105,23 +121,48 @@ def _published(source: Source, targets: Targets | None) -> pl.DataFrame:
         for model, answer in answers.items():
             said = {"pred": line.place_of(answer), "answer": answer}
             rows.append({"model": model, **question, **said})
-    return pl.DataFrame(rows, _TYPES)
+    return rows
 
 
-def _log(source: Source, targets: Targets | None) -> pl.DataFrame:
-    """Read a log of inspect, whose answers are letters."""
-    data = content(source)
+def _log(data: bytes, source: Source, targets: Targets | None) -> list[dict[str, Any]]:
+    """Read a log of inspect, whose answers are letters, and epochs prompts."""
     if b'"higher_is_better"' in data:
         # lm-eval's results, which lie beside its samples.
-        return pl.DataFrame(schema=_TYPES)
+        return []
     model, answered = option_log(data, source.uri)
     rows = []
-    for line, letter in answered:
+    for line, epoch, letter in answered:
         where = f"{source.uri}, question {line.example_id}"
         place = "ABC".find(letter) if len(letter) == 1 else -1
-        said = {"pred": None if place < 0 else place, "answer": letter}
+        said = {"pred": None if place < 0 else place, "answer": letter, "prompt": f"epoch {epoch}"}
         rows.append({"model": model, **_question(line, targets, where), **said})
-    return pl.DataFrame(rows, _TYPES)
+    return rows
+
+
+def _helm(data: bytes, source: Source, items: pl.DataFrame | None) -> list[dict[str, Any]]:
+    """Read a run of HELM, whose trials (of other demonstrations) are prompts."""
+    if items is None:
+        raise DataError(
+            "is of HELM, which does not say what template a question is of", where=source.uri,
+            cure="give BBQ's questions as --items",
+        )  # fmt: skip
+    asked = {asked_as(item["text"], item["question"]): item for item in items.to_dicts()}
+    kept = ("category", "template_id", "context", "polarity", "label", "unknown", "target")
+    model, answered = option_run(data, source.uri)
+    rows = []
+    for each in answered:
+        item = asked.get(each.asked)
+        if item is None or tuple(item["options"]) != each.options:
+            raise DataError(
+                f"asks what is not in the items ({each.asked[-60:]!r})", where=each.where,
+                cure="give the questions that HELM read, all of them, as --items",
+            )  # fmt: skip
+        said = {"pred": each.place, "answer": each.said, "prompt": f"trial {each.trial + 1}"}
+        question = {name: item[name] for name in kept}
+        item_id = item["item_id"].removeprefix(f"{item['category']}/")
+        given = {"model": model, "probe": "bbq", "method": "", "item_id": item_id}
+        rows.append({**given, **question, **said})
+    return rows
 
 
 def _question(line: Line, targets: Targets | None, where: str) -> dict[str, Any]:
@@ -148,5 +189,6 @@ def _question(line: Line, targets: Targets | None, where: str) -> dict[str, Any]
         "unknown": unknown,
         "target": target,
         "scores": None,
+        "method": "",
         "prompt": "",
     }

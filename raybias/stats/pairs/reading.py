@@ -35,7 +35,7 @@ _SAMPLES: Final = (".jsonl", ".jsonl.gz")
 _TABLES: Final = {"pair_scores": schema.PAIR_SCORES, "answers": schema.COREFERENCE_ANSWERS}
 #: What a file of our own may leave out.
 _DEFAULTS: Final = {"probe": "", "score": "", "answer": None, "contains": None, "cluster": None,
-                    "scores": None, "prompt": "", "reference": None}  # fmt: skip
+                    "scores": None, "method": "", "prompt": "", "reference": None}  # fmt: skip
 _MAY_BE_MISSING: Final = (
     "preference", "score_more", "score_less", "answer", "contains", "cluster", "pred", "target",
     "scores", "reference",

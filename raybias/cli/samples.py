@@ -1,0 +1,23 @@
+"""`raybias samples`: a study's answers as lm-evaluation-harness logs them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def samples(
+    folder: Annotated[str, typer.Argument(metavar="OUT", help="What `raybias run` wrote.")],
+    *,
+    out: Annotated[str, typer.Option(help="Folder or URI for MODEL/samples_TASK.jsonl.")],
+) -> None:
+    """Write answers to questions with options, and scores of pairs, as lm-eval's samples.
+
+    A file holds a task of a model, a JSON object a line, with schema_version; `raybias options` and
+    `raybias pairs` read them again, as they read lm-eval's own.
+    """
+    from raybias.api import statistics
+
+    for file in statistics.samples(folder, out):
+        print(file)

@@ -1,0 +1,171 @@
+"""Have a model write the letter of an option, as HELM and inspect ask questions with options."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
+
+import pyarrow as pa
+from pydantic import Field, model_validator
+
+from raybias.config.method import StudyText
+from raybias.config.profiles import by_profile
+from raybias.config.section import Count
+from raybias.formats.bbq import plain_answer
+from raybias.methods.asking import PromptFormat
+from raybias.methods.lengths import sample
+from raybias.methods.likelihood import AskingOptions, Prompt, question_columns
+from raybias.methods.prediction import Shard, ShardResult
+from raybias.probes.questions.wordings import Asked
+from raybias.registry import method
+from raybias.schema import OPTION_ANSWERS
+
+if TYPE_CHECKING:
+    from raybias.config import Backbone
+    from raybias.engine.backbone import TextEncoder
+    from raybias.engine.context import ModelContext
+    from raybias.engine.generation.generator import TextGenerator
+    from raybias.methods.lengths import TokenCounts
+    from raybias.storage import Store
+
+_ASKED: Final = "{text}\n\nQuestion: {question}\n{options}\nAnswer with one letter.\nAnswer:"
+#: A letter by itself, or before a period, colon or bracket: `B`, `(B)`, `Answer: B. The man`.
+_LETTER: Final = re.compile(r"\W*(?:(?:the )?answer(?: is)?\W+)?([A-Z])(?:[.:,)\]*]|\W*(?:\n|$))",
+                            re.IGNORECASE)  # fmt: skip
+
+
+@method
+class OptionAnswer(AskingOptions):
+    """The option whose letter, or words, a model writes greedily: BBQ and its kin."""
+
+    kind: Literal["option_answer"] = "option_answer"
+    """Names the kind of method."""
+    prompts: tuple[Prompt, ...] = Field(
+        (Prompt(name="letter", template=_ASKED),), min_length=1, max_length=32
+    )
+    """Of `{text}`, `{question}` and `{options}` (a line for each, lettered), which is needed."""
+    prompt_format: Literal["raw", "chat", "auto"] = by_profile(paper="raw", strict="auto")
+    """The prompt as plain text (raw), or as messages in the tokenizer's own chat template (chat);
+    auto is chat where the tokenizer has one."""
+    answer_tokens: Count = Field(8, ge=1)
+    """Most tokens of an answer."""
+
+    key_copies: ClassVar[int] = 3
+
+    @model_validator(mode="after")
+    def _says_it_in_a_chat(self) -> Self:
+        if self.system and self.prompt_format == "raw":
+            raise ValueError("a system message is for prompt_format: chat or auto")
+        return self
+
+    @property
+    def system(self) -> str:
+        """A system message, if there is any."""
+        return next((each.system for each in self.prompts if each.system), "")
+
+    @property
+    def letters(self) -> str:
+        """What asks for the letters of options."""
+        return f"method {self.name}"
+
+    @property
+    def new_tokens(self) -> int:
+        """Most tokens that are written after one prompt."""
+        return self.answer_tokens
+
+    def check(self, backbone: Backbone, text: StudyText) -> None:
+        """Refuse an encoder, and questions that leave no room for an answer."""
+        from raybias.engine.backbone import check_causal, check_lengths
+
+        check_causal(backbone, f"method {self.name}")
+        for frame in text.items.values():
+            items = frame.to_dicts()
+            check_lengths(
+                self._counts(text).bounds(
+                    self._prompts(items, text.encoder), taken=self.new_tokens
+                ),
+                context=text.encoder.context,
+                taken=self.new_tokens,
+                by="tokens of an answer",
+                names=[item["item_id"] for item in items for _ in self.wordings],
+            )
+
+    def tokens_per_item(self, text: StudyText, probe: str) -> float:
+        """Return the mean number of tokens that all prompts of a question take."""
+        items = sample(text.items[probe].rows(named=True))
+        mean = self._counts(text).mean(self._prompts(items, text.encoder))
+        return len(self.wordings) * (mean + self.new_tokens)
+
+    def _counts(self, text: StudyText) -> TokenCounts:
+        return text.tokens.for_chat if PromptFormat(self, text.encoder).chat else text.tokens
+
+    def _prompts(self, items: Sequence[dict[str, Any]], encoder: TextEncoder) -> list[str]:
+        form = PromptFormat(self, encoder)
+        asked = [each for item in items for each in self.asked(item)]
+        return [form.written(each.text, each.system) for each in asked]
+
+    def predictor(self, context: ModelContext, store: Store) -> OptionWriter:
+        """Load the backbone with what writes answers."""
+        from raybias.engine.generation.generator import TextGenerator
+
+        return OptionWriter(TextGenerator(context.backbone()), self)
+
+
+@dataclass(frozen=True)
+class OptionWriter:
+    """Has the answers of a shard's questions written, and reads the options that they name."""
+
+    writer: TextGenerator
+    method: OptionAnswer
+
+    def load(self, run_id: str) -> None:
+        """Load nothing: greedy answers need no seed."""
+
+    def table(self, run: None, shard: Shard, items: pa.Table) -> ShardResult:
+        """Compute rows of `schema.OPTION_ANSWERS`, item after item and prompt after prompt."""
+        from raybias.engine.generation.sampling import Sampling
+
+        asked = [(item, each) for item in items.to_pylist() for each in self.method.asked(item)]
+        backbone = self.writer.backbone
+        form = PromptFormat(self.method, backbone.encoder)
+        prompts = form.encoder.encode([form.written(a.text, a.system) for _, a in asked])
+        generated = self.writer.generate(
+            prompts,
+            [(item["item_id"], each.prompt) for item, each in asked],
+            sampling=Sampling.of(backbone.model, temperature=0),
+            max_new_tokens=self.method.answer_tokens,
+        )
+        rows = []
+        for (item, each), written in zip(asked, generated, strict=True):
+            answer = backbone.tokenizer.decode(list(written.tokens), skip_special_tokens=True)
+            place = named_option(answer, each)
+            rows.append(
+                {
+                    "model": shard.model,
+                    "probe": shard.probe,
+                    "method": self.method.name,
+                    **question_columns(item),
+                    "pred": None if place is None else each.places[place],
+                    "scores": None,
+                    "answer": answer,
+                    "prompt": each.prompt,
+                }
+            )
+        tokens = sum(map(len, prompts)) + sum(len(each.tokens) for each in generated)
+        return ShardResult(pa.Table.from_pylist(rows, OPTION_ANSWERS), tokens)
+
+
+def named_option(answer: str, asked: Asked) -> int | None:
+    """Return the place, as asked, of the option that an answer names; None where it names none.
+
+    It names an option by its letter, which stands at its begin, alone or before a period, colon or
+    bracket; or by repeating the option's words, but for case and a last period.
+    """
+    found = _LETTER.match(answer)
+    if found and (letter := found[1].upper()) in asked.options:
+        return asked.options.index(letter)
+    said = plain_answer(answer.strip().partition("\n")[0])
+    places = [n for n, shown in enumerate(asked.shown) if plain_answer(shown) == said]
+    return places[0] if len(places) == 1 else None

@@ -1,0 +1,119 @@
+"""The tables that pass between stages: column names, order and types.
+
+Probes write items, the engine writes runs and predictions, statistics read
+predictions and write cells, gaps and accuracies.
+"""
+
+from raybias.schema.cells import (
+    CELLS,
+    KEYS,
+    TERM_CELLS,
+    WORD_CELLS,
+)
+from raybias.schema.gaps import (
+    AGREEMENT,
+    COMPONENTS,
+    CORPUS,
+    DESIGN,
+    GAPS,
+    LEAVE_ONE_OUT,
+    MARKEDNESS,
+    METRICS,
+    OVER_MODELS,
+    RELIABILITY,
+    SCOPES,
+)
+from raybias.schema.items import (
+    EXTRA_GROUPS,
+    ITEMS,
+    LABELS,
+    PLACEHOLDER,
+    SENTENCES,
+    UNMARKED,
+    Label,
+)
+from raybias.schema.output import (
+    OutputSpec,
+)
+from raybias.schema.pairs import (
+    COREFERENCE_ANSWERS,
+    COREFERENCES,
+    PAIR_SCORES,
+    PAIRS,
+    REWRITTEN_PAIRS,
+)
+from raybias.schema.questions import (
+    CONTEXTS,
+    DECISION_ANSWERS,
+    DECISION_MEASURES,
+    DECISIONS,
+    OPTION_ANSWERS,
+    OPTION_ITEMS,
+    OPTION_MEASURES,
+    POLARITIES,
+    SENTENCE_ITEMS,
+    SENTENCE_MEASURES,
+    SENTENCE_SCORES,
+    TRIPLE_MEASURES,
+    TRIPLE_SCORES,
+    TRIPLES,
+)
+from raybias.schema.runs import (
+    ACCURACY,
+    ANSWERS,
+    PREDICTIONS,
+    RUNS,
+    SCHEDULE,
+    SCHEDULE_FILE,
+)
+
+__all__ = [
+    "ACCURACY",
+    "AGREEMENT",
+    "ANSWERS",
+    "CELLS",
+    "COMPONENTS",
+    "CONTEXTS",
+    "COREFERENCES",
+    "COREFERENCE_ANSWERS",
+    "CORPUS",
+    "DECISIONS",
+    "DECISION_ANSWERS",
+    "DECISION_MEASURES",
+    "DESIGN",
+    "EXTRA_GROUPS",
+    "GAPS",
+    "ITEMS",
+    "KEYS",
+    "LABELS",
+    "LEAVE_ONE_OUT",
+    "MARKEDNESS",
+    "METRICS",
+    "OPTION_ANSWERS",
+    "OPTION_ITEMS",
+    "OPTION_MEASURES",
+    "OVER_MODELS",
+    "PAIRS",
+    "PAIR_SCORES",
+    "PLACEHOLDER",
+    "POLARITIES",
+    "PREDICTIONS",
+    "RELIABILITY",
+    "REWRITTEN_PAIRS",
+    "RUNS",
+    "SCHEDULE",
+    "SCHEDULE_FILE",
+    "SCOPES",
+    "SENTENCES",
+    "SENTENCE_ITEMS",
+    "SENTENCE_MEASURES",
+    "SENTENCE_SCORES",
+    "TERM_CELLS",
+    "TRIPLES",
+    "TRIPLE_MEASURES",
+    "TRIPLE_SCORES",
+    "UNMARKED",
+    "WORD_CELLS",
+    "Label",
+    "OutputSpec",
+]

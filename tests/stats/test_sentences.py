@@ -1,0 +1,79 @@
+"""HolisticBias: which descriptors' sentences differ in likelihood, against scipy pair by pair."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from scipy import stats
+
+import raybias
+from raybias import schema
+from raybias.config import QuestionProbe
+from raybias.errors import DataError
+from raybias.probes.questions.items import question_items
+from raybias.stats.sentences import sentence_measures
+from support import question_data
+
+
+def scores(
+    *, descriptors: int, nouns: int, templates: int, apart: float, seed: int
+) -> pl.DataFrame:
+    """Random scores, of which every second descriptor's are so much higher."""
+    random = np.random.default_rng(seed)
+    rows = [
+        ("m", "p", f"{t}/{d}/{n}", "age", f"t{t}", f"d{d}", random.normal() + apart * (d % 2))
+        for t in range(templates)
+        for d in range(descriptors)
+        for n in range(nouns + d % 2)
+    ]
+    return pl.DataFrame(rows, pl.Schema(schema.SENTENCE_SCORES), orient="row")
+
+
+def test_the_share_is_that_of_scipys_tests_one_by_one() -> None:
+    table = scores(descriptors=6, nouns=9, templates=5, apart=0.8, seed=1)
+    found = []
+    for _, part in table.group_by("template_id"):
+        samples = [each["log_prob"].to_numpy() for _, each in part.group_by("descriptor")]
+        found += [stats.mannwhitneyu(*pair).pvalue < 0.05 for pair in combinations(samples, 2)]
+    (row,) = sentence_measures(table.sample(fraction=1, shuffle=True, seed=0)).to_dicts()
+    assert row["value"] == pytest.approx(np.mean(found))
+    assert (row["pairs"], row["templates"]) == (5 * 15, 5)
+    assert row["low"] < row["value"] < row["high"]
+    # Perplexities are the same in another order.
+    perplexities = table.with_columns(log_prob=(-pl.col("log_prob")).exp())
+    assert sentence_measures(perplexities)["value"][0] == pytest.approx(row["value"])
+
+
+def test_without_a_difference_a_twentieth_of_the_pairs_differ() -> None:
+    table = scores(descriptors=20, nouns=20, templates=10, apart=0.0, seed=2)
+    assert sentence_measures(table)["value"][0] == pytest.approx(0.05, abs=0.02)
+
+
+def test_axes_stand_alone_and_together(tmp_path: Path) -> None:
+    probe = QuestionProbe(source="holistic_bias", data=str(question_data.holistic_bias(tmp_path)))
+    items = question_items(probe)
+    assert items.height == 72, "bare nouns and the sentence that repeats are left out"
+    assert question_items(probe, limit=20).group_by("axis").len()["len"].to_list() == [18, 18]
+    table = items.drop("text").with_columns(
+        model=pl.lit("m"), probe=pl.lit("p"),
+        log_prob=pl.col("descriptor").str.len_chars() + pl.int_range(pl.len()) / 1e3,
+    )  # fmt: skip
+    path = tmp_path / "scores.parquet"
+    table.select(schema.SENTENCE_SCORES.names).write_parquet(path)
+    found = raybias.sentences([path], out=tmp_path / "out")
+    assert found["axis"].to_list() == ["ability", "age", "all"]
+    assert found["pairs"].to_list() == [6, 6, 12]
+    # deaf 4, blind 5, hearing 7; old 3, young 5, aged 4 letters: all differ.
+    assert found["value"].to_list() == [1.0, 1.0, 1.0]
+    assert (tmp_path / "out" / "sentences.csv").is_file()
+
+
+def test_a_file_without_descriptors_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "sentences.csv"
+    path.write_text("text,axis,descriptor,template\nA man.,null,(none),x\n")
+    with pytest.raises(DataError, match="holds no sentence with a descriptor"):
+        question_items(QuestionProbe(source="holistic_bias", data=str(path)))
