@@ -78,7 +78,7 @@ def test_each_gap_shows_its_sentences_and_a_page_has_all(written: Store) -> None
     assert "quixlan, called negative too often (harm)" in text
     assert re.search(r"\d+ of \d+ runs", text)
     whole = Page(written.read_text("evidence/planted.origin.quixlan.html"))
-    assert whole.text.count("template 7 of quixlan") == 2
+    assert whole.text.count("quixlan/7") == 2
     assert "Sentences about quixlan (origin), probe planted" in whole.text
 
 

@@ -76,7 +76,7 @@ def _items(groups: tuple[str, ...], attribute: str) -> pl.DataFrame:
             template % 3,
             attribute,
             group,
-            f"template {template} of {group}",
+            f"{group}/{template}",
             str(template),
             term,
         )
