@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
 import polars as pl
@@ -50,6 +51,28 @@ class Drawn:
     """Its file name in OUT/figures, without suffix."""
     title: str
     svg: str
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Figures that a notebook shows."""
+
+    figures: tuple[Drawn, ...]
+
+    def _repr_html_(self) -> str:
+        ink = "--paper: #ffffff; --faint: #5d6876; color: #16202b; background: #ffffff"
+        return f'<div style="{ink}">{Markup().join(inlined(self.figures, "n"))}</div>'
+
+    def save(self, folder: str | Path) -> None:
+        """Write each figure to a folder as SVG.
+
+        Raises
+        ------
+        OutputError: it cannot be written.
+        """
+        store = Store(folder)
+        for figure in self.figures:
+            store.write_text(f"{figure.name}.svg", figure.svg)
 
 
 def write_figures(store: Store, figures: Iterable[Drawn]) -> None:

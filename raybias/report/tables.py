@@ -19,6 +19,7 @@ from raybias.config import Statistics, Study
 from raybias.report import findings, summary_tables
 from raybias.report.design import study_costs
 from raybias.report.load_results import as_frame, count_predictions, load_corpus
+from raybias.report.verdict import verdict
 from raybias.stats.design import TARGET, Costs
 from raybias.storage import Store
 from raybias.study_record import read_runs
@@ -184,15 +185,16 @@ def no_gaps() -> pl.DataFrame:
 
 
 def print_gap_table(tables: Mapping[str, pl.DataFrame]) -> None:
-    """Print `gap_table`, how many gaps would be found again, and the headline.
+    """Print `gap_table`, the verdict, how many gaps would be found again, and the headline.
 
     Parameters
     ----------
     tables: `gaps`, `scopes` and `components`.
     """
     again = findings.found_again(tables["scopes"], tables["components"])
-    answer = [again, f"By the rules of this study: {findings.headline(tables['gaps'])}"]
-    print(gap_table(tables["gaps"]), "", *answer[0 if again else 1 :], sep="\n")
+    said = f"By the rules of this study: {findings.headline(tables['gaps'])}"
+    answer = [verdict(tables["gaps"]), *([again] if again else []), said]
+    print(gap_table(tables["gaps"]), "", *answer, sep="\n")
 
 
 def _cell(value: Any) -> str:
