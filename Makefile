@@ -86,8 +86,13 @@ audit: .supply/.installed  ## Look for known vulnerabilities in what the image i
 	.supply/bin/pip install --quiet uv==0.13.9 pip-audit==2.10.1
 	touch $@
 
-docs: $(READY)  ## Generate docs/reference from the package.
+docs: $(VENV)/.docs  ## Generate docs/reference, run the notebooks, and build site/, warnings as errors.
 	$(BIN)/python docs/reference.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+$(VENV)/.docs: $(READY)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	touch $@
 
 env: $(READY)
 

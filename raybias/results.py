@@ -12,11 +12,29 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from raybias.errors import OutputError
+from raybias.schema import KEYS as _KEYS
 from raybias.storage import Store
 from raybias.table_files import read_frame
 
 if TYPE_CHECKING:
     from raybias.config import Study
+    from raybias.report.figure_parts import Shown
+
+
+class Gaps(pl.LazyFrame):
+    """Gaps (`schema.GAPS`) that draw themselves, also what `filter` leaves of them."""
+
+    def plot(self, *, level: float = 0.95) -> Shown:
+        """Draw a dot and interval per group and classifier, a figure per attribute and rate.
+
+        Parameters
+        ----------
+        level: of the intervals, for the axis label.
+        """
+        from raybias.report.figure_parts import Shown
+        from raybias.report.gap_figures import gap_figures
+
+        return Shown(tuple(gap_figures(self.collect(), level=level).values()))
 
 
 class Results:
@@ -74,14 +92,14 @@ class Results:
         return read_frame(self.store, f"tables/{name}.parquet").lazy()
 
     @property
-    def gaps(self) -> pl.LazyFrame:
+    def gaps(self) -> Gaps:
         """Read the gaps with intervals and verdicts (`schema.GAPS`).
 
         Raises
         ------
         OutputError: the study has no `probes`; the other tables are named.
         """
-        return self._of_probes("gaps")
+        return Gaps(self._of_probes("gaps").collect())
 
     @property
     def accuracy(self) -> pl.LazyFrame:
@@ -102,6 +120,40 @@ class Results:
         OutputError: as for `gaps`.
         """
         return self._of_probes("answers")
+
+    @property
+    def by_group(self) -> pl.LazyFrame:
+        """Read each group's rates, averaged over runs (fairlearn's `MetricFrame.by_group`).
+
+        Raises
+        ------
+        OutputError: as for `gaps`.
+        """
+        return self.gaps.select(*_KEYS, "attribute", "group", "rate", value="mean_rate")
+
+    @property
+    def overall(self) -> pl.LazyFrame:
+        """Read each rate's mean over the groups of an attribute (`MetricFrame.overall`).
+
+        Raises
+        ------
+        OutputError: as for `gaps`.
+        """
+        inside = self.gaps.filter("in_mean")
+        by = inside.group_by(*_KEYS, "attribute", "rate", maintain_order=True)
+        return by.agg(value=pl.col("mean_rate").mean())
+
+    @property
+    def difference(self) -> pl.LazyFrame:
+        """Read the largest difference between groups of each rate (`MetricFrame.difference`).
+
+        Noise makes it too large on average; the table `spans` also has it `corrected`.
+
+        Raises
+        ------
+        OutputError: as for `gaps`.
+        """
+        return self._of_probes("spans").select(*_KEYS, "attribute", "rate", value="span")
 
     def _of_probes(self, table: str) -> pl.LazyFrame:
         if not self.study.probes:
@@ -151,11 +203,12 @@ class Results:
         return f"Results({self.out!r})"
 
     def __str__(self) -> str:
-        from raybias.report import headline, pair_wording
+        from raybias.report import headline, pair_wording, verdict
 
         lines = [self.study.name]
         if "gaps" in self.tables:
-            lines.append(headline(self.gaps.collect()))
+            gaps = self.gaps.collect()
+            lines += [verdict(gaps), headline(gaps)]
         if "bias_scores" in self.tables:
             lines.append(pair_wording.headline(self.table("bias_scores").collect()))
         tables = ", ".join(self.tables) or "none yet; run its study"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from html import escape
 from pathlib import Path
 from typing import Any, Literal, Self
 
+import yaml
 from pydantic import (
     ConfigDict,
     Field,
@@ -217,6 +219,10 @@ class Study(Section):
     def methods_of(self, backbone: Backbone) -> list[Method]:
         """Return the methods that are used on a backbone."""
         return [m for m in self.methods if not m.backbones or backbone.name in m.backbones]
+
+    def _repr_html_(self) -> str:
+        chosen = self.model_dump(mode="json", exclude_unset=True)
+        return f"<pre>{escape(yaml.safe_dump(chosen, sort_keys=False, allow_unicode=True))}</pre>"
 
     @property
     def checkpoints(self) -> dict[str, Backbone]:

@@ -16,6 +16,7 @@ from raybias.report.tables import (
     write_frame,
     write_tables,
 )
+from raybias.report.verdict import verdict
 from raybias.study_record import read_record as load_record
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "read_pair_tables",
     "restated",
     "rules_of_files",
+    "verdict",
     "write_frame",
     "write_pair_page",
     "write_report",

@@ -9,7 +9,7 @@ import polars as pl
 from raybias.report import figure_parts as parts
 from raybias.report import wording
 from raybias.report.figure_style import FAINT, WIDTH, drawing, mark
-from raybias.report.page import rendered
+from raybias.report.rendering import rendered
 
 if TYPE_CHECKING:
     from raybias.report.compare import Comparison
@@ -23,6 +23,7 @@ def page(found: Comparison) -> str:
     return rendered(
         "compare.html.j2",
         {
+            "title": f"Comparison: {found.candidate} against {found.base}",
             "base": found.base,
             "candidate": found.candidate,
             "verdict": found.verdict,

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
 import polars as pl
@@ -20,6 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from raybias.report import wording
 from raybias.report.figure_style import (
     COLOURS,
     INK,
@@ -28,6 +30,7 @@ from raybias.report.figure_style import (
     inline,
     mark,
     quiet_axes,
+    tip,
     to_svg,
 )
 from raybias.storage import Store
@@ -48,6 +51,28 @@ class Drawn:
     """Its file name in OUT/figures, without suffix."""
     title: str
     svg: str
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Figures that a notebook shows."""
+
+    figures: tuple[Drawn, ...]
+
+    def _repr_html_(self) -> str:
+        ink = "--paper: #ffffff; --faint: #5d6876; color: #16202b; background: #ffffff"
+        return f'<div style="{ink}">{Markup().join(inlined(self.figures, "n"))}</div>'
+
+    def save(self, folder: str | Path) -> None:
+        """Write each figure to a folder as SVG.
+
+        Raises
+        ------
+        OutputError: it cannot be written.
+        """
+        store = Store(folder)
+        for figure in self.figures:
+            store.write_text(f"{figure.name}.svg", figure.svg)
 
 
 def write_figures(store: Store, figures: Iterable[Drawn]) -> None:
@@ -132,6 +157,7 @@ def dot(
     verdict: bool | None,
     interval: tuple[float | None, float | None] = (None, None),
     size: float = 7.0,
+    told: str = "",
 ) -> None:
     """Draw a value with its interval; a missing value or interval is left out.
 
@@ -141,6 +167,7 @@ def dot(
     verdict: whether it is significant; None where that is not judged.
     interval: its ends.
     size: of the marker, in points.
+    told: what is shown where the marker is pointed at.
     """
     if x is None:
         return
@@ -148,7 +175,8 @@ def dot(
     if low is not None and high is not None:
         look = _line(verdict)
         axes.plot([low, high], [y, y], color=style[0], **look, solid_capstyle="butt", zorder=2)
-    axes.plot([x], [y], linestyle="", **_marker(style, verdict, size), zorder=3)
+    gid = tip(told) if told else None
+    axes.plot([x], [y], linestyle="", **_marker(style, verdict, size), zorder=3, gid=gid)
 
 
 def estimate(
@@ -159,10 +187,21 @@ def estimate(
     style: tuple[str, str],
     *,
     size: float = 7.0,
+    name: str = "",
 ) -> None:
     """Draw the estimate in a column of a table's row as `dot`, by `low`, `high` and `survives`."""
     interval = (row["low"], row["high"])
-    dot(axes, row[column], y, style, verdict=row["survives"], interval=interval, size=size)
+    told = f"{name}: {wording.signed(row[column])} {wording.span(*interval)}".strip()
+    dot(
+        axes,
+        row[column],
+        y,
+        style,
+        verdict=row["survives"],
+        interval=interval,
+        size=size,
+        told=told,
+    )
 
 
 def legend_key(style: tuple[str, str], label: str, verdict: bool | None = True) -> Line2D:

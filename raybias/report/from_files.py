@@ -16,9 +16,10 @@ from raybias.config import Profile, Scope, Statistics
 from raybias.errors import ConfigError, DataError, OutputError
 from raybias.papers.zhao2025 import PRINTED
 from raybias.report.design import relative_costs, study_costs
-from raybias.report.page import write_pair_page
+from raybias.report.page import write_gap_page, write_pair_page
 from raybias.report.pair_tables import PairRules, Scale, pair_tables
 from raybias.report.rules import out_of, rules_of_files
+from raybias.report.tables import further_tables
 from raybias.stats.design import TARGET
 from raybias.stats.pairs import ScoreFiles, read_score_files
 from raybias.storage import Store
@@ -41,10 +42,17 @@ _SHOWN: Final = ("gaps", "accuracy", "spans_mean", "composition", "components")
 class FileGaps:
     """The gaps of prediction files, and what follows from the same counts."""
 
+    files: list[stats.Source]
     counts: stats.Counts
     rules: stats.GapRules
-    tables: dict[str, pl.DataFrame]
-    """Those of `stats.judged_tables` that have rows, by name; `_SHOWN` always."""
+    judged: dict[str, pl.DataFrame]
+    """Those of `stats.judged_tables`."""
+
+    @cached_property
+    def tables(self) -> dict[str, pl.DataFrame]:
+        """Those that have rows, by name; `_SHOWN` always."""
+        there = {name: self.judged[name] for name in _TABLES if name in self.judged}
+        return {name: one for name, one in there.items() if name in _SHOWN or one.height}
 
     @cached_property
     def papers(self) -> pl.DataFrame | None:
@@ -59,22 +67,14 @@ class FileGaps:
         return usual.select(*stats.GAP_KEYS, paper="significant")
 
     def write(self, store: Store) -> None:
-        """Write the tables as CSV and their figures as SVG."""
-        # Imported here: the drawing library would slow every other use.
-        from raybias.report.figure_parts import write_figures
-        from raybias.report.gap_figures import gap_figures, nested_figure, span_figures
-        from raybias.report.markedness_figures import marked_figures
-
-        tables, level = self.tables, self.rules.statistics.level
-        drawn = [*gap_figures(tables["gaps"], level=level).values()]
-        drawn += span_figures(tables["spans"]).values()
-        if "scopes" in tables and (lead := nested_figure(tables["scopes"], level=level)):
-            drawn.append(lead)
-        if "markedness" in tables:
-            drawn += marked_figures(tables["markedness"], level=level).values()
-        for name, frame in tables.items():
+        """Write the tables as CSV, their figures as SVG, and report.html."""
+        refuse_study(store)
+        for name, frame in self.tables.items():
             store.write_text(f"{name}.csv", csv_text(frame))
-        write_figures(store, drawn)
+        options = self.rules.statistics
+        costs = relative_costs(int(self.judged["composition"]["items"].sum()))
+        more = further_tables(self.judged, self.counts, options, costs=costs)
+        write_gap_page(store, options, {**self.judged, **more}, self.files)
 
 
 def gaps_of_files(
@@ -93,10 +93,7 @@ def gaps_of_files(
         options=options,
     )
     counts = stats.read_counts(paths, metrics=rules.statistics.metrics)
-    derived = stats.judged_tables(counts, rules)
-    there = [name for name in _TABLES if name in derived]
-    tables = {name: derived[name] for name in there if name in _SHOWN or derived[name].height}
-    return FileGaps(counts, rules, tables)
+    return FileGaps(stats.sources(paths), counts, rules, stats.judged_tables(counts, rules))
 
 
 def design_of_files(
@@ -159,16 +156,27 @@ def pairs_of_files(
     judged = Statistics.under(profile)
     rules = PairRules.of(profile, judged, scale=scale, margin=margin, sizes=sizes)
     store = None if out is None else Store(out)
-    if store is not None and store.exists("study.yaml"):
+    if store is not None:
+        refuse_study(store)
+    tables = pair_tables(scores, rules)
+    if store is not None:
+        write_pair_page(store, tables, rules)
+    return FilePairs(tables, rules)
+
+
+def refuse_study(store: Store) -> None:
+    """Refuse a folder whose report.html is a study's.
+
+    Raises
+    ------
+    OutputError: it holds a study.
+    """
+    if store.exists("study.yaml"):
         raise OutputError(
             "holds a study, whose report.html this would replace",
             where=store.uri,
             cure="give another --out, or use `raybias report`",
         )
-    tables = pair_tables(scores, rules)
-    if store is not None:
-        write_pair_page(store, tables, rules)
-    return FilePairs(tables, rules)
 
 
 def _check_models(sizes: Mapping[str, float], scores: ScoreFiles) -> None:

@@ -83,16 +83,14 @@ def nested_figure(
     At most `_MOST` gaps, the least likely by chance under their widest scope; None without any.
     """
     judged = scopes.filter(pl.col("low").is_not_null())
-    if judged.is_empty():
+    shown = clearest(scopes, most=_MOST, truth=truth)
+    if shown.is_empty():
         return None
-    clearest = _clearest(judged)
-    if truth is not None:
-        clearest = clearest.join(truth, on=["rate", "group"], how="left", maintain_order="left")
-    title, names = "Would the gaps be found again?", _gap_names(clearest)
-    with drawing(2 * WIDTH, 1.35 + 0.3 * clearest.height) as figure:
+    title, names = "Would the gaps be found again?", gap_names(shown)
+    with drawing(2 * WIDTH, 1.35 + 0.3 * shown.height) as figure:
         axis = f"← less often · more often →\ngap with {100 * level:g}% intervals"
         axes = parts.panels(figure, {title: title}, names, axis=axis)[title]
-        for y, row in enumerate(clearest.iter_rows(named=True)):
+        for y, row in enumerate(shown.iter_rows(named=True)):
             for each in row["intervals"]:
                 axes.plot(each["ends"], [y, y], color=COLOURS[0], **_NESTED[each["scope"]])
             parts.dot(axes, row["gap"], y, (INK, "o"), verdict=row["survives"], size=6)
@@ -105,11 +103,11 @@ def nested_figure(
             if (judged["scope"] == scope).any()
         ]
         strong = "significant by the widest"
-        for text, verdict in parts.meanings(clearest["survives"], strong=strong).items():
+        for text, verdict in parts.meanings(shown["survives"], strong=strong).items():
             keys.append(parts.legend_key((INK, "o"), text, verdict))
         if truth is not None:
             keys.append(Line2D([], [], label="truth", **_TRUTH))
-        told = map(_told, names, clearest["gap"], clearest["intervals"])
+        told = map(_told, names, shown["gap"], shown["intervals"])
         svg = parts.finished(figure, title, keys, told, columns=len(keys))
         return parts.Drawn("answer", title, svg)
 
@@ -119,24 +117,29 @@ def _told(name: str, gap: float, intervals: Sequence[Mapping[str, Any]]) -> str:
     return f"{name}: {wording.signed(gap)}, {', '.join(spans)}"
 
 
-def _clearest(judged: pl.DataFrame) -> pl.DataFrame:
+def clearest(scopes: pl.DataFrame, *, most: int, truth: pl.DataFrame | None = None) -> pl.DataFrame:
     """Choose the gaps least likely by chance under their widest scope, the highest first.
 
     Returns
     -------
-    The columns of the widest scope, and `intervals`: scope and ends of each, narrowest first.
+    The columns of the widest scope, `intervals` (scope and ends of each, narrowest first), and
+    `truth` where it is given.
     """
     gap = [*schema.KEYS, "attribute", "group", "rate"]
     place = pl.col("scope").replace_strict({scope: n for n, scope in enumerate(SCOPES)})
     ends = pl.struct("scope", ends=pl.concat_list("low", "high"))
-    return (
-        judged.sort(place, maintain_order=True)
+    shown = (
+        scopes.filter(pl.col("low").is_not_null())
+        .sort(place, maintain_order=True)
         .group_by(gap, maintain_order=True)
         .agg(pl.col("gap", "p_value", "survives").last(), intervals=ends)
         .sort("p_value", maintain_order=True)
-        .head(_MOST)
+        .head(most)
         .sort("gap", descending=True, maintain_order=True)
     )
+    if truth is None:
+        return shown
+    return shown.join(truth, on=["rate", "group"], how="left", maintain_order="left")
 
 
 def span_figures(spans: pl.DataFrame) -> dict[str, parts.Drawn]:
@@ -190,7 +193,8 @@ def _gap_figure(part: pl.DataFrame, rate: str, title: str, level: float) -> str:
         for row in rows:
             index = names.index(tuple(row[key] for key in keys))
             y = groups.index(row["group"]) + parts.offset(index, len(names))
-            parts.estimate(axes, row, "gap", y, mark(index))
+            name = ", ".join([row["group"], *map(str, names[index])])
+            parts.estimate(axes, row, "gap", y, mark(index), name=name)
         parts.centre(axes, _ROOM * parts.reach(part, "gap", "low", "high") or 0.05, ticks=6)
         described = (
             f"{row['model']} {row['group']} {wording.signed(row['gap'])} "
@@ -206,7 +210,7 @@ def _group_label(part: pl.DataFrame, group: str) -> str:
     return short if inside else f"{short} (not in mean)"
 
 
-def _gap_names(table: pl.DataFrame) -> list[str]:
+def gap_names(table: pl.DataFrame) -> list[str]:
     """Name each row: group, rate, and what else varies."""
     several = table["model"].n_unique() > 1
     keys = wording.shortest_keys(table)[0 if several else 1 :]

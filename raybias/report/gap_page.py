@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import polars as pl
 
 from raybias import schema, stats
-from raybias.config import Study
-from raybias.methods import tuned_methods
-from raybias.report import findings, generality, markedness_section, wording
+from raybias.config import Statistics
+from raybias.report import findings, generality, markedness_section, verdict, wording
+from raybias.report.bars import nested_bars
 from raybias.report.calibration import calibration, truths
 from raybias.report.design import ASSUMED, design_sentences, designs_table
+from raybias.report.evidence import Evidence, evidence, page_name, read_sentences
+from raybias.report.evidence_page import write_evidence
 from raybias.report.figure_parts import Drawn, inlined, write_figures
 from raybias.report.gap_figures import (
     gap_figures,
@@ -20,6 +22,7 @@ from raybias.report.gap_figures import (
     nested_figure,
     span_figures,
 )
+from raybias.report.heat_map import heat_map
 from raybias.report.load_results import load_planted
 from raybias.report.markedness_figures import marked_figures
 from raybias.report.score_tables import metric_table
@@ -29,44 +32,60 @@ from raybias.stats.design import TARGET
 from raybias.stats.scopes import QUESTIONS, SCOPES
 from raybias.storage import Store
 
+#: Of more classifiers, a heat map takes the place of dots and the table is folded.
+_SIDE_BY_SIDE: Final = 4
 
-def gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame]) -> dict[str, Any]:
-    """Write the figures of gaps, and return what gaps.html.j2 and report.html.j2 show.
+
+def gap_section(
+    store: Store,
+    options: Statistics,
+    tables: Mapping[str, pl.DataFrame],
+    files: Sequence[stats.Source],
+) -> dict[str, Any]:
+    """Write the figures and evidence of gaps; return what gaps.html.j2 and report.html.j2 show.
 
     Parameters
     ----------
     store: the OUT folder.
+    options: by which the gaps are judged.
     tables: of `write_tables`, in the order that the page is to have.
+    files: of predictions.
 
     Raises
     ------
     OutputError: OUT cannot be written.
     """
-    level = study.statistics.level
+    level, gaps = options.level, tables["gaps"]
     planted = load_planted(store)
-    lead = nested_figure(
-        tables["scopes"], level=level, truth=None if planted is None else truths(planted)
-    )
-    lead_figures = [] if lead is None else [lead]
-    drawn = gap_figures(tables["gaps"], level=level)
+    truth = None if planted is None else truths(planted)
+    lead = nested_figure(tables["scopes"], level=level, truth=truth)
+    drawn = gap_figures(gaps, level=level)
     of_spans = span_figures(tables["spans"])
     of_marks = marked_figures(tables["markedness"], level=level)
+    lead_figures = [] if lead is None else [lead]
     write_figures(store, (*lead_figures, *drawn.values(), *of_spans.values(), *of_marks.values()))
-    measured = tables["gaps"]["rate"].unique().sort().to_list()
+    measured = gaps["rate"].unique().sort().to_list()
+    sentences = read_sentences(files)
+    write_evidence(store, sentences)
     return {
         "metrics": [wording.RATES[rate] for rate in measured if rate in wording.RATES],
         "contrasts": _shown(metric_table, tables.get("metrics", pl.DataFrame())),
         "span_figures": inlined(of_spans.values(), "s") if _several(tables["spans"]) else (),
-        "parts": _parts(tables, drawn),
+        "parts": _parts(tables, drawn, evidence(sentences, tables)),
         "marked_parts": markedness_section.marked_parts(tables["markedness"], of_marks),
         "breakdowns": markedness_section.breakdowns(store, tables),
         "corpus_tables": markedness_section.corpus_tables(tables),
         "urgent": tables["notes"].filter("urgent")["note"].to_list(),
         "found_again": findings.found_again(tables["scopes"], tables["components"]),
-        "headline": findings.headline(tables["gaps"]),
-        "lead_figures": inlined(lead_figures, "a"),
+        "headline": findings.headline(gaps),
+        "verdict": verdict.verdict(gaps),
+        "plain": {
+            "measured": [*verdict.measured(gaps, tables["composition"])],
+            "may": verdict.conclusions(gaps),
+        },
+        "lead_bars": nested_bars(tables["scopes"], level=level, truth=truth),
         "doubts": findings.doubts(tables),
-        "findings": findings.findings(tables["gaps"]),
+        "findings": findings.findings(gaps),
         "calibration": calibration(planted, tables["scopes"]),
         "chance_alerts": findings.near_chance(tables["accuracy"], tables["composition"]),
         "summaries": _summaries(tables),
@@ -75,8 +94,8 @@ def gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame]) 
         "reliability": _shown(generality.reliability, tables["reliability"]),
         "chance": generality.CHANCE,
         "null_check": findings.null_check(tables["null_check"]),
-        "design": _designs(tables["design"], study.statistics.margin or TARGET),
-        **_certainty(study, tables["gaps"]),
+        "design": _designs(tables["design"], options.margin or TARGET),
+        **_certainty(options, gaps),
     }
 
 
@@ -116,27 +135,27 @@ def _summaries(tables: Mapping[str, pl.DataFrame]) -> list[SummaryTable]:
     return [plain(title, tables[name]) for name, title in titles.items()]
 
 
-def _certainty(study: Study, gaps: pl.DataFrame) -> dict[str, Any]:
+def _certainty(options: Statistics, gaps: pl.DataFrame) -> dict[str, Any]:
     counts = gaps["n_runs"].unique().sort().to_list()
     tested = gaps["significant"].count()
-    level = study.statistics.level
+    level = options.level
     return {
         "n_runs": str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}",
         "n_tested": tested,
         "by_chance": f"{tested * (1 - level):.1f}",
-        "chosen_by": sorted(
-            {str(m.select) for m in tuned_methods(study.methods) if m.keep < len(m.seeds)}
-        ),
         "percent": f"{100 * level:g}%",
         "alpha": f"{100 * (1 - level):g}%",
-        "interval": study.statistics.interval,
+        "interval": options.interval,
+        "draws": f"{options.bootstrap_draws:,}",
         "questions": [QUESTIONS[scope] for scope in SCOPES if (gaps["scope"] == scope).any()],
-        "adjusted": study.statistics.adjust == "benjamini_hochberg",
+        "adjusted": options.adjust == "benjamini_hochberg",
     }
 
 
 def _parts(
-    tables: Mapping[str, pl.DataFrame], drawn: Mapping[tuple[str, str, str], Drawn]
+    tables: Mapping[str, pl.DataFrame],
+    drawn: Mapping[tuple[str, str, str], Drawn],
+    behind: Mapping[tuple[str, str], Sequence[Evidence]],
 ) -> list[dict[str, Any]]:
     gaps = _with_scopes(tables["gaps"], tables["scopes"], tables["components"])
     parts = []
@@ -144,20 +163,23 @@ def _parts(
         part = gaps.filter(probe=probe, attribute=attribute)
         rates = part["rate"].unique(maintain_order=True).to_list()
         inside = part.filter(pl.col("in_mean"))["group"].unique().sort().to_list()
-        titles = [
-            f"{wording.rate_title(rate)} ({rate})" if rate in wording.RATES else rate
-            for rate in rates
-        ]
         figures = [drawn[probe, attribute, rate] for rate in rates]
+        several = part.select(wording.naming_keys(part)).n_unique()
+        many = several > _SIDE_BY_SIDE
         parts.append(
             {
                 "anchor": f"gaps-{place}",
                 "probe": probe,
                 "attribute": attribute,
                 "mean": wording.listed(inside),
-                "rates": titles,
-                "figures": inlined(figures, f"g{place}-"),
-                "blocks": _blocks(part, rates),
+                "figures": () if many else inlined(figures, f"g{place}-"),
+                "heat_maps": [heat_map(part, rate) for rate in rates] if many else (),
+                "several": several > 1,
+                "rows": _rows(part, rates),
+                "evidence": behind.get((probe, attribute), ()),
+                "groups": [
+                    (group, page_name(probe, attribute, group)) for group in group_order(part)
+                ],
             }
         )
     return parts
@@ -184,37 +206,31 @@ def _with_scopes(
     return gaps
 
 
-def _blocks(part: pl.DataFrame, rates: Sequence[str]) -> list[dict[str, Any]]:
-    """Arrange the gaps by classifier: a row per group, a cell per rate."""
-    keys = wording.naming_keys(part)
-    order = group_order(part)
-    blocks = []
-    for names in part.select(keys).unique(maintain_order=True).iter_rows(named=True):
-        mine = part.filter(**names)
-        rows = []
-        for group in order:
-            of_rate = {row["rate"]: row for row in mine.filter(group=group).iter_rows(named=True)}
-            if of_rate:
-                cells = [_cell(of_rate[rate]) if rate in of_rate else None for rate in rates]
-                first = next(iter(of_rate.values()))
-                notes = [] if first["in_mean"] else ["not in the mean"]
-                notes += ["one word"] if first["one_word"] else []
-                rows.append((group, ", ".join(notes), first["n_runs"], cells))
-        blocks.append({"name": wording.classifier_name(names, keys), "rows": rows})
-    return blocks
+def _rows(part: pl.DataFrame, rates: Sequence[str]) -> list[dict[str, Any]]:
+    """Put gaps into words: by classifier, group and rate."""
+    keys, order = wording.naming_keys(part), group_order(part)
+    rows = sorted(
+        part.iter_rows(named=True),
+        key=lambda row: (order.index(row["group"]), rates.index(row["rate"])),
+    )
+    return [{"classifier": wording.classifier_name(row, keys), **_row(row)} for row in rows]
 
 
-def _cell(row: Mapping[str, Any]) -> dict[str, str]:
+def _row(row: Mapping[str, Any]) -> dict[str, str]:
     """Put one gap into words; `effect` is `harm`, `benefit`, or empty without significance."""
     effect = wording.effect(row["rate"], row["gap"]) if row["survives"] else ""
     often = "more often" if effect and row["gap"] > 0 else "less often"
-    verdict = f"{often}: {effect}" if effect else wording.verdict(row)
     again = [wording.SCOPES[scope].removeprefix("other ") for scope in row["again"] or ()]
+    notes = [] if row["in_mean"] else ["not in the mean"]
     return {
+        "group": row["group"],
+        "notes": ", ".join([*notes, *(["one word"] if row["one_word"] else [])]),
+        "counted": wording.rate_title(row["rate"]),
+        "runs": row["n_runs"],
         "gap": wording.signed(row["gap"]),
         "interval": wording.span(row["low"], row["high"]),
         "rate": wording.number(row["mean_rate"]),
         "again": ", ".join(again) or ("" if row["again"] is None else "none"),
-        "verdict": verdict,
+        "verdict": f"{often}: {effect}" if effect else wording.verdict(row),
         "effect": effect,
     }

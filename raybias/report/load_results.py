@@ -81,18 +81,23 @@ def count_predictions(store: Store, metrics: Sequence[str]) -> tuple[stats.Count
     UnevenRuns: runs do not hold the same items, since the study is not finished.
     StatisticsWarning: runs gave the same predictions; prompted ones count as one.
     """
-    names = store.files("predictions", suffix=".parquet", recursive=True)
-    if not names:
+    files = prediction_files(store)
+    if not files:
         raise DataError(
             "holds no predictions", where=store.uri, cure="finish the study with `raybias run`"
         )
-    files = [stats.Source(store, name) for name in names]
     counts = stats.count_files(files, where=store.uri, metrics=metrics, unfinished="count")
     asked = {probe: _items(store, probe) for probe in counts.coverage["probe"].unique()}
     items = pl.col("probe").replace_strict(asked, return_dtype=pl.Int64)
     return counts, counts.coverage.with_columns(items=items).select(
         *_RUN, "predictions", "repeated", "unparsed", "items"
     )
+
+
+def prediction_files(store: Store) -> list[stats.Source]:
+    """List the files of OUT/predictions."""
+    names = store.files("predictions", suffix=".parquet", recursive=True)
+    return [stats.Source(store, name) for name in names]
 
 
 def load_corpus(store: Store) -> pl.DataFrame | None:
@@ -117,6 +122,18 @@ def example_texts(store: Store, probes: Sequence[str]) -> pl.DataFrame:
             items = as_frame(store.read_table(name, schema=_of_items(columns)))
             first = items.unique(columns[:2], keep="first", maintain_order=True)
             parts.append(first.select(pl.lit(probe).alias("probe"), *columns))
+    return pl.concat(parts)
+
+
+def item_texts(store: Store, probes: Sequence[str]) -> pl.DataFrame:
+    """Read the texts of OUT/items: probe, item_id and text."""
+    columns = ["item_id", "text"]
+    parts = [pl.DataFrame(schema=dict.fromkeys(("probe", *columns), pl.String))]
+    for probe in probes:
+        name = f"items/{probe}.parquet"
+        if store.exists(name):
+            items = as_frame(store.read_table(name, schema=_of_items(columns)))
+            parts.append(items.select(pl.lit(probe).alias("probe"), *columns))
     return pl.concat(parts)
 
 

@@ -35,7 +35,7 @@ def write_model_card(
 
 def latex(table: SummaryTable) -> str:
     """Format a table in LaTeX; whatever LaTeX takes for a command is escaped."""
-    align = ["right" if table.kind(i) == "number" else "left" for i in range(len(table.headers))]
+    align = ["right" if kind == "number" else "left" for kind in table.kinds]
     body = tabulate(
         table.rows, table.headers, "latex_booktabs", colalign=align, disable_numparse=True
     )

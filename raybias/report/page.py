@@ -6,23 +6,26 @@ an equal page, byte for byte.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import polars as pl
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from raybias.config import Study
-from raybias.report import findings, summary_tables
+from raybias import stats
+from raybias.config import Statistics, Study
+from raybias.methods import tuned_methods
+from raybias.report import findings, summary_tables, wording
 from raybias.report.card_section import cards
 from raybias.report.export import write_results
 from raybias.report.figure_parts import Drawn, inlined, write_figures
 from raybias.report.gap_page import gap_section
-from raybias.report.load_results import load_sampling
+from raybias.report.load_results import load_sampling, prediction_files
 from raybias.report.model_card import write_model_card
 from raybias.report.pair_page import write_pairs
 from raybias.report.pair_tables import PairRules, read_study_pairs
+from raybias.report.probe_table import probe_tables
 from raybias.report.question_page import question_tables, write_questions
+from raybias.report.rendering import rendered
 from raybias.report.run_figures import run_figures
 from raybias.report.schedule_figure import described, read_schedule, schedule_figure
 from raybias.report.tables import no_gaps, write_tables
@@ -34,6 +37,11 @@ _RUN_COLUMNS = (
     "weights_step", "stop_reason", "validation_loss", "validation_accuracy", "test_accuracy",
     "rank", "selected", "tied",
 )  # fmt: skip
+
+#: Of a page that is made of files alone.
+_NO_STUDY: Final[Mapping[str, Any]] = {
+    "study": None, "gaps": False, "pairs": None, "asked": (), "cards": (), "cautions": (),
+}  # fmt: skip
 
 
 def write_report(store: Store, study: Study) -> pl.DataFrame:
@@ -67,16 +75,16 @@ def _write_report(store: Store, study: Study) -> pl.DataFrame:
         section = write_pairs(store, _in_study_order(of_pairs, study), rules, folder="tables/")
         cautions += more
     context: dict[str, Any] = {
-        "title": study.name,
+        **_titled(study.name),
         "profile": study.profile,
         "study": study,
         "record": record,
         "gaps": bool(tables),
         "pairs": section,
         "asked": write_questions(store, _in_study_order(asked, study)),
-        "cards": cards(store),
+        "cards": [*probe_tables(store, study, tables), *cards(store)],
         "cautions": [*cautions, *doubts],
-        **(gap_section(store, study, tables) if tables else {}),
+        **(_gaps_of(store, study, tables) if tables else {}),
         **_measured_on(store, study, record, tables),
     }
     if tables or asked:
@@ -86,6 +94,43 @@ def _write_report(store: Store, study: Study) -> pl.DataFrame:
     shown += [summary_tables.gaps(tables["gaps"])] if tables else []
     write_model_card(store, study, [*shown, *context["cards"]], context["cautions"])
     return written["gaps"] if written else no_gaps()
+
+
+def _gaps_of(store: Store, study: Study, tables: Mapping[str, pl.DataFrame]) -> dict[str, Any]:
+    chosen = {str(m.select) for m in tuned_methods(study.methods) if m.keep < len(m.seeds)}
+    section = gap_section(store, study.statistics, tables, prediction_files(store))
+    return {**section, "chosen_by": sorted(chosen)}
+
+
+def write_gap_page(
+    store: Store,
+    options: Statistics,
+    tables: Mapping[str, pl.DataFrame],
+    files: Sequence[stats.Source],
+) -> None:
+    """Write figures, evidence and report.html of prediction files.
+
+    Parameters
+    ----------
+    options: by which the gaps were judged.
+    tables: of `stats.judged_tables` and `further_tables`.
+
+    Raises
+    ------
+    OutputError: the store cannot be written.
+    """
+    models = tables["gaps"]["model"].unique(maintain_order=True).to_list()
+    context = {
+        **_NO_STUDY,
+        **_titled(
+            f"Gaps of {wording.listed(models) if len(models) < 4 else f'{len(models)} models'}"
+        ),
+        "profile": "strict" if options.adjust != "none" else "paper",
+        "gaps": True,
+        "chosen_by": (),
+        **gap_section(store, options, tables, files),
+    }
+    _write_page(store, context)
 
 
 def write_pair_page(store: Store, tables: Mapping[str, pl.DataFrame], rules: PairRules) -> None:
@@ -103,33 +148,20 @@ def write_pair_page(store: Store, tables: Mapping[str, pl.DataFrame], rules: Pai
     if section is None:
         return
     context = {
-        "title": "Pairs of sentences" + (" under styles" if section["styles"] else ""),
+        **_NO_STUDY,
+        **_titled("Pairs of sentences" + (" under styles" if section["styles"] else "")),
         "profile": "strict" if rules.strict else "paper",
-        "study": None,
-        "gaps": False,
         "pairs": section,
-        "asked": (),
-        "cards": (),
-        "cautions": (),
     }
     _write_page(store, context)
 
 
+def _titled(name: str) -> dict[str, str]:
+    return {"name": name, "title": f"Bias report: {name}"}
+
+
 def _write_page(store: Store, context: Mapping[str, Any]) -> None:
     store.write_text("report.html", rendered("report.html.j2", context))
-
-
-def rendered(template: str, context: Mapping[str, Any]) -> str:
-    """Fill a template of this folder; every text is escaped, and a missing one is an error."""
-    environment = Environment(
-        loader=PackageLoader("raybias.report", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    return environment.get_template(template).render(context)
 
 
 def _in_study_order(tables: Mapping[str, pl.DataFrame], study: Study) -> dict[str, pl.DataFrame]:

@@ -67,7 +67,10 @@ class _Dots:
                 if row.get("inner_low") is not None:
                     ends = [row["inner_low"], row["inner_high"]]
                     drawn[row[self.panels]].plot(ends, [y, y], color=style[0], **_INNER)
-                parts.estimate(drawn[row[self.panels]], row, self.column, y, style, size=6)
+                name = f"{row[self.panels]}, {row['bias_type']}"
+                parts.estimate(
+                    drawn[row[self.panels]], row, self.column, y, style, size=6, name=name
+                )
             furthest = parts.reach(part, self.column, "low", "high", neutral=self.neutral)
             parts.centre(
                 drawn[names[0]], _ROOM * furthest if furthest else 1.0, ticks=4,

@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 
 from raybias.report import pair_summaries, pair_wording
+from raybias.report.bars import score_bars
 from raybias.report.figure_parts import inlined, write_figures
 from raybias.report.pair_figures import effect_figures, scope_figures, score_figures
 from raybias.report.pair_tables import PairRules, known_sizes
@@ -56,6 +57,7 @@ def write_pairs(
         "preferences": "tables8_9_scores" in tables,
         "tables": [*pair_summaries.scores(tables), pair_summaries.pairs_read(scores)],
         "figures": inlined(figures, "s"),
+        "bars": score_bars(scores, level=rules.level),
         "styles": _styles(store, tables, rules) if "style_effects" in tables else None,
         "details": pair_summaries.details(tables),
         "lists": _lists(tables, rules),
@@ -129,6 +131,7 @@ def _styles(store: Store, tables: Mapping[str, pl.DataFrame], rules: PairRules) 
         "survivors": pair_wording.survivors(effects, rules.adjust),
         "tables": shown,
         "figures": inlined(figures, "p"),
+        "bars": (),
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,15 +41,18 @@ class SummaryTable:
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
-    def kind(self, column: int) -> str:
-        """Return `number` or `text`, for the alignment of a column."""
-        values = [row[column] for row in self.rows if row[column]]
-        numeric = all(_NUMBER.fullmatch(value) for value in values)
-        return "number" if values and numeric else "text"
+    @cached_property
+    def kinds(self) -> list[str]:
+        """Whether each column is `number` or `text`, for its alignment."""
+        columns = ([row[i] for row in self.rows if row[i]] for i in range(len(self.headers)))
+        return [
+            "number" if values and all(map(_NUMBER.fullmatch, values)) else "text"
+            for values in columns
+        ]
 
     def __str__(self) -> str:
         """Return the table as plain text below its title."""
-        align = ["right" if self.kind(i) == "number" else "left" for i in range(len(self.headers))]
+        align = ["right" if kind == "number" else "left" for kind in self.kinds]
         text = tabulate(self.rows, self.headers, colalign=align, disable_numparse=True)
         return f"{self.title}\n{text}" if self.title else text
 

@@ -15,11 +15,12 @@ import pyarrow as pa
 from tabulate import tabulate
 
 from raybias import schema, stats
-from raybias.config import Study
+from raybias.config import Statistics, Study
 from raybias.report import findings, summary_tables
 from raybias.report.design import study_costs
 from raybias.report.load_results import as_frame, count_predictions, load_corpus
-from raybias.stats.design import TARGET
+from raybias.report.verdict import verdict
+from raybias.stats.design import TARGET, Costs
 from raybias.storage import Store
 from raybias.study_record import read_runs
 from raybias.table_files import csv_text
@@ -61,37 +62,63 @@ def write_tables(store: Store, study: Study) -> dict[str, pl.DataFrame]:
         warnings.simplefilter("always", UserWarning)
         counts, coverage = count_predictions(store, study.statistics.metrics)
         tables = stats.judged_tables(counts, rules_of(study))
-    cells = counts.cells.cast({pl.Categorical: pl.String})
-    inside = stats.members(tables["gaps"])
+    tables |= further_tables(
+        tables,
+        counts,
+        study.statistics,
+        costs=study_costs(store, study, int(tables["composition"]["items"].sum())),
+        corpus=load_corpus(store),
+        caught=caught,
+    )
     tables |= {
-        "by_template": stats.by_template(cells, inside, study.statistics.metrics),
         "runs": read_runs(store).select(_RUN_TABLE),
         "coverage": coverage,
-        "notes": _notes(caught),
-        "cells": cells,
+        "cells": counts.cells.cast({pl.Categorical: pl.String}),
     }
-    rates = load_corpus(store)
-    known = rates if rates is not None else _NO_CORPUS
-    tables["corpus_rates"] = known
-    options = study.statistics
-    tables["design"] = stats.design(
-        tables["components"],
-        tables["gaps"],
-        study_costs(store, study, int(tables["composition"]["items"].sum())),
-        target=options.margin or TARGET,
-        scope=options.scope,
-        level=options.level,
-    )
-    tables["corpus"] = stats.corpus_correlations(
-        known,
-        tables["gaps"],
-        tables["markedness"],
-        level=options.level,
-        seed=options.bootstrap_seed,
-    )
     for name, frame in tables.items():
         write_frame(store, f"tables/{name}", frame, text=name not in _PARQUET_ONLY)
     return tables
+
+
+def further_tables(
+    tables: Mapping[str, pl.DataFrame],
+    counts: stats.Counts,
+    options: Statistics,
+    *,
+    costs: Costs,
+    corpus: pl.DataFrame | None = None,
+    caught: Sequence[warnings.WarningMessage] = (),
+) -> dict[str, pl.DataFrame]:
+    """Compute what a page shows beside `stats.judged_tables`: of templates, words and plans.
+
+    Parameters
+    ----------
+    tables: of `stats.judged_tables`.
+    corpus: of `stats.marked_rates`.
+    caught: what the statistics warned about.
+    """
+    known = corpus if corpus is not None else _NO_CORPUS
+    cells = counts.cells.cast({pl.Categorical: pl.String})
+    return {
+        "by_template": stats.by_template(cells, stats.members(tables["gaps"]), options.metrics),
+        "notes": _notes(caught),
+        "corpus_rates": known,
+        "design": stats.design(
+            tables["components"],
+            tables["gaps"],
+            costs,
+            target=options.margin or TARGET,
+            scope=options.scope,
+            level=options.level,
+        ),
+        "corpus": stats.corpus_correlations(
+            known,
+            tables["gaps"],
+            tables["markedness"],
+            level=options.level,
+            seed=options.bootstrap_seed,
+        ),
+    }
 
 
 def rules_of(study: Study) -> stats.GapRules:
@@ -158,15 +185,16 @@ def no_gaps() -> pl.DataFrame:
 
 
 def print_gap_table(tables: Mapping[str, pl.DataFrame]) -> None:
-    """Print `gap_table`, how many gaps would be found again, and the headline.
+    """Print `gap_table`, the verdict, how many gaps would be found again, and the headline.
 
     Parameters
     ----------
     tables: `gaps`, `scopes` and `components`.
     """
     again = findings.found_again(tables["scopes"], tables["components"])
-    answer = [again, f"By the rules of this study: {findings.headline(tables['gaps'])}"]
-    print(gap_table(tables["gaps"]), "", *answer[0 if again else 1 :], sep="\n")
+    said = f"By the rules of this study: {findings.headline(tables['gaps'])}"
+    answer = [verdict(tables["gaps"]), *([again] if again else []), said]
+    print(gap_table(tables["gaps"]), "", *answer, sep="\n")
 
 
 def _cell(value: Any) -> str:

@@ -61,6 +61,12 @@ def rate_title(rate: str) -> str:
     return known.title if known else rate
 
 
+def is_share(rate: str) -> bool:
+    """Whether a rate is a share of examples, whose gaps are percentage points."""
+    known = RATES.get(rate)
+    return known is not None and known.share is not None
+
+
 def effect(rate: str, gap: float) -> str:
     """`harm`, `benefit`, or nothing for a rate without a reading."""
     known = RATES.get(rate)

@@ -7,7 +7,7 @@ model and no cluster.
 from raybias.stats.breakdown import by_template, by_term, largest
 from raybias.stats.cells import LIKELIHOOD, cells, term_cells, without_extras
 from raybias.stats.corpus import corpus_correlations, marked_rates
-from raybias.stats.counts import Counts, count_files, read_counts
+from raybias.stats.counts import Counts, count_files, item_counts, read_counts
 from raybias.stats.design import design
 from raybias.stats.gaps import GAP_KEYS, GapAnalysis, gaps
 from raybias.stats.intervals import MIRROR, NO_VARIATION, ONE_RUN, UNDEFINED
@@ -21,7 +21,7 @@ from raybias.stats.likelihood_readout import (
 )
 from raybias.stats.markedness import markedness, members
 from raybias.stats.metric import DEFAULT, check_metrics
-from raybias.stats.predictions import Source, read_predictions
+from raybias.stats.predictions import Source, read_predictions, sources
 from raybias.stats.rates import ALL, accuracies, rates
 from raybias.stats.reference_groups import (
     REFERENCE_GROUPS,
@@ -63,6 +63,7 @@ __all__ = [
     "extremes",
     "gap_analysis",
     "gaps",
+    "item_counts",
     "judged_tables",
     "largest",
     "marked_rates",
@@ -72,6 +73,7 @@ __all__ = [
     "rates",
     "read_counts",
     "read_predictions",
+    "sources",
     "spans",
     "spans_mean",
     "term_cells",

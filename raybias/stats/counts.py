@@ -114,6 +114,28 @@ def count_files(
     )
 
 
+def item_counts(files: Sequence[Source]) -> pl.DataFrame:
+    """Count how many runs of each classifier gave each item each label.
+
+    Returns
+    -------
+    schema.KEYS, attribute, group, template_id, term, item_id, label, pred, `n` runs, and `answer`,
+    one that was given where answers are known.
+    """
+    by = [name for name in _COLUMNS if name not in ("run_id", "parsed")]
+    first, n = pl.col("answer").drop_nulls().first(), pl.len().cast(pl.Int64)
+    parts = []
+    for piece in pieces(files, columns=_COLUMNS):
+        known = piece if "answer" in piece.columns else piece.with_columns(answer=pl.lit(""))
+        parts.append(known.group_by(by, maintain_order=True).agg(first, n=n))
+    whole = pl.concat(parts, how="vertical_relaxed").group_by(by, maintain_order=True)
+    return (
+        whole.agg(first, pl.col("n").sum())
+        .cast({pl.Categorical: pl.String})
+        .with_columns(pl.col("answer").replace("", None))
+    )
+
+
 @dataclass
 class _Seen:
     """What has been counted so far, piece by piece; `run` numbers the runs."""

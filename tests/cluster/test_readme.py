@@ -1,4 +1,4 @@
-"""README.md and cluster/README.md as a user follows them: what needs no cloud is run (about 30 s).
+"""README.md, guides and cluster/README.md as a user follows them: what needs no cloud is run.
 
 What stands in for what is not here: a random model in a folder of the hub id's name, the data
 already downloaded, a short tuning, and a labeller behind the real HTTP application.
@@ -35,7 +35,10 @@ from support.documents import ROOT, blocks
 from support.tiny import save_model
 
 pytestmark = pytest.mark.cluster
-README = list(blocks(ROOT / "README.md"))
+#: README.md, and what it leads on to; a block that stands in two of them counts once.
+PAGES = [ROOT / "README.md", *(ROOT / "docs" / "guides" / f"{name}.md" for name in (
+    "own_model", "cluster", "serving", "python", "output"))]  # fmt: skip
+README = list(dict.fromkeys(block for page in PAGES for block in blocks(page)))
 STUDIES = [block for block in README if block.language == "yaml"]
 PYTHON = [block for block in README if block.language == "python"]
 #: Blocks that show what is printed or written, by their first word.
@@ -103,7 +106,7 @@ def test_every_study_is_taken(place: Path) -> None:
         content |= yaml.safe_load(block.text)
         (place / f"{number}.yaml").write_text(yaml.safe_dump(with_named(content)))
         load_study(place / f"{number}.yaml")
-    overrides = re.findall(r"`--set (\S+)`", (ROOT / "README.md").read_text("utf-8"))
+    overrides = re.findall(r"`--set (\S+)`", "".join(page.read_text("utf-8") for page in PAGES))
     assert overrides
     (place / "whole.yaml").write_text(STUDIES[0].text)
     study = load_study(place / "whole.yaml", overrides=tuple(overrides))

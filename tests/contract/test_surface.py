@@ -107,6 +107,7 @@ FUNCTIONS = {
 }
 RESULTS = {
     *("study", "out", "report", "tables", "table", "gaps", "accuracy", "answers", "runs"),
+    *("by_group", "overall", "difference"),
     *("pairs", "predictions"),
 }
 SECTIONS = {
@@ -176,7 +177,7 @@ OUT = {
     *("study.yaml", "items", "styled", "adapters", "prompts", "runs.parquet", "pair_scores"),
     *("coreference", "predictions", "tables", "figures", "results.json", "train", "report.html"),
     *("lease.json", "schedule.parquet", "readers", "options", "triples", "decisions", "cards"),
-    "sentences",
+    *("sentences", "evidence"),
 }
 
 
@@ -249,8 +250,8 @@ def test_the_fields_of_a_study() -> None:
     assert {kind: kinds[kind] - {"kind", "name", "backbones"} for kind in own} == METHODS
 
 
-def test_the_layout_of_an_out_is_in_the_readme() -> None:
-    (tree,) = (b for b in blocks(ROOT / "README.md") if b.text.startswith("study.yaml"))
+def test_the_layout_of_an_out_is_documented() -> None:
+    (tree,) = (b for b in blocks(ROOT / "docs/guides/output.md") if b.text.startswith("study.yaml"))
     listed = {
         name.rstrip("/").split("/")[0]
         for line in tree.text.splitlines()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import html
 import json
 import re
 import subprocess
@@ -15,7 +18,7 @@ import yaml
 from raybias.cli import main
 from raybias.report import findings, write_report
 from raybias.storage import Store
-from support.pages import files_of, page_of
+from support.pages import Page, files_of, page_of
 from support.report_outs import GROUPS, make_study, write_out
 from support.stats_data import predictions
 
@@ -33,6 +36,11 @@ def test_the_answer_comes_first_with_direction_and_interval(written: Store) -> N
     page = page_of(written)
     words = " ".join(page.text.split())
     answer = words[: words.index("What was measured")]
+    assert re.search(
+        r"The answer Sentences about quixlan are wrongly called negative \d\d\.\d points "
+        r"more often than average \(\d\d\.\d to \d\d\.\d\)\. ",
+        answer,
+    )
     again = "1 of 12 gaps would be found again with other seeds; 1 with other sentences; 1 with"
     assert answer.index(again) < answer.index("1 of 12 gaps is significant.")
     assert re.search(
@@ -50,11 +58,28 @@ def test_the_answer_comes_first_with_direction_and_interval(written: Store) -> N
 
 def test_the_page_loads_nothing(written: Store) -> None:
     page = page_of(written)
-    assert all(link.startswith("#") for link in page.links)
-    assert not page.tags & {"script", "link", "img", "iframe", "object"}
+    inside = [link for link in page.links if not link.startswith("#")]
+    assert inside
+    assert all(written.exists(link) for link in inside)
+    assert not page.tags & {"link", "img", "iframe", "object"}
     text = written.read_text("report.html")
     assert "@import" not in text
     assert all(url.startswith("#") for url in re.findall(r"url\(([^)]*)\)", text))
+    (script,) = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert (
+        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+        in html.unescape(text)
+    )
+
+
+def test_each_gap_shows_its_sentences_and_a_page_has_all(written: Store) -> None:
+    text = " ".join(page_of(written).text.split())
+    assert "quixlan, called negative too often (harm)" in text
+    assert re.search(r"\d+ of \d+ runs", text)
+    whole = Page(written.read_text("evidence/planted.origin.quixlan.html"))
+    assert whole.text.count("quixlan/7") == 2
+    assert "Sentences about quixlan (origin), probe planted" in whole.text
 
 
 def test_hostile_names_are_escaped_everywhere(tmp_path: Path) -> None:
@@ -64,7 +89,8 @@ def test_hostile_names_are_escaped_everywhere(tmp_path: Path) -> None:
                       attribute="<img src=x onerror=alert(1)>/../..")  # fmt: skip
     write_report(store, study)
     page = page_of(store)
-    assert not page.tags & {"script", "img"}
+    assert "img" not in page.tags
+    assert store.read_text("report.html").count("<script") == 1
     assert group in page.text
     assert "{{ 7*7 }}" in page.text
     assert [p.name for p in tmp_path.iterdir()] == ["out"]

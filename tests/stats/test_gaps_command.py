@@ -12,6 +12,8 @@ import pytest
 import raybias
 from raybias import stats
 from raybias.cli import main
+from raybias.storage import Store
+from support.pages import page_of
 from support.stats_data import predictions, prompted
 
 CONTRACT = ["model", "attribute", "group", "rate", "gap", "low", "high", "half_width", "n_runs",
@@ -68,12 +70,16 @@ def test_published_gaps_are_reproduced(
         *(f"{name}.csv" for name in ("gaps", "accuracy", "spans", "spans_mean", "extremes",
                                      "composition", "by_term", "scopes", "components",
                                      "leave_one_out", "null_check", "over_models", "reliability")),
-        "figures",
+        "figures", "evidence", "report.html",
     }  # fmt: skip
     assert {path.name for path in (tmp_path / "figures").iterdir()} == {
         "answer.svg", "gaps.regard.race.negative_fpr.svg", "gaps.regard.race.positive_fpr.svg",
         "spans.race.svg",
     }  # fmt: skip
+    page = page_of(Store(tmp_path)).text
+    assert "In 7 of 11 classifiers, sentences about white are wrongly called positive less" in page
+    assert "Wrongly called negative, in percentage points" in page
+    assert len(list((tmp_path / "evidence").iterdir())) == 6
     accuracy = pl.read_csv(tmp_path / "accuracy.csv")
     assert accuracy.columns[:5] == ["model", "attribute", "mean", "sd", "n_runs"]
     assert accuracy["n_runs"].to_list() == [5] * 11

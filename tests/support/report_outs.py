@@ -71,7 +71,15 @@ def write_out(
 
 def _items(groups: tuple[str, ...], attribute: str) -> pl.DataFrame:
     rows = [
-        (f"{group}-{template}-{term}", template % 3, attribute, group, "text", str(template), term)
+        (
+            f"{group}-{template}-{term}",
+            template % 3,
+            attribute,
+            group,
+            f"{group}/{template}",
+            str(template),
+            term,
+        )
         for group in groups
         for template in range(60)
         for term in ("person", "neighbour")

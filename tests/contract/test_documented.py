@@ -1,0 +1,138 @@
+"""What README.md and docs/ tell a reader to type: every command parses, every notebook runs.
+
+tests/cluster/test_readme.py runs the README and the guides that need Ray, test_extending.py the
+package of docs/extending.md, tests/stats what docs/metrics.md and docs/options.md show.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+
+from raybias.cli import app, main
+from raybias.registry import metrics
+from support.documents import ROOT, blocks
+
+DOCS = [
+    ROOT / "README.md",
+    *(path for path in sorted((ROOT / "docs").rglob("*.md")) if path.parent.name != "reference"),
+]
+#: Where the Python of each page is run.
+PYTHON = {
+    "README.md": "tests/cluster/test_readme.py",
+    "python.md": "tests/cluster/test_readme.py",
+    "extending.md": "tests/contract/test_extending.py",
+    "own_metric.md": "tests/contract/test_documented.py",
+}
+#: What begins other lines of blocks, and why they are not parsed as commands of raybias.
+OTHERS = {
+    "make": "tests/contract/test_project_files.py knows the targets",
+    "python": "a script of the repository; it takes minutes",
+    "PYTHONPATH=tests": "makes the models of a results page",
+    "pip": "a network", "git": "publishes", "ray": "a cluster", "/tmp/new/bin/pip": "a network",
+    "/tmp/new/bin/raybias": "an installed release", "curl": "tests/cluster/test_readme.py",
+    "openssl": "tests/cluster/test_readme.py", "python3": "a fresh machine",
+    "RAYBIAS_SHARED=/path/to/shared": "make test",
+}  # fmt: skip
+#: Blocks that show what is printed or written, by their first word.
+SHOWN = ("model ", "study.yaml ", "$ raybias compare", "raybias metrics FILES...")
+
+
+def commands() -> list[str]:
+    plain = (
+        block for page in DOCS for block in blocks(page)
+        if not block.language and not block.text.startswith(SHOWN)
+    )  # fmt: skip
+    return list(dict.fromkeys(line for block in plain for line in block.commands if line))
+
+
+def test_every_command_is_one_that_raybias_takes() -> None:
+    for command in commands():
+        program, *words = shlex.split(command.partition("> ")[0], comments=True)
+        if program != "raybias":
+            if program in OTHERS or command.startswith(("-", "http")):
+                continue
+            pytest.fail(f"{command!r}: run it in a test, or say why not")
+        parsed: Any = typer.main.get_command(app)
+        context = parsed.context_class(parsed, info_name=program)
+        while hasattr(parsed, "resolve_command"):
+            word, parsed, words = parsed.resolve_command(context, words)
+            context = parsed.context_class(parsed, info_name=word, parent=context)
+        parsed.parse_args(context, words)
+
+
+def test_every_block_has_a_test() -> None:
+    for page in DOCS:
+        for block in blocks(page):
+            if block.language == "python":
+                assert page.name in PYTHON
+                compile(block.text, page.name, "exec")
+            elif block.language == "yaml" and not block.text.startswith("- "):
+                assert yaml.safe_load(block.text)
+            else:
+                assert block.language in ("", "text", "toml", "diff", "mermaid", "yaml")
+
+
+def test_the_metric_and_the_probe_of_the_guides_are_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (made,) = blocks(ROOT / "docs/guides/own_metric.md")
+    exec(compile(made.text, "own_metric.md", "exec"), {"__name__": "own_metric"})
+    assert metrics["neutral_negative"].effect(0.1) == "harm"
+    monkeypatch.chdir(tmp_path)
+    Path("data").mkdir()
+    shown = [line for block in blocks(ROOT / "docs/guides/own_probe.md") if not block.language
+             for line in block.commands]  # fmt: skip
+    with pytest.raises(SystemExit) as ended:
+        main(shlex.split(shown[0])[1:])
+    assert not ended.value.code
+    assert Path("data/mine.yaml").exists()
+    capsys.readouterr()
+
+
+def run_notebook(name: str, names: dict[str, Any]) -> list[Any]:
+    """Run a notebook's cells in the working folder; returns what each cell would show."""
+    shown = []
+    for cell in json.loads((ROOT / "docs" / name).read_text("utf-8"))["cells"]:
+        if cell["cell_type"] != "code":
+            continue
+        *before, last = ast.parse("".join(cell["source"])).body
+        assert isinstance(last, ast.Expr), "a cell ends with what it shows"
+        exec(compile(ast.Module(before, []), name, "exec"), names)
+        shown.append(eval(compile(ast.Expression(last.value), name, "eval"), names))
+    return shown
+
+
+@pytest.mark.long
+def test_the_tutorial_finds_the_bias_that_it_plants(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    *_, plotted, planned = run_notebook("tutorial.ipynb", names)
+    found = names["gaps"].filter(rate="negative_fpr", survives=True)
+    assert "quix" in found["group"].to_list()
+    assert "Sentences about quix are wrongly called negative" in capsys.readouterr().out
+    assert plotted._repr_html_().count("<svg") == 2
+    plotted.save("drawn")
+    assert len(list(Path("drawn").iterdir())) == 2
+    assert planned.height
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_the_notebook_of_a_study_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ray_cluster: None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["notebook"])
+    shown = run_notebook("study_in_a_notebook.ipynb", {})
+    assert all(hasattr(each, "_repr_html_") for each in shown)
