@@ -12,11 +12,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import torch
 
-from raybias.config import Backbone
+from raybias.config import Backbone, Provider
 from raybias.engine.context import ON_CPU, Execution
 from raybias.engine.layer_split import layer_split
 from raybias.engine.model_files import read_config, reading_model, revision_of, source_of
@@ -66,6 +66,9 @@ class TextEncoder:
             if token_id is not None:
                 return int(token_id)
         raise ModelError("the tokenizer has neither BOS nor EOS", where=self.spec.id)
+
+    #: Whether tokens are known, or only how many there are, roughly.
+    knows_tokens: ClassVar[bool] = True
 
     @property
     def has_chat_template(self) -> bool:
@@ -280,7 +283,7 @@ def check_causal(spec: Backbone, method: str = "this method") -> None:
     ------
     ModelError: says that `method` needs a causal language model.
     """
-    if is_encoder(spec):
+    if "weights" in spec.abilities and is_encoder(spec):
         raise ModelError(
             f"is an encoder, and {method} needs a causal language model",
             where=spec.id,
@@ -297,6 +300,8 @@ def load_tokenizer(spec: Backbone) -> TextEncoder:
     """
     from transformers import AutoTokenizer
 
+    if isinstance(spec, Provider):
+        return spec.text_encoder()
     config = read_config(spec)
     with reading_model(spec, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(

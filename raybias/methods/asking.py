@@ -82,8 +82,10 @@ class Asking:
             prompts["second_prompt"] = self.last("{text}", words, shots, reasoning="{reasoning}")
         return prompts
 
-    def label_ids(self, words: Sequence[str]) -> tuple[int, ...]:
+    def label_ids(self, words: Sequence[str]) -> tuple[int, ...] | tuple[str, ...]:
         """Return the token that begins each label word where the answer stands, in label order.
+
+        Where tokens are not known these are the words.
 
         Raises
         ------
@@ -92,6 +94,8 @@ class Asking:
         from raybias.engine.verbalizer import distinct, verbalizer_ids
 
         shown = self.method.answer_words(words)
+        if not self.own.knows_tokens:
+            return tuple(shown)
         if not self.chat:
             return verbalizer_ids(self.own.tokenizer, shown)
         asked = self.method.answered_messages("", words)

@@ -111,6 +111,13 @@ SECTIONS = {
         *("styles", "verbalizer", "statistics", "resources", "tracking", "limit"),
     },
     "Backbone": {"id", "name", "revision", "dtype", "bos"},
+    "OpenAI": {
+        *("api", "endpoint", "model", "id", "name", "revision", "dtype", "bos", "offers"),
+        *("key_variable", "key_file", "at_once", "timeout_s", "retries", "repeat", "prices"),
+        "budget",
+    },
+    "Prices": {"read", "written"},
+    "Budget": {"requests", "tokens", "money"},
     "TrainingSet": {
         *("source", "name", "data", "revision", "labels", "text_column", "label_column"),
     },

@@ -13,8 +13,8 @@ import torch
 import transformers
 
 from raybias.config import Backbone, Method, QuestionProbe
+from raybias.engine.answering import EngineAnswers
 from raybias.engine.backbone import LoadedBackbone, load_backbone
-from raybias.engine.scoring.continuations import ContinuationScorer
 from raybias.engine.scoring.sentences import SentenceScorer, filled_in, sentence_loader
 from raybias.methods import DecisionLikelihood, OptionLikelihood
 from raybias.methods.likelihood import AskingPredictor
@@ -51,7 +51,7 @@ def items(folder: Path, source: str) -> list[dict[str, object]]:
 def read(
     backbone: LoadedBackbone, method: Method, rows: Sequence[dict[str, object]], at_once: int
 ) -> list[dict[str, object]]:
-    predictor = AskingPredictor(ContinuationScorer(backbone), method)
+    predictor = AskingPredictor(EngineAnswers(backbone), method)
     found = []
     for first in range(0, len(rows), at_once):
         table = predictor.table(None, SHARD, pa.Table.from_pylist(rows[first : first + at_once]))
