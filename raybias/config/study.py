@@ -155,6 +155,9 @@ class Study(Section):
     """Where the work runs."""
     tracking: Tracking = Tracking()
     """Which experiment trackers are told."""
+    answers: str | None = None
+    """Folder or URI where answers are remembered: a study asks only what none that shares it has
+    asked. Greedy answers and likelihoods are shared by all, sampled ones by runs of one name."""
     limit: Amount | None = Field(None, ge=1)
     """To try a study out: a fixed sample of at most N items of each attribute (pairs: of each bias
     type), in equal parts over labels and in whole templates, so that every group is in each; at

@@ -9,16 +9,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import torch
 
-from raybias.config import Provider
 from raybias.engine.batching import Batcher, Collective
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from raybias.config import Backbone
-    from raybias.config.provider import Answers
     from raybias.engine.backbone import LoadedBackbone
-    from raybias.storage import Store
 
 
 class Sharding(Protocol):
@@ -113,11 +110,13 @@ class ModelContext:
     ----------
     spec: the model's checkpoint.
     words: the study's label words, in label order.
+    memory: URI of the answers that studies share; empty for none.
     """
 
     spec: Backbone
     words: tuple[str, ...] = ()
     execution: Execution = ON_CPU
+    memory: str = ""
     _loaded: dict[Any, LoadedBackbone] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -130,19 +129,6 @@ class ModelContext:
         execution = self.execution
         there = replace(execution, device=device or execution.device, sharding=sharding)
         return replace(self, execution=there)
-
-    def answers(self, store: Store) -> Answers:
-        """Return what answers for the backbone: a provider, or the engine with its weights.
-
-        Raises
-        ------
-        ModelError: as `backbone` says.
-        """
-        from raybias.engine.answering import EngineAnswers
-
-        if isinstance(self.spec, Provider):
-            return self.spec.answers(store)
-        return EngineAnswers(self.backbone())
 
     def backbone(self, load: Callable[..., LoadedBackbone] | None = None) -> LoadedBackbone:
         """Load the frozen backbone, once for all that ask.

@@ -16,6 +16,7 @@ from raybias.methods.backbone_method import PairMethod
 from raybias.methods.lengths import sample
 from raybias.methods.prediction import Shard, ShardResult
 from raybias.probes.pairs.coreference import coreference_prompts, names_referent
+from raybias.providers.answering import answers_of
 from raybias.registry import method
 from raybias.schema import COREFERENCE_ANSWERS, COREFERENCES, OutputSpec
 
@@ -63,7 +64,7 @@ class Coreference(PairMethod):
 
     def predictor(self, context: ModelContext, store: Store) -> CoreferencePredictor:
         """Load what answers for the backbone."""
-        return CoreferencePredictor(context.answers(store), self)
+        return CoreferencePredictor(answers_of(context, store), self)
 
     def needs(self, offered: frozenset[Ability]) -> dict[Ability, str]:
         """Ask for text after a prompt, or after the only message of a chat."""

@@ -23,6 +23,7 @@ from raybias.methods.lengths import sample
 from raybias.methods.prediction import Shard, ShardResult
 from raybias.probes.prompts import check_placeholders, filled
 from raybias.probes.questions.wordings import Asked, Wording, wordings
+from raybias.providers.answering import answers_of
 from raybias.registry import method
 from raybias.schema import (
     DECISION_ANSWERS,
@@ -87,7 +88,7 @@ class _Asking(QuestionMethod):
 
     def predictor(self, context: ModelContext, store: Store) -> AskingPredictor:
         """Load what answers for the backbone."""
-        return AskingPredictor(context.answers(store), self)
+        return AskingPredictor(answers_of(context, store), self)
 
     def needs(self, offered: frozenset[Ability]) -> dict[Ability, str]:
         """Ask for the likelihood of options."""

@@ -24,6 +24,7 @@ from raybias.methods.backbone_method import BackboneMethod
 from raybias.methods.lengths import sample
 from raybias.methods.prediction import Labelling, Shard, ShardResult, UntrainedRun, label_shard
 from raybias.probes import prompts
+from raybias.providers.answering import answers_of
 from raybias.schema import PREDICTIONS, OutputSpec
 from raybias.seeding import generator
 
@@ -264,7 +265,7 @@ class Prompted(BackboneMethod):
 
     def predictor(self, context: ModelContext, store: Store) -> PromptedPredictor:
         """Load what answers for the backbone."""
-        answers = context.answers(store)
+        answers = answers_of(context, store)
         asking = self.asking(answers.encoder)
         return PromptedPredictor(
             answers=answers,

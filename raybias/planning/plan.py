@@ -111,6 +111,8 @@ def plan(
     if out is not None:
         check_place(Store(out), inventory)
         study = recorded_dtypes(Store(out), study)
+    if study.answers is not None:
+        check_place(Store(study.answers), inventory)
     study, precision = decide_dtypes(study, inventory)
     shapes = {
         backbone.name: model_shape(backbone)

@@ -227,11 +227,12 @@ class StudyRun:
     def _reading(self, task: Task, todo: Sequence[Shard]) -> Reading:
         backbone, method = self.backbones[task.backbone], self._method(task)
         plan = self.plan.score(backbone.name, method.name)
+        memory = Store(self.study.answers).uri if self.study.answers else ""
         # Ranks that share a backbone hold it for one method alone.
         beside = [method] if plan.sharded else self._beside(backbone, method)
         return Reading(
             name=f"{backbone.name}-{beside[0].name}",
-            context=plan.context(backbone, self.study.verbalizer.words()),
+            context=plan.context(backbone, self.study.verbalizer.words(), memory=memory),
             methods=tuple(beside),
             plan=plan,
             store=self.store,

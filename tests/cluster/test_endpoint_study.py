@@ -55,6 +55,7 @@ def save(folder: Path, server: Endpoint, **backbone: object) -> Path:
         ],
         "probes": [{"source": "file", "name": "mine", "data": "probe.csv"}],
         "resources": {"rows_per_shard": 10},
+        "answers": str(folder / "answers"),
     }  # fmt: skip
     path = folder / "study.yaml"
     path.write_text(yaml.safe_dump(content))
@@ -79,8 +80,10 @@ def test_an_endpoint_is_asked_once_for_each_row_and_never_tells_its_key(
         plan = str(raybias.plan(raybias.load_study(study)))
         printed = run(study, out)
         once = len(server.asked)
-        run(study, out)
+        # Another OUT that shares the answers asks nothing, and has the same rows.
+        run(study, tmp_path / "other")
         assert len(server.asked) == once
+    assert predictions(tmp_path / "other").equals(predictions(out))
     assert "ask tiny (zero_shot)" in plan
     assert server.url in plan
     assert "money" in plan
@@ -104,7 +107,8 @@ def test_an_endpoint_is_asked_once_for_each_row_and_never_tells_its_key(
     # What Ray knows and logs, and what processes show of themselves.
     session = Path(ray._private.worker._global_node.get_session_dir_path())
     places = [*out.rglob("*"), *session.rglob("*"), *Path("/proc").glob("[0-9]*/cmdline")]
-    places += [Path(f"/proc/{each.pid}/environ") for each in psutil.Process().children(recursive=True)]
+    processes = psutil.Process().children(recursive=True)
+    places += [Path(f"/proc/{each.pid}/environ") for each in processes]
     for place in places:
         with suppress(OSError):
             assert KEY.encode() not in place.read_bytes(), place

@@ -108,7 +108,7 @@ RESULTS = {
 SECTIONS = {
     "Study": {
         *("name", "profile", "backbones", "methods", "training", "probes", "pairs", "questions"),
-        *("styles", "verbalizer", "statistics", "resources", "tracking", "limit"),
+        *("styles", "verbalizer", "statistics", "resources", "tracking", "limit", "answers"),
     },
     "Backbone": {"id", "name", "revision", "dtype", "bos"},
     "OpenAI": {
