@@ -10,7 +10,17 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NamedTuple, Protocol, Self
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Final,
+    Literal,
+    NamedTuple,
+    Protocol,
+    Self,
+)
 
 from pydantic import Field, GetCoreSchemaHandler, model_validator
 from pydantic_core import CoreSchema, core_schema
@@ -120,6 +130,12 @@ class Budget(Section):
 class Provider(Backbone):
     """A backbone that something else than the built-in engine answers for."""
 
+    revision: None = None
+    """There is none."""
+    dtype: Literal["served"] = "served"  # type: ignore[assignment]
+    """As it is served."""
+    bos: Literal["served"] = "served"  # type: ignore[assignment]
+    """As it is served."""
     at_once: Count = Field(32, ge=1)
     """Requests under way at a time."""
     repeat: float = Field(0.02, ge=0, le=1)

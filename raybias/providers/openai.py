@@ -38,12 +38,6 @@ class OpenAI(Provider):
     """The model's name there."""
     id: str = ""
     """The same."""
-    revision: None = None
-    """Endpoints have none."""
-    dtype: Literal["served"] = "served"  # type: ignore[assignment]
-    """As the endpoint computes."""
-    bos: Literal["served"] = "served"  # type: ignore[assignment]
-    """As the endpoint tokenises."""
     offers: tuple[Literal["chat", "text", "first_tokens", "likelihoods"], ...] = ("chat",)
     """What it can: chats, completions of plain text, the log-probabilities of an answer's first
     tokens, and those of a prompt's tokens (completions with `echo`)."""
