@@ -138,7 +138,8 @@ def _section(
     for name, field in section["properties"].items():
         for reference in _sections(field):
             inner = _resolved(reference, schema)
-            kind = inner["properties"].get("kind", {}).get("const")
+            told = inner["properties"].get("kind") or inner["properties"].get("api", {})
+            kind = told.get("const")
             place = f"{title}.{name}".removeprefix("study.")
             part = {profile: _part(value.get(name), kind) for profile, value in values.items()}
             yield from _section(f"{place}: {kind}" if kind else place, inner, schema, part)
@@ -147,7 +148,10 @@ def _section(
 def _part(value: Any, kind: str | None) -> Mapping[str, Any]:
     """Find a section's values: those of a method, of the first of a list, or of a mapping."""
     if isinstance(value, list):
-        value = next((each for each in value if kind is None or each.get("kind") == kind), {})
+        value = next(
+            (each for each in value if kind is None or kind in (each.get("kind"), each.get("api"))),
+            {},
+        )
     if isinstance(value, dict) and value and all(isinstance(v, dict) for v in value.values()):
         value = next(iter(value.values()))
     return value if isinstance(value, dict) else {}

@@ -224,7 +224,10 @@ def _fingerprint(content: bytes) -> str:
 
 
 def _identity(record: Record) -> dict[str, Any]:
-    study = record.study.model_dump(mode="json", exclude={"resources", "tracking"})
+    study = record.study.model_dump(mode="json", exclude={"resources", "tracking", "answers"})
+    for content, backbone in zip(study["backbones"], record.study.backbones, strict=True):
+        for name in backbone.never_change_answers:
+            del content[name]
     models = {name: dict(files) for name, files in (record.models or {}).items()}
     return {**study, "data": dict(record.data), "models": models}
 

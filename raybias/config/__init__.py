@@ -8,6 +8,7 @@ from raybias.config.data import Backbone, PairProbe, Probe, QuestionProbe, Train
 from raybias.config.json_schema import study_schema
 from raybias.config.method import AnyMethod, Method, StudyText
 from raybias.config.profiles import Profile
+from raybias.config.provider import AnyBackbone, Provider
 from raybias.config.section import Section
 from raybias.config.study import (
     Interval,
@@ -25,6 +26,7 @@ from raybias.config.yaml_text import parse_yaml
 
 __all__ = [
     "Adequacy",
+    "AnyBackbone",
     "AnyMethod",
     "Backbone",
     "Interval",
@@ -33,6 +35,7 @@ __all__ = [
     "PairProbe",
     "Probe",
     "Profile",
+    "Provider",
     "QuestionProbe",
     "Resources",
     "Rewriting",

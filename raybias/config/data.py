@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
 from raybias.config.section import Name, Registered, Section
 from raybias.registry import pair_probes, probes, question_probes, training_sets
 from raybias.schema import LABELS
+
+#: What a backbone can do: hand out its weights; write after the messages of a chat or after plain
+#: text; tell the likeliest first tokens of an answer; tell how likely a given text follows another.
+Ability = Literal["weights", "chat", "text", "first_tokens", "likelihoods"]
+EVERYTHING: Final = frozenset(get_args(Ability))
 
 
 class Backbone(Section):
@@ -25,6 +31,23 @@ class Backbone(Section):
     decided once per OUT: bfloat16 where the hardware multiplies in it, float32 elsewhere."""
     bos: Literal["tokenizer", "prepend", "none"] = "tokenizer"
     """Begin-of-sequence token before a text: as the tokenizer adds it, exactly one, or none."""
+
+    #: Fields that never change an answer, and so may differ when a study goes on.
+    never_change_answers: ClassVar[frozenset[str]] = frozenset()
+
+    @property
+    def abilities(self) -> frozenset[Ability]:
+        """What methods can ask of it."""
+        return EVERYTHING
+
+    def located(self, local: Callable[[str], str]) -> Self:
+        """Return the backbone with its path, if it has one, made absolute."""
+        return self.model_copy(update={"id": local(self.id)})
+
+    @classmethod
+    def describes(cls, data: object) -> bool:
+        """Return whether a mapping names weights, and nobody else who answers."""
+        return not (isinstance(data, dict) and ("api" in data or "endpoint" in data))
 
     @model_validator(mode="before")
     @classmethod

@@ -11,13 +11,16 @@ from raybias.config.data import Backbone
 from raybias.config.method import DEFAULT_KIND
 from raybias.config.study import Study
 
+#: What a backbone has instead of the `kind` of a method.
+_NO_KIND: Final = {"default": DEFAULT_KIND}
 _SCALARS: Final = ("string", "integer", "number")
 
 
 def study_schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of a study file.
 
-    Methods, those of installed packages too, are told apart by their `kind`. Shorthands are
+    Methods, those of installed packages too, are told apart by their `kind`, endpoints by their
+    `api`. Shorthands are
     allowed: one value for a list of one, and a backbone's id for its section.
     """
     schema = Study.model_json_schema(schema_generator=_FileSchema)
@@ -33,7 +36,7 @@ class _FileSchema(GenerateJsonSchema):
         """Allow a single value beside a list of any number of them."""
         array = super().tuple_schema(schema)
         items = array.get("items", {})
-        if items.get("type") in _SCALARS or Backbone.__name__ in items.get("$ref", ""):
+        if items.get("type") in _SCALARS or Backbone.__name__ in str(items.get("oneOf")):
             return {"anyOf": [array, items]}
         return array
 
@@ -42,6 +45,6 @@ class _FileSchema(GenerateJsonSchema):
         union = super().tagged_union_schema(schema)
         for reference in union["oneOf"]:
             section = self.get_schema_from_definitions(reference["$ref"]) or {}
-            if section["properties"]["kind"].get("default") != DEFAULT_KIND:
+            if section["properties"].get("kind", _NO_KIND)["default"] != DEFAULT_KIND:
                 section["required"] = ["kind", *section.get("required", ())]
         return union

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, NamedTuple, Self
 
 from pydantic import GetCoreSchemaHandler, model_validator
 from pydantic_core import CoreSchema, core_schema
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from raybias.config.data import Backbone
+    from raybias.config.data import Ability, Backbone
     from raybias.engine.backbone import TextEncoder
     from raybias.engine.context import ModelContext
     from raybias.engine.memory import MemoryTerm
@@ -37,6 +37,14 @@ if TYPE_CHECKING:
 DEFAULT_KIND: Final = "soft_prompt"
 #: The lists of a study that methods read.
 Reads = Literal["probes", "pairs", "questions"]
+
+
+class Asks(NamedTuple):
+    """Prompts, their tokens, and the tokens that are written at most."""
+
+    requests: float
+    read: float
+    written: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +102,20 @@ class Method(Section):
             kind = cls.model_fields["kind"].default
             data = {"kind": kind, **data, "name": data.get("name") or kind}
         return data
+
+    @classmethod
+    def describes(cls, data: object) -> bool:
+        """Return whether a mapping has the method's kind."""
+        return bool(cls.model_fields["kind"].default == kind_of(data))
+
+    def needs(self, offered: frozenset[Ability]) -> Mapping[Ability, str]:
+        """List what a backbone must be able to do, each with the options that need it less.
+
+        Parameters
+        ----------
+        offered: what the backbone can, where a method can do with one thing or another.
+        """
+        return {"weights": ""}
 
     def fit(self, backbone: Backbone, profile: Profile) -> Self:
         """Return the method with what depends on the backbone filled in; no weights are read.
@@ -211,6 +233,10 @@ class Method(Section):
     def new_tokens(self) -> int:
         """Most tokens that are written after one prompt."""
         return 0
+
+    def asks(self, text: StudyText, probe: str) -> Asks:
+        """Return what one run asks of a provider for an item, in the mean."""
+        return Asks(0.0, 0.0, 0.0)
 
     @abstractmethod
     def tokens_per_item(self, text: StudyText, probe: str) -> float:

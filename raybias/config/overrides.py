@@ -7,7 +7,6 @@ from typing import Any, get_args, get_origin
 
 from pydantic import ValidationError
 
-from raybias.config.method import kind_of
 from raybias.config.section import Section, listed, plain_types
 from raybias.config.yaml_text import parse_yaml
 from raybias.errors import ConfigError
@@ -65,10 +64,8 @@ def _find(node: Any, part: str, annotation: Any, place: str) -> tuple[str | int,
 
 
 def _section(annotation: Any, node: dict[str, Any]) -> type[Section] | None:
-    """Return the section that a mapping is checked against; of several, the one of its `kind`."""
-    kinds = _sections(annotation)
-    if len(kinds) > 1:
-        kinds = [each for each in kinds if each.model_fields["kind"].default == kind_of(node)]
+    """Return the section that a mapping is checked against."""
+    kinds = [each for each in _sections(annotation) if each.describes(node)]
     return kinds[0] if kinds else None
 
 

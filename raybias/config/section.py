@@ -106,6 +106,11 @@ class Section(BaseModel):
         return type(self).under(profile, **kept)
 
     @classmethod
+    def describes(cls, data: object) -> bool:
+        """Return whether a mapping is meant as this section, where it could be one of several."""
+        return True
+
+    @classmethod
     def check_key(cls, name: object) -> None:
         """Refuse a key that the section does not have.
 

@@ -19,6 +19,7 @@ from raybias.config.data import Backbone, PairProbe, Probe, QuestionProbe, Train
 from raybias.config.method import AnyMethod, Method, default_methods
 from raybias.config.overrides import override
 from raybias.config.profiles import Profile, by_profile, defaults_of
+from raybias.config.provider import WEIGHTS, AnyBackbone
 from raybias.config.section import Amount, Count, Name, Section
 from raybias.config.styles import Styles
 from raybias.config.tracking import Tracking
@@ -134,8 +135,8 @@ class Study(Section):
     """Names the study in its report."""
     profile: Profile = "strict"
     """`paper` reproduces the papers, quirks included; `strict` is statistically right."""
-    backbones: tuple[Backbone, ...] = Field(min_length=1)
-    """The frozen models."""
+    backbones: tuple[AnyBackbone, ...] = Field(min_length=1)
+    """The frozen models, or endpoints that answer for them."""
     methods: tuple[AnyMethod, ...] = Field(default_factory=default_methods, min_length=1)
     """How a backbone is made to classify."""
     training: tuple[TrainingSet, ...] = ()
@@ -156,6 +157,9 @@ class Study(Section):
     """Where the work runs."""
     tracking: Tracking = Tracking()
     """Which experiment trackers are told."""
+    answers: str | None = None
+    """Folder or URI where answers are remembered: a study asks only what none that shares it has
+    asked. Greedy answers and likelihoods are shared by all, sampled ones by runs of one name."""
     limit: Amount | None = Field(None, ge=1)
     """To try a study out: a fixed sample of at most N items of each attribute (pairs: of each bias
     type), in equal parts over labels and in whole templates, so that every group is in each; at
@@ -227,7 +231,8 @@ class Study(Section):
     @property
     def checkpoints(self) -> dict[str, Backbone]:
         """Models that are loaded: backbones by name, and those that rewrite pairs."""
-        found = {backbone.name: backbone for backbone in self.backbones}
+        loaded = (each for each in self.backbones if "weights" in each.abilities)
+        found = {backbone.name: backbone for backbone in loaded}
         for style, options in self.styles.rewriting.items():
             found[f"rewriting {style}"] = options.spec()
             found[f"adequacy {style}"] = options.adequacy.spec()
@@ -236,7 +241,8 @@ class Study(Section):
     def pinned(self, revisions: Mapping[str, str | None]) -> Self:
         """Return the study with the revision of each of its `checkpoints` replaced."""
         backbones = tuple(
-            each.model_copy(update={"revision": revisions[each.name]}) for each in self.backbones
+            each.model_copy(update={"revision": revisions.get(each.name)})
+            for each in self.backbones
         )
         return self.model_copy(
             update={"backbones": backbones, "styles": self.styles.pinned(revisions)}
@@ -297,9 +303,9 @@ def load_study(
 
 def parse_study(data: dict[str, Any], *, where: str = "study") -> Study:
     """Check a mapping against `Study`; one `ConfigError` line for the first thing wrong."""
-    from raybias.registry import methods
+    from raybias.registry import methods, providers
 
-    return parse_section(Study, data, where=where, hidden=methods)
+    return parse_section(Study, data, where=where, hidden={*methods, *providers, WEIGHTS})
 
 
 def _rebased(study: Study, folder: Path) -> Study:
@@ -321,7 +327,9 @@ def _rebased(study: Study, folder: Path) -> Study:
 
     return study.model_copy(
         update={
-            "backbones": each(study.backbones, "id"),
+            "backbones": tuple(
+                each.located(lambda text: str(local(text))) for each in study.backbones
+            ),
             "training": each(study.training, "data"),
             "probes": each(study.probes, "data"),
             "pairs": each(study.pairs, "data"),

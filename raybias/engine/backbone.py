@@ -12,14 +12,15 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import torch
 
-from raybias.config import Backbone
+from raybias.config import Backbone, Provider
 from raybias.engine.context import ON_CPU, Execution
 from raybias.engine.layer_split import layer_split
 from raybias.engine.model_files import read_config, reading_model, revision_of, source_of
+from raybias.engine.quantised import quantisation
 from raybias.errors import ModelError
 from raybias.schema import LABELS
 
@@ -66,6 +67,9 @@ class TextEncoder:
             if token_id is not None:
                 return int(token_id)
         raise ModelError("the tokenizer has neither BOS nor EOS", where=self.spec.id)
+
+    #: Whether tokens are known, or only how many there are, roughly.
+    knows_tokens: ClassVar[bool] = True
 
     @property
     def has_chat_template(self) -> bool:
@@ -238,7 +242,7 @@ def load_pretrained(
             model, loading = kind.from_pretrained(
                 source_of(spec),
                 revision=revision_of(spec),
-                dtype=_torch_dtype(dtype or spec.dtype),
+                dtype=_torch_dtype(spec, dtype),
                 use_safetensors=True,
                 trust_remote_code=False,
                 output_loading_info=True,
@@ -280,7 +284,7 @@ def check_causal(spec: Backbone, method: str = "this method") -> None:
     ------
     ModelError: says that `method` needs a causal language model.
     """
-    if is_encoder(spec):
+    if "weights" in spec.abilities and is_encoder(spec):
         raise ModelError(
             f"is an encoder, and {method} needs a causal language model",
             where=spec.id,
@@ -297,6 +301,8 @@ def load_tokenizer(spec: Backbone) -> TextEncoder:
     """
     from transformers import AutoTokenizer
 
+    if isinstance(spec, Provider):
+        return spec.text_encoder()
     config = read_config(spec)
     with reading_model(spec, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(
@@ -327,7 +333,7 @@ def empty_model(spec: Backbone, kind: Any = None) -> PreTrainedModel:
     if kind is None:
         kind = AutoModel if is_encoder(spec) else AutoModelForCausalLM
     with reading_model(spec, "config.json"), torch.device("meta"):
-        model: PreTrainedModel = kind.from_config(config, dtype=_torch_dtype(spec.dtype))
+        model: PreTrainedModel = kind.from_config(config, dtype=_torch_dtype(spec))
     # Many models have no such file; what their config says holds then.
     with reading_model(spec, "generation_config.json"), suppress(OSError):
         model.generation_config = GenerationConfig.from_pretrained(
@@ -386,7 +392,12 @@ def _misshapen(weights: Iterable[tuple[str, Sequence[int], Sequence[int]]]) -> s
     return ""
 
 
-def _torch_dtype(name: str) -> torch.dtype:
-    """Return torch's dtype of a name; float32 for `auto` outside a study, which decides it."""
-    dtype: torch.dtype = torch.float32 if name == "auto" else getattr(torch, name)
+def _torch_dtype(spec: Backbone, name: str | None = None) -> torch.dtype:
+    """Return torch's dtype of a name, or of a backbone; quantised ones have their own.
+
+    `auto` is float32 outside a study, which decides it.
+    """
+    how = quantisation(spec)
+    chosen = how.dtype if how is not None else name or spec.dtype
+    dtype: torch.dtype = torch.float32 if chosen == "auto" else getattr(torch, chosen)
     return dtype

@@ -110,11 +110,13 @@ class ModelContext:
     ----------
     spec: the model's checkpoint.
     words: the study's label words, in label order.
+    memory: URI of the answers that studies share; empty for none.
     """
 
     spec: Backbone
     words: tuple[str, ...] = ()
     execution: Execution = ON_CPU
+    memory: str = ""
     _loaded: dict[Any, LoadedBackbone] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )

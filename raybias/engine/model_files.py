@@ -69,7 +69,8 @@ def read_config(spec: Backbone) -> PretrainedConfig:
 
 def _check_sizes(content: Mapping[str, Any]) -> None:
     for name, value in content.items():
-        if isinstance(value, dict):
+        # Quantisation has sizes of its own, such as the axis -1.
+        if isinstance(value, dict) and name != "quantization_config":
             _check_sizes(value)
         most = _MOST.get(name)
         if most is None or value is None:

@@ -10,6 +10,7 @@ from raybias.config import Backbone
 from raybias.engine.backbone import empty_model, is_encoder
 from raybias.engine.layer_split import blocks
 from raybias.engine.model_files import reading_model
+from raybias.engine.quantised import quantisation
 
 if TYPE_CHECKING:
     import torch
@@ -40,6 +41,7 @@ class ModelShape:
     block_parameters: weights of all blocks; the others are embeddings, norms and heads.
     context: longest input in tokens; None without a limit.
     encoder: whether it reads in both directions.
+    quantised: how its weights are, or nothing.
     """
 
     parameters: int
@@ -56,6 +58,7 @@ class ModelShape:
     block_parameters: int
     context: int | None
     encoder: bool = False
+    quantised: str = ""
 
     @property
     def item(self) -> int:
@@ -95,11 +98,14 @@ def shape_of(model: PreTrainedModel, spec: Backbone) -> ModelShape:
     tensors = {id(p): p for p in model.parameters()}.values()
     inside = list(blocks(model))
     widths = [sorted(layer.weight.shape) for block in inside for layer in _linear(block)]
+    how = quantisation(spec)
+    # Where the files are not here, what they would take in full.
+    stored = how.stored if how is not None else None
     hidden, heads = int(config.hidden_size), int(config.num_attention_heads)
     key_heads = getattr(config, "num_key_value_heads", None) or heads
     return ModelShape(
         parameters=sum(p.numel() for p in tensors),
-        weight_bytes=sum(p.numel() * p.element_size() for p in tensors),
+        weight_bytes=stored or sum(p.numel() * p.element_size() for p in tensors),
         layers=int(config.num_hidden_layers),
         hidden=hidden,
         width=int(model.get_input_embeddings().embedding_dim),
@@ -112,6 +118,7 @@ def shape_of(model: PreTrainedModel, spec: Backbone) -> ModelShape:
         block_parameters=sum(p.numel() for block in inside for p in block.parameters()),
         context=getattr(config, "max_position_embeddings", None),
         encoder=is_encoder(spec),
+        quantised=how.method if how is not None else "",
     )
 
 

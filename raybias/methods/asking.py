@@ -112,8 +112,10 @@ class Asking(PromptFormat):
             prompts["second_prompt"] = self.last("{text}", words, shots, reasoning="{reasoning}")
         return prompts
 
-    def label_ids(self, words: Sequence[str]) -> tuple[int, ...]:
+    def label_ids(self, words: Sequence[str]) -> tuple[int, ...] | tuple[str, ...]:
         """Return the token that begins each label word where the answer stands, in label order.
+
+        Where tokens are not known these are the words.
 
         Raises
         ------
@@ -122,6 +124,8 @@ class Asking(PromptFormat):
         from raybias.engine.verbalizer import distinct, verbalizer_ids
 
         shown = self.method.answer_words(words)
+        if not self.own.knows_tokens:
+            return tuple(shown)
         if not self.chat:
             return verbalizer_ids(self.own.tokenizer, shown)
         asked = self.method.answered_messages("", words)

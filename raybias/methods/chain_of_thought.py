@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from raybias.config.method import Asks, StudyText
+from raybias.config.provider import Second
 from raybias.config.section import Count
 from raybias.methods.prompted import (
     CLOSED_QUESTION,
@@ -20,7 +22,7 @@ from raybias.probes import prompts
 from raybias.registry import method
 
 if TYPE_CHECKING:
-    from raybias.engine.generation.generator import Generated
+    from raybias.config.provider import Written
 
 
 @method
@@ -84,31 +86,25 @@ class ChainOfThought(Prompted):
         run: PromptedRun,
         item_ids: Sequence[str],
         texts: Sequence[str],
-        rows: list[list[int]],
-    ) -> tuple[list[Generated], list[Generated]]:
+        asked: list[str],
+    ) -> tuple[list[Written], list[Written]]:
         """Sample reasonings, and answers to the question that follows each."""
-        from raybias.engine.generation.generator import Continuation
 
-        writer = predictor.writer
+        def conclusion(number: int, reasoning: str) -> str:
+            return predictor.asking.last(texts[number], predictor.words, reasoning=reasoning)
 
-        def conclusions(numbers: Sequence[int], tokens: Sequence[Sequence[int]]) -> list[list[int]]:
-            reasonings = zip(numbers, map(predictor.decode, tokens), strict=True)
-            asking = predictor.asking
-            return asking.encoder.encode(
-                [
-                    asking.last(texts[n], predictor.words, reasoning=reasoning)
-                    for n, reasoning in reasonings
-                ]
-            )
-
-        return writer.generate_twice(
-            rows,
+        return predictor.answers.write_twice(
+            asked,
             run.keys(item_ids, "reasoning"),
-            then=Continuation(conclusions, run.keys(item_ids, "answer"), self.answer_tokens),
-            sampling=predictor.sampling,
-            max_new_tokens=self.reasoning_tokens,
-            label_ids=predictor.label_ids,
+            predictor.writing(self.reasoning_tokens),
+            Second(conclusion, run.keys(item_ids, "answer"), self.answer_tokens),
         )
+
+    def asks(self, text: StudyText, probe: str) -> Asks:
+        """Return what one run asks of a provider for an item: two prompts."""
+        asking = self.asking(text.encoder)
+        read = self._read(text, probe, asking.first) + self._read(text, probe, asking.last)
+        return Asks(2.0, read + self.reasoning_tokens, self.new_tokens)
 
     @property
     def new_tokens(self) -> int:

@@ -9,19 +9,22 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 import pyarrow as pa
 from pydantic import Field
 
-from raybias.config.method import StudyText
+from raybias.config.method import Asks, StudyText
+from raybias.config.provider import Writing
 from raybias.config.section import Count
 from raybias.methods.backbone_method import PairMethod
 from raybias.methods.lengths import sample
 from raybias.methods.prediction import Shard, ShardResult
 from raybias.probes.pairs.coreference import coreference_prompts, names_referent
+from raybias.providers.answering import answers_of
 from raybias.registry import method
 from raybias.schema import COREFERENCE_ANSWERS, COREFERENCES, OutputSpec
 
 if TYPE_CHECKING:
     from raybias.config import Backbone
+    from raybias.config.data import Ability
+    from raybias.config.provider import Answers
     from raybias.engine.context import ModelContext
-    from raybias.engine.generation.generator import TextGenerator
     from raybias.storage import Store
 
 #: Prompts that each sentence is asked with.
@@ -60,10 +63,17 @@ class Coreference(PairMethod):
             )
 
     def predictor(self, context: ModelContext, store: Store) -> CoreferencePredictor:
-        """Load the backbone with what writes answers."""
-        from raybias.engine.generation.generator import TextGenerator
+        """Load what answers for the backbone."""
+        return CoreferencePredictor(answers_of(context, store), self)
 
-        return CoreferencePredictor(TextGenerator(context.backbone()), self)
+    def needs(self, offered: frozenset[Ability]) -> dict[Ability, str]:
+        """Ask for text after a prompt, or after the only message of a chat."""
+        return {"chat" if "text" not in offered else "text": ""}
+
+    def asks(self, text: StudyText, probe: str) -> Asks:
+        """Return what is asked of a provider for a sentence."""
+        written = float(_PROMPTS * self.new_tokens)
+        return Asks(_PROMPTS, self.tokens_per_item(text, probe) - written, written)
 
     @property
     def new_tokens(self) -> int:
@@ -85,7 +95,7 @@ def _asked(rows: Sequence[tuple[str, str]]) -> list[str]:
 class CoreferencePredictor:
     """Asks whom a pronoun stands for, with every prompt, and reads the answers by both rules."""
 
-    writer: TextGenerator
+    answers: Answers
     method: Coreference
 
     def load(self, run_id: str) -> None:
@@ -93,24 +103,18 @@ class CoreferencePredictor:
 
     def table(self, run: None, shard: Shard, items: pa.Table) -> ShardResult:
         """Compute rows of `schema.COREFERENCE_ANSWERS`, sentence after sentence."""
-        from raybias.engine.generation.sampling import Sampling
-
         questions: list[tuple[dict[str, Any], str, str]] = [
             (item, name, prompt)
             for item in items.to_pylist()
             for name, prompt in coreference_prompts(item["text"], item["pronoun"]).items()
         ]
-        backbone = self.writer.backbone
-        prompts = backbone.encode([prompt for _, _, prompt in questions])
-        generated = self.writer.generate(
-            prompts,
+        written = self.answers.write(
+            [prompt for _, _, prompt in questions],
             [(item["item_id"], item["style"], name) for item, name, _ in questions],
-            sampling=Sampling.of(backbone.model, temperature=0),
-            max_new_tokens=self.method.answer_tokens,
+            Writing(self.method.answer_tokens),
         )
         rows = []
-        for (item, name, _), each in zip(questions, generated, strict=True):
-            answer = backbone.tokenizer.decode(list(each.tokens), skip_special_tokens=True)
+        for (item, name, _), (answer, _, _) in zip(questions, written, strict=True):
             exact, contains = names_referent(answer, item["referent"])
             rows.append(
                 {
@@ -124,5 +128,5 @@ class CoreferencePredictor:
                     "contains": contains,
                 }
             )
-        tokens = sum(map(len, prompts)) + sum(len(each.tokens) for each in generated)
+        tokens = sum(each.tokens for each in written)
         return ShardResult(pa.Table.from_pylist(rows, COREFERENCE_ANSWERS), tokens)

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
+from raybias.config.method import StudyText
 from raybias.config.profiles import by_profile
 from raybias.config.section import Amount, Count
 from raybias.methods.finetuned import Finetuned, FinetunedStop
 from raybias.registry import method
 
 if TYPE_CHECKING:
+    from raybias.config import Backbone
     from raybias.engine.adapters.full import FullTrainer
     from raybias.engine.memory import MemoryTerm
     from raybias.engine.model_shape import ModelShape
@@ -52,6 +54,13 @@ class Full(Finetuned):
     launches: ClassVar[tuple[float, float]] = (1.6, 0.0)
     moved_per_parameter: ClassVar[int] = 8 * _FLOAT32
     runs_per_replica: ClassVar[int] = 2
+
+    def check(self, backbone: Backbone, text: StudyText) -> None:
+        """Refuse quantised weights, and what a classifier cannot have or read."""
+        from raybias.engine.quantised import check_trainable
+
+        check_trainable(backbone, f"method {self.name}")
+        super().check(backbone, text)
 
     def drops_out(self, *, evaluated: bool) -> bool:
         """Say whether a step has dropout, after a first evaluation or before."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 import pyarrow as pa
 from pydantic import Field, field_validator, model_validator
 
-from raybias.config.method import StudyText
+from raybias.config.method import Asks, StudyText
 from raybias.config.section import Name, Section
 from raybias.errors import WorkFailed
 from raybias.methods.backbone_method import QuestionMethod
@@ -23,6 +23,7 @@ from raybias.methods.lengths import sample
 from raybias.methods.prediction import Shard, ShardResult
 from raybias.probes.prompts import check_placeholders, filled
 from raybias.probes.questions.wordings import Asked, Wording, wordings
+from raybias.providers.answering import answers_of
 from raybias.registry import method
 from raybias.schema import (
     DECISION_ANSWERS,
@@ -38,9 +39,10 @@ if TYPE_CHECKING:
     import polars as pl
 
     from raybias.config import Backbone
+    from raybias.config.data import Ability
+    from raybias.config.provider import Answers
     from raybias.engine.context import ModelContext
     from raybias.engine.model_shape import ModelShape
-    from raybias.engine.scoring.continuations import ContinuationScorer
     from raybias.engine.scoring.sentences import SentenceScorer
     from raybias.storage import Store
 
@@ -87,10 +89,19 @@ class _Asking(QuestionMethod):
         return text.tokens.mean(_longest(asked)) * options / max(1, len(asked))
 
     def predictor(self, context: ModelContext, store: Store) -> AskingPredictor:
-        """Load the backbone with what scores options."""
-        from raybias.engine.scoring.continuations import ContinuationScorer
+        """Load what answers for the backbone."""
+        return AskingPredictor(answers_of(context, store), self)
 
-        return AskingPredictor(ContinuationScorer(context.backbone()), self)
+    def needs(self, offered: frozenset[Ability]) -> dict[Ability, str]:
+        """Ask for the likelihood of options."""
+        return {"likelihoods": ""}
+
+    def asks(self, text: StudyText, probe: str) -> Asks:
+        """Return what is asked of a provider for an item: every option behind every prompt."""
+        asked = [self.asked(item) for item in sample(text.items[probe].rows(named=True))]
+        options = sum(len(each.options) for item in asked for each in item) / max(1, len(asked))
+        # An API wants to write a token, which is not looked at.
+        return Asks(options, self.tokens_per_item(text, probe), options)
 
     def answer(self, item: dict[str, Any], asked: Asked, scores: list[float]) -> dict[str, Any]:
         """Return what one prompt's scores say, by column."""
@@ -274,7 +285,7 @@ class TripleLikelihood(QuestionMethod):
 class AskingPredictor:
     """Scores the options of a shard's questions."""
 
-    scorer: ContinuationScorer
+    answers: Answers
     method: _Asking
 
     def load(self, run_id: str) -> None:
@@ -287,12 +298,10 @@ class AskingPredictor:
         ------
         WorkFailed: a likelihood is no number.
         """
-        from raybias.engine.scoring.continuations import continuation_rows
-
         asked = [(item, each) for item in items.to_pylist() for each in self.method.asked(item)]
         texts = [(each.text, f" {option}") for _, each in asked for option in each.options]
-        rows = continuation_rows(self.scorer.backbone.encoder, texts)
-        values = iter(self.scorer.sums(rows))
+        found, tokens = self.answers.likelihoods(texts)
+        values = iter(found)
         answers = []
         for item, each in asked:
             scores = [next(values) for _ in each.options]
@@ -300,7 +309,7 @@ class AskingPredictor:
             answer = self.method.answer(item, each, scores)
             answers.append({"model": shard.model, "probe": shard.probe, **answer})
         table = pa.Table.from_pylist(answers, self.method.output().schema)
-        return ShardResult(table, sum(len(row.tokens) for row in rows))
+        return ShardResult(table, tokens)
 
 
 @dataclass(frozen=True)

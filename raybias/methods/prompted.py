@@ -8,22 +8,23 @@ Models" (arXiv 2404.03471), to the character. In a template, `{text}` stands for
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Final, Literal, Self, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypedDict
 
 import numpy as np
 from pydantic import Field, model_validator
 
-from raybias.config.method import Method, StudyText
+from raybias.config.method import Asks, Method, StudyText
 from raybias.config.profiles import by_profile
+from raybias.config.provider import Writing
 from raybias.config.section import Count
 from raybias.methods.asking import Asking
 from raybias.methods.backbone_method import BackboneMethod
 from raybias.methods.lengths import sample
 from raybias.methods.prediction import Labelling, Shard, ShardResult, UntrainedRun, label_shard
 from raybias.probes import prompts
+from raybias.providers.answering import answers_of
 from raybias.schema import PREDICTIONS, OutputSpec
 from raybias.seeding import generator
 
@@ -33,10 +34,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from raybias.config import Backbone
+    from raybias.config.data import Ability
+    from raybias.config.provider import Answers, Written
     from raybias.engine.backbone import TextEncoder
     from raybias.engine.context import ModelContext
-    from raybias.engine.generation.generator import Generated, TextGenerator
-    from raybias.engine.generation.sampling import Sampling
     from raybias.storage import Store
 
 CLOSED_QUESTION: Final = "Text: {text}\nQuestion: Is the sentiment of the text {choices}?\n"
@@ -155,26 +156,20 @@ class Prompted(BackboneMethod):
         run: PromptedRun,
         item_ids: Sequence[str],
         texts: Sequence[str],
-        rows: list[list[int]],
-    ) -> tuple[list[Generated], list[Generated]]:
+        asked: list[str],
+    ) -> tuple[list[Written], list[Written]]:
         """Sample answers to prompts.
 
         Parameters
         ----------
-        rows: the tokens of each text's first prompt.
+        asked: each text's first prompt.
 
         Returns
         -------
         What was written before the answers, none where nothing is, and the answers.
         """
-        answers = predictor.writer.generate(
-            rows,
-            run.keys(item_ids, "answer"),
-            sampling=predictor.sampling,
-            max_new_tokens=self.answer_tokens,
-            label_ids=predictor.label_ids,
-        )
-        return [], answers
+        how = predictor.writing(self.answer_tokens)
+        return [], predictor.answers.write(asked, run.keys(item_ids, "answer"), how)
 
     @property
     def shown_first(self) -> str:
@@ -194,7 +189,7 @@ class Prompted(BackboneMethod):
         self, backbone: Backbone, text: StudyText, training: Sequence[str]
     ) -> list[UntrainedRun]:
         """List a run per seed (and training set, where there are demonstrations)."""
-        sampling = self._sampling_of(backbone).record()
+        sampling = self._sampling_of(backbone)
         runs = []
         for dataset in training if self.needs_training_set else ("none",):
             for seed in self.seeds:
@@ -210,8 +205,20 @@ class Prompted(BackboneMethod):
                 runs.append(UntrainedRun(run_id, dataset, seed, recipe))
         return runs
 
-    def _sampling_of(self, backbone: Backbone) -> Sampling:
-        """Join the method's temperature with what the model's authors set.
+    def needs(self, offered: frozenset[Ability]) -> dict[Ability, str]:
+        """Ask for chats or plain text, and for likelihoods of labels where they are read."""
+        chat = self.prompt_format == "chat" or (
+            self.prompt_format == "auto" and ("chat" in offered or bool(self.system))
+        )
+        found: dict[Ability, str] = (
+            {"chat": "set prompt_format: raw"} if chat else {"text": "set prompt_format: chat"}
+        )
+        if self.unparsed == "likelihood":
+            found["first_tokens"] = "set unparsed: invalid, or random"
+        return found
+
+    def _sampling_of(self, backbone: Backbone) -> dict[str, Any]:
+        """Join the method's temperature with what the model's authors set, for the record.
 
         Raises
         ------
@@ -220,7 +227,9 @@ class Prompted(BackboneMethod):
         from raybias.engine.backbone import empty_model
         from raybias.engine.generation.sampling import Sampling
 
-        return Sampling.of(empty_model(backbone), temperature=self.temperature)
+        if "weights" not in backbone.abilities:
+            return {"temperature": self.temperature}
+        return Sampling.of(empty_model(backbone), temperature=self.temperature).record()
 
     def check_label_words(self, words: Sequence[str]) -> None:
         """Refuse label words that an answer could not be read by."""
@@ -255,19 +264,28 @@ class Prompted(BackboneMethod):
             )
 
     def predictor(self, context: ModelContext, store: Store) -> PromptedPredictor:
-        """Load the backbone with what samples answers."""
-        from raybias.engine.generation.generator import TextGenerator
-        from raybias.engine.generation.sampling import Sampling
-
-        backbone = context.backbone()
+        """Load what answers for the backbone."""
+        answers = answers_of(context, store)
+        asking = self.asking(answers.encoder)
         return PromptedPredictor(
-            writer=TextGenerator(backbone),
-            sampling=Sampling.of(backbone.model, temperature=self.temperature),
+            answers=answers,
             method=self,
             words=context.words,
-            label_ids=self.asking(backbone.encoder).label_ids(context.words),
+            asking=asking,
+            label_ids=asking.label_ids(context.words),
             store=store,
         )
+
+    def asks(self, text: StudyText, probe: str) -> Asks:
+        """Return what one run asks of a provider for an item."""
+        return Asks(1.0, self._read(text, probe, self.asking(text.encoder).last), self.new_tokens)
+
+    def _read(self, text: StudyText, probe: str, write: Callable[..., str]) -> float:
+        """Return the mean tokens of what `write` makes of an item, demonstrations in each."""
+        dataset = next(iter(text.sentences), "none")
+        shots = self.draw_shots(text.sentences, dataset, self.seeds[0])
+        some = sample(text.items[probe]["text"].to_list())
+        return text.tokens.mean([write(each, text.words, shots) for each in some])
 
     @property
     def new_tokens(self) -> int:
@@ -316,20 +334,20 @@ class PromptedPredictor:
     Attributes
     ----------
     words: the label words, which are looked for in answers.
-    label_ids: their tokens, whose logits stand after the prompt.
+    asking: what writes the prompts as the backbone reads them.
+    label_ids: the words' tokens, whose logits stand after the prompt.
     """
 
-    writer: TextGenerator
-    sampling: Sampling
+    answers: Answers
     method: Prompted
     words: tuple[str, ...]
-    label_ids: tuple[int, ...]
+    asking: Asking
+    label_ids: tuple[int, ...] | tuple[str, ...]
     store: Store
 
-    @cached_property
-    def asking(self) -> Asking:
-        """What writes the prompts as the backbone reads them."""
-        return self.method.asking(self.writer.backbone.encoder)
+    def writing(self, most: int) -> Writing:
+        """Return how answers of so many tokens are written."""
+        return Writing(most, self.method.temperature, self.asking.chat, self.label_ids)
 
     def load(self, run_id: str) -> PromptedRun:
         """Read the seed and demonstrations of a run."""
@@ -341,13 +359,11 @@ class PromptedPredictor:
 
     def label(self, run: PromptedRun, item_ids: Sequence[str], texts: Sequence[str]) -> Labelling:
         """Label texts by the label word that comes first in each sampled answer."""
-        rows = self.asking.encoder.encode(
-            [self.asking.first(text, self.words, run.shots) for text in texts]
-        )
-        reasoned, generated = self.method.ask(self, run, item_ids, texts, rows)
-        reasonings = [self.decode(each.tokens) for each in reasoned] or [""] * len(texts)
-        answers = [self.decode(each.tokens) for each in generated]
-        logits = np.array([each.label_logits for each in generated], np.float32)
+        asked = [self.asking.first(text, self.words, run.shots) for text in texts]
+        reasoned, written = self.method.ask(self, run, item_ids, texts, asked)
+        reasonings = [each.text for each in reasoned] or [""] * len(texts)
+        answers = [each.text for each in written]
+        logits = np.array([each.label_scores for each in written], np.float32)
         read = [prompts.read_answer(each, self.words) for each in answers]
         return Labelling(
             logits=logits,
@@ -360,21 +376,16 @@ class PromptedPredictor:
                 f"{reasoning} [...]{answer}" if reasoning else answer
                 for reasoning, answer in zip(reasonings, answers, strict=True)
             ],
-            tokens=sum(map(len, rows)) + sum(len(each.tokens) for each in (*reasoned, *generated)),
+            tokens=sum(each.tokens for each in (*reasoned, *written)),
         )
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        """Decode generated tokens, special ones left out."""
-        tokenizer = self.writer.backbone.tokenizer
-        text: str = tokenizer.decode(list(tokens), skip_special_tokens=True)
-        return text
 
     def _unparsed(
         self, run: PromptedRun, item_id: str, logits_L: npt.NDArray[np.float32]
     ) -> int | None:
         """Return what an answer without a label word counts as."""
         if self.method.unparsed == "likelihood":
-            return int(logits_L.argmax())
+            # Equal ones are of labels that are not among the likeliest tokens.
+            return int(logits_L.argmax()) if np.ptp(logits_L) else None
         if self.method.unparsed == "random":
             drawn = generator(run.seed, run.run_id, item_id, "unparsed").integers(len(self.words))
             return int(drawn)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from raybias.config import Method, StudyText
 from raybias.engine.memory import product
+from raybias.planning.asking import LATENCY_S, AskPlan
 from raybias.planning.plan import Plan
 from raybias.planning.prepared import PreparedStudy
 from raybias.planning.schedule import Task
@@ -84,9 +85,12 @@ def costs_of(prepared: PreparedStudy, plan: Plan) -> Costs:
     for backbone in prepared.study.backbones:
         for method in plan.methods(backbone):
             key = backbone.name, method.name, ""
+            scored = plan.score(backbone.name, method.name)
+            if isinstance(scored, AskPlan):
+                stages[key] = _asking(scored)
+                continue
             text = prepared.text(method, backbone)
             shape = plan.shapes[backbone.name]
-            scored = plan.score(backbone.name, method.name)
             stages[key] = _scoring(scored, method, shape, text, late[key])
     return Costs(stages)
 
@@ -181,6 +185,20 @@ def _scoring(
         CostLine(_device_hours(stage), f"at {stage.speed}", f"{hours:,.2f} h"),
     ]  # fmt: skip
     return Cost(tokens=tokens, flops=flops, hours=hours, gathered=gathered, lines=tuple(lines))
+
+
+def _asking(stage: AskPlan) -> Cost:
+    """Count what is asked of an endpoint; prompts are counted roughly."""
+    lines = [
+        CostLine("requests", stage.counted, f"{stage.calls:,.0f}"),
+        CostLine("tokens of prompts", "one for each four bytes", _short(stage.read)),
+        CostLine("tokens of answers", "if each is as long as it may be", _short(stage.written)),
+        *([CostLine("money", "at the prices given", f"{stage.money:,.2f}")] if stage.money else []),
+        CostLine("time", f"{stage.at_once} at once, if each takes {LATENCY_S:g} s",
+                 f"{stage.seconds / 3600:,.2f} h"),
+    ]  # fmt: skip
+    tokens = stage.read + stage.written
+    return Cost(tokens=tokens, flops=0.0, hours=0.0, gathered=0.0, lines=tuple(lines))
 
 
 def _device_hours(stage: Stage) -> str:

@@ -9,6 +9,7 @@ from html import escape
 from tabulate import tabulate
 
 from raybias.engine.memory import MemoryTerm, total
+from raybias.planning.asking import AskPlan
 from raybias.planning.costs import Cost, Costs
 from raybias.planning.forecast import Forecast, scale_table
 from raybias.planning.inventory import size
@@ -102,6 +103,8 @@ def _tuning(plan: TunePlan) -> str:
 
 def _scoring(plan: ScorePlan) -> str:
     probes = ", ".join(f"{name} {rows:,} items" for name, rows in plan.items.items())
+    if isinstance(plan, AskPlan):
+        return f"ask {plan.backbone} ({plan.method}): {probes}\n  {plan.reason}"
     replicas = f"{_count(plan.replicas_min, 'replica')} to start with, up to {plan.replicas_max}"
     rest = f"; {plan.data_cpus:g} CPUs left to Ray Data"
     if plan.sharded:

@@ -308,7 +308,8 @@ class LayoutPlanner:
     def _can_shard(self, method: Method, workers: int) -> bool:
         asked = self.resources
         one = asked.gpus_per_worker is None or asked.gpus_per_worker <= 1
-        return method.can_shard and asked.shard != "never" and one and workers > 1
+        whole = self.shape.quantised or asked.shard == "never"
+        return method.can_shard and not whole and one and workers > 1
 
     def _fits(
         self, load: Load, wanted: int, splits: Sequence[Split], *, together: bool

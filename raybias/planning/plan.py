@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from raybias.config import Backbone, Method, Rewriting, Study
+from raybias.config import Backbone, Method, Provider, Rewriting, Study
 from raybias.errors import OutputError, PlanError
 from raybias.methods import tuned_methods
 from raybias.planning import refusals
+from raybias.planning.asking import asking_plan
 from raybias.planning.inventory import Inventory
 from raybias.planning.layout import LayoutPlanner
 from raybias.planning.packs import choose_packs
@@ -43,7 +44,7 @@ class Plan:
     items: dict[str, int]
     """Rows per probe."""
     shapes: dict[str, ModelShape]
-    """Of each backbone, by name."""
+    """Of each backbone with weights, by name."""
     rewriting: tuple[RewritePlan, ...]
     tuning: tuple[TunePlan, ...]
     scoring: tuple[ScorePlan, ...]
@@ -110,8 +111,14 @@ def plan(
     if out is not None:
         check_place(Store(out), inventory)
         study = recorded_dtypes(Store(out), study)
+    if study.answers is not None:
+        check_place(Store(study.answers), inventory)
     study, precision = decide_dtypes(study, inventory)
-    shapes = {backbone.name: model_shape(backbone) for backbone in study.backbones}
+    shapes = {
+        backbone.name: model_shape(backbone)
+        for backbone in study.backbones
+        if "weights" in backbone.abilities
+    }
     works = works or works_of(prepared, shapes)
     stages = _Stages(prepared.with_study(study), inventory, shapes, works, machine or Machine())
     for backbone in study.backbones:
@@ -166,6 +173,9 @@ class _Stages:
     def add(self, backbone: Backbone, method: Method) -> None:
         """Lay out one method on one backbone, or keep why it does not fit."""
         study, data = self.prepared.study, self.prepared.data
+        if isinstance(backbone, Provider):
+            self.scoring.append(asking_plan(self.prepared, self.inventory, backbone, method))
+            return
         shape, name = self.shapes[backbone.name], (backbone.name, method.name)
         planner = LayoutPlanner(study.resources, self.inventory, backbone, shape, self.machine)
         items = {each: data.items[each].height for each in read_by(study, method)}

@@ -78,12 +78,22 @@ def measure_product() -> Product:
 def decide_dtypes(study: Study, inventory: Inventory) -> tuple[Study, Precision | None]:
     """Replace `auto` by the dtype that suits the nodes which run the study.
 
-    Returns the study and the choice; None where no backbone leaves it open.
+    Checkpoints that are quantised keep the one that they were saved for. Returns the study and the
+    choice; None where no backbone leaves it open.
+
+    Raises
+    ------
+    ModelError: a backbone's configuration cannot be read.
     """
     if not study.undecided:
         return study, None
+    from raybias.engine.quantised import quantisation
+
     chosen = choose(inventory, gpus=inventory.gpus_of_worker(study.resources) > 0)
-    return study.with_dtypes({each.name: chosen.dtype for each in study.backbones}), chosen
+    loaded = [each for each in study.backbones if "weights" in each.abilities]
+    own = {each.name: quantisation(each) for each in loaded}
+    dtypes = {name: how.dtype if how else chosen.dtype for name, how in own.items()}
+    return study.with_dtypes(dtypes), chosen
 
 
 def choose(inventory: Inventory, *, gpus: bool) -> Precision:

@@ -68,14 +68,16 @@ class Stage:
             host=host if self.gpus else held,
         )
 
-    def context(self, spec: Backbone, words: Sequence[str] = ()) -> ModelContext:
-        """Return what one worker or replica computes with."""
+    def context(
+        self, spec: Backbone, words: Sequence[str] = (), *, memory: str = ""
+    ) -> ModelContext:
+        """Return what one worker or replica computes with; `memory` is a URI of answers."""
         from raybias.engine.context import Execution, ModelContext
 
         device = "cuda" if self.gpus else "cpu"
         devices = max(1, self.gpus)
         execution = Execution(self.tokens_per_batch, device, self.threads, devices=devices)
-        return ModelContext(spec, tuple(words), execution)
+        return ModelContext(spec, tuple(words), execution, memory)
 
 
 @dataclass(frozen=True, kw_only=True)

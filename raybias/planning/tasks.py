@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from raybias.config import Backbone, Method
 from raybias.engine.memory import total
+from raybias.planning.asking import AskPlan
 from raybias.planning.prepared import PreparedStudy
 from raybias.planning.schedule import Task
 from raybias.planning.shards import CHUNK_ROWS
@@ -50,7 +51,7 @@ class _Graph:
         from raybias.engine.checkpoint import folder_of
 
         fetched: tuple[str, ...] = ()
-        if folder_of(backbone.id) is None:
+        if "weights" in backbone.abilities and folder_of(backbone.id) is None:
             seconds = self.plan.shapes[backbone.name].weight_bytes / _HUB
             fetch = Task(
                 key=f"fetch/{backbone.name}", kind="fetch", backbone=backbone.name, seconds=seconds
@@ -106,6 +107,15 @@ class _Graph:
     ) -> Task:
         """Return the reading of all runs of one training set, or of all where none is tuned on."""
         stage = self.plan.score(backbone.name, method.name)
+        if isinstance(stage, AskPlan):
+            return Task(
+                key=f"read/{backbone.name}/{method.name}",
+                kind="read",
+                backbone=backbone.name,
+                method=method.name,
+                seconds=stage.seconds,
+                after=after,
+            )
         work = self.plan.works.reading[backbone.name, method.name]
         speed, layout = stage.speed, stage.layout
         parts = len(self.prepared.study.training) if training else 1

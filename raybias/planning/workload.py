@@ -291,7 +291,7 @@ class Works:
 
 
 def works_of(prepared: PreparedStudy, shapes: Mapping[str, ModelShape]) -> Works:
-    """Count the work of all stages of a study, by the shapes of its backbones.
+    """Count the work of all stages of a study, by the shapes of its backbones with weights.
 
     Raises
     ------
@@ -301,7 +301,8 @@ def works_of(prepared: PreparedStudy, shapes: Mapping[str, ModelShape]) -> Works
     tuning: dict[tuple[str, str, str], TuningWork] = {}
     reading: dict[tuple[str, str], ReadingWork] = {}
     for backbone in study.backbones:
-        shape = shapes[backbone.name]
+        if (shape := shapes.get(backbone.name)) is None:
+            continue
         for method in study.methods_of(backbone):
             text = prepared.text(method, backbone)
             runs = runs_read(study, method)

@@ -1,4 +1,4 @@
-"""Register methods, probes, pair and question probes, training sets, styles, metrics and scores.
+"""Register methods, providers, probes of all kinds, training sets, styles, metrics and scores.
 
 Each kind has a decorator and a mapping of what was registered, by name. Modules of raybias itself
 are found in one package per kind. Another package lists its modules as entry points of the group
@@ -34,6 +34,7 @@ from raybias.registry.probes import (
     training_set,
     training_sets,
 )
+from raybias.registry.providers import provider, providers
 from raybias.registry.scores import (
     Score,
     Tally,
@@ -74,6 +75,8 @@ __all__ = [
     "pair_probes",
     "probe",
     "probes",
+    "provider",
+    "providers",
     "question_probe",
     "question_probes",
     "ratio",

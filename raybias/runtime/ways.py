@@ -19,17 +19,21 @@ def keep_ways(store: Store, context: ModelContext) -> None:
     """Write how a model that is in use is read, where OUT does not have it yet."""
     import torch
 
+    from raybias.engine.quantised import quantisation
+
     device = torch.device(context.execution.device)
     on = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     for purpose, way in context.execution.ways.items():
         name = f"{FOLDER}/{context.spec.name}.{purpose.replace(' ', '_')}.json"
         if not store.exists(name):
+            how = quantisation(context.spec)
             record = {
                 "backbone": context.spec.name,
                 "purpose": purpose,
                 "way": way.how,
                 "fastest": way.fastest,
                 "dtype": context.spec.dtype,
+                "quantised": how.method if how is not None else None,
                 "device": on,
                 "torch": torch.__version__,
             }

@@ -12,7 +12,7 @@ from typing import Any, Final
 import polars as pl
 import pyarrow as pa
 
-from raybias.config import Backbone, Method, Study
+from raybias.config import Backbone, Method, Provider, Study
 from raybias.methods import tuned_methods
 from raybias.methods.prediction import Shard, UntrainedRun
 from raybias.planning.plan import Plan
@@ -22,6 +22,7 @@ from raybias.planning.schedule import Schedule, Task
 from raybias.planning.shards import missing, shards_of
 from raybias.planning.tasks import tasks_of
 from raybias.probes.card_table import card_texts
+from raybias.providers.ledger import read_asked
 from raybias.registry import pair_probes, question_probes
 from raybias.runtime.graph import Grant, Graph
 from raybias.runtime.metrics import Meter
@@ -206,6 +207,9 @@ class StudyRun:
         with translating_errors(title), self.reporter.stage(title, len(shards)) as advance:
             advance(len(shards) - len(todo))
             self.workers.read(self._reading(task, todo), grant, advance)
+        if isinstance(backbone := self.backbones[task.backbone], Provider):
+            asked = read_asked(self.store, backbone.name)
+            self.reporter.say(f"{title}: {asked.in_words(backbone.prices)}")
 
     def _shards(self, task: Task) -> tuple[list[Shard], list[Shard]]:
         """List what a task reads, and what OUT lacks of it; broken files are deleted."""
@@ -223,11 +227,12 @@ class StudyRun:
     def _reading(self, task: Task, todo: Sequence[Shard]) -> Reading:
         backbone, method = self.backbones[task.backbone], self._method(task)
         plan = self.plan.score(backbone.name, method.name)
+        memory = Store(self.study.answers).uri if self.study.answers else ""
         # Ranks that share a backbone hold it for one method alone.
         beside = [method] if plan.sharded else self._beside(backbone, method)
         return Reading(
             name=f"{backbone.name}-{beside[0].name}",
-            context=plan.context(backbone, self.study.verbalizer.words()),
+            context=plan.context(backbone, self.study.verbalizer.words(), memory=memory),
             methods=tuple(beside),
             plan=plan,
             store=self.store,

@@ -26,6 +26,7 @@ from raybias import Study, registry, stats
 from raybias.config import load_study, parse_study
 from raybias.engine.context import ModelContext
 from raybias.methods.prediction import Shard
+from raybias.methods.prompted import PromptedRun
 from raybias.planning.costs import costs_of
 from raybias.planning.inventory import assumed
 from raybias.planning.plan import plan
@@ -61,6 +62,19 @@ assert registry.option_scores["abstained"].bounds == (0, 1)
 listed = Study.model_json_schema()["$defs"]
 assert "clerks" in listed["Probe"]["properties"]["source"]["enum"]
 assert "shouted" in listed["Styles"]["properties"]["names"]["items"]["enum"]
+polly = parse_study({
+    "name": "polly", "probes": [{"source": "clerks"}],
+    "backbones": [{"api": "parrot", "name": "polly", "word": "positive"}],
+    "methods": [{"kind": "zero_shot", "seeds": 1, "unparsed": "invalid"}],
+})
+assert parse_study(polly.model_dump(mode="json")) == polly
+prepared = PreparedStudy.of(polly)
+check_inputs(prepared)
+made = plan(prepared, assumed("cpus=4,memory=8GiB"))
+assert costs_of(prepared, made).hours == 0 and made.scoring[0].calls == 12 * 1.02
+(asked,) = polly.methods
+said = asked.predictor(ModelContext(polly.backbones[0], ("bad", "so", "positive")), Store("."))
+assert said.label(PromptedRun("run", 1), ["a"], ["text"])["labels"] == [2]
 print("done")
 """
 

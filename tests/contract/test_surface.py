@@ -113,9 +113,16 @@ RESULTS = {
 SECTIONS = {
     "Study": {
         *("name", "profile", "backbones", "methods", "training", "probes", "pairs", "questions"),
-        *("styles", "verbalizer", "statistics", "resources", "tracking", "limit"),
+        *("styles", "verbalizer", "statistics", "resources", "tracking", "limit", "answers"),
     },
     "Backbone": {"id", "name", "revision", "dtype", "bos"},
+    "OpenAI": {
+        *("api", "endpoint", "model", "id", "name", "revision", "dtype", "bos", "offers"),
+        *("key_variable", "key_file", "at_once", "timeout_s", "retries", "repeat", "prices"),
+        "budget",
+    },
+    "Prices": {"read", "written"},
+    "Budget": {"requests", "tokens", "money"},
     "TrainingSet": {
         *("source", "name", "data", "revision", "labels", "text_column", "label_column"),
     },

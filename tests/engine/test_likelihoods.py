@@ -14,9 +14,9 @@ import transformers
 from pydantic import ValidationError
 
 from raybias.config import Backbone, Method, QuestionProbe
+from raybias.engine.answering import EngineAnswers
 from raybias.engine.backbone import LoadedBackbone, load_backbone
 from raybias.engine.generation.generator import TextGenerator
-from raybias.engine.scoring.continuations import ContinuationScorer
 from raybias.engine.scoring.sentences import SentenceScorer, filled_in, sentence_loader
 from raybias.methods import DecisionLikelihood, OptionAnswer, OptionLikelihood
 from raybias.methods.asking import PromptFormat
@@ -56,7 +56,7 @@ def items(folder: Path, source: str) -> list[dict[str, object]]:
 def read(
     backbone: LoadedBackbone, method: Method, rows: Sequence[dict[str, object]], at_once: int
 ) -> list[dict[str, object]]:
-    predictor = AskingPredictor(ContinuationScorer(backbone), method)
+    predictor = AskingPredictor(EngineAnswers(backbone), method)
     found = []
     for first in range(0, len(rows), at_once):
         table = predictor.table(None, SHARD, pa.Table.from_pylist(rows[first : first + at_once]))

@@ -20,6 +20,7 @@ from raybias.errors import ModelError
 from raybias.methods import EarlyStop, Lora
 from raybias.storage import Store
 from support import classifiers
+from support.quantised import marked
 
 KINDS = ("bert", "roberta", "opt_projected", "gpt2", "llama")
 METHOD = Lora(
@@ -112,7 +113,7 @@ def plain_run(kind: str, folder: Path, seed: int, packed: PackedTuner, train: To
     return {own(name): tensor.detach() for name, tensor in named.items()}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, *marked("bert_int8", "llama_int4")])
 def test_a_pack_equals_separate_peft_runs(kind: str, tmp_path: Path) -> None:
     seeds = (1, 2, 3)
     packed = tuner(kind, tmp_path, [unit(seed) for seed in seeds], budget=200)

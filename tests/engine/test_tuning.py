@@ -26,10 +26,11 @@ from raybias.errors import ModelError
 from raybias.methods import EarlyStop, SoftPrompt
 from raybias.storage import Store
 from support import backbones
+from support.quantised import marked
 
 LABEL_IDS = (2, 3, 4)
 TUNED = [pytest.param(kind, marks=pytest.mark.long) for kind in backbones.TUNED if kind != "opt"]
-TUNED.append(pytest.param("opt"))
+TUNED += [pytest.param("opt"), *marked("llama_int8", "opt_int4")]
 METHOD = SoftPrompt(
     prompt_length=4,
     init_std=0.3,

@@ -114,7 +114,7 @@ def test_methods_share_the_weights_and_change_none_of_each_others_answers(tmp_pa
             )
             torch.testing.assert_close(found, expected)
         else:
-            models.append(now.writer.backbone.model)
+            models.append(now.answers.backbone.model)
             assert ask(now, texts, **options) == ask(predictor(folder, method), texts, **options)
     assert len(set(map(id, models))) == 1
 

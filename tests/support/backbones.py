@@ -13,6 +13,7 @@ from raybias.engine.adapters.tuning import TokenSet
 from raybias.engine.backbone import LoadedBackbone, load_backbone
 from raybias.engine.context import Execution
 from raybias.schema import LABELS
+from support.quantised import quantise
 from support.words import word_tokenizer
 
 WORDS = [f"w{i}" for i in range(90)]
@@ -59,7 +60,10 @@ TUNED = ("opt", "opt_projected", "gpt2", "llama", "qwen2", "mistral")
 
 
 def save(kind: str, folder: Path) -> Path:
-    """A random model of `kind` with a word tokenizer, in `folder`."""
+    """A random model of `kind` (or a quantised one: `llama_int8`), with a word tokenizer."""
+    if "_int" in kind:
+        kind, _, bits = kind.partition("_int")
+        return quantise(save(kind, folder / "full"), folder, int(bits))
     word_tokenizer(
         VOCABULARY, bos_token="</s>", eos_token="</s>", pad_token="<pad>"
     ).save_pretrained(folder)

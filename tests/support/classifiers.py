@@ -14,6 +14,7 @@ from raybias.engine.context import Execution
 from raybias.methods import Finetuned
 from raybias.schema import LABELS
 from support import backbones
+from support.quantised import quantise
 
 ENCODER = {
     "vocab_size": len(backbones.VOCABULARY),
@@ -36,6 +37,10 @@ XLNET = {"vocab_size": len(backbones.VOCABULARY), "d_model": 32, "n_layer": 2, "
 
 def save(kind: str, folder: Path) -> Path:
     """A random model of `kind` in `folder`, without a classification head."""
+    if "_int" in kind:
+        kind, _, bits = kind.partition("_int")
+        auto = transformers.AutoModelForMaskedLM if kind in ENCODERS else None
+        return quantise(save(kind, folder / "full"), folder, int(bits), auto)
     if kind not in (*ENCODERS, "xlnet"):
         return backbones.save(kind, folder)
     backbones.save("opt", folder)  # for its tokenizer

@@ -1,0 +1,137 @@
+"""Requests per second of a study's prompts against the same client in a bare asyncio loop.
+
+Both ask one server on this machine, which answers after a pause, in turns within one run:
+
+    python benchmarks/endpoint.py --rows 1024 --at-once 32 --pause 0.05
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import multiprocessing
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from statistics import median
+
+import pyarrow as pa
+from aiohttp import web
+
+from raybias.methods import ZeroShot
+from raybias.methods.prediction import Shard
+from raybias.methods.prompted import PromptedPredictor, PromptedRun
+from raybias.providers.openai import OpenAI
+from raybias.schema import LABELS
+from raybias.storage import Store
+
+_KEY = "OPENAI_API_KEY"
+_SHARD = Shard("probe", "run", "model", "zero_shot", "none", 0, 0, "predictions")
+
+
+def serve(port: multiprocessing.Queue[int], pause: float) -> None:
+    """Answer every chat after a pause."""
+
+    async def answer(request: web.Request) -> web.Response:
+        await request.read()
+        await asyncio.sleep(pause)
+        message = {"role": "assistant", "content": "It is neutral."}
+        usage = {"prompt_tokens": 30, "completion_tokens": 4, "total_tokens": 34}
+        choice = {"index": 0, "finish_reason": "stop", "logprobs": None, "message": message}
+        return web.json_response(
+            {"id": "1", "object": "chat.completion", "created": 1, "model": "bench",
+             "choices": [choice], "usage": usage}
+        )  # fmt: skip
+
+    async def run() -> None:
+        app = web.Application()
+        app.router.add_post("/v1/chat/completions", answer)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        port.put(runner.addresses[0][1])
+        await asyncio.Event().wait()
+
+    asyncio.run(run())
+
+
+def bare(spec: OpenAI, prompts: list[str]) -> None:
+    """Ask with the client alone, as many at a time."""
+    from openai import AsyncOpenAI
+
+    async def run() -> None:
+        waiting = iter(prompts)
+        async with AsyncOpenAI(base_url=spec.endpoint, api_key=os.environ[_KEY]) as client:
+
+            async def work() -> None:
+                for prompt in waiting:
+                    await client.chat.completions.create(
+                        model=spec.model,
+                        messages=[{"role": "user", "content": prompt}],
+                        max_tokens=3,
+                        temperature=0,
+                    )
+
+            await asyncio.gather(*(work() for _ in range(spec.at_once)))
+
+    asyncio.run(run())
+
+
+def shard(predictor: PromptedPredictor, texts: list[str]) -> None:
+    """Ask as a replica does for one shard, rows of predictions included."""
+    columns = dict.fromkeys(("attribute", "group", "template_id", "term"), ["a"] * len(texts))
+    names = [str(number) for number in range(len(texts))]
+    items = pa.table({"item_id": names, "text": texts, "label": [1] * len(texts), **columns})
+    table = predictor.table(PromptedRun("run", 1), _SHARD, items).table
+    if table.num_rows != len(texts):
+        raise SystemExit("rows are missing")
+
+
+def timed(work: Callable[[], None]) -> float:
+    """Return the seconds of some work."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    """Print requests per second of both, and their ratio in each round."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=1024)
+    parser.add_argument("--at-once", type=int, default=32)
+    parser.add_argument("--pause", type=float, default=0.05)
+    parser.add_argument("--rounds", type=int, default=5)
+    args = parser.parse_args()
+    os.environ[_KEY] = "none"
+    port: multiprocessing.Queue[int] = multiprocessing.Queue()
+    server = multiprocessing.Process(target=serve, args=(port, args.pause), daemon=True)
+    server.start()
+    url = f"http://127.0.0.1:{port.get()}/v1"
+    spec = OpenAI(endpoint=url, model="bench", name="bench", at_once=args.at_once, repeat=0)
+    texts = [f"the film number {number} was long" for number in range(args.rows)]
+    method = ZeroShot(prompt_format="chat", unparsed="invalid", temperature=0)
+    with tempfile.TemporaryDirectory() as folder:
+        answers = spec.answers(Store(folder))
+        asking = method.asking(answers.encoder)
+        predictor = PromptedPredictor(
+            answers=answers, method=method, words=LABELS, asking=asking,
+            label_ids=asking.label_ids(LABELS), store=Store(folder),
+        )  # fmt: skip
+        prompts = [method.prompt(text, LABELS) for text in texts]
+        bare(spec, prompts[: args.at_once])
+        rounds = []
+        for _ in range(args.rounds):
+            rounds.append(
+                (timed(lambda: bare(spec, prompts)), timed(lambda: shard(predictor, texts)))
+            )
+    for seconds, ours in rounds:
+        print(f"bare {args.rows / seconds:,.1f}/s, a study {args.rows / ours:,.1f}/s")
+    ratios = [seconds / ours for seconds, ours in rounds]
+    print(f"ratio {median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})")
+    server.terminate()
+
+
+if __name__ == "__main__":
+    main()

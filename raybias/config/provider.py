@@ -1,0 +1,217 @@
+"""The interface of providers: what answers for a backbone whose weights are not in hand.
+
+A provider is a backbone with options of its own, one file of `raybias.providers`; a study names it
+by its `api`. Methods ask every backbone through `Answers`, of which the built-in engine
+(`engine.answering`) is the reference.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Final,
+    Literal,
+    NamedTuple,
+    Protocol,
+    Self,
+)
+
+from pydantic import Field, GetCoreSchemaHandler, model_validator
+from pydantic_core import CoreSchema, core_schema
+
+from raybias.config.data import Backbone
+from raybias.config.section import Amount, Choices, Count, Section
+
+if TYPE_CHECKING:
+    from raybias.engine.backbone import TextEncoder
+    from raybias.storage import Store
+
+#: What stands for the kind of a backbone whose weights are loaded.
+WEIGHTS: Final = "weights"
+#: The kind of an endpoint that names none.
+_DEFAULT_API: Final = "openai"
+#: Tokens that prices are of.
+_PRICED: Final = 1e6
+#: What decides the draws of one answer.
+Key = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class Writing:
+    """How answers are written.
+
+    Attributes
+    ----------
+    most: tokens of an answer.
+    temperature: of sampling; 0 takes the likeliest token.
+    chat: whether prompts are messages, as `TextEncoder.chat` writes them.
+    labels: what is looked up where an answer begins, as `Asking.label_ids` gives it.
+    """
+
+    most: int
+    temperature: float = 0.0
+    chat: bool = False
+    labels: tuple[int, ...] | tuple[str, ...] = ()
+
+
+class Written(NamedTuple):
+    """What was written after one prompt.
+
+    `label_scores` are logits, or log-probabilities, of the labels at the answer's first token;
+    none where a provider tells none. `tokens` is how many were read and written.
+    """
+
+    text: str
+    label_scores: tuple[float, ...]
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Second:
+    """A second prompt for each row, made of its number and of what was written after the first."""
+
+    prompt: Callable[[int, str], str]
+    keys: Sequence[Key]
+    most: int
+
+
+class Answers(Protocol):
+    """What answers for one backbone."""
+
+    @property
+    def encoder(self) -> TextEncoder:
+        """What writes prompts as the backbone reads them."""
+
+    def write(self, prompts: Sequence[str], keys: Sequence[Key], how: Writing) -> list[Written]:
+        """Write an answer after each prompt, in their order; what is sampled is keyed."""
+
+    def write_twice(
+        self, prompts: Sequence[str], keys: Sequence[Key], how: Writing, then: Second
+    ) -> tuple[list[Written], list[Written]]:
+        """Write after each prompt, and then after the second prompt made of that."""
+
+    def likelihoods(self, texts: Sequence[tuple[str, str]]) -> tuple[list[float], int]:
+        """Compute the natural log-likelihood of each second text behind its first.
+
+        Returns these, and how many tokens were read.
+        """
+
+
+class Prices(Section):
+    """What tokens cost, in any currency, for a million of them."""
+
+    read: float = Field(0.0, ge=0)
+    """Tokens of prompts."""
+    written: float = Field(0.0, ge=0)
+    """Tokens of answers."""
+
+    def of(self, read: float, written: float) -> float:
+        """Return what so many tokens cost."""
+        return (self.read * read + self.written * written) / _PRICED
+
+
+class Budget(Section):
+    """What may be asked of an endpoint for one OUT, over all commands."""
+
+    requests: Amount | None = Field(None, ge=1)
+    """Most requests."""
+    tokens: Amount | None = Field(None, ge=1)
+    """Most tokens, read and written."""
+    money: float | None = Field(None, gt=0)
+    """Most money, in the currency of the prices."""
+
+
+class Provider(Backbone):
+    """A backbone that something else than the built-in engine answers for."""
+
+    revision: None = None
+    """There is none."""
+    dtype: Literal["served"] = "served"  # type: ignore[assignment]
+    """As it is served."""
+    bos: Literal["served"] = "served"  # type: ignore[assignment]
+    """As it is served."""
+    at_once: Count = Field(32, ge=1)
+    """Requests under way at a time."""
+    repeat: float = Field(0.02, ge=0, le=1)
+    """Share of the prompts that are asked twice, to tell how often answers are the same."""
+    prices: Prices = Prices()
+    """What tokens cost."""
+    budget: Budget = Budget()
+    """Where it stops; the same command goes on after it is raised."""
+
+    never_change_answers: ClassVar[frozenset[str]] = frozenset(("at_once", "prices", "budget"))
+
+    @model_validator(mode="after")
+    def _money_has_prices(self) -> Self:
+        if self.budget.money is not None and not (self.prices.read or self.prices.written):
+            raise ValueError("budget.money needs prices")
+        return self
+
+    @property
+    @abstractmethod
+    def place(self) -> str:
+        """Where it answers, for people."""
+
+    @abstractmethod
+    def text_encoder(self) -> TextEncoder:
+        """Return what writes prompts, and counts their tokens roughly for the plan."""
+
+    @abstractmethod
+    def answers(self, store: Store) -> Answers:
+        """Return what asks; called in the process that asks, and nothing is asked yet.
+
+        Parameters
+        ----------
+        store: the study's OUT, where what was asked is noted.
+        """
+
+    def located(self, local: Callable[[str], str]) -> Self:
+        """Return itself: a model's name elsewhere is no path here."""
+        return self
+
+    @classmethod
+    def describes(cls, data: object) -> bool:
+        """Return whether a mapping has the provider's `api`."""
+        return bool(cls.model_fields["api"].default == _api(data))
+
+
+class _Registered(Choices):
+    """Validates a backbone as weights, or by its `api` among all registered providers."""
+
+    def types(self) -> list[type[Section]]:
+        """Return what a backbone can be."""
+        from raybias.registry import providers
+
+        return [Backbone, *providers.values()]
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        from raybias.registry import providers
+
+        return core_schema.tagged_union_schema(
+            {
+                WEIGHTS: handler.generate_schema(Backbone),
+                **{api: handler.generate_schema(each) for api, each in providers.items()},
+            },
+            discriminator=_api,
+            custom_error_type="api",
+            custom_error_message=f"unknown api of an endpoint; known: {', '.join(providers)}",
+        )
+
+
+def _api(data: Any) -> str:
+    """Return the `api` of a provider, or of a mapping that will be one; `WEIGHTS` of others."""
+    if not isinstance(data, dict):
+        return str(getattr(data, "api", WEIGHTS))
+    return WEIGHTS if Backbone.describes(data) else str(data.get("api", _DEFAULT_API))
+
+
+#: Any backbone that a study can name.
+AnyBackbone = Annotated[Backbone, _Registered()]

@@ -1,0 +1,92 @@
+"""Answer prompts in text with weights in hand: the reference of what other providers do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from raybias.config.provider import Key, Second, Writing, Written
+from raybias.engine.backbone import LoadedBackbone, TextEncoder
+from raybias.engine.generation.generator import Continuation, Generated, TextGenerator
+from raybias.engine.generation.sampling import Sampling
+from raybias.engine.scoring.continuations import ContinuationScorer, continuation_rows
+
+if TYPE_CHECKING:
+    from raybias.engine.packing import Row
+
+
+class EngineAnswers:
+    """What one loaded backbone writes, and how likely it finds texts; see `config.Answers`."""
+
+    def __init__(self, backbone: LoadedBackbone) -> None:
+        self.backbone = backbone
+        self.encoder = backbone.encoder
+
+    @cached_property
+    def _writer(self) -> TextGenerator:
+        return TextGenerator(self.backbone)
+
+    @cached_property
+    def _scorer(self) -> ContinuationScorer:
+        return ContinuationScorer(self.backbone)
+
+    def write(self, prompts: Sequence[str], keys: Sequence[Key], how: Writing) -> list[Written]:
+        """Write an answer after each prompt, in their order.
+
+        Raises
+        ------
+        ModelError: a prompt that leaves no room for its answer.
+        """
+        rows = self._reader(how).encode(prompts)
+        made = self._writer.generate(
+            rows,
+            keys,
+            sampling=self._sampling(how),
+            max_new_tokens=how.most,
+            label_ids=[int(each) for each in how.labels],
+        )
+        return self._written(rows, made)
+
+    def write_twice(
+        self, prompts: Sequence[str], keys: Sequence[Key], how: Writing, then: Second
+    ) -> tuple[list[Written], list[Written]]:
+        """Write after each prompt, and after the second one; what both begin with is read once."""
+        reader = self._reader(how)
+
+        def second(numbers: Sequence[int], written: Sequence[Sequence[int]]) -> list[Row]:
+            texts = zip(numbers, map(self._decode, written), strict=True)
+            return [*reader.encode([then.prompt(number, text) for number, text in texts])]
+
+        rows = reader.encode(prompts)
+        first, last = self._writer.generate_twice(
+            rows,
+            keys,
+            then=Continuation(second, then.keys, then.most),
+            sampling=self._sampling(how),
+            max_new_tokens=how.most,
+            label_ids=[int(each) for each in how.labels],
+        )
+        return self._written(rows, first), self._written([()] * len(rows), last)
+
+    def likelihoods(self, texts: Sequence[tuple[str, str]]) -> tuple[list[float], int]:
+        """Compute the natural log-likelihood of each second text behind its first."""
+        rows = continuation_rows(self.encoder, texts)
+        return self._scorer.sums(rows), sum(len(row.tokens) for row in rows)
+
+    def _reader(self, how: Writing) -> TextEncoder:
+        """Return the tokenizer; chat templates write special tokens by themselves."""
+        return self.encoder.for_chat if how.chat else self.encoder
+
+    def _sampling(self, how: Writing) -> Sampling:
+        return Sampling.of(self.backbone.model, temperature=how.temperature)
+
+    def _decode(self, tokens: Sequence[int]) -> str:
+        """Decode generated tokens, special ones left out."""
+        return str(self.backbone.tokenizer.decode(list(tokens), skip_special_tokens=True))
+
+    def _written(self, rows: Sequence[Row], made: Sequence[Generated]) -> list[Written]:
+        return [
+            Written(self._decode(each.tokens), each.label_logits, len(row) + len(each.tokens))
+            for row, each in zip(rows, made, strict=True)
+        ]

@@ -1,0 +1,35 @@
+"""Find what answers for a backbone: a provider or the built-in engine, with a memory or without."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from raybias.config import Provider
+from raybias.storage import Store
+
+if TYPE_CHECKING:
+    from raybias.config.provider import Answers
+    from raybias.engine.context import ModelContext
+
+
+def answers_of(context: ModelContext, store: Store) -> Answers:
+    """Return what answers for a backbone.
+
+    Parameters
+    ----------
+    store: the study's OUT.
+
+    Raises
+    ------
+    ModelError: weights that cannot be loaded.
+    """
+    from raybias.engine.answering import EngineAnswers
+    from raybias.providers.memory import RememberedAnswers
+
+    spec = context.spec
+    found: Answers = (
+        spec.answers(store) if isinstance(spec, Provider) else EngineAnswers(context.backbone())
+    )
+    if not context.memory:
+        return found
+    return RememberedAnswers(found, Store(context.memory), spec)

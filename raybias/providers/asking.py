@@ -1,0 +1,214 @@
+"""Send the prompts of a study to an endpoint, many at a time, and note what they cost.
+
+The `openai` package sends each, waits as `Retry-After` says and tries again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from raybias.config.provider import Key, Second, Writing, Written
+from raybias.errors import ConfigError, RaybiasError, WorkFailed
+from raybias.providers.ledger import Asked, Ledger
+from raybias.providers.requests import Continued, Prompt, Reply, Request
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+    from raybias.providers.openai import OpenAI
+    from raybias.storage import Store
+
+#: Seconds after which what was asked is written down.
+_SAVED_EVERY_S: Final = 2.0
+#: Likelihoods of one text that differ by less are the same.
+_SAME: Final = 1e-3
+#: Characters of what a server says that are shown.
+_SHOWN: Final = 200
+_AGAIN: Final = "the same command then goes on with what is there"
+
+
+class OpenAIAnswers:
+    """Asks an endpoint for one study; see `config.Answers`."""
+
+    def __init__(self, spec: OpenAI, store: Store) -> None:
+        self.spec, self.encoder = spec, spec.text_encoder()
+        self.ledger = Ledger(store, spec.name)
+
+    def write(self, prompts: Sequence[str], keys: Sequence[Key], how: Writing) -> list[Written]:
+        """Write an answer after each prompt, in their order.
+
+        Raises
+        ------
+        WorkFailed: the endpoint does not answer, or not in its way, or the budget is reached.
+        ConfigError: the key is not there, or refused, or there is no such model.
+        """
+        asked = [Prompt(self.spec, *each, how) for each in zip(prompts, keys, strict=True)]
+        replies = self._all(asked, most=how.most)
+        return [Written(each.text, each.scores, each.tokens) for each in replies]
+
+    def write_twice(
+        self, prompts: Sequence[str], keys: Sequence[Key], how: Writing, then: Second
+    ) -> tuple[list[Written], list[Written]]:
+        """Write after each prompt, and then after the second prompt made of that."""
+        first = self.write(prompts, keys, how)
+        second = [then.prompt(number, each.text) for number, each in enumerate(first)]
+        last = Writing(then.most, how.temperature, how.chat, how.labels)
+        return first, self.write(second, then.keys, last)
+
+    def likelihoods(self, texts: Sequence[tuple[str, str]]) -> tuple[list[float], int]:
+        """Compute the natural log-likelihood of each second text behind its first."""
+        replies = self._all([Continued(self.spec, *each) for each in texts], most=1)
+        return [each.scores[0] for each in replies], sum(each.tokens for each in replies)
+
+    def _all(self, asked: Sequence[Request], *, most: int) -> list[Reply]:
+        again = [n for n, each in enumerate(asked) if each.share < self.spec.repeat]
+        self._afford([*asked, *(asked[n] for n in again)], most)
+        try:
+            return asyncio.run(self._gather(asked, again))
+        except BaseExceptionGroup as group:
+            raise _first(group) from None
+        finally:
+            self.ledger.save()
+
+    def _afford(self, asked: Sequence[Request], most: int) -> None:
+        """Refuse to begin what the rest of the budget would not end: its answers would be lost.
+
+        Raises
+        ------
+        WorkFailed: names the budget, what was spent, and what it would become.
+        """
+        spent, budget, prices = self.ledger.all, self.spec.budget, self.spec.prices
+        read = sum(map(len, self.encoder.encode([each.prompt for each in asked])))
+        would = spent + Asked(len(asked), read, len(asked) * most)
+        counts: list[tuple[str, float | None, float, float]] = [
+            ("requests", budget.requests, spent.requests, would.requests),
+            ("tokens", budget.tokens, spent.tokens, would.tokens),
+            (
+                "money",
+                budget.money,
+                prices.of(spent.read, spent.written),
+                prices.of(would.read, would.written),
+            ),
+        ]
+        for name, limit, has, needs in counts:
+            if limit is not None and needs > limit:
+                raise WorkFailed(
+                    f"budget.{name} of {limit:,g} is reached: {has:,.6g} spent, and the next"
+                    f" {len(asked):,} requests could make it {needs:,.6g}",
+                    where=self.spec.name,
+                    cure=f"raise budget.{name}; {_AGAIN}",
+                )
+
+    async def _gather(self, asked: Sequence[Request], again: Sequence[int]) -> list[Reply]:
+        """Ask everything, so many at a time; what is asked twice comes last."""
+        replies: dict[int, Reply] = {}
+        waiting = iter([*enumerate(asked), *((len(asked) + n, asked[n]) for n in again)])
+
+        async def work(client: AsyncOpenAI) -> None:
+            for place, each in waiting:
+                with self._errors():
+                    reply = await each.ask(client)
+                    replies[place] = each.read(reply)
+                    self._note(reply)
+
+        async def save() -> None:
+            while True:
+                await asyncio.sleep(_SAVED_EVERY_S)
+                await asyncio.to_thread(self.ledger.save)
+
+        async with self._client() as client, asyncio.TaskGroup() as group:
+            saving = group.create_task(save())
+            workers = [group.create_task(work(client)) for _ in range(self.spec.at_once)]
+            await asyncio.wait(workers)
+            saving.cancel()
+        for n in again:
+            self._compare(replies[n], replies[len(asked) + n])
+        return [replies[n] for n in range(len(asked))]
+
+    def _client(self) -> AsyncOpenAI:
+        from openai import AsyncOpenAI
+
+        return AsyncOpenAI(
+            api_key=self.spec.key() or "none",
+            base_url=self.spec.endpoint,
+            max_retries=self.spec.retries,
+            timeout=self.spec.timeout_s,
+        )
+
+    def _note(self, reply: Any) -> None:
+        """Count a reply, and refuse one of another model than those before it.
+
+        Raises
+        ------
+        WorkFailed: names both models.
+        """
+        own, usage = self.ledger.own, reply.usage
+        own.requests += 1
+        own.read += usage.prompt_tokens if usage else 0
+        own.written += usage.completion_tokens if usage else 0
+        own.models[str(reply.model)] += 1
+        if reply.system_fingerprint:
+            own.fingerprints[reply.system_fingerprint] += 1
+        known = next(iter(self.ledger.before.models or own.models))
+        if reply.model != known:
+            raise WorkFailed(
+                f"the endpoint answers as model {reply.model!r}, and before as {known!r}",
+                where=self.spec.name,
+                cure="name a model that stays the same, and give another --out",
+            )
+
+    def _compare(self, one: Reply, other: Reply) -> None:
+        own = self.ledger.own
+        own.twice += 1
+        gap = max((abs(a - b) for a, b in zip(one.scores, other.scores, strict=True)), default=0.0)
+        own.furthest = max(own.furthest, gap)
+        own.same += one.text == other.text and gap < _SAME
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Raise whatever goes wrong with a request as one line without the key."""
+        try:
+            yield
+        except RaybiasError:
+            raise
+        # A client's errors, and what reading a reply raises that is none.
+        except Exception as error:
+            raise self._translated(error) from None
+
+    def _translated(self, error: Exception) -> RaybiasError:
+        import openai
+
+        said = " ".join(str(getattr(error, "message", error)).split())[:_SHOWN]
+        if key := self.spec.key():
+            said = said.replace(key, "***")
+        kind: type[RaybiasError] = WorkFailed
+        problem, cure = f"answers what is no completion ({said})", "check the URL"
+        match error:
+            case openai.AuthenticationError() | openai.PermissionDeniedError():
+                kind, problem = ConfigError, f"refuses the key ({said})"
+                cure = "check what key_variable or key_file names"
+            case openai.NotFoundError():
+                kind, problem = ConfigError, f"has no model {self.spec.id!r} ({said})"
+                cure = "check the model's name and the URL"
+            case openai.BadRequestError() | openai.UnprocessableEntityError():
+                problem, cure = f"refuses a request ({said})", "check what `offers` says it can"
+            case openai.RateLimitError():
+                problem, cure = f"asks to wait ({said})", "lower at_once, or come later"
+            case openai.APITimeoutError():
+                problem = f"does not answer within {self.spec.timeout_s:g} s"
+                cure = "raise timeout_s, or come later"
+            case openai.APIStatusError():
+                problem, cure = f"fails ({said})", "come later"
+            case openai.APIConnectionError():
+                problem = f"breaks off or cannot be reached ({type(error.__cause__).__name__})"
+        cure = cure if kind is ConfigError else f"{cure}; {_AGAIN}"
+        return kind(problem, where=f"{self.spec.name} at {self.spec.place}", cure=cure)
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the first error of a group that is no group."""
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error

@@ -1,0 +1,160 @@
+"""Remember answers, so that another study asks only what was never asked.
+
+An answer's address is a hash of all that decides it: the weights or endpoint, what computes, the
+prompt in tokens, how it is sampled and, where it is, by which key. Answers are kept in Parquet
+files in any folder or URI, a folder for each model; what a command writes is read by the next.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from raybias.config.provider import Answers, Key, Provider, Second, Writing, Written
+from raybias.engine.checkpoint import file_hashes, folder_of
+from raybias.storage import Store
+
+if TYPE_CHECKING:
+    from raybias.config import Backbone
+    from raybias.engine.backbone import TextEncoder
+
+#: Prompts that are asked before their answers are written down.
+_AT_A_TIME: Final = 512
+#: Bytes of an address.
+_SIZE: Final = 16
+_ANSWERS: Final = pa.schema(
+    [
+        ("address", pa.binary(_SIZE)),
+        ("text", pa.string()),
+        ("scores", pa.list_(pa.float64())),
+    ]
+)
+_PACKAGES: Final = ("raybias", "torch", "transformers")
+
+
+class RememberedAnswers:
+    """Answers from memory, and from what answers where memory has none; see `config.Answers`.
+
+    Parameters
+    ----------
+    inner: what answers.
+    store: where answers are kept.
+    """
+
+    def __init__(self, inner: Answers, store: Store, spec: Backbone) -> None:
+        self.inner, self.store = inner, store
+        self.folder = _address(_identity(spec)).hex()
+
+    @property
+    def encoder(self) -> TextEncoder:
+        """What writes prompts as the backbone reads them."""
+        return self.inner.encoder
+
+    def write(self, prompts: Sequence[str], keys: Sequence[Key], how: Writing) -> list[Written]:
+        """Write an answer after each prompt that was never asked in this way."""
+        encoder = self.encoder.for_chat if how.chat else self.encoder
+        # A greedy answer has no key: whoever asks gets the same.
+        drawn = keys if how.temperature else [()] * len(prompts)
+        rows = self._tokens(encoder, prompts)
+        addresses = [
+            _address(["write", vars(how), *each]) for each in zip(rows, drawn, strict=True)
+        ]
+
+        def ask(numbers: Sequence[int]) -> list[Written]:
+            return self.inner.write([prompts[n] for n in numbers], [keys[n] for n in numbers], how)
+
+        return self._recalled(addresses, ask)
+
+    def write_twice(
+        self, prompts: Sequence[str], keys: Sequence[Key], how: Writing, then: Second
+    ) -> tuple[list[Written], list[Written]]:
+        """Write after each prompt, and then after the second prompt made of that."""
+        first = self.write(prompts, keys, how)
+        second = [then.prompt(number, each.text) for number, each in enumerate(first)]
+        last = Writing(then.most, how.temperature, how.chat, how.labels)
+        return first, self.write(second, then.keys, last)
+
+    def likelihoods(self, texts: Sequence[tuple[str, str]]) -> tuple[list[float], int]:
+        """Compute the log-likelihoods that were never asked for."""
+        heads, wholes = (
+            self._tokens(self.encoder, each)
+            for each in ([text for text, _ in texts], [text + after for text, after in texts])
+        )
+        both = zip(heads, wholes, texts, strict=True)
+        # Where what follows begins is a matter of the text, too.
+        addresses = [_address(["follows", *rows, len(text)]) for *rows, (text, _) in both]
+
+        def ask(numbers: Sequence[int]) -> list[Written]:
+            found, tokens = self.inner.likelihoods([texts[n] for n in numbers])
+            # The first stands for the tokens of all.
+            counts = [tokens, *[0] * (len(found) - 1)]
+            return [Written("", (each,), count) for each, count in zip(found, counts, strict=True)]
+
+        replies = self._recalled(addresses, ask)
+        return [each.label_scores[0] for each in replies], sum(each.tokens for each in replies)
+
+    @staticmethod
+    def _tokens(encoder: TextEncoder, texts: Sequence[str]) -> list[Any]:
+        """Return what a model reads of texts: tokens, or texts where tokens are not known."""
+        if not encoder.knows_tokens:
+            return [*texts]
+        shown = dict(zip(texts, encoder.encode([text or " " for text in texts]), strict=True))
+        return [shown[text] for text in texts]
+
+    def _recalled(
+        self, addresses: Sequence[bytes], ask: Callable[[Sequence[int]], list[Written]]
+    ) -> list[Written]:
+        """Return an answer for each address; those that are asked for are written down."""
+        # One of several that are the same is asked.
+        first_of = {address: n for n, address in reversed([*enumerate(addresses)])}
+        waiting = sorted(n for address, n in first_of.items() if address not in self._known)
+        fresh: dict[bytes, Written] = {}
+        for first in range(0, len(waiting), _AT_A_TIME):
+            numbers = waiting[first : first + _AT_A_TIME]
+            made = dict(zip((addresses[n] for n in numbers), ask(numbers), strict=True))
+            self._keep(made)
+            fresh |= made
+        # What is remembered costs no tokens, also where one prompt stands twice.
+        return [fresh.pop(a) if a in fresh else self._known[a] for a in addresses]
+
+    def _keep(self, made: dict[bytes, Written]) -> None:
+        columns = {
+            "address": [*made],
+            "text": [each.text for each in made.values()],
+            "scores": [each.label_scores for each in made.values()],
+        }
+        name = _address([each.hex() for each in made]).hex()
+        self.store.write_table(f"{self.folder}/{name}.parquet", pa.table(columns, schema=_ANSWERS))
+        self._known.update({key: each._replace(tokens=0) for key, each in made.items()})
+
+    @cached_property
+    def _known(self) -> dict[bytes, Written]:
+        return dict(self._read())
+
+    def _read(self) -> Iterator[tuple[bytes, Written]]:
+        for name in self.store.files(self.folder, suffix=".parquet"):
+            table = self.store.read_table(name, schema=_ANSWERS)
+            columns = (column.to_pylist() for column in table.columns)
+            for address, text, scores in zip(*columns, strict=True):
+                yield address, Written(text, tuple(scores), 0)
+
+
+def _identity(spec: Backbone) -> Any:
+    """Return what decides the answers of a backbone, beside what it is asked."""
+    told = spec.model_dump(mode="json", exclude={"name", *spec.never_change_answers})
+    if isinstance(spec, Provider):
+        return [told, version("raybias")]
+    folder = folder_of(spec.id)
+    if folder is not None:
+        told |= {"id": file_hashes(folder), "revision": None}
+    return [told, {package: version(package) for package in _PACKAGES}]
+
+
+def _address(content: Any) -> bytes:
+    return hashlib.blake2b(json.dumps(content).encode(), digest_size=_SIZE).digest()

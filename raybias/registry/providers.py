@@ -1,0 +1,25 @@
+"""Register providers: what answers for a backbone whose weights are not in hand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from raybias.registry.mechanism import Registry
+
+if TYPE_CHECKING:
+    from raybias.config.provider import Provider
+
+providers: Final[Registry[type[Provider]]] = Registry("api", "raybias.providers")
+_AnyProvider = TypeVar("_AnyProvider", bound="Provider")
+
+
+def provider(registered: type[_AnyProvider]) -> type[_AnyProvider]:
+    """Register a subclass of `config.Provider` under its `api`.
+
+    Raises
+    ------
+    ConfigError: another class has the api.
+    """
+    api = str(registered.model_fields["api"].default)
+    providers.add(api, registered, origin=(registered.__module__, registered.__qualname__))
+    return registered

@@ -1,0 +1,129 @@
+"""Quantised checkpoints: read as the quantised model itself computes, tuned beside its weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+import torch
+import transformers
+
+import raybias
+from raybias.config import Backbone, parse_study
+from raybias.engine.answering import EngineAnswers
+from raybias.engine.backbone import load_backbone
+from raybias.engine.context import Execution, ModelContext
+from raybias.engine.model_shape import model_shape
+from raybias.engine.quantised import check_trainable
+from raybias.errors import ModelError
+from raybias.methods import ZeroShot
+from raybias.methods.prediction import Shard
+from raybias.methods.prompted import PromptedRun
+from raybias.planning.inventory import Inventory, Node
+from raybias.planning.precision import decide_dtypes
+from raybias.runtime.ways import keep_ways
+from raybias.schema import LABELS
+from raybias.storage import Store
+from support import prompting
+from support.quantised import needs_torchao, quantise
+
+pytestmark = needs_torchao
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    folder = tmp_path_factory.mktemp("quantised")
+    full = prompting.save("llama", folder / "full")
+    return {32: full, **{bits: quantise(full, folder / f"int{bits}", bits) for bits in (8, 4)}}
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_a_quantised_model_is_read_the_fast_way_and_as_it_computes(
+    models: dict[int, Path], bits: int, tmp_path: Path
+) -> None:
+    spec = Backbone(id=str(models[bits]), name="small")
+    context = ModelContext(spec, LABELS, Execution(300))
+    texts = prompting.texts(9)
+    ours = EngineAnswers(load_backbone(spec, context.execution))
+    found, _ = ours.likelihoods([(text, " positive") for text in texts])
+    how = ZeroShot(seeds=(1,), temperature=0, prompt_format="raw").predictor(context, Store("."))
+    labelled = how.label(PromptedRun("run", 1), texts, texts)
+    plain = transformers.AutoModelForCausalLM.from_pretrained(models[bits]).eval()
+    tokenizer = ours.backbone.tokenizer
+    for text, value in zip(texts, found, strict=True):
+        row, head = (tokenizer(each)["input_ids"] for each in (f"{text} positive", text))
+        with torch.no_grad():
+            logs_TV = plain(torch.tensor([row])).logits[0].log_softmax(-1)
+        theirs = sum(float(logs_TV[n - 1, row[n]]) for n in range(len(head), len(row)))
+        assert value == pytest.approx(theirs, abs=1e-4)
+    for text, answer in zip(texts, labelled["texts"], strict=True):
+        row = torch.tensor([tokenizer(how.method.prompt(text, LABELS))["input_ids"]])
+        made = plain.generate(row, do_sample=False, max_new_tokens=3)[0, row.shape[1] :]
+        assert answer == tokenizer.decode(made, skip_special_tokens=True)
+    keep_ways(Store(tmp_path), context)
+    records = [json.loads(each.read_text()) for each in tmp_path.glob("readers/small.*.json")]
+    assert {each["purpose"] for each in records} == {"generation", "log-probabilities"}
+    assert all(each["fastest"] for each in records)
+    assert all(each["quantised"].startswith("torchao Int") for each in records)
+    assert model_shape(spec).weight_bytes < model_shape(Backbone(id=str(models[32]))).weight_bytes
+
+
+def test_what_quantisation_did_is_a_comparison(models: dict[int, Path], tmp_path: Path) -> None:
+    count = 60
+    columns = {
+        "item_id": [f"i{n}" for n in range(count)],
+        "text": prompting.texts(count),
+        "label": [n // 5 % 3 for n in range(count)],
+        "attribute": ["colour"] * count,
+        "group": [("red", "blue", "green")[n % 3] for n in range(count)],
+        "template_id": [f"t{n // 3}" for n in range(count)],
+        "term": ["a"] * count,
+    }
+    method = ZeroShot(temperature=0.8, prompt_format="raw", unparsed="likelihood")
+    for bits in (32, 4):
+        context = ModelContext(Backbone(id=str(models[bits]), name="tiny"), LABELS, Execution(4096))
+        who = method.predictor(context, Store("."))
+        for seed in (1, 2, 3):
+            shard = Shard("mine", f"tiny.s{seed}", "tiny", "zero_shot", "none", 0, count, "")
+            table = who.table(PromptedRun(f"s{seed}", seed), shard, pa.table(columns)).table
+            place = tmp_path / str(bits)
+            place.mkdir(exist_ok=True)
+            pl.DataFrame(table).write_parquet(place / f"{seed}.parquet")
+    found = raybias.compare(str(tmp_path / "32"), str(tmp_path / "4"))
+    assert "flip" in str(found)
+
+
+def test_a_study_takes_the_dtype_of_a_quantised_checkpoint(models: dict[int, Path]) -> None:
+    study = parse_study(
+        {
+            "name": "s",
+            "backbones": [{"id": str(models[8])}, {"id": str(models[32])}],
+            "methods": [{"kind": "zero_shot"}],
+            "probes": [{"source": "planted"}],
+        }
+    )
+    node = Node(cpus=8, memory=2**35, gpus=1, gpu="A100", gpu_memory=2**34)
+    decided, _ = decide_dtypes(study, Inventory(nodes=(node,), source="a test"))
+    assert [each.dtype for each in decided.backbones] == ["float32", "bfloat16"]
+
+
+def test_what_quantised_weights_cannot_do_is_refused(models: dict[int, Path]) -> None:
+    spec = Backbone(id=str(models[8]))
+    with pytest.raises(ModelError, match=r"quantised \(torchao Int8WeightOnlyConfig\), and full"):
+        check_trainable(spec, "full")
+    with pytest.raises(ModelError, match="computes in float32, not in bfloat16; leave its dtype"):
+        load_backbone(spec.model_copy(update={"dtype": "bfloat16"}))
+
+
+def test_likelihoods_of_quantised_models_differ_from_full_ones(models: dict[int, Path]) -> None:
+    texts = [(text, " positive") for text in prompting.texts(9)]
+    found = {
+        bits: EngineAnswers(load_backbone(Backbone(id=str(folder)))).likelihoods(texts)[0]
+        for bits, folder in models.items()
+    }
+    gaps = {bits: np.abs(np.subtract(found[bits], found[32])).max() for bits in (8, 4)}
+    assert 0 < gaps[8] < gaps[4]
