@@ -31,8 +31,15 @@ def use_fast_gradient(model: PreTrainedModel) -> None:
     """Replace a model's fused attention on a CPU; any other model is left as it is."""
     if model.device.type == "cpu" and model.config._attn_implementation == "sdpa":
         AttentionInterface.register(_NAME, _attend)
-        AttentionMaskInterface.register(_NAME, sdpa_mask)
+        AttentionMaskInterface.register(_NAME, _mask)
         model.set_attn_implementation(_NAME)
+
+
+def _mask(**options: Any) -> Tensor | None:
+    """Make a mask also where no row is padded, so that a row is computed alike beside any other."""
+    skips = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
+    mask: Tensor | None = sdpa_mask(**options | skips)
+    return mask
 
 
 def _attend(
@@ -81,7 +88,10 @@ def product_attention(
         groups = query_RHTE.shape[1] // key_RHTE.shape[1]
         key_RHTE, value_RHTE = repeat_kv(key_RHTE, groups), repeat_kv(value_RHTE, groups)
     scale = query_RHTE.shape[-1] ** -0.5 if scale is None else scale
-    scores_RHTT = (query_RHTE * scale) @ key_RHTE.transpose(-1, -2)
+    # All factors are contiguous, those of the gradient too: torch copies what several sequences
+    # have and not what one has, and a product's bits depend on its factors' strides.
+    query_RHTE = (query_RHTE * scale).contiguous()
+    scores_RHTT = query_RHTE @ key_RHTE.contiguous().transpose(-1, -2)
     if is_causal:
         attn_mask = torch.ones_like(scores_RHTT[0, 0], dtype=torch.bool).tril()
     if attn_mask is not None:
@@ -89,4 +99,7 @@ def product_attention(
             unseen = torch.zeros_like(attn_mask, dtype=query_RHTE.dtype)
             attn_mask = unseen.masked_fill(~attn_mask, float("-inf"))
         scores_RHTT = scores_RHTT + attn_mask
-    return dropout(scores_RHTT.softmax(-1)) @ value_RHTE
+    mixed_RHTE = dropout(scores_RHTT.softmax(-1)) @ value_RHTE.contiguous()
+    if mixed_RHTE.requires_grad:
+        mixed_RHTE.register_hook(Tensor.contiguous)  # type: ignore[no-untyped-call]
+    return mixed_RHTE

@@ -165,7 +165,7 @@ class LoadedBackbone:
 
     def batcher(self, *, most: int | None = None) -> Batcher:
         """Make what cuts sequences into batches for this model; see `Execution.batcher`."""
-        return self.execution.batcher(self.spec.id, most=most)
+        return self.execution.batcher(self.spec.id, context=self.context, most=most)
 
     @property
     def prompt_token_id(self) -> int:

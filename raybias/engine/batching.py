@@ -6,8 +6,9 @@ on; ranks that share a sharded backbone share the batches too.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate, groupby
+from itertools import accumulate
 from typing import Protocol, TypeVar
 
 import torch
@@ -19,8 +20,10 @@ from raybias.engine.packing import (
     Batch,
     PackedSequence,
     Placed,
+    alike,
     fitting,
     longest_first,
+    shared_width,
     stack,
 )
 from raybias.errors import WorkFailed
@@ -53,7 +56,12 @@ class Batcher:
     ----------
     where: the backbone's name, for messages.
     tokens_per_batch: token budget of one forward pass, prompt vectors counted.
+    context: the longest input that the model takes; None without a limit.
     group: the ranks that share a sharded backbone.
+
+    Attributes
+    ----------
+    apart: whether a batch holds sequences of one adapter only.
     """
 
     def __init__(
@@ -62,11 +70,14 @@ class Batcher:
         where: str,
         device: torch.device,
         tokens_per_batch: int,
+        context: int | None = None,
         group: Collective | None = None,
     ) -> None:
         self.where = where
         self.device = device
         self.tokens_per_batch = tokens_per_batch
+        self.context = context
+        self.apart = False
         self.group = group
 
     def each(
@@ -92,15 +103,10 @@ class Batcher:
         while waiting:
             count = self._fitting(waiting, prompt_length, full=full)
             batch = stack(waiting[:count])
-            try:
-                result = work(batch)
-            except RuntimeError as error:
-                if not out_of_memory(error):
-                    raise
-                self._halve(batch, error)
-                continue
-            yield batch, result
-            waiting = waiting[count:]
+            result = self._tried(work, batch)
+            if result is not None:
+                yield batch, result[0]
+                waiting = waiting[count:]
 
     def each_adapter(
         self,
@@ -111,13 +117,30 @@ class Batcher:
     ) -> Iterator[tuple[Batch, Result]]:
         """Do `work` on each batch of several adapters' sequences, as `each` does.
 
-        On a CPU a pass holds rows of one adapter: sharing it would save next to nothing there, and
-        the last bits of a matrix product depend on how many rows it has.
+        What an adapter has in a batch, and how wide it is, does not depend on the others, so that
+        it gets the bits on a CPU that it would get alone (see `AdapterTrainer.shares_passes`).
         """
-        apart = self.device.type == "cpu" and self.group is None
-        parts = groupby(placed, lambda each: each.adapter) if apart else [(0, placed)]
-        for _, part in parts:
-            yield from self.each(work, list(part), prompt_length=prompt_length)
+        if self.group is not None:
+            yield from self.each(work, placed, prompt_length=prompt_length)
+            return
+
+        def width(each: Placed) -> int:
+            """Count the places of a sequence in its batch, those of the prompt among them."""
+            length = prompt_length + len(each.sequence.tokens)
+            return max(length, min(shared_width(length), self.context or sys.maxsize))
+
+        in_order = sorted(placed, key=lambda each: (-width(each), each.adapter))
+        apart = sorted({each.adapter for each in placed}) if self.apart else [None]
+        for adapter in apart:
+            waiting = [each for each in in_order if adapter in (None, each.adapter)]
+            while waiting:
+                widths = [width(each) for each in waiting]
+                count = alike(waiting, widths, budget=self.tokens_per_batch)
+                batch = stack(waiting[:count], widths[0] - prompt_length)
+                result = self._tried(work, batch)
+                if result is not None:
+                    yield batch, result[0]
+                    waiting = waiting[count:]
 
     def by_row(
         self,
@@ -199,6 +222,16 @@ class Batcher:
     def _fitting(self, waiting: Sequence[Placed], prompt_length: int, *, full: float) -> int:
         budget = self.tokens_per_batch
         return fitting(waiting, budget=budget, prompt_length=prompt_length, full=full)
+
+    def _tried(self, work: Callable[[Batch], Result], batch: Batch) -> tuple[Result] | None:
+        """Do `work` on a batch; None, and half the budget, where memory does not suffice."""
+        try:
+            return (work(batch),)
+        except RuntimeError as error:
+            if not out_of_memory(error):
+                raise
+            self._halve(batch, error)
+            return None
 
     def _halve(self, batch: Batch, error: RuntimeError) -> None:
         count, width = batch.tokens_RT.shape

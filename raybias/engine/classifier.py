@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from raybias.config import Backbone
 from raybias.engine.backbone import TextEncoder, empty_model, load_pretrained, load_tokenizer
 from raybias.engine.context import ON_CPU, Execution, Way
-from raybias.engine.packing import Batch
+from raybias.engine.packing import BLOCK, Batch
 from raybias.engine.self_check import TOLERANCE, agrees, distance, in_words, sample_tokens
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.errors import ModelError
@@ -104,7 +105,9 @@ class Classifier(torch.nn.Module):
         rows_R = torch.arange(len(tokens_RT), device=tokens_RT.device)
         if self.short:
             hidden_RTH = self.model.base_model(**inputs).last_hidden_state
-            logits_RV = self.model.get_output_embeddings()(hidden_RTH[rows_R, last_R])
+            # With empty rows, since products of few rows have other bits on a CPU.
+            hidden_RH = pad(hidden_RTH[rows_R, last_R], (0, 0, 0, max(0, 2 * BLOCK - len(rows_R))))
+            logits_RV = self.model.get_output_embeddings()(hidden_RH)[: len(rows_R)]
         else:
             logits_RV = self.model(**inputs).logits[rows_R, last_R]
         labels_RL: Tensor = logits_RV[:, list(self.label_ids)]
@@ -113,7 +116,7 @@ class Classifier(torch.nn.Module):
     def _reads_right_padding(self) -> bool:
         """Check whether padding at the right changes a row's logits, and less so at the left."""
         tokens_RT, last_R = self._example()
-        longer_RT = torch.nn.functional.pad(tokens_RT, (0, 3))
+        longer_RT = pad(tokens_RT, (0, 3))
         with torch.no_grad():
             alone_RL = self(*self._padded(tokens_RT, last_R))
             changes = []

@@ -82,18 +82,23 @@ class Execution:
         if self.sharding is not None:
             self.sharding.begin(model, whole=whole)
 
-    def batcher(self, where: str, *, most: int | None = None) -> Batcher:
+    def batcher(
+        self, where: str, *, context: int | None = None, most: int | None = None
+    ) -> Batcher:
         """Make what cuts sequences into batches.
 
         Parameters
         ----------
         where: the model's id, for messages.
+        context: the longest input that it takes; None without a limit.
         most: bounds the token budget.
         """
         budget = self.tokens_per_batch if most is None else min(self.tokens_per_batch, most)
         group = None if self.sharding is None else self.sharding.group
         device = torch.device(self.device)
-        return Batcher(where=where, device=device, tokens_per_batch=budget, group=group)
+        return Batcher(
+            where=where, device=device, tokens_per_batch=budget, context=context, group=group
+        )
 
 
 #: On the CPU, by oneself, with the budget that a study has by default.

@@ -49,6 +49,9 @@ CONFIGS = {
     "llama": lambda: transformers.LlamaConfig(**SIZES, **GROUPED),
     "qwen2": lambda: transformers.Qwen2Config(**SIZES, **GROUPED),
     "mistral": lambda: transformers.MistralConfig(**SIZES, **GROUPED, sliding_window=48),
+    "mixtral": lambda: transformers.MixtralConfig(
+        **SIZES, **GROUPED, num_local_experts=4, num_experts_per_tok=2
+    ),
     # These two are not read the fast way: ALiBi takes no tree, Cohere scales its logits.
     "bloom": lambda: transformers.BloomConfig(
         **SIZES, hidden_size=32, n_layer=2, n_head=4, initializer_range=0.3

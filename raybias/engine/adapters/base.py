@@ -145,6 +145,32 @@ class AdapterTrainer(ABC):
         gradients = [{name: each[s] for name, each in summed.items()} for s in range(len(batches))]
         return gradients, self.batcher.sum(loss_S)
 
+    def shares_passes(self) -> bool:
+        """Check whether runs get the same bits in a shared pass as alone, on a few tokens.
+
+        Passes hold what linear layers and attention compute alike beside any other rows. A mixture
+        of experts is the exception: an expert multiplies as many rows as were sent to it.
+        """
+        tokens = [(7919 * n) % (self.encoder.rows or 1) for n in range(1, 60)]
+        batches = [
+            TrainingBatch(
+                self.init_weights(s),
+                [tokens[s:][:3], tokens[9 * s :][:20]],
+                (0, 1),
+                s,
+                0,
+                False,
+            )
+            for s in range(3)
+        ]
+        together, _ = self.gradients(batches)
+        alone = [self.gradients([each])[0][0] for each in batches]
+        return all(
+            torch.equal(shared[name], own[name])
+            for shared, own in zip(together, alone, strict=True)
+            for name in own
+        )
+
     def logits(
         self, weights: Sequence[Weights], sequences: Sequence[Sequence[PackedSequence]]
     ) -> list[Tensor]:
@@ -164,7 +190,8 @@ class ClassifierTrainer(AdapterTrainer):
     def __init__(self, classifier: Classifier, method: Finetuned) -> None:
         self.classifier, self.method = classifier, method
         self.encoder, self.device = classifier.encoder, classifier.device
-        self.batcher = classifier.execution.batcher(self.encoder.spec.id)
+        context = self.encoder.context
+        self.batcher = classifier.execution.batcher(self.encoder.spec.id, context=context)
 
     def label_metadata(self) -> dict[str, Any]:
         """Return the label tokens, where labels are read from tokens."""

@@ -22,6 +22,7 @@ from raybias.engine.adapters.packed_layers import (
     PackedLayer,
     PackedLayerTrainer,
     RowAdapters,
+    together,
 )
 from raybias.engine.classifier import initial_head
 from raybias.engine.keyed_draws import joined, kept, keys
@@ -55,14 +56,11 @@ class _LoraLayer(PackedLayer):
         factors_SKI = adapters.stacked[f"{self.path}.lora_A"].to(output.dtype)
         factors_SOK = adapters.stacked[f"{self.path}.lora_B"].to(output.dtype)
         parts = []
-        for rows, runs in adapters.groups:
-            down_SIK, up_SKO = factors_SKI[runs].mT, factors_SOK[runs].mT
-            inner = rows_RTI[rows].reshape(len(down_SIK), -1, down_SIK.shape[1]) @ down_SIK
-            base = base_RTO[rows].reshape(len(up_SKO), -1, up_SKO.shape[-1])
-            summed = torch.baddbmm(base, inner, up_SKO, alpha=scaling)
-            parts.append(summed.view_as(base_RTO[rows]))
-        whole_RTO = parts[0] if len(parts) == 1 else torch.cat(parts)
-        return whole_RTO.view_as(output)
+        pairs = zip(adapters.by_run(rows_RTI), adapters.by_run(base_RTO), strict=True)
+        for (mine_UNI, runs), (base_UNO, _) in pairs:
+            inner_UNK = mine_UNI @ factors_SKI[runs].mT
+            parts.append(torch.baddbmm(base_UNO, inner_UNK, factors_SOK[runs].mT, alpha=scaling))
+        return together(parts).view_as(output)
 
 
 class LoraTrainer(PackedLayerTrainer):

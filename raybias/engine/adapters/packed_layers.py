@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import torch
@@ -45,7 +45,8 @@ class RowAdapters:
 
     Attributes
     ----------
-    run_R: which run each row belongs to; those of one run stand together.
+    run_R: which run each row belongs to; those of one run stand together, and so do runs with
+        equally many.
     groups: slices of rows with equally many of each run, and which runs these are.
     stacked: all runs' tensors by name, [S, ...] each.
     masks: dropout of the layers' inputs.
@@ -60,26 +61,37 @@ class RowAdapters:
         """Take the tensors of all runs, and a batch of which each sequence is one row."""
         self.stacked = stacked
         self.run_R = torch.tensor(batch.adapters, device=device)
-        counts = Counter(batch.adapters)
-        if len(set(counts.values())) == 1:
-            runs = torch.tensor(list(counts), device=device)
-            every = len(counts) == len(next(iter(stacked.values())))
-            self.groups = [(slice(0, len(self.run_R)), slice(None) if every else runs)]
-            return
-        ends = accumulate(counts.values())
-        self.groups = [
-            (slice(end - count, end), slice(run, run + 1))
-            for (run, count), end in zip(counts.items(), ends, strict=True)
-        ]
+        self.groups, start = [], 0
+        for count, alike in groupby(Counter(batch.adapters).items(), lambda run: run[1]):
+            runs = [run for run, _ in alike]
+            every = runs == list(range(len(next(iter(stacked.values())))))
+            end = start + count * len(runs)
+            which = slice(None) if every else torch.tensor(runs, device=device)
+            self.groups.append((slice(start, end), which))
+            start = end
 
     def of_rows(self, name: str) -> Tensor:
         """Return the tensor `name` of each row's run, [R, ...]."""
-        each = self.stacked[name]
-        return each.expand(len(self.run_R), *each.shape[1:]) if len(each) == 1 else each[self.run_R]
+        return self.stacked[name][self.run_R]
+
+    def by_run(self, rows_RTI: Tensor) -> Iterator[tuple[Tensor, slice | Tensor]]:
+        """Yield what runs with equally many rows have of a layer's input [U, N, I], and the runs.
+
+        U runs of N rows' tokens each, so that a product with a run's tensors is one of a batch.
+        """
+        for rows, runs in self.groups:
+            count = len(next(iter(self.stacked.values()))) if isinstance(runs, slice) else len(runs)
+            yield rows_RTI[rows].reshape(count, -1, rows_RTI.shape[-1]), runs
 
     def by_row(self, inputs: Tensor) -> Tensor:
         """View as [R, T, I] what some models hand on as [R * T, I], and heads as [R, I]."""
         return inputs.reshape(len(self.run_R), -1, inputs.shape[-1])
+
+
+def together(parts: Sequence[Tensor]) -> Tensor:
+    """Put what `RowAdapters.by_run` parted together again, [R * T, O]."""
+    flat = [part.flatten(0, 1) for part in parts]
+    return flat[0] if len(flat) == 1 else torch.cat(flat)
 
 
 class PackedLayer(torch.nn.Module):
@@ -105,10 +117,13 @@ class _PackedHead(torch.nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Compute each row's output under its run's weights, float32."""
         rows_RTI = self.adapters.by_row(inputs).float()
-        output_RTO = rows_RTI @ self.adapters.of_rows(f"{self.path}.weight").transpose(1, 2)
-        if f"{self.path}.bias" in self.adapters.stacked:
-            output_RTO = output_RTO + self.adapters.of_rows(f"{self.path}.bias")[:, None]
-        return output_RTO.view(*inputs.shape[:-1], -1)
+        weight_SOI = self.adapters.stacked[f"{self.path}.weight"]
+        bias_SO = self.adapters.stacked.get(f"{self.path}.bias")
+        parts = []
+        for mine_UNI, runs in self.adapters.by_run(rows_RTI):
+            product_UNO = mine_UNI @ weight_SOI[runs].mT
+            parts.append(product_UNO if bias_SO is None else product_UNO + bias_SO[runs][:, None])
+        return together(parts).view(*inputs.shape[:-1], -1)
 
 
 class PackedLayerTrainer(ClassifierTrainer):

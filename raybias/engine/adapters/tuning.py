@@ -138,6 +138,9 @@ class PackedTuner:
         self._whole = trainer.prepare(validation.rows)
         self._trials = {trial.run_id: trial for trial in trials}
         self._runs: dict[str, _Run] = {}
+        batcher = trainer.batcher
+        if len(trials) > 1 and batcher.device.type == "cpu" and batcher.group is None:
+            batcher.apart = trainer.max_packed != 1 and not trainer.shares_passes()
         self.steps = self.tokens = 0
 
     @property

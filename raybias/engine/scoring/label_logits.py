@@ -74,8 +74,10 @@ class LabelReader:
             return whole_RTV[at][:, list(self.label_ids)].float()
         output = model.base_model(inputs_embeds=inputs_RTW, use_cache=False, **masks)
         hidden_NH = output.last_hidden_state[at].float()
-        rows = self.label_rows
-        return torch.nn.functional.linear(hidden_NH, rows.weight_LH, rows.bias_L)
+        # Not as a matrix product, whose bits depend on how many rows it has.
+        logits_NL: Tensor = (hidden_NH[:, None] * self.label_rows.weight_LH).sum(-1)
+        bias_L = self.label_rows.bias_L
+        return logits_NL if bias_L is None else logits_NL + bias_L
 
 
 def attention_inputs(
