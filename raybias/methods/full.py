@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
@@ -10,10 +11,14 @@ from raybias.config.method import StudyText
 from raybias.config.profiles import by_profile
 from raybias.config.section import Amount, Count
 from raybias.methods.finetuned import Finetuned, FinetunedStop
+from raybias.methods.lengths import Widths
 from raybias.registry import method
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from raybias.config import Backbone
+    from raybias.config.method import StudyText
     from raybias.engine.adapters.full import FullTrainer
     from raybias.engine.memory import MemoryTerm
     from raybias.engine.model_shape import ModelShape
@@ -50,8 +55,9 @@ class Full(Finetuned):
     can_shard: ClassVar[bool] = False
     max_pack: ClassVar[int | None] = 1
     work_per_parameter: ClassVar[int] = 6
-    # functional_call and autocast; the weight, its gradient and two moments, read and written.
-    launches: ClassVar[tuple[float, float]] = (1.6, 0.0)
+    # functional_call, dropout by counter, autocast; the weight, its gradient and two moments, read
+    # and written.
+    launches: ClassVar[tuple[float, float]] = (5.0, 0.0)
     moved_per_parameter: ClassVar[int] = 8 * _FLOAT32
     runs_per_replica: ClassVar[int] = 2
 
@@ -65,6 +71,10 @@ class Full(Finetuned):
     def drops_out(self, *, evaluated: bool) -> bool:
         """Say whether a step has dropout, after a first evaluation or before."""
         return self.dropout_after_first_eval or not evaluated
+
+    def step_widths(self, text: StudyText, texts: pl.Series) -> Widths:
+        """Return that a step is one batch, whatever its rows."""
+        return Widths(math.inf, (1.0,))
 
     def trainer_type(self) -> type[FullTrainer]:
         """Import the class that tunes whole models."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 @method
 class Ia3(LayerAdapter):
     """Packed (IA)3: vectors that rescale keys, values and feed-forward activations."""
+
+    launches: ClassVar[tuple[float, float]] = (1.5, 0.1)
 
     kind: Literal["ia3"] = "ia3"
     """Names the kind of method."""

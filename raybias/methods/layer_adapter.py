@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class LayerAdapter(Finetuned):
     """What methods have in common that adapt layers of a frozen classifier."""
 
-    launches: ClassVar[tuple[float, float]] = (3.0, 1.2)
+    launches: ClassVar[tuple[float, float]] = (3.5, 0.3)
 
     @abstractmethod
     def target_names(self, architecture: str) -> Sequence[str] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -118,6 +119,32 @@ class TokenCounts:
         self._lengths[mark] = np.concatenate(lengths)
         if keep:
             self._tokens[mark] = np.concatenate(tokens)
+
+
+@dataclass(frozen=True)
+class Widths:
+    """How the sequences of some rows spread over the widths of batches, which hold one width each.
+
+    Attributes
+    ----------
+    of_row: sequences of a row; less than 1 where rows share them.
+    shares: of the sequences that have each width.
+    """
+
+    of_row: float
+    shares: tuple[float, ...]
+
+    @classmethod
+    def of(cls, lengths: Sequence[int] | npt.NDArray[np.int32]) -> Widths:
+        """Count rows that are sequences of their own, by a sample of their lengths."""
+        from raybias.engine.packing import shared_width
+
+        counts = Counter(shared_width(int(length)) for length in lengths)
+        return cls(1.0, tuple(count / counts.total() for count in counts.values()))
+
+    def batches(self, rows: float) -> float:
+        """Return the expected number of batches of so many rows, if none of them fills one."""
+        return math.fsum(1 - (1 - share) ** (rows * self.of_row) for share in self.shares)
 
 
 def _mark(texts: Sequence[str], append_eos: bool) -> tuple[bytes, bool]:

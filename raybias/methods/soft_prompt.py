@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from pydantic import Field
 
 from raybias.config.method import StudyText
 from raybias.config.section import Count
+from raybias.methods.lengths import Widths
 from raybias.methods.tuned import Tuned
 from raybias.registry import method
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from raybias.config import Backbone
     from raybias.engine.adapters.soft_prompt import SoftPromptTrainer
     from raybias.engine.context import ModelContext
     from raybias.engine.memory import MemoryTerm
     from raybias.engine.model_shape import ModelShape
+
+
+#: Shares of the widths that packed sequences have, of which rows are cut into equal ones.
+_PACKED: Final = (0.25,) * 4
 
 
 @method
@@ -45,6 +52,15 @@ class SoftPrompt(Tuned):
     def ends_with_eos(self) -> bool:
         """Whether EOS stands behind a text."""
         return self.append_eos
+
+    def widths(self, text: StudyText, texts: pl.Series) -> Widths:
+        """Return how packed sequences spread over the widths of batches.
+
+        All but the last of a run are nearly as long as sequences can be.
+        """
+        from raybias.engine.packing import MAX_TOKENS
+
+        return Widths(self.mean_length(text, texts) / MAX_TOKENS, _PACKED)
 
     def check(self, backbone: Backbone, text: StudyText) -> None:
         """Refuse an encoder, label words that share a token, and texts that are too long."""

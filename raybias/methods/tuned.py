@@ -14,7 +14,7 @@ from raybias.config.profiles import by_profile
 from raybias.config.section import Amount, Count, Section
 from raybias.errors import DataError
 from raybias.methods.backbone_method import BackboneMethod
-from raybias.methods.lengths import TokenCounts, sample
+from raybias.methods.lengths import TokenCounts, Widths, sample
 from raybias.methods.prediction import Labelling, Shard, ShardResult, label_shard
 from raybias.schema import PREDICTIONS, OutputSpec
 
@@ -271,6 +271,16 @@ class Tuned(BackboneMethod):
         """Return the mean number of positions of a text, from a sample."""
         written = self.written(sample(texts.to_list()))
         return text.tokens.mean(written, append_eos=self.ends_with_eos) + self.context_vectors
+
+    def widths(self, text: StudyText, texts: pl.Series) -> Widths:
+        """Return how the rows of texts spread over the widths of batches, from a sample."""
+        written = self.written(sample(texts.to_list()))
+        lengths = text.tokens.lengths(written, append_eos=self.ends_with_eos)
+        return Widths.of(lengths + self.context_vectors)
+
+    def step_widths(self, text: StudyText, texts: pl.Series) -> Widths:
+        """Return how the rows of a step spread over the widths of batches, from a sample."""
+        return self.widths(text, texts)
 
     def tokens_per_item(self, text: StudyText, probe: str) -> float:
         """Return the mean number of tokens that one run reads for an item."""

@@ -36,7 +36,7 @@ _TUNED: Final = ((5, None, None), (5, None, 800), (3, None, 400), (3, 600, 200),
 _RATES: Final[Mapping[str, dict[str, Any]]] = {"lora": {"learning_rates": [5e-4]},
                  "full": {"learning_rates": [5e-5], "batch_size": 32}}  # fmt: skip
 #: A plan knows the arithmetic of a machine, and nothing of what else it does meanwhile.
-_SURE: Final = 3.0
+_SURE: Final = 2.0
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
 
 
@@ -149,7 +149,7 @@ class Choice:
 
     Attributes
     ----------
-    takes: seconds by the plan for the machine at hand; three times that is in the budget.
+    takes: seconds by the plan for the machine at hand; twice that is in the budget.
     """
 
     study: Study
@@ -158,7 +158,7 @@ class Choice:
 
 
 def choose(question: Question, budget: float, estimate: Callable[[Study], float]) -> Choice:
-    """Choose the first design that fits the budget, were it to take three times what is planned.
+    """Choose the first design that fits the budget, were it to take twice what is planned.
 
     Parameters
     ----------

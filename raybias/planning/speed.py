@@ -32,6 +32,9 @@ class Speed:
     launch: float = 0.25e-3
     """Of one block's kernels in a forward pass, on the host; as much again or a little more in a
     backward one."""
+    token: float = 0.0
+    """Of one token in a block beside its products, such as softmax and norms, where these are not
+    hidden behind others."""
     step: float = 5e-3
     """Of the host in every step of a pack, however many runs it has."""
     run: float = 0.8e-3
@@ -48,8 +51,6 @@ class Speed:
     """Bytes/s at which weights come from a node's disk to the device."""
     start: float = 15.0
     """Of a worker's process until it loads weights."""
-    shared: bool = True
-    """Whether the runs of a pack share each pass."""
 
     def __str__(self) -> str:
         return (
@@ -110,10 +111,10 @@ CPU: Final = Speed(
     bandwidth=10e9,
     reached=0.85,
     streamed=1.0,
-    launch=0.7e-3,
+    launch=0.6e-3,
+    token=1e-6,
     step=3e-3,
-    run=4e-3,
-    shared=False,
+    run=3e-3,
     link=8e9,
     start=8.0,
     loading=0.5e9,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from raybias.config import Method, Study, StudyText
 from raybias.methods import Tuned, tuned_methods
+from raybias.methods.lengths import Widths
 from raybias.methods.selection import hyper_parameter_grid
 from raybias.planning.prepared import PreparedStudy
 from raybias.planning.speed import Speed
@@ -79,6 +80,7 @@ class Passes:
         factor: float = 2.0,
         launches: float = 1.0,
         passes: float | None = None,
+        least: float = 1.0,
     ) -> dict[str, float]:
         """Return the seconds of some tokens' passes, by what takes them; the longest one counts.
 
@@ -87,17 +89,19 @@ class Passes:
         tokens: in all passes.
         factor: FLOPs for each parameter and token; 2 forward, 4 with gradients of activations.
         launches: in units of a plain forward pass.
-        passes: None for as few as the token budget allows.
+        passes: None for as few as the token budget allows, and `least` at least.
         """
         own = tokens / layout.ranks
         if passes is None:
-            passes = max(1.0, math.ceil(own / layout.tokens))
+            # Ranks that share weights pad what they read to one width.
+            fewest = 1.0 if layout.ranks > 1 else least
+            passes = max(fewest, math.ceil(own / layout.tokens))
         ways = factor / 2.0
         found = {
             "computing": speed.work(
                 factor * self.parameters * own, passes * ways * self.weight_bytes
             ),
-            "launches": passes * self.layers * launches * speed.launch,
+            "launches": self.layers * (passes * launches * speed.launch + ways * own * speed.token),
         }
         if layout.devices > 1:
             # One device computes at a time; the next waits for the hidden states.
@@ -125,6 +129,8 @@ class TuningWork:
     """Of one run's step."""
     length: float
     """Mean tokens of one."""
+    widths: Widths
+    """Of a step's rows in their batches."""
     every: int
     """Steps between evaluations."""
     first: int
@@ -135,6 +141,8 @@ class TuningWork:
     """Rows of one evaluation."""
     checked_length: float
     """Mean tokens of one."""
+    checked_widths: Widths
+    """Of an evaluation's rows in their batches."""
     launches: tuple[float, float]
     """Launches of a block in units of a plain one's: of a pack, and for each of its runs."""
     moved: float
@@ -158,11 +166,13 @@ class TuningWork:
             final=final,
             rows=method.batch_size,
             length=length,
+            widths=method.step_widths(text, texts[0]),
             every=method.steps_between_evaluations,
             first=method.first_stop if last is None else min(method.first_stop, last),
             last=last,
             checked=method.validation_rows or len(texts[1]),
             checked_length=checked_length,
+            checked_widths=method.widths(text, texts[1]),
             launches=method.launches,
             moved=float(method.moved_per_parameter * shape.parameters),
             most=method.max_pack,
@@ -196,7 +206,8 @@ class TuningWork:
             layout,
             runs * self.rows * self.length,
             factor=float(self.factor),
-            launches=_BOTH_WAYS * (shared * (1 if speed.shared else runs) + own * runs),
+            launches=_BOTH_WAYS * (shared + own * runs),
+            least=self.widths.batches(runs * self.rows),
         )
 
     def host(self, speed: Speed, runs: int) -> float:
@@ -211,6 +222,7 @@ class TuningWork:
             layout,
             runs * self.checked * self.checked_length,
             launches=shared + own * runs,
+            least=self.checked_widths.batches(runs * self.checked),
         )
         return max(computing.values()) + speed.evaluation
 

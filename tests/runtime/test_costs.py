@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given
@@ -17,7 +18,8 @@ from transformers import OPTConfig, PreTrainedTokenizerFast
 
 from raybias.config import Backbone, Study, parse_study
 from raybias.engine.backbone import TextEncoder
-from raybias.methods.lengths import TokenCounts
+from raybias.engine.packing import shared_width
+from raybias.methods.lengths import TokenCounts, Widths
 from raybias.planning.costs import Cost, costs_of
 from raybias.planning.inventory import assumed
 from raybias.planning.plan import plan
@@ -133,3 +135,15 @@ def test_what_may_not_fit_is_counted_exactly(texts: list[str], context: int, tak
     exact, bounds = counts.lengths(texts), counts.bounds(texts, taken=taken)
     assert (bounds >= exact).all()
     assert ((bounds > context - taken) == (exact > context - taken)).all()
+
+
+@given(st.lists(st.integers(1, 150), min_size=1, max_size=30), st.integers(1, 6))
+def test_batches_of_a_step_are_the_widths_that_its_rows_are_expected_to_have(
+    lengths: list[int], rows: int
+) -> None:
+    widths = Widths.of(lengths)
+    random = np.random.default_rng(0)
+    drawn = random.choice([shared_width(length) for length in lengths], (4000, rows))
+    distinct = np.mean([len(set(each)) for each in drawn.tolist()])
+    assert widths.batches(rows) == pytest.approx(distinct, abs=0.15)
+    assert widths.batches(10**9) == pytest.approx(len(widths.shares))
