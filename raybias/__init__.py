@@ -4,19 +4,15 @@ The names below are the public interface; everything else may change. Importing 
 package loads neither torch nor Ray.
 """
 
+from raybias.api.answers import decisions, options, samples, sentences, triples
 from raybias.api.statistics import (
     calibrate,
     compare,
     corpus_counts,
-    decisions,
     design,
     gaps,
     metrics,
-    options,
     pairs,
-    samples,
-    sentences,
-    triples,
 )
 from raybias.api.studies import (
     audit,

@@ -22,10 +22,10 @@ def decisions(
 
     Intervals are over decisions.
     """
-    from raybias.api import statistics
+    from raybias.api import answers
     from raybias.report.score_tables import decisions_text
     from raybias.storage import Store
 
-    print(decisions_text(statistics.decisions(files, out=out)))
+    print(decisions_text(answers.decisions(files, out=out)))
     if out is not None:
         print(f"\ndecisions.csv is in {Store(out).uri}")

@@ -39,12 +39,12 @@ def options(
     templates.
     """
     from raybias import stats
-    from raybias.api import statistics
+    from raybias.api import answers
     from raybias.report.score_tables import options_text
     from raybias.storage import Store
 
     with printed_warnings(stats.StatisticsWarning):
-        found = statistics.options(files, metadata=metadata, items=items, out=out)
+        found = answers.options(files, metadata=metadata, items=items, out=out)
     print(options_text(found))
     if out is not None:
         print(f"\noptions.csv is in {Store(out).uri}")

@@ -17,7 +17,7 @@ def samples(
     A file holds a task of a model, a JSON object a line, with schema_version; `raybias options` and
     `raybias pairs` read them again, as they read lm-eval's own.
     """
-    from raybias.api import statistics
+    from raybias.api import answers
 
-    for file in statistics.samples(folder, out):
+    for file in answers.samples(folder, out):
         print(file)

@@ -22,10 +22,10 @@ def sentences(
 
     Intervals are over templates; without any difference the share is .05.
     """
-    from raybias.api import statistics
+    from raybias.api import answers
     from raybias.report.score_tables import sentences_text
     from raybias.storage import Store
 
-    print(sentences_text(statistics.sentences(files, out=out)))
+    print(sentences_text(answers.sentences(files, out=out)))
     if out is not None:
         print(f"\nsentences.csv is in {Store(out).uri}")

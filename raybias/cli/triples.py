@@ -31,12 +31,12 @@ def triples(
     Intervals are over target terms.
     """
     from raybias import stats
-    from raybias.api import statistics
+    from raybias.api import answers
     from raybias.report.score_tables import triples_text
     from raybias.storage import Store
 
     with printed_warnings(stats.StatisticsWarning):
-        found = statistics.triples(files, items=items, out=out)
+        found = answers.triples(files, items=items, out=out)
     print(triples_text(found))
     if out is not None:
         print(f"\ntriples.csv is in {Store(out).uri}")

@@ -22,6 +22,7 @@ from support.foreign.make import questions
 FOREIGN = Path(__file__).parents[1] / "support" / "foreign"
 SAMPLES = FOREIGN / "samples_bbq.jsonl.gz"
 LOG = FOREIGN / "inspect_bbq.json.gz"
+PAIRS = FOREIGN / "samples_crows_pairs_english.jsonl.gz"
 STATE = FOREIGN / "scenario_state.json.gz"
 
 
@@ -41,22 +42,10 @@ def state(change: str, value: Any) -> dict[str, Any]:
     return content
 
 
-def pair(number: int, **changes: Any) -> dict[str, Any]:
-    """What lm-eval logs of a pair of CrowS-Pairs."""
-    sides = [f"They are slow, {number}.", f"We are slow, {number}."]
-    doc = {
-        "id": number,
-        "sent_more": sides[0],
-        "sent_less": sides[1],
-        "bias_type": "age",
-        "stereo_antistereo": ("stereo", "antistereo")[number % 2],
-    }
-    return {
-        "doc_id": number,
-        "doc": {**doc, **changes},
-        "arguments": [["", side] for side in sides],
-        "filtered_resps": [[-1.0 - number, False], [-2.0, False]],
-    }
+def pair(**changes: Any) -> dict[str, Any]:
+    """A sample of CrowS-Pairs that lm-eval wrote, its document changed."""
+    line: dict[str, Any] = json.loads(text(PAIRS).splitlines()[0])
+    return {**line, "doc": line["doc"] | changes}
 
 
 def write(folder: Path, name: str, lines: list[dict[str, Any]]) -> Path:
@@ -142,12 +131,16 @@ def test_a_run_of_helm_needs_the_questions() -> None:
 
 
 def test_pairs_of_lm_eval(tmp_path: Path) -> None:
-    path = write(tmp_path / "tiny", "samples_crows.jsonl", [pair(n) for n in range(4)])
-    scores = read_score_files([path]).pair_scores
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    shutil.copy(PAIRS, folder)
+    scores = read_score_files([folder]).pair_scores
     assert scores is not None
-    assert scores["preference"].to_list() == [1, None, 0, 0]
+    logged = [json.loads(line) for line in text(PAIRS).splitlines()]
+    assert scores["preference"].to_list() == [line["pct_stereotype"] for line in logged]
+    assert scores["bias_type"].to_list() == ["age"] * 3 + ["gender"] * 3
     assert scores.row(0, named=True)["model"] == "tiny"
-    assert "bias_scores" in raybias.pairs([path])
+    assert "bias_scores" in raybias.pairs([folder])
 
 
 @pytest.mark.parametrize(
@@ -166,6 +159,6 @@ def test_a_wrong_sample_is_one_line(line: dict[str, Any], message: str, tmp_path
 
 
 def test_a_pair_without_names_is_one_line(tmp_path: Path) -> None:
-    path = write(tmp_path / "m", "samples.jsonl", [pair(0, bias_type=3)])
+    path = write(tmp_path / "m", "samples.jsonl", [pair(bias_type=3)])
     with pytest.raises(DataError, match="bias_type is 3, not its name"):
         read_score_files([path])

@@ -114,7 +114,9 @@ def _small_state() -> bytes:
 def log_cases() -> st.SearchStrategy[tuple[str, bytes]]:
     """A log that lm-eval, inspect or HELM wrote, changed."""
     samples = _packed("samples_bbq.jsonl.gz").splitlines()[:4]
+    pairs = _packed("samples_crows_pairs_english.jsonl.gz").splitlines()
     return st.one_of(
+        changed_lines(pairs).map(lambda data: ("pairs.jsonl", data)),
         changed_lines(samples).map(lambda data: ("samples.jsonl", data)),
         inputs.damaged(b"\n".join(samples)).map(lambda data: ("samples.jsonl", data)),
         hostile.json_files(_small_log()).map(lambda data: ("log.json", data)),
@@ -130,6 +132,8 @@ def read_log(case: tuple[str, bytes]) -> bool:
         items = place / "Age.jsonl"
         items.write_text("\n".join(map(json.dumps, questions())))
         out = place / "out"
+        if name == "pairs.jsonl":
+            return taken("pairs", str(place / "m" / name), "--out", str(out), out=out)
         words = (str(place / "m" / name), "--items", str(items), "--out", str(out))
         return taken("options", *words, out=out)
 

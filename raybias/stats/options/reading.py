@@ -65,7 +65,12 @@ def read_option_answers(
         published=lambda source: _published(source, targets, items),
         item=("method", "category", "item_id", "prompt"),
     )
-    where = ", ".join(map(str, paths))
+    _check_targets(answers, ", ".join(map(str, paths)))
+    return answers
+
+
+def _check_targets(answers: pl.DataFrame, where: str) -> None:
+    """Refuse questions whose target is the unknown option, and files without any target."""
     for row in answers.filter(pl.col("target") == pl.col("unknown")).iter_rows(named=True):
         raise DataError(
             f"the target of question {row['item_id']!r} of {row['category']} is its unknown option",
@@ -77,11 +82,10 @@ def read_option_answers(
         warnings.warn(
             f"answers to questions without a target: {without.height}, which are left out",
             StatisticsWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
     if without.height == answers.height:
         raise DataError("no question has a target", where=where, cure="give other answers")
-    return answers
 
 
 def _published(source: Source, targets: Targets | None, items: pl.DataFrame | None) -> pl.DataFrame:

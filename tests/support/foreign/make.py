@@ -1,7 +1,7 @@
 """Have other harnesses write their logs of twelve made-up questions of BBQ; one package each.
 
     python tests/support/foreign/make.py inspect    # with inspect_ai 0.3.285
-    python tests/support/foreign/make.py lm_eval    # with lm_eval 0.4.13
+    python tests/support/foreign/make.py lm_eval    # with lm_eval 0.4.13; also lm_eval_pairs
     python tests/support/foreign/make.py helm       # with crfm-helm 0.5.16
 
 What each asks, parses and writes is its own code; only the models are stand-ins.
@@ -68,31 +68,56 @@ def inspect(folder: Path) -> Path:
     return folder / "log.json"
 
 
+def pairs() -> list[dict[str, Any]]:
+    """Six pairs with the columns of CrowS-Pairs, as its multilingual copy on the hub has them."""
+    return [
+        {
+            "id": n,
+            "sent_more": f"They are slow, {n}.",
+            "sent_less": f"We are slow, {n}.",
+            "stereo_antistereo": ("stereo", "antistereo")[n % 2],
+            "bias_type": ("age", "gender")[n // 3],
+        }
+        for n in range(6)
+    ]
+
+
 def lm_eval(folder: Path) -> Path:
-    """The samples of lm-eval's own task, whose data set is a local file."""
+    """The samples of lm-eval's own BBQ task, whose data set is a local file."""
+    hub = "dataset_path: oskarvanderwal/bbq\ndataset_name: All\n"
+    return _samples(folder, "bbq/bbq_multiple_choice.yaml", "bbq", hub, questions())
+
+
+def lm_eval_pairs(folder: Path) -> Path:
+    """The samples of lm-eval's own CrowS-Pairs task, whose data set is a local file."""
+    hub = "dataset_path: jannalu/crows_pairs_multilingual\ndataset_name: english\n"
+    file = "crows_pairs/crows_pairs_english.yaml"
+    return _samples(folder, file, "crows_pairs_english", hub, pairs())
+
+
+def _samples(folder: Path, file: str, task: str, hub: str, lines: list[dict[str, Any]]) -> Path:
     import lm_eval.tasks as tasks
     from lm_eval import simple_evaluate
     from lm_eval.loggers import EvaluationTracker
 
-    data = folder / "bbq.jsonl"
-    data.write_text("\n".join(map(json.dumps, questions())))
-    shutil.copytree(Path(tasks.__file__).parent / "bbq", folder / "bbq")
-    file = folder / "bbq" / "bbq_multiple_choice.yaml"
-    published = "dataset_path: oskarvanderwal/bbq\ndataset_name: All\n"
+    data = folder / "data.jsonl"
+    data.write_text("\n".join(map(json.dumps, lines)))
+    kind = file.partition("/")[0]
+    shutil.copytree(Path(tasks.__file__).parent / kind, folder / kind)
     local = f"dataset_path: json\ndataset_kwargs: {{data_files: {{test: {data}}}}}\n"
-    text = file.read_text().replace(published, local)
-    file.write_text(text.replace("task: bbq\n", "task: bbq_local\n"))
-    manager = tasks.TaskManager(include_path=str(folder / "bbq"), include_defaults=False)
+    text = (folder / file).read_text().replace(hub, local)
+    (folder / file).write_text(text.replace(f"task: {task}\n", f"task: {task}_local\n"))
+    manager = tasks.TaskManager(include_path=str(folder / kind), include_defaults=False)
     tracker = EvaluationTracker(output_path=str(folder / "out"))
     found = simple_evaluate(
-        model="dummy", tasks=["bbq_local"], task_manager=manager, log_samples=True,
+        model="dummy", tasks=[f"{task}_local"], task_manager=manager, log_samples=True,
         evaluation_tracker=tracker,
     )  # fmt: skip
     tracker.general_config_tracker.log_experiment_args("dummy", "", "", "", None)
     tracker.save_results_aggregated(found, found["samples"])
-    tracker.save_results_samples("bbq_local", found["samples"]["bbq_local"])
-    (file,) = (folder / "out").rglob("samples_*.jsonl")
-    return file
+    tracker.save_results_samples(f"{task}_local", found["samples"][f"{task}_local"])
+    (written,) = (folder / "out").rglob("samples_*.jsonl")
+    return written
 
 
 def helm(folder: Path) -> Path:
@@ -134,6 +159,7 @@ def helm(folder: Path) -> Path:
 NAMES = {
     "inspect": "inspect_bbq.json.gz",
     "lm_eval": "samples_bbq.jsonl.gz",
+    "lm_eval_pairs": "samples_crows_pairs_english.jsonl.gz",
     "helm": "scenario_state.json.gz",
 }
 

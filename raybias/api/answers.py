@@ -1,0 +1,146 @@
+"""Judge answers to questions, wherever they come from: no model, no Ray.
+
+Each function imports what it needs when it is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from raybias.storage import Store
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+def options(
+    files: Sequence[str | Path],
+    *,
+    metadata: str | Path | None = None,
+    items: str | Path | None = None,
+    out: str | Path | None = None,
+) -> pl.DataFrame:
+    """Compute accuracy and bias of answers to questions with options (`schema.OPTION_MEASURES`).
+
+    Every definition of the bias score is computed; intervals are over question templates.
+
+    Parameters
+    ----------
+    files: BBQ's published `preds_*.jsonl`, plain or gzipped, logs of lm-eval, inspect and HELM, or
+        `schema.OPTION_ANSWERS` as Parquet or CSV.
+    metadata: BBQ's additional_metadata.csv, which says which option the stereotype is about; by
+        default the one whose `answer_info` names a stereotyped group.
+    items: BBQ's questions, a file or folder of them, which HELM's files need.
+    out: folder or URI for options.csv.
+
+    Raises
+    ------
+    DataError: a file is missing or malformed, an answer is given twice, or the unknown option or
+        the target of a question cannot be told.
+    """
+    from raybias.config import QuestionProbe
+    from raybias.probes.questions.items import question_items
+    from raybias.stats.options import option_measures, read_option_answers
+    from raybias.table_files import csv_text
+
+    probe = None if items is None else QuestionProbe(source="bbq", data=str(items))
+    questions = None if probe is None else question_items(probe)
+    found = option_measures(read_option_answers(files, metadata, questions))
+    if out is not None:
+        Store(out).write_text("options.csv", csv_text(found))
+    return found
+
+
+def triples(
+    files: Sequence[str | Path],
+    *,
+    items: str | Path | None = None,
+    out: str | Path | None = None,
+) -> pl.DataFrame:
+    """Compute the scores of StereoSet: ss, lms and icat (`schema.TRIPLE_MEASURES`).
+
+    Intervals are over target terms.
+
+    Parameters
+    ----------
+    files: StereoSet's published predictions, or `schema.TRIPLE_SCORES` as Parquet or CSV.
+    items: StereoSet's dev.json or a part of it, which published predictions need.
+    out: folder or URI for triples.csv.
+
+    Raises
+    ------
+    DataError: a file is missing or malformed, or a triple is scored in part or twice.
+    """
+    from raybias.stats.triples import read_triple_scores, triple_measures
+    from raybias.table_files import csv_text
+
+    found = triple_measures(read_triple_scores(files, items))
+    if out is not None:
+        Store(out).write_text("triples.csv", csv_text(found))
+    return found
+
+
+def decisions(files: Sequence[str | Path], *, out: str | Path | None = None) -> pl.DataFrame:
+    """Compute how much more favourable decisions about groups are (`schema.DECISION_MEASURES`).
+
+    Intervals are over decisions.
+
+    Parameters
+    ----------
+    files: `schema.DECISION_ANSWERS` as Parquet or CSV, or folders of them, such as OUT/decisions.
+    out: folder or URI for decisions.csv.
+
+    Raises
+    ------
+    DataError: a file is missing or malformed, or an answer is given twice.
+    """
+    from raybias.stats.decisions import decision_measures, read_decision_answers
+    from raybias.table_files import csv_text
+
+    found = decision_measures(read_decision_answers(files))
+    if out is not None:
+        Store(out).write_text("decisions.csv", csv_text(found))
+    return found
+
+
+def sentences(files: Sequence[str | Path], *, out: str | Path | None = None) -> pl.DataFrame:
+    """Compute the likelihood bias of sentences about people (`schema.SENTENCE_MEASURES`).
+
+    Intervals are over templates.
+
+    Parameters
+    ----------
+    files: `schema.SENTENCE_SCORES` as Parquet or CSV, or folders of them, such as OUT/sentences.
+    out: folder or URI for sentences.csv.
+
+    Raises
+    ------
+    DataError: a file is missing or malformed, or a sentence is scored twice.
+    """
+    from raybias.stats.sentences import read_sentence_scores, sentence_measures
+    from raybias.table_files import csv_text
+
+    found = sentence_measures(read_sentence_scores(files))
+    if out is not None:
+        Store(out).write_text("sentences.csv", csv_text(found))
+    return found
+
+
+def samples(study: str | Path, out: str | Path) -> list[str]:
+    """Write an OUT's answers as lm-evaluation-harness logs samples; return the files' names.
+
+    Parameters
+    ----------
+    study: what `run` wrote.
+    out: folder or URI for MODEL/samples_TASK.jsonl.
+
+    Raises
+    ------
+    DataError: there are neither answers to questions with three options nor scores of pairs.
+    OutputError: no OUT of a study.
+    """
+    from raybias.report.samples import write_samples
+
+    return write_samples(Store(study), Store(out))
