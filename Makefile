@@ -71,7 +71,7 @@ dist: .dist/.installed  ## Build and check wheel and sdist.
 
 hashes: .supply/.installed  ## Write cluster/requirements.txt again, after a change to the pins.
 	sed -n '/^#/!q;p' cluster/requirements.txt > .supply/requirements.txt
-	.supply/bin/uv pip compile pyproject.toml --extra aws --extra gcp --constraint constraints.txt \
+	.supply/bin/uv pip compile pyproject.toml --extra aws --extra gcp --extra zero --constraint constraints.txt \
 		--generate-hashes --python-version 3.11 --python-platform x86_64-unknown-linux-gnu \
 		--no-annotate --no-header --quiet >> .supply/requirements.txt
 	mv .supply/requirements.txt cluster/requirements.txt
@@ -98,7 +98,7 @@ env: $(READY)
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,zero]'
 	touch $(READY)
 
 clean:

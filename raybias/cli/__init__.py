@@ -11,7 +11,8 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import NoReturn
+from importlib.metadata import version
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -49,7 +50,6 @@ app = typer.Typer(
     name="raybias",
     help="Measure social bias of language models, on a laptop or a Ray cluster.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.add_typer(probes.app, name="probes")
@@ -76,6 +76,23 @@ app.command()(report.report)
 app.command()(corpus.corpus)
 app.command()(serve.serve)
 app.command()(schema.schema)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"raybias {version('raybias')}")
+        raise typer.Exit
+
+
+@app.callback()
+def program(
+    *,
+    _: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """Measure social bias of language models, on a laptop or a Ray cluster."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -5,7 +5,11 @@ Tokenizers and configurations are read, no weights.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 from raybias.config import Study
+from raybias.errors import ConfigError
+from raybias.planning.plan import Plan
 from raybias.planning.prepared import Items, PreparedStudy
 from raybias.stats import check_metrics, check_reference_groups
 
@@ -31,6 +35,21 @@ def check_inputs(prepared: PreparedStudy) -> None:
     for backbone in study.backbones:
         for method in study.methods_of(backbone):
             method.check(backbone, prepared.text(method, backbone))
+
+
+def check_libraries(planned: Plan) -> None:
+    """Refuse a plan that needs a package which is not installed.
+
+    Raises
+    ------
+    ConfigError: a backbone is to be sharded, and there is no DeepSpeed.
+    """
+    sharded = [each.backbone for each in (*planned.tuning, *planned.scoring) if each.sharded]
+    if sharded and find_spec("deepspeed") is None:
+        raise ConfigError(
+            f"{sharded[0]} is shared among workers with ZeRO-3, which needs deepspeed",
+            cure="`pip install 'raybias[zero]'` on every node, or choose `resources.shard: never`",
+        )
 
 
 def check_references(study: Study, items: Items) -> None:

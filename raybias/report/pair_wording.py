@@ -17,7 +17,7 @@ from raybias.stats.pairs import FEWEST_MODELS, ORIGINAL, PAIR_SCOPES, VERDICTS, 
 
 
 def headline(scores: pl.DataFrame) -> str:
-    """Say how many scores of the originals, over all pairs, differ from no bias, and which way.
+    """State the clearest score of the originals over all pairs, and how many differ from no bias.
 
     Parameters
     ----------
@@ -27,9 +27,16 @@ def headline(scores: pl.DataFrame) -> str:
     if whole.height == 1:
         return sentence(whole.row(0, named=True), wording.metric_keys(whole))
     found = whole.filter(pl.col("survives").fill_null(False))
-    verb = "differs" if found.height == 1 else "differ"
     total = wording.counted(whole.height, "score")
-    said = f"{found.height or 'None'} of {total} {verb} from no bias."
+    if found.is_empty():
+        return f"No model is shown to prefer one side: none of {total} differs from no bias."
+    distance = (pl.col("value") - pl.col("neutral")).abs()
+    clearest = found.sort("p_value", distance, descending=[False, True]).row(0, named=True)
+    verb = "differs" if found.height == 1 else "differ"
+    said = (
+        f"{sentence(clearest, wording.metric_keys(whole))} {found.height} of {total} {verb} from "
+        "no bias."
+    )
     higher = found.filter(pl.col("value") > pl.col("neutral")).height
     ends = ((higher, "to the stereotype"), (found.height - higher, "away from the stereotype"))
     leans = [f"{n} {'leans' if n == 1 else 'lean'} {where}" for n, where in ends if n]

@@ -18,7 +18,7 @@ from raybias.config import Study
 from raybias.errors import PlanError
 from raybias.planning.inventory import Inventory, with_autoscaled_nodes
 from raybias.planning.plan import Plan, plan
-from raybias.planning.preflight import check_inputs
+from raybias.planning.preflight import check_inputs, check_libraries
 from raybias.planning.prepared import PreparedStudy
 from raybias.planning.resolve import resolve_models
 from raybias.planning.workload import Works
@@ -175,6 +175,7 @@ class _Start:
         """Write OUT/study.yaml, and return what runs the study."""
         from raybias.runtime.work import StudyRun
 
+        check_libraries(planned)
         parameters = {name: shape.parameters for name, shape in planned.shapes.items()}
         record = self.prepared.record.with_study(planned.decided)
         record = replace(record, parameters=parameters)

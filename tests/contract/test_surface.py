@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -228,6 +229,14 @@ def test_the_commands_and_their_options() -> None:
             )
         }
         assert words - {"--help"} == COMMANDS[name], name
+
+
+def test_the_program_says_its_version_and_completes_its_commands() -> None:
+    said = CliRunner().invoke(app, ["--version"])
+    assert (said.exit_code, said.stdout) == (0, f"raybias {version('raybias')}\n")
+    program = typer.main.get_command(app)
+    options = {name for each in program.params for name in each.opts}
+    assert {"--version", "--install-completion", "--show-completion"} <= options
 
 
 @pytest.mark.parametrize("command", COMMANDS)

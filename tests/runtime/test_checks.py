@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import polars as pl
@@ -13,7 +14,8 @@ from typer.testing import CliRunner
 
 from raybias.cli import app, main
 from raybias.config import load_study
-from raybias.errors import PlanError
+from raybias.errors import ConfigError, PlanError
+from raybias.planning import preflight
 from raybias.runtime import study as running
 from raybias.schema import LABELS
 from raybias.storage import Store
@@ -132,3 +134,13 @@ def test_plan_passes_what_run_does_and_looks_at_its_out(
     assert "holds another study (limit is None, now 4" in said(
         capsys, "plan", study, *assumed, "--limit", "4"
     )
+
+
+def test_a_sharded_study_without_deepspeed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = SimpleNamespace(backbone="opt-6.7b", sharded=True)
+    planned: Any = SimpleNamespace(tuning=[], scoring=[stage])
+    monkeypatch.setattr(preflight, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"needs deepspeed; `pip install 'raybias\[zero\]'`"):
+        preflight.check_libraries(planned)
+    stage.sharded = False
+    preflight.check_libraries(planned)

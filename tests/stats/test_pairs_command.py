@@ -101,7 +101,7 @@ def test_score_files_become_tables_and_figures(
         }
         page = (out / "report.html").read_text()
         assert "Does it hold under another style?" in page
-        assert page.count("<figure") == 11
+        assert page.count("<figure") == 13
         assert ("for independent samples" in page) == (profile == "paper")
     table2 = pl.read_csv(tmp_path / "paper" / "table2_summary.csv")
     assert set(table2["statistic"]) == {"score", "MIN", "MAX", "lowest", "highest", "AVG_delta"}
