@@ -20,7 +20,7 @@ from raybias.config import Backbone, Provider
 from raybias.engine.context import ON_CPU, Execution
 from raybias.engine.layer_split import layer_split
 from raybias.engine.model_files import read_config, reading_model, revision_of, source_of
-from raybias.engine.quantised import quantisation
+from raybias.engine.quantised import dtype_of
 from raybias.errors import ModelError
 from raybias.schema import LABELS
 
@@ -242,7 +242,7 @@ def load_pretrained(
             model, loading = kind.from_pretrained(
                 source_of(spec),
                 revision=revision_of(spec),
-                dtype=_torch_dtype(spec, dtype),
+                dtype=dtype_of(spec, dtype),
                 use_safetensors=True,
                 trust_remote_code=False,
                 output_loading_info=True,
@@ -333,7 +333,7 @@ def empty_model(spec: Backbone, kind: Any = None) -> PreTrainedModel:
     if kind is None:
         kind = AutoModel if is_encoder(spec) else AutoModelForCausalLM
     with reading_model(spec, "config.json"), torch.device("meta"):
-        model: PreTrainedModel = kind.from_config(config, dtype=_torch_dtype(spec))
+        model: PreTrainedModel = kind.from_config(config, dtype=dtype_of(spec))
     # Many models have no such file; what their config says holds then.
     with reading_model(spec, "generation_config.json"), suppress(OSError):
         model.generation_config = GenerationConfig.from_pretrained(
@@ -390,14 +390,3 @@ def _misshapen(weights: Iterable[tuple[str, Sequence[int], Sequence[int]]]) -> s
     for name, shape, needed in sorted(weights):
         return f"holds {name} as {list(shape)}, and its config.json asks for {list(needed)}"
     return ""
-
-
-def _torch_dtype(spec: Backbone, name: str | None = None) -> torch.dtype:
-    """Return torch's dtype of a name, or of a backbone; quantised ones have their own.
-
-    `auto` is float32 outside a study, which decides it.
-    """
-    how = quantisation(spec)
-    chosen = how.dtype if how is not None else name or spec.dtype
-    dtype: torch.dtype = torch.float32 if chosen == "auto" else getattr(torch, chosen)
-    return dtype

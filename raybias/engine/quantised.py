@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from raybias.config import Backbone
 from raybias.engine.model_files import read_config, source_of
 from raybias.errors import ModelError
@@ -54,6 +56,21 @@ def quantisation(spec: Backbone) -> Quantisation | None:
         )
     files = [*Path(source_of(spec)).glob("*.safetensors")]
     return Quantisation(method, dtype, sum(file.stat().st_size for file in files) or None)
+
+
+def dtype_of(spec: Backbone, name: str | None = None) -> torch.dtype:
+    """Return torch's dtype of a backbone, or of a name; a quantised one has its own.
+
+    `auto` is float32 outside a study, which decides it.
+
+    Raises
+    ------
+    ModelError: as `quantisation` says.
+    """
+    how = quantisation(spec)
+    chosen = how.dtype if how is not None else name or spec.dtype
+    dtype: torch.dtype = torch.float32 if chosen == "auto" else getattr(torch, chosen)
+    return dtype
 
 
 def check_trainable(spec: Backbone, method: str) -> None:

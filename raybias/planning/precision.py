@@ -93,7 +93,8 @@ def decide_dtypes(study: Study, inventory: Inventory) -> tuple[Study, Precision 
     loaded = [each for each in study.backbones if "weights" in each.abilities]
     own = {each.name: quantisation(each) for each in loaded}
     dtypes = {name: how.dtype if how else chosen.dtype for name, how in own.items()}
-    return study.with_dtypes(dtypes), chosen
+    left = any(each.dtype == "auto" and own[each.name] is None for each in loaded)
+    return study.with_dtypes(dtypes), chosen if left else None
 
 
 def choose(inventory: Inventory, *, gpus: bool) -> Precision:

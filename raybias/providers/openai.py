@@ -92,7 +92,7 @@ class OpenAI(Provider):
         ------
         ConfigError: the `openai` package is not installed.
         """
-        from raybias.providers.rough_text import RoughEncoder
+        from raybias.engine.rough_text import RoughEncoder
 
         if find_spec("openai") is None:
             raise ConfigError(

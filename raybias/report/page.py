@@ -14,9 +14,9 @@ import polars as pl
 from raybias import stats
 from raybias.config import Statistics, Study
 from raybias.methods import tuned_methods
-from raybias.providers.ledger import read_asked
 from raybias.report import findings, summary_tables, wording
 from raybias.report.card_section import cards
+from raybias.report.endpoint_table import endpoints
 from raybias.report.export import write_results
 from raybias.report.figure_parts import Drawn, inlined, write_figures
 from raybias.report.gap_page import gap_section
@@ -187,9 +187,8 @@ def _measured_on(
         "options": summary_tables.options(study),
         "measured_on": [summary_tables.backbones(study, runs, record)],
     }
-    asked = {each.name: read_asked(store, each.name) for each in study.backbones}
-    if (endpoints := summary_tables.endpoints(study, asked)).rows:
-        context["measured_on"].append(endpoints)
+    if (asked := endpoints(store, study)).rows:
+        context["measured_on"].append(asked)
     if schedule := read_schedule(store):
         title = f"{study.name}: which devices held which backbone"
         drawn = Drawn("schedule", title, schedule_figure(schedule, title))

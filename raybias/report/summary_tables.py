@@ -13,9 +13,8 @@ import polars as pl
 from tabulate import tabulate
 
 from raybias import schema
-from raybias.config import Backbone, Provider, Study
+from raybias.config import Backbone, Study
 from raybias.methods import prompted_methods
-from raybias.providers.ledger import Asked
 from raybias.report import wording
 from raybias.schema import LABELS
 from raybias.stats.scopes import QUESTIONS, SCOPES
@@ -117,34 +116,6 @@ def backbones(study: Study, runs: pl.DataFrame, record: Record) -> SummaryTable:
             row += [_one(part, "prompt_token_id"), _verbalizer(study, part)]
         rows.append(tuple(row))
     return SummaryTable("Backbones", tuple(headers), tuple(rows))
-
-
-def endpoints(study: Study, asked: Mapping[str, Asked]) -> SummaryTable:
-    """Describe what was asked of each endpoint, what it called itself, and how steady it was.
-
-    Parameters
-    ----------
-    asked: by backbone.
-    """
-    rows = [
-        (
-            backbone.name,
-            backbone.place,
-            f"{asked[backbone.name].requests:,}",
-            f"{asked[backbone.name].tokens:,}",
-            f"{backbone.prices.of(asked[backbone.name].read, asked[backbone.name].written):,.2f}",
-            f"{asked[backbone.name].same:,} of {asked[backbone.name].twice:,}",
-            ", ".join(asked[backbone.name].models),
-            ", ".join(asked[backbone.name].fingerprints) or "none",
-        )
-        for backbone in study.backbones
-        if isinstance(backbone, Provider)
-    ]
-    headers = (
-        "model", "endpoint", "requests", "tokens", "cost", "the same answer when asked again",
-        "calls itself", "system fingerprints",
-    )  # fmt: skip
-    return SummaryTable("Endpoints", headers, tuple(rows))
 
 
 def training(study: Study, runs: pl.DataFrame) -> SummaryTable:

@@ -21,9 +21,9 @@ def test_the_key_of_an_endpoint_is_nowhere_in_ray_or_in_out(
     tmp_path: Path, ray_cluster: None
 ) -> None:
     out = tmp_path / "out"
-    with serving(Endpoint(answer=label_of)) as server:
+    with serving(Endpoint(answer=label_of, delay_s=0.05)) as server:
         printed = run(save_study(tmp_path, server), out)
-    assert server.most_at_once == 4
+    assert 1 < server.most_at_once <= 4
     assert pl.read_parquet(out / "predictions/mine/*/*.parquet").height == 3 * 30
     assert KEY not in printed
     # What Ray knows and logs, and what processes show of themselves.

@@ -30,6 +30,7 @@ PYTHON = {
     "README.md": "tests/cluster/test_readme.py",
     "python.md": "tests/cluster/test_readme.py",
     "extending.md": "tests/contract/test_extending.py",
+    "precision.md": "tests/engine/test_quantised.py",
     "own_metric.md": "tests/contract/test_documented.py",
 }
 #: What begins other lines of blocks, and why they are not parsed as commands of raybias.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,7 @@ from raybias.runtime.ways import keep_ways
 from raybias.schema import LABELS
 from raybias.storage import Store
 from support import prompting
+from support.documents import ROOT, blocks
 from support.quantised import needs_torchao, quantise
 
 pytestmark = needs_torchao
@@ -38,7 +40,12 @@ pytestmark = needs_torchao
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     folder = tmp_path_factory.mktemp("quantised")
     full = prompting.save("llama", folder / "full")
-    return {32: full, **{bits: quantise(full, folder / f"int{bits}", bits) for bits in (8, 4)}}
+    (shown,) = (b for b in blocks(ROOT / "docs/precision.md") if b.language == "python")
+    code = shown.text.replace("some/model", str(full)).replace("bfloat16", "float32")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        exec(code.replace("model-int8", str(folder / "int8")), {})
+    return {32: full, 8: folder / "int8", 4: quantise(full, folder / "int4", 4)}
 
 
 @pytest.mark.parametrize("bits", [8, 4])

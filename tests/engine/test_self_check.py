@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from raybias.config import Backbone
 from raybias.engine.backbone import LoadedBackbone
 from raybias.engine.context import Execution, ModelContext
 from raybias.engine.generation.generator import TextGenerator
@@ -31,8 +30,7 @@ def test_ways_stand_in_out(
         "labels": fast, "log-probabilities": fast, "generation": fast
     }  # fmt: skip
     store = Store(str(tmp_path))
-    spec = Backbone(id=kind, dtype="float32")
-    context = ModelContext(spec, (), execution).here(torch.device("cpu"))
+    context = ModelContext(loaded.spec, (), execution).here(torch.device("cpu"))
     keep_ways(store, context)
     written = {name: store.read_text(name) for name in store.files("readers")}
     assert sorted(written) == [
