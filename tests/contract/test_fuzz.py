@@ -167,7 +167,9 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports compose figures; drawing them, which takes longest, is left to the long fuzz."""
     monkeypatch.setattr(ConstrainedLayoutEngine, "execute", lambda *_: None)
     monkeypatch.setattr(
-        FigureCanvasSVG, "print_svg", lambda _, stream, **__: stream.write(b"<svg ></svg>")
+        FigureCanvasSVG,
+        "print_svg",
+        lambda _, stream, **__: stream.write(b'<svg width="1" height="1" viewBox="0 0 1 1"></svg>'),
     )
 
 
