@@ -25,13 +25,14 @@ DOCS = [
     ROOT / "README.md",
     *(path for path in sorted((ROOT / "docs").rglob("*.md")) if path.parent.name != "reference"),
 ]
-#: Where the Python of each page is run.
+#: Where the Python of each page is run, or why it is not.
 PYTHON = {
     "README.md": "tests/cluster/test_readme.py",
     "python.md": "tests/cluster/test_readme.py",
     "extending.md": "tests/contract/test_extending.py",
     "precision.md": "tests/engine/test_quantised.py",
     "own_metric.md": "tests/contract/test_documented.py",
+    "precision.md": "needs torchao, which is no dependency",
 }
 #: What begins other lines of blocks, and why they are not parsed as commands of raybias.
 OTHERS = {
