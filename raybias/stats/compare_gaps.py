@@ -307,6 +307,8 @@ def _needs(family: Family, scope: Scope, g: int, each: float, margin: float) -> 
     if blend.unseen_runs:
         return "two runs or more of each arm"
     estimate = blend.estimates[scope]
+    if not estimate.variance[g] > 0:
+        return "templates or runs in which the change differs"
     low_G, high_G = estimate.interval(each)
     if sign((float(low_G[g]), float(high_G[g]))):
         return "it moved, but whether away from 0 is not known"

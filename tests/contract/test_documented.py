@@ -32,7 +32,6 @@ PYTHON = {
     "extending.md": "tests/contract/test_extending.py",
     "precision.md": "tests/engine/test_quantised.py",
     "own_metric.md": "tests/contract/test_documented.py",
-    "precision.md": "needs torchao, which is no dependency",
 }
 #: What begins other lines of blocks, and why they are not parsed as commands of raybias.
 OTHERS = {

@@ -128,6 +128,15 @@ def test_seeds_of_one_model_are_not_told_apart() -> None:
     )  # fmt: skip
 
 
+def test_sentences_too_few_to_tell_words_apart_say_what_is_lacking() -> None:
+    """Each word for a group on templates of its own, as few sentences of many leave it."""
+    own = pl.col("template_id").cast(pl.Int64) % 2 == pl.col("term").cast(pl.Int64) % 10
+    base, candidate = (arm(seeds, templates=12).filter(own) for seeds in ((1, 2), (3, 4)))
+    changes, _ = tables(base, candidate)
+    assert {*changes["verdict"]} <= {"cannot tell", "equivalent"}
+    assert changes.filter(verdict="cannot tell")["needs"].str.len_chars().min() > 0
+
+
 def test_flips_that_no_gap_shows_are_told() -> None:
     base = arm(templates=400)
     sides = pl.col("item_id").hash(seed=1) % 2 == 0
