@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from raybias.errors import ConfigError
 
 if TYPE_CHECKING:
+    from raybias.config.data import Ability
     from raybias.engine.backbone import TextEncoder
     from raybias.methods.lengths import TokenCounts
     from raybias.methods.prompted import Prompted, Shot
@@ -62,6 +63,14 @@ class PromptFormat:
                 cure="take prompt_format: raw without a system message, or a model for chats",
             )
         return False
+
+    @staticmethod
+    def needed(method: Formatted, offered: frozenset[Ability]) -> dict[Ability, str]:
+        """Return what a method's prompts need of a backbone, and what to do where it lacks that."""
+        chat = method.prompt_format == "chat" or (
+            method.prompt_format == "auto" and ("chat" in offered or bool(method.system))
+        )
+        return {"chat": "set prompt_format: raw"} if chat else {"text": "set prompt_format: chat"}
 
     @property
     def encoder(self) -> TextEncoder:

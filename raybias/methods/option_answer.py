@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
 import pyarrow as pa
 from pydantic import Field, model_validator
 
-from raybias.config.method import StudyText
+from raybias.config.method import Asks, StudyText
 from raybias.config.profiles import by_profile
+from raybias.config.provider import Writing
 from raybias.config.section import Count
 from raybias.formats.bbq import plain_answer
 from raybias.methods.asking import PromptFormat
@@ -19,14 +20,16 @@ from raybias.methods.lengths import sample
 from raybias.methods.likelihood import AskingOptions, Prompt, question_columns
 from raybias.methods.prediction import Shard, ShardResult
 from raybias.probes.questions.wordings import Asked
+from raybias.providers.answering import answers_of
 from raybias.registry import method
 from raybias.schema import OPTION_ANSWERS
 
 if TYPE_CHECKING:
     from raybias.config import Backbone
+    from raybias.config.data import Ability
+    from raybias.config.provider import Answers
     from raybias.engine.backbone import TextEncoder
     from raybias.engine.context import ModelContext
-    from raybias.engine.generation.generator import TextGenerator
     from raybias.methods.lengths import TokenCounts
     from raybias.storage import Store
 
@@ -107,17 +110,25 @@ class OptionAnswer(AskingOptions):
         return [form.written(each.text, each.system) for each in asked]
 
     def predictor(self, context: ModelContext, store: Store) -> OptionWriter:
-        """Load the backbone with what writes answers."""
-        from raybias.engine.generation.generator import TextGenerator
+        """Load what answers for the backbone."""
+        return OptionWriter(answers_of(context, store), self)
 
-        return OptionWriter(TextGenerator(context.backbone()), self)
+    def needs(self, offered: frozenset[Ability]) -> dict[Ability, str]:
+        """Ask for chats or plain text."""
+        return PromptFormat.needed(self, offered)
+
+    def asks(self, text: StudyText, probe: str) -> Asks:
+        """Return what is asked of a provider for a question: every prompt once."""
+        prompts = len(self.wordings)
+        written = float(prompts * self.new_tokens)
+        return Asks(prompts, self.tokens_per_item(text, probe) - written, written)
 
 
 @dataclass(frozen=True)
 class OptionWriter:
     """Has the answers of a shard's questions written, and reads the options that they name."""
 
-    writer: TextGenerator
+    answers: Answers
     method: OptionAnswer
 
     def load(self, run_id: str) -> None:
@@ -125,21 +136,15 @@ class OptionWriter:
 
     def table(self, run: None, shard: Shard, items: pa.Table) -> ShardResult:
         """Compute rows of `schema.OPTION_ANSWERS`, item after item and prompt after prompt."""
-        from raybias.engine.generation.sampling import Sampling
-
         asked = [(item, each) for item in items.to_pylist() for each in self.method.asked(item)]
-        backbone = self.writer.backbone
-        form = PromptFormat(self.method, backbone.encoder)
-        prompts = form.encoder.encode([form.written(a.text, a.system) for _, a in asked])
-        generated = self.writer.generate(
-            prompts,
+        form = PromptFormat(self.method, self.answers.encoder)
+        written = self.answers.write(
+            [form.written(each.text, each.system) for _, each in asked],
             [(item["item_id"], each.prompt) for item, each in asked],
-            sampling=Sampling.of(backbone.model, temperature=0),
-            max_new_tokens=self.method.answer_tokens,
+            Writing(self.method.answer_tokens, chat=form.chat),
         )
         rows = []
-        for (item, each), written in zip(asked, generated, strict=True):
-            answer = backbone.tokenizer.decode(list(written.tokens), skip_special_tokens=True)
+        for (item, each), (answer, _, _) in zip(asked, written, strict=True):
             place = named_option(answer, each)
             rows.append(
                 {
@@ -153,7 +158,7 @@ class OptionWriter:
                     "prompt": each.prompt,
                 }
             )
-        tokens = sum(map(len, prompts)) + sum(len(each.tokens) for each in generated)
+        tokens = sum(each.tokens for each in written)
         return ShardResult(pa.Table.from_pylist(rows, OPTION_ANSWERS), tokens)
 
 

@@ -19,7 +19,7 @@ from raybias.config.method import Asks, Method, StudyText
 from raybias.config.profiles import by_profile
 from raybias.config.provider import Writing
 from raybias.config.section import Count
-from raybias.methods.asking import Asking
+from raybias.methods.asking import Asking, PromptFormat
 from raybias.methods.backbone_method import BackboneMethod
 from raybias.methods.lengths import sample
 from raybias.methods.prediction import Labelling, Shard, ShardResult, UntrainedRun, label_shard
@@ -207,12 +207,7 @@ class Prompted(BackboneMethod):
 
     def needs(self, offered: frozenset[Ability]) -> dict[Ability, str]:
         """Ask for chats or plain text, and for likelihoods of labels where they are read."""
-        chat = self.prompt_format == "chat" or (
-            self.prompt_format == "auto" and ("chat" in offered or bool(self.system))
-        )
-        found: dict[Ability, str] = (
-            {"chat": "set prompt_format: raw"} if chat else {"text": "set prompt_format: chat"}
-        )
+        found = PromptFormat.needed(self, offered)
         if self.unparsed == "likelihood":
             found["first_tokens"] = "set unparsed: invalid, or random"
         return found

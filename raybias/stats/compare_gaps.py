@@ -304,11 +304,10 @@ def sign(interval: tuple[float, float]) -> int:
 def _needs(family: Family, scope: Scope, g: int, each: float, margin: float) -> str:
     """Say how many templates, runs or words would show a change of the margin, 4 times of 5."""
     blend = family.change
-    if blend.unseen_runs:
-        return "two runs or more of each arm"
     estimate = blend.estimates[scope]
-    if not estimate.variance[g] > 0:
-        return "templates or runs in which the change differs"
+    if blend.unseen_runs or not estimate.variance[g] > 0:
+        runs = "two runs or more of each arm"
+        return runs if blend.unseen_runs else "templates or runs in which the change differs"
     low_G, high_G = estimate.interval(each)
     if sign((float(low_G[g]), float(high_G[g]))):
         return "it moved, but whether away from 0 is not known"

@@ -16,7 +16,6 @@ from pydantic import ValidationError
 from raybias.config import Backbone, Method, QuestionProbe
 from raybias.engine.answering import EngineAnswers
 from raybias.engine.backbone import LoadedBackbone, load_backbone
-from raybias.engine.generation.generator import TextGenerator
 from raybias.engine.scoring.sentences import SentenceScorer, filled_in, sentence_loader
 from raybias.methods import DecisionLikelihood, OptionAnswer, OptionLikelihood
 from raybias.methods.asking import PromptFormat
@@ -67,7 +66,7 @@ def read(
 def written(
     backbone: LoadedBackbone, method: Method, rows: Sequence[dict[str, object]], at_once: int
 ) -> list[dict[str, object]]:
-    writer = OptionWriter(TextGenerator(backbone), method)
+    writer = OptionWriter(EngineAnswers(backbone), method)
     tables = [
         writer.table(None, SHARD, pa.Table.from_pylist(rows[first : first + at_once])).table
         for first in range(0, len(rows), at_once)
