@@ -25,7 +25,7 @@ FURTHER = {"bloom", "cohere", "gpt2", "mistral", "opt_projected", "qwen2", "robe
 #: These files of tests/cluster take about half of the time of all that share a Ray cluster.
 ONE_RAY = {"test_corpus_stream.py", "test_methods.py", "test_run.py", "test_train.py"}
 #: These start what they need by themselves.
-NO_RAY = {"test_jobs.py", "test_zero3.py"}
+NO_RAY = {"test_jobs.py", "test_readme.py", "test_zero3.py"}
 
 
 class Dealer(LoadFileScheduling):

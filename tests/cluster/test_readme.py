@@ -78,7 +78,7 @@ def place(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def printed(place: Path, ray_cluster: None) -> str:
+def printed(place: Path) -> str:
     """Standard output of the README's commands of `raybias`, run in order."""
     said = io.StringIO()
     with pytest.MonkeyPatch.context() as patch:

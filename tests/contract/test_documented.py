@@ -129,10 +129,7 @@ def test_the_tutorial_finds_the_bias_that_it_plants(
 
 
 @pytest.mark.slow
-@pytest.mark.cluster
-def test_the_notebook_of_a_study_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ray_cluster: None
-) -> None:
+def test_the_notebook_of_a_study_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["notebook"])
     shown = run_notebook("study_in_a_notebook.ipynb", {})
