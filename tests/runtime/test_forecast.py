@@ -73,7 +73,7 @@ def test_a_small_backbone_shares_steps_and_a_large_one_does_not(folder: Path) ->
     work = made.works.tuning["opt-125m", "set", "soft_prompt"]
     layout = Layout(16384)
     alone, packed = (work.step_seconds(GPUS["A100"], layout, runs) for runs in (1, 14))
-    assert packed < 3 * alone, "launches, not products, take the time of a small backbone"
+    assert packed < 4 * alone, "launches, not products, take the time of a small backbone"
     assert small.pack > 1 == large.pack
     assert (large.sweep_packs, large.final_packs) == (2, 14)
     assert forecast.planned.wall < forecast.latest.wall
