@@ -7,12 +7,13 @@ and SIGTERM.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import traceback
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Annotated, NoReturn
+from typing import Annotated, Final, NoReturn
 
 import typer
 
@@ -78,6 +79,10 @@ app.command()(serve.serve)
 app.command()(schema.schema)
 
 
+#: Libraries that warn, when transformers imports them, of what a user cannot act on.
+_TALKATIVE: Final = ("torchao", "torch.utils._pytree")
+
+
 def _version(asked: bool) -> None:
     if asked:
         print(f"raybias {version('raybias')}")
@@ -102,6 +107,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ----------
     arguments: what follows the program's name; `sys.argv[1:]` by default.
     """
+    for name in _TALKATIVE:
+        logging.getLogger(name).setLevel(logging.ERROR)
     try:
         with ending_on_signals():
             app(arguments)
