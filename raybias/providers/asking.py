@@ -149,16 +149,18 @@ class OpenAIAnswers:
         own.requests += 1
         own.read += usage.prompt_tokens if usage else 0
         own.written += usage.completion_tokens if usage else 0
-        own.models[str(reply.model)] += 1
         if reply.system_fingerprint:
             own.fingerprints[reply.system_fingerprint] += 1
-        known = next(iter(self.ledger.before.models or own.models))
-        if reply.model != known:
+        said = str(reply.model)
+        known = next(iter(self.ledger.before.models or own.models), said)
+        if said != known:
+            # Not counted, or a later command could take it for the one before.
             raise WorkFailed(
-                f"the endpoint answers as model {reply.model!r}, and before as {known!r}",
+                f"the endpoint answers as model {said!r}, and before as {known!r}",
                 where=self.spec.name,
                 cure="name a model that stays the same, and give another --out",
             )
+        own.models[said] += 1
 
     def _compare(self, one: Reply, other: Reply) -> None:
         own = self.ledger.own
