@@ -43,14 +43,11 @@ def options(
     from raybias.config import QuestionProbe
     from raybias.probes.questions.items import question_items
     from raybias.stats.options import option_measures, read_option_answers
-    from raybias.table_files import csv_text
 
     probe = None if items is None else QuestionProbe(source="bbq", data=str(items))
     questions = None if probe is None else question_items(probe)
     found = option_measures(read_option_answers(files, metadata, questions))
-    if out is not None:
-        Store(out).write_text("options.csv", csv_text(found))
-    return found
+    return _written(found, "options.csv", out)
 
 
 def triples(
@@ -74,12 +71,9 @@ def triples(
     DataError: a file is missing or malformed, or a triple is scored in part or twice.
     """
     from raybias.stats.triples import read_triple_scores, triple_measures
-    from raybias.table_files import csv_text
 
     found = triple_measures(read_triple_scores(files, items))
-    if out is not None:
-        Store(out).write_text("triples.csv", csv_text(found))
-    return found
+    return _written(found, "triples.csv", out)
 
 
 def decisions(files: Sequence[str | Path], *, out: str | Path | None = None) -> pl.DataFrame:
@@ -97,12 +91,9 @@ def decisions(files: Sequence[str | Path], *, out: str | Path | None = None) -> 
     DataError: a file is missing or malformed, or an answer is given twice.
     """
     from raybias.stats.decisions import decision_measures, read_decision_answers
-    from raybias.table_files import csv_text
 
     found = decision_measures(read_decision_answers(files))
-    if out is not None:
-        Store(out).write_text("decisions.csv", csv_text(found))
-    return found
+    return _written(found, "decisions.csv", out)
 
 
 def sentences(files: Sequence[str | Path], *, out: str | Path | None = None) -> pl.DataFrame:
@@ -120,12 +111,9 @@ def sentences(files: Sequence[str | Path], *, out: str | Path | None = None) -> 
     DataError: a file is missing or malformed, or a sentence is scored twice.
     """
     from raybias.stats.sentences import read_sentence_scores, sentence_measures
-    from raybias.table_files import csv_text
 
     found = sentence_measures(read_sentence_scores(files))
-    if out is not None:
-        Store(out).write_text("sentences.csv", csv_text(found))
-    return found
+    return _written(found, "sentences.csv", out)
 
 
 def samples(study: str | Path, out: str | Path) -> list[str]:
@@ -144,3 +132,12 @@ def samples(study: str | Path, out: str | Path) -> list[str]:
     from raybias.report.samples import write_samples
 
     return write_samples(Store(study), Store(out))
+
+
+def _written(found: pl.DataFrame, name: str, out: str | Path | None) -> pl.DataFrame:
+    """Write a table as CSV where a folder is given, and return it."""
+    from raybias.table_files import csv_text
+
+    if out is not None:
+        Store(out).write_text(name, csv_text(found))
+    return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -101,6 +101,15 @@ class Answers(Protocol):
 
         Returns these, and how many tokens were read.
         """
+
+
+def write_after(
+    answers: Answers, prompts: Sequence[str], keys: Sequence[Key], how: Writing, then: Second
+) -> tuple[list[Written], list[Written]]:
+    """Write twice by two calls of `Answers.write`, the second for what the first wrote."""
+    first = answers.write(prompts, keys, how)
+    second = [then.prompt(number, each.text) for number, each in enumerate(first)]
+    return first, answers.write(second, then.keys, replace(how, most=then.most))
 
 
 class Prices(Section):

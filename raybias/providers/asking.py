@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from raybias.config.provider import Key, Second, Writing, Written
+from raybias.config.provider import Key, Second, Writing, Written, write_after
 from raybias.errors import ConfigError, RaybiasError, WorkFailed
 from raybias.providers.ledger import Asked, Ledger
 from raybias.providers.requests import Continued, Prompt, Reply, Request
@@ -53,10 +53,7 @@ class OpenAIAnswers:
         self, prompts: Sequence[str], keys: Sequence[Key], how: Writing, then: Second
     ) -> tuple[list[Written], list[Written]]:
         """Write after each prompt, and then after the second prompt made of that."""
-        first = self.write(prompts, keys, how)
-        second = [then.prompt(number, each.text) for number, each in enumerate(first)]
-        last = Writing(then.most, how.temperature, how.chat, how.labels)
-        return first, self.write(second, then.keys, last)
+        return write_after(self, prompts, keys, how, then)
 
     def likelihoods(self, texts: Sequence[tuple[str, str]]) -> tuple[list[float], int]:
         """Compute the natural log-likelihood of each second text behind its first."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from raybias.config.provider import Answers, Key, Provider, Second, Writing, Written
+from raybias.config.provider import Answers, Key, Provider, Second, Writing, Written, write_after
 from raybias.engine.checkpoint import file_hashes, folder_of
 from raybias.storage import Store
 
@@ -75,10 +75,7 @@ class RememberedAnswers:
         self, prompts: Sequence[str], keys: Sequence[Key], how: Writing, then: Second
     ) -> tuple[list[Written], list[Written]]:
         """Write after each prompt, and then after the second prompt made of that."""
-        first = self.write(prompts, keys, how)
-        second = [then.prompt(number, each.text) for number, each in enumerate(first)]
-        last = Writing(then.most, how.temperature, how.chat, how.labels)
-        return first, self.write(second, then.keys, last)
+        return write_after(self, prompts, keys, how, then)
 
     def likelihoods(self, texts: Sequence[tuple[str, str]]) -> tuple[list[float], int]:
         """Compute the log-likelihoods that were never asked for."""
