@@ -75,15 +75,15 @@ def ray_cluster(on_every_node: Path) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def method_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The study file of every method."""
-    return method_study.save(tmp_path_factory.mktemp("methods"))
+    """The study file of a prompted method, of adapters, and of one that tunes all weights."""
+    return method_study.save(tmp_path_factory.mktemp("methods"), "few_shot", "lora", "full")
 
 
 @pytest.fixture(scope="session")
 def method_out(
     method_file: Path, tmp_path_factory: pytest.TempPathFactory, ray_cluster: None
 ) -> Path:
-    """The OUT of an undisturbed run of every method; beside it, what the command printed."""
+    """The OUT of an undisturbed run of these methods; beside it, what the command printed."""
     out = tmp_path_factory.mktemp("cold") / "out"
     (out.parent / "printed").write_text(method_study.run(method_file, out))
     return out

@@ -58,7 +58,7 @@ def test_a_run_leaves_tables_report_and_runs(method_out: Path) -> None:
     assert columns[:5] == ["model", "attribute", "group", "rate", "gap"]
     runs = Store(method_out).read_table("runs.parquet")
     assert runs.schema == RUNS
-    assert sum(runs["selected"].to_pylist()) == 8
+    assert sum(runs["selected"].to_pylist()) == 4
     assert yaml.safe_load((method_out / "study.yaml").read_text())["study"]["name"] == "methods"
 
 
@@ -160,7 +160,7 @@ def test_failed_work_is_one_line_and_exit_code_1(
     """An adapter that another program broke; the replica's error reaches the user."""
     out = tmp_path / "out"
     shutil.copytree(method_out, out)
-    (adapter,) = {file.parent for file in (out / "predictions").rglob("*soft_prompt*/*.parquet")}
+    (adapter,) = {file.parent for file in (out / "predictions").rglob("*lora*/*.parquet")}
     shutil.rmtree(adapter)
     (out / "adapters" / adapter.name / "adapter_model.safetensors").write_bytes(b"broken")
     with pytest.raises(RaybiasError) as raised:

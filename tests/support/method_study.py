@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import yaml
@@ -14,8 +15,8 @@ from support import prompting
 TUNED = {"learning_rates": [1e-3], "max_steps": 6, "eval_every": 3, "seeds": [1, 2], "keep": 1}
 
 
-def save(folder: Path) -> Path:
-    """A study file with its model, training set and probe, all in `folder`."""
+def save(folder: Path, *kinds: str) -> Path:
+    """A study file of these methods, or all, with its model, training set and probe in `folder`."""
     prompting.save("opt", folder / "tiny")
     texts = prompting.texts(60)
     sentences = folder / "sentences"
@@ -33,7 +34,7 @@ def save(folder: Path) -> Path:
             "term": [("red", "blue", "green")[n % 3] for n in range(30)],
         }
     ).write_csv(folder / "probe.csv")
-    content = {
+    content: dict[str, Any] = {
         "name": "methods",
         "backbones": [{"id": "tiny", "dtype": "float32", "bos": "prepend"}],
         "training": [{"source": "file", "name": "sentences", "data": "sentences"}],
@@ -48,6 +49,8 @@ def save(folder: Path) -> Path:
         "probes": [{"source": "file", "name": "mine", "data": "probe.csv"}],
         "resources": {"rows_per_shard": 16, "train_workers": 1, "replicas_max": 1},
     }
+    if kinds:
+        content["methods"] = [each for each in content["methods"] if each["kind"] in kinds]
     path = folder / "methods.yaml"
     path.write_text(yaml.safe_dump(content))
     return path

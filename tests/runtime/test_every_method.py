@@ -1,0 +1,58 @@
+"""A study of every method of Kohankhaki2024, in this process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from raybias.errors import BadInput, DataError, ModelError
+from support import method_study
+from support.method_study import NO_RAY, run
+
+PROMPTED = ("zero_shot", "few_shot", "cot")
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return method_study.save(tmp_path_factory.mktemp("methods"))
+
+
+def test_every_method_leaves_its_runs_and_answers(study: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run(study, out, *NO_RAY)
+    runs = pl.read_parquet(out / "runs.parquet")
+    assert dict(runs.group_by("method").len().iter_rows()) == {
+        "zero_shot": 2, "few_shot": 2, "cot": 1, "soft_prompt": 2, "lora": 2, "full": 2,
+    }  # fmt: skip
+    found = pl.read_parquet(out / "predictions/**/*.parquet")
+    assert found.group_by("run_id").len()["len"].unique().to_list() == [30]
+    said = found.filter(pl.col("method").is_in(PROMPTED))
+    assert said["answer"].null_count() == 0
+    assert said.filter(method="few_shot")["dataset"].unique().to_list() == ["sentences"]
+    assert said.filter(method="zero_shot")["dataset"].unique().to_list() == ["none"]
+    recipe = json.loads((out / "prompts/tiny.sentences.few_shot.s1.json").read_text())
+    assert len(recipe["shots"]) == 9
+    assert recipe["sampling"]["top_k"] == 20
+    assert recipe["prompt"].endswith("Answer:")
+    assert "likelihood" in (out / "tables/gaps.csv").read_text()
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "message"),
+    [
+        ("methods.1.shots_per_label=20", DataError, "has 12 negative sentences, not the 20"),
+        ("methods.1.shots_per_label=11", ModelError, r"of 30 texts are longer .* demonstrations"),
+        ("methods.4.target=[nowhere]", ModelError, "'nowhere' matches no linear layer"),
+        ("methods.4.select=test", DataError, "has no test split"),
+        ("verbalizer.neutral=neg", BadInput, "neg"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(
+    study: Path, tmp_path: Path, change: str, kind: type[BadInput], message: str
+) -> None:
+    with pytest.raises(kind, match=message):
+        run(study, tmp_path / "out", "--set", change, *NO_RAY)
+    assert not (tmp_path / "out").exists()
