@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 
-.PHONY: demo test fast coverage slow chaos gpu lint types docs dist hashes audit env clean
+.PHONY: demo test fast coverage slow chaos gpu bench lint types docs dist hashes audit env clean
 
 demo: $(READY)  ## Install, and find the bias that is planted in the embedded model.
 	$(BIN)/raybias demo --out out/demo
@@ -46,6 +46,13 @@ gpu: $(READY)  ## The engine on this machine's GPU: equal to a CPU's, killed and
 	timeout 90 $(BIN)/raybias demo --out out/gpu
 	$(BIN)/python benchmarks/gpu.py --seconds 340 --out out/gpu.md
 
+bench: $(READY) $(VENV)/.bench  ## Every comparison with a peer, small; `SIZE=full` takes hours.
+	$(BIN)/python -m benchmarks --size $(or $(SIZE),small) --out out/benchmarks.md
+
+$(VENV)/.bench: $(READY)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[bench,endpoints]'
+	touch $@
+
 lint: $(READY)  ## Style, and which room may import which.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -62,7 +69,7 @@ dist: .dist/.installed  ## Build and check wheel and sdist.
 	.dist/bin/twine check --strict dist/*
 	$(PYTHON) -m venv .dist/fresh
 	.dist/fresh/bin/pip install --quiet --constraint constraints.txt dist/*.whl
-	cd .dist && fresh/bin/raybias --help && fresh/bin/raybias probes list
+	cd .dist && fresh/bin/raybias --version && fresh/bin/raybias --help && fresh/bin/raybias probes list
 
 .dist/.installed: Makefile
 	$(PYTHON) -m venv .dist

@@ -13,11 +13,13 @@ import multiprocessing
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from statistics import median
 
 import pyarrow as pa
 from aiohttp import web
+from comparison import CLOCK, Comparison, Size
+from openai import AsyncOpenAI
 
 from raybias.methods import ZeroShot
 from raybias.methods.prediction import Shard
@@ -59,7 +61,6 @@ def serve(port: multiprocessing.Queue[int], pause: float) -> None:
 
 def bare(spec: OpenAI, prompts: list[str]) -> None:
     """Ask with the client alone, as many at a time."""
-    from openai import AsyncOpenAI
 
     async def run() -> None:
         waiting = iter(prompts)
@@ -96,21 +97,17 @@ def timed(work: Callable[[], None]) -> float:
     return time.perf_counter() - start
 
 
-def main() -> None:
-    """Print requests per second of both, and their ratio in each round."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=1024)
-    parser.add_argument("--at-once", type=int, default=32)
-    parser.add_argument("--pause", type=float, default=0.05)
-    parser.add_argument("--rounds", type=int, default=5)
-    args = parser.parse_args()
+def rounds_of(
+    *, rows: int, at_once: int, pause: float, rounds: int
+) -> list[tuple[float, float]]:  # fmt: skip
+    """Time the bare loop and a study's shard in turn; seconds of each, round by round."""
     os.environ[_KEY] = "none"
     port: multiprocessing.Queue[int] = multiprocessing.Queue()
-    server = multiprocessing.Process(target=serve, args=(port, args.pause), daemon=True)
+    server = multiprocessing.Process(target=serve, args=(port, pause), daemon=True)
     server.start()
     url = f"http://127.0.0.1:{port.get()}/v1"
-    spec = OpenAI(endpoint=url, model="bench", name="bench", at_once=args.at_once, repeat=0)
-    texts = [f"the film number {number} was long" for number in range(args.rows)]
+    spec = OpenAI(endpoint=url, model="bench", name="bench", at_once=at_once, repeat=0)
+    texts = [f"the film number {number} was long" for number in range(rows)]
     method = ZeroShot(prompt_format="chat", unparsed="invalid", temperature=0)
     with tempfile.TemporaryDirectory() as folder:
         answers = spec.answers(Store(folder))
@@ -120,17 +117,36 @@ def main() -> None:
             label_ids=asking.label_ids(LABELS), store=Store(folder),
         )  # fmt: skip
         prompts = [method.prompt(text, LABELS) for text in texts]
-        bare(spec, prompts[: args.at_once])
-        rounds = []
-        for _ in range(args.rounds):
-            rounds.append(
-                (timed(lambda: bare(spec, prompts)), timed(lambda: shard(predictor, texts)))
-            )
+        bare(spec, prompts[:at_once])
+        found = [
+            (timed(lambda: bare(spec, prompts)), timed(lambda: shard(predictor, texts)))
+            for _ in range(rounds)
+        ]
+    server.terminate()
+    return found
+
+
+def comparisons(size: Size) -> Iterator[Comparison]:
+    """Compare a study's requests with the bare client's, at a server that pauses."""
+    found = rounds_of(rows=size.items, at_once=32, pause=0.05, rounds=size.rounds)
+    ratios = tuple(peer / ours for peer, ours in found)
+    work = f"{size.items} prompts at an endpoint, 32 at once"
+    yield Comparison(work, "ours, a shard of a study", "the client in a bare loop", CLOCK, ratios)
+
+
+def main() -> None:
+    """Print requests per second of both, and their ratio in each round."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=1024)
+    parser.add_argument("--at-once", type=int, default=32)
+    parser.add_argument("--pause", type=float, default=0.05)
+    parser.add_argument("--rounds", type=int, default=5)
+    args = parser.parse_args()
+    rounds = rounds_of(**vars(args))
     for seconds, ours in rounds:
         print(f"bare {args.rows / seconds:,.1f}/s, a study {args.rows / ours:,.1f}/s")
     ratios = [seconds / ours for seconds, ours in rounds]
     print(f"ratio {median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})")
-    server.terminate()
 
 
 if __name__ == "__main__":

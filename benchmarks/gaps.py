@@ -25,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -34,6 +35,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import typer
+from comparison import PROCESSOR, Comparison, Size
 from tabulate import tabulate
 
 from raybias import schema, stats
@@ -182,6 +184,27 @@ def _row_gaps(
     return np.array(result)
 
 
+def _timed(folder: str, draws: int) -> list[float]:
+    """Run `once` in a fresh process; what it printed."""
+    command = [sys.executable, __file__, "--folder", folder, "--draws", str(draws)]
+    return [float(number) for number in subprocess.check_output(command).split()]
+
+
+def comparisons(size: Size) -> Iterator[Comparison]:
+    """Compare cells to gaps with resampling rows in NumPy, of which a few draws are done."""
+    draws, few = 10_000, 5
+    with tempfile.TemporaryDirectory() as temporary:
+        predictions = make(Path(temporary), ITEMS)
+        ratios = []
+        for _ in range(size.rounds):
+            scaled = reference(Path(temporary), few) / few * draws * CLASSIFIERS * len(ATTRIBUTES)
+            ratios.append(scaled / _timed(temporary, draws)[3])
+    yield Comparison(
+        f"{predictions / 1e6:.1f} million predictions, {draws:,} draws", "ours, cells to gaps",
+        f"NumPy resampling rows, {few} draws of one block scaled", PROCESSOR, tuple(ratios),
+    )  # fmt: skip
+
+
 def main(
     repeats: Annotated[int, typer.Option(help="Fresh processes to time.")] = 5,
     shard_rows: Annotated[
@@ -200,14 +223,11 @@ def main(
         return
     with tempfile.TemporaryDirectory() as temporary:
         predictions = make(Path(temporary), shard_rows)
-        command = [sys.executable, __file__, "--folder", temporary, "--draws", str(draws)]
         if other is not None:
+            command = [sys.executable, __file__, "--folder", temporary, "--draws", str(draws)]
             against(command, other.resolve(), repeats)
             return
-        runs = [
-            [float(number) for number in subprocess.check_output(command).split()]
-            for _ in range(repeats)
-        ]
+        runs = [_timed(temporary, draws) for _ in range(repeats)]
         slow = reference(Path(temporary), reference_draws)
     times = np.array(runs)[:, :4].reshape(repeats, 2, 2)
     peak, rows, counted = np.median(runs, axis=0)[4:]

@@ -10,7 +10,8 @@ run, batches padded to their longest row, the model in train mode.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +19,7 @@ from typing import Annotated, Any
 import torch
 import typer
 import workload
+from comparison import Comparison, Size
 from peft import LoraConfig, get_peft_model
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForSequenceClassification
@@ -80,6 +82,56 @@ def peft_step(
     return step
 
 
+@dataclass(frozen=True)
+class Sides:
+    """Contenders of one comparison: PEFT, ours one by one, ours packed; and what they share."""
+
+    contenders: dict[str, Callable[[int], object]]
+    rows: TokenSet
+    model: Any
+
+
+def sides(
+    *, seeds: int, shape: str, device: str, dtype: str, sst5: Path | None = None,
+    merges: Path | None = None,
+) -> Sides:  # fmt: skip
+    """Make all sides, in one precision."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = workload.save_model(
+            Path(temporary), shape=shape, dtype=dtype, device=device, merges=merges
+        )
+        texts, labels = workload.sentences(sst5, 4000)
+        encoded = workload.load(folder, dtype=dtype, device="cpu").encode(texts)
+        rows = TokenSet(tuple(map(tuple, encoded)), tuple(labels))
+        together = packed(folder, rows, seeds, dtype=dtype, device=device)
+        alone = packed(folder, rows, 1, dtype=dtype, device=device)
+        step = peft_step(folder, rows, together, dtype=dtype, device=device)
+    contenders: dict[str, Callable[[int], object]] = {
+        f"PEFT {dtype}, one by one": lambda turn: [step(seed, turn) for seed in range(seeds)],
+        f"ours {dtype}, one by one": partial(_advance, alone, seeds),
+        f"ours {dtype}, packed": partial(_advance, together, 1),
+    }
+    trainer: Any = together.trainer
+    return Sides(contenders, rows, trainer.classifier.model)
+
+
+def comparisons(size: Size) -> Iterator[Comparison]:
+    """Compare a step of all seeds with PEFT's."""
+    torch.set_num_threads(size.threads)
+    # A third of soft prompts' seeds: a step of LoRA costs more.
+    seeds = max(2, size.seeds // 3)
+    made = sides(
+        seeds=seeds, shape=size.shape, device=size.device, dtype="float32",
+        sst5=size.folder("sst5"),
+    )  # fmt: skip
+    peer, _, ours = made.contenders
+    timings = workload.interleave(
+        {name: made.contenders[name] for name in (peer, ours)}, rounds=size.rounds,
+        device=size.device,
+    )  # fmt: skip
+    yield timings.compared(f"LoRA, {seeds} seeds", ours=ours, peer=peer, device=size.device)
+
+
 def main(
     rounds: Annotated[int, typer.Option(help="Interleaved rounds; medians are taken.")] = 5,
     seeds: Annotated[int, typer.Option(help="Seeds of the pack.")] = 5,
@@ -94,22 +146,9 @@ def main(
 ) -> None:
     """Time a step of all seeds, packed and one by one."""
     torch.set_num_threads(threads)
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = workload.save_model(
-            Path(temporary), shape=shape, dtype=dtype, device=device, merges=tokenizer
-        )
-        texts, labels = workload.sentences(sst5, 4000)
-        encoded = workload.load(folder, dtype=dtype, device="cpu").encode(texts)
-        rows = TokenSet(tuple(map(tuple, encoded)), tuple(labels))
-        together = packed(folder, rows, seeds, dtype=dtype, device=device)
-        alone = packed(folder, rows, 1, dtype=dtype, device=device)
-        step = peft_step(folder, rows, together, dtype=dtype, device=device)
-    peer, own = f"PEFT {dtype}, one by one", f"ours {dtype}, one by one"
-    contenders: dict[str, Callable[[int], object]] = {
-        peer: lambda turn: [step(seed, turn) for seed in range(seeds)],
-        own: partial(_advance, alone, seeds),
-        f"ours {dtype}, packed": partial(_advance, together, 1),
-    }
+    made = sides(seeds=seeds, shape=shape, device=device, dtype=dtype, sst5=sst5, merges=tokenizer)
+    contenders, rows = made.contenders, made.rows
+    peer = next(iter(contenders))
     timings = workload.interleave(contenders, rounds=rounds, device=device)
     lengths = [
         len(rows.rows[n])
@@ -117,8 +156,7 @@ def main(
         for n in batch_of_step(seed, turn, rows=len(rows.rows), batch_size=8)
     ]  # fmt: skip
     tokens = sum(lengths) / (rounds + 1)
-    model: Any = together.trainer
-    flops = workload.model_flops(model.classifier.model, tokens, backward=True)
+    flops = workload.model_flops(made.model, tokens, backward=True)
     limit = peak or workload.peak_tflops(dtype, device)
     table = []
     for name in contenders:

@@ -13,17 +13,24 @@ lm-eval's task does.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 import typer
 import workload
+from comparison import Comparison, MissingError, Size
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 
 from raybias.config import QuestionProbe
-from raybias.engine.scoring.continuations import ContinuationScorer, continuation_rows
+from raybias.engine.scoring.continuations import (
+    ContinuationRow,
+    ContinuationScorer,
+    continuation_rows,
+)
 from raybias.methods import OptionLikelihood
 from raybias.probes.questions.items import question_items
 
@@ -59,6 +66,59 @@ def harness(lm: Any, asked: Requests) -> torch.Tensor:
     return torch.tensor([value for value, _ in lm.loglikelihood(requests, disable_tqdm=True)])
 
 
+@dataclass(frozen=True)
+class Sides:
+    """HFLM and ours, how far apart their results are, and the token rows of each turn."""
+
+    contenders: dict[str, Callable[[int], torch.Tensor]]
+    gap: float
+    rows: Sequence[Sequence[ContinuationRow]]
+
+
+def sides(
+    bbq: Path, *, rounds: int, items: int, wordings: int, batch: int, shape: str, device: str,
+    merges: Path | None = None,
+) -> Sides:  # fmt: skip
+    """Make both sides and compare their results."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = workload.save_model(
+            Path(temporary), shape=shape, dtype="float32", device=device, merges=merges
+        )
+        backbone = workload.load(folder, dtype="float32", device=device)
+        model = workload.load_peer(folder, dtype="float32", device=device)
+    asked = requests_of(bbq, items=items, wordings=wordings)[: rounds + 1]
+    rows = [continuation_rows(backbone.encoder, each) for each in asked]
+    scorer = ContinuationScorer(backbone)
+    lm = HFLM(
+        pretrained=model, tokenizer=backbone.tokenizer, batch_size=batch,
+        max_length=workload.CONTEXT, add_bos_token=True,
+    )  # fmt: skip
+    contenders: dict[str, Callable[[int], torch.Tensor]] = {
+        f"HFLM float32, batch {batch}": lambda turn: harness(lm, asked[turn]),
+        "ours float32": lambda turn: torch.tensor(scorer.sums(rows[turn])),
+    }
+    theirs, ours = (work(0) for work in contenders.values())
+    return Sides(contenders, float((theirs - ours).abs().max()), rows)
+
+
+def comparisons(size: Size) -> Iterator[Comparison]:
+    """Compare the reading of BBQ's questions with HFLM's."""
+    folder = size.folder("bbq")
+    files = sorted(folder.glob("*.jsonl*")) if folder is not None else []
+    if not files:
+        raise MissingError("needs bbq in --data (`raybias data download bbq`)")
+    torch.set_num_threads(size.threads)
+    items = max(1, size.items // 8)
+    made = sides(
+        files[0], rounds=size.rounds, items=items, wordings=0, batch=32, shape=size.shape,
+        device=size.device,
+    )  # fmt: skip
+    timings = workload.interleave(made.contenders, rounds=size.rounds, device=size.device)
+    peer, ours = made.contenders
+    work = f"questions with options, {items} questions"
+    yield timings.compared(work, ours=ours, peer=peer, device=size.device)
+
+
 def main(
     bbq: Annotated[Path, typer.Option(help="A file of BBQ, with or without answers.")],
     rounds: Annotated[int, typer.Option(help="Interleaved rounds; medians are taken.")] = 3,
@@ -73,26 +133,12 @@ def main(
 ) -> None:
     """Time the reading of questions with options in float32."""
     torch.set_num_threads(threads)
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = workload.save_model(
-            Path(temporary), shape=shape, dtype="float32", device=device, merges=tokenizer
-        )
-        backbone = workload.load(folder, dtype="float32", device=device)
-        model = workload.load_peer(folder, dtype="float32", device=device)
-    asked = requests_of(bbq, items=items, wordings=wordings)[: rounds + 1]
-    rows = [continuation_rows(backbone.encoder, each) for each in asked]
-    scorer = ContinuationScorer(backbone)
-    lm = HFLM(
-        pretrained=model, tokenizer=backbone.tokenizer, batch_size=batch,
-        max_length=workload.CONTEXT, add_bos_token=True,
+    made = sides(
+        bbq, rounds=rounds, items=items, wordings=wordings, batch=batch, shape=shape,
+        device=device, merges=tokenizer,
     )  # fmt: skip
-    peer = f"HFLM float32, batch {batch}"
-    sides = {
-        peer: lambda turn: harness(lm, asked[turn]),
-        "ours float32": lambda turn: torch.tensor(scorer.sums(rows[turn])),
-    }
-    gap = float((sides[peer](0) - sides["ours float32"](0)).abs().max())
-    timings = workload.interleave(sides, rounds=rounds, device=device)
+    rows, peer = made.rows, next(iter(made.contenders))
+    timings = workload.interleave(made.contenders, rounds=rounds, device=device)
     tokens = [row.tokens for each in rows[1:] for row in each]
     limit = sum(map(len, tokens)) / sum(
         workload.distinct_tokens([row.tokens for row in each]) for each in rows[1:]
@@ -106,7 +152,7 @@ def main(
         f"{len(tokens) / items / rounds:.0f} options a question,"
         f" {sum(map(len, tokens)) / len(tokens):.1f} tokens a row; shared openings alone would give"
         f" {limit:.2f}x, and ours reaches {timings.busy_ratio(peer, 'ours float32') / limit:.0%} of"
-        f" it in processor time. Largest difference of log-likelihoods {gap:.1e}."
+        f" it in processor time. Largest difference of log-likelihoods {made.gap:.1e}."
     )
     headers = ("side", "s", "processor s", "x HFLM", "x HFLM, processor")
     title = f"Questions with options, OPT-{shape} shape, {items} questions a request"

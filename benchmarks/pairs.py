@@ -17,7 +17,7 @@ compared first. Parts:
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ import torch
 import transformers
 import typer
 import workload
+from comparison import Comparison, Size
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 from minicons.scorer import MaskedLMScorer
@@ -329,6 +330,41 @@ def report(part: Part, *, rounds: int, device: str, peak: float | None) -> str:
     return f"## {part.title}\n\n{workload.markdown(table, headers)}\n\n{note}"
 
 
+def parts_of(
+    wanted: Sequence[str], *, items: int, share: int, shape: str, device: str,
+    dtypes: Sequence[str], crows: Path | None = None, merges: Path | None = None,
+) -> Iterator[Part]:  # fmt: skip
+    """Make the parts that are wanted; peers have the first precision."""
+    frame = pair_texts(crows, items)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        if "masked" in wanted:
+            own = frame.select(SIDES).rows()
+            save_roberta(folder / "roberta", dtype=dtypes[0], merges=merges)
+            yield masked_part(folder / "roberta", own, dtypes=dtypes, device=device, share=share)
+        if "causal" in wanted:
+            path = workload.save_model(
+                folder / "opt", shape=shape, dtype=dtypes[0], device=device, merges=merges
+            )
+            pairs = in_styles(frame, words=crows is None)
+            yield causal_part(path, pairs, dtypes=dtypes, device=device)
+
+
+def comparisons(size: Size) -> Iterator[Comparison]:
+    """Compare scores of pairs under a masked and a causal model."""
+    torch.set_num_threads(size.threads)
+    for part in parts_of(
+        ("masked", "causal"), items=max(4, size.items // 16), share=4, shape=size.shape,
+        device=size.device, dtypes=("float32", "bfloat16"), crows=size.folder("crows_pairs"),
+    ):  # fmt: skip
+        timings = workload.interleave(
+            part.sides, rounds=size.rounds, device=size.device, scale=part.scale
+        )
+        for ours, peers in part.peers.items():
+            peer = min(peers, key=timings.busy)
+            yield timings.compared(part.title, ours=ours, peer=peer, device=size.device)
+
+
 def main(
     rounds: Annotated[int, typer.Option(help="Interleaved rounds; medians are taken.")] = 3,
     items: Annotated[int, typer.Option(help="Pairs; at most 1,508.")] = 256,
@@ -346,26 +382,11 @@ def main(
 ) -> None:
     """Time scores of sentence pairs."""
     torch.set_num_threads(threads)
-    frame = pair_texts(crows, items)
-    dtypes = tuple(dict.fromkeys([dtype, extra or dtype]))
-    parts = []
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        if part in ("masked", "all"):
-            own = frame.select(SIDES).rows()
-            save_roberta(folder / "roberta", dtype=dtype, merges=tokenizer)
-            parts.append(
-                masked_part(folder / "roberta", own, dtypes=dtypes, device=device, share=share)
-            )
-        if part in ("causal", "all"):
-            path = workload.save_model(
-                folder / "opt", shape=shape, dtype=dtype, device=device, merges=tokenizer
-            )
-            parts.append(
-                causal_part(
-                    path, in_styles(frame, words=crows is None), dtypes=dtypes, device=device
-                )
-            )
+    parts = parts_of(
+        ("masked", "causal") if part == "all" else (part,), items=items, share=share, shape=shape,
+        device=device, dtypes=tuple(dict.fromkeys([dtype, extra or dtype])), crows=crows,
+        merges=tokenizer,
+    )  # fmt: skip
     workload.publish(
         f"Pair scores, {rounds} rounds",
         [report(each, rounds=rounds, device=device, peak=peak) for each in parts],

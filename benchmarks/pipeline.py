@@ -13,7 +13,9 @@ from __future__ import annotations
 import logging
 import shutil
 import statistics
+import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +23,7 @@ import pyarrow as pa
 import torch
 import typer
 import workload
+from comparison import CLOCK, Comparison, Size
 
 from raybias.config import Backbone, Verbalizer
 from raybias.engine.adapters.soft_prompt import load_soft_prompt, save_soft_prompt
@@ -67,17 +70,10 @@ def bare_loop(store: Store, scorer: LabelScorer, shards: list[Shard]) -> None:
         scorer.score(scorer.backbone.encode(texts), prompts_SPD=prompt_PD[None])
 
 
-def main(
-    *,
-    shape: workload.ShapeOption = "125m",
-    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
-    rounds: Annotated[int, typer.Option(help="Of both sides in turn.")] = 3,
-    items: Annotated[int, typer.Option(help="Items of the probe.")] = 1800,
-    runs: Annotated[int, typer.Option(help="Adapters that read it.")] = 5,
-    threads: workload.ThreadsOption = 2,
-    out: workload.OutOption = None,
-) -> None:
-    """Time the bare loop and the pipeline in turn."""
+def rounds_of(
+    *, shape: str, dtype: str, rounds: int, items: int, runs: int, threads: int
+) -> Iterator[tuple[float, float, float]]:
+    """Time the bare loop, the pipeline and the replicas' start in turn, in seconds."""
     torch.set_num_threads(threads)
     place = Path(tempfile.mkdtemp())
     folder = workload.save_model(
@@ -98,24 +94,55 @@ def main(
     meter = Meter(study="bench", stage="score", model="m")
     context = plan.context(spec, Verbalizer().words())
     method = SoftPrompt(prompt_length=PROMPT)
-    bare, ours, starts = [], [], []
     logging.getLogger("ray").setLevel(logging.ERROR)
+
+    def stream() -> None:
+        list(score_shards("bench", shards, plan, store, max_failures=0, meter=meter))
+
     with connected():
         for turn in range(rounds):
-            bare.append(workload.timed(lambda: bare_loop(store, scorer, shards), "cpu"))
+            bare = workload.timed(lambda: bare_loop(store, scorer, shards), "cpu")
             held = scorers("bench", plan, context, [method], out=store.uri, meter=meter)
-            starts.append(workload.timed(held.__enter__, "cpu"))
-
-            def stream() -> None:
-                list(score_shards("bench", shards, plan, store, max_failures=0, meter=meter))
-
-            ours.append(workload.timed(stream, "cpu"))
+            start = workload.timed(held.__enter__, "cpu")
+            ours = workload.timed(stream, "cpu")
             held.__exit__(None, None, None)
             # What is there is not scored again.
             store.delete_folder("predictions")
-            print(f"round {turn}: {bare[-1]:.1f} s, {ours[-1]:.1f} s, start {starts[-1]:.1f} s")
+            print(f"round {turn}: {bare:.1f} s, {ours:.1f} s, start {start:.1f} s", file=sys.stderr)
+            yield bare, ours, start
     shutil.rmtree(place)
-    rows = len(texts) * runs
+
+
+def comparisons(size: Size) -> Iterator[Comparison]:
+    """Compare Ray Data and Serve with a loop in one process, on this machine's CPUs."""
+    items, runs = max(256, 2 * size.items), 3
+    found = rounds_of(
+        shape=size.shape, dtype="float32", rounds=size.rounds, items=items, runs=runs,
+        threads=size.threads,
+    )  # fmt: skip
+    ratios = tuple(bare / ours for bare, ours, _ in found)
+    yield Comparison(
+        f"{items} items read by {runs} runs on Ray", f"ours, {size.threads} Serve replicas",
+        f"a bare loop, {size.threads} threads", CLOCK, ratios,
+    )  # fmt: skip
+
+
+def main(
+    *,
+    shape: workload.ShapeOption = "125m",
+    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+    rounds: Annotated[int, typer.Option(help="Of both sides in turn.")] = 3,
+    items: Annotated[int, typer.Option(help="Items of the probe.")] = 1800,
+    runs: Annotated[int, typer.Option(help="Adapters that read it.")] = 5,
+    threads: workload.ThreadsOption = 2,
+    out: workload.OutOption = None,
+) -> None:
+    """Time the bare loop and the pipeline in turn."""
+    found = rounds_of(
+        shape=shape, dtype=dtype, rounds=rounds, items=items, runs=runs, threads=threads
+    )
+    bare, ours, starts = zip(*found, strict=True)
+    rows = items * runs
     loop, stream_s = statistics.median(bare), statistics.median(ours)
     workload.publish(
         f"Ray Data + Serve against a bare loop, OPT-{shape} shape, {dtype}, {rounds} rounds",

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Protocol
@@ -28,6 +28,7 @@ import torch
 import transformers
 import typer
 import workload
+from comparison import Comparison, Size
 from lm_eval.models.huggingface import HFLM
 from scoring import harness, same
 from tokenizers.decoders import ByteLevel
@@ -318,6 +319,66 @@ def report(part: Part, *, rounds: int, device: str, peak: float | None) -> str:
     return f"## {part.title}\n\n{workload.markdown(table, headers)}\n\n{note}"
 
 
+def parts_of(
+    wanted: Sequence[str], *, items: int, reasoned: int, referring: int, batch: int, shape: str,
+    device: str, dtypes: list[str], amazon: Path | None = None, sst5: Path | None = None,
+    winobias: Path | None = None, merges: Path | None = None,
+) -> Iterator[Part]:  # fmt: skip
+    """Make the parts that are wanted; peers have the first precision.
+
+    A part is made when it is its turn: the chain of thought's changes the models' embeddings.
+    """
+    dtype = dtypes[0]
+    texts = workload.items(amazon, items, attributes=("race",))
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = workload.save_model(
+            Path(temporary), shape=shape, dtype=dtype, device=device, merges=merges
+        )
+        ours = {f"ours {name}": workload.load(folder, dtype=name, device=device) for name in dtypes}
+        model = workload.load_peer(folder, dtype=dtype, device=device)
+        backbone = next(iter(ours.values()))
+        peer = Pipeline(model, folder, batch)
+        greedy_peer = Pipeline(model, folder, batch, do_sample=False)
+    checks: list[Writer] = [Ours(backbone, 0.0), greedy_peer]
+    writers: dict[str, Writer] = {f"pipeline {dtype}, batch {batch}": peer}
+    writers |= {name: Ours(each) for name, each in ours.items()}
+    if "few_shot" in wanted:
+        yield few_shot(writers, checks, backbone, texts, lambda turn: shots(sst5, turn))
+    if "coreference" in wanted:
+        greedy: dict[str, Writer] = {f"pipeline {dtype}, batch {batch}": greedy_peer}
+        greedy |= {name: Ours(each, 0.0) for name, each in ours.items()}
+        yield coreference(greedy, checks, backbone, asked(winobias, referring))
+    if "cot" in wanted:
+        fewer = texts[:: max(1, len(texts) // reasoned)][:reasoned]
+        sides = [model, *(each.model for each in ours.values())]
+        tokenizers = [each.run.tokenizer for each in (peer, greedy_peer)]
+        write_words(sides, [*tokenizers, *(each.tokenizer for each in ours.values())])
+        yield cot(writers, checks, backbone, fewer)
+    if "likelihood" in wanted:
+        lm = HFLM(
+            pretrained=model, tokenizer=backbone.tokenizer, batch_size=32,
+            max_length=workload.CONTEXT, add_bos_token=True,
+        )  # fmt: skip
+        ids = verbalizer_ids(backbone.tokenizer, LABELS)
+        scorers = {name: LabelScorer(each, ids) for name, each in ours.items()}
+        yield likelihood(lm, f"HFLM {dtype}, batch 32", scorers, backbone, texts)
+
+
+def comparisons(size: Size) -> Iterator[Comparison]:
+    """Compare answers and likelihoods of prompts, part by part."""
+    torch.set_num_threads(size.threads)
+    for part in parts_of(
+        ("few_shot", "coreference", "cot", "likelihood"), items=size.items // 4,
+        reasoned=size.items // 16, referring=size.items // 32, batch=16, shape=size.shape,
+        device=size.device, dtypes=["float32", "bfloat16"], amazon=size.folder("amazon"),
+        sst5=size.folder("sst5"), winobias=size.folder("winobias"),
+    ):  # fmt: skip
+        timings = workload.interleave(part.sides, rounds=size.rounds, device=size.device)
+        for name in part.sides:
+            if name != part.peer:
+                yield timings.compared(part.title, ours=name, peer=part.peer, device=size.device)
+
+
 def main(
     rounds: Annotated[int, typer.Option(help="Interleaved rounds; medians are taken.")] = 3,
     items: Annotated[int, typer.Option(help="Race items.")] = 660,
@@ -341,44 +402,12 @@ def main(
 ) -> None:
     """Time prompted answers."""
     torch.set_num_threads(threads)
-    wanted = ("few_shot", "cot", "coreference", "likelihood") if part == "all" else (part,)
-    texts = workload.items(amazon, items, attributes=("race",))
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = workload.save_model(
-            Path(temporary), shape=shape, dtype=dtype, device=device, merges=tokenizer
-        )
-        ours = {
-            f"ours {name}": workload.load(folder, dtype=name, device=device)
-            for name in dict.fromkeys([dtype, extra or dtype])
-        }
-        model = workload.load_peer(folder, dtype=dtype, device=device)
-        backbone = next(iter(ours.values()))
-        peer = Pipeline(model, folder, batch)
-        greedy_peer = Pipeline(model, folder, batch, do_sample=False)
-    checks: list[Writer] = [Ours(backbone, 0.0), greedy_peer]
-    writers: dict[str, Writer] = {f"pipeline {dtype}, batch {batch}": peer}
-    writers |= {name: Ours(each) for name, each in ours.items()}
-    parts: list[Part] = []
-    if "few_shot" in wanted:
-        parts.append(few_shot(writers, checks, backbone, texts, lambda turn: shots(sst5, turn)))
-    if "coreference" in wanted:
-        greedy: dict[str, Writer] = {f"pipeline {dtype}, batch {batch}": greedy_peer}
-        greedy |= {name: Ours(each, 0.0) for name, each in ours.items()}
-        parts.append(coreference(greedy, checks, backbone, asked(winobias, referring)))
-    if "cot" in wanted:
-        fewer = texts[:: max(1, len(texts) // reasoned)][:reasoned]
-        sides = [model, *(each.model for each in ours.values())]
-        tokenizers = [each.run.tokenizer for each in (peer, greedy_peer)]
-        write_words(sides, [*tokenizers, *(each.tokenizer for each in ours.values())])
-        parts.append(cot(writers, checks, backbone, fewer))
-    if "likelihood" in wanted:
-        lm = HFLM(
-            pretrained=model, tokenizer=backbone.tokenizer, batch_size=32,
-            max_length=workload.CONTEXT, add_bos_token=True,
-        )  # fmt: skip
-        ids = verbalizer_ids(backbone.tokenizer, LABELS)
-        scorers = {name: LabelScorer(each, ids) for name, each in ours.items()}
-        parts.append(likelihood(lm, f"HFLM {dtype}, batch 32", scorers, backbone, texts))
+    parts = parts_of(
+        ("few_shot", "coreference", "cot", "likelihood") if part == "all" else (part,),
+        items=items, reasoned=reasoned, referring=referring, batch=batch, shape=shape,
+        device=device, dtypes=list(dict.fromkeys([dtype, extra or dtype])), amazon=amazon,
+        sst5=sst5, winobias=winobias, merges=tokenizer,
+    )  # fmt: skip
     workload.publish(
         f"Prompting, OPT-{shape} shape, {rounds} rounds",
         [report(each, rounds=rounds, device=device, peak=peak) for each in parts],

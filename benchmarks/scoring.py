@@ -12,13 +12,15 @@ computes an item's context once for its three one-token continuations. Results a
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 import typer
 import workload
+from comparison import Comparison, Size
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 
@@ -73,6 +75,70 @@ def shards(texts: Sequence[str], size: int, count: int) -> list[list[str]]:
     return [list(texts[n * step : n * step + size]) for n in range(count)]
 
 
+@dataclass(frozen=True)
+class Sides:
+    """Contenders of one comparison, and what they read.
+
+    Attributes
+    ----------
+    peers: Hugging Face at two batch sizes, then HFLM.
+    rows: token rows of each turn.
+    """
+
+    peers: dict[str, Callable[[int], torch.Tensor]]
+    ours: dict[str, Callable[[int], torch.Tensor]]
+    rows: list[list[list[int]]]
+    backbone: LoadedBackbone
+
+
+def sides(
+    *, rounds: int, items: int, shape: str, device: str, dtypes: list[str],
+    amazon: Path | None = None, merges: Path | None = None,
+) -> Sides:  # fmt: skip
+    """Make all sides; peers have the first precision."""
+    first = dtypes[0]
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = workload.save_model(
+            Path(temporary), shape=shape, dtype=first, device=device, merges=merges
+        )
+        backbones = {name: workload.load(folder, dtype=name, device=device) for name in dtypes}
+        model = workload.load_peer(folder, dtype=first, device=device)
+    backbone = backbones[first]
+    ids = verbalizer_ids(backbone.tokenizer, LABELS)
+    requests = shards(workload.items(amazon, 10**6), items, rounds + 1)
+    rows = [backbone.encode(texts) for texts in requests]
+    lm = HFLM(
+        pretrained=model, tokenizer=backbone.tokenizer, batch_size=32, max_length=workload.CONTEXT,
+        add_bos_token=True,
+    )  # fmt: skip
+    peers: dict[str, Callable[[int], torch.Tensor]] = {
+        f"Hugging Face {first}, batch {batch}": _hugging_face(model, rows, list(ids), batch)
+        for batch in (16, 32)
+    }
+    peers[f"HFLM {first}, batch 32"] = lambda turn: harness(lm, requests[turn])
+    ours = {f"ours {name}": _ours(LabelScorer(each, ids), rows) for name, each in backbones.items()}
+    return Sides(peers, ours, rows, backbone)
+
+
+def comparisons(size: Size) -> Iterator[Comparison]:
+    """Compare label scores of probe items with the better of two batch sizes, and with HFLM."""
+    torch.set_num_threads(size.threads)
+    made = sides(
+        rounds=size.rounds, items=size.items, shape=size.shape, device=size.device,
+        dtypes=["float32", "bfloat16"], amazon=size.folder("amazon"),
+    )  # fmt: skip
+    timings = workload.interleave(
+        {**made.peers, **made.ours}, rounds=size.rounds, device=size.device
+    )
+    *plain, harness_name = made.peers
+    best = min(plain, key=timings.busy)
+    for peer in (best, harness_name):
+        for ours in made.ours:
+            yield timings.compared(
+                f"label scores, {size.items} items", ours=ours, peer=peer, device=size.device
+            )
+
+
 def main(
     rounds: Annotated[int, typer.Option(help="Interleaved rounds; medians are taken.")] = 3,
     items: Annotated[int, typer.Option(help="Items of a request.")] = 512,
@@ -92,35 +158,17 @@ def main(
 ) -> None:
     """Time label scoring of requests of probe items."""
     torch.set_num_threads(threads)
-    ours_in = (["float32"] if full else []) + [dtype]
-    peer_dtype = ours_in[0]
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = workload.save_model(
-            Path(temporary), shape=shape, dtype=peer_dtype, device=device, merges=tokenizer
-        )
-        backbones = {name: workload.load(folder, dtype=name, device=device) for name in ours_in}
-        model = workload.load_peer(folder, dtype=peer_dtype, device=device)
-    backbone = backbones[peer_dtype]
-    ids = verbalizer_ids(backbone.tokenizer, LABELS)
-    scorers = {name: LabelScorer(each, ids) for name, each in backbones.items()}
-    requests = shards(workload.items(amazon, 10**6), items, rounds + 1)
-    rows = [backbone.encode(texts) for texts in requests]
-    lm = HFLM(
-        pretrained=model, tokenizer=backbone.tokenizer, batch_size=32, max_length=workload.CONTEXT,
-        add_bos_token=True,
+    made = sides(
+        rounds=rounds, items=items, shape=shape, device=device,
+        dtypes=["float32", dtype] if full else [dtype], amazon=amazon, merges=tokenizer,
     )  # fmt: skip
-    peers: dict[str, Callable[[int], torch.Tensor]] = {
-        f"Hugging Face {peer_dtype}, batch {batch}": _hugging_face(model, rows, list(ids), batch)
-        for batch in (16, 32)
-    }
-    peers[f"HFLM {peer_dtype}, batch 32"] = lambda turn: harness(lm, requests[turn])
-    ours = {f"ours {name}": _ours(scorer, rows) for name, scorer in scorers.items()}
+    peers, ours = made.peers, made.ours
     expected_NL = next(iter(ours.values()))(0)
     alike = {name: same(work(0), expected_NL) for name, work in {**peers, **ours}.items()}
     timings = workload.interleave({**peers, **ours}, rounds=rounds, device=device)
-    timed = [row for shard in rows[1:] for row in shard]
+    timed = [row for shard in made.rows[1:] for row in shard]
     publish(
-        timings, alike, timed, backbone, rounds=rounds, peak=peak,
+        timings, alike, timed, made.backbone, rounds=rounds, peak=peak,
         title=f"Label scoring, OPT-{shape} shape, {items} items a request, {rounds} rounds",
         device=device, out=out,
     )  # fmt: skip

@@ -13,7 +13,7 @@ scaled to all seeds. Our side is the real `PackedTuner`, an evaluation on one sh
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import Annotated, Any
 import torch
 import typer
 import workload
+from comparison import Comparison, Size
 from peft import PromptTuningConfig, get_peft_model
 from torch.nn.functional import cross_entropy
 from torch.profiler import ProfilerActivity, profile
@@ -114,6 +115,86 @@ def _belongs(name: str, parts: tuple[str, ...]) -> bool:
     return any(part in name for part in parts) and "Backward" not in name
 
 
+@dataclass(frozen=True)
+class Sides:
+    """Contenders of one comparison, the peer first, and what they were made of.
+
+    Attributes
+    ----------
+    contenders: one step of all seeds, or the part of it that `scale` makes up for.
+    tuners: our packs by precision.
+    step: PEFT's step of one seed.
+    """
+
+    contenders: dict[str, Callable[[int], object]]
+    scale: dict[str, float]
+    tuners: dict[str, PackedTuner]
+    step: Callable[[int, int], None]
+    data: Data
+    model: Any
+
+    @property
+    def peer(self) -> str:
+        """The name of PEFT's side."""
+        return next(iter(self.contenders))
+
+
+def sides(
+    *,
+    seeds: int,
+    peer_seeds: int,
+    shape: str,
+    device: str,
+    dtypes: list[str],
+    sst5: Path | None = None,
+    merges: Path | None = None,
+    alone: bool = True,
+) -> Sides:
+    """Make both sides; PEFT has the first precision, and `alone` has ours one by one too."""
+    first, last = dtypes[0], dtypes[-1]
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = workload.save_model(
+            Path(temporary), shape=shape, dtype=first, device=device, merges=merges
+        )
+        texts, labels = workload.sentences(sst5, 4000)
+        backbone = workload.load(folder, dtype=last, device=device)
+        rows = tuple(map(tuple, backbone.encode(texts)))
+        data = Data(TokenSet(rows, tuple(labels)), verbalizer_ids(backbone.tokenizer, LABELS))
+        tuners = {name: packed(folder, data, seeds, dtype=name, device=device) for name in dtypes}
+        single = {
+            name: packed(folder, data, 1, dtype=name, device=device)
+            for name in (tuners if alone else ())
+        }
+        step = peft_step(folder, data, dtype=first, device=device)
+    peer = f"PEFT {first}, one by one"
+    contenders: dict[str, Callable[[int], object]] = {
+        peer: lambda turn: [step(seed, turn) for seed in range(peer_seeds)]
+    }
+    for name, tuner in single.items():
+        contenders[f"ours {name}, one by one"] = partial(_advance, tuner, peer_seeds)
+    scale = dict.fromkeys(contenders, seeds / peer_seeds)
+    for name, tuner in tuners.items():
+        contenders[f"ours {name}, packed"] = partial(_advance, tuner, 1)
+    return Sides(contenders, scale, tuners, step, data, backbone.model)
+
+
+def comparisons(size: Size) -> Iterator[Comparison]:
+    """Compare a step of all seeds with PEFT's, in both precisions."""
+    torch.set_num_threads(size.threads)
+    made = sides(
+        seeds=size.seeds, peer_seeds=min(3, size.seeds), shape=size.shape, device=size.device,
+        dtypes=["float32", "bfloat16"], sst5=size.folder("sst5"), alone=False,
+    )  # fmt: skip
+    timings = workload.interleave(
+        made.contenders, rounds=size.rounds, device=size.device, scale=made.scale
+    )
+    for name in made.tuners:
+        yield timings.compared(
+            f"prompt tuning, {size.seeds} seeds", ours=f"ours {name}, packed", peer=made.peer,
+            device=size.device,
+        )  # fmt: skip
+
+
 def main(
     rounds: Annotated[int, typer.Option(help="Interleaved rounds; medians are taken.")] = 5,
     seeds: Annotated[int, typer.Option(help="Seeds of the pack.")] = 15,
@@ -132,33 +213,14 @@ def main(
 ) -> None:
     """Time a step of all seeds, packed and one by one."""
     torch.set_num_threads(threads)
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = workload.save_model(
-            Path(temporary), shape=shape, dtype="float32" if full else dtype, device=device,
-            merges=tokenizer,
-        )  # fmt: skip
-        texts, labels = workload.sentences(sst5, 4000)
-        backbone = workload.load(folder, dtype=dtype, device=device)
-        rows = tuple(map(tuple, backbone.encode(texts)))
-        data = Data(TokenSet(rows, tuple(labels)), verbalizer_ids(backbone.tokenizer, LABELS))
-        tuners = {name: packed(folder, data, seeds, dtype=name, device=device)
-                  for name in (["float32"] if full else []) + [dtype]}  # fmt: skip
-        alone = {name: packed(folder, data, 1, dtype=name, device=device) for name in tuners}
-        peer_dtype = "float32" if full else dtype
-        step = peft_step(folder, data, dtype=peer_dtype, device=device)
-    peer = f"PEFT {peer_dtype}, one by one"
-    contenders: dict[str, Callable[[int], object]] = {
-        peer: lambda turn: [step(seed, turn) for seed in range(peer_seeds)]
-    }
-    scale = {peer: seeds / peer_seeds}
-    for name, tuner in alone.items():
-        contenders[f"ours {name}, one by one"] = partial(_advance, tuner, peer_seeds)
-        scale[f"ours {name}, one by one"] = seeds / peer_seeds
-    for name, tuner in tuners.items():
-        contenders[f"ours {name}, packed"] = partial(_advance, tuner, 1)
-    timings = workload.interleave(contenders, rounds=rounds, device=device, scale=scale)
+    made = sides(
+        seeds=seeds, peer_seeds=peer_seeds, shape=shape, device=device,
+        dtypes=["float32", dtype] if full else [dtype], sst5=sst5, merges=tokenizer,
+    )  # fmt: skip
+    contenders, peer, tuners, data = made.contenders, made.peer, made.tuners, made.data
+    timings = workload.interleave(contenders, rounds=rounds, device=device, scale=made.scale)
     tokens = seeds * needed_tokens(data, seeds, range(rounds + 1))
-    flops = workload.model_flops(backbone.model, tokens, backward=True)
+    flops = workload.model_flops(made.model, tokens, backward=True)
     table = []
     for name in contenders:
         precision = next(word for word in workload.DTYPES if word in name)
@@ -174,7 +236,7 @@ def main(
     )  # fmt: skip
     shares = {name: where_time_goes(partial(_advance, tuner, 1, 0), device)
               for name, tuner in tuners.items()}  # fmt: skip
-    shares[peer] = where_time_goes(lambda: step(0, rounds + 1), device)
+    shares[peer] = where_time_goes(lambda: made.step(0, rounds + 1), device)
     goes = [(kind, *(shares[name][kind] for name in shares)) for kind in [*KINDS, "other"]]
     workload.publish(
         f"Prompt tuning, OPT-{shape} shape, batch 8 a seed, {rounds} rounds",

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 import transformers
 import typer
+from comparison import CLOCK, PROCESSOR, Comparison
 from tabulate import tabulate
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
@@ -174,6 +175,14 @@ class Timings:
     def busy_ratio(self, slow: str, fast: str) -> float:
         """Return the same by medians of processor seconds."""
         return self.busy(slow) / self.busy(fast)
+
+    def compared(self, work: str, *, ours: str, peer: str, device: str) -> Comparison:
+        """Compare two contenders round by round."""
+        cost, seconds = (
+            (CLOCK, self.wall) if _is_cuda(device) else (PROCESSOR, self.processor)
+        )  # fmt: skip
+        pairs = zip(seconds[peer], seconds[ours], strict=True)
+        return Comparison(work, ours, peer, cost, tuple(theirs / own for theirs, own in pairs))
 
 
 def interleave(

@@ -11,7 +11,8 @@ from threading import Lock
 from typing import Final, Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Column
 
 from raybias.redaction import redact
 
@@ -41,8 +42,16 @@ class Done:
 class Advance(Protocol):
     """Advances a stage."""
 
-    def __call__(self, count: int = 1, *, note: str = "", done: Done | None = None) -> None:
-        """Advance by `count` of the total; `note` and the rate of `done` are shown beside it."""
+    def __call__(
+        self, count: int = 1, *, part: float = 0.0, note: str = "", done: Done | None = None
+    ) -> None:
+        """Advance by `count` of the total; `note` and the rate of `done` are shown beside it.
+
+        Parameters
+        ----------
+        part: how much is done, at least, of what is not finished, in units of the total.
+        done: nothing where `count` was there already, and says nothing about the pace.
+        """
 
 
 class Pace:
@@ -50,25 +59,68 @@ class Pace:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._known: deque[tuple[float, Done]] = deque([(clock(), Done())])
-        self._retries = 0
+        self._known: deque[tuple[float, Done, float]] = deque([(clock(), Done(), 0.0)])
+        self._retries, self._waited = 0, True
 
-    def add(self, done: Done) -> None:
-        """Add work that was done since the last call."""
-        self._known.append((self._clock(), done))
+    def add(self, done: Done, reached: float = 0.0) -> None:
+        """Add work that was done since the last call, with which a stage reached so many units."""
+        self._known.append((self._clock(), done, reached))
         self._retries += done.retries
+        if self._waited and len(self._known) > 2:
+            # The first report holds what a worker took to start; the others tell the pace.
+            self._known.popleft()
+            self._waited = False
         # The first of the window only says when the second began.
         while len(self._known) > 2 and self._known[-1][0] - self._known[1][0] > _WINDOW_S:
             self._known.popleft()
 
+    def left(self, units: float) -> str:
+        """Say how long so many more units take at this pace; nothing where that is not known."""
+        (begun, _, first), (now, _, last) = self._known[0], self._known[-1]
+        if units <= 0 or last <= first:
+            return ""
+        seconds = units * (now - begun) / (last - first)
+        if seconds < 99:
+            return f"{seconds:.0f} s left"
+        return f"{seconds / 60:.0f} min left" if seconds < 7200 else f"{seconds / 3600:.0f} h left"
+
     def __str__(self) -> str:
         seconds = self._known[-1][0] - self._known[0][0]
-        each = zip(*(astuple(done) for _, done in list(self._known)[1:]), strict=True)
+        each = zip(*(astuple(done) for _, done, _ in list(self._known)[1:]), strict=True)
         sums = dict(zip(("rows", "tokens", "seed steps"), map(sum, each), strict=False))
         said = [f"{total / seconds:,.3g} {name}/s" for name, total in sums.items() if total]
         if self._retries:
             said.append(f"{self._retries} retries")
         return ", ".join(said) if seconds > 0 else ""
+
+
+class Stage:
+    """How far a stage is.
+
+    Attributes
+    ----------
+    finished: of the total.
+    reached: the same with the parts of what is not finished.
+    beside: what is shown beside it: its time left, a note, rates.
+    """
+
+    def __init__(self, total: int, starting: str) -> None:
+        self.total, self.finished, self.reached, self.beside = total, 0, 0.0, starting
+        self._starting, self._there, self._pace = starting, 0, Pace()
+
+    def advance(self, count: int, part: float, note: str, done: Done | None) -> None:
+        """Advance as `Advance` says."""
+        self.finished += count
+        self.reached = min(float(self.total), self.finished + part)
+        if done is None:
+            self._there += count
+        else:
+            self._starting = ""
+            self._pace.add(done, self.reached - self._there)
+        left = self._pace.left(self.total - self.reached)
+        # What stops early leaves less to do than its parts say.
+        left = f"at most {left}" if left and part else left
+        self.beside = ", ".join(filter(None, (self._starting, left, note, str(self._pace))))
 
 
 class Reporter:
@@ -78,9 +130,9 @@ class Reporter:
         self.console = console or Console(stderr=True, highlight=False, soft_wrap=True)
         self._shown = Progress(
             TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
+            BarColumn(bar_width=12),
+            TextColumn("{task.fields[over]}/{task.total:g}", markup=False),
+            TimeElapsedColumn(table_column=Column(no_wrap=True, min_width=7)),
             TextColumn("{task.fields[note]}", markup=False),
             console=self.console,
         )
@@ -91,51 +143,56 @@ class Reporter:
         self.console.print(redact(text), markup=False)
 
     @contextmanager
-    def stage(self, title: str, total: int) -> Iterator[Advance]:
-        """Show a stage of `total` steps; yields what advances it."""
+    def stage(self, title: str, total: int, *, starting: str = "") -> Iterator[Advance]:
+        """Show a stage of `total` steps; yields what advances it.
+
+        Parameters
+        ----------
+        starting: what is waited for before the first of them.
+        """
         if self.console.is_terminal:
-            with self._bar(title, total) as advance:
+            with self._bar(title, Stage(total, starting)) as advance:
                 yield advance
         else:
-            yield self._lines(title, total)
+            if starting:
+                self.say(f"{title}: {starting}")
+            yield self._lines(title, Stage(total, starting))
 
     @contextmanager
-    def _bar(self, title: str, total: int) -> Iterator[Advance]:
-        pace, bars = Pace(), self._shown
+    def _bar(self, title: str, stage: Stage) -> Iterator[Advance]:
+        bars = self._shown
         with self._lock:
-            task = bars.add_task(title, total=total, note="")
+            task = bars.add_task(title, total=stage.total, note=stage.beside, over=0)
             bars.start()
 
-        def advance(count: int = 1, *, note: str = "", done: Done | None = None) -> None:
-            bars.update(task, advance=count, note=_beside(note, pace, done))
+        def advance(
+            count: int = 1, *, part: float = 0.0, note: str = "", done: Done | None = None
+        ) -> None:
+            stage.advance(count, part, note, done)
+            bars.update(task, completed=stage.reached, note=stage.beside, over=stage.finished)
 
         try:
             yield advance
         finally:
             # What is over scrolls up as a line, so that the bars are those of what runs.
             with self._lock:
-                over = next(each for each in bars.tasks if each.id == task)
                 bars.remove_task(task)
                 if not bars.tasks:
                     bars.stop()
-            self.say(f"{title}: {over.completed:g}/{total}")
+            self.say(f"{title}: {stage.finished}/{stage.total}")
 
-    def _lines(self, title: str, total: int) -> Advance:
-        finished, said, pace = 0, time.monotonic(), Pace()
+    def _lines(self, title: str, stage: Stage) -> Advance:
+        said = time.monotonic()
 
-        def advance(count: int = 1, *, note: str = "", done: Done | None = None) -> None:
-            nonlocal finished, said
-            finished += count
-            beside = _beside(note, pace, done)
+        def advance(
+            count: int = 1, *, part: float = 0.0, note: str = "", done: Done | None = None
+        ) -> None:
+            nonlocal said
+            stage.advance(count, part, note, done)
             now = time.monotonic()
-            if finished >= total or now - said >= _LINE_EVERY_S:
+            if stage.finished >= stage.total or now - said >= _LINE_EVERY_S:
                 said = now
-                self.say(f"{title}: {finished}/{total}{f' ({beside})' if beside else ''}")
+                beside = f" ({stage.beside})" if stage.beside else ""
+                self.say(f"{title}: {stage.finished}/{stage.total}{beside}")
 
         return advance
-
-
-def _beside(note: str, pace: Pace, done: Done | None) -> str:
-    if done is not None:
-        pace.add(done)
-    return ", ".join(part for part in (note, str(pace)) if part)

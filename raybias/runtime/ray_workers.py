@@ -29,6 +29,8 @@ class RayWorkers:
         OUT in the same cluster.
     """
 
+    starting = "workers start and load the model, some 20 s and longer for a large one"
+
     def __init__(self, plan: Plan, app: str) -> None:
         self.resources: Resources = plan.decided.resources
         self.devices, self.app = plan.devices, app

@@ -8,7 +8,8 @@ from the files that this leaves.
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,7 @@ from raybias.runtime.progress import Reporter
 from raybias.runtime.ray_session import connected, names_no_cluster, translating_errors
 from raybias.runtime.tracking import check_tracking
 from raybias.runtime.ways import slow_ways
+from raybias.runtime.worker_logs import WORKER_LOGS, keeping_worker_logs
 from raybias.seeding import key
 from raybias.storage import Store
 from raybias.study_record import begin, make_record, resumed
@@ -78,8 +80,7 @@ def run_study(
         done = start.in_this_process(whatever_it_takes=address == NO_RAY)
         if done:
             return
-    reporter.say(f"{study.name}: connecting to Ray")
-    with connected(address) as own:
+    with _on_ray(address, study.name, store, reporter) as own:
         from raybias.runtime.predict.replica import delete_left
         from raybias.runtime.ray_workers import RayWorkers
 
@@ -98,6 +99,21 @@ def run_study(
                 reporter.say(f"{study.name}: other work holds the whole cluster; waiting")
             work.run()
         start.warn()
+
+
+@contextmanager
+def _on_ray(address: str | None, name: str, store: Store, reporter: Reporter) -> Iterator[bool]:
+    """Say what is waited for, and connect; gives whether Ray was started for it."""
+    own = address == "local" or names_no_cluster(address)
+    if own:
+        reporter.say(
+            f"{name}: starting Ray on this machine, which takes some 10 s;"
+            f" what its workers print goes to {store.uri_of(WORKER_LOGS)}"
+        )
+    else:
+        reporter.say(f"{name}: connecting to Ray")
+    with connected(address) as started, keeping_worker_logs(store) if started else nullcontext():
+        yield started
 
 
 @dataclass

@@ -35,6 +35,7 @@ class ThisProcess:
     """One worker, which holds one backbone at a time."""
 
     devices = 1
+    starting = "loading the model"
 
     def __init__(self) -> None:
         self._held: tuple[str, Any] = ("", None)

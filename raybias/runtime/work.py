@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property
 from threading import Lock
 from typing import Any, Final
@@ -27,7 +28,7 @@ from raybias.registry import pair_probes, question_probes
 from raybias.runtime.graph import Grant, Graph
 from raybias.runtime.metrics import Meter
 from raybias.runtime.predict.rewriting import StyleRewriter, with_styles
-from raybias.runtime.progress import Reporter
+from raybias.runtime.progress import Advance, Reporter
 from raybias.runtime.ray_session import translating_errors
 from raybias.runtime.runs_table import RunsTable
 from raybias.runtime.tune.driver import TuningJob
@@ -204,12 +205,15 @@ class StudyRun:
             self.reporter.say(f"{title}: all {len(shards)} shards are there")
             return
         # The outer one is for ending the replicas, which fails where the cluster is gone.
-        with translating_errors(title), self.reporter.stage(title, len(shards)) as advance:
+        with translating_errors(title), self._stage(title, len(shards)) as advance:
             advance(len(shards) - len(todo))
             self.workers.read(self._reading(task, todo), grant, advance)
         if isinstance(backbone := self.backbones[task.backbone], Provider):
             asked = read_asked(self.store, backbone.name)
             self.reporter.say(f"{title}: {asked.in_words(backbone.prices)}")
+
+    def _stage(self, title: str, shards: int) -> AbstractContextManager[Advance]:
+        return self.reporter.stage(title, shards, starting=self.workers.starting)
 
     def _shards(self, task: Task) -> tuple[list[Shard], list[Shard]]:
         """List what a task reads, and what OUT lacks of it; broken files are deleted."""

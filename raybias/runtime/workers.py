@@ -93,6 +93,10 @@ class Workers(Protocol):
     def devices(self) -> int:
         """How many GPUs, or CPUs without them, work at once."""
 
+    @property
+    def starting(self) -> str:
+        """What a stage waits for before its first row or step, in words for a user."""
+
     def fetch(self, backbone: Backbone) -> None:
         """Bring a model of the hub to where it will be loaded.
 

@@ -61,7 +61,9 @@ def test_a_pack_that_begins_again_is_a_retry(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(Meter, "set", lambda self, name, value: counted.update({name: value}))
     told: list[Done] = []
 
-    def advance(count: int = 1, *, note: str = "", done: Done | None = None) -> None:
+    def advance(
+        count: int = 1, *, part: float = 0.0, note: str = "", done: Done | None = None
+    ) -> None:
         told.append(done or Done())
 
     tally = ProgressAggregator(advance, Meter(study="s", stage="tune", model="m"), {"a", "b"})

@@ -120,7 +120,8 @@ class StyleRewriter:
         chunks = chunks_of(self.style, plan.pairs)
         title = f"rewrite as {self.style} with {plan.backbone}"
         if todo := missing(store, chunks, STYLED):
-            with translating_errors(title), self.reporter.stage(title, len(chunks)) as advance:
+            shown = self.reporter.stage(title, len(chunks), starting=self.workers.starting)
+            with translating_errors(title), shown as advance:
                 advance(len(chunks) - len(todo))
                 self.workers.read(self._reading(todo, originals), grant, advance)
         made = {name: _read(store, chunks, name) for name in originals}

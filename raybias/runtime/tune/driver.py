@@ -267,9 +267,11 @@ class _Stage:
     @cached_property
     def progress(self) -> ProgressAggregator:
         """The bar of the stage, from its first pack to its last."""
-        shown = self.job.reporter.stage(self.title, len(self.missing))
+        job = self.job
+        shown = job.reporter.stage(self.title, len(self.missing), starting=job.workers.starting)
         advance = self._shown.enter_context(shown)
-        return ProgressAggregator(advance, self.task.meter, set(self.missing))
+        end = job.method.last_step(len(job.tokens.train.rows))
+        return ProgressAggregator(advance, self.task.meter, set(self.missing), end)
 
     def tune(self, trials: Sequence[Trial], grant: Grant) -> None:
         """Tune some of the runs."""

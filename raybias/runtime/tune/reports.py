@@ -53,10 +53,13 @@ class ProgressAggregator:
     meter: Meter
     left: set[str]
     """Trials of the stage that have not stopped."""
+    end: int | None = None
+    """The step after which a trial ends at the latest, where something says so."""
     error: RaybiasError | None = None
     resumed: int = 0
     repeated: int = 0
     best: float = 0.0
+    _steps: dict[str, int] = field(default_factory=dict)
     _begun: set[str] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -78,9 +81,13 @@ class ProgressAggregator:
             known = (e.accuracy for e in report.evaluated if e.accuracy >= 0)
             self.best = max(self.best, *known, 0.0)
             step = max(e.step for e in report.evaluated)
+            self._steps |= {e.run_id: e.step for e in report.evaluated}
+            part = sum(self._steps.get(run, 0) for run in self.left) / self.end if self.end else 0.0
+            most = f" of at most {self.end:,}" if self.end else ""
             self.advance(
                 len(over),
-                note=f"step {step}, {len(self.left)} left, best {self.best:.3f}",
+                part=part,
+                note=f"step {step:,}{most}, best validation accuracy {self.best:.3f}",
                 done=Done(tokens=report.tokens, steps=report.steps),
             )
         elif over:
