@@ -235,8 +235,9 @@ def load_pretrained(
     # What a checkpoint lacks is refused below, so its report need not alarm a user.
     level = logging.get_verbosity()
     logging.set_verbosity_error()
-    if execution.devices > 1:
-        options["device_map"] = layer_split(empty_model(spec, kind), execution.split())
+    there = _places(spec, kind, execution)
+    if there is not None:
+        options["device_map"] = there
     try:
         with reading_model(spec, "weights"), execution.loading():
             model, loading = kind.from_pretrained(
@@ -260,8 +261,19 @@ def load_pretrained(
     if problem:
         raise ModelError(f"its checkpoint {problem}", where=spec.id, cure=cure)
     model.requires_grad_(False).eval()
-    # A model whose layers are split is where it belongs.
-    return (model if execution.devices > 1 else model.to(execution.device)), missing
+    return (model.to(execution.device) if there is None else model), missing
+
+
+def _places(spec: Backbone, kind: Any, execution: Execution) -> dict[str, Any] | None:
+    """Map a model's modules to devices, to which each weight goes straight from its file.
+
+    None on a CPU, which computes on the mapped files themselves, and for ranks, which shard what
+    they read.
+    """
+    first, *others = execution.split()
+    if others:
+        return layer_split(empty_model(spec, kind), [first, *others])
+    return None if first.type == "cpu" or execution.sharding is not None else {"": first}
 
 
 def is_encoder(spec: Backbone) -> bool:

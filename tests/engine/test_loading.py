@@ -11,8 +11,9 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from raybias.config import Adequacy, Backbone, Rewriting
-from raybias.engine.backbone import load_backbone
+from raybias.engine.backbone import load_backbone, load_pretrained
 from raybias.engine.classifier import Classifier, load_classifier
+from raybias.engine.context import Execution
 from raybias.engine.rewriting.adequacy import AdequacyModel
 from raybias.engine.rewriting.rewriter import Rewriter
 from raybias.engine.scoring.masked_logprobs import load_masked
@@ -144,3 +145,18 @@ def test_weights_of_another_shape_are_named(tmp_path: Path) -> None:
     for load in (causal, head):
         with pytest.raises(ModelError, match=r"layers\.0\.fc1\.bias as \[64\], .* asks for \[48\]"):
             load(opt)
+
+
+def test_weights_go_from_the_files_to_a_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_move(*_: object) -> None:
+        raise AssertionError("the model was whole on the CPU")
+
+    classifiers.save("llama", tmp_path)
+    monkeypatch.setattr(transformers.PreTrainedModel, "to", no_move)
+    half = spec(tmp_path).model_copy(update={"dtype": "bfloat16"})
+    model, _ = load_pretrained(transformers.AutoModelForCausalLM, half, Execution(device="meta"))
+    tensors = [*model.parameters(), *model.buffers()]
+    assert {each.device.type for each in tensors} == {"meta"}
+    assert {each.dtype for each in model.parameters()} == {torch.bfloat16}

@@ -40,6 +40,8 @@ class TrainingBatch:
     rows, labels: what the loss is the mean over.
     seed, step: what its dropout is keyed by.
     dropout: whether there is any.
+    loss_scale: power of two that the loss is multiplied with on its way back, and the gradient
+        divided by (see `LossScale`).
     """
 
     weights: Weights
@@ -48,6 +50,7 @@ class TrainingBatch:
     seed: int
     step: int
     dropout: bool
+    loss_scale: float = 1.0
 
 
 #: The runs' batches of a step; None in evaluation, which has no dropout.
@@ -119,11 +122,12 @@ class AdapterTrainer(ABC):
         leaves = {name: tensor.requires_grad_() for name, tensor in stacked.items()}
         sums = {name: torch.zeros_like(tensor) for name, tensor in stacked.items()}
         loss_S = torch.zeros(len(batches), device=self.device)
+        share_S = [each.loss_scale / len(each.labels) for each in batches]
 
         def work(batch: Batch) -> tuple[tuple[Tensor, ...], Tensor]:
             run_N = torch.tensor([s for s, _ in batch.rows], device=self.device)
             target_N = torch.tensor([batches[s].labels[row] for s, row in batch.rows])
-            weight_N = torch.tensor([1 / len(batches[s].labels) for s, _ in batch.rows])
+            weight_N = torch.tensor([share_S[s] for s, _ in batch.rows])
             with torch.enable_grad():
                 logits_NL = self.forward(batch, leaves, batches)
                 loss_N = cross_entropy(logits_NL, target_N.to(self.device), reduction="none")
@@ -142,8 +146,12 @@ class AdapterTrainer(ABC):
             for name, part in zip(leaves, parts, strict=True):
                 sums[name] += part
         summed = {name: self.batcher.sum(total) for name, total in sums.items()}
-        gradients = [{name: each[s] for name, each in summed.items()} for s in range(len(batches))]
-        return gradients, self.batcher.sum(loss_S)
+        gradients = [
+            unscaled({name: total[s] for name, total in summed.items()}, each.loss_scale)
+            for s, each in enumerate(batches)
+        ]
+        scale_S = torch.tensor([each.loss_scale for each in batches], device=self.device)
+        return gradients, self.batcher.sum(loss_S) / scale_S
 
     def shares_passes(self) -> bool:
         """Check whether runs get the same bits in a shared pass as alone, on a few tokens.
@@ -196,6 +204,13 @@ class ClassifierTrainer(AdapterTrainer):
     def label_metadata(self) -> dict[str, Any]:
         """Return the label tokens, where labels are read from tokens."""
         return {"verbalizer_ids": list(self.classifier.label_ids), "prompt_token_id": None}
+
+
+def unscaled(gradient: Weights, loss_scale: float) -> dict[str, Tensor]:
+    """Divide the gradient of a scaled loss by its scale, which as a power of two changes no bit."""
+    if loss_scale == 1:
+        return dict(gradient)
+    return {name: part / loss_scale for name, part in gradient.items()}
 
 
 def stack_weights(weights: Sequence[Weights]) -> dict[str, Tensor]:

@@ -18,10 +18,17 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from raybias.engine.adapters import files
-from raybias.engine.adapters.base import ClassifierTrainer, Training, TrainingBatch, Weights
+from raybias.engine.adapters.base import (
+    ClassifierTrainer,
+    Training,
+    TrainingBatch,
+    Weights,
+    unscaled,
+)
 from raybias.engine.classifier import initial_head
 from raybias.engine.keyed_draws import KeyedDropout
 from raybias.engine.packing import Batch, PackedSequence, Placed, stack
+from raybias.engine.quantised import dtype_of
 from raybias.schema import LABELS
 from raybias.storage import Store
 
@@ -29,7 +36,7 @@ from raybias.storage import Store
 class FullTrainer(ClassifierTrainer):
     """Tune whole models; the weights of a run are all the model's, float32.
 
-    A backbone in half precision computes in bfloat16 where autocast allows it. The token budget is
+    A backbone in half precision computes in it where autocast allows that. The token budget is
     that of an evaluation's forward pass; a training step is one pass over its batch, padded as a
     textbook has it, since dropout falls on it.
     """
@@ -64,8 +71,9 @@ class FullTrainer(ClassifierTrainer):
     def forward(self, batch: Batch, stacked: Weights, training: Training = None) -> Tensor:
         """Compute the label logits [R, L] of a batch's rows, all of the one run `stacked`."""
         named = {f"model.{name}": tensor for name, tensor in stacked.items()}
-        half = self.encoder.spec.dtype in ("bfloat16", "float16")
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=half):
+        dtype = dtype_of(self.encoder.spec)
+        half = dtype is not torch.float32
+        with torch.autocast(self.device.type, dtype=dtype if half else None, enabled=half):
             logits_RL: Tensor = functional_call(
                 self.classifier, named, self.classifier.read(batch), tie_weights=True
             )
@@ -105,11 +113,12 @@ class FullTrainer(ClassifierTrainer):
             finally:
                 self.classifier.eval()
             # A pooler that no head reads, and XLNet's `mask_emb`, have no gradient.
-            parts = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+            scaled = loss * training.loss_scale
+            parts = torch.autograd.grad(scaled, list(leaves.values()), allow_unused=True)
         gradient = {
             name: part for name, part in zip(leaves, parts, strict=True) if part is not None
         }
-        return gradient, loss.detach()
+        return unscaled(gradient, training.loss_scale), loss.detach()
 
 
 def _tied(name: str, tensor: Tensor, parameters: Mapping[str, Tensor]) -> bool:

@@ -21,8 +21,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from raybias.engine.adapters.base import AdapterTrainer, TrainingBatch
+from raybias.engine.adapters.loss_scale import LossScale
 from raybias.engine.adapters.schedule import batch_of_step, should_stop
 from raybias.engine.packing import PackedSequence
+from raybias.engine.quantised import dtype_of
 from raybias.seeding import generator
 
 if TYPE_CHECKING:
@@ -93,6 +95,7 @@ class _Run:
     weights: dict[str, torch.nn.Parameter]
     optimizer: torch.optim.Optimizer
     best: dict[str, Tensor]
+    scale: LossScale
     step: int = 0
     weights_step: int = 0
     stop_reason: str = ""
@@ -136,11 +139,14 @@ class PackedTuner:
         self._adamw = method.adamw
         self._end = method.last_step(len(train.rows))
         self._whole = trainer.prepare(validation.rows)
+        self._half = dtype_of(trainer.encoder.spec) is torch.float16
         self._trials = {trial.run_id: trial for trial in trials}
         self._runs: dict[str, _Run] = {}
         batcher = trainer.batcher
         if len(trials) > 1 and batcher.device.type == "cpu" and batcher.group is None:
-            batcher.apart = trainer.max_packed != 1 and not trainer.shares_passes()
+            # A CPU's products in float16 round by how many rows they have.
+            shares = not self._half and (trainer.max_packed == 1 or trainer.shares_passes())
+            batcher.apart = not shares
         self.steps = self.tokens = 0
 
     @property
@@ -195,6 +201,7 @@ class PackedTuner:
             "stop_reason": torch.tensor(_STOP_REASONS.index(run.stop_reason)),
             **{name: torch.tensor(getattr(run, name), dtype=t) for name, t in _STATE.items()},
             **{f"best/{name}": tensor for name, tensor in run.best.items()},
+            **{f"scale/{name}": tensor for name, tensor in run.scale.state().items()},
         }
         for name, weight in run.weights.items():
             tensors[f"weights/{name}"] = weight.detach()
@@ -213,10 +220,11 @@ class PackedTuner:
         run.stop_reason = _STOP_REASONS[int(state["stop_reason"])]
         for name in _STATE:
             setattr(run, name, state[name].tolist())
+        run.scale.load_state(_named(state, "scale"))
         for name, weight in run.weights.items():
             if f"{_MOMENTS[0]}/{name}" in state:
                 run.optimizer.state[weight] = {
-                    "step": torch.tensor(float(run.step), device=device),
+                    "step": torch.tensor(float(run.step - run.scale.skipped), device=device),
                     **{moment: state[f"{moment}/{name}"].to(device) for moment in _MOMENTS},
                 }
 
@@ -233,7 +241,7 @@ class PackedTuner:
             eps=self._adamw.eps,
             fused=True,
         )
-        return _Run(trial, parameters, optimizer, {})
+        return _Run(trial, parameters, optimizer, {}, LossScale.of(half=self._half))
 
     def _active(self) -> list[_Run]:
         """Return the runs at work, begun where need be, as many as the trainer packs."""
@@ -263,8 +271,8 @@ class PackedTuner:
             tokens = sum(map(len, batch.rows))
             run.tokens, self.tokens = run.tokens + tokens, self.tokens + tokens
             run.step, self.steps = run.step + 1, self.steps + 1
-            if not finite:
-                run.stop_reason = "diverged"
+            if not run.scale.update(finite=finite):
+                run.stop_reason = "" if run.scale.can_shrink else "diverged"
                 continue
             # AdamW leaves alone what no gradient reaches, such as XLNet's `mask_emb`.
             for name, weight in run.weights.items():
@@ -283,6 +291,7 @@ class PackedTuner:
             seed=run.trial.seed,
             step=run.step,
             dropout=self.method.drops_out(evaluated=bool(run.steps)),
+            loss_scale=run.scale.factor,
         )
 
     def _apply(self, run: _Run) -> None:
