@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from threading import Lock
 from typing import Final, Protocol
 
@@ -51,24 +51,32 @@ class Pace:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._known: deque[tuple[float, Done]] = deque([(clock(), Done())])
+        # Added up as the window moves: a driver of many replicas has thousands of shards in one.
+        self._sums = {"rows": 0, "tokens": 0, "seed steps": 0}
         self._retries = 0
 
     def add(self, done: Done) -> None:
         """Add work that was done since the last call."""
         self._known.append((self._clock(), done))
+        self._count(done, 1)
         self._retries += done.retries
         # The first of the window only says when the second began.
         while len(self._known) > 2 and self._known[-1][0] - self._known[1][0] > _WINDOW_S:
             self._known.popleft()
+            self._count(self._known[0][1], -1)
+
+    def _count(self, done: Done, sign: int) -> None:
+        for name, count in zip(self._sums, (done.rows, done.tokens, done.steps), strict=True):
+            self._sums[name] += sign * count
 
     def __str__(self) -> str:
         seconds = self._known[-1][0] - self._known[0][0]
-        each = zip(*(astuple(done) for _, done in list(self._known)[1:]), strict=True)
-        sums = dict(zip(("rows", "tokens", "seed steps"), map(sum, each), strict=False))
-        said = [f"{total / seconds:,.3g} {name}/s" for name, total in sums.items() if total]
+        if seconds <= 0:
+            return ""
+        said = [f"{total / seconds:,.3g} {name}/s" for name, total in self._sums.items() if total]
         if self._retries:
             said.append(f"{self._retries} retries")
-        return ", ".join(said) if seconds > 0 else ""
+        return ", ".join(said)
 
 
 class Reporter:
@@ -107,7 +115,9 @@ class Reporter:
             bars.start()
 
         def advance(count: int = 1, *, note: str = "", done: Done | None = None) -> None:
-            bars.update(task, advance=count, note=_beside(note, pace, done))
+            if done is not None:
+                pace.add(done)
+            bars.update(task, advance=count, note=_beside(note, pace))
 
         try:
             yield advance
@@ -126,16 +136,15 @@ class Reporter:
         def advance(count: int = 1, *, note: str = "", done: Done | None = None) -> None:
             nonlocal finished, said
             finished += count
-            beside = _beside(note, pace, done)
+            if done is not None:
+                pace.add(done)
             now = time.monotonic()
             if finished >= total or now - said >= _LINE_EVERY_S:
-                said = now
+                said, beside = now, _beside(note, pace)
                 self.say(f"{title}: {finished}/{total}{f' ({beside})' if beside else ''}")
 
         return advance
 
 
-def _beside(note: str, pace: Pace, done: Done | None) -> str:
-    if done is not None:
-        pace.add(done)
+def _beside(note: str, pace: Pace) -> str:
     return ", ".join(part for part in (note, str(pace)) if part)
