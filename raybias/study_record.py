@@ -1,8 +1,8 @@
 """Read and write OUT/study.yaml: which study a folder holds, on which data and weights.
 
 OUT/runs.parquet is read here too. Resources and tracking are recorded but never change results, so
-a study with others is the same study. The exceptions are the shard size, which names files, and a
-dtype that was chosen for the hardware: a resumed run takes the first one. It imports neither torch
+a study with others is the same study. The exceptions are the shards' sizes, which name files, and a
+dtype that was chosen for the hardware: a resumed run takes the first ones. It imports neither torch
 nor Ray, so that a report can be made from files alone.
 """
 
@@ -56,6 +56,8 @@ class Record:
     """Fingerprint of every probe and training set."""
     parameters: Mapping[str, int] = field(default_factory=dict)
     """Of each backbone, counted from its config; not known before the study is planned."""
+    rows_per_shard: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Items of a shard, by backbone and method, as they were first planned."""
     models: Models | None = None
     """None in an OUT from before weights were recorded."""
 
@@ -102,7 +104,11 @@ def read_record(store: Store) -> Record:
         command=str(content.get("command") or ""),
         versions=_texts(content.get("versions")),
         data=_texts(content.get("data")),
-        parameters=_counts(content.get("parameters"), where),
+        parameters=_counts(content.get("parameters"), "parameters", where),
+        rows_per_shard={
+            str(name): _counts(rows, f"rows_per_shard.{name}", where)
+            for name, rows in _mapping(content.get("rows_per_shard")).items()
+        },
         models={str(k): _texts(v) for k, v in models.items()} if isinstance(models, dict) else None,
     )
 
@@ -120,7 +126,7 @@ def before_work() -> Iterator[None]:
 def resumed(store: Store, record: Record) -> Record:
     """Return the record to run in `store`.
 
-    In a new OUT it is as given; in a used one it takes the first run's shard size and dtypes.
+    In a new OUT it is as given; in a used one it takes the first run's shards and dtypes.
 
     Raises
     ------
@@ -141,6 +147,7 @@ def resumed(store: Store, record: Record) -> Record:
     rows = recorded.study.resources.rows_per_shard
     resources = study.resources.model_copy(update={"rows_per_shard": rows})
     record = record.with_study(study.model_copy(update={"resources": resources}))
+    record = replace(record, rows_per_shard=recorded.rows_per_shard)
     refuse_other(store, _identity(recorded), _identity(record))
     read_runs(store)
     return record
@@ -183,6 +190,7 @@ def begin(store: Store, record: Record) -> None:
         "versions": dict(record.versions),
         "command": redact(record.command),
         "parameters": dict(record.parameters),
+        "rows_per_shard": {name: dict(rows) for name, rows in record.rows_per_shard.items()},
     }
     store.write_text(NAME, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
 
@@ -256,15 +264,19 @@ def _shown(value: object) -> str:
 
 
 def _texts(value: Any) -> dict[str, str]:
-    return {str(k): str(v) for k, v in value.items()} if isinstance(value, dict) else {}
+    return {str(k): str(v) for k, v in _mapping(value).items()}
 
 
-def _counts(value: Any, where: str) -> dict[str, int]:
-    counts = value if isinstance(value, dict) else {}
+def _mapping(value: Any) -> dict[Any, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _counts(value: Any, what: str, where: str) -> dict[str, int]:
+    counts = _mapping(value)
     for name, count in counts.items():
         if type(count) is not int or count < 1:
             raise OutputError(
-                f"parameters of {name!r} are {count!r}, not a number of them",
+                f"{what} of {name!r} are {count!r}, not a number of them",
                 where=where,
                 cure="mend it, or run the study's command again, which counts them",
             )

@@ -57,14 +57,12 @@ class StudyText:
     words: the study's label words, in label order.
     items: per probe that the method reads, its rows.
     sentences: per training set, its splits.
-    rows_per_shard: items of one request, which share what precedes all of them.
     """
 
     tokens: TokenCounts
     words: tuple[str, ...]
     items: Mapping[str, pl.DataFrame]
     sentences: Mapping[str, Mapping[str, pl.DataFrame]]
-    rows_per_shard: int
 
     @property
     def encoder(self) -> TextEncoder:

@@ -111,8 +111,9 @@ class Resources(Section):
     """Ray Serve replicas to start with."""
     replicas_max: Count | None = Field(None, ge=1)
     """Ray Serve replicas to scale to; as many as the cluster holds by default."""
-    rows_per_shard: Amount = Field(2048, ge=1)
-    """Items of one request and one predictions file."""
+    rows_per_shard: Amount | None = Field(None, ge=1)
+    """Items of one request and one predictions file; by default, for each backbone and method, as
+    many as a replica is planned to read in a few seconds. An OUT keeps those it was begun with."""
     tokens_per_batch: Amount = Field(4096, ge=16)
     """Token budget of one forward pass."""
     max_failures: Count = Field(3, ge=0)

@@ -8,7 +8,6 @@ with our packed layout when it is loaded (see `forward`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cached_property
@@ -19,7 +18,13 @@ import torch
 from raybias.config import Backbone, Provider
 from raybias.engine.context import ON_CPU, Execution
 from raybias.engine.layer_split import layer_split
-from raybias.engine.model_files import read_config, reading_model, revision_of, source_of
+from raybias.engine.model_files import (
+    read_config,
+    read_generation,
+    reading_model,
+    revision_of,
+    source_of,
+)
 from raybias.engine.quantised import dtype_of
 from raybias.errors import ModelError
 from raybias.schema import LABELS
@@ -339,18 +344,15 @@ def empty_model(spec: Backbone, kind: Any = None) -> PreTrainedModel:
     ------
     ModelError: no readable config, or not a model of this kind.
     """
-    from transformers import AutoModel, AutoModelForCausalLM, GenerationConfig
+    from transformers import AutoModel, AutoModelForCausalLM
 
     config = read_config(spec)
     if kind is None:
         kind = AutoModel if is_encoder(spec) else AutoModelForCausalLM
     with reading_model(spec, "config.json"), torch.device("meta"):
         model: PreTrainedModel = kind.from_config(config, dtype=dtype_of(spec))
-    # Many models have no such file; what their config says holds then.
-    with reading_model(spec, "generation_config.json"), suppress(OSError):
-        model.generation_config = GenerationConfig.from_pretrained(
-            source_of(spec), revision=revision_of(spec)
-        )
+    if (own := read_generation(spec)) is not None:
+        model.generation_config = own
     return model
 
 

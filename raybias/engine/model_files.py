@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,7 +12,7 @@ from raybias.engine.checkpoint import DECIDING, folder_of, locate
 from raybias.errors import ModelError, of_library
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig
+    from transformers import GenerationConfig, PretrainedConfig
 
 _CONFIG: Final = "config.json"
 _LAYERS: Final = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
@@ -65,6 +65,23 @@ def read_config(spec: Backbone) -> PretrainedConfig:
             source_of(spec), trust_remote_code=False, **place
         )
     return config
+
+
+def read_generation(spec: Backbone) -> GenerationConfig | None:
+    """Read a model's generation_config.json; None where it has none, as many models.
+
+    Raises
+    ------
+    ModelError: a wrong value.
+    """
+    from transformers import GenerationConfig
+
+    with reading_model(spec, "generation_config.json"), suppress(OSError):
+        own: GenerationConfig = GenerationConfig.from_pretrained(
+            source_of(spec), revision=revision_of(spec)
+        )
+        return own
+    return None
 
 
 def _check_sizes(content: Mapping[str, Any]) -> None:

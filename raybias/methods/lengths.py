@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -62,7 +62,12 @@ class TokenCounts:
         return self._lengths[mark]
 
     def bounds(
-        self, texts: Sequence[str], *, taken: int = 0, append_eos: bool = False
+        self,
+        texts: Sequence[str],
+        *,
+        taken: int = 0,
+        append_eos: bool = False,
+        write: Callable[[str], str] = str,
     ) -> npt.NDArray[np.int32]:
         """Return upper bounds of the lengths, exact for every text that may not fit the context.
 
@@ -72,6 +77,8 @@ class TokenCounts:
         Parameters
         ----------
         taken: tokens of the context that are needed beside a text.
+        write: makes a prompt of a text, which stands in it once or more; prompts are measured, and
+            only those that are tokenised are written.
 
         Raises
         ------
@@ -79,11 +86,15 @@ class TokenCounts:
         """
         written = pl.Series(texts, dtype=pl.String)
         characters = written.str.len_chars()
-        bounds = _PER_CHARACTER * characters.to_numpy().astype(np.int32) + _BESIDE
         plain = (characters == written.str.len_bytes()) & written.str.contains(_VISIBLE)
+        one, two = write("x"), write("xx")
+        beside, times = 2 * len(one) - len(two), len(two) - len(one)
+        longest = beside + times * characters.to_numpy().astype(np.int32)
+        bounds = _PER_CHARACTER * longest + _BESIDE
         room = math.inf if self.encoder.context is None else self.encoder.context - taken
-        unsure = np.flatnonzero((bounds > room) | ~plain.to_numpy())
-        bounds[unsure] = self.lengths([texts[n] for n in unsure.tolist()], append_eos=append_eos)
+        unsure = np.flatnonzero((bounds > room) | ~(plain & one.isascii()).to_numpy())
+        asked = [write(texts[n]) for n in unsure.tolist()]
+        bounds[unsure] = self.lengths(asked, append_eos=append_eos)
         return bounds
 
     def mean(self, texts: Sequence[str], *, append_eos: bool = False) -> float:

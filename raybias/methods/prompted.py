@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypedDict
 
 import numpy as np
@@ -219,12 +220,18 @@ class Prompted(BackboneMethod):
         ------
         ModelError: a generation_config that asks for what there is not.
         """
-        from raybias.engine.backbone import empty_model
+        from transformers import GenerationConfig
+
         from raybias.engine.generation.sampling import Sampling
+        from raybias.engine.model_files import read_config, read_generation
 
         if "weights" not in backbone.abilities:
             return {"temperature": self.temperature}
-        return Sampling.of(empty_model(backbone), temperature=self.temperature).record()
+        config = read_config(backbone)
+        # As transformers' models have it, which take a while to build.
+        own = read_generation(backbone) or GenerationConfig.from_model_config(config)
+        said = SimpleNamespace(config=config, generation_config=own)
+        return Sampling.of(said, temperature=self.temperature).record()
 
     def check_label_words(self, words: Sequence[str]) -> None:
         """Refuse label words that an answer could not be read by."""
@@ -249,9 +256,12 @@ class Prompted(BackboneMethod):
                 if self.new_tokens + shown > taken:
                     taken, seed = self.new_tokens + shown, each
         for frame in text.items.values():
-            asked = [asking.last(each, text.words) for each in frame["text"]]
             check_lengths(
-                tokens.bounds(asked, taken=taken),
+                tokens.bounds(
+                    frame["text"].to_list(),
+                    taken=taken,
+                    write=lambda each: asking.last(each, text.words),
+                ),
                 context=encoder.context,
                 taken=taken,
                 by=f"tokens of answers and demonstrations (seed {seed})",
@@ -296,9 +306,10 @@ class Prompted(BackboneMethod):
         if shots := self.draw_shots(
             text.sentences, next(iter(text.sentences), "none"), self.seeds[0]
         ):
-            shown = [asking.last(each, text.words, shots) for each in some]
-            # The opening is read once for all rows of a shard.
-            length += (tokens.mean(shown) - length) / text.rows_per_shard
+            bare, shown = (asking.last("", text.words, each) for each in ((), shots))
+            # A replica reads the opening once for all rows of a run.
+            opening = tokens.mean([shown]) - tokens.mean([bare])
+            length += opening / max(1, text.items[probe].height)
         return length + self.new_tokens
 
 

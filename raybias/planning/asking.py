@@ -10,11 +10,14 @@ from raybias.config import Method, Provider
 from raybias.engine.memory import process
 from raybias.planning.inventory import Inventory
 from raybias.planning.prepared import PreparedStudy
+from raybias.planning.shards import rows_in
 from raybias.planning.stage_plans import ScorePlan
 from raybias.planning.workload import runs_read
 
 #: Seconds of a request, for the schedule; nobody knows them before.
 LATENCY_S: Final = 1.0
+#: Seconds that a shard takes: its last requests are waited for before the next one begins.
+_SHARD_S: Final = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,10 +47,12 @@ def asking_plan(
     """Plan one method on a provider's backbone."""
     text, study = prepared.text(method, backbone), prepared.study
     items = {name: frame.height for name, frame in text.items.items()}
-    runs, rows = runs_read(study, method), study.resources.rows_per_shard
+    runs = runs_read(study, method)
     times = runs * (1 + backbone.repeat)
     asked = [(times * count, method.asks(text, name)) for name, count in items.items()]
-    read, written = (sum(n * each[part] for n, each in asked) for part in (1, 2))
+    calls, read, written = (sum(n * each[part] for n, each in asked) for part in range(3))
+    each = calls * LATENCY_S / backbone.at_once / max(1, runs * sum(items.values()))
+    rows = prepared.rows_per_shard(backbone, method) or rows_in(_SHARD_S, each)
     return AskPlan(
         backbone=backbone.name,
         method=method.name,
@@ -65,7 +70,7 @@ def asking_plan(
         runs=runs,
         shards=runs * sum(math.ceil(count / rows) for count in items.values()),
         reason=f"at {backbone.place}, {backbone.at_once} requests at once, from one process",
-        calls=sum(n * each.requests for n, each in asked),
+        calls=calls,
         counted=f"prompts of {runs} runs, and {backbone.repeat:.1%} of them once more",
         read=read,
         written=written,

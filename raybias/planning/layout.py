@@ -156,27 +156,36 @@ class LayoutPlanner:
             **self.stage(fit, load),
         )
 
-    def scoring(self, items: Mapping[str, int], method: Method, work: ReadingWork) -> ScorePlan:
+    def scoring(
+        self, items: Mapping[str, int], method: Method, work: ReadingWork, rows: int | None = None
+    ) -> ScorePlan:
         """Plan the replicas and shards of all probes under one method.
+
+        Parameters
+        ----------
+        rows: items of a shard; by default as many as take a few seconds.
 
         Raises
         ------
         PlanError: it does not fit, or not as the study wants it.
         """
-        rows = self.resources.rows_per_shard
 
         def terms(shape: ModelShape, tokens: int, partitions: int) -> tuple[MemoryTerm, ...]:
             return method.inference_memory(
                 shape, tokens=tokens, device=self.on, partitions=partitions
             )
 
+        def each(fit: Fit) -> int:
+            return rows or work.rows_per_shard(fit.speed, fit.layout, fit.workers)
+
         def seconds(fit: Fit) -> float:
-            return work.seconds(fit.speed, fit.layout)
+            return work.seconds(fit.speed, fit.layout, each(fit))
 
         load = Load(terms, self.shape, method.bytes_per_weight(self.shape), self.on)
         fit = self._fit(method, load, None, seconds, asked=self._train_workers())
         sharded = fit.split.sharded
         least, most = (fit.workers,) * 2 if sharded else self._replicas(fit.workers)
+        fit = replace(fit, workers=most)
         held = self.cpus * (1 if sharded else _REPLICA_SHARE)
         return ScorePlan(
             method=method.name,
@@ -184,11 +193,11 @@ class LayoutPlanner:
             replicas_max=most,
             replica_cpus=held,
             data_cpus=self.inventory.cpus - most * held,
-            rows_per_shard=rows,
+            rows_per_shard=each(fit),
             items=items,
             runs=work.runs,
-            shards=work.runs * sum(math.ceil(count / rows) for count in items.values()),
-            **self.stage(replace(fit, workers=most), load),
+            shards=work.runs * work.shards(each(fit)),
+            **self.stage(fit, load),
         )
 
     def stage(self, fit: Fit, load: Load) -> dict[str, Any]:

@@ -65,6 +65,14 @@ class Plan:
         methods = self.decided.methods_of(backbone)
         return [each for each in methods if (backbone.name, each.name) not in self.unfit]
 
+    @property
+    def rows_per_shard(self) -> dict[str, dict[str, int]]:
+        """Return the items of a shard, by backbone and method."""
+        rows: dict[str, dict[str, int]] = {}
+        for stage in self.scoring:
+            rows.setdefault(stage.backbone, {})[stage.method] = stage.rows_per_shard
+        return rows
+
     def rewrite(self, style: str) -> RewritePlan:
         """Return the plan of a style that a model makes."""
         return next(each for each in self.rewriting if each.style == style)
@@ -187,7 +195,8 @@ class _Stages:
                 for tuned in tuned_methods([method])
                 for training in study.training
             ]
-            scoring = planner.scoring(items, method, self.works.reading[name])
+            rows = self.prepared.rows_per_shard(backbone, method)
+            scoring = planner.scoring(items, method, self.works.reading[name], rows)
         except PlanError as error:
             self.errors[name] = error
             return

@@ -114,8 +114,12 @@ class PreparedStudy:
             words=self.study.verbalizer.words(),
             items={name: chosen[name] for name in read_by(self.study, method)},
             sentences=self.data.sentences,
-            rows_per_shard=self.study.resources.rows_per_shard,
         )
+
+    def rows_per_shard(self, backbone: Backbone, method: Method) -> int | None:
+        """Return the items of a shard that the study or its OUT names; None where a plan may."""
+        kept = self.record.rows_per_shard.get(backbone.name, {})
+        return self.study.resources.rows_per_shard or kept.get(method.name)
 
 
 def in_style(

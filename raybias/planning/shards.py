@@ -6,6 +6,7 @@ only what is missing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ from raybias.storage import Store
 
 #: Footers that are read at a time.
 _CALLS: Final = 16
+#: Most items of a shard, and the seconds that one takes on a replica, from least to most.
+ROWS: Final = 16_384
+SECONDS: Final = (0.5, 5.0)
 #: Pairs of one chunk. It names files, so it is no resource that a study may change.
 CHUNK_ROWS: Final = 64
 
@@ -81,6 +85,13 @@ def shards_of(
         for probe, count in items.items()
         for first in range(0, count, rows_per_shard)
     ]
+
+
+def rows_in(seconds: float, each: float) -> int:
+    """Return the power of two of items, up to `ROWS`, that take some seconds if one takes `each`."""
+    if each * ROWS <= seconds:
+        return ROWS
+    return int(2 ** max(0, math.floor(math.log2(seconds / each))))
 
 
 _AnyShard = TypeVar("_AnyShard", bound=Shard)

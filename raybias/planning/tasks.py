@@ -127,7 +127,7 @@ class _Graph:
             backbone=backbone.name,
             method=method.name,
             training=training,
-            seconds=work.seconds(speed, layout) / parts,
+            seconds=work.seconds(speed, layout, stage.rows_per_shard) / parts,
             load=speed.load(work.passes.all_bytes / layout.ranks),
             need=stage.need,
             least=least,

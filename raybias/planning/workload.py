@@ -17,6 +17,7 @@ from raybias.methods import Tuned, tuned_methods
 from raybias.methods.lengths import Widths
 from raybias.methods.selection import hyper_parameter_grid
 from raybias.planning.prepared import PreparedStudy
+from raybias.planning.shards import ROWS, SECONDS, rows_in
 from raybias.planning.speed import Speed
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 _UNBOUNDED: Final = 20
 #: Passes of a step with gradients in units of a forward one, for launches: both directions.
 _BOTH_WAYS: Final = 2.2
+#: Shards for each replica, where there is little to read.
+_PARTS: Final = 4
 
 
 @dataclass(frozen=True)
@@ -249,10 +252,8 @@ class ReadingWork:
     runs: int
     tokens: float
     """That one run reads and writes."""
-    items: int
-    """That it reads."""
-    shards: int
-    """In which it reads them."""
+    items: tuple[int, ...]
+    """Of each probe that it reads."""
     new_tokens: int
     """Most tokens that are written after one prompt."""
 
@@ -267,25 +268,45 @@ class ReadingWork:
             passes=replace(passes, parameters=weights),
             runs=runs,
             tokens=sum(count * each[name] for name, count in rows.items()),
-            items=sum(rows.values()),
-            shards=sum(math.ceil(count / text.rows_per_shard) for count in rows.values()),
+            items=tuple(rows.values()),
             new_tokens=method.new_tokens,
         )
 
-    def seconds(self, speed: Speed, layout: Layout) -> float:
-        """Return the seconds of one replica that reads everything."""
-        if not self.items:
+    def shards(self, rows: int) -> int:
+        """Count the files of one run, if each has so many items or fewer."""
+        return sum(math.ceil(count / rows) for count in self.items)
+
+    def together(self, layout: Layout) -> float:
+        """Return the items of one pass."""
+        return max(1.0, layout.tokens // (self.tokens / max(1, sum(self.items))))
+
+    def seconds(self, speed: Speed, layout: Layout, rows: int) -> float:
+        """Return the seconds of one replica that reads everything in shards of so many items."""
+        items, shards = sum(self.items), self.shards(rows)
+        if not items:
             return 0.0
-        shard = self.tokens / self.shards
-        length = self.tokens / self.items
-        passes = float(math.ceil(shard / layout.tokens))
+        passes = float(math.ceil(self.tokens / shards / layout.tokens))
         if self.new_tokens:
-            together = max(1.0, layout.tokens // length)
-            passes += math.ceil(self.items / self.shards / together) * self.new_tokens
+            passes += math.ceil(items / shards / self.together(layout)) * self.new_tokens
         computing = self.passes.seconds(
-            speed, layout, self.runs * self.tokens, passes=self.runs * self.shards * passes
+            speed, layout, self.runs * self.tokens, passes=self.runs * shards * passes
         )
-        return max(computing.values()) + self.runs * self.shards * speed.shard
+        return max(computing.values()) + self.runs * shards * speed.shard
+
+    def rows_per_shard(self, speed: Speed, layout: Layout, replicas: int) -> int:
+        """Choose the items of a shard, a power of two, by the time that one takes.
+
+        A few seconds, so that a driver feeds hundreds of replicas and a lost one repeats little;
+        less where few are left for each replica. Answers are written after as many prompts at a
+        time as a pass holds, so never fewer.
+        """
+        alone = self.seconds(speed, layout, ROWS) * layout.ranks
+        if not alone:
+            return ROWS
+        each = alone / (self.runs * sum(self.items))
+        least, most = SECONDS
+        wanted = min(most, max(least, alone / (replicas * _PARTS)))
+        return rows_in(max(wanted, each * self.together(layout) if self.new_tokens else 0.0), each)
 
 
 @dataclass(frozen=True)

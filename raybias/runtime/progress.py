@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from threading import Lock
 from typing import Final, Protocol
 
@@ -60,19 +60,30 @@ class Pace:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._known: deque[tuple[float, Done, float]] = deque([(clock(), Done(), 0.0)])
+        # Added up as the window moves: a driver of many replicas has thousands of shards in one.
+        self._sums = {"rows": 0, "tokens": 0, "seed steps": 0}
         self._retries, self._waited = 0, True
 
     def add(self, done: Done, reached: float = 0.0) -> None:
         """Add work that was done since the last call, with which a stage reached so many units."""
         self._known.append((self._clock(), done, reached))
+        self._count(done, 1)
         self._retries += done.retries
         if self._waited and len(self._known) > 2:
             # The first report holds what a worker took to start; the others tell the pace.
-            self._known.popleft()
+            self._forget_first()
             self._waited = False
         # The first of the window only says when the second began.
         while len(self._known) > 2 and self._known[-1][0] - self._known[1][0] > _WINDOW_S:
-            self._known.popleft()
+            self._forget_first()
+
+    def _forget_first(self) -> None:
+        self._known.popleft()
+        self._count(self._known[0][1], -1)
+
+    def _count(self, done: Done, sign: int) -> None:
+        for name, count in zip(self._sums, (done.rows, done.tokens, done.steps), strict=True):
+            self._sums[name] += sign * count
 
     def left(self, units: float) -> str:
         """Say how long so many more units take at this pace; nothing where that is not known."""
@@ -86,12 +97,12 @@ class Pace:
 
     def __str__(self) -> str:
         seconds = self._known[-1][0] - self._known[0][0]
-        each = zip(*(astuple(done) for _, done, _ in list(self._known)[1:]), strict=True)
-        sums = dict(zip(("rows", "tokens", "seed steps"), map(sum, each), strict=False))
-        said = [f"{total / seconds:,.3g} {name}/s" for name, total in sums.items() if total]
+        if seconds <= 0:
+            return ""
+        said = [f"{total / seconds:,.3g} {name}/s" for name, total in self._sums.items() if total]
         if self._retries:
             said.append(f"{self._retries} retries")
-        return ", ".join(said) if seconds > 0 else ""
+        return ", ".join(said)
 
 
 class Stage:

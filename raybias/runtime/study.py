@@ -194,10 +194,14 @@ class _Start:
         check_libraries(planned)
         parameters = {name: shape.parameters for name, shape in planned.shapes.items()}
         record = self.prepared.record.with_study(planned.decided)
-        record = replace(record, parameters=parameters)
+        rows = dict(record.rows_per_shard)
+        for name, each in planned.rows_per_shard.items():
+            rows[name] = {**rows.get(name, {}), **each}
+        record = replace(record, parameters=parameters, rows_per_shard=rows)
         begin(self.store, record)
-        prepared = replace(self.prepared, record=record)
-        return StudyRun(prepared, planned, self.store, self.reporter, workers)
+        # Whatever plans this OUT again finds its shards.
+        self.prepared = replace(self.prepared, record=record)
+        return StudyRun(self.prepared, planned, self.store, self.reporter, workers)
 
     def say(self, planned: Plan) -> None:
         """Say what the plan decided, and what it leaves out."""

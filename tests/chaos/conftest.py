@@ -1,4 +1,4 @@
-"""A small study, and for the tests of kills an arena with one undisturbed run in it."""
+"""A small study, what an undisturbed process leaves of it, and an arena for the tests of kills."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def calm(place: Arena, study: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def calm(study: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The OUT of an undisturbed run."""
     out = tmp_path_factory.mktemp("calm") / "out"
-    undisturbed(place.address, study, out)
+    undisturbed(study, out)
     return out

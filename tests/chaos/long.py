@@ -2,8 +2,9 @@
 
     python tests/chaos/long.py --kills 100 --seed 1 --out chaos.md
 
-An interrupted command goes on with the bouts that OUT's .jsonl does not hold. Exits with 1 if
-any bout lost, doubled or changed something, or repeated more work than one shard an actor.
+An interrupted command goes on with the bouts that OUT's .jsonl does not hold, beside what an
+undisturbed process left in OUT's .calm. Exits with 1 if any bout lost, doubled or changed
+something, or repeated more work than one shard an actor.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def read(path: Path) -> list[Bout]:
     return [Bout(**{**r, "kills": [Kill(**kill) for kill in r["kills"]]}) for r in records]
 
 
-def report(bouts: list[Bout], *, command: str, calm_s: float) -> str:
+def report(bouts: list[Bout], *, command: str) -> str:
     """The bouts in Markdown."""
     kills = [kill for bout in bouts for kill in bout.kills]
     rows = []
@@ -53,7 +54,7 @@ def report(bouts: list[Bout], *, command: str, calm_s: float) -> str:
         " training sets and three methods",
         f"    {command}",
         f"{platform.machine()}, Python {platform.python_version()}, ray {version('ray')},"
-        f" torch {version('torch')}; an undisturbed run took {calm_s:.0f} s, a disturbed one"
+        f" torch {version('torch')}; a run took"
         f" {sum(b.seconds for b in bouts) / max(1, len(bouts)):.0f} s.",
         tabulate(rows, headers=headers, tablefmt="github"),
         f"Tuning: {packs} packs lost their worker, {steps} steps done twice, which is"
@@ -75,22 +76,22 @@ def main() -> int:
     held = options.out.with_suffix(".jsonl")
     bouts = read(held)
     command = f"python tests/chaos/long.py --kills {options.kills} --seed {options.seed}"
-    folder = Path(tempfile.mkdtemp(prefix="chaos"))
+    calm, folder = options.out.with_suffix(".calm"), Path(tempfile.mkdtemp(prefix="chaos"))
     study = write_study(folder)
+    if not (calm / "report.html").exists():
+        undisturbed(study, calm)
     with arena() as place:
-        calm_s = undisturbed(place.address, study, folder / "calm")
-        print(f"undisturbed: {calm_s:.0f} s", file=sys.stderr)
         while (made := sum(len(bout.kills) for bout in bouts)) < options.kills:
             fought = {bout.number for bout in bouts}
             number = next(each for each in count(1) if each not in fought)
             bout = fight(
-                place, study, folder / f"bout{number}", folder / "calm",
+                place, study, folder / f"bout{number}", calm,
                 number=number, seed=options.seed, kills=drawn(options.seed, number),
             )  # fmt: skip
             bouts.append(bout)
             with held.open("a", encoding="utf-8") as stream:
                 stream.write(json.dumps(bout.record()) + "\n")
-            options.out.write_text(report(bouts, command=command, calm_s=calm_s), "utf-8")
+            options.out.write_text(report(bouts, command=command), "utf-8")
             _say(bout, made + len(bout.kills), options.kills)
         left = place.left()
     if left:

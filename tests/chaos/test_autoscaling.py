@@ -17,7 +17,7 @@ def test_nodes_come_under_load_and_go_when_idle(study: Path, tmp_path: Path) -> 
     calm, *outs = (tmp_path / name for name in ("alone", "one", "two"))
     with fake_cloud(fewest=1, most=3) as address:
         await_workers(address, 1)
-        undisturbed(address, study, calm)
+        undisturbed(study, calm)
         # Each study is planned for the one node that is there; together they need another.
         runs = [Run(address, study, out) for out in outs]
         most = 0

@@ -137,6 +137,22 @@ def test_what_may_not_fit_is_counted_exactly(texts: list[str], context: int, tak
     assert ((bounds > context - taken) == (exact > context - taken)).all()
 
 
+@given(st.lists(st.text(max_size=6), max_size=8), st.integers(0, 90))
+def test_prompts_that_may_not_fit_are_counted_exactly(texts: list[str], context: int) -> None:
+    core = Tokenizer(BPE({sign: n for n, sign in enumerate(ByteLevel.alphabet())}, []))
+    core.pre_tokenizer = ByteLevel(add_prefix_space=True)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core)
+    counts = TokenCounts(TextEncoder(Backbone(id="bytes", bos="none"), tokenizer, context))
+    exact = counts.lengths([_asked(text) for text in texts])
+    bounds = counts.bounds(texts, write=_asked)
+    assert (bounds >= exact).all()
+    assert ((bounds > context) == (exact > context)).all()
+
+
+def _asked(text: str) -> str:
+    return f"Is {text.strip()} good? {text}:"
+
+
 @given(st.lists(st.integers(1, 150), min_size=1, max_size=30), st.integers(1, 6))
 def test_batches_of_a_step_are_the_widths_that_its_rows_are_expected_to_have(
     lengths: list[int], rows: int

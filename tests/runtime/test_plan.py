@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,24 @@ def test_a_laptop_spreads_the_seeds_and_scores_on_all_its_cpus(folder: Path) -> 
     assert (scoring.replicas_min, scoring.replicas_max) == (1, 2)
     assert scoring.data_cpus == 2 - 2 * scoring.replica_cpus > 0
     assert made.items == {"mine": 1100}
-    assert scoring.shards == 5  # 1,100 items in one range of rows, five kept runs
+    assert (scoring.rows_per_shard, scoring.shards) == (128, 45)  # five kept runs of 1,100 items
+
+
+def test_a_shard_takes_a_few_seconds_of_the_device_it_was_planned_for(folder: Path) -> None:
+    """Thousands of rows of a small backbone, few of a large one that is slow; a used OUT's stay."""
+    small, large = (PreparedStudy.of(study(folder, model)) for model in ("opt-125m", "opt-13b"))
+    on_gpu = assumed("cpus=8,memory=80GiB,gpus=1,gpu_memory=80GB,gpu=A100")
+    on_cpu = assumed("cpus=2,memory=80GiB")
+    found = []
+    for prepared, machine in ((small, on_gpu), (large, on_gpu), (large, on_cpu)):
+        made = plan(prepared, machine)
+        (scoring,), (work,) = made.scoring, made.works.reading.values()
+        rows = scoring.rows_per_shard
+        seconds = work.seconds(scoring.speed, scoring.layout, rows) / scoring.shards
+        found.append((rows, seconds <= 5))
+    assert found == [(16_384, True), (1024, True), (1, False)]  # none is less than a row
+    kept = replace(small.record, rows_per_shard={"opt-125m": {"soft_prompt": 64}})
+    assert plan(replace(small, record=kept), on_gpu).scoring[0].rows_per_shard == 64
 
 
 def test_the_weights_line_is_the_models_size(folder: Path) -> None:

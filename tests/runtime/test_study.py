@@ -87,6 +87,15 @@ def test_resources_change_nothing_but_the_first_shard_size_stays(tmp_path: Path)
     assert again.hash == first.hash
 
 
+def test_shards_that_a_plan_chose_stay_too(tmp_path: Path) -> None:
+    store, rows = Store(tmp_path), {"m": {"soft_prompt": 4096}}
+    begin(store, replace(record(), rows_per_shard=rows))
+    again = resumed(store, record(resources={"rows_per_shard": 7}))
+    assert again.study.resources.rows_per_shard is None
+    assert again.rows_per_shard == rows
+    assert again.hash == record().hash
+
+
 @pytest.mark.parametrize(
     ("other", "shown"),
     [
