@@ -50,15 +50,13 @@ class MeanEstimate:
         """Compute the true means [...] that a test at `level` finds with probability `power`."""
         return (self._quantile((1 + level) / 2) + self._quantile(power)) * self._error()
 
-    def plus(
-        self, variance: Doubles, freedom: Doubles, *more: tuple[Doubles, Doubles]
-    ) -> MeanEstimate:
-        """Add independent sources of variance (Satterthwaite's degrees of freedom).
+    def plus(self, variance: Doubles, freedom: Doubles) -> MeanEstimate:
+        """Add an independent source of variance (Satterthwaite's degrees of freedom).
 
-        The sum is at least what there was. A source can be negative, such as noise that another
+        The sum is at least what there was. The source can be negative, such as noise that another
         one holds; it makes the sum more uncertain all the same.
         """
-        sources = [(self.variance, self.freedom), (variance, freedom), *more]
+        sources = [(self.variance, self.freedom), (variance, freedom)]
         return MeanEstimate(self.mean, *satterthwaite(sources, least=self.variance))
 
     def at_least(self, other: MeanEstimate) -> MeanEstimate:
@@ -231,7 +229,7 @@ def name_of(facets: Facets) -> str:
 
 
 def satterthwaite(
-    terms: Sequence[tuple[Doubles, Doubles | int]], *, least: Doubles | float = -np.inf
+    terms: Sequence[tuple[Doubles, Doubles | float]], *, least: Doubles | float = -np.inf
 ) -> tuple[Doubles, Doubles]:
     """Add up independent (variance [...], degrees of freedom): their sum [...], and its freedom.
 
