@@ -21,7 +21,7 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 import polars as pl
-from scipy import stats
+from scipy.special import stdtr, stdtrit
 
 Doubles = npt.NDArray[np.float64]
 #: Facets that vary together: ("run",), ("template",), ("run", "template").
@@ -44,7 +44,7 @@ class MeanEstimate:
     def p_value(self) -> Doubles:
         """Compute the two-sided p [...] of a true mean of 0; NaN where nothing varies."""
         score = np.where(self.mean == 0, 0.0, np.abs(self.mean) / self._error())
-        return np.asarray(2 * stats.t.sf(score, self.freedom))
+        return np.asarray(2 * stdtr(self.freedom, -score))
 
     def detectable(self, level: float, *, power: float = 0.8) -> Doubles:
         """Compute the true means [...] that a test at `level` finds with probability `power`."""
@@ -72,7 +72,7 @@ class MeanEstimate:
         return np.sqrt(np.where(self.variance > 0, self.variance, np.nan))
 
     def _quantile(self, share: float) -> Doubles:
-        return np.asarray(stats.t.ppf(share, self.freedom))
+        return np.asarray(stdtrit(self.freedom, share))
 
 
 @dataclass(frozen=True)

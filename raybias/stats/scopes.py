@@ -248,8 +248,8 @@ def pooled_words(values: pl.DataFrame) -> dict[tuple[str, ...], WordVariance]:
         pl.col(facet).n_unique().over(_GROUP).cast(pl.Int64) for facet in ("word", "template")
     )
     # Sorted rows make the float sums the same for any order of the values.
-    sized = values.sort(*_GROUP, "template", "word").with_columns(words=words, templates=templates)
-    apart = _words_apart(sized.filter(pl.col("words") > 1, pl.col("templates") > 1))
+    sized = values.sort("template", "word").with_columns(words=words, templates=templates)
+    apart = _words_apart(sized.filter(pl.col("words") > 1, pl.col("templates") > 1)).sort(_GROUP)
     freedom = pl.col("words") - 1
     squares = apart.group_by(_TABLE, maintain_order=True).agg(
         (pl.col("between", "noise") * freedom).sum() / freedom.sum(),
