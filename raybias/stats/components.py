@@ -21,7 +21,7 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 import polars as pl
-from scipy import stats
+from scipy.special import stdtr, stdtrit
 
 Doubles = npt.NDArray[np.float64]
 #: Facets that vary together: ("run",), ("template",), ("run", "template").
@@ -44,21 +44,19 @@ class MeanEstimate:
     def p_value(self) -> Doubles:
         """Compute the two-sided p [...] of a true mean of 0; NaN where nothing varies."""
         score = np.where(self.mean == 0, 0.0, np.abs(self.mean) / self._error())
-        return np.asarray(2 * stats.t.sf(score, self.freedom))
+        return np.asarray(2 * stdtr(self.freedom, -score))
 
     def detectable(self, level: float, *, power: float = 0.8) -> Doubles:
         """Compute the true means [...] that a test at `level` finds with probability `power`."""
         return (self._quantile((1 + level) / 2) + self._quantile(power)) * self._error()
 
-    def plus(
-        self, variance: Doubles, freedom: Doubles, *more: tuple[Doubles, Doubles]
-    ) -> MeanEstimate:
-        """Add independent sources of variance (Satterthwaite's degrees of freedom).
+    def plus(self, variance: Doubles, freedom: Doubles) -> MeanEstimate:
+        """Add an independent source of variance (Satterthwaite's degrees of freedom).
 
-        The sum is at least what there was. A source can be negative, such as noise that another
+        The sum is at least what there was. The source can be negative, such as noise that another
         one holds; it makes the sum more uncertain all the same.
         """
-        sources = [(self.variance, self.freedom), (variance, freedom), *more]
+        sources = [(self.variance, self.freedom), (variance, freedom)]
         return MeanEstimate(self.mean, *satterthwaite(sources, least=self.variance))
 
     def at_least(self, other: MeanEstimate) -> MeanEstimate:
@@ -74,7 +72,7 @@ class MeanEstimate:
         return np.sqrt(np.where(self.variance > 0, self.variance, np.nan))
 
     def _quantile(self, share: float) -> Doubles:
-        return np.asarray(stats.t.ppf(share, self.freedom))
+        return np.asarray(stdtrit(self.freedom, share))
 
 
 @dataclass(frozen=True)
@@ -231,7 +229,7 @@ def name_of(facets: Facets) -> str:
 
 
 def satterthwaite(
-    terms: Sequence[tuple[Doubles, Doubles | int]], *, least: Doubles | float = -np.inf
+    terms: Sequence[tuple[Doubles, Doubles | float]], *, least: Doubles | float = -np.inf
 ) -> tuple[Doubles, Doubles]:
     """Add up independent (variance [...], degrees of freedom): their sum [...], and its freedom.
 

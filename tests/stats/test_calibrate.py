@@ -95,7 +95,7 @@ def test_intervals_hold_what_their_scope_promises(
     # 120 tables of six gaps that depend on one another: within three standard errors.
     assert 0.92 < coverage["runs"] < 0.98
     assert 0.92 < coverage["sentences"] < 0.99
-    assert coverage["wording"] > 0.92
+    assert 0.92 < coverage["wording"] < 0.985
     assert found.filter(scope="widest")["flagged"].item() < 0.08
 
 

@@ -7,13 +7,15 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import stats as reference
 
 from raybias import schema, stats
 from raybias.config import Statistics
 from raybias.report import gaps_of_files
-from raybias.stats.components import Balanced
-from raybias.stats.scopes import GapTable, gap_tables, word_variances
+from raybias.stats.components import Balanced, MeanEstimate
+from raybias.stats.scopes import GapTable, WordVariance, gap_tables, word_variances
 from support.stats_data import predictions
 
 KEYS = [*schema.KEYS, "attribute"]
@@ -158,6 +160,64 @@ def test_the_variance_of_words_is_found_and_widens_every_group() -> None:
         added = estimates["wording"].variance - estimates["sentences"].variance
         share = np.array([4 + (1 + 1) / 3, 1 + 4 / 3 + 1 / 3, 1 + 4 / 3 + 1 / 3]) / 9
         np.testing.assert_allclose(added, words.variance * share, rtol=1e-9)
+
+
+def test_words_that_lack_sentences_are_compared_by_their_means() -> None:
+    """Against loops over the templates of one group; the truth over many such groups."""
+    frame = study(studies=60, templates=20, words=3, word_sd=0.1)
+    random = np.random.default_rng(5)
+    cells = frame.select("model", "template_id", "term").unique(maintain_order=True)
+    kept = cells.filter(pl.Series(random.random(cells.height) < 0.7))
+    frame = frame.join(kept, on=kept.columns, how="semi")
+    found = {key[0]: v for key, v in word_variances(words_of(frame), ["negative_fpr"]).items()}
+    assert np.mean([v.variance for v in found.values()]) == pytest.approx(0.01, abs=0.0015)
+    one = frame.filter(pl.col("model") == "m0")
+    squares = []
+    for group in ("0", "1", "2"):
+        part = (
+            one.filter(group=group).group_by("term", "template_id").agg(pl.col("pred").eq(0).mean())
+        )
+        wide = part.pivot("template_id", index="term", values="pred").drop("term").to_numpy()
+        n_words, n_templates = wide.shape
+        means = np.nanmean(wide, axis=1)
+        weight = n_templates / (~np.isnan(wide)).sum(axis=1)
+        parts = np.nan_to_num((wide - means[:, None]) * weight[:, None])
+        noise = np.mean([
+            ((parts[a] - parts[b]) ** 2).sum() / 2 / n_templates / (n_templates - 1)
+            for a in range(n_words) for b in range(a)
+        ])  # fmt: skip
+        squares.append((means.var(ddof=1), noise))
+    between, noise = np.mean(squares, axis=0)
+    assert found["m0"].variance + found["m0"].noise == pytest.approx(between, rel=1e-9)
+    assert found["m0"].noise == pytest.approx(noise, rel=1e-9)
+    assert found["m0"].freedom == 6
+
+
+@given(
+    words=st.lists(st.integers(1, 4), min_size=2, max_size=6).filter(lambda n: max(n) > 1),
+    ratio=st.sampled_from([0.0, 0.3, 1.0, 4.0]),
+    beyond=st.sampled_from([0.0, 0.5, 3.0]),
+)
+@settings(max_examples=30, deadline=None)
+def test_words_are_the_units_of_a_t_test_beside_what_else_varies(
+    words: list[int], ratio: float, beyond: float
+) -> None:
+    """Where nothing varies beyond the noise that words' means hold, the interval is Student's."""
+    n, freedom, noise = len(words), sum(words) - len(words), 0.01
+    groups = tuple(map(str, range(n)))
+    table = GapTable((), "r", groups, np.ones(n, bool), np.zeros((n, 2, 2)))
+    sizes = dict(zip(groups, words, strict=True))
+    found = WordVariance(noise * (ratio - 1), noise, freedom, 1e12, sizes)
+    held = [noise * sum(((g == h) - 1 / n) ** 2 / words[h] for h in range(n)) for g in range(n)]
+    narrow = MeanEstimate(np.zeros(n), np.array(held) * (1 + beyond), np.full(n, 1e12))
+    wide = found.added_to(narrow, table)
+    expected = np.array(held) * (ratio + beyond)
+    tied = ratio + beyond == 0
+    np.testing.assert_allclose(wide.variance, narrow.variance if tied else expected)
+    assert (wide.freedom >= freedom * (1 - 1e-9)).all()
+    if ratio and not beyond:
+        reach = reference.t.ppf(0.975, freedom) * np.sqrt(expected)
+        np.testing.assert_allclose(wide.interval(0.95)[1], reach, rtol=1e-6)
 
 
 @pytest.mark.long
