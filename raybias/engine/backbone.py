@@ -24,6 +24,7 @@ from raybias.engine.model_files import (
     reading_model,
     revision_of,
     source_of,
+    weights_of,
 )
 from raybias.engine.quantised import dtype_of
 from raybias.errors import ModelError
@@ -246,7 +247,7 @@ def load_pretrained(
     try:
         with reading_model(spec, "weights"), execution.loading():
             model, loading = kind.from_pretrained(
-                source_of(spec),
+                weights_of(spec),
                 revision=revision_of(spec),
                 dtype=dtype_of(spec, dtype),
                 use_safetensors=True,

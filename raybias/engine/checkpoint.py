@@ -16,6 +16,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Final
 
+from raybias.engine.mirror import mirror
 from raybias.errors import ModelError, RaybiasError
 from raybias.storage import Store
 
@@ -56,7 +57,7 @@ class Located:
 
     commit: str
     snapshot: Path | None = None
-    """Its folder in this machine's cache, where the hub does not answer."""
+    """Its folder in this machine's cache, where the hub is not asked or does not answer."""
 
 
 def folder_of(name: str) -> Path | None:
@@ -71,7 +72,8 @@ def folder_of(name: str) -> Path | None:
 def locate(name: str, revision: str | None) -> Located:
     """Find the commit of a hub model's branch, tag or commit, with one short request.
 
-    Without an answer it is the commit in this machine's cache.
+    Without an answer it is the commit in this machine's cache. Where there is a mirror
+    (`engine.mirror`), it is asked instead, and what is small of the model is copied.
 
     Raises
     ------
@@ -81,6 +83,9 @@ def locate(name: str, revision: str | None) -> Located:
     from huggingface_hub import get_hf_file_metadata, hf_hub_url, is_offline_mode
 
     where = name if revision is None else f"{name}@{revision}"
+    if (held := mirror()) is not None:
+        commit = held.commit(name, revision)
+        return Located(commit, held.fetch(name, commit, DECIDING, weights=False))
     try:
         if is_offline_mode():
             return _cached(name, revision, where, "HF_HUB_OFFLINE is set")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from raybias.config import Backbone
 from raybias.engine.checkpoint import DECIDING, folder_of, locate
+from raybias.engine.mirror import mirror
 from raybias.errors import ModelError, of_library
 
 if TYPE_CHECKING:
@@ -102,6 +103,12 @@ def source_of(spec: Backbone) -> str:
     return str(folder or spec.id)
 
 
+def weights_of(spec: Backbone) -> str:
+    """Return what `source_of` does; from a mirror the weights come too, if no one fetched them."""
+    mirrored = folder_of(spec.id) is None and mirror() is not None
+    return fetched(spec) if mirrored else source_of(spec)
+
+
 def revision_of(spec: Backbone) -> str | None:
     """Return the commit of a model of the hub; None for a folder."""
     return None if folder_of(spec.id) else _located(spec.id, spec.revision).commit
@@ -115,6 +122,10 @@ def fetched(spec: Backbone) -> str:
     ModelError: it is not there, and the hub does not answer.
     """
     from huggingface_hub import snapshot_download
+
+    if (held := mirror()) is not None:
+        commit = held.commit(spec.id, spec.revision)
+        return str(held.fetch(spec.id, commit, DECIDING, weights=True))
 
     with reading_model(spec, "weights"):
         # Folders of a model hold its weights again, in other formats.

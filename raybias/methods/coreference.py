@@ -14,7 +14,7 @@ from raybias.config.provider import Writing
 from raybias.config.section import Count
 from raybias.methods.backbone_method import PairMethod
 from raybias.methods.lengths import sample
-from raybias.methods.prediction import Shard, ShardResult
+from raybias.methods.prediction import Predictor, Shard, ShardResult
 from raybias.probes.pairs.coreference import coreference_prompts, names_referent
 from raybias.providers.answering import answers_of
 from raybias.registry import method
@@ -92,14 +92,11 @@ def _asked(rows: Sequence[tuple[str, str]]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class CoreferencePredictor:
+class CoreferencePredictor(Predictor):
     """Asks whom a pronoun stands for, with every prompt, and reads the answers by both rules."""
 
     answers: Answers
     method: Coreference
-
-    def load(self, run_id: str) -> None:
-        """Load nothing: greedy answers need no seed."""
 
     def table(self, run: None, shard: Shard, items: pa.Table) -> ShardResult:
         """Compute rows of `schema.COREFERENCE_ANSWERS`, sentence after sentence."""

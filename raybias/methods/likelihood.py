@@ -20,7 +20,7 @@ from raybias.config.section import Name, Section
 from raybias.errors import WorkFailed
 from raybias.methods.backbone_method import QuestionMethod
 from raybias.methods.lengths import sample
-from raybias.methods.prediction import Shard, ShardResult
+from raybias.methods.prediction import Predictor, Shard, ShardResult
 from raybias.probes.prompts import check_placeholders, filled
 from raybias.probes.questions.wordings import Asked, Wording, wordings
 from raybias.providers.answering import answers_of
@@ -282,14 +282,11 @@ class TripleLikelihood(QuestionMethod):
 
 
 @dataclass(frozen=True)
-class AskingPredictor:
+class AskingPredictor(Predictor):
     """Scores the options of a shard's questions."""
 
     answers: Answers
     method: _Asking
-
-    def load(self, run_id: str) -> None:
-        """Load nothing: likelihoods depend on no run."""
 
     def table(self, run: None, shard: Shard, items: pa.Table) -> ShardResult:
         """Compute the rows of the method's table, item after item and prompt after prompt.
@@ -313,13 +310,10 @@ class AskingPredictor:
 
 
 @dataclass(frozen=True)
-class TriplePredictor:
+class TriplePredictor(Predictor):
     """Scores the sentences of a shard's triples."""
 
     scorer: SentenceScorer
-
-    def load(self, run_id: str) -> None:
-        """Load nothing: likelihoods depend on no run."""
 
     def table(self, run: None, shard: Shard, items: pa.Table) -> ShardResult:
         """Compute rows of `schema.TRIPLE_SCORES`.

@@ -18,7 +18,7 @@ from raybias.formats.bbq import plain_answer
 from raybias.methods.asking import PromptFormat
 from raybias.methods.lengths import sample
 from raybias.methods.likelihood import AskingOptions, Prompt, question_columns
-from raybias.methods.prediction import Shard, ShardResult
+from raybias.methods.prediction import Predictor, Shard, ShardResult
 from raybias.probes.questions.wordings import Asked
 from raybias.providers.answering import answers_of
 from raybias.registry import method
@@ -125,14 +125,11 @@ class OptionAnswer(AskingOptions):
 
 
 @dataclass(frozen=True)
-class OptionWriter:
+class OptionWriter(Predictor):
     """Has the answers of a shard's questions written, and reads the options that they name."""
 
     answers: Answers
     method: OptionAnswer
-
-    def load(self, run_id: str) -> None:
-        """Load nothing: greedy answers need no seed."""
 
     def table(self, run: None, shard: Shard, items: pa.Table) -> ShardResult:
         """Compute rows of `schema.OPTION_ANSWERS`, item after item and prompt after prompt."""

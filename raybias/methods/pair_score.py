@@ -12,7 +12,7 @@ from raybias.config.method import StudyText
 from raybias.config.profiles import Profile
 from raybias.methods.backbone_method import PairMethod
 from raybias.methods.lengths import sample
-from raybias.methods.prediction import Shard, ShardResult
+from raybias.methods.prediction import Predictor, Shard, ShardResult
 from raybias.registry import method
 from raybias.schema import PAIR_SCORES, PAIRS, OutputSpec
 
@@ -96,13 +96,10 @@ class PairScore(PairMethod):
 
 
 @dataclass(frozen=True)
-class PairPredictor:
+class PairPredictor(Predictor):
     """Scores both sides of pairs by each rule of a method."""
 
     scorer: PairScorer
-
-    def load(self, run_id: str) -> None:
-        """Load nothing: a backbone's scores depend on no run."""
 
     def table(self, run: None, shard: Shard, items: pa.Table) -> ShardResult:
         """Compute rows of `schema.PAIR_SCORES`, rule after rule; tokens are the sentences'."""

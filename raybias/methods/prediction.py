@@ -82,7 +82,8 @@ class Predictor(Protocol):
     """Reads items with any run of one method on one backbone."""
 
     def load(self, run_id: str) -> Any:
-        """Load what a run needs beside the backbone."""
+        """Load what a run needs beside the backbone; most methods have one run and need nothing."""
+        return None
 
     def table(self, run: Any, shard: Shard, items: pa.Table) -> ShardResult:
         """Compute the rows of a shard's file."""

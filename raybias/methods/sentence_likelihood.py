@@ -11,7 +11,7 @@ from raybias.config.method import StudyText
 from raybias.methods.backbone_method import QuestionMethod
 from raybias.methods.lengths import sample
 from raybias.methods.likelihood import check_finite
-from raybias.methods.prediction import Shard, ShardResult
+from raybias.methods.prediction import Predictor, Shard, ShardResult
 from raybias.registry import method
 from raybias.schema import SENTENCE_ITEMS, SENTENCE_SCORES, OutputSpec
 
@@ -64,13 +64,10 @@ class SentenceLikelihood(QuestionMethod):
 
 
 @dataclass(frozen=True)
-class SentencePredictor:
+class SentencePredictor(Predictor):
     """Scores a shard's sentences."""
 
     scorer: SentenceScorer
-
-    def load(self, run_id: str) -> None:
-        """Load nothing: likelihoods depend on no run."""
 
     def table(self, run: None, shard: Shard, items: pa.Table) -> ShardResult:
         """Compute rows of `schema.SENTENCE_SCORES`.

@@ -88,7 +88,7 @@ def shards_of(
 
 
 def rows_in(seconds: float, each: float) -> int:
-    """Return the power of two of items, up to `ROWS`, that take some seconds if one takes `each`."""
+    """Return the power of two of items, up to `ROWS`, that take so long if one takes `each`."""
     if each * ROWS <= seconds:
         return ROWS
     return int(2 ** max(0, math.floor(math.log2(seconds / each))))

@@ -12,13 +12,15 @@ import shutil
 import tempfile
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
 from packaging.requirements import Requirement
 
-from raybias.errors import PlanError
+from raybias.engine.mirror import VARIABLE, mirror
+from raybias.errors import PlanError, RaybiasError
 from raybias.planning.inventory import size
 from raybias.planning.precision import choose
 from raybias.redaction import redact
@@ -148,6 +150,17 @@ def _ray(address: str | None) -> Iterator[Finding]:
 
 
 def _reachable() -> Iterator[Finding]:
+    if (held := mirror()) is not None:
+        there = False
+        with suppress(RaybiasError):
+            there = held.store.exists("")
+        yield Finding.of(
+            there,
+            "model hub",
+            f"not asked; {held.store.uri} {'has the models' if there else 'is not there'}",
+            f"mend {VARIABLE}, or unset it",
+        )
+        return
     if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
         yield Finding("ok", "model hub", "not tried, HF_HUB_OFFLINE is set")
         return

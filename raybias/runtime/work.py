@@ -63,6 +63,7 @@ class StudyRun:
         self.tasks = tasks_of(prepared, plan)
         self.backbones = {each.name: each for each in self.study.backbones}
         self._styled: dict[str, Mapping[str, pl.DataFrame]] = {}
+        self._listed: dict[str, tuple[list[Shard], list[Shard]]] = {}
         self._lock = Lock()
 
     def run(self, *, limit_s: float = math.inf) -> None:
@@ -117,7 +118,7 @@ class StudyRun:
         before = (each for each in self.tasks if each.key in task.after and each.kind != "fetch")
         if any(map(self._share, before)):
             return 1.0
-        shards, todo = self._shards(task)
+        shards, todo = self._listed[task.key] = self._shards(task)
         return len(todo) / len(shards) if shards else 1.0
 
     def _write_schedule(self, schedule: Schedule) -> None:
@@ -200,7 +201,8 @@ class StudyRun:
         several = task.training and len(self.study.training) > 1
         tuned_on = f", {task.training}" if several else ""
         title = f"score with {task.backbone}, {task.method}{tuned_on}"
-        shards, todo = self._shards(task)
+        # What was listed to know what is left need not be listed again.
+        shards, todo = self._listed.pop(task.key, None) or self._shards(task)
         if not todo:
             self.reporter.say(f"{title}: all {len(shards)} shards are there")
             return

@@ -14,7 +14,7 @@ import polars as pl
 import pyarrow as pa
 
 from raybias.config import Rewriting, Study
-from raybias.methods.prediction import Shard, ShardResult
+from raybias.methods.prediction import Predictor, Shard, ShardResult
 from raybias.planning.prepared import in_style
 from raybias.planning.shards import REWRITING, STYLED, Chunk, chunks_of, missing
 from raybias.planning.stage_plans import RewritePlan
@@ -67,14 +67,11 @@ class StyleRewriting:
 
 
 @dataclass(frozen=True)
-class PairRewriter:
+class PairRewriter(Predictor):
     """A `methods.prediction.Predictor` that rewrites pairs."""
 
     work: StyleRewriting
     rewriter: Rewriter
-
-    def load(self, run_id: str) -> None:
-        """Load nothing: a style has no runs."""
 
     def table(self, run: None, shard: Shard, items: pa.Table) -> ShardResult:
         """Rewrite pairs (`schema.PAIRS`) into `schema.REWRITTEN_PAIRS`; tokens are not counted."""
