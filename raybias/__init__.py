@@ -17,6 +17,7 @@ from raybias.api.statistics import (
 from raybias.api.studies import (
     audit,
     check_probe,
+    convert,
     demo,
     doctor,
     open,
@@ -87,6 +88,7 @@ __all__ = [
     "check_data",
     "check_probe",
     "compare",
+    "convert",
     "corpus_counts",
     "data_sets",
     "decisions",

@@ -24,9 +24,32 @@ from raybias.storage import Store
 if TYPE_CHECKING:
     import polars as pl
 
+    from raybias.engine.pickled import Converted
     from raybias.planning.description import StudyPlan
     from raybias.probes.card_design import ProbeDesign
     from raybias.runtime.serve.security_audit import Finding
+
+
+def convert(model: str, out: str | Path, *, revision: str | None = None) -> Converted:
+    """Write a checkpoint with pickled weights as one with safetensors, for studies to name.
+
+    The pickle is read in a process of its own, without network and secrets, by torch's unpickler of
+    weights alone; OUT/converted.json has the sha256 of each pickled file.
+
+    Parameters
+    ----------
+    model: a hub id or a folder, with pytorch_model.bin, whole or in parts.
+    out: a folder that is not there yet.
+    revision: branch, tag or commit on the hub.
+
+    Raises
+    ------
+    ModelError: not found, safetensors already, no such file, or one that holds more than weights.
+    OutputError: `out` is there, or cannot be written.
+    """
+    from raybias.engine import pickled
+
+    return pickled.convert(model, out, revision=revision)
 
 
 def run(

@@ -22,6 +22,7 @@ from raybias.cli import (
     audit,
     calibrate,
     compare,
+    convert,
     corpus,
     data,
     decisions,
@@ -62,6 +63,7 @@ app.command()(run.run)
 app.command()(plan.plan)
 app.command()(demo.demo)
 app.command()(doctor.doctor)
+app.command()(convert.convert)
 app.command()(gaps.gaps)
 app.command()(metrics.metrics)
 app.command()(compare.compare)

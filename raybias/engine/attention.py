@@ -1,9 +1,13 @@
-"""Attention whose gradient is fast on a CPU.
+"""Attention whose gradient is fast on a CPU, and which repeats no keys on a GPU that need it not.
 
 The gradient of torch's fused CPU kernel costs about as much as all linear layers together
 in bfloat16, however short the sequences. The plain product does forward and gradient in a
 half (264 tokens) to a sixth (72 tokens) of the time, so it is used where a gradient is
 needed on a CPU, and transformers' own call elsewhere.
+
+On a GPU transformers repeats the keys and values of grouped heads wherever there is a mask, as
+packed rows have. Whether a fused kernel takes them as they are depends on the device and on torch,
+which is asked.
 
 Shapes: R sequences, H heads, T tokens, E width of a head.
 """
@@ -16,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor
-from torch.nn.functional import dropout
+from torch.nn.attention import SDPBackend
+from torch.nn.functional import dropout, scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
@@ -25,14 +30,21 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 _NAME: Final = "raybias"
+_GROUPED: Final = "raybias_grouped"
 
 
-def use_fast_gradient(model: PreTrainedModel) -> None:
-    """Replace a model's fused attention on a CPU; any other model is left as it is."""
-    if model.device.type == "cpu" and model.config._attn_implementation == "sdpa":
+def use_fast_attention(model: PreTrainedModel) -> None:
+    """Replace a model's fused attention; a model without it is left as it is."""
+    if model.config._attn_implementation != "sdpa":
+        return
+    if model.device.type == "cpu":
         AttentionInterface.register(_NAME, _attend)
         AttentionMaskInterface.register(_NAME, _mask)
         model.set_attn_implementation(_NAME)
+    else:
+        AttentionInterface.register(_GROUPED, _attend_grouped)
+        AttentionMaskInterface.register(_GROUPED, sdpa_mask)
+        model.set_attn_implementation(_GROUPED)
 
 
 def _mask(**options: Any) -> Tensor | None:
@@ -67,6 +79,41 @@ def _attend(
         dropout=partial(dropout, p=options.get("dropout") or 0.0),
     )
     return mixed_RHTE.transpose(1, 2).contiguous(), None
+
+
+def _attend_grouped(
+    module: torch.nn.Module,
+    query_RHTE: Tensor,
+    key_RHTE: Tensor,
+    value_RHTE: Tensor,
+    attention_mask: Tensor | None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    tensors = query_RHTE, key_RHTE, value_RHTE, attention_mask
+    # Of one token transformers repeats nothing.
+    plain = query_RHTE.shape[2] == 1 or options.get("position_bias") is not None
+    if plain or attention_mask is None or not takes_groups(*tensors):
+        fused: tuple[Tensor, None] = sdpa_attention_forward(module, *tensors, **options)
+        return fused
+    mixed_RHTE = scaled_dot_product_attention(
+        *tensors,
+        dropout_p=options.get("dropout") or 0.0,
+        scale=options.get("scaling"),
+        enable_gqa=True,
+    )
+    return mixed_RHTE.transpose(1, 2).contiguous(), None
+
+
+def takes_groups(
+    query_RHTE: Tensor, key_RHTE: Tensor, value_RHTE: Tensor, attention_mask: Tensor | None
+) -> bool:
+    """Ask torch whether a fused kernel takes keys and values of fewer heads than queries have."""
+    if query_RHTE.shape[1] == key_RHTE.shape[1]:
+        return False
+    chosen = torch._fused_sdp_choice(
+        query_RHTE, key_RHTE, value_RHTE, attention_mask, enable_gqa=True
+    )
+    return bool(chosen != SDPBackend.MATH.value)
 
 
 def product_attention(

@@ -198,12 +198,12 @@ def load_backbone(spec: Backbone, execution: Execution = ON_CPU) -> LoadedBackbo
     """
     from transformers import AutoModelForCausalLM
 
-    from raybias.engine.attention import use_fast_gradient
+    from raybias.engine.attention import use_fast_attention
 
     encoder = load_tokenizer(spec)
     check_causal(spec)
     model, _ = load_pretrained(AutoModelForCausalLM, spec, execution)
-    use_fast_gradient(model)
+    use_fast_attention(model)
     execution.begin(model)
     return LoadedBackbone(encoder, model, execution)
 

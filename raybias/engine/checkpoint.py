@@ -28,6 +28,8 @@ DECIDING: Final = (
     *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "chat_template*"),
     *("additional_chat_templates/*", "vocab*", "merges.txt", "*.model", "*.spm", "*.codes"),
 )
+#: Weights that may be in a checkpoint instead of safetensors, and are not read.
+PICKLED: Final = "pytorch_model.bin"
 _CONFIG: Final = "config.json"
 _TIMEOUT_S: Final = 5
 #: What the hub's errors mean, and how to mend it; the first that fits counts.
@@ -143,7 +145,7 @@ def file_hashes(folder: Path) -> dict[str, str]:
         marks = {str(path): _mark(path) for path in files.values()}
         new = [path for path, mark in marks.items() if known.get(path, {}).get("mark") != mark]
         with ThreadPoolExecutor() as pool:
-            fresh = dict(zip(new, pool.map(_sha256, new), strict=True))
+            fresh = dict(zip(new, pool.map(file_digest, new), strict=True))
     except (OSError, RuntimeError) as error:
         raise ModelError(f"cannot be read ({error})", where=str(folder)) from error
     known |= {path: {"mark": marks[path], "sha256": sha} for path, sha in fresh.items()}
@@ -152,7 +154,43 @@ def file_hashes(folder: Path) -> dict[str, str]:
     return {name: str(known[str(path)]["sha256"]) for name, path in files.items()}
 
 
-def _sha256(path: str) -> str:
+def has_safetensors(folder: Path) -> bool:
+    """Tell whether a folder holds weights that can be read."""
+    return any(folder.glob("*.safetensors"))
+
+
+def pickled_files(folder: Path) -> list[Path]:
+    """List the files of a folder's pickled weights, whole or in parts; none where it has none."""
+    if (whole := folder / PICKLED).is_file():
+        return [whole]
+    return sorted(path for path in folder.glob("pytorch_model-*.bin") if path.is_file())
+
+
+def refuse_pickled(folder: Path, name: str) -> None:
+    """Refuse a checkpoint whose only weights are pickled.
+
+    Raises
+    ------
+    ModelError: says how to convert them.
+    """
+    if not has_safetensors(folder) and (files := pickled_files(folder)):
+        raise ModelError(
+            f"its weights are pickled ({files[0].name}), and a study unpickles nothing",
+            where=name,
+            cure=cure_of(name),
+        )
+
+
+def cure_of(name: str) -> str:
+    """Say what mends a checkpoint without safetensors."""
+    return (
+        f"convert its weights once with `raybias convert {name} FOLDER` and name that folder, or"
+        " give a revision that has safetensors"
+    )
+
+
+def file_digest(path: str | Path) -> str:
+    """Compute the sha256 of a file."""
     with Path(path).open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

@@ -158,7 +158,7 @@ def load_classifier(
     """
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
-    from raybias.engine.attention import use_fast_gradient
+    from raybias.engine.attention import use_fast_attention
 
     check_head(spec, method)
     encoder = load_tokenizer(spec)
@@ -178,7 +178,7 @@ def load_classifier(
             num_labels=len(LABELS),
         )
         head = _head(model, missing)
-    use_fast_gradient(model)
+    use_fast_attention(model)
     execution.begin(model, whole=not label_ids)
     return Classifier(encoder, model, execution, head=head, label_ids=label_ids)
 

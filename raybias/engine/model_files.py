@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from raybias.config import Backbone
-from raybias.engine.checkpoint import DECIDING, folder_of, locate
+from raybias.engine.checkpoint import DECIDING, cure_of, folder_of, has_safetensors, locate
 from raybias.engine.mirror import mirror
 from raybias.errors import ModelError, of_library
 
@@ -119,7 +120,7 @@ def fetched(spec: Backbone) -> str:
 
     Raises
     ------
-    ModelError: it is not there, and the hub does not answer.
+    ModelError: it is not there, and the hub does not answer, or it has no safetensors.
     """
     from huggingface_hub import snapshot_download
 
@@ -129,12 +130,19 @@ def fetched(spec: Backbone) -> str:
 
     with reading_model(spec, "weights"):
         # Folders of a model hold its weights again, in other formats.
-        return snapshot_download(
+        folder = snapshot_download(
             spec.id,
             revision=spec.revision,
             allow_patterns=[*DECIDING],
             ignore_patterns=["*/*.safetensors", "consolidated*"],
         )
+    if not has_safetensors(Path(folder)):
+        raise ModelError(
+            "has no safetensors, and a study unpickles nothing",
+            where=spec.id,
+            cure=cure_of(spec.id),
+        )
+    return folder
 
 
 #: A process asks the hub once for each model.

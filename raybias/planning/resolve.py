@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from raybias.config import Study
-from raybias.engine.checkpoint import file_hashes, folder_of, locate
+from raybias.engine.checkpoint import file_hashes, folder_of, locate, refuse_pickled
 from raybias.storage import Store
 from raybias.study_record import Record, refuse_other
 
@@ -21,7 +21,8 @@ def resolve_models(study: Study) -> tuple[Study, dict[str, dict[str, str]]]:
 
     Raises
     ------
-    ModelError: a model that is not there, or that this machine has no access to.
+    ModelError: a model that is not there, that this machine has no access to, or whose weights are
+        pickled.
     """
     revisions: dict[str, str | None] = {}
     models = {}
@@ -30,6 +31,7 @@ def resolve_models(study: Study) -> tuple[Study, dict[str, dict[str, str]]]:
         if folder is None:
             revisions[name] = locate(spec.id, spec.revision).commit
         else:
+            refuse_pickled(folder, spec.id)
             revisions[name] = spec.revision
             models[name] = file_hashes(folder)
     return study.pinned(revisions), models

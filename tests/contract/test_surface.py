@@ -30,6 +30,7 @@ COMMANDS = {
     },
     "demo": {"--out", *RAY},
     "doctor": {"--address", "--out", "--hub", "--no-hub"},
+    "convert": {"MODEL", "OUT", "--revision"},
     "gaps": {
         *("FILES", "--out", "--profile", "--scope", "--margin", "--interval", "--reference"),
         "--metric",
@@ -77,6 +78,7 @@ FUNCTIONS = {
         *("model", "probe", "method", "data", "budget", "out", "address", "command", "tell"),
     ),
     "calibrate": ("files", "studies", "level", "seed", "out"),
+    "convert": ("model", "out", "revision"),
     "corpus_counts": ("source", "probe", "text_column", "split", "address"),
     "data_sets": (),
     "decisions": ("files", "out"),

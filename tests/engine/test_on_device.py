@@ -85,14 +85,14 @@ def test_labels_and_answers(
 
 
 @pytest.mark.parametrize(
-    ("trainer_type", "method"),
-    [(LoraTrainer, Lora(dropout=0.1)), (Ia3Trainer, Ia3()), (FullTrainer, Full()),
-     (None, SoftPrompt())],
+    ("kind", "trainer_type", "method"),
+    [("opt", LoraTrainer, Lora(dropout=0.1)), ("opt", Ia3Trainer, Ia3()),
+     ("opt", FullTrainer, Full()), ("opt", None, SoftPrompt()), ("llama", None, SoftPrompt())],
 )  # fmt: skip
 def test_gradients_of_runs_that_share_a_pass(
-    trainer_type: Any, method: Any, device: str, tmp_path: Path
+    kind: str, trainer_type: Any, method: Any, device: str, tmp_path: Path
 ) -> None:
-    spec = classifiers.spec_of("opt", tmp_path / "opt")
+    spec = classifiers.spec_of(kind, tmp_path / kind)
     losses, gradients = [], []
     for where in ("cpu", device):
         if trainer_type is None:
