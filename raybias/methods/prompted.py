@@ -222,7 +222,7 @@ class Prompted(BackboneMethod):
         from raybias.engine.backbone import empty_model
         from raybias.engine.generation.sampling import Sampling
 
-        if "weights" not in backbone.abilities:
+        if not backbone.is_checkpoint:
             return {"temperature": self.temperature}
         return Sampling.of(empty_model(backbone), temperature=self.temperature).record()
 

@@ -1,7 +1,8 @@
 """Find out, before any work, which weights a study's models are; every worker loads those.
 
 A model of the hub is pinned to a commit, so a branch that moves during a study changes nothing.
-Of a local folder the files are hashed, so that others under its name are noticed.
+Of a local folder the files are hashed, so that others under its name are noticed. Where another
+engine than the built-in one loads them, its version is fixed too.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ def resolve_models(study: Study) -> tuple[Study, dict[str, dict[str, str]]]:
     Raises
     ------
     ModelError: a model that is not there, or that this machine has no access to.
+    ConfigError: an engine that is not installed, or in another version than the study names.
     """
     revisions: dict[str, str | None] = {}
     models = {}
@@ -32,7 +34,8 @@ def resolve_models(study: Study) -> tuple[Study, dict[str, dict[str, str]]]:
         else:
             revisions[name] = spec.revision
             models[name] = file_hashes(folder)
-    return study.pinned(revisions), models
+    installed = tuple(each.as_installed() for each in study.backbones)
+    return study.model_copy(update={"backbones": installed}).pinned(revisions), models
 
 
 def check_models(store: Store, record: Record, names: Sequence[str]) -> None:
