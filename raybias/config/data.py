@@ -34,6 +34,10 @@ class Backbone(Section):
 
     #: Fields that never change an answer, and so may differ when a study goes on.
     never_change_answers: ClassVar[frozenset[str]] = frozenset()
+    #: Whether it is a checkpoint that workers load, by whatever engine.
+    is_checkpoint: ClassVar[bool] = True
+    #: Whether several workers can share its weights.
+    can_shard: ClassVar[bool] = True
 
     @property
     def abilities(self) -> frozenset[Ability]:
@@ -43,6 +47,13 @@ class Backbone(Section):
     def located(self, local: Callable[[str], str]) -> Self:
         """Return the backbone with its path, if it has one, made absolute."""
         return self.model_copy(update={"id": local(self.id)})
+
+    def as_installed(self) -> Self:
+        """Return the backbone with what installed packages decide of its answers: nothing more."""
+        return self
+
+    def check_device(self, gpus: int) -> None:
+        """Refuse to be read on so many GPUs, or on CPUs where there are none; nothing, here."""
 
     @classmethod
     def describes(cls, data: object) -> bool:

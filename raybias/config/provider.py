@@ -1,8 +1,9 @@
-"""The interface of providers: what answers for a backbone whose weights are not in hand.
+"""The interface of providers: what answers for a backbone in the built-in engine's place.
 
 A provider is a backbone with options of its own, one file of `raybias.providers`; a study names it
-by its `api`. Methods ask every backbone through `Answers`, of which the built-in engine
-(`engine.answering`) is the reference.
+by its `api`. It asks a model that is served elsewhere (`Provider`), or has another engine load the
+checkpoint where the built-in one would (`Engine`). Methods ask every backbone through `Answers`, of
+which the built-in engine (`engine.answering`) is the reference.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from raybias.config.section import Amount, Choices, Count, Section
 
 if TYPE_CHECKING:
     from raybias.engine.backbone import TextEncoder
+    from raybias.engine.context import ModelContext
     from raybias.storage import Store
 
 #: What stands for the kind of a backbone whose weights are loaded.
@@ -136,8 +138,39 @@ class Budget(Section):
     """Most money, in the currency of the prices."""
 
 
-class Provider(Backbone):
-    """A backbone that something else than the built-in engine answers for."""
+class _Named(Backbone):
+    """A backbone that is told from others by its `api`."""
+
+    @classmethod
+    def describes(cls, data: object) -> bool:
+        """Return whether a mapping has the `api` of this one."""
+        return bool(cls.model_fields["api"].default == _api(data))
+
+
+class Engine(_Named):
+    """A checkpoint that another engine than the built-in one loads, on the same workers."""
+
+    version: str = ""
+    """The engine's version; the installed one by default, and then that with which OUT began."""
+
+    can_shard: ClassVar[bool] = False
+
+    @abstractmethod
+    def as_installed(self) -> Self:
+        """Return the backbone with the installed engine's version.
+
+        Raises
+        ------
+        ConfigError: it is not installed, or in another version.
+        """
+
+    @abstractmethod
+    def answers(self, context: ModelContext) -> Answers:
+        """Load the checkpoint on the devices of a context, once for all that ask, and answer."""
+
+
+class Provider(_Named):
+    """A backbone that something else than an engine on the study's workers answers for."""
 
     revision: None = None
     """There is none."""
@@ -155,6 +188,7 @@ class Provider(Backbone):
     """Where it stops; the same command goes on after it is raised."""
 
     never_change_answers: ClassVar[frozenset[str]] = frozenset(("at_once", "prices", "budget"))
+    is_checkpoint: ClassVar[bool] = False
 
     @model_validator(mode="after")
     def _money_has_prices(self) -> Self:
@@ -183,11 +217,6 @@ class Provider(Backbone):
     def located(self, local: Callable[[str], str]) -> Self:
         """Return itself: a model's name elsewhere is no path here."""
         return self
-
-    @classmethod
-    def describes(cls, data: object) -> bool:
-        """Return whether a mapping has the provider's `api`."""
-        return bool(cls.model_fields["api"].default == _api(data))
 
 
 class _Registered(Choices):

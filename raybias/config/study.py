@@ -232,7 +232,7 @@ class Study(Section):
     @property
     def checkpoints(self) -> dict[str, Backbone]:
         """Models that are loaded: backbones by name, and those that rewrite pairs."""
-        loaded = (each for each in self.backbones if "weights" in each.abilities)
+        loaded = (each for each in self.backbones if each.is_checkpoint)
         found = {backbone.name: backbone for backbone in loaded}
         for style, options in self.styles.rewriting.items():
             found[f"rewriting {style}"] = options.spec()

@@ -302,7 +302,7 @@ def check_causal(spec: Backbone, method: str = "this method") -> None:
     ------
     ModelError: says that `method` needs a causal language model.
     """
-    if "weights" in spec.abilities and is_encoder(spec):
+    if spec.is_checkpoint and is_encoder(spec):
         raise ModelError(
             f"is an encoder, and {method} needs a causal language model",
             where=spec.id,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import torch
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from raybias.config import Backbone
     from raybias.engine.backbone import LoadedBackbone
+
+Loaded = TypeVar("Loaded")
 
 
 class Sharding(Protocol):
@@ -122,9 +124,7 @@ class ModelContext:
     words: tuple[str, ...] = ()
     execution: Execution = ON_CPU
     memory: str = ""
-    _loaded: dict[Any, LoadedBackbone] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
+    _loaded: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def here(
         self, device: torch.device | None = None, sharding: Sharding | None = None
@@ -148,7 +148,11 @@ class ModelContext:
         """
         from raybias.engine.backbone import load_backbone
 
-        load = load or load_backbone
+        return self.kept(load or load_backbone)
+
+    def kept(self, load: Callable[..., Loaded]) -> Loaded:
+        """Call `load` with the spec and the execution, once for all that ask by it."""
         if load not in self._loaded:
             self._loaded[load] = load(self.spec, self.execution)
-        return self._loaded[load]
+        loaded: Loaded = self._loaded[load]
+        return loaded

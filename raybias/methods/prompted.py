@@ -225,7 +225,7 @@ class Prompted(BackboneMethod):
         from raybias.engine.generation.sampling import Sampling
         from raybias.engine.model_files import read_config, read_generation
 
-        if "weights" not in backbone.abilities:
+        if not backbone.is_checkpoint:
             return {"temperature": self.temperature}
         config = read_config(backbone)
         # As transformers' models have it, which take a while to build.

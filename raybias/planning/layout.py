@@ -50,7 +50,7 @@ class LayoutPlanner:
     ) -> None:
         self.resources, self.inventory, self.shape = asked, inventory, shape
         self.machine = machine or Machine()
-        self.backbone = backbone.name
+        self.backbone, self.shards = backbone.name, backbone.can_shard
         self.cpus = asked.cpus_per_worker
         self.gpus = inventory.gpus_of_worker(asked)
         self.on = "gpu" if self.gpus else "cpu"
@@ -317,7 +317,7 @@ class LayoutPlanner:
     def _can_shard(self, method: Method, workers: int) -> bool:
         asked = self.resources
         one = asked.gpus_per_worker is None or asked.gpus_per_worker <= 1
-        whole = self.shape.quantised or asked.shard == "never"
+        whole = self.shape.quantised or asked.shard == "never" or not self.shards
         return method.can_shard and not whole and one and workers > 1
 
     def _fits(

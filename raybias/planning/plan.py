@@ -125,7 +125,7 @@ def plan(
     shapes = {
         backbone.name: model_shape(backbone)
         for backbone in study.backbones
-        if "weights" in backbone.abilities
+        if backbone.is_checkpoint
     }
     works = works or works_of(prepared, shapes)
     stages = _Stages(prepared.with_study(study), inventory, shapes, works, machine or Machine())

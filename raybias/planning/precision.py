@@ -90,7 +90,7 @@ def decide_dtypes(study: Study, inventory: Inventory) -> tuple[Study, Precision 
     from raybias.engine.quantised import quantisation
 
     chosen = choose(inventory, gpus=inventory.gpus_of_worker(study.resources) > 0)
-    loaded = [each for each in study.backbones if "weights" in each.abilities]
+    loaded = [each for each in study.backbones if each.is_checkpoint]
     own = {each.name: quantisation(each) for each in loaded}
     dtypes = {name: how.dtype if how else chosen.dtype for name, how in own.items()}
     left = any(each.dtype == "auto" and own[each.name] is None for each in loaded)

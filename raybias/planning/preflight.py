@@ -38,12 +38,16 @@ def check_inputs(prepared: PreparedStudy) -> None:
 
 
 def check_libraries(planned: Plan) -> None:
-    """Refuse a plan that needs a package which is not installed.
+    """Refuse a plan that needs a package which is not installed, or not for its devices.
 
     Raises
     ------
-    ConfigError: a backbone is to be sharded, and there is no DeepSpeed.
+    ConfigError: a backbone is to be sharded, and there is no DeepSpeed; or to be read by an engine
+        on devices that the installed one was not built for.
     """
+    backbones = {each.name: each for each in planned.decided.backbones}
+    for stage in planned.scoring:
+        backbones[stage.backbone].check_device(stage.gpus)
     sharded = [each.backbone for each in (*planned.tuning, *planned.scoring) if each.sharded]
     if sharded and find_spec("deepspeed") is None:
         raise ConfigError(

@@ -1,7 +1,8 @@
 """Find out, before any work, which weights a study's models are; every worker loads those.
 
 A model of the hub is pinned to a commit, so a branch that moves during a study changes nothing.
-Of a local folder the files are hashed, so that others under its name are noticed.
+Of a local folder the files are hashed, so that others under its name are noticed. Where another
+engine than the built-in one loads them, its version is fixed too.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ def resolve_models(study: Study) -> tuple[Study, dict[str, dict[str, str]]]:
     ------
     ModelError: a model that is not there, that this machine has no access to, or whose weights are
         pickled.
+    ConfigError: an engine that is not installed, or in another version than the study names.
     """
     revisions: dict[str, str | None] = {}
     models = {}
@@ -34,7 +36,8 @@ def resolve_models(study: Study) -> tuple[Study, dict[str, dict[str, str]]]:
             refuse_pickled(folder, spec.id)
             revisions[name] = spec.revision
             models[name] = file_hashes(folder)
-    return study.pinned(revisions), models
+    installed = tuple(each.as_installed() for each in study.backbones)
+    return study.model_copy(update={"backbones": installed}).pinned(revisions), models
 
 
 def check_models(store: Store, record: Record, names: Sequence[str]) -> None:

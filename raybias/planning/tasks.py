@@ -51,7 +51,7 @@ class _Graph:
         from raybias.engine.checkpoint import folder_of
 
         fetched: tuple[str, ...] = ()
-        if "weights" in backbone.abilities and folder_of(backbone.id) is None:
+        if backbone.is_checkpoint and folder_of(backbone.id) is None:
             seconds = self.plan.shapes[backbone.name].weight_bytes / _HUB
             fetch = Task(
                 key=f"fetch/{backbone.name}", kind="fetch", backbone=backbone.name, seconds=seconds

@@ -1,4 +1,4 @@
-"""Register providers: what answers for a backbone whose weights are not in hand."""
+"""Register providers: what answers for a backbone in the built-in engine's place."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from raybias.registry.mechanism import Registry
 
 if TYPE_CHECKING:
-    from raybias.config.provider import Provider
+    from raybias.config.provider import Engine, Provider
 
-providers: Final[Registry[type[Provider]]] = Registry("api", "raybias.providers")
-_AnyProvider = TypeVar("_AnyProvider", bound="Provider")
+providers: Final[Registry[type[Engine] | type[Provider]]] = Registry("api", "raybias.providers")
+_AnyProvider = TypeVar("_AnyProvider", bound="Engine | Provider")
 
 
 def provider(registered: type[_AnyProvider]) -> type[_AnyProvider]:
-    """Register a subclass of `config.Provider` under its `api`.
+    """Register a subclass of `config.Provider` or `config.provider.Engine` under its `api`.
 
     Raises
     ------

@@ -124,6 +124,7 @@ SECTIONS = {
         *("key_variable", "key_file", "at_once", "timeout_s", "retries", "repeat", "prices"),
         "budget",
     },
+    "VLLM": {"api", "id", "name", "revision", "dtype", "bos", "version", "memory_share"},
     "Prices": {"read", "written"},
     "Budget": {"requests", "tokens", "money"},
     "TrainingSet": {

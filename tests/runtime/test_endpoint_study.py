@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
+import yaml
 
 import raybias
 from raybias.errors import RaybiasError
@@ -16,6 +19,8 @@ from support.endpoint import KEY, Endpoint, label_of, save_study, serving
 from support.method_study import NO_RAY, run
 
 pytest.importorskip("openai", reason="the extra raybias[endpoints] is not installed")
+
+MAIN = "from raybias.cli import main; main()"
 
 
 def notes(out: Path) -> dict[str, Any]:
@@ -93,3 +98,77 @@ def test_a_budget_and_faults_stop_a_study_that_then_goes_on(tmp_path: Path) -> N
         run(study, out, *NO_RAY, *alone)
     assert predictions(out).height == 3 * 30
     assert predictions(out).select("run_id", "item_id").is_unique().all()
+
+
+@pytest.mark.long
+def test_a_killed_driver_loses_what_was_under_way_and_asks_no_row_again(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    options = (*NO_RAY, "--set", "answers=null")
+    driver: subprocess.Popen[bytes]
+
+    def kill(number: int) -> None:
+        # Two shards of ten rows are there, and half of the third is asked.
+        if number == 26:
+            driver.kill()
+
+    with serving(Endpoint(answer=label_of, fault=kill)) as server:
+        study = save_study(tmp_path, server, repeat=0, at_once=2)
+        words = ["run", str(study), "--out", str(out), *options]
+        driver = subprocess.Popen([sys.executable, "-c", MAIN, *words], stdout=subprocess.DEVNULL)
+        assert driver.wait(600) == -9
+        first, there = len(server.asked), predictions(out)
+        assert there.height == 20
+        assert 26 <= first <= 26 + 2
+        said = run(study, out, *options)
+        again = len(server.asked) - first
+        run(study, out, *options)
+        assert len(server.asked) == first + again
+    rows = predictions(out)
+    assert rows.height == 3 * 30
+    assert rows.select("run_id", "item_id").is_unique().all()
+    assert rows.join(there, on=rows.columns, how="semi", nulls_equal=True).height == there.height
+    # One prompt for each row of two runs, two for those of the run that reasons.
+    assert again == 30 * 2 + 2 * 30 - there.height
+    assert KEY not in said
+
+
+def test_coreference_is_asked_of_an_endpoint(tmp_path: Path) -> None:
+    """Each of six prompts is a chat's only message; answers name the referent, or do not."""
+
+    def names_the_cook(body: dict[str, Any]) -> str:
+        (message,) = body["messages"]
+        assert message["role"] == "user"
+        assert "temperature" not in body or body["temperature"] == 0
+        return "the cook" if " her " in message["content"] else "Nobody is named."
+
+    pl.DataFrame(
+        {
+            "pair_id": [f"{n // 2}" for n in range(8)],
+            "condition": [("pro", "anti")[n % 2] for n in range(8)],
+            "text": [
+                f"The cook lost {('her', 'his')[n % 2]} knife on day {n // 2}." for n in range(8)
+            ],
+            "pronoun": [("her", "his")[n % 2] for n in range(8)],
+            "referent": ["the cook"] * 8,
+        }
+    ).write_csv(tmp_path / "cooks.csv")
+    out = tmp_path / "out"
+    with serving(Endpoint(answer=names_the_cook)) as server:
+        study = save_study(tmp_path, server, repeat=0)
+        content = yaml.safe_load(study.read_text())
+        del content["probes"]
+        content["pairs"] = [{"source": "coreferences", "name": "cooks", "data": "cooks.csv"}]
+        content["methods"] = [{"kind": "coreference"}]
+        study.write_text(yaml.safe_dump(content))
+        run(study, out, *NO_RAY)
+        assert len(server.asked) == 6 * 8
+        run(study, out, *NO_RAY)
+        assert len(server.asked) == 6 * 8
+    found = pl.read_parquet(out / "coreference/**/*.parquet")
+    assert found.height == 6 * 8
+    assert found.select("item_id", "prompt").is_unique().all()
+    right = found["answer"] == "the cook"
+    assert right.sum() == 6 * 4
+    assert (found["exact"] == right).all()
+    assert (found["contains"] == right).all()
+    assert KEY not in "".join(each.read_text() for each in out.rglob("*.yaml"))
