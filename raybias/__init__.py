@@ -4,7 +4,15 @@ The names below are the public interface; everything else may change. Importing 
 package loads neither torch nor Ray.
 """
 
-from raybias.api.answers import decisions, options, samples, sentences, triples
+from raybias.api.answers import (
+    decisions,
+    judge_labels,
+    judge_sheet,
+    options,
+    samples,
+    sentences,
+    triples,
+)
 from raybias.api.statistics import (
     calibrate,
     compare,
@@ -40,6 +48,7 @@ from raybias.config import (
 from raybias.errors import BadInput, RaybiasError, WorkFailed
 from raybias.methods import (
     ChainOfThought,
+    Continuation,
     Coreference,
     DecisionLikelihood,
     FewShot,
@@ -61,6 +70,7 @@ __all__ = [
     "Backbone",
     "BadInput",
     "ChainOfThought",
+    "Continuation",
     "Coreference",
     "DecisionLikelihood",
     "FewShot",
@@ -95,6 +105,8 @@ __all__ = [
     "doctor",
     "download_data",
     "gaps",
+    "judge_labels",
+    "judge_sheet",
     "load_study",
     "metrics",
     "open",

@@ -13,7 +13,7 @@ Shapes: G groups, N labelled texts, U prompts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -28,14 +28,14 @@ from raybias.stats.components import Doubles, MeanEstimate
 from raybias.stats.gaps import GapAnalysis
 from raybias.stats.intervals import verdicts
 from raybias.stats.metric import shares
-from raybias.stats.scopes import SCOPES, GapTable, estimate_columns
+from raybias.stats.scopes import SCOPES, GapTable, Scope, estimate_columns
 
 _CLASSIFIER: Final = (*schema.KEYS, "attribute")
 _TYPES: Final = pl.Schema(schema.JUDGED)
 #: Labelled prompts of a group below which nothing says how its errors vary.
 _FEWEST: Final = 2
 #: Texts on which a judge and people differ that a sample without one is taken to have missed.
-_UNSEEN: Final = 0.25
+_UNSEEN: Final = 0.1
 #: Why a gap is not corrected (column `no_verdict`).
 UNLABELLED: Final = "too few labelled texts of"
 _FOLLOWS: Final = "which texts count depends on the judge's verdict"
@@ -66,11 +66,16 @@ class JudgeSample:
         slope = float(judged_N @ self.human_N) / spread if spread else 1.0
         return min(1.0, max(0.0, slope))
 
-    def corrected(self, judged: MeanEstimate, in_mean_G: npt.NDArray[np.bool_]) -> MeanEstimate:
+    def corrected(
+        self,
+        judged: Mapping[Scope, MeanEstimate],
+        scope: Scope,
+        in_mean_G: npt.NDArray[np.bool_],
+    ) -> MeanEstimate:
         """Correct gaps [G] of the judge's verdicts; their variance takes in that of its errors.
 
-        Texts of one prompt are drawn together. A group varies no less than if they differed
-        in a quarter of a text more, so that a few labels without an error are no proof.
+        Words for a group are taken to differ as much to people as to the judge. Texts of one prompt are drawn together. A group varies no less than if they differed
+        in a tenth of a text more, so that a few labels without an error are no proof.
         """
         groups = len(in_mean_G)
         n_G = np.bincount(self.group_N, minlength=groups)
@@ -90,12 +95,17 @@ class JudgeSample:
         variance_G = np.maximum(
             ((contrast_GG @ parts_GU) ** 2).sum(axis=1), contrast_GG**2 @ least_G
         )
+        verdicts_G = judged["sentences" if scope == "wording" else scope]
         scaled = MeanEstimate(
-            self.weight * judged.mean + contrast_GG @ mean_G,
-            self.weight**2 * judged.variance,
-            judged.freedom,
+            self.weight * verdicts_G.mean + contrast_GG @ mean_G,
+            self.weight**2 * verdicts_G.variance,
+            verdicts_G.freedom,
         )
-        return scaled.plus(variance_G, freedom_G)
+        found = scaled.plus(variance_G, freedom_G)
+        if scope != "wording":
+            return found
+        wide = judged["wording"]
+        return found.plus(np.maximum(wide.variance - verdicts_G.variance, 0), wide.freedom)
 
     def units(self, groups: int) -> npt.NDArray[np.int64]:
         """Count the labelled prompts of each group [G]."""
@@ -128,39 +138,42 @@ def corrected_gaps(analysis: GapAnalysis, labelled: pl.DataFrame) -> pl.DataFram
         if part.height:
             words = analysis.word_variances.get((*table.keys, table.rate))
             judged = table.estimates(words)
-            scope = _scope(rules.scope, [*judged])
-            rows += _corrected(table, part, rules, scope, judged.get(scope))
+            scope = _scope(rules.scope, judged)
+            rows += _corrected(table, part, rules, scope, judged)
     found = pl.DataFrame(rows, _TYPES).with_columns(pl.col(pl.Float64).fill_nan(None))
     judged_rows = verdicts(found.drop("q_value", "significant", "survives"), level=rules.level,
                            adjust=rules.adjust)  # fmt: skip
     return judged_rows.select(_TYPES.names()).cast(_TYPES)
 
 
-def _scope(asked: config.Scope, known: list[str]) -> str:
+def _scope(asked: config.Scope, known: Collection[Scope]) -> Scope:
     """Return the scope asked for, or the widest that there is."""
-    return max(known, key=[*SCOPES].index, default="runs") if asked == "widest" else asked
+    if asked != "widest":
+        return asked
+    return next((scope for scope in reversed(SCOPES) if scope in known), "runs")
 
 
 def _corrected(
     table: GapTable,
     part: pl.DataFrame,
     rules: config.Statistics,
-    scope: str,
-    judged: MeanEstimate | None,
+    scope: Scope,
+    judged: Mapping[Scope, MeanEstimate],
 ) -> Iterator[dict[str, object]]:
     """Yield the row of each group of one rate of one classifier."""
     share = shares([table.rate])[table.rate]
     texts = _texts(part, share)
     by_group = {group: texts.filter(group=group) for group in table.groups}
-    reason = _reason(table, texts, follows=_follows(part, share), judged=judged, scope=scope)
+    follows, known = _follows(part, share), scope in judged
+    reason = _reason(table, texts, follows=follows, known=known, scope=scope)
     columns: dict[str, Doubles] = {}
-    if judged is not None:
+    if known:
         normal = rules.interval == "normal"
-        of_judge = estimate_columns(judged, level=rules.level, margin=None, normal=normal)
+        of_judge = estimate_columns(judged[scope], level=rules.level, margin=None, normal=normal)
         columns = {"judged_low": of_judge["low"], "judged_high": of_judge["high"]}  # type: ignore[dict-item]
         if reason is None:
             sample = _sample(table, texts)
-            found = sample.corrected(judged, table.in_mean_G)
+            found = sample.corrected(judged, scope, table.in_mean_G)
             numbers = estimate_columns(found, level=rules.level, margin=None, normal=normal)
             columns |= {name: numbers[name] for name in ("low", "high", "p_value")}  # type: ignore[misc]
             columns |= {"gap": found.mean, "weight": np.full(len(found.mean), sample.weight)}
@@ -191,12 +204,12 @@ def _follows(part: pl.DataFrame, share: Share) -> bool:
 
 
 def _reason(
-    table: GapTable, texts: pl.DataFrame, *, follows: bool, judged: MeanEstimate | None, scope: str
+    table: GapTable, texts: pl.DataFrame, *, follows: bool, known: bool, scope: str
 ) -> str | None:
     """Return why gaps of one rate are not corrected; None where they are."""
     if follows:
         return _FOLLOWS
-    if judged is None:
+    if not known:
         return f"no interval of scope {scope}"
     prompts = dict(texts.group_by("group").agg(pl.col("template_id").n_unique()).iter_rows())
     lacking = [group for group in table.groups if prompts.get(group, 0) < _FEWEST]
