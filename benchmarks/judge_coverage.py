@@ -48,6 +48,7 @@ class Judge:
 BY_GROUP = Judge("errs by group", (0.8, 0.6, *(0.8,) * 4), (0.25, 0.08, *(0.1,) * 4))
 ALIKE = Judge("errs alike", (0.8,) * 6, (0.1,) * 6)
 GOOD = Judge("good", (0.95, 0.9, *(0.95,) * 4), (0.06, 0.02, *(0.02,) * 4))
+WORDS = Design("words", rate=0.25, runs=3, words=(3, 2, 2, 2, 2, 2))
 
 CASES: tuple[tuple[Design, Scope, Judge, int], ...] = (
     *((PROMPTS, "sentences", BY_GROUP, labels) for labels in (20, 30, 50, 100)),
@@ -57,7 +58,7 @@ CASES: tuple[tuple[Design, Scope, Judge, int], ...] = (
     (replace(PROMPTS, name="rare", rate=0.12), "sentences", BY_GROUP, 30),
     (replace(PROMPTS, name="many", templates=400), "sentences", BY_GROUP, 30),
     (replace(PROMPTS, name="few", templates=12, runs=10), "sentences", BY_GROUP, 30),
-    (replace(Design("words", rate=0.25, runs=3), words=(3, 2, 2, 2, 2, 2)), "wording", BY_GROUP, 50),
+    (WORDS, "wording", BY_GROUP, 50),
 )  # fmt: skip
 
 

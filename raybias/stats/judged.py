@@ -74,8 +74,9 @@ class JudgeSample:
     ) -> MeanEstimate:
         """Correct gaps [G] of the judge's verdicts; their variance takes in that of its errors.
 
-        Words for a group are taken to differ as much to people as to the judge. Texts of one prompt are drawn together. A group varies no less than if they differed
-        in a tenth of a text more, so that a few labels without an error are no proof.
+        Texts of one prompt are drawn together, and words for a group are taken to differ as much
+        to people as to the judge. A group varies no less than if they differed in a tenth of a
+        text more, so that a few labels without an error are no proof.
         """
         groups = len(in_mean_G)
         n_G = np.bincount(self.group_N, minlength=groups)
