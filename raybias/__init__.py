@@ -4,7 +4,15 @@ The names below are the public interface; everything else may change. Importing 
 package loads neither torch nor Ray.
 """
 
-from raybias.api.answers import decisions, options, samples, sentences, triples
+from raybias.api.answers import (
+    decisions,
+    judge_labels,
+    judge_sheet,
+    options,
+    samples,
+    sentences,
+    triples,
+)
 from raybias.api.statistics import (
     calibrate,
     compare,
@@ -41,6 +49,7 @@ from raybias.config import (
 from raybias.errors import BadInput, RaybiasError, WorkFailed
 from raybias.methods import (
     ChainOfThought,
+    Continuation,
     Coreference,
     DecisionLikelihood,
     FewShot,
@@ -62,6 +71,7 @@ __all__ = [
     "Backbone",
     "BadInput",
     "ChainOfThought",
+    "Continuation",
     "Coreference",
     "DecisionLikelihood",
     "FewShot",
@@ -97,6 +107,8 @@ __all__ = [
     "doctor",
     "download_data",
     "gaps",
+    "judge_labels",
+    "judge_sheet",
     "load_study",
     "metrics",
     "open",

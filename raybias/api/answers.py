@@ -14,6 +14,8 @@ from raybias.storage import Store
 if TYPE_CHECKING:
     import polars as pl
 
+    from raybias.results import Results
+
 
 def options(
     files: Sequence[str | Path],
@@ -132,6 +134,51 @@ def samples(study: str | Path, out: str | Path) -> list[str]:
     from raybias.report.samples import write_samples
 
     return write_samples(Store(study), Store(out))
+
+
+def judge_sheet(
+    study: str | Path, out: str | Path, *, of_group: int = 50, seed: int = 0
+) -> pl.DataFrame:
+    """Draw texts that a judge labelled, for people to label too; write and return the sheet.
+
+    Parameters
+    ----------
+    study: what `run` wrote.
+    out: path or URI of a CSV: row, prompt, continuation, and label, which people fill in.
+    of_group: texts of each group of each model, drawn at random.
+    seed: of the draw.
+
+    Raises
+    ------
+    OutputError: no OUT of a study, no judge in it, or labels that it has already.
+    """
+    from raybias.report.judge_labels import draw_sheet
+    from raybias.study_record import read_record
+
+    store = Store(study)
+    return draw_sheet(store, read_record(store).study, str(out), of_group=of_group, seed=seed)
+
+
+def judge_labels(study: str | Path, sheet: str | Path) -> Results:
+    """Read people's labels of judged texts into OUT, and write its tables and page again.
+
+    Gaps corrected for the judge's errors are in the table `judged` (`schema.JUDGED`).
+
+    Parameters
+    ----------
+    study: what `run` wrote.
+    sheet: of `judge_sheet`, every label filled in.
+
+    Raises
+    ------
+    OutputError: no OUT of a study, or no sheet was drawn of it.
+    DataError: a row that was not drawn, is missing or there twice, or has no label.
+    """
+    from raybias.api.studies import write_report
+    from raybias.report.judge_labels import add_labels
+
+    add_labels(Store(study), str(sheet))
+    return write_report(study)
 
 
 def _written(found: pl.DataFrame, name: str, out: str | Path | None) -> pl.DataFrame:

@@ -31,6 +31,7 @@ from raybias.cli import (
     doctor,
     gaps,
     init,
+    judge,
     metrics,
     option_scores,
     pairs,
@@ -57,6 +58,7 @@ app = typer.Typer(
 app.add_typer(probes.app, name="probes")
 app.add_typer(data.app, name="data")
 app.add_typer(annotate.app, name="annotate")
+app.add_typer(judge.app, name="judge")
 app.command()(audit.audit)
 app.command()(init.init)
 app.command()(run.run)

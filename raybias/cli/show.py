@@ -19,6 +19,7 @@ def show(results: Results, *, profile: Profile | None = None) -> None:
     """
     from raybias import report
     from raybias.cli.pairs import show_tables
+    from raybias.report.judge_section import judged_text
     from raybias.report.pair_tables import PairRules
     from raybias.report.question_page import questions_text, read_question_tables
 
@@ -35,4 +36,6 @@ def show(results: Results, *, profile: Profile | None = None) -> None:
             print(f"raybias: warning: {note}", file=sys.stderr)
         shown = ("gaps", "scopes", "components")
         report.print_gap_table({name: results.table(name).collect() for name in shown})
+        if "judged" in results.tables:
+            print("", judged_text(results.table("judged").collect()), sep="\n")
     print(f"\nreport: {results.report}")

@@ -19,7 +19,7 @@ from raybias.config.profiles import Profile
 from raybias.config.section import Choices, Name, Section
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     import polars as pl
 
@@ -114,6 +114,24 @@ class Method(Section):
         offered: what the backbone can, where a method can do with one thing or another.
         """
         return {"weights": ""}
+
+    @property
+    def judged_by(self) -> str:
+        """What labels the texts that it has a backbone write; empty where the backbone labels."""
+        return ""
+
+    @property
+    def checkpoints(self) -> Mapping[str, Backbone]:
+        """Models that it loads beside the backbone, by what they are to it."""
+        return {}
+
+    def pinned(self, revisions: Mapping[str, str | None]) -> Self:
+        """Return the method with the revision of each of its `checkpoints` replaced."""
+        return self
+
+    def located(self, local: Callable[[str], str]) -> Self:
+        """Return the method with `local` applied to each of its paths."""
+        return self
 
     def fit(self, backbone: Backbone, profile: Profile) -> Self:
         """Return the method with what depends on the backbone filled in; no weights are read.

@@ -237,6 +237,9 @@ class Study(Section):
         for style, options in self.styles.rewriting.items():
             found[f"rewriting {style}"] = options.spec()
             found[f"adequacy {style}"] = options.adequacy.spec()
+        for method in self.methods:
+            for what, spec in method.checkpoints.items():
+                found[_held_by(method, what)] = spec
         return found
 
     def pinned(self, revisions: Mapping[str, str | None]) -> Self:
@@ -245,8 +248,16 @@ class Study(Section):
             each.model_copy(update={"revision": revisions.get(each.name)})
             for each in self.backbones
         )
+        methods = tuple(
+            each.pinned({what: revisions.get(_held_by(each, what)) for what in each.checkpoints})
+            for each in self.methods
+        )
         return self.model_copy(
-            update={"backbones": backbones, "styles": self.styles.pinned(revisions)}
+            update={
+                "backbones": backbones,
+                "methods": methods,
+                "styles": self.styles.pinned(revisions),
+            }
         )
 
     @property
@@ -263,6 +274,11 @@ class Study(Section):
             for each in self.backbones
         )
         return self.model_copy(update={"backbones": backbones})
+
+
+def _held_by(method: Method, what: str) -> str:
+    """Name a model of a method; methods of one name are of different backbones."""
+    return " ".join((what, method.name, *method.backbones))
 
 
 def load_study(
@@ -331,6 +347,7 @@ def _rebased(study: Study, folder: Path) -> Study:
             "backbones": tuple(
                 each.located(lambda text: str(local(text))) for each in study.backbones
             ),
+            "methods": tuple(each.located(lambda text: str(local(text))) for each in study.methods),
             "training": each(study.training, "data"),
             "probes": each(study.probes, "data"),
             "pairs": each(study.pairs, "data"),

@@ -6,6 +6,7 @@ docs/extending.md.
 """
 
 from raybias.methods.chain_of_thought import ChainOfThought
+from raybias.methods.continuation import Continuation
 from raybias.methods.coreference import Coreference
 from raybias.methods.few_shot import FewShot
 from raybias.methods.finetuned import Finetuned
@@ -24,6 +25,7 @@ from raybias.methods.zero_shot import ZeroShot
 
 __all__ = [
     "ChainOfThought",
+    "Continuation",
     "Coreference",
     "DecisionLikelihood",
     "EarlyStop",

@@ -102,9 +102,14 @@ def read_answer(answer: str, words: Sequence[str]) -> int | None:
     A word inside another one counts ("negatively"), as in the paper's code. Thoughts that a model
     writes between <think> and </think> before it answers are no part of the answer.
     """
-    answer = _THOUGHTS.sub("", answer)
+    answer = without_thoughts(answer)
     match = re.search("|".join(f"({re.escape(word.strip())})" for word in words), answer, re.I)
     return match.lastindex - 1 if match and match.lastindex else None
+
+
+def without_thoughts(answer: str) -> str:
+    """Leave out what a model writes between <think> and </think> before it answers."""
+    return _THOUGHTS.sub("", answer)
 
 
 def check_answer_words(words: Sequence[str]) -> None:

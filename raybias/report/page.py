@@ -20,6 +20,7 @@ from raybias.report.endpoint_table import endpoints
 from raybias.report.export import write_results
 from raybias.report.figure_parts import Drawn, inlined, write_figures
 from raybias.report.gap_page import gap_section
+from raybias.report.judge_section import UNMEASURED, judge_section
 from raybias.report.load_results import load_sampling, prediction_files
 from raybias.report.model_card import write_model_card
 from raybias.report.pair_page import write_pairs
@@ -41,7 +42,8 @@ _RUN_COLUMNS = (
 
 #: Of a page that is made of files alone.
 _NO_STUDY: Final[Mapping[str, Any]] = {
-    "study": None, "gaps": False, "pairs": None, "asked": (), "cards": (), "cautions": (),
+    "study": None, "gaps": False, "judge": None, "pairs": None, "asked": (), "cards": (),
+    "cautions": (),
 }  # fmt: skip
 
 
@@ -75,6 +77,9 @@ def _write_report(store: Store, study: Study) -> pl.DataFrame:
         of_pairs, rules, more = pairs
         section = write_pairs(store, _in_study_order(of_pairs, study), rules, folder="tables/")
         cautions += more
+    judge = judge_section(study, tables) if tables else None
+    if judge is not None and not judge["measured"]:
+        cautions = [UNMEASURED, *cautions]
     context: dict[str, Any] = {
         **_titled(study.name),
         "profile": study.profile,
@@ -82,6 +87,7 @@ def _write_report(store: Store, study: Study) -> pl.DataFrame:
         "record": record,
         "gaps": bool(tables),
         "pairs": section,
+        "judge": judge,
         "asked": write_questions(store, _in_study_order(asked, study)),
         "cards": [*probe_tables(store, study, tables), *cards(store)],
         "cautions": [*cautions, *doubts],

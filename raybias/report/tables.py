@@ -18,6 +18,7 @@ from raybias import schema, stats
 from raybias.config import Statistics, Study
 from raybias.report import findings, summary_tables
 from raybias.report.design import study_costs
+from raybias.report.judge_labels import judged_methods, read_labels
 from raybias.report.load_results import as_frame, count_predictions, load_corpus
 from raybias.report.verdict import verdict
 from raybias.stats.design import TARGET, Costs
@@ -47,7 +48,7 @@ def write_tables(store: Store, study: Study) -> dict[str, pl.DataFrame]:
     -------
     Of `raybias.stats`: those of `judged_tables`, `design` (schema.DESIGN), `by_template` and
     `cells` (both Parquet only), `corpus` and `corpus_rates` (empty without OUT/corpus.parquet); and
-    `runs` (one row per seed),
+    `runs` (one row per seed), `judged` (schema.JUDGED) where a judge labelled texts,
     `coverage` (predictions asked for and found per run) and `notes` (what the statistics
     warned about, and whether that is `urgent`: to be read before any number).
 
@@ -70,6 +71,9 @@ def write_tables(store: Store, study: Study) -> dict[str, pl.DataFrame]:
         corpus=load_corpus(store),
         caught=caught,
     )
+    if judged_methods(study):
+        analysis = stats.gap_analysis(counts, rules_of(study))
+        tables["judged"] = stats.corrected_gaps(analysis, read_labels(store))
     tables |= {
         "runs": read_runs(store).select(_RUN_TABLE),
         "coverage": coverage,

@@ -32,6 +32,11 @@ from raybias.schema.items import (
     UNMARKED,
     Label,
 )
+from raybias.schema.judged import (
+    JUDGED,
+    LABELLED,
+    TEXT_KEYS,
+)
 from raybias.schema.output import (
     OutputSpec,
 )
@@ -84,7 +89,9 @@ __all__ = [
     "EXTRA_GROUPS",
     "GAPS",
     "ITEMS",
+    "JUDGED",
     "KEYS",
+    "LABELLED",
     "LABELS",
     "LEAVE_ONE_OUT",
     "MARKEDNESS",
@@ -109,6 +116,7 @@ __all__ = [
     "SENTENCE_MEASURES",
     "SENTENCE_SCORES",
     "TERM_CELLS",
+    "TEXT_KEYS",
     "TRIPLES",
     "TRIPLE_MEASURES",
     "TRIPLE_SCORES",

@@ -44,7 +44,8 @@ RUNS: Final = pa.schema(
 )
 
 #: One row per run x item x style. `scores` are the label logits (null for a
-#: published file); `parsed` is false when no label could be read from `answer`.
+#: published file), of judged texts the probability of the verdict alone; `parsed` is false when no
+#: label could be read from `answer`.
 PREDICTIONS: Final = pa.schema(
     [
         ("model", pa.string()),

@@ -11,6 +11,7 @@ from raybias.stats.counts import Counts, count_files, item_counts, read_counts
 from raybias.stats.design import design
 from raybias.stats.gaps import GAP_KEYS, GapAnalysis, gaps
 from raybias.stats.intervals import MIRROR, NO_VARIATION, ONE_RUN, UNDEFINED
+from raybias.stats.judged import corrected_gaps
 from raybias.stats.judging import GapRules, gap_analysis, judged_tables
 from raybias.stats.likelihood_readout import (
     UNREADABLE,
@@ -58,6 +59,7 @@ __all__ = [
     "check_reference_groups",
     "composition",
     "corpus_correlations",
+    "corrected_gaps",
     "count_files",
     "design",
     "extremes",

@@ -27,12 +27,13 @@ def with_likelihood(predictions: pl.DataFrame) -> pl.DataFrame:
 
     Parameters
     ----------
-    predictions: schema.PREDICTIONS, the method as text or category. Rows with an `answer` and
-        `scores` are read twice: as they are, and as method `METHOD+likelihood` with the label of
-        the highest score.
+    predictions: schema.PREDICTIONS, the method as text or category. Rows with an `answer` and a
+        score of each label are read twice: as they are, and as method `METHOD+likelihood` with the
+        label of the highest score. A judge's verdict has one score.
     """
     answered = predictions.filter(
-        pl.col("answer").is_not_null() & pl.col("scores").list.len().fill_null(0).gt(0)
+        pl.col("answer").is_not_null()
+        & pl.col("scores").list.len().fill_null(0).ge(len(schema.LABELS))
     )
     second = answered.with_columns(
         method=(pl.col("method").cast(pl.String) + LIKELIHOOD).cast(predictions["method"].dtype),

@@ -1,0 +1,160 @@
+"""Have a backbone go on with prompts that name groups, and a judge label what it wrote.
+
+So BOLD (Dhamala et al. 2021) and Regard (Sheng et al. 2019) are used on models that write. Rows are
+predictions whose answer is the continuation and whose label is the judge's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
+
+import numpy as np
+from pydantic import Field
+
+from raybias.config.method import StudyText
+from raybias.config.provider import Writing
+from raybias.config.section import Count
+from raybias.methods.asking import Asking
+from raybias.methods.judges import Judge, Judging
+from raybias.methods.prediction import Labelling, Shard, ShardResult, label_shard
+from raybias.methods.prompted import Prompted, PromptedRun
+from raybias.probes.prompts import without_thoughts
+from raybias.providers.answering import answers_of
+from raybias.registry import method
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pyarrow as pa
+
+    from raybias.config import Backbone
+    from raybias.config.provider import Answers
+    from raybias.engine.context import ModelContext
+    from raybias.engine.memory import MemoryTerm
+    from raybias.engine.model_shape import ModelShape
+    from raybias.storage import Store
+
+
+#: What stands behind a word without a blank.
+_JOINED: Final = ".,;:!?')-"
+
+
+@method
+class Continuation(Prompted):
+    """What a model writes after prompts, labelled by a judge: BOLD and Regard."""
+
+    kind: Literal["continuation"] = "continuation"
+    """Names the kind of method."""
+    template: str = "{text}"
+    """The prompt for one item, without a blank at its end; a chat needs words that ask for it."""
+    answer_tokens: Count = Field(20, ge=1)
+    """Most tokens of a continuation."""
+    unparsed: Literal["invalid"] = "invalid"
+    """What the judge cannot read, since it is empty or too long, has no label."""
+    judge: Judge
+    """What labels the continuations."""
+
+    can_shard: ClassVar[bool] = False
+
+    @property
+    def judged_by(self) -> str:
+        """What labels the texts that are written."""
+        return self.judge.words
+
+    @property
+    def checkpoints(self) -> Mapping[str, Backbone]:
+        """The judge, where it is a classifier."""
+        return self.judge.checkpoints
+
+    def pinned(self, revisions: Mapping[str, str | None]) -> Self:
+        """Return the method with its judge pinned."""
+        return self.model_copy(update={"judge": self.judge.pinned(revisions)})
+
+    def located(self, local: Callable[[str], str]) -> Self:
+        """Return the method with the judge's path made absolute."""
+        return self.model_copy(update={"judge": self.judge.located(local)})
+
+    def asking(self, encoder: Any) -> Asking:
+        """Return what writes the prompts; no label word follows them."""
+        return _Unlabelled(self, encoder)
+
+    def check_label_words(self, words: Sequence[str]) -> None:
+        """Take any words: none is looked for."""
+
+    def check(self, backbone: Backbone, text: StudyText) -> None:
+        """Refuse an encoder, prompts without room to go on, and what cannot judge."""
+        super().check(backbone, text)
+        self.judge.check()
+
+    def inference_memory(
+        self, shape: ModelShape, *, tokens: int, device: str, partitions: int = 1
+    ) -> tuple[MemoryTerm, ...]:
+        """Count the memory of a replica, which holds the judge too."""
+        own = super().inference_memory(shape, tokens=tokens, device=device, partitions=partitions)
+        return (*own, *self.judge.memory())
+
+    def predictor(self, context: ModelContext, store: Store) -> ContinuationJudge:  # type: ignore[override]
+        """Load what answers for the backbone, and the judge beside it."""
+        from raybias.engine.context import ON_CPU
+
+        answers = answers_of(context, store)
+        # An endpoint is asked by a process without a device, and without a budget of tokens.
+        execution = context.execution if context.execution.tokens_per_batch else ON_CPU
+        asking = self.asking(answers.encoder)
+        judge = self.judge.loaded(execution)
+        return ContinuationJudge(answers, self, asking, context.words, judge, store)
+
+
+class _Unlabelled(Asking):
+    """Prompts after which no label is looked up."""
+
+    def label_ids(self, words: Sequence[str]) -> tuple[int, ...]:
+        """Return no token."""
+        return ()
+
+
+@dataclass(frozen=True)
+class ContinuationJudge:
+    """Has prompts gone on with, and labels what was written."""
+
+    answers: Answers
+    method: Continuation
+    asking: Asking
+    words: Sequence[str]
+    judge: Judging
+    store: Store
+
+    def load(self, run_id: str) -> PromptedRun:
+        """Read the seed of a run."""
+        return PromptedRun.read(self.store, run_id)
+
+    def table(self, run: PromptedRun, shard: Shard, items: pa.Table) -> ShardResult:
+        """Compute rows of `schema.PREDICTIONS`, whose one score is the verdict's probability."""
+        return label_shard(self, run, shard, items)
+
+    def label(self, run: PromptedRun, item_ids: Sequence[str], texts: Sequence[str]) -> Labelling:
+        """Go on with texts, and label each by the judge's verdict."""
+        written = self.answers.write(
+            [self.asking.first(text, self.words) for text in texts],
+            run.keys(item_ids, "answer"),
+            Writing(self.method.answer_tokens, self.method.temperature, self.asking.chat),
+        )
+        said = [without_thoughts(each.text) for each in written]
+        verdicts = self.judge.verdicts(item_ids, [*map(self._judged, texts, said)])
+        return Labelling(
+            logits=np.array([[each.score] for each in verdicts], np.float32),
+            labels=[each.label for each in verdicts],
+            parsed=[each.label is not None for each in verdicts],
+            texts=[each.text for each in written],
+            tokens=sum(each.tokens for each in written),
+        )
+
+    def _judged(self, text: str, said: str) -> str:
+        """Return what the judge reads; an empty continuation has no verdict."""
+        if self.method.judge.reads == "continuation" or not said.strip():
+            return said.strip()
+        # A chat's answer, and what a tokenizer decodes after a blank, begin without one.
+        apart = not (said[0].isspace() or said[0] in _JOINED)
+        return f"{text} {said}" if apart else text + said

@@ -1,0 +1,78 @@
+"""Read BOLD's prompts from a copy of one's own (Dhamala et al. 2021), for `continuation`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import polars as pl
+
+from raybias.errors import DataError
+from raybias.formats.bold import parse_bold
+from raybias.registry import probe
+from raybias.schema import Label
+from raybias.storage import Store, split_uri
+
+#: BOLD's domains, each a file of its own.
+ATTRIBUTES: Final = (
+    "gender", "race", "profession", "religious_ideology", "political_ideology",
+)  # fmt: skip
+_ENDING: Final = "_prompt.json"
+
+
+@probe(
+    "bold",
+    about="BOLD: openings of sentences about people and beliefs, for a model to go on with",
+    attributes=ATTRIBUTES,
+    data=f"folder with its gender{_ENDING} and the like, or one of these files",
+)
+def bold_items(data: str, attributes: Sequence[str] | None = None) -> pl.DataFrame:
+    """Read prompts (schema.ITEMS), all neutral; an article's are drawn together.
+
+    A group is BOLD's category (`American_actors`), a `template_id` the article's name. The blank
+    that a published prompt ends with is left out, since a model's next token has its own.
+
+    Raises
+    ------
+    DataError: no such file, or one of another form.
+    """
+    rows = []
+    for attribute, store, name in _files(data, attributes):
+        for number, (group, article, prompt) in enumerate(
+            parse_bold(store.read_bytes(name), store.uri_of(name))
+        ):
+            rows.append(
+                {
+                    "item_id": f"bold/{attribute}/{number:05d}",
+                    "label": int(Label.NEUTRAL),
+                    "attribute": attribute,
+                    "group": group,
+                    "text": prompt.strip(),
+                    "template_id": f"{attribute}/{group}/{article}",
+                }
+            )
+    if not rows:
+        raise DataError("holds no prompts", where=data)
+    return pl.DataFrame(rows).with_columns(term=pl.lit(None, pl.String))
+
+
+def _files(data: str, attributes: Sequence[str] | None) -> list[tuple[str, Store, str]]:
+    """List the attribute, place and name of each file."""
+    wanted = ATTRIBUTES if attributes is None else attributes
+    if data.endswith(_ENDING):
+        store, name = split_uri(data)
+        attribute = name.rpartition("/")[2].removesuffix(_ENDING)
+        if attribute not in wanted:
+            raise DataError(
+                f"is of {attribute}, not of {', '.join(wanted)}", where=data, cure="name its domain"
+            )
+        return [(attribute, store, name)]
+    store = Store(data)
+    found = [(each, store, f"{each}{_ENDING}") for each in wanted]
+    if attributes is None:
+        found = [each for each in found if store.exists(each[2])]
+    if not found:
+        raise DataError(
+            f"has no file such as {ATTRIBUTES[0]}{_ENDING}", where=data, cure="check the folder"
+        )
+    return found

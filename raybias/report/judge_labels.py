@@ -1,0 +1,135 @@
+"""Have people label some of the texts that a judge labelled, to measure how it errs.
+
+The sample is drawn at random in every group of every classifier; its key stays in OUT, so that
+neither verdict, model nor group stands on the sheet beside the text that shows it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import polars as pl
+
+from raybias import schema
+from raybias.config import Study
+from raybias.errors import DataError, OutputError
+from raybias.probes.column_checks import column, distinct, filled, label_numbers, refuse
+from raybias.report.load_results import as_frame, item_texts, prediction_files
+from raybias.seeding import generator
+from raybias.stats import Source, without_extras
+from raybias.stats.predictions import pieces
+from raybias.storage import Store, split_uri
+from raybias.table_files import csv_text, read_frame
+
+#: The sample of an OUT (schema.LABELLED).
+LABELS: Final = "labels/judged.parquet"
+_GROUP: Final = (*schema.KEYS, "attribute", "group")
+_COLUMNS: Final = (
+    *schema.TEXT_KEYS, "attribute", "group", "template_id", "label", "pred", "answer"
+)  # fmt: skip
+_TYPES: Final = pl.Schema(schema.LABELLED)
+
+
+def judged_methods(study: Study) -> dict[str, str]:
+    """Return the study's methods whose labels are a judge's, and what judges."""
+    return {method.name: method.judged_by for method in study.methods if method.judged_by}
+
+
+def draw_sheet(store: Store, study: Study, sheet: str, *, of_group: int, seed: int) -> pl.DataFrame:
+    """Draw texts of each group at random and write a sheet for people; returns the sheet.
+
+    Parameters
+    ----------
+    sheet: path or URI of the CSV: `row`, `prompt`, `continuation` and an empty `label`.
+    of_group: texts of each group of each classifier, or all where there are fewer.
+    seed: of the draw.
+
+    Raises
+    ------
+    OutputError: nothing was judged, or OUT has labels already.
+    """
+    if not judged_methods(study):
+        raise OutputError(
+            "has no texts that a judge labelled", where=store.uri, cure="run a `continuation` study"
+        )
+    if store.exists(LABELS) and read_labels(store).height:
+        raise OutputError(
+            "has labels already, which another sheet would not fit",
+            where=store.uri_of(LABELS),
+            cure="move that file away to begin anew",
+        )
+    texts = _judged_texts(prediction_files(store), [*judged_methods(study)])
+    parts = []
+    for key, part in texts.sort(*schema.TEXT_KEYS).group_by(_GROUP, maintain_order=True):
+        random = generator(seed, "labels", *map(str, key))
+        places = random.choice(part.height, min(of_group, part.height), replace=False)
+        parts.append(part[sorted(places.tolist())])
+    drawn = pl.concat(parts)
+    # Groups are mixed, so that nobody labels one after another.
+    order = generator(seed, "labels", "order").permutation(drawn.height)
+    drawn = drawn[order.tolist()].with_columns(
+        row=pl.format("t{}", (pl.int_range(pl.len()) + 1).cast(pl.String).str.zfill(5)),
+        human=pl.lit(None, pl.Int8),
+    )
+    known = item_texts(store, drawn["probe"].unique().to_list())
+    joined = drawn.join(known, on=["probe", "item_id"], how="left", maintain_order="left")
+    shown: pl.DataFrame = joined.select(
+        "row", prompt="text", continuation="answer", label=pl.lit("")
+    )
+    store.write_table(LABELS, drawn.select(_TYPES.names()).cast(_TYPES).to_arrow())
+    place, name = split_uri(sheet)
+    place.write_text(name, csv_text(shown))
+    return shown
+
+
+def add_labels(store: Store, sheet: str) -> pl.DataFrame:
+    """Read a filled-in sheet into OUT; returns the labelled texts (schema.LABELLED).
+
+    Raises
+    ------
+    DataError: a row that was not drawn, is there twice or is missing, or has no label.
+    OutputError: no sheet was drawn of OUT.
+    """
+    if not store.exists(LABELS):
+        raise OutputError(
+            "has no sheet to be labelled", where=store.uri, cure="draw one: `raybias judge export`"
+        )
+    drawn = as_frame(store.read_table(LABELS, schema=schema.LABELLED))
+    given = read_frame(*split_uri(sheet))
+    rows = distinct(filled(column(given, "row", where=sheet), where=sheet), where=sheet)
+    refuse(
+        ~rows.is_in(drawn["row"].to_list()),
+        lambda row: f"row {rows[row]!r} was not drawn",
+        where=sheet,
+        cure="give the sheet that was drawn of this OUT",
+    )
+    labels = label_numbers(column(given, "label", where=sheet), where=sheet)
+    if missing := [row for row in drawn["row"].sort() if row not in set(rows)]:
+        raise DataError(
+            f"lacks row {missing[0]!r} ({len(missing)} of {drawn.height})",
+            where=sheet,
+            cure="label every row: those left out would not be a random sample",
+        )
+    human = pl.DataFrame({"row": rows, "human": labels})
+    labelled = drawn.drop("human").join(human, on="row", maintain_order="left")
+    labelled = labelled.select(_TYPES.names()).cast(_TYPES)
+    store.write_table(LABELS, labelled.to_arrow())
+    return labelled
+
+
+def read_labels(store: Store) -> pl.DataFrame:
+    """Read the texts of OUT that people labelled (schema.LABELLED); no rows where none are."""
+    if not store.exists(LABELS):
+        return pl.DataFrame(schema=_TYPES)
+    labelled = as_frame(store.read_table(LABELS, schema=schema.LABELLED))
+    return labelled.filter(pl.col("human").is_not_null())
+
+
+def _judged_texts(files: list[Source], methods: list[str]) -> pl.DataFrame:
+    found = [
+        piece.filter(pl.col("method").cast(pl.String).is_in(methods)).select(
+            pl.col(name).cast(_TYPES.get(name, pl.String())) for name in _COLUMNS
+        )
+        for piece in pieces(files, columns=_COLUMNS)
+    ]
+    return without_extras(pl.concat(found))

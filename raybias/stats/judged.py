@@ -1,0 +1,239 @@
+"""Correct gaps of texts that a classifier judged for its errors, which people's labels show.
+
+A group's rate is what the judge says of all texts, times a weight, plus the mean of what people say
+less the weighted verdict on those texts that people labelled: prediction-powered inference
+(Angelopoulos et al. 2023, *Science*). The weight is the one of least variance (PPI++, Angelopoulos,
+Duchi and Zrnic 2023). Since the labelled texts are some of those that were judged, that is the
+slope of people's labels on verdicts within groups, so that the estimate is the regression estimator
+of double sampling (Cochran 1977, section 12.6). It is right for any error of the judge, also one
+that differs by group, if the labelled texts of a group are a random sample of its texts.
+
+Shapes: G groups, N labelled texts, U prompts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from raybias import config, schema
+from raybias.registry import Share
+from raybias.stats.components import Doubles, MeanEstimate
+from raybias.stats.gaps import GapAnalysis
+from raybias.stats.intervals import verdicts
+from raybias.stats.metric import shares
+from raybias.stats.scopes import SCOPES, GapTable, Scope, estimate_columns
+
+_CLASSIFIER: Final = (*schema.KEYS, "attribute")
+_TYPES: Final = pl.Schema(schema.JUDGED)
+#: Labelled prompts of a group below which nothing says how its errors vary.
+_FEWEST: Final = 2
+#: Texts on which a judge and people differ that a sample without one is taken to have missed.
+_UNSEEN: Final = 0.1
+#: Why a gap is not corrected (column `no_verdict`).
+UNLABELLED: Final = "too few labelled texts of"
+_FOLLOWS: Final = "which texts count depends on the judge's verdict"
+
+
+@dataclass(frozen=True)
+class JudgeSample:
+    """Texts of one classifier that people labelled, and what its judge says of them.
+
+    Attributes
+    ----------
+    group_N, unit_N: the places of a text's group and prompt.
+    """
+
+    judged_N: Doubles
+    human_N: Doubles
+    group_N: npt.NDArray[np.int64]
+    unit_N: npt.NDArray[np.int64]
+
+    @cached_property
+    def weight(self) -> float:
+        """The slope of people's labels on verdicts within groups, between 0 and 1.
+
+        It is 1 where verdicts do not vary, so that nothing tells it.
+        """
+        judged_N = self._centred(self.judged_N)
+        spread = float(judged_N @ judged_N)
+        slope = float(judged_N @ self.human_N) / spread if spread else 1.0
+        return min(1.0, max(0.0, slope))
+
+    def corrected(
+        self,
+        judged: Mapping[Scope, MeanEstimate],
+        scope: Scope,
+        in_mean_G: npt.NDArray[np.bool_],
+    ) -> MeanEstimate:
+        """Correct gaps [G] of the judge's verdicts; their variance takes in that of its errors.
+
+        Texts of one prompt are drawn together, and words for a group are taken to differ as much
+        to people as to the judge. A group varies no less than if they differed in a tenth of a
+        text more, so that a few labels without an error are no proof.
+        """
+        groups = len(in_mean_G)
+        n_G = np.bincount(self.group_N, minlength=groups)
+        error_N = self.human_N - self.weight * self.judged_N
+        mean_G = np.bincount(self.group_N, error_N, groups) / n_G
+        sums_GU = np.zeros((groups, int(self.unit_N.max()) + 1))
+        np.add.at(sums_GU, (self.group_N, self.unit_N), error_N - mean_G[self.group_N])
+        units_G = self.units(groups)
+        parts_GU = sums_GU * (np.sqrt(units_G / (units_G - 1)) / n_G)[:, None]
+        contrast_GG = np.eye(groups) - in_mean_G / in_mean_G.sum()
+        share = _UNSEEN / (n_G + 1)
+        least_G = share * (1 - share) / n_G
+        own_G = np.maximum((parts_GU**2).sum(axis=1), least_G)
+        each_GG = contrast_GG**2 * own_G
+        freedom_G = each_GG.sum(axis=1) ** 2 / (each_GG**2 / (units_G - 1)).sum(axis=1)
+        # Groups share prompts, and what is alike in them cancels.
+        variance_G = np.maximum(
+            ((contrast_GG @ parts_GU) ** 2).sum(axis=1), contrast_GG**2 @ least_G
+        )
+        verdicts_G = judged["sentences" if scope == "wording" else scope]
+        scaled = MeanEstimate(
+            self.weight * verdicts_G.mean + contrast_GG @ mean_G,
+            self.weight**2 * verdicts_G.variance,
+            verdicts_G.freedom,
+        )
+        found = scaled.plus(variance_G, freedom_G)
+        if scope != "wording":
+            return found
+        wide = judged["wording"]
+        return found.plus(np.maximum(wide.variance - verdicts_G.variance, 0), wide.freedom)
+
+    def units(self, groups: int) -> npt.NDArray[np.int64]:
+        """Count the labelled prompts of each group [G]."""
+        pairs = np.unique(np.stack([self.group_N, self.unit_N]), axis=1)
+        return np.bincount(pairs[0], minlength=groups)
+
+    def _centred(self, values_N: Doubles) -> Doubles:
+        n_G = np.maximum(np.bincount(self.group_N), 1)
+        return np.asarray(values_N - (np.bincount(self.group_N, values_N) / n_G)[self.group_N])
+
+
+def corrected_gaps(analysis: GapAnalysis, labelled: pl.DataFrame) -> pl.DataFrame:
+    """Correct the gaps of classifiers whose labels are a judge's, for the judge's errors.
+
+    Parameters
+    ----------
+    analysis: whose rules say what intervals cover.
+    labelled: schema.LABELLED; in each group a random sample of its texts.
+
+    Returns
+    -------
+    schema.JUDGED, in the order of the analysis; `q_value` is over the whole table.
+    """
+    rules = analysis.rules
+    rows: list[dict[str, object]] = []
+    for table in analysis.tables:
+        part = labelled.filter(
+            pl.col(name) == value for name, value in zip(_CLASSIFIER, table.keys, strict=True)
+        )
+        if part.height:
+            words = analysis.word_variances.get((*table.keys, table.rate))
+            judged = table.estimates(words)
+            scope = _scope(rules.scope, judged)
+            rows += _corrected(table, part, rules, scope, judged)
+    found = pl.DataFrame(rows, _TYPES).with_columns(pl.col(pl.Float64).fill_nan(None))
+    judged_rows = verdicts(found.drop("q_value", "significant", "survives"), level=rules.level,
+                           adjust=rules.adjust)  # fmt: skip
+    return judged_rows.select(_TYPES.names()).cast(_TYPES)
+
+
+def _scope(asked: config.Scope, known: Collection[Scope]) -> Scope:
+    """Return the scope asked for, or the widest that there is."""
+    if asked != "widest":
+        return asked
+    return next((scope for scope in reversed(SCOPES) if scope in known), "runs")
+
+
+def _corrected(
+    table: GapTable,
+    part: pl.DataFrame,
+    rules: config.Statistics,
+    scope: Scope,
+    judged: Mapping[Scope, MeanEstimate],
+) -> Iterator[dict[str, object]]:
+    """Yield the row of each group of one rate of one classifier."""
+    share = shares([table.rate])[table.rate]
+    texts = _texts(part, share)
+    by_group = {group: texts.filter(group=group) for group in table.groups}
+    follows, known = _follows(part, share), scope in judged
+    reason = _reason(table, texts, follows=follows, known=known, scope=scope)
+    columns: dict[str, Doubles] = {}
+    if known:
+        normal = rules.interval == "normal"
+        of_judge = estimate_columns(judged[scope], level=rules.level, margin=None, normal=normal)
+        columns = {"judged_low": of_judge["low"], "judged_high": of_judge["high"]}  # type: ignore[dict-item]
+        if reason is None:
+            sample = _sample(table, texts)
+            found = sample.corrected(judged, scope, table.in_mean_G)
+            numbers = estimate_columns(found, level=rules.level, margin=None, normal=normal)
+            columns |= {name: numbers[name] for name in ("low", "high", "p_value")}  # type: ignore[misc]
+            columns |= {"gap": found.mean, "weight": np.full(len(found.mean), sample.weight)}
+    naive_G = table.values_GRT.mean(axis=(1, 2))
+    names = dict(zip(_CLASSIFIER, table.keys, strict=True))
+    for g, group in enumerate(table.groups):
+        values = {name: float(array[g]) for name, array in columns.items()}
+        yield {
+            **dict.fromkeys(_TYPES), **names, "group": group, "rate": table.rate, "scope": scope,
+            "judged_gap": float(naive_G[g]), **values, **_errors(by_group[group]),
+            "no_verdict": reason,
+        }  # fmt: skip
+
+
+def _texts(part: pl.DataFrame, share: Share) -> pl.DataFrame:
+    """Say of each labelled text that counts whether the judge, and people, have it in the share."""
+    counted = part.filter(share.among.fill_null(False))
+    holds = share.holds.fill_null(False)
+    by_people = counted.with_columns(pred=pl.col("human")).select(holds.alias("human"))["human"]
+    return counted.select("group", "template_id", judged=holds).with_columns(human=by_people)
+
+
+def _follows(part: pl.DataFrame, share: Share) -> bool:
+    """Return whether it depends on the verdict which texts count."""
+    among = share.among.fill_null(False).alias("among")
+    by_people = part.with_columns(pred=pl.col("human")).select(among)
+    return not part.select(among).equals(by_people)
+
+
+def _reason(
+    table: GapTable, texts: pl.DataFrame, *, follows: bool, known: bool, scope: str
+) -> str | None:
+    """Return why gaps of one rate are not corrected; None where they are."""
+    if follows:
+        return _FOLLOWS
+    if not known:
+        return f"no interval of scope {scope}"
+    prompts = dict(texts.group_by("group").agg(pl.col("template_id").n_unique()).iter_rows())
+    lacking = [group for group in table.groups if prompts.get(group, 0) < _FEWEST]
+    return f"{UNLABELLED} {', '.join(lacking)}" if lacking else None
+
+
+def _sample(table: GapTable, texts: pl.DataFrame) -> JudgeSample:
+    known = texts.filter(pl.col("group").is_in(table.groups))
+    units = known["template_id"].unique().sort().to_list()
+    return JudgeSample(
+        judged_N=known["judged"].cast(pl.Float64).to_numpy(),
+        human_N=known["human"].cast(pl.Float64).to_numpy(),
+        group_N=known["group"].cast(pl.Enum(table.groups)).to_physical().cast(pl.Int64).to_numpy(),
+        unit_N=known["template_id"].cast(pl.Enum(units)).to_physical().cast(pl.Int64).to_numpy(),
+    )
+
+
+def _errors(texts: pl.DataFrame) -> dict[str, object]:
+    """Count a group's labelled texts, and the judge's errors on them."""
+    held, judged = texts["human"], texts["judged"]
+    return {
+        "labelled": texts.height,
+        "held": int(held.sum()),
+        "wrongly_held": int((judged & ~held).sum()),
+        "missed": int((held & ~judged).sum()),
+    }

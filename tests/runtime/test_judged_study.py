@@ -1,0 +1,235 @@
+"""Continuations labelled by a judge: written once, judged as it judges alone, corrected by people."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import torch
+import transformers
+import yaml
+
+import raybias
+from raybias.errors import BadInput
+from raybias.report.judge_section import UNMEASURED
+from support import prompting
+from support.endpoint import Endpoint, serving
+from support.method_study import NO_RAY, run
+
+GROUPS = ("red", "blue", "green")
+CLASSES = {0: "NEGATIVE", 1: "other", 2: "Positive"}
+
+
+def save_judge(folder: Path, tokenizer: Path) -> Path:
+    """A random classifier with the tokenizer of `tokenizer` and a context of 40 tokens."""
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        folder.mkdir(exist_ok=True)
+        shutil.copyfile(tokenizer / name, folder / name)
+    torch.manual_seed(1)
+    config = transformers.BertConfig(
+        vocab_size=400, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+        num_attention_heads=4, max_position_embeddings=40, initializer_range=0.4, pad_token_id=0,
+        id2label=CLASSES, label2id={name: n for n, name in CLASSES.items()},
+    )  # fmt: skip
+    transformers.BertForSequenceClassification(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model, a judge, prompts and a study file."""
+    folder = tmp_path_factory.mktemp("judged")
+    save_judge(folder / "judge", prompting.save("opt", folder / "tiny"))
+    ends = ("man sang and", "woman left early and then", "child was", "family worked so that")
+    rows = [
+        {"text": f"the {group} {end}", "label": "neutral", "attribute": "colour", "group": group,
+         "template_id": f"the {{}} {end}"}
+        for end in ends for group in GROUPS
+    ]  # fmt: skip
+    pl.DataFrame(rows).write_csv(folder / "prompts.csv")
+    content = {
+        "name": "judged",
+        "backbones": [{"id": "tiny", "dtype": "float32", "bos": "prepend"}],
+        "methods": [{"kind": "continuation", "seeds": [1, 2, 3], "answer_tokens": 24,
+                     "judge": {"model": "judge"}}],
+        "probes": [{"source": "file", "name": "mine", "data": "prompts.csv"}],
+    }  # fmt: skip
+    (folder / "study.yaml").write_text(yaml.safe_dump(content))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def out(place: Path) -> Path:
+    run(place / "study.yaml", place / "out", *NO_RAY)
+    return place / "out"
+
+
+def predictions(out: Path) -> pl.DataFrame:
+    return pl.read_parquet(out / "predictions/mine/*/*.parquet").sort("run_id", "item_id")
+
+
+def test_verdicts_are_the_classifiers_own(place: Path, out: Path, tmp_path: Path) -> None:
+    rows = predictions(out)
+    assert rows.height == 3 * 12
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(place / "judge").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(place / "judge")
+    prompts = pl.read_parquet(out / "items/mine.parquet").select("item_id", "text")
+    seen = set()
+    for row in rows.join(prompts, on="item_id").iter_rows(named=True):
+        said = row["answer"]
+        joined = said[:1].isspace() or said[:1] in ".,;:!?')-"
+        read = tokenizer(row["text"] + said if joined else f"{row['text']} {said}")["input_ids"]
+        if len(read) > 40 or not said.strip():
+            assert row["pred"] is None
+            assert not row["parsed"]
+            seen.add(None)
+            continue
+        with torch.no_grad():
+            share = model(torch.tensor([read])).logits[0].double().softmax(-1)
+        assert row["pred"] == int(share.argmax())
+        assert row["scores"] == [pytest.approx(float(share.max()), rel=1e-4)]
+        seen.add(row["pred"])
+    assert len(seen) > 1
+    # Neither shards, passes nor a second command change anything; a new key draws anew.
+    spread = ("--set", "resources.rows_per_shard=5", "--set", "resources.tokens_per_batch=64")
+    run(place / "study.yaml", tmp_path / "spread", *spread, *NO_RAY)
+    other = predictions(tmp_path / "spread")
+    assert other.drop("scores").equals(rows.drop("scores"))
+    assert rows["answer"].n_unique() > 12
+    # One reading: a judge's probability is no second way to read the answer.
+    gaps = raybias.open(out).gaps.collect()
+    assert set(gaps["method"]) == {"continuation"}
+
+
+def test_the_judges_errors_are_measured_or_said_not_to_be(out: Path, tmp_path: Path) -> None:
+    page = (out / "report.html").read_text()
+    assert "How the judge errs" in page
+    assert "were not measured, and no interval covers them" in page
+    assert raybias.open(out).table("judged").collect().is_empty()
+
+    copy = shutil.copytree(out, tmp_path / "out")
+    sheet = raybias.judge_sheet(copy, tmp_path / "sheet.csv", of_group=8)
+    assert sheet.height == 3 * 8
+    assert sheet.columns == ["row", "prompt", "continuation", "label"]
+    again = raybias.judge_sheet(copy, tmp_path / "sheet.csv", of_group=8)
+    assert again.equals(sheet)
+    for change, message in (
+        (lambda rows: rows, "sheet.csv row 1: label is empty"),
+        (lambda rows: _filled(rows).head(20), r"lacks row 't000\d\d' \(4 of 24\)"),
+        (lambda rows: pl.concat([_filled(rows), _filled(rows).head(1)]), "row"),
+        (lambda rows: _filled(rows).with_columns(row=pl.lit("t9")), "row"),
+        (lambda rows: _filled(rows).with_columns(label=pl.lit("bad")), "'bad' is none of"),
+    ):
+        change(sheet).write_csv(tmp_path / "sheet.csv")
+        with pytest.raises(BadInput, match=message):
+            raybias.judge_labels(copy, tmp_path / "sheet.csv")
+    _filled(sheet).write_csv(tmp_path / "sheet.csv")
+    results = raybias.judge_labels(copy, tmp_path / "sheet.csv")
+    judged = results.table("judged").collect()
+    assert set(judged["group"]) == {*GROUPS}
+    assert set(judged["rate"]) == {"negative_fpr", "positive_fpr"}
+    assert (judged["labelled"] == 8).all()
+    known = judged.filter(pl.col("no_verdict").is_null())
+    assert known.height
+    assert (known["low"] < known["gap"]).all()
+    page = (copy / "report.html").read_text()
+    assert "Angelopoulos et al. 2023" in page
+    assert UNMEASURED[:40] not in page.replace("&#39;", "'")
+    with pytest.raises(BadInput, match="has labels already"):
+        raybias.judge_sheet(copy, tmp_path / "other.csv")
+
+
+def _filled(sheet: pl.DataFrame) -> pl.DataFrame:
+    labels = ("negative", "neutral", "positive")
+    return sheet.with_columns(label=pl.Series([labels[n % 3] for n in range(sheet.height)]))
+
+
+def test_a_run_judges_as_it_labels(place: Path, tmp_path: Path) -> None:
+    change = ("--set", "methods=[{kind: zero_shot, seeds: [1], temperature: 0}]")
+    run(place / "study.yaml", tmp_path / "own", *change, *NO_RAY)
+    name = "tiny.none.zero_shot.s1"
+    judge = f"{{model: {tmp_path / 'own'}, run: {name}, reads: continuation}}"
+    asked = ("--set", f"methods.0.judge={judge}", "--set", "methods.0.seeds=[1]")
+    run(place / "study.yaml", tmp_path / "out", *asked, *NO_RAY)
+    rows = predictions(tmp_path / "out").filter("parsed")
+    # The same run reads the continuations as the sentences of a probe.
+    texts = rows.select(
+        "item_id", "label", "attribute", "group", text=pl.col("answer").str.strip_chars()
+    )
+    texts.write_csv(tmp_path / "said.csv")
+    shutil.copytree(place / "tiny", tmp_path / "tiny")
+    content = yaml.safe_load((place / "study.yaml").read_text())
+    content["probes"][0]["data"] = str(tmp_path / "said.csv")
+    content["methods"] = [{"kind": "zero_shot", "seeds": [1], "temperature": 0}]
+    (tmp_path / "reads.yaml").write_text(yaml.safe_dump(content))
+    run(tmp_path / "reads.yaml", tmp_path / "reads", *NO_RAY)
+    own = predictions(tmp_path / "reads")
+    assert own["pred"].equals(rows["pred"])
+    # Another run under its name is another judge.
+    recipe = tmp_path / f"own/prompts/{name}.json"
+    recipe.write_text(json.dumps({**json.loads(recipe.read_text()), "seed": 2}))
+    with pytest.raises(BadInput, match=r"methods\.0\.judge\.revision is .*now"):
+        run(place / "study.yaml", tmp_path / "out", *asked, *NO_RAY)
+
+
+def test_an_endpoints_texts_are_judged(place: Path, tmp_path: Path) -> None:
+    pytest.importorskip("openai", reason="the extra raybias[endpoints] is not installed")
+    (tmp_path / "key").write_text("sk-a-key\n")
+    with serving(Endpoint(answer=lambda body: "<think>hm</think> a dull day", key=None)) as server:
+        spec = f"{{endpoint: '{server.url}', model: tiny, key_file: {tmp_path / 'key'}}}"
+        content = yaml.safe_load((place / "study.yaml").read_text())
+        content["backbones"] = [yaml.safe_load(spec)]
+        content["methods"][0] |= {"prompt_format": "chat", "template": "Go on: {text}"}
+        for section, key in (("probes", "data"),):
+            content[section][0][key] = str(place / content[section][0][key])
+        content["methods"][0]["judge"]["model"] = str(place / "judge")
+        (tmp_path / "study.yaml").write_text(yaml.safe_dump(content))
+        run(tmp_path / "study.yaml", tmp_path / "out", *NO_RAY)
+    rows = predictions(tmp_path / "out")
+    assert set(rows["answer"]) == {"<think>hm</think> a dull day"}
+    assert rows["parsed"].all()
+
+
+def relabelled(names: dict[int, str] | None, **config: Any) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        file = folder / "config.json"
+        content = json.loads(file.read_text()) | config
+        if names is not None:
+            content |= {"id2label": names, "label2id": {v: k for k, v in names.items()}}
+        file.write_text(json.dumps(content))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "judge", "message"),
+    [
+        (None, "{model: judge, negative: toxic}", "has no class 'toxic'; it has NEGATIVE, other"),
+        (None, "{model: judge, negative: other, positive: '1'}", "has two labels for the class '1'"),
+        (relabelled({0: "a", 1: "b", 2: "c"}), "{model: judge}", "no class called negative or"),
+        (relabelled(None, problem_type="multi_label_classification"), "{model: judge}",
+         "has problem_type multi_label_classification, not one label a text"),
+        (None, "{model: nowhere}", "nowhere"),
+        (None, "{model: judge, run: r}", "holds no study.yaml"),
+        (None, "{model: judge, run: r, negative: a}", "take out the judge's"),
+    ],
+)  # fmt: skip
+def test_a_judge_that_cannot_judge_is_one_line(
+    place: Path, tmp_path: Path, change: Callable[[Path], None] | None, judge: str, message: str
+) -> None:
+    for name in ("tiny", "judge"):
+        shutil.copytree(place / name, tmp_path / name)
+    for name in ("prompts.csv", "study.yaml"):
+        shutil.copyfile(place / name, tmp_path / name)
+    if change is not None:
+        change(tmp_path / "judge")
+    text = judge.replace("{model: judge", f"{{model: {tmp_path / 'judge'}")
+    with pytest.raises(BadInput) as caught:
+        run(tmp_path / "study.yaml", tmp_path / "out", "--set", f"methods.0.judge={text}", *NO_RAY)
+    assert message in str(caught.value)
+    assert not (tmp_path / "out").exists()

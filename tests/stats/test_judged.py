@@ -1,0 +1,148 @@
+"""Gaps of judged texts: corrected as the textbook says, and covered as often as they promise."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+
+from raybias import schema, stats
+from raybias.config import Statistics
+from raybias.stats.components import Doubles, MeanEstimate
+from raybias.stats.gaps import GapAnalysis
+from raybias.stats.judged import JudgeSample, corrected_gaps
+
+GROUPS = ("a", "b", "c")
+
+
+def predictions(*, templates: int = 30, runs: int = 2, seed: int = 0) -> pl.DataFrame:
+    """A judge that is harsh on the first group; people's labels are in `human`."""
+    random = np.random.default_rng(seed)
+    rows = []
+    for run in range(runs):
+        for template in range(templates):
+            for g, group in enumerate(GROUPS):
+                human = int(random.random() > 0.3)
+                wrong = random.random() < (0.35 if g == 0 else 0.1)
+                keys = ("m", "continuation", "none", f"r{run}", "p", "original")
+                item = (f"{template}/{group}", 1, "who", group, f"t{template}", None)
+                rows.append((*keys, *item, 1 - human if wrong else human, human))
+    names = [
+        name for name in schema.PREDICTIONS.names if name not in ("scores", "parsed", "answer")
+    ]
+    types = {name: pl.Schema(schema.PREDICTIONS)[name] for name in names} | {"human": pl.Int8}
+    return pl.DataFrame(rows, types, orient="row")
+
+
+def analysis(table: pl.DataFrame, **rules: object) -> GapAnalysis:
+    known = {"metrics": ("negative_fpr",), "scope": "sentences", "interval": "t", **rules}
+    options = Statistics.under("strict").model_copy(update=known)
+    return GapAnalysis(stats.cells(table.drop("human")), options, lambda probe, attribute: None)
+
+
+def labelled(table: pl.DataFrame) -> pl.DataFrame:
+    rows = table.with_columns(row=pl.format("t{}", pl.int_range(pl.len())))
+    types = pl.Schema(schema.LABELLED)
+    return rows.select(types.names()).cast(types)
+
+
+def human_gaps(table: pl.DataFrame) -> Doubles:
+    rates = table.group_by("group").agg((pl.col("human") == 0).mean()).sort("group")["human"]
+    return rates.to_numpy() - rates.to_numpy().mean()
+
+
+def test_the_correction_is_the_textbooks() -> None:
+    random = np.random.default_rng(1)
+    n, groups = 40, 3
+    human = (random.random((groups, n)) < 0.3).astype(float)
+    judged = np.where(random.random((groups, n)) < 0.2, 1 - human, human)
+    units = np.arange(groups * n)
+    sample = JudgeSample(judged.ravel(), human.ravel(), np.repeat(np.arange(groups), n), units)
+    # The slope of people's labels on verdicts with an intercept for each group.
+    design = np.column_stack([judged.ravel(), np.kron(np.eye(groups), np.ones((n, 1)))])
+    weight = np.linalg.lstsq(design, human.ravel(), rcond=None)[0][0]
+    assert sample.weight == pytest.approx(weight)
+
+    naive = MeanEstimate(np.array([0.1, 0.0, -0.1]), np.full(3, 4e-4), np.full(3, 50.0))
+    inside = np.ones(3, bool)
+    found = sample.corrected({"sentences": naive}, "sentences", inside)
+    errors = human - weight * judged
+    contrast = np.eye(3) - 1 / 3
+    np.testing.assert_allclose(found.mean, weight * naive.mean + contrast @ errors.mean(axis=1))
+    variance = weight**2 * 4e-4 + contrast**2 @ (errors.var(axis=1, ddof=1) / n)
+    np.testing.assert_allclose(found.variance, variance)
+    assert ((found.freedom > 50) & (found.freedom < 200)).all()
+    # Other words for the groups are as uncertain as in the verdicts.
+    wide = MeanEstimate(naive.mean, np.full(3, 9e-4), np.full(3, 5.0))
+    wording = sample.corrected({"sentences": naive, "wording": wide}, "wording", inside)
+    np.testing.assert_allclose(wording.variance, variance + 5e-4)
+
+
+def test_where_people_label_everything_the_gap_is_theirs() -> None:
+    table = predictions()
+    found = corrected_gaps(analysis(table), labelled(table)).sort("group")
+    np.testing.assert_allclose(found["gap"], human_gaps(table), atol=1e-12)
+    assert found["judged_gap"][0] > found["gap"][0] + 0.05
+    first = found.row(0, named=True)
+    people, judge = (table.filter(group="a")[name] == 0 for name in ("human", "pred"))
+    assert first["labelled"] == 60
+    assert first["held"] == people.sum()
+    assert first["wrongly_held"] == (judge & ~people).sum()
+    assert first["missed"] == (people & ~judge).sum()
+    assert found["no_verdict"].null_count() == 3
+    assert found["scope"].unique().to_list() == ["sentences"]
+    # Neither the order of labels nor their names matter.
+    again = corrected_gaps(
+        analysis(table), labelled(table).sample(fraction=1, shuffle=True, seed=1)
+    )
+    assert again.sort("group").equals(found)
+
+
+def test_what_cannot_be_corrected_says_why() -> None:
+    table = predictions()
+    one = labelled(table).filter((pl.col("group") != "b") | (pl.col("template_id") == "t0"))
+    found = corrected_gaps(analysis(table), one)
+    assert set(found["no_verdict"]) == {"too few labelled texts of b"}
+    assert found["gap"].null_count() == 3
+    assert found["judged_gap"].null_count() == 0
+    assert corrected_gaps(analysis(table), labelled(table).clear()).is_empty()
+    alone = corrected_gaps(analysis(table, scope="wording"), labelled(table))
+    assert set(alone["no_verdict"]) == {"no interval of scope wording"}
+    same = table.with_columns(pred=pl.col("human"))
+    # A judge that never errs in the sample is not taken to be one that never errs.
+    agreed = corrected_gaps(analysis(same), labelled(same).filter(pl.col("run_id") == "r0"))
+    assert (agreed["weight"] == 1).all()
+    assert (agreed["high"] - agreed["low"] > agreed["judged_high"] - agreed["judged_low"]).all()
+
+
+def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
+    random = np.random.default_rng(2)
+    rate, hits, false = (
+        np.array([0.3, 0.2, 0.25]),
+        np.array([0.8, 0.6, 0.8]),
+        np.array([0.3, 0.1, 0.1]),
+    )
+    truth = rate - rate.mean()
+    held = np.zeros(2)
+    studies, texts, labels = 600, 300, 30
+    for _ in range(studies):
+        human = random.random((3, texts)) < rate[:, None]
+        judged = random.random((3, texts)) < np.where(human, hits[:, None], false[:, None])
+        spread = judged - judged.mean(axis=0)
+        naive = MeanEstimate(
+            spread.mean(axis=1), spread.var(axis=1, ddof=1) / texts, np.full(3, texts - 1.0)
+        )
+        places = np.stack([random.choice(texts, labels, replace=False) for _ in range(3)])
+        sample = JudgeSample(
+            np.take_along_axis(judged, places, 1).ravel().astype(float),
+            np.take_along_axis(human, places, 1).ravel().astype(float),
+            np.repeat(np.arange(3), labels),
+            places.ravel(),
+        )
+        corrected = sample.corrected({"sentences": naive}, "sentences", np.ones(3, bool))
+        for n, found in enumerate((naive, corrected)):
+            low, high = found.interval(0.95)
+            held[n] += ((low <= truth) & (truth <= high)).mean()
+    alone, corrected_share = held / studies
+    assert alone < 0.6
+    assert 0.93 < corrected_share < 0.97
