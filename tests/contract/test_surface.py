@@ -66,6 +66,8 @@ COMMANDS = {
     "data list": set(),
     "data check": {"DIR", "--name"},
     "data download": {"NAME", "--out", "--mirror"},
+    "judge export": {"OUT", "--out", "--of-group", "--seed"},
+    "judge import": {"OUT", "SHEET"},
     "annotate export": {"NAME", "--out", *PAIRS},
     "annotate import": {"SHEET", "FILES", "--out"},
 }
@@ -89,6 +91,8 @@ FUNCTIONS = {
     "gaps": (
         *("files", "profile", "scope", "interval", "margin", "reference_groups", "metrics", "out"),
     ),
+    "judge_labels": ("study", "sheet"),
+    "judge_sheet": ("study", "out", "of_group", "seed"),
     "load_study": ("path", "overrides", "profile", "limit"),
     "metrics": ("files", "metrics", "positive", "background", "level", "seed", "out"),
     "open": ("out",),
@@ -185,13 +189,22 @@ OUT = {
     *("study.yaml", "items", "styled", "adapters", "prompts", "runs.parquet", "pair_scores"),
     *("coreference", "predictions", "tables", "figures", "results.json", "train", "report.html"),
     *("lease.json", "schedule.parquet", "readers", "options", "triples", "decisions", "cards"),
-    *("sentences", "evidence", "endpoints"),
+    *("sentences", "evidence", "endpoints", "labels"),
 }
 
 
 def test_the_public_names() -> None:
     classes = {
-        *("Backbone", "BadInput", "ChainOfThought", "Coreference", "FewShot", "Full", "Ia3"),
+        *(
+            "Backbone",
+            "BadInput",
+            "ChainOfThought",
+            "Continuation",
+            "Coreference",
+            "FewShot",
+            "Full",
+            "Ia3",
+        ),
         *("Lora", "DecisionLikelihood", "OptionAnswer", "OptionLikelihood"),
         *("QuestionProbe", "SentenceLikelihood", "TripleLikelihood"),
         *("PairProbe", "PairScore", "Probe", "RaybiasError", "Results", "SoftPrompt", "Study"),
