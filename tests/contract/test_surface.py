@@ -142,6 +142,7 @@ SECTIONS = {
         *("model", "revision", "dtype", "instruction", "candidates", "temperature", "top_k"),
         *("top_p", "max_length", "adequacy", "paired"),
     },
+    "Judge": {"model", "run", "revision", "dtype", "negative", "positive", "reads"},
     "Adequacy": {"model", "revision", "dtype", "kind", "threshold"},
     "Verbalizer": {"negative", "neutral", "positive"},
     "Statistics": {
@@ -174,6 +175,7 @@ METHODS = {
     "zero_shot": PROMPTED,
     "few_shot": {*PROMPTED, "demonstration", "shots_per_label", "shot_order"},
     "cot": {*PROMPTED, "conclusion", "reasoning_tokens"},
+    "continuation": {*PROMPTED, "judge"},
     "pair_score": {"scores", "eps"},
     "coreference": {"answer_tokens"},
     "option_likelihood": {"prompts", "orders", "unknowns", "read"},
