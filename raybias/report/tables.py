@@ -63,6 +63,9 @@ def write_tables(store: Store, study: Study) -> dict[str, pl.DataFrame]:
         warnings.simplefilter("always", UserWarning)
         counts, coverage = count_predictions(store, study.statistics.metrics)
         tables = stats.judged_tables(counts, rules_of(study))
+        if judged_methods(study):
+            analysis = stats.gap_analysis(counts, rules_of(study))
+            tables["judged"] = stats.corrected_gaps(analysis, read_labels(store))
     tables |= further_tables(
         tables,
         counts,
@@ -71,9 +74,6 @@ def write_tables(store: Store, study: Study) -> dict[str, pl.DataFrame]:
         corpus=load_corpus(store),
         caught=caught,
     )
-    if judged_methods(study):
-        analysis = stats.gap_analysis(counts, rules_of(study))
-        tables["judged"] = stats.corrected_gaps(analysis, read_labels(store))
     tables |= {
         "runs": read_runs(store).select(_RUN_TABLE),
         "coverage": coverage,

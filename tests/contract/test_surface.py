@@ -67,6 +67,8 @@ COMMANDS = {
     "data list": set(),
     "data check": {"DIR", "--name"},
     "data download": {"NAME", "--out", "--mirror"},
+    "judge export": {"OUT", "--out", "--of-group", "--seed"},
+    "judge import": {"OUT", "SHEET"},
     "annotate export": {"NAME", "--out", *PAIRS},
     "annotate import": {"SHEET", "FILES", "--out"},
 }
@@ -91,6 +93,8 @@ FUNCTIONS = {
     "gaps": (
         *("files", "profile", "scope", "interval", "margin", "reference_groups", "metrics", "out"),
     ),
+    "judge_labels": ("study", "sheet"),
+    "judge_sheet": ("study", "out", "of_group", "seed"),
     "load_study": ("path", "overrides", "profile", "limit"),
     "metrics": ("files", "metrics", "positive", "background", "level", "seed", "out"),
     "open": ("out",),
@@ -141,6 +145,7 @@ SECTIONS = {
         *("model", "revision", "dtype", "instruction", "candidates", "temperature", "top_k"),
         *("top_p", "max_length", "adequacy", "paired"),
     },
+    "Judge": {"model", "run", "revision", "dtype", "negative", "positive", "reads"},
     "Adequacy": {"model", "revision", "dtype", "kind", "threshold"},
     "Verbalizer": {"negative", "neutral", "positive"},
     "Statistics": {
@@ -173,6 +178,7 @@ METHODS = {
     "zero_shot": PROMPTED,
     "few_shot": {*PROMPTED, "demonstration", "shots_per_label", "shot_order"},
     "cot": {*PROMPTED, "conclusion", "reasoning_tokens"},
+    "continuation": {*PROMPTED, "judge"},
     "pair_score": {"scores", "eps"},
     "coreference": {"answer_tokens"},
     "option_likelihood": {"prompts", "orders", "unknowns", "read"},
@@ -188,13 +194,22 @@ OUT = {
     *("study.yaml", "items", "styled", "adapters", "prompts", "runs.parquet", "pair_scores"),
     *("coreference", "predictions", "tables", "figures", "results.json", "train", "report.html"),
     *("lease.json", "schedule.parquet", "readers", "options", "triples", "decisions", "cards"),
-    *("sentences", "evidence", "endpoints", "logs"),
+    *("sentences", "evidence", "endpoints", "labels", "logs"),
 }
 
 
 def test_the_public_names() -> None:
     classes = {
-        *("Backbone", "BadInput", "ChainOfThought", "Coreference", "FewShot", "Full", "Ia3"),
+        *(
+            "Backbone",
+            "BadInput",
+            "ChainOfThought",
+            "Continuation",
+            "Coreference",
+            "FewShot",
+            "Full",
+            "Ia3",
+        ),
         *("Lora", "DecisionLikelihood", "OptionAnswer", "OptionLikelihood"),
         *("QuestionProbe", "SentenceLikelihood", "TripleLikelihood"),
         *("PairProbe", "PairScore", "Probe", "RaybiasError", "Results", "SoftPrompt", "Study"),

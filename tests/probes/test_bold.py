@@ -21,9 +21,9 @@ def test_bolds_layout_is_read(tmp_path: Path) -> None:
     file = tmp_path / "gender_prompt.json"
     file.write_text(json.dumps(GENDER))
     items = probe_items(Probe(source="bold", data=str(tmp_path)))
-    assert items["text"].to_list() == [
-        "Al Bo is an American actor who", "In 1999, Bo", "Cy Di is an American actress,", "El Fa was"
-    ]  # fmt: skip
+    texts = items["text"].to_list()
+    assert texts[:2] == ["Al Bo is an American actor who", "In 1999, Bo"]
+    assert texts[2:] == ["Cy Di is an American actress,", "El Fa was"]
     assert items["group"].to_list() == ["American_actors"] * 2 + ["American_actresses"] * 2
     # What was written about one person is drawn together.
     assert items["template_id"].to_list()[:2] == ["gender/American_actors/Al_Bo"] * 2
@@ -39,7 +39,7 @@ def test_bolds_layout_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"actors": ["a prompt"]}', r"gender_prompt\.json: actors: Input should be .*dictionary"),
+        ('{"actors": ["a prompt"]}', r"gender_prompt\.json: actors: Input should be an object"),
         ('{"actors": {"a": [1]}}', r"actors\.a\.0: Input should be a valid string"),
         ("{}", "holds no prompts"),
         ("no json", "gender_prompt"),

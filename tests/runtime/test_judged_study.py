@@ -1,4 +1,4 @@
-"""Continuations labelled by a judge: written once, judged as it judges alone, corrected by people."""
+"""Continuations labelled by a judge: its own verdicts, corrected by people's labels."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ import transformers
 import yaml
 
 import raybias
+from raybias.engine.context import ModelContext
 from raybias.errors import BadInput
 from raybias.report.judge_section import UNMEASURED
+from raybias.schema import LABELS
+from raybias.storage import Store
 from support import prompting
 from support.endpoint import Endpoint, serving
 from support.method_study import NO_RAY, run
@@ -157,19 +160,13 @@ def test_a_run_judges_as_it_labels(place: Path, tmp_path: Path) -> None:
     asked = ("--set", f"methods.0.judge={judge}", "--set", "methods.0.seeds=[1]")
     run(place / "study.yaml", tmp_path / "out", *asked, *NO_RAY)
     rows = predictions(tmp_path / "out").filter("parsed")
-    # The same run reads the continuations as the sentences of a probe.
-    texts = rows.select(
-        "item_id", "label", "attribute", "group", text=pl.col("answer").str.strip_chars()
-    )
-    texts.write_csv(tmp_path / "said.csv")
-    shutil.copytree(place / "tiny", tmp_path / "tiny")
-    content = yaml.safe_load((place / "study.yaml").read_text())
-    content["probes"][0]["data"] = str(tmp_path / "said.csv")
-    content["methods"] = [{"kind": "zero_shot", "seeds": [1], "temperature": 0}]
-    (tmp_path / "reads.yaml").write_text(yaml.safe_dump(content))
-    run(tmp_path / "reads.yaml", tmp_path / "reads", *NO_RAY)
-    own = predictions(tmp_path / "reads")
-    assert own["pred"].equals(rows["pred"])
+    # The same run labels the continuations as it labels the sentences of a probe.
+    spec = raybias.open(tmp_path / "own").study.backbones[0]
+    method = raybias.open(tmp_path / "own").study.methods[0]
+    predictor: Any = method.predictor(ModelContext(spec, LABELS), Store(tmp_path / "own"))
+    said = [text.strip() for text in rows["answer"]]
+    own = predictor.label(predictor.load(name), rows["item_id"].to_list(), said)
+    assert own["labels"] == rows["pred"].to_list()
     # Another run under its name is another judge.
     recipe = tmp_path / f"own/prompts/{name}.json"
     recipe.write_text(json.dumps({**json.loads(recipe.read_text()), "seed": 2}))
@@ -210,7 +207,7 @@ def relabelled(names: dict[int, str] | None, **config: Any) -> Callable[[Path], 
     ("change", "judge", "message"),
     [
         (None, "{model: judge, negative: toxic}", "has no class 'toxic'; it has NEGATIVE, other"),
-        (None, "{model: judge, negative: other, positive: '1'}", "has two labels for the class '1'"),
+        (None, "{model: judge, negative: other, positive: '1'}", "has two labels for the class"),
         (relabelled({0: "a", 1: "b", 2: "c"}), "{model: judge}", "no class called negative or"),
         (relabelled(None, problem_type="multi_label_classification"), "{model: judge}",
          "has problem_type multi_label_classification, not one label a text"),
