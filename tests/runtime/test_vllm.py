@@ -37,6 +37,8 @@ from support.method_study import NO_RAY, run
 from support.vllm_stand_in import install, pretend, widen_heads
 from support.words import word_tokenizer
 
+#: vLLM's own warnings are its own affair.
+pytestmark = pytest.mark.filterwarnings("default" if find_spec("vllm") else "error")
 H100S = "nodes=2,cpus=64,memory=1TiB,gpus=8,gpu_memory=80GiB,gpu=H100"
 
 
