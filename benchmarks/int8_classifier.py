@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import warnings
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import torch
@@ -55,7 +56,10 @@ def main() -> None:
         items = pl.read_parquet(args.out / f"items/{probe}.parquet")
         texts = frame.join(items.select("item_id", "text"), on="item_id", maintain_order="left")
         logits_NL = scores(args.out / "adapters" / run, texts["text"].to_list())
-        columns = {"pred": logits_NL.argmax(-1).numpy(), "scores": logits_NL.tolist()}
+        columns: dict[str, Any] = {
+            "pred": logits_NL.argmax(-1).numpy(),
+            "scores": logits_NL.tolist(),
+        }
         read = frame.with_columns(
             pl.Series(name, values).cast(frame.schema[name]) for name, values in columns.items()
         )

@@ -31,8 +31,13 @@ if TYPE_CHECKING:
 _SEEDS: Final = 2**63
 #: Bytes of keys and values on a CPU, where a share of the memory would be that of other work too.
 _CPU_CACHE: Final = 2**30
-#: The engine computes in the process that asks, and so ends with it, and tells nobody of itself.
-_ENVIRONMENT: Final = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1"}
+#: The engine computes in the process that asks, and so ends with it; it tells nobody of itself, and
+#: the log only what went wrong.
+_ENVIRONMENT: Final = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+}
 
 
 class VLLMAnswers:
@@ -155,8 +160,9 @@ def engine_options(spec: VLLM, execution: Execution) -> dict[str, Any]:
         # As much of the model's context as the memory holds.
         "max_model_len": -1,
         "seed": 0,
+        # To compile a model for a CPU takes longer than what a CPU is asked for.
         **(
-            {"kv_cache_memory_bytes": _CPU_CACHE}
+            {"kv_cache_memory_bytes": _CPU_CACHE, "enforce_eager": True}
             if on_cpu
             else {"gpu_memory_utilization": spec.memory_share}
         ),

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from raybias.registry.mechanism import Registry
 
 if TYPE_CHECKING:
-    from raybias.config.provider import Engine, Provider
+    from raybias.config.data import Backbone
 
-providers: Final[Registry[type[Engine] | type[Provider]]] = Registry("api", "raybias.providers")
-_AnyProvider = TypeVar("_AnyProvider", bound="Engine | Provider")
+providers: Final[Registry[type[Backbone]]] = Registry("api", "raybias.providers")
+_AnyProvider = TypeVar("_AnyProvider", bound="Backbone")
 
 
 def provider(registered: type[_AnyProvider]) -> type[_AnyProvider]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -37,3 +40,48 @@ def test_the_key_of_an_endpoint_is_nowhere_in_ray_or_in_out(
             assert KEY.encode() not in place.read_bytes(), place
             seen += 1
     assert seen > 100
+
+
+#: A cluster with a dashboard, a study on it, and then all that the dashboard says, as one JSON.
+ASKS_THE_DASHBOARD = """
+import json, sys, urllib.request
+import ray
+study, out = sys.argv[1:]
+context = ray.init(
+    address="local", num_cpus=4, include_dashboard=True, dashboard_port=0, log_to_driver=False
+)
+from raybias.cli import main
+sys.argv = ["raybias", "run", study, "--out", out, "--address", context.address_info["address"]]
+try:
+    main()
+except SystemExit as end:
+    assert not end.code, end.code
+def ask(path):
+    with urllib.request.urlopen(f"http://{context.dashboard_url}{path}", timeout=60) as reply:
+        return reply.read().decode()
+node = ray.nodes()[0]["NodeID"]
+kinds = ("tasks", "actors", "workers", "nodes", "jobs", "objects", "runtime_envs")
+paths = [f"/api/v0/{kind}?detail=1&limit=10000" for kind in kinds]
+paths += ["/api/jobs/", "/nodes?view=summary", f"/nodes/{node}", "/logical/actors", "/events"]
+paths += ["/api/serve/applications/", "/api/cluster_status", "/api/v0/tasks/summarize"]
+said = {path: ask(path) for path in paths}
+logs = json.loads(ask(f"/api/v0/logs?node_id={node}"))["data"]["result"]
+for name in sorted({name for names in logs.values() for name in names}):
+    if not name.endswith("/"):
+        said[name] = ask(f"/api/v0/logs/file?node_id={node}&lines=-1&filename={name}")
+print(json.dumps(said), file=open(out + ".json", "w"))
+"""
+
+
+@pytest.mark.slow
+def test_the_key_of_an_endpoint_is_not_in_what_the_dashboard_says(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with serving(Endpoint(answer=label_of)) as server:
+        words = [str(save_study(tmp_path, server)), str(out)]
+        subprocess.run([sys.executable, "-c", ASKS_THE_DASHBOARD, *words], check=True)
+    said = json.loads(Path(f"{out}.json").read_text())
+    # It knows the study's actors, and shows their logs.
+    assert "Scorer" in said["/logical/actors"]
+    assert any(path.startswith("worker-") for path in said)
+    assert len(said) > 30
+    assert [path for path, text in said.items() if KEY in text] == []
