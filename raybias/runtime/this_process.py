@@ -1,7 +1,7 @@
 """Do a study's tasks in this process, one after another, without Ray.
 
 For work that takes less than starting Ray does, and for a debugger. Tokens, threads and passes are
-those of the plan, so the rows are those of any cluster, to the bit.
+those of the plan, so the rows are those of any cluster, on CPUs to the bit.
 """
 
 from __future__ import annotations

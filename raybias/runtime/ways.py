@@ -9,10 +9,19 @@ from typing import TYPE_CHECKING, Final
 from raybias.storage import Store
 
 if TYPE_CHECKING:
+    import torch
+
     from raybias.engine.context import ModelContext
 
 #: One file for each backbone and purpose.
 FOLDER: Final = "readers"
+
+
+def device_name(device: torch.device) -> str:
+    """Return the kind of a GPU, as its maker names it, or what else a device is."""
+    import torch
+
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def keep_ways(store: Store, context: ModelContext) -> None:
@@ -21,8 +30,7 @@ def keep_ways(store: Store, context: ModelContext) -> None:
 
     from raybias.engine.quantised import quantisation
 
-    device = torch.device(context.execution.device)
-    on = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    on = device_name(torch.device(context.execution.device))
     for purpose, way in context.execution.ways.items():
         name = f"{FOLDER}/{context.spec.name}.{purpose.replace(' ', '_')}.json"
         if not store.exists(name):

@@ -146,10 +146,21 @@ def _gathering(parameters: list[Any]) -> Any:
     return deepspeed.zero.GatheredParameters(parameters)
 
 
-@contextmanager
-def _sharding_loads(config: dict[str, Any], device: torch.device) -> Iterator[None]:
+def tell_device(device: torch.device) -> None:
+    """Tell DeepSpeed which device this rank computes on.
+
+    It takes GPU number LOCAL_RANK otherwise, which is another than Ray Train's on a node with more
+    than ten: there the GPUs that a process sees are in the order of their ids as text.
+    """
     if device.type == "cpu":
         os.environ["DS_ACCELERATOR"] = "cpu"
+    elif device.index is not None:
+        os.environ["LOCAL_RANK"] = str(device.index)
+
+
+@contextmanager
+def _sharding_loads(config: dict[str, Any], device: torch.device) -> Iterator[None]:
+    tell_device(device)
     import deepspeed
     from transformers.integrations import HfDeepSpeedConfig
 

@@ -1,17 +1,27 @@
-"""A worker group whose memory was used up begins anew with smaller passes; sick GPUs are named."""
+"""Worker groups: smaller passes where memory was used up, each rank its GPU, long waits.
+
+Sick GPUs are named.
+"""
 
 from __future__ import annotations
 
+import os
 from contextlib import nullcontext, suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import ray
 import torch
+from ray.air._internal.device_manager.nvidia_gpu import CUDATorchDeviceManager
+from ray.train.v2._internal.callbacks.accelerators import _get_visible_accelerator_ids_per_worker
 
 from raybias.config import Backbone
 from raybias.engine.context import Execution, ModelContext
 from raybias.runtime import doctor, inventory
-from raybias.runtime.worker_group import BrokenPass, within_memory
+from raybias.runtime.worker_group import BrokenPass, WorkerGroup, within_memory
+from raybias.runtime.zero3 import tell_device
 from raybias.storage import Store
 
 
@@ -50,3 +60,30 @@ def test_the_doctor_names_nodes_whose_gpus_do_not_multiply(
         assert found.state == state
         if sick and not torch.cuda.is_available():
             assert found.detail == "10.0.0.2: torch sees no GPU"
+
+
+@pytest.mark.parametrize("gpus", [2, 12])
+def test_each_rank_computes_on_the_gpu_that_ray_gave_it(
+    gpus: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DeepSpeed counts GPUs by LOCAL_RANK, and Ray Train shows them sorted as text."""
+    ids = [str(n) for n in range(gpus)]
+    members: Any = [SimpleNamespace(node_id="node", accelerator_ids={"GPU": [n]}) for n in ids]
+    visible = _get_visible_accelerator_ids_per_worker(members, "GPU")
+    for rank, given in enumerate(ids):
+        monkeypatch.setenv("LOCAL_RANK", str(rank))
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible[rank])
+        monkeypatch.setattr(ray, "get_gpu_ids", lambda given=given: [given])
+        (device,) = CUDATorchDeviceManager().get_devices()
+        tell_device(device)
+        assert visible[rank].split(",")[int(os.environ["LOCAL_RANK"])] == given
+
+
+def test_ranks_wait_for_one_another_for_hours(tmp_path: Path) -> None:
+    """NCCL's own limit of ten minutes is less than a round's evaluation and states may take."""
+    plan: Any = SimpleNamespace(pending=False, requests={}, gpus=1, threads=1)
+    group = WorkerGroup(name="x", workers=2, plan=plan, max_failures=1, max_preemptions=3)
+    trainer = group._trainer(lambda _: None, {}, Store(str(tmp_path)))
+    assert trainer.backend_config.timeout_s >= 3600
+    failure = trainer.run_config.failure_config
+    assert (failure.max_failures, failure.max_preemption_failures) == (1, 3)

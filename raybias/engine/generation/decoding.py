@@ -52,7 +52,7 @@ class PrefixCache:
     """The keys and values of the tokens that all rows begin with.
 
     They are computed block by block. Another prefix reuses whole blocks that it has in common with
-    this one, so its values are to the bit what they are where nothing was held before.
+    this one, so its values are, on a CPU to the bit, what they are where nothing was held before.
     """
 
     def __init__(self, backbone: LoadedBackbone) -> None:

@@ -24,7 +24,7 @@ from raybias.errors import RaybiasError
 from raybias.methods import Tuned
 from raybias.runtime.metrics import Meter
 from raybias.runtime.tune.reports import Evaluated, WorkerReport
-from raybias.runtime.ways import keep_ways
+from raybias.runtime.ways import device_name, keep_ways
 from raybias.runtime.worker_group import within_memory
 from raybias.storage import Store
 
@@ -214,6 +214,7 @@ class WorkerPack:
             for trial in trials
             if record_of(self.store, trial.run_id, task.fingerprint) is None
         ]
+        self.pack = len(self.active)
         self.finished = tuple(t.run_id for t in trials if t.run_id not in self.active)
         self.asked: tuple[str, ...] = ()
         self._kept, self._keeping = time.monotonic(), 0.0
@@ -306,7 +307,14 @@ class WorkerPack:
             return
         folder = f"adapters/{result.trial.run_id}"
         row = self._row(result, accuracy, None if diverged else folder)
-        record = {"run": row, "fingerprint": self.task.fingerprint}
+        # What decides how a GPU rounds.
+        computed = {
+            "device": device_name(self.trainer.device),
+            "torch": torch.__version__,
+            "pack": self.pack,
+            "tokens_per_batch": self.trainer.batcher.tokens_per_batch,
+        }
+        record = {"run": row, "fingerprint": self.task.fingerprint, "computed": computed}
         if diverged:
             self.store.write_text(f"{folder}/{RECORD}", json.dumps(record))
         else:
