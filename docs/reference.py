@@ -23,6 +23,8 @@ from raybias.cli import app
 
 FOLDER: Final = Path(__file__).parent / "reference"
 PROFILES: Final = ("paper", "strict")
+#: By kind of method, the fields that have no default.
+NEEDED: Final = {"continuation": {"judge": {"model": "judge"}}}
 #: What a study must have, with one of each optional section, so that all defaults are read.
 LEAST: Final = {
     "name": "reference",
@@ -109,7 +111,7 @@ def _values() -> dict[str, dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "study.yaml"
         for profile in PROFILES:
-            methods = [{"kind": kind} for kind in kinds]
+            methods = [{"kind": kind, **NEEDED.get(kind, {})} for kind in kinds]
             content = {**LEAST, "profile": profile, "methods": methods}
             file.write_text(yaml.safe_dump(content))
             found[profile] = raybias.load_study(file).model_dump(mode="json")

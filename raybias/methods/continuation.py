@@ -92,8 +92,15 @@ class Continuation(Prompted):
         self, shape: ModelShape, *, tokens: int, device: str, partitions: int = 1
     ) -> tuple[MemoryTerm, ...]:
         """Count the memory of a replica, which holds the judge too."""
+        from raybias.engine.memory import weights
+
         own = super().inference_memory(shape, tokens=tokens, device=device, partitions=partitions)
-        return (*own, *self.judge.memory())
+        judge = self.judge.shape
+        return (*own, weights("weights of the judge", judge.parameters, judge.item))
+
+    def weights_per_token(self, shape: ModelShape) -> int:
+        """Return the parameters that a token is multiplied by, those of the judge too."""
+        return super().weights_per_token(shape) + self.judge.shape.block_parameters
 
     def predictor(self, context: ModelContext, store: Store) -> ContinuationJudge:  # type: ignore[override]
         """Load what answers for the backbone, and the judge beside it."""

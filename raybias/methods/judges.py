@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
@@ -20,7 +20,7 @@ from raybias.study_record import Record, read_record, read_runs, refuse_other
 if TYPE_CHECKING:
     from raybias.engine.context import Execution
     from raybias.engine.judging import TextJudge
-    from raybias.engine.memory import MemoryTerm
+    from raybias.engine.model_shape import ModelShape
     from raybias.methods.prediction import LabelPredictor
 
 #: Labels that classes can be named for; all others are neutral.
@@ -125,19 +125,10 @@ class Judge(Section):
 
         self.labels(check_judge(self.spec)[1])
 
-    def memory(self) -> tuple[MemoryTerm, ...]:
-        """Count the memory of its weights."""
-        from raybias.engine import memory
-        from raybias.engine.backbone import empty_model
-        from raybias.engine.judging import check_judge
-        from raybias.engine.model_shape import shape_of
-
-        if self.run:
-            spec = _StudyRun.of(self).backbone
-            shape = shape_of(empty_model(spec), spec)
-        else:
-            shape, _ = check_judge(self.spec)
-        return (memory.weights("weights of the judge", shape.parameters, shape.item),)
+    @property
+    def shape(self) -> ModelShape:
+        """The sizes of its model, read without weights."""
+        return _shape(self)
 
     def labels(self, classes: Sequence[str]) -> list[Label]:
         """Return the label that each of a classifier's classes stands for.
@@ -181,6 +172,18 @@ class Judge(Section):
             where="judge",
             cure="say with `negative` and `positive` which of them count",
         )
+
+
+@lru_cache(maxsize=16)
+def _shape(judge: Judge) -> ModelShape:
+    from raybias.engine.backbone import empty_model
+    from raybias.engine.judging import check_judge
+    from raybias.engine.model_shape import shape_of
+
+    if not judge.run:
+        return check_judge(judge.spec)[0]
+    spec = _StudyRun.of(judge).backbone
+    return shape_of(empty_model(spec), spec)
 
 
 @dataclass(frozen=True)
@@ -246,15 +249,18 @@ class _StudyRun:
         store = Store(judge.model)
         record, runs = read_record(store), read_runs(store)
         row = next(iter(runs.filter(run_id=judge.run).iter_rows(named=True)), None)
-        backbones = [each for each in record.study.backbones if row and each.name == row["model"]]
+        backbones = [
+            each for each in record.study.backbones
+            if row and each.name == row["model"] and "weights" in each.abilities
+        ]  # fmt: skip
         methods = [
             each for one in backbones for each in record.study.methods_of(one)
-            if row and each.name == row["method"] and each.reads == "probes"
+            if row and each.name == row["method"] and each.reads == "probes" and not each.judged_by
         ]  # fmt: skip
         if not methods or not cls._files(store, judge.run):
             kept = runs.filter("selected")["run_id"].to_list()
             raise OutputError(
-                f"has no run {judge.run!r} that labels texts",
+                f"has no run {judge.run!r} that labels texts with weights in hand",
                 where=store.uri,
                 cure=f"choose among {', '.join(kept[:3])}" if kept else "run its study to the end",
             )

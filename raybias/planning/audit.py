@@ -75,7 +75,11 @@ class Question:
     data: Path
 
     def __post_init__(self) -> None:
-        kinds = [kind for kind, each in methods.items() if each.reads == "probes"]
+        kinds = [
+            kind for kind, each in methods.items()
+            if each.reads == "probes"
+            and not any(field.is_required() for field in each.model_fields.values())
+        ]  # fmt: skip
         if self.kind is not None and self.kind not in kinds:
             raise ConfigError(
                 f"--method {self.kind!r} is none that an audit can choose",
