@@ -9,10 +9,11 @@ from pydantic_core import core_schema
 
 from raybias.config.data import Backbone
 from raybias.config.method import DEFAULT_KIND
+from raybias.config.provider import DEFAULT_API
 from raybias.config.study import Study
 
-#: What a backbone has instead of the `kind` of a method.
-_NO_KIND: Final = {"default": DEFAULT_KIND}
+#: What a section is told from others of its union by, and which of them need not name it.
+_TOLD_BY: Final = {"kind": DEFAULT_KIND, "api": DEFAULT_API}
 _SCALARS: Final = ("string", "integer", "number")
 
 
@@ -41,10 +42,11 @@ class _FileSchema(GenerateJsonSchema):
         return array
 
     def tagged_union_schema(self, schema: core_schema.TaggedUnionSchema) -> JsonSchemaValue:
-        """Require `kind` of every method but those of the default kind."""
+        """Require `kind` of every method but those of the default kind, and `api` alike."""
         union = super().tagged_union_schema(schema)
         for reference in union["oneOf"]:
             section = self.get_schema_from_definitions(reference["$ref"]) or {}
-            if section["properties"].get("kind", _NO_KIND)["default"] != DEFAULT_KIND:
-                section["required"] = ["kind", *section.get("required", ())]
+            for name, least in _TOLD_BY.items():
+                if section["properties"].get(name, {"default": least})["default"] != least:
+                    section["required"] = [name, *section.get("required", ())]
         return union

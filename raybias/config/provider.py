@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 #: What stands for the kind of a backbone whose weights are loaded.
 WEIGHTS: Final = "weights"
 #: The kind of an endpoint that names none.
-_DEFAULT_API: Final = "openai"
+DEFAULT_API: Final = "openai"
 #: Tokens that prices are of.
 _PRICED: Final = 1e6
 #: What decides the draws of one answer.
@@ -248,7 +248,7 @@ def _api(data: Any) -> str:
     """Return the `api` of a provider, or of a mapping that will be one; `WEIGHTS` of others."""
     if not isinstance(data, dict):
         return str(getattr(data, "api", WEIGHTS))
-    return WEIGHTS if Backbone.describes(data) else str(data.get("api", _DEFAULT_API))
+    return WEIGHTS if Backbone.describes(data) else str(data.get("api", DEFAULT_API))
 
 
 #: Any backbone that a study can name.

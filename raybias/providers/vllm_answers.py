@@ -33,7 +33,7 @@ _SEEDS: Final = 2**63
 _CPU_CACHE: Final = 2**30
 #: The engine computes in the process that asks, and so ends with it; it tells nobody of itself, and
 #: the log only what went wrong.
-_ENVIRONMENT: Final = {
+ENVIRONMENT: Final = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_LOGGING_LEVEL": "ERROR",
@@ -176,7 +176,7 @@ def load(spec: VLLM, execution: Execution) -> Any:
     ------
     ModelError: whatever vLLM says of it.
     """
-    for name, value in _ENVIRONMENT.items():
+    for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     with reading_model(spec, "vLLM"):
         from vllm import LLM

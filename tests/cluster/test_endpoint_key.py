@@ -44,7 +44,8 @@ def test_the_key_of_an_endpoint_is_nowhere_in_ray_or_in_out(
 
 #: A cluster with a dashboard, a study on it, and then all that the dashboard says, as one JSON.
 ASKS_THE_DASHBOARD = """
-import json, sys, urllib.request
+import json, os, secrets, sys, urllib.request
+os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 import ray
 study, out = sys.argv[1:]
 context = ray.init(
@@ -57,7 +58,9 @@ try:
 except SystemExit as end:
     assert not end.code, end.code
 def ask(path):
-    with urllib.request.urlopen(f"http://{context.dashboard_url}{path}", timeout=60) as reply:
+    request = urllib.request.Request(f"http://{context.dashboard_url}{path}")
+    request.add_header("Authorization", "Bearer " + os.environ["RAY_AUTH_TOKEN"])
+    with urllib.request.urlopen(request, timeout=60) as reply:
         return reply.read().decode()
 node = ray.nodes()[0]["NodeID"]
 kinds = ("tasks", "actors", "workers", "nodes", "jobs", "objects", "runtime_envs")
