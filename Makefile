@@ -78,7 +78,7 @@ dist: .dist/.installed  ## Build and check wheel and sdist.
 
 hashes: .supply/.installed  ## Write cluster/requirements.txt again, after a change to the pins.
 	sed -n '/^#/!q;p' cluster/requirements.txt > .supply/requirements.txt
-	.supply/bin/uv pip compile pyproject.toml --extra aws --extra gcp --extra zero --constraint constraints.txt \
+	echo setuptools-scm | .supply/bin/uv pip compile pyproject.toml - --extra aws --extra gcp --extra zero --constraint constraints.txt \
 		--generate-hashes --python-version 3.11 --python-platform x86_64-unknown-linux-gnu \
 		--no-annotate --no-header --quiet >> .supply/requirements.txt
 	mv .supply/requirements.txt cluster/requirements.txt
