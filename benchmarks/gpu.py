@@ -1,8 +1,8 @@
 """The engine on one GPU, part by part: time, FLOP/s against the peak, memory against the plan.
 
 Each part is a process of its own with a limit, so that a part that fails or hangs leaves the others
-their time; all of it ends after --seconds. Parts: machine, attention, widths, zero (ZeRO-3 on one GPU
-and on all), tune, lora, shard, prompts, load.
+their time; all of it ends after --seconds. Parts: machine, attention, widths, zero (ZeRO-3
+on one GPU and on all), tune, lora, shard, prompts, load.
 
     python benchmarks/gpu.py --out gpu.md
     python benchmarks/gpu.py --part lora --shape 1.3b
