@@ -27,17 +27,17 @@ from typing import Annotated, Any
 import lora
 import torch
 import torch.distributed as dist
-import torch.multiprocessing
 import tuning
 import typer
 import workload
+from torch.multiprocessing.spawn import spawn
 from torch.nn.functional import scaled_dot_product_attention as attend
 from torch.profiler import ProfilerActivity, profile
 from transformers.integrations.sdpa_attention import repeat_kv
 from workload import DTYPES
 
 from raybias.config import Backbone
-from raybias.engine import batching
+from raybias.engine import batching, packing
 from raybias.engine.adapters.tuning import PackedTuner, TokenSet, Trial
 from raybias.engine.attention import takes_groups
 from raybias.engine.backbone import empty_model
@@ -146,14 +146,14 @@ class Bench:
             workload.load(self.folder, dtype=self.dtype, device="cpu").tokenizer, LABELS
         )
         longest = max(map(len, rows.rows)) + SoftPrompt().prompt_length
-        own = batching.shared_width
+        own = packing.shared_width
         for name, width in (("by width", own), ("in full", lambda _: longest)):
-            batching.shared_width = width
+            vars(batching)["shared_width"] = width
             tuner = tuning.packed(
                 self.folder, tuning.Data(rows, ids), 4, dtype=self.dtype, device=self.device
             )
             yield self.measured(f"soft prompts, 4 seeds, passes {name}", tuner.advance)
-        batching.shared_width = own
+        vars(batching)["shared_width"] = own
 
     def zero(self) -> Iterator[Fact]:
         """Take a step of soft prompts on a backbone that one rank shards, and that several share.
@@ -164,7 +164,7 @@ class Bench:
         for world in sorted({1, several}):
             with tempfile.NamedTemporaryFile("r", suffix=".json") as said:
                 given = (world, free_port(), str(self.folder), self.dtype, self.device, said.name)
-                torch.multiprocessing.spawn(zero_rank, args=given, nprocs=world)
+                spawn(zero_rank, args=given, nprocs=world)  # type: ignore[no-untyped-call]
                 yield {"what": f"ZeRO-3, {world} ranks, 4 seeds", **json.load(said)}
 
     def load(self) -> Iterator[Fact]:
@@ -329,7 +329,7 @@ def main(
             continue
         left = end - time.monotonic()
         if left > 1:
-            limit = min(left, max(20.0, 2 * seconds * share / shares))
+            limit = min(left, max(30.0, 2 * seconds * share / shares))
             rows += facts(name, "tiny" if tiny else own, device, limit)
             print(rows[-1] if rows else name, file=sys.stderr, flush=True)
     headers = (
