@@ -1,7 +1,8 @@
 """The engine on one GPU, part by part: time, FLOP/s against the peak, memory against the plan.
 
 Each part is a process of its own with a limit, so that a part that fails or hangs leaves the others
-their time; all of it ends after --seconds. Parts: machine, load, tune, lora, shard, prompts.
+their time; all of it ends after --seconds. Parts: machine, attention, widths, zero (ZeRO-3
+on one GPU and on all), tune, lora, shard, prompts, load.
 
     python benchmarks/gpu.py --out gpu.md
     python benchmarks/gpu.py --part lora --shape 1.3b
@@ -12,6 +13,8 @@ from __future__ import annotations
 
 import gc
 import json
+import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -23,14 +26,22 @@ from typing import Annotated, Any
 
 import lora
 import torch
+import torch.distributed as dist
 import tuning
 import typer
 import workload
+from torch.multiprocessing.spawn import spawn
+from torch.nn.functional import scaled_dot_product_attention as attend
 from torch.profiler import ProfilerActivity, profile
+from transformers.integrations.sdpa_attention import repeat_kv
+from workload import DTYPES
 
 from raybias.config import Backbone
-from raybias.engine.adapters.tuning import TokenSet
+from raybias.engine import batching, packing
+from raybias.engine.adapters.tuning import PackedTuner, TokenSet, Trial
+from raybias.engine.attention import takes_groups
 from raybias.engine.backbone import empty_model
+from raybias.engine.context import Execution, ModelContext
 from raybias.engine.generation.generator import TextGenerator
 from raybias.engine.generation.sampling import Sampling
 from raybias.engine.keyed_draws import kept, keys
@@ -43,7 +54,8 @@ from raybias.schema import LABELS
 
 #: A part, its shape, and its share of the seconds.
 PLAN = (
-    ("machine", "125m", 1), ("tune", "125m", 2), ("lora", "125m", 2), ("shard", "1.3b", 2),
+    ("machine", "125m", 1), ("attention", "125m", 1), ("widths", "125m", 1), ("zero", "125m", 2),
+    ("tune", "125m", 2), ("lora", "125m", 2), ("shard", "1.3b", 2), ("widths", "1.3b", 1),
     ("tune", "1.3b", 3), ("lora", "1.3b", 3), ("prompts", "1.3b", 4), ("load", "7b_grouped", 3),
     ("shard", "7b_grouped", 3), ("tune", "13b", 4), ("lora", "13b", 4),
 )  # fmt: skip
@@ -107,6 +119,53 @@ class Bench:
         yield self.measured(
             f"dropout masks, {count} x 32 x 5,120", lambda: kept(keys_N2, (32, 5120), 0.1)
         )
+
+    def attention(self) -> Iterator[Fact]:
+        """Attend under a mask with four query heads to each of keys: repeated, and as they are."""
+        rows, length, width = (2, 64, 16) if self.small else (16, 256, 128)
+        query, key, value = (
+            torch.randn(rows, heads, length, width, device=self.device, dtype=DTYPES[self.dtype])
+            for heads in (32, 8, 8)
+        )
+        mask = torch.ones(rows, 1, length, length, dtype=torch.bool, device=self.device).tril()
+        flops = 4.0 * rows * 32 * length * length * width
+        taken = "a fused kernel" if takes_groups(query, key, value, mask) else "no fused kernel"
+        ways = {
+            "keys repeated": lambda: attend(query, repeat_kv(key, 4), repeat_kv(value, 4), mask),
+            f"enable_gqa ({taken} takes it)": lambda: attend(
+                query, key, value, mask, enable_gqa=True
+            ),
+        }
+        for name, work in ways.items():
+            yield self.measured(f"{rows} x {length} tokens, {name}", work, flops)
+
+    def widths(self) -> Iterator[Fact]:
+        """Take a step of 4 seeds in passes of one width each, as on a CPU, and in full passes."""
+        rows = self.rows()
+        ids = verbalizer_ids(
+            workload.load(self.folder, dtype=self.dtype, device="cpu").tokenizer, LABELS
+        )
+        longest = max(map(len, rows.rows)) + SoftPrompt().prompt_length
+        own = packing.shared_width
+        for name, width in (("by width", own), ("in full", lambda _: longest)):
+            vars(batching)["shared_width"] = width
+            tuner = tuning.packed(
+                self.folder, tuning.Data(rows, ids), 4, dtype=self.dtype, device=self.device
+            )
+            yield self.measured(f"soft prompts, 4 seeds, passes {name}", tuner.advance)
+        vars(batching)["shared_width"] = own
+
+    def zero(self) -> Iterator[Fact]:
+        """Take a step of soft prompts on a backbone that one rank shards, and that several share.
+
+        On a CPU two processes are the several.
+        """
+        several = torch.cuda.device_count() if self.cuda else 2
+        for world in sorted({1, several}):
+            with tempfile.NamedTemporaryFile("r", suffix=".json") as said:
+                given = (world, free_port(), str(self.folder), self.dtype, self.device, said.name)
+                spawn(zero_rank, args=given, nprocs=world)  # type: ignore[no-untyped-call]
+                yield {"what": f"ZeRO-3, {world} ranks, 4 seeds", **json.load(said)}
 
     def load(self) -> Iterator[Fact]:
         """From the files (in the page cache) to the device."""
@@ -185,6 +244,49 @@ class Bench:
             )  # fmt: skip
 
 
+def free_port() -> int:
+    """Find a port for the ranks of a group."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def zero_rank(
+    rank: int, world: int, port: int, folder: str, dtype: str, kind: str, out: str
+) -> None:
+    """Tune on one rank of a group that shards a backbone; the first writes down what it took."""
+    device = torch.device("cpu") if kind == "cpu" else torch.device("cuda", rank)
+    os.environ.update(
+        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world),
+        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
+    )  # fmt: skip
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("gloo" if kind == "cpu" else "nccl", rank=rank, world_size=world)
+    from raybias.runtime.zero3 import Zero3
+
+    sharding = Zero3(dtype, device)
+    spec = Backbone.model_validate({"id": folder, "dtype": dtype})
+    method = SoftPrompt(seeds=(0, 1, 2, 3), keep=1, eval_every=1, learning_rates=(1e-3,))
+    trainer = method.trainer(
+        ModelContext(spec, LABELS, Execution(device=device, sharding=sharding))
+    )
+    texts, labels = workload.sentences(None, 64)
+    rows = TokenSet(tuple(map(tuple, trainer.encode(texts))), tuple(labels))
+    one = TokenSet(rows.rows[:1], rows.labels[:1])
+    trials = [Trial(f"s{seed}", seed, 1e-3, "final", 1e-2, 5) for seed in method.seeds]
+    tuner = PackedTuner(trainer, method, trials, train=rows, validation=one)
+    tuner.advance()
+    spent = sorted(workload.timed(tuner.advance, kind) for _ in range(3))[1]
+    fact: Fact = {"ms": 1e3 * spent}
+    if device.type == "cuda":
+        fact["GiB"] = torch.cuda.max_memory_allocated() / 2**30
+    if rank == 0:
+        Path(out).write_text(json.dumps(fact))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
 def run_part(part: str, shape: str, device: str) -> None:
     """Print a part's facts, a line of JSON each."""
     with tempfile.TemporaryDirectory() as folder:
@@ -227,7 +329,7 @@ def main(
             continue
         left = end - time.monotonic()
         if left > 1:
-            limit = min(left, max(20.0, 2 * seconds * share / shares))
+            limit = min(left, max(30.0, 2 * seconds * share / shares))
             rows += facts(name, "tiny" if tiny else own, device, limit)
             print(rows[-1] if rows else name, file=sys.stderr, flush=True)
     headers = (

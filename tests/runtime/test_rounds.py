@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,11 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from raybias.engine.adapters.tuning import Evaluation
+from raybias.engine.adapters.tuning import Evaluation, Trial
+from raybias.engine.context import Execution, ModelContext
 from raybias.methods import Full, Lora, SoftPrompt
 from raybias.runtime.tune import worker
 from raybias.runtime.tune.worker import WorkerPack
+from raybias.schema import LABELS
 from raybias.storage import Store
+from support import backbones, classifiers
 
 
 class Clock:
@@ -84,3 +88,22 @@ def test_what_a_pack_is_asked_for_is_kept_and_given_after_the_evaluation(tmp_pat
     assert pack.active == ["u"]
     assert kept(tmp_path) >= {"v", "w"}
     assert pack.advance().given == ()
+
+
+def test_a_run_says_what_decides_how_a_gpu_would_have_rounded_it(tmp_path: Path) -> None:
+    spec = classifiers.spec_of("opt", tmp_path / "opt")
+    context = ModelContext(spec, LABELS, Execution(512))
+    method = SoftPrompt(seeds=(1, 2), keep=1, eval_every=1, max_steps=1, validation_rows=0)
+    tokens = worker.Tokens(backbones.token_set(9, seed=1), backbones.token_set(3, seed=2), None)
+    task: Any = SimpleNamespace(
+        context=context, method=method, dataset="d", out=str(tmp_path), folder="train/x",
+        fingerprint="f",
+    )  # fmt: skip
+    trials = [Trial(f"r{n}", n, 1e-3, "final", 1e-2, 2) for n in method.seeds]
+    pack = WorkerPack(task, tokens, trials, method.trainer(context))
+    pack.advance()
+    for run in ("r1", "r2"):
+        record = json.loads((tmp_path / f"adapters/{run}/raybias.json").read_text())
+        assert record["computed"] == {
+            "device": "cpu", "torch": torch.__version__, "pack": 2, "tokens_per_batch": 512
+        }  # fmt: skip
