@@ -13,6 +13,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,12 +29,15 @@ from transformers import AutoModelForCausalLM, OPTConfig
 from raybias.engine.adapters.tuning import TokenSet
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.methods.prediction import Labelling, Shard, label_shard
+from raybias.runtime.progress import Done, Pace
 from raybias.schema import LABELS
 from raybias.storage import Store
 
 PACKS = (1, 5, 15)
 STEP_HEADS = ("runs", "step, ms", "beside operators at most, ms", "a run, ms")
 ROWS = (128, 512, 2048, 8192)
+#: Shards a second that a driver is told of.
+RATES = (10, 46, 200)
 #: Steps, or shards, of one measurement.
 _EACH = 5
 
@@ -98,6 +102,18 @@ def shard(store: Store, rows: int) -> float:
     return 1e3 * (time.process_time() - begun) / _EACH
 
 
+def shown(rate: int) -> float:
+    """Milliseconds to show one more shard in the live view, after a minute of so many a second."""
+    pace = Pace(count(0.0, 1 / rate).__next__)
+    for _ in range(60 * rate):
+        pace.add(Done(rows=1, tokens=1))
+    begun = time.process_time()
+    for _ in range(_EACH):
+        pace.add(Done(rows=1, tokens=1))
+        str(pace)
+    return 1e3 * (time.process_time() - begun) / _EACH
+
+
 def main(
     rounds: Annotated[int, typer.Option(help="Measurements, of which the median counts.")] = 5,
     out: workload.OutOption = None,
@@ -131,6 +147,10 @@ def main(
             workload.markdown(steps, STEP_HEADS),
             "Processor time of a replica for a shard, the model aside:",
             workload.markdown(shards, ("rows", "shard, ms", "a row, us")),
+            "Processor time of the driver to show a shard:",
+            workload.markdown(
+                [(rate, f"{shown(rate):.3f}") for rate in RATES], ("shards a second", "shard, ms")
+            ),
         ],
         device="cpu",
         peer="ray",

@@ -306,7 +306,7 @@ class Prompted(BackboneMethod):
         if shots := self.draw_shots(
             text.sentences, next(iter(text.sentences), "none"), self.seeds[0]
         ):
-            bare, shown = (asking.last("", text.words, each) for each in ((), shots))
+            shown, bare = asking.last("", text.words, shots), asking.last("", text.words)
             # A replica reads the opening once for all rows of a run.
             opening = tokens.mean([shown]) - tokens.mean([bare])
             length += opening / max(1, text.items[probe].height)

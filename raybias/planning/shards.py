@@ -22,7 +22,7 @@ from raybias.storage import Store
 #: Footers that are read at a time.
 _CALLS: Final = 16
 #: Most items of a shard, and the seconds that one takes on a replica, from least to most.
-ROWS: Final = 16_384
+ROWS: Final = 8_192
 SECONDS: Final = (0.5, 5.0)
 #: Pairs of one chunk. It names files, so it is no resource that a study may change.
 CHUNK_ROWS: Final = 64
