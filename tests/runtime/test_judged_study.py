@@ -113,6 +113,7 @@ def test_the_judges_errors_are_measured_or_said_not_to_be(out: Path, tmp_path: P
     page = (out / "report.html").read_text()
     assert "How the judge errs" in page
     assert "were not measured, and no interval covers them" in page
+    assert "its errors were not measured and are in no interval" in page
     assert raybias.open(out).table("judged").collect().is_empty()
 
     copy = shutil.copytree(out, tmp_path / "out")
