@@ -105,6 +105,10 @@ class Pace:
         return ", ".join(said)
 
 
+def _whole() -> Column:
+    return Column(no_wrap=True)
+
+
 class Stage:
     """How far a stage is.
 
@@ -140,12 +144,18 @@ class Reporter:
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True, highlight=False, soft_wrap=True)
         self._shown = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=12),
-            TextColumn("{task.fields[over]}/{task.total:g}", markup=False),
-            TimeElapsedColumn(table_column=Column(no_wrap=True, min_width=7)),
-            TextColumn("{task.fields[note]}", markup=False),
+            TextColumn("{task.description}", markup=False, table_column=_whole()),
+            BarColumn(bar_width=12, table_column=_whole()),
+            TextColumn("{task.fields[over]}/{task.total:g}", markup=False, table_column=_whole()),
+            TimeElapsedColumn(table_column=_whole()),
+            # The one that gives way on a narrow terminal.
+            TextColumn(
+                "{task.fields[note]}",
+                markup=False,
+                table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"),
+            ),
             console=self.console,
+            expand=True,
         )
         self._lock = Lock()
 

@@ -29,7 +29,7 @@ class RayWorkers:
         OUT in the same cluster.
     """
 
-    starting = "workers start and load the model, some 20 s and longer for a large one"
+    starting = "starting workers, some 20 s; longer for a large model"
 
     def __init__(self, plan: Plan, app: str) -> None:
         self.resources: Resources = plan.decided.resources

@@ -18,6 +18,7 @@ import pytest
 
 from raybias.report import write_report
 from raybias.report.figure_style import COLOURS
+from support import pair_outs
 from support.report_outs import make_study, write_out
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chrome"))), None)
@@ -94,6 +95,25 @@ def test_the_page_reads_at_three_widths(tmp_path: Path) -> None:
         assert laid["rows"] == sorted(laid["rows"])
         assert laid.get("axe", []) == []
     assert found["1280"]["contents"] > 6
+
+
+@pytest.mark.long
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium on PATH")
+def test_a_page_of_many_pairs_prints_on_few_sheets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pair_outs, "PAIRS", 110)
+    study = pair_outs.pair_study()
+    store = pair_outs.write_pair_out(tmp_path / "out", study)
+    write_report(store, study)
+    printed = tmp_path / "page.pdf"
+    subprocess.run(
+        [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", f"--print-to-pdf={printed}",
+         (tmp_path / "out" / "report.html").as_uri()],
+        capture_output=True, check=True, timeout=120,
+    )  # fmt: skip
+    # Uncompressed in the files that Chromium writes.
+    assert 2 < len(re.findall(rb"/Type /Page\b(?!s)", printed.read_bytes())) < 20
 
 
 def luminance(colour: str) -> float:
