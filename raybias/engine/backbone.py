@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import torch
 
 from raybias.config import Backbone, Provider
 from raybias.engine.context import ON_CPU, Execution
-from raybias.engine.layer_split import layer_split
+from raybias.engine.layer_split import device_map
 from raybias.engine.model_files import (
     read_config,
     read_generation,
@@ -241,7 +241,9 @@ def load_pretrained(
     # What a checkpoint lacks is refused below, so its report need not alarm a user.
     level = logging.get_verbosity()
     logging.set_verbosity_error()
-    there = _places(spec, kind, execution)
+    there = None
+    if execution.sharding is None:
+        there = device_map(execution.split(), partial(empty_model, spec, kind))
     if there is not None:
         options["device_map"] = there
     try:
@@ -268,18 +270,6 @@ def load_pretrained(
         raise ModelError(f"its checkpoint {problem}", where=spec.id, cure=cure)
     model.requires_grad_(False).eval()
     return (model.to(execution.device) if there is None else model), missing
-
-
-def _places(spec: Backbone, kind: Any, execution: Execution) -> dict[str, Any] | None:
-    """Map a model's modules to devices, to which each weight goes straight from its file.
-
-    None on a CPU, which computes on the mapped files themselves, and for ranks, which shard what
-    they read.
-    """
-    first, *others = execution.split()
-    if others:
-        return layer_split(empty_model(spec, kind), [first, *others])
-    return None if first.type == "cpu" or execution.sharding is not None else {"": first}
 
 
 def is_encoder(spec: Backbone) -> bool:

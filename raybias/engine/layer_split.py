@@ -6,7 +6,7 @@ Embeddings, head and all else outside the blocks are on the first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,6 +14,22 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     Device = str | torch.device
+
+
+def device_map(
+    devices: Sequence[torch.device], empty: Callable[[], PreTrainedModel]
+) -> dict[str, Device] | None:
+    """Map a model's modules to devices, to which each weight goes straight from its file.
+
+    None on a CPU, which computes on the mapped files themselves.
+
+    Parameters
+    ----------
+    empty: makes the model without weights.
+    """
+    if len(devices) > 1:
+        return layer_split(empty(), devices)
+    return None if devices[0].type == "cpu" else {"": devices[0]}
 
 
 def layer_split(model: PreTrainedModel, devices: Sequence[Device]) -> dict[str, Device]:

@@ -285,7 +285,7 @@ class _StudyRun:
         from raybias.engine.checkpoint import file_hashes, folder_of
 
         held = (self.record.models or {}).get(self.backbone.name)
-        folder = folder_of(self.backbone.id) if "weights" in self.backbone.abilities else None
+        folder = folder_of(self.backbone.id)
         if held is not None and folder is not None:
             found = file_hashes(folder)
             name = self.backbone.name
