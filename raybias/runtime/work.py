@@ -201,7 +201,8 @@ class StudyRun:
         tuned_on = f", {task.training}" if several else ""
         title = f"score with {task.backbone}, {task.method}{tuned_on}"
         # What was listed to know what is left need not be listed again.
-        shards, todo = self._listed.pop(task.key, None) or self._shards(task)
+        known = task.key in self._listed
+        shards, todo = self._listed.pop(task.key) if known else self._shards(task)
         if not todo:
             self.reporter.say(f"{title}: all {len(shards)} shards are there")
             return
