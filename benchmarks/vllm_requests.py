@@ -20,14 +20,14 @@ from raybias.config.provider import Key, Writing
 from raybias.engine.backbone import empty_model, load_tokenizer
 from raybias.engine.context import Execution
 from raybias.engine.generation.sampling import Sampling
-from raybias.providers.vllm import VLLM
-from raybias.providers.vllm_answers import (
+from raybias.engine.vllm_answers import (
     ENVIRONMENT,
     VLLMAnswers,
     engine_options,
     load,
     writing_parameters,
 )
+from raybias.providers.vllm import VLLM
 
 _TEXTS = [
     f"Once upon a time, there was a little {who} named {name}."

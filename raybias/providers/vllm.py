@@ -80,7 +80,7 @@ class VLLM(Engine):
         ConfigError: vLLM is not installed here as it was where the study began.
         ModelError: it cannot load the checkpoint.
         """
-        from raybias.providers.vllm_answers import VLLMAnswers, load
+        from raybias.engine.vllm_answers import VLLMAnswers, load
 
         self.as_installed()
         return VLLMAnswers(context.spec, context.kept(load))

@@ -33,6 +33,7 @@ KNOWN = {
         "ecr get-login-password",
         "iam create-service-linked-role",
         "s3 rb",
+        "s3 sync",
     },
     "gcloud": {
         "artifacts repositories add-iam-policy-binding",

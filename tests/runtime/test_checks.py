@@ -13,7 +13,7 @@ from transformers import GenerationConfig, OPTConfig
 from typer.testing import CliRunner
 
 from raybias.cli import app, main
-from raybias.config import load_study
+from raybias.config import Backbone, load_study
 from raybias.errors import ConfigError, PlanError
 from raybias.planning import preflight
 from raybias.runtime import study as running
@@ -137,8 +137,9 @@ def test_plan_passes_what_run_does_and_looks_at_its_out(
 
 
 def test_a_sharded_study_without_deepspeed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = SimpleNamespace(backbone="opt-6.7b", sharded=True)
-    planned: Any = SimpleNamespace(tuning=[], scoring=[stage])
+    stage = SimpleNamespace(backbone="opt-6.7b", sharded=True, gpus=0)
+    decided = SimpleNamespace(backbones=[Backbone(id="opt-6.7b")])
+    planned: Any = SimpleNamespace(decided=decided, tuning=[], scoring=[stage])
     monkeypatch.setattr(preflight, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"needs deepspeed; `pip install 'raybias\[zero\]'`"):
         preflight.check_libraries(planned)

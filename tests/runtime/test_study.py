@@ -365,7 +365,7 @@ def test_what_a_killed_driver_left_is_freed_before_the_inventory_is_read(
         done.append("inventory")
         raise WorkFailed("far enough")
 
-    monkeypatch.setattr(raybias.runtime.study, "connected", lambda address: nullcontext(True))
+    monkeypatch.setattr(raybias.runtime.study, "connected", lambda address: nullcontext(False))
     prepared = SimpleNamespace(study=SimpleNamespace(undecided=False))
     monkeypatch.setattr(raybias.runtime.study, "prepare", lambda *_, command: prepared)
     monkeypatch.setattr(raybias.runtime.study, "read_inventory", asked)
