@@ -13,6 +13,9 @@ from xdist.scheduler import LoadFileScheduling
 
 pytest.register_assert_rewrite("support")
 
+# Ray's workers are nice to other work, and would wait for every test that computes by itself.
+os.environ.setdefault("RAY_worker_niceness", "0")
+
 # The same cases each time, so that a change fails for what it did; `long` looks for new ones.
 settings.register_profile("tests", max_examples=40, derandomize=True, deadline=None)
 settings.register_profile("fast", max_examples=5, derandomize=True, deadline=None)
