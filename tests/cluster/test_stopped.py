@@ -89,7 +89,7 @@ def test_a_signal_leaves_nothing_and_a_rival_is_refused(
     with said.open("w") as stream:
         driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stream)
     try:
-        until(lambda: driver.poll() is not None or "tune" in said.read_text(), "it tunes")
+        until(lambda: driver.poll() is not None or "step " in said.read_text(), "it tunes")
         assert driver.poll() is None, said.read_text()
         assert left()
         if number == signal.SIGINT:
