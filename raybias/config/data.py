@@ -49,11 +49,11 @@ class Backbone(Section):
         return self.model_copy(update={"id": local(self.id)})
 
     def as_installed(self) -> Self:
-        """Return the backbone with what installed packages decide of its answers: nothing more."""
+        """Return the backbone with its engine's installed version; the built-in engine has none."""
         return self
 
     def check_device(self, gpus: int) -> None:
-        """Refuse to be read on so many GPUs, or on CPUs where there are none; nothing, here."""
+        """Refuse devices that its engine does not run on (0 GPUs: CPUs); ours runs on all."""
 
     @classmethod
     def describes(cls, data: object) -> bool:
