@@ -103,15 +103,16 @@ def test_work_that_fails_is_no_lost_replica() -> None:
 def test_replicas_are_looked_at_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     ended, looked = threading.Event(), threading.Event()
 
-    def applications() -> dict[str, Any]:
+    def status() -> SimpleNamespace:
         if looked.is_set():
             raise ConnectionError("the controller is away")
         looked.set()
         found = SimpleNamespace(replica_states={"STARTING": 1})
-        return {"served": SimpleNamespace(deployments={NAME: found})}
+        application = SimpleNamespace(deployments={NAME: found})
+        return SimpleNamespace(applications={"served": application})
 
     monkeypatch.setattr(app, "_HEALTH_CHECK_S", 0.01)
-    monkeypatch.setattr(app, "known_applications", applications)
+    monkeypatch.setattr("ray.serve.status", status)
     meter = Meter(study="s", stage="serve", model="")
     ingress = Ingress(Serving(out="out", replicas=2), {}, {NAME: Replies()}, None, meter)
     assert ingress.running(NAME) == 2

@@ -30,6 +30,7 @@ from raybias.storage import Store
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from ray.serve.handle import DeploymentHandle
 
     from raybias.engine.backbone import TextEncoder
     from raybias.engine.context import ModelContext
@@ -38,10 +39,18 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _NAME: Final = "Scorer"
+#: Seconds between two looks for a first replica, which cost nothing, and at what Serve says.
 _POLL_S: Final = 0.1
+_ASK_EVERY_S: Final = 1.0
 #: Serve 2.60 registers and forgets a module of its own around each config that it makes, also those
-#: of a status, and fails where another thread does so at the same time.
+#: of `serve.status`, and fails where another thread does so at the same time.
 _CONFIGS: Final = Lock()
+#: What Serve says of an application that will have no replica; NOT_STARTED where it has none.
+_ENDED: Final = {
+    ApplicationStatus.DEPLOY_FAILED,
+    ApplicationStatus.DELETING,
+    ApplicationStatus.NOT_STARTED,
+}
 #: One request computes while the next waits at the replica, so that none stands idle.
 REQUESTS_PER_REPLICA: Final = 2
 
@@ -136,14 +145,10 @@ def model_id(method: str, run_id: str) -> str:
 
 def delete_left(prefix: str) -> None:
     """Delete the Serve applications `prefix*` that a killed driver left in the cluster."""
-    if left := [name for name in applications() if name.startswith(prefix)]:
-        _get_global_client().delete_apps(left)
-
-
-def applications() -> Mapping[str, Any]:
-    """Return Serve's applications by name; one thread at a time asks."""
-    with _CONFIGS:
-        return dict(serve.status().applications)
+    client = _get_global_client(raise_if_no_controller_running=False)
+    if client is not None:
+        names = [status.name for status in client.list_serve_statuses()]
+        client.delete_apps([name for name in names if name.startswith(prefix)])
 
 
 @contextmanager
@@ -182,9 +187,8 @@ def scorers(
             )
             app = deployment(scorer_of(methods)).bind(context, tuple(methods), out, meter)
             target = serve.RunTarget(app, name, route_prefix=None, external_scaler_enabled=True)
-            serve.run_many([target], wait_for_applications_running=False)
-        while not _begun(name):
-            time.sleep(_POLL_S)
+            [handle] = serve.run_many([target], wait_for_applications_running=False)
+        _wait_for_replica(handle.options(), name)
         yield name
     finally:
         serve.delete(name)
@@ -271,26 +275,29 @@ def deploy(app: serve.Application, name: str, *, route_prefix: str | None = None
         raise _no_replica(name, str(error)) from error
 
 
-def _begun(name: str) -> bool:
-    """Tell whether an application has a replica that is ready.
+def _wait_for_replica(handle: DeploymentHandle, name: str) -> None:
+    """Wait until an application has a replica that is ready.
+
+    Serve tells its handles by itself. `serve.status` would cost a tenth of a second of this
+    processor for each look, which the replicas that start here need.
 
     Raises
     ------
     WorkFailed: none starts, or the application was deleted.
     """
-    state = applications().get(name)
-    if state is None or state.status in (
-        ApplicationStatus.DEPLOY_FAILED,
-        ApplicationStatus.DELETING,
-    ):
-        raise _no_replica(name, "it was deleted")
-    return any(each.replica_states.get("RUNNING") for each in state.deployments.values())
+    client, asked = _get_global_client(), 0.0
+    while not handle.running_replicas_populated():
+        if time.monotonic() - asked > _ASK_EVERY_S:
+            if client.get_serve_status(name).app_status.status in _ENDED:
+                raise _no_replica(name, "it was deleted")
+            asked = time.monotonic()
+        time.sleep(_POLL_S)
 
 
 def _no_replica(name: str, problem: str) -> WorkFailed:
     # Serve keeps the constructor's trace as text; its last line says what happened.
-    state = applications().get(name)
-    said = [each.message for each in state.deployments.values()] if state else []
+    statuses = _get_global_client().get_serve_status(name).deployment_statuses
+    said = [each.message for each in statuses]
     lines = [line for text in said for line in text.splitlines() if line.strip()]
     return WorkFailed(
         f"no replica starts ({lines[-1].strip() if lines else problem})",

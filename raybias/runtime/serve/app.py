@@ -41,7 +41,6 @@ from raybias.config import Backbone, Method, Study
 from raybias.errors import ConfigError, OutputError, WorkFailed
 from raybias.planning.resolve import check_models
 from raybias.runtime.metrics import Meter
-from raybias.runtime.predict.replica import applications as known_applications
 from raybias.runtime.predict.replica import model_id, scorer_deployment, scorer_of
 from raybias.runtime.ray_session import root_error
 from raybias.runtime.serve.http import RETRY_AFTER_S, Limits, Overloaded, token_digest, web
@@ -208,7 +207,7 @@ class Ingress:
             while not ended.wait(_HEALTH_CHECK_S):
                 # Serve's controller may be away for a moment.
                 with suppress(Exception):
-                    found = known_applications()
+                    found = serve.status().applications
                     for name, application in applications.items():
                         states = found[application].deployments[name].replica_states
                         self.seen[name] = states.get("RUNNING", 0)
