@@ -75,8 +75,8 @@ def ray_cluster(on_every_node: Path) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def method_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The study file of a prompted method, of adapters, and of one that tunes all weights."""
-    return method_study.save(tmp_path_factory.mktemp("methods"), "few_shot", "lora", "full")
+    """The study file of a prompted method and of adapters."""
+    return method_study.save(tmp_path_factory.mktemp("methods"), "few_shot", "lora")
 
 
 @pytest.fixture(scope="session")

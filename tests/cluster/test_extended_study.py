@@ -1,4 +1,4 @@
-"""A study with what a package adds, on a cluster whose nodes have the package."""
+"""A study with what a package adds, in one process, and on a cluster whose nodes have it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,22 @@ from support import extension
 pytestmark = pytest.mark.cluster
 
 
-def test_a_study_runs_with_what_a_package_adds(
+def test_a_study_runs_with_what_a_package_adds(on_every_node: Path, tmp_path: Path) -> None:
+    check_study(on_every_node, tmp_path, "none")
+
+
+@pytest.mark.slow
+def test_a_study_runs_with_what_a_package_adds_to_every_node(
     ray_cluster: None, on_every_node: Path, tmp_path: Path
 ) -> None:
-    extension.install(on_every_node)
+    check_study(on_every_node, tmp_path, ray.get_runtime_context().gcs_address)
+
+
+def check_study(on_every_node: Path, tmp_path: Path, address: str) -> None:
+    """Run the study by a process of its own: this one looked for packages before there was one."""
+    if not (on_every_node / "my_package").exists():
+        extension.install(on_every_node)
     (tmp_path / "clerks.yaml").write_text(extension.study())
-    # Another process, as a user's is: this one looked for packages before there was one.
-    address = ray.get_runtime_context().gcs_address
     call = "import sys; from raybias.cli import main; sys.exit(main())"
     done = subprocess.run(
         [sys.executable, "-c", call, "run", "clerks.yaml", "--out", "out", "--address", address],

@@ -8,9 +8,8 @@ import numpy as np
 import polars as pl
 import pytest
 import yaml
-from peft import PeftModel
-from transformers import AutoModelForSequenceClassification
 
+from support import method_study
 from support.method_study import NO_RAY, run
 
 pytestmark = pytest.mark.cluster
@@ -54,35 +53,26 @@ def contents(folder: Path, pattern: str = "**/*.*") -> dict[str, bytes]:
     return found
 
 
-def test_what_is_tuned_opens_elsewhere(method_file: Path, method_out: Path) -> None:
-    tuned = pl.read_parquet(method_out / "runs.parquet").filter(pl.col("adapter").is_not_null())
-    folders = {row["method"]: method_out / row["adapter"] for row in tuned.iter_rows(named=True)}
-    base = AutoModelForSequenceClassification.from_pretrained(
-        method_file.parent / "tiny", num_labels=3
-    )
-    assert PeftModel.from_pretrained(base, folders["lora"])
-    assert AutoModelForSequenceClassification.from_pretrained(folders["full"]).num_labels == 3
-
-
 @pytest.mark.slow
-def test_the_same_answers_however_spread_and_after_a_resume(
-    method_file: Path, method_out: Path, tmp_path: Path
-) -> None:
-    content = yaml.safe_load(method_file.read_text())
+@pytest.mark.usefixtures("ray_cluster")
+def test_the_same_answers_of_every_method_however_spread_and_after_a_resume(tmp_path: Path) -> None:
+    study, alone = method_study.save(tmp_path), tmp_path / "alone"
+    run(study, alone, *NO_RAY)
+    content = yaml.safe_load(study.read_text())
     content["resources"] = {
         "rows_per_shard": 7, "tokens_per_batch": 128, "replicas_max": 2, "train_workers": 2,
     }  # fmt: skip
-    spread = method_file.with_name("spread.yaml")
+    spread = study.with_name("spread.yaml")
     spread.write_text(yaml.safe_dump(content))
     out = tmp_path / "out"
     run(spread, out)
-    assert_same(predictions(method_out), predictions(out))
+    assert_same(predictions(alone), predictions(out))
     files = sorted((out / "predictions").rglob("*.parquet"))
     lost = [file for file in files if "few_shot" in str(file)][1::2]
     for file in lost:
         file.unlink()
     kept = {file: file.stat().st_mtime_ns for file in files if file not in lost}
     run(spread, out)
-    assert_same(predictions(method_out), predictions(out))
+    assert_same(predictions(alone), predictions(out))
     assert lost
     assert all(file.stat().st_mtime_ns == then for file, then in kept.items())

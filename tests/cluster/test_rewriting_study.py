@@ -1,4 +1,4 @@
-"""A study that makes a style with a checkpoint, on real Ray, cut off and run again (15 s)."""
+"""A study that makes a style with a checkpoint, cut off and run again, without Ray and on it."""
 
 from __future__ import annotations
 
@@ -48,10 +48,17 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     return load_study(path)
 
 
+@pytest.mark.parametrize("address", ["none", pytest.param("auto", marks=pytest.mark.slow)])
 def test_a_style_that_a_model_makes_goes_to_the_tables_and_is_made_once(
-    study: Study, tmp_path: Path, ray_cluster: None, capfd: pytest.CaptureFixture[str]
+    study: Study,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
+    address: str,
 ) -> None:
-    studies.run(study, out=tmp_path)
+    if address != "none":
+        request.getfixturevalue("ray_cluster")
+    studies.run(study, out=tmp_path, address=address)
     options = study.styles.rewriting["formal"]
     originals = pair_items("pairs", study.pairs[0].data)
     wanted = rewritten_pairs(

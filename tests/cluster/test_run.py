@@ -58,7 +58,7 @@ def test_a_run_leaves_tables_report_and_runs(method_out: Path) -> None:
     assert columns[:5] == ["model", "attribute", "group", "rate", "gap"]
     runs = Store(method_out).read_table("runs.parquet")
     assert runs.schema == RUNS
-    assert sum(runs["selected"].to_pylist()) == 4
+    assert sum(runs["selected"].to_pylist()) == 3
     assert yaml.safe_load((method_out / "study.yaml").read_text())["study"]["name"] == "methods"
 
 

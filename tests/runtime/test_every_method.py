@@ -7,6 +7,8 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from peft import PeftModel
+from transformers import AutoModelForSequenceClassification
 
 from raybias.errors import BadInput, DataError, ModelError
 from support import method_study
@@ -20,9 +22,14 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return method_study.save(tmp_path_factory.mktemp("methods"))
 
 
-def test_every_method_leaves_its_runs_and_answers(study: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    run(study, out, *NO_RAY)
+@pytest.fixture(scope="module")
+def out(study: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("done") / "out"
+    run(study, folder, *NO_RAY)
+    return folder
+
+
+def test_every_method_leaves_its_runs_and_answers(out: Path) -> None:
     runs = pl.read_parquet(out / "runs.parquet")
     assert dict(runs.group_by("method").len().iter_rows()) == {
         "zero_shot": 2, "few_shot": 2, "cot": 1, "soft_prompt": 2, "lora": 2, "full": 2,
@@ -38,6 +45,14 @@ def test_every_method_leaves_its_runs_and_answers(study: Path, tmp_path: Path) -
     assert recipe["sampling"]["top_k"] == 20
     assert recipe["prompt"].endswith("Answer:")
     assert "likelihood" in (out / "tables/gaps.csv").read_text()
+
+
+def test_what_is_tuned_opens_elsewhere(study: Path, out: Path) -> None:
+    tuned = pl.read_parquet(out / "runs.parquet").filter(pl.col("adapter").is_not_null())
+    folders = {row["method"]: out / row["adapter"] for row in tuned.iter_rows(named=True)}
+    base = AutoModelForSequenceClassification.from_pretrained(study.parent / "tiny", num_labels=3)
+    assert PeftModel.from_pretrained(base, folders["lora"])
+    assert AutoModelForSequenceClassification.from_pretrained(folders["full"]).num_labels == 3
 
 
 @pytest.mark.parametrize(
