@@ -35,6 +35,8 @@ EXPIRES_S: Final = 30.0
 _BEATS_S: Final = 5.0
 #: Seconds that an object store has to show what was written.
 _SETTLES_S: Final = 2.0
+#: Leases that this process holds, or is taking; others of its id it could not give back.
+_HOLDING: Final[set[str]] = set()
 
 
 def _machine() -> str:
@@ -65,8 +67,12 @@ class Lease(BaseModel):
 
     @property
     def is_dead(self) -> bool:
-        """Tell whether the holder's process, on this machine, is gone."""
-        return self.machine == _machine() and not is_alive(self.pid)
+        """Tell whether the holder's process, on this machine, is gone or holds it no more."""
+        if self.machine != _machine():
+            return False
+        if self.pid == os.getpid():
+            return self.holder not in _HOLDING
+        return not is_alive(self.pid)
 
     @property
     def is_fresh(self) -> bool:
@@ -85,13 +91,20 @@ def leased(store: Store) -> Iterator[None]:
     OutputError: another driver holds it, or OUT cannot be written.
     """
     made = store.is_local and not Path(store.root).exists()
-    mine, ended = _taken(store), threading.Event()
+    mine, ended = Lease(), threading.Event()
+    _HOLDING.add(mine.holder)
+    try:
+        _take(store, mine)
+    except BaseException:
+        _HOLDING.remove(mine.holder)
+        raise
     beats = threading.Thread(target=_beat, args=(store, mine, ended), daemon=True)
     beats.start()
 
     def release() -> None:
         ended.set()
         beats.join()
+        _HOLDING.discard(mine.holder)
         with _locked(store):
             if _is(mine, _read(store)):
                 store.delete(NAME)
@@ -109,9 +122,8 @@ def leased(store: Store) -> Iterator[None]:
 
 
 @before_work()
-def _taken(store: Store) -> Lease:
+def _take(store: Store, mine: Lease) -> None:
     """Take the lease of an OUT, or refuse."""
-    mine = Lease()
     try:
         found = _read(store)
         if _must_be_watched(store, found):
@@ -132,7 +144,6 @@ def _taken(store: Store) -> Lease:
             where=store.uri,
             cure="check the place and its rights",
         ) from error
-    return mine
 
 
 def _must_be_watched(store: Store, text: str | None) -> bool:

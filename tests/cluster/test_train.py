@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import shutil
 import signal
@@ -41,6 +42,8 @@ pytestmark = pytest.mark.cluster
 
 DRIVER = Path(__file__).with_name("tune_driver.py")
 PREEMPTED = Path(__file__).with_name("preempted.py")
+#: What these drivers import from beside the tests.
+SUPPORT = {**os.environ, "PYTHONPATH": str(DRIVER.parents[1])}
 PATIENCE_S = 240
 #: What Ray calls the processes that tune.
 WORKERS = ("PackWorker", "RayTrainWorker")
@@ -333,12 +336,12 @@ def test_an_announced_loss_of_a_node_costs_few_steps_and_counts_as_no_failure(
     command = [sys.executable, str(PREEMPTED), str(study_file), str(tmp_path)]
     found = subprocess.run(
         [*command, lora, "resources.max_failures=0"],
-        capture_output=True, text=True, check=False, timeout=600,
+        env=SUPPORT, capture_output=True, text=True, check=False, timeout=600,
     )  # fmt: skip
     assert found.returncode == 0, found.stdout + found.stderr
     assert "drained" in found.stdout
-    # The pack on the other node went on.
-    assert repeated_steps(found.stdout, runs=(2, 3)) <= 10 * 3
+    # Those of the pack on that node, and halves that an idle worker took.
+    assert repeated_steps(found.stdout, runs=range(2, 20)) <= 10 * 3
 
 
 @pytest.fixture
@@ -347,7 +350,8 @@ def driver(study_file: Path, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]
     # Ray's socket paths must be short.
     ray_folder = tempfile.mkdtemp(prefix="rb", dir="/tmp")
     process = subprocess.Popen(
-        [sys.executable, str(DRIVER), str(study_file), str(tmp_path / "out"), ray_folder]
+        [sys.executable, str(DRIVER), str(study_file), str(tmp_path / "out"), ray_folder],
+        env=SUPPORT,
     )
     yield process
     if process.poll() is None:
@@ -380,4 +384,5 @@ def test_a_killed_driver_and_its_node_are_followed_by_another_that_goes_on(
     rows = tuned(load_study(study_file), out, said)
     assert same_bits(prompts_of(out), prompts_of(undisturbed[0]))
     assert timeless(rows) == timeless(undisturbed[1])
-    assert repeated_steps(said.getvalue()) <= 2 * 10 * 5
+    # One of the two packs may not have come to its first evaluation.
+    assert repeated_steps(said.getvalue(), runs=range(2, 6)) <= 2 * 10 * 5

@@ -93,6 +93,25 @@ def test_a_killed_holder_is_followed_at_once_and_a_stopped_one_leaves_nothing(
         assert not store.exists(lease.NAME)
 
 
+def test_a_lease_that_could_not_be_given_back_hinders_the_same_process_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a notebook, whose object store was away when a study ended."""
+    store = Store(tmp_path / "out")
+
+    def away(*_: object) -> None:
+        raise OutputError("does not answer", where=store.uri)
+
+    with monkeypatch.context() as patch, leased(store):
+        with pytest.raises(OutputError, match="another raybias works on it"), leased(store):
+            pass
+        patch.setattr(Store, "delete", away)
+    assert store.exists(lease.NAME)
+    with leased(store):
+        pass
+    assert not store.exists(lease.NAME)
+
+
 @pytest.mark.parametrize("age", [2 * EXPIRES_S, -10 * EXPIRES_S])
 @pytest.mark.parametrize("beats", [True, False])
 def test_another_machines_old_lease_is_watched_before_it_is_taken(

@@ -211,8 +211,8 @@ class PackedTuner:
                     tensors[f"{moment}/{name}"] = value
         return {name: tensor.cpu().clone() for name, tensor in tensors.items()}
 
-    def load_state(self, run_id: str, state: Mapping[str, Tensor]) -> None:
-        """Take a trial up where `state` left it."""
+    def load_state(self, run_id: str, state: Mapping[str, Tensor]) -> bool:
+        """Take a trial up where `state` left it; returns whether it had stopped."""
         run = self._begin(self._trials[run_id], _named(state, "weights"))
         self._runs[run_id] = run
         device = next(iter(run.weights.values())).device
@@ -227,6 +227,7 @@ class PackedTuner:
                     "step": torch.tensor(float(run.step - run.scale.skipped), device=device),
                     **{moment: state[f"{moment}/{name}"].to(device) for moment in _MOMENTS},
                 }
+        return bool(run.stop_reason)
 
     def _begin(self, trial: Trial, weights: Mapping[str, Tensor] | None = None) -> _Run:
         start = self.trainer.init_weights(trial.seed)

@@ -2,6 +2,9 @@
 
 A trial's state is one file in OUT, whichever pack wrote it, so that any worker can take a trial
 up where another left it. A trial that stops is saved as an adapter.
+
+Ranks that share a backbone deal the rows of all trials among themselves, so there a trial's
+rounding depends on the others. The states of such a pack are one file, all of one step.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -230,12 +233,16 @@ class WorkerPack:
         """Load the states that earlier workers kept; report what resumes and what is repeated."""
         reached = self._reached()
         resumed, repeated = [], 0
-        for run_id in self.active:
-            step, name = 0, self._state(run_id)
-            if self.store.exists(name):
-                state = load(self.store.read_bytes(name))
-                self.tuner.load_state(run_id, state)
+        kept = self._kept_states()
+        for run_id in list(self.active):
+            step = 0
+            if state := kept.get(run_id):
                 step = int(state["step"])
+                if self.tuner.load_state(run_id, state):
+                    self._save(self.tuner.result(run_id))
+                    self._drop(run_id)
+                    self.finished += (run_id,)
+                    continue
             if step or run_id in reached:
                 resumed.append(run_id)
                 repeated += max(0, reached.get(run_id, 0) - step)
@@ -243,8 +250,20 @@ class WorkerPack:
             pack=self.name, finished=self.finished, resumed=tuple(resumed), repeated=repeated
         )
 
-    def _state(self, run_id: str) -> str:
-        return f"{self.task.folder}/{run_id}.safetensors"
+    def _state(self, name: str) -> str:
+        return f"{self.task.folder}/{name}.safetensors"
+
+    def _kept_states(self) -> dict[str, dict[str, torch.Tensor]]:
+        """Read the states of the trials that have one."""
+        if self.task.sharded:
+            name = self._state(self.name)
+            return _apart(load(self.store.read_bytes(name))) if self.store.exists(name) else {}
+        names = {run_id: self._state(run_id) for run_id in self.active}
+        return {
+            run_id: load(self.store.read_bytes(name))
+            for run_id, name in names.items()
+            if self.store.exists(name)
+        }
 
     def _reached(self) -> dict[str, int]:
         """Return the last step that each trial was evaluated at by earlier workers."""
@@ -265,7 +284,11 @@ class WorkerPack:
         if self.writes:
             reached = json.dumps({each.run_id: each.step for each in evaluations})
             self.store.write_text(f"{self.task.folder}/reached/{self.name}.json", reached)
-        for stopped in (e.run_id for e in evaluations if e.stop_reason is not None):
+        stops = [each.run_id for each in evaluations if each.stop_reason is not None]
+        if stops and self.task.sharded:
+            # Before there is a result, with which the others' states would have to agree.
+            self.keep()
+        for stopped in stops:
             self._save(self.tuner.result(stopped))
             self._drop(stopped)
         given = tuple(run_id for run_id in self.asked if run_id in self.active)
@@ -289,9 +312,13 @@ class WorkerPack:
     def keep(self) -> None:
         """Write the states of the trials that go on."""
         begun = time.monotonic()
-        for run_id in self.active if self.writes else ():
-            if state := self.tuner.state(run_id):
-                self.store.write_bytes(self._state(run_id), save(state))
+        if self.writes:
+            states = {run_id: self.tuner.state(run_id) for run_id in self.active}
+            if self.task.sharded:
+                states = {self.name: _together(states)}
+            for name, state in states.items():
+                if state:
+                    self.store.write_bytes(self._state(name), save(state))
         self._kept = time.monotonic()
         self._keeping = self._kept - begun
 
@@ -355,6 +382,20 @@ class WorkerPack:
             **self.trainer.label_metadata(),
             "adapter": adapter,
         }
+
+
+def _together(states: Mapping[str, Mapping[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """Give each tensor its trial's name before its own."""
+    return {f"{run}:{name}": each for run, state in states.items() for name, each in state.items()}
+
+
+def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
+    """Return what `_together` put together, by trial."""
+    states: dict[str, dict[str, torch.Tensor]] = {}
+    for key, tensor in tensors.items():
+        run_id, _, name = key.partition(":")
+        states.setdefault(run_id, {})[name] = tensor
+    return states
 
 
 def _number(value: float) -> float | None:
