@@ -218,7 +218,8 @@ def _reason(
 
 
 def _sample(table: GapTable, texts: pl.DataFrame) -> JudgeSample:
-    known = texts.filter(pl.col("group").is_in(table.groups))
+    # Sums round by their order, which is not to be that of somebody's sheet.
+    known = texts.filter(pl.col("group").is_in(table.groups)).sort(pl.all())
     units = known["template_id"].unique().sort().to_list()
     return JudgeSample(
         judged_N=known["judged"].cast(pl.Float64).to_numpy(),

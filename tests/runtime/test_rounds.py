@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,10 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from raybias.engine.adapters.tuning import Evaluation, Trial
+from raybias.engine.adapters.tuning import Evaluation, Trial, TrialResult
 from raybias.engine.context import Execution, ModelContext
 from raybias.methods import Full, Lora, SoftPrompt
 from raybias.runtime.tune import worker
+from raybias.runtime.tune.reports import WorkerReport
 from raybias.runtime.tune.worker import WorkerPack
 from raybias.schema import LABELS
 from raybias.storage import Store
@@ -51,7 +53,7 @@ class SlowTuner:
 
 def pack_of(tuner: Any, method: Any, out: Path) -> WorkerPack:
     pack = object.__new__(WorkerPack)
-    pack.task = SimpleNamespace(method=method, folder="train/x")  # type: ignore
+    pack.task = SimpleNamespace(method=method, folder="train/x", sharded=False)  # type: ignore
     pack.store, pack.writes, pack.name = Store(out), True, "u"
     pack.active, pack.asked, pack.tuner = list(tuner.runs), (), tuner
     pack._kept, pack._keeping = 0.0, 0.0
@@ -97,7 +99,7 @@ def test_a_run_says_what_decides_how_a_gpu_would_have_rounded_it(tmp_path: Path)
     tokens = worker.Tokens(backbones.token_set(9, seed=1), backbones.token_set(3, seed=2), None)
     task: Any = SimpleNamespace(
         context=context, method=method, dataset="d", out=str(tmp_path), folder="train/x",
-        fingerprint="f",
+        fingerprint="f", sharded=False,
     )  # fmt: skip
     trials = [Trial(f"r{n}", n, 1e-3, "final", 1e-2, 2) for n in method.seeds]
     pack = WorkerPack(task, tokens, trials, method.trainer(context))
@@ -107,3 +109,56 @@ def test_a_run_says_what_decides_how_a_gpu_would_have_rounded_it(tmp_path: Path)
         assert record["computed"] == {
             "device": "cpu", "torch": torch.__version__, "pack": 2, "tokens_per_batch": 512
         }  # fmt: skip
+
+
+def test_ranks_that_share_a_backbone_go_on_from_states_of_one_step(tmp_path: Path) -> None:
+    """Even where a rank dies after the first run's result: there rows of all runs share passes."""
+    spec = classifiers.spec_of("opt", tmp_path / "opt")
+    context = ModelContext(spec, LABELS, Execution(512))
+    method = Lora(
+        rank=2, seeds=(1, 2), keep=1, eval_every=2, max_steps=4, early_stop={"after_step": 4}
+    )
+    tokens = worker.Tokens(backbones.token_set(9, seed=1), backbones.token_set(3, seed=2), None)
+    task: Any = SimpleNamespace(
+        context=context, method=method, dataset="d", out=str(tmp_path), folder="train/x",
+        fingerprint="f", sharded=True,
+    )  # fmt: skip
+    trials = [Trial(f"r{n}", n, 1e-3, "final", 1e-2, 2) for n in method.seeds]
+
+    def begun() -> tuple[WorkerPack, WorkerReport]:
+        pack = WorkerPack(task, tokens, trials, method.trainer(context))
+        return pack, pack.restore()
+
+    pack, _ = begun()
+    pack.advance()
+    pack._save = save = Died(pack._save)  # type: ignore[method-assign,assignment]
+    with pytest.raises(SystemExit):
+        pack.advance()
+    assert save.saved == ["r1"]
+    assert kept(tmp_path) == {"r1"}, "one file, of both runs"
+    pack, report = begun()
+    assert report.finished == ("r1", "r2")
+    assert pack.active == []
+    adapters = {run: tmp_path / f"adapters/{run}/adapter_model.safetensors" for run in ("r1", "r2")}
+    found = {run: path.read_bytes() for run, path in adapters.items()}
+    task.out, task.folder = str(tmp_path / "calm"), "train/x"
+    calm, _ = begun()
+    while calm.active:
+        calm.advance()
+    for run, content in found.items():
+        name = f"adapters/{run}/adapter_model.safetensors"
+        assert (tmp_path / "calm" / name).read_bytes() == content
+
+
+class Died:
+    """Saves one result, and ends with the next."""
+
+    def __init__(self, save: Callable[[TrialResult], None]) -> None:
+        self.save = save
+        self.saved: list[str] = []
+
+    def __call__(self, result: TrialResult) -> None:
+        if self.saved:
+            raise SystemExit
+        self.save(result)
+        self.saved.append(result.trial.run_id)
