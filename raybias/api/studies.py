@@ -86,7 +86,7 @@ def run(
     store = Store(out)
     with leased(store):
         run_study(study, out, address=address, command=command, skip_unfit=skip_unfit)
-        results = write_report(out)
+        results = _finish(out)
         track_tables(study, store)
     return results
 
@@ -241,7 +241,14 @@ def demo(
 
     with leased(Store(out)):
         run_demo(out, address=address, command=command)
-        return write_report(out)
+        return _finish(out)
+
+
+def _finish(out: str | Path) -> Results:
+    from raybias.runtime.progress import Reporter
+
+    Reporter().say(f"{Results(out).study.name}: writing the tables and the page")
+    return write_report(out)
 
 
 def write_report(

@@ -38,7 +38,7 @@ OTHERS = {
     "make": "tests/contract/test_project_files.py knows the targets",
     "python": "a script of the repository; it takes minutes",
     "PYTHONPATH=tests": "makes the models of a results page",
-    "docker": "a network",
+    "docker": "a network", "uvx": "a network",
     "pip": "a network", "git": "publishes", "ray": "a cluster", "/tmp/new/bin/pip": "a network",
     "/tmp/new/bin/raybias": "an installed release", "curl": "tests/cluster/test_readme.py",
     "openssl": "tests/cluster/test_readme.py", "python3": "a fresh machine",
