@@ -104,6 +104,7 @@ $(VENV)/.docs: $(READY)
 env: $(READY)
 
 $(READY): pyproject.toml constraints.txt
+	@echo "Installing what constraints.txt names into $(VENV), which takes some minutes"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,zero]'
 	touch $(READY)

@@ -80,7 +80,7 @@ class Store:
 
     Raises
     ------
-    OutputError: the URI names no known file system, no bucket, or holds a password.
+    OutputError: the URI is empty, names no known file system, no bucket, or holds a password.
 
     Later errors of a remote place or a full disk are raised as `StorageError`; files that are
     missing or cannot be read, whatever is in them, as `DataError`, and places that cannot be
@@ -89,6 +89,9 @@ class Store:
 
     def __init__(self, uri: str | Path) -> None:
         text = str(uri)
+        # A shell variable that is not set, which would otherwise be the working folder.
+        if not text.strip():
+            raise OutputError("a place has no name", cure="write . for the folder you are in")
         remote = "://" in text
         if remote and holds_secret(text):
             raise OutputError(

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from raybias.engine.pickled import Converted
     from raybias.planning.description import StudyPlan
     from raybias.probes.card_design import ProbeDesign
+    from raybias.runtime.progress import Reporter
     from raybias.runtime.serve.security_audit import Finding
 
 
@@ -80,13 +81,16 @@ def run(
     WorkFailed: the work began and failed; the same call goes on with it.
     """
     from raybias.runtime.lease import leased
+    from raybias.runtime.progress import Reporter
     from raybias.runtime.study import run_study
     from raybias.runtime.tracking import track_tables
 
-    store = Store(out)
+    store, reporter = Store(out), Reporter()
     with leased(store):
-        run_study(study, out, address=address, command=command, skip_unfit=skip_unfit)
-        results = write_report(out)
+        run_study(
+            study, out, address=address, command=command, reporter=reporter, skip_unfit=skip_unfit
+        )
+        results = _finish(store, study.name, reporter)
         track_tables(study, store)
     return results
 
@@ -238,10 +242,17 @@ def demo(
     """
     from raybias.runtime.demo import run_demo
     from raybias.runtime.lease import leased
+    from raybias.runtime.progress import Reporter
 
-    with leased(Store(out)):
-        run_demo(out, address=address, command=command)
-        return write_report(out)
+    store, reporter = Store(out), Reporter()
+    with leased(store):
+        run_demo(out, address=address, command=command, reporter=reporter)
+        return _finish(store, "demo", reporter)
+
+
+def _finish(store: Store, name: str, reporter: Reporter) -> Results:
+    reporter.say(f"{name}: writing the tables and the page")
+    return write_report(store.uri)
 
 
 def write_report(

@@ -1,4 +1,4 @@
-"""Progress on standard error with rates: bars on a terminal, elsewhere a line every few seconds."""
+"""Progress with rates: bars on a terminal and in a notebook, elsewhere a line every few seconds."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
 from raybias.redaction import redact
+from raybias.runtime.notebook import CellOutput
 
 _LINE_EVERY_S: Final = 5.0
 #: Rates are averages over so many seconds.
@@ -157,11 +158,15 @@ class Reporter:
             console=self.console,
             expand=True,
         )
+        self._output = CellOutput(self._shown) if self.console.is_jupyter else None
         self._lock = Lock()
 
     def say(self, text: str) -> None:
         """Print one line, with passwords in URLs redacted."""
-        self.console.print(redact(text), markup=False)
+        if self._output is None:
+            self.console.print(redact(text), markup=False)
+        else:
+            self._output.say(redact(text))
 
     @contextmanager
     def stage(self, title: str, total: int, *, starting: str = "") -> Iterator[Advance]:
@@ -171,7 +176,7 @@ class Reporter:
         ----------
         starting: what is waited for before the first of them.
         """
-        if self.console.is_terminal:
+        if self.console.is_terminal or self._output is not None:
             with self._bar(title, Stage(total, starting)) as advance:
                 yield advance
         else:
@@ -181,16 +186,21 @@ class Reporter:
 
     @contextmanager
     def _bar(self, title: str, stage: Stage) -> Iterator[Advance]:
-        bars = self._shown
+        bars, output = self._shown, self._output
         with self._lock:
             task = bars.add_task(title, total=stage.total, note=stage.beside, over=0)
-            bars.start()
+            if output is None:
+                bars.start()
+            else:
+                output.show(at_once=True)
 
         def advance(
             count: int = 1, *, part: float = 0.0, note: str = "", done: Done | None = None
         ) -> None:
             stage.advance(count, part, note, done)
             bars.update(task, completed=stage.reached, note=stage.beside, over=stage.finished)
+            if output is not None:
+                output.show()
 
         try:
             yield advance

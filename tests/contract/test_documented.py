@@ -1,13 +1,14 @@
 """What README.md and docs/ tell a reader to type: every command parses, every notebook runs.
 
-tests/cluster/test_readme.py runs the README and the guides that need Ray, test_extending.py the
-package of docs/extending.md, tests/stats what docs/metrics.md and docs/options.md show.
+test_guides.py runs the commands and studies of docs/, tests/cluster/test_readme.py the README and
+the guides that need Ray, test_extending.py the package of docs/extending.md.
 """
 
 from __future__ import annotations
 
 import ast
 import json
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ from raybias.cli import app, main
 from raybias.registry import metrics
 from support.documents import ROOT, blocks
 
+PROGRAM: Any = typer.main.get_command(app)
 DOCS = [
     ROOT / "README.md",
     *(path for path in sorted((ROOT / "docs").rglob("*.md")) if path.parent.name != "reference"),
@@ -38,7 +40,7 @@ OTHERS = {
     "make": "tests/contract/test_project_files.py knows the targets",
     "python": "a script of the repository; it takes minutes",
     "PYTHONPATH=tests": "makes the models of a results page",
-    "docker": "a network",
+    "docker": "a network", "uvx": "a network",
     "pip": "a network", "git": "publishes", "ray": "a cluster", "/tmp/new/bin/pip": "a network",
     "/tmp/new/bin/raybias": "an installed release", "curl": "tests/cluster/test_readme.py",
     "openssl": "tests/cluster/test_readme.py", "python3": "a fresh machine",
@@ -63,12 +65,31 @@ def test_every_command_is_one_that_raybias_takes() -> None:
             if program in OTHERS or command.startswith(("-", "http")):
                 continue
             pytest.fail(f"{command!r}: run it in a test, or say why not")
-        parsed: Any = typer.main.get_command(app)
-        context = parsed.context_class(parsed, info_name=program)
-        while hasattr(parsed, "resolve_command"):
-            word, parsed, words = parsed.resolve_command(context, words)
-            context = parsed.context_class(parsed, info_name=word, parent=context)
+        parsed, context, words = resolved(words)
         parsed.parse_args(context, words)
+
+
+def resolved(words: list[str]) -> tuple[Any, Any, list[str]]:
+    """The command that words name, its context, and the words behind it."""
+    parsed = PROGRAM
+    context = parsed.context_class(parsed, info_name="raybias")
+    while words and not words[0].startswith("-") and hasattr(parsed, "resolve_command"):
+        word, parsed, words = parsed.resolve_command(context, words)
+        context = parsed.context_class(parsed, info_name=word, parent=context)
+    return parsed, context, words
+
+
+def test_prose_names_commands_and_options_that_there_are() -> None:
+    found = 0
+    for page in (*DOCS, *(ROOT / f"{name}.md" for name in ("CHANGELOG", "ARCHITECTURE"))):
+        prose = re.sub("^```.*?^```", "", page.read_text("utf-8"), flags=re.S | re.M)
+        for span in re.findall(r"`raybias (\w[^`]+)`", prose):
+            parsed, context, words = resolved(shlex.split(span))
+            known = {name for each in parsed.get_params(context) for name in each.opts}
+            for word in words:
+                assert not word.startswith("--") or word.partition("=")[0] in known, span
+            found += 1
+    assert found > 80
 
 
 def test_every_block_has_a_test() -> None:

@@ -40,6 +40,8 @@ def test_partial_files_are_not_seen_and_can_be_swept(tmp_path: Path) -> None:
 def test_places_that_cannot_be_written_say_so(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="cannot open 'nowhere://x'"):
         Store("nowhere://x")
+    with pytest.raises(OutputError, match=r"a place has no name; write \. for the folder"):
+        Store("")
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="cannot write"):
         Store(tmp_path / "file").write_text("x", "y")

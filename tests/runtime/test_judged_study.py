@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,14 +14,17 @@ import pytest
 import torch
 import transformers
 import yaml
+from typer.testing import CliRunner
 
 import raybias
+from raybias.cli import app
 from raybias.engine.context import ModelContext
 from raybias.errors import BadInput
 from raybias.report.judge_section import UNMEASURED
 from raybias.schema import LABELS
 from raybias.storage import Store
 from support import prompting
+from support.documents import ROOT, blocks
 from support.endpoint import Endpoint, serving
 from support.method_study import NO_RAY, run
 
@@ -107,6 +111,20 @@ def test_verdicts_are_the_classifiers_own(place: Path, out: Path, tmp_path: Path
     # One reading: a judge's probability is no second way to read the answer.
     gaps = raybias.open(out).gaps.collect()
     assert set(gaps["method"]) == {"continuation"}
+
+
+def test_the_commands_of_the_guide(
+    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = (each for each in blocks(ROOT / "docs/guides/judging.md") if not each.language)
+    export, imported = (line for each in plain for line in each.commands)
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(out, "out/bold")
+    for command in (export.replace("--of-group 50", "--of-group 8"), imported):
+        result = CliRunner().invoke(app, shlex.split(command)[1:])
+        assert result.exit_code == 0, result.output
+        _filled(pl.read_csv("sheet.csv")).write_csv("sheet.csv")
+    assert raybias.open("out/bold").table("judged").collect().height > 0
 
 
 def test_the_judges_errors_are_measured_or_said_not_to_be(out: Path, tmp_path: Path) -> None:

@@ -21,12 +21,14 @@ from raybias.storage import Store
 
 #: Drivers, one for each pair of numbers, that wait and then work on an OUT, and write down when.
 DRIVERS = """
-import os, sys, time
+import os, sys, time, warnings
 from raybias.errors import BadInput, OutputError
 from raybias.runtime.ending import ending_on_signals
 from raybias.runtime.lease import leased
 from raybias.storage import Store
 
+# Libraries have threads of their own, of which Python warns since 3.12 where a process forks.
+warnings.simplefilter("ignore", DeprecationWarning)
 out, log, *times = sys.argv[1:]
 for waits, works in zip(map(float, times[::2]), map(float, times[1::2])):
     if os.fork():

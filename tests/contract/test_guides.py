@@ -1,0 +1,242 @@
+"""The commands and studies of docs/, run in this process on small files that stand in for a user's.
+
+Those that need Ray, the hub or hours are named in `NEEDS`; test_documented.py parses all of them.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import runpy
+import shlex
+import shutil
+import sys
+from glob import glob
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import yaml
+
+from raybias.cli import main
+from raybias.config import parse_study
+from support import prompting, question_data
+from support.answer_data import bbq_line
+from support.documents import ROOT, blocks
+from support.method_study import NO_RAY, save
+from support.quantised import needs_torchao
+from support.report_outs import make_study, write_out
+from support.tiny import save_model
+
+DOCS = ROOT / "docs"
+README, *_ = (block for block in blocks(ROOT / "README.md") if block.language == "yaml")
+#: Pages whose commands are followed here.
+FOLLOWED = (
+    *("comparing", "metrics", "options", "precision", "guides/own_probe"),
+    *("results/regard_published", "results/style_published"),
+)
+#: Why commands of other pages, or some of these, are not run here.
+NEEDS = {
+    "docker build": "a network", "pip install": "a network", "python -m venv": "a network",
+    "ray job submit": "a cluster; tests/cluster/test_jobs.py",
+    "raybias plan jobs/": "the hub's configurations; docs/plans.py wrote what they print",
+    "raybias convert": "a checkpoint with pickled weights; tests/engine/test_pickled.py",
+    "raybias calibrate": "minutes; tests/stats/test_calibrate.py runs fewer studies",
+    "raybias judge": "tests/runtime/test_judged_study.py",
+    "raybias run jobs/minilm.yaml": "a quarter of an hour",
+    "raybias run stories.yaml": "published weights; both studies are read here",
+    "python tests/": "published weights, or an hour",
+    "python benchmarks/options.py": "minutes",
+    "make ": "tests/contract/test_project_files.py", "RAYBIAS_SHARED": "make", "git ": "publishes",
+    "/tmp/new": "a network", "python3 ": "a network",
+}  # fmt: skip
+#: These are run by tests/cluster/test_readme.py.
+READMES = ("README.md", "own_model.md", "cluster.md", "serving.md", "python.md", "output.md")
+
+
+def commands(page: str) -> list[str]:
+    """The lines of a page's blocks of commands; what they print is left out."""
+    plain = (block for block in blocks(DOCS / f"{page}.md") if not block.language)
+    return [line for block in plain if not block.text.startswith("$ ") for line in block.commands]
+
+
+def follow(line: str, **stand_ins: str) -> None:
+    """Run a line as a shell would in the working folder, with other words for some of its words."""
+    for shown, here in stand_ins.items():
+        line = line.replace(shown, here)
+    program, *words = (
+        name
+        for word in shlex.split(line, comments=True)
+        for name in (sorted(glob(word)) if "*" in word else [word])  # noqa: PTH207
+    )
+    if program == "raybias":
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        assert not ended.value.code, line
+    else:
+        assert program == "python"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "argv", words)
+            if words[0] == "-c":
+                exec(words[1], {})
+            else:
+                runpy.run_path(str(ROOT / words[0]), run_name="__main__")
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_every_command_is_run_or_says_what_it_needs() -> None:
+    for path in sorted(DOCS.rglob("*.md")):
+        page = path.relative_to(DOCS).with_suffix("").as_posix()
+        if page.startswith("reference/") or path.name in READMES:
+            continue
+        for line in commands(page):
+            assert page in FOLLOWED or line.startswith(tuple(NEEDS)), f"{page}: {line!r}"
+
+
+def test_every_study_is_taken() -> None:
+    """Parts of studies are read with what the README's has beside them."""
+    taken = 0
+    for path in sorted(DOCS.rglob("*.md")):
+        for block in blocks(path):
+            if block.language != "yaml":
+                continue
+            content = yaml.safe_load(block.text)
+            # Cards are read by tests/probes/test_cards.py, a package of one's own by
+            # test_extending.py, steps of a workflow below.
+            if isinstance(content, list) or "kind" in content or path.name == "extending.md":
+                continue
+            base = {} if "name" in content else yaml.safe_load(README.text)
+            named = [name for each in content.get("methods", ())
+                     for name in each.get("backbones", ())]  # fmt: skip
+            whole = {**base, **content}
+            whole["backbones"] = [*whole["backbones"], *named]
+            parse_study(whole)
+            taken += 1
+    assert taken >= 10
+
+
+@pytest.mark.long
+def test_the_pages_on_comparing(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("BASE", "CANDIDATE"):
+        write_out(Path(name), make_study())
+    write_out(Path("OUT"), make_study(("opt-125m", "opt-350m")))
+    gate, arms = commands("comparing")
+    follow(gate)
+    assert Path("compared/compare.md").exists()
+    # The made-up OUT has two models of one method.
+    follow(arms.replace(",method=lora", "").replace("opt-125m,method=full", "opt-350m"))
+    assert "0.000" in capsys.readouterr().out
+
+    study = save(Path(), "soft_prompt")
+    (steps,) = (b.text for b in blocks(DOCS / "comparing.md") if b.text.startswith("- run"))
+    run, compare, _ = (step["run"] for step in yaml.safe_load(steps))
+    follow(f"{run} {shlex.join(NO_RAY)}", **{"$CHECKPOINT": "tiny", "study.yaml": str(study)})
+    Path("released").mkdir()
+    shutil.copytree("candidate", "released/OUT")
+    follow(compare.replace("s3://", ""))
+
+
+@pytest.mark.long
+def test_the_page_on_questions() -> None:
+    study = question_data.study(Path())
+    follow(f"raybias run {study} --out OUT {shlex.join(NO_RAY)}")
+    for name in ("Age", "Nationality", "Sexual_orientation"):
+        lines = [json.dumps(bbq_line(number, category=name)) for number in range(24)]
+        Path(f"preds_{name}.jsonl.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
+    items = json.loads(Path("dev.json").read_text())["data"]
+    scored = {
+        task: [
+            {"id": sentence["id"], "score": 0.5} for each in of for sentence in each["sentences"]
+        ]
+        for task, of in items.items()
+    }
+    for name in ("gpt2_race", "bert-base-cased_race"):
+        text = json.dumps(scored)
+        Path(f"predictions_{name}.json").write_text(text)
+        Path(f"predictions_{name}.json.gz").write_bytes(gzip.compress(text.encode()))
+    Path("race.json.gz").write_bytes(gzip.compress(Path("dev.json").read_bytes()))
+    for line in commands("options"):
+        follow(line)
+    assert {each.name for each in Path("scored").iterdir()} >= {
+        f"{name}.csv" for name in question_data.FOLDERS
+    }
+
+
+@pytest.mark.long
+def test_the_page_on_metrics_and_the_published_predictions(shared: Path) -> None:
+    published = Path("data/regard_published")
+    published.mkdir(parents=True)
+    (file,) = (shared / "data/regard_published").glob("regard_opt-125m.tsv.gz")
+    for folder in (published, Path()):
+        shutil.copy(file, folder)
+    shape, listing, example = commands("metrics")
+    follow(listing)
+    follow(re.sub(r"\[.*\]", "", shape), **{"FILES...": str(file), "DIR": "first"})
+    follow(example)
+    assert Path("DIR/metrics.csv").exists()
+    for line in commands("results/regard_published"):
+        follow(line)
+    assert Path("strict/gaps.csv").exists()
+
+
+@pytest.mark.long
+def test_the_page_on_ones_own_probe() -> None:
+    (study,) = (block for block in blocks(DOCS / "guides/own_probe.md") if block.language)
+    new, check = commands("guides/own_probe")
+    Path("data").mkdir()
+    follow(new)
+    rows = [{"text": f"The {word} clerk was {how}.", "label": label, "attribute": "age",
+             "group": group, "template_id": how, "term": word}
+            for label, how in enumerate(("awful", "here", "kind"))
+            for group, words in {"young": ("young", "junior"), "old": ("old", "senior")}.items()
+            for word in words]  # fmt: skip
+    pl.DataFrame(rows).write_csv("data/mine.csv")
+    # What the card says by default of its file.
+    pl.DataFrame(rows).with_columns(pl.col("label") - 1).write_csv("data/sentences.csv")
+    follow(check)
+    prompting.save("opt", Path("tiny"))
+    content: dict[str, Any] = {
+        "name": "own",
+        "backbones": [{"id": "tiny", "dtype": "float32", "bos": "prepend"}],
+        "methods": [{"kind": "zero_shot", "seeds": [1, 2]}],
+    }
+    Path("study.yaml").write_text(yaml.safe_dump(content | yaml.safe_load(study.text)))
+    follow(f"raybias run study.yaml --out out {shlex.join(NO_RAY)}")
+    assert Path("out/report.html").exists()
+
+
+@pytest.mark.long
+@needs_torchao
+def test_the_page_on_precision(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (study,) = (block for block in blocks(DOCS / "precision.md") if block.language == "yaml")
+    Path("int8.yaml").write_text(study.text)
+    (name,) = yaml.safe_load(study.text)["backbones"]
+    save_model(Path(name["id"]), positions=128)
+    Path("data").symlink_to(shared / "data")
+    arms, run, quantise, compare, _ = commands("precision")
+    follow(run)
+    follow(quantise)
+    assert "of 300 labels differ" in capsys.readouterr().out
+    follow(compare)
+    follow(arms, OUT_full="float32", OUT_int8="int8")
+    assert "of 12 gaps" in capsys.readouterr().out
+
+
+@pytest.mark.long
+def test_the_pages_on_styles_and_planted_effects(
+    shared: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("paper_tables").symlink_to(shared / "paper_tables")
+    tables, planted = commands("results/style_published")
+    follow(tables)
+    assert list(Path("published").glob("*.csv"))
+    follow(planted.removeprefix("PYTHONPATH=tests "))
+    # The share of intervals that hold an effect of 2 points, over all pairs.
+    assert "0.948" in capsys.readouterr().out
