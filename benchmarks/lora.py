@@ -35,7 +35,14 @@ RATE = 1e-4
 
 
 def packed(
-    folder: Path, rows: TokenSet, seeds: int, *, dtype: str, device: str, dropout: float = 0.1
+    folder: Path,
+    rows: TokenSet,
+    seeds: int,
+    *,
+    dtype: str,
+    device: str,
+    dropout: float = 0.1,
+    deterministic: bool = False,
 ) -> PackedTuner:
     """Our side: the seeds as one pack, one step between evaluations on a single row."""
     method = Lora(
@@ -43,7 +50,8 @@ def packed(
         early_stop=EarlyStop(after_step=10**6), max_steps=10**6, dropout=dropout,
     )  # fmt: skip
     spec = Backbone.model_validate({"id": str(folder), "dtype": dtype})
-    trainer = method.trainer(ModelContext(spec, LABELS, Execution(device=device)))
+    execution = Execution(device=device, deterministic=deterministic)
+    trainer = method.trainer(ModelContext(spec, LABELS, execution))
     units = [Trial(f"s{seed}", seed, RATE, "final", 1e-4, 5) for seed in method.seeds]
     one = TokenSet((min(rows.rows, key=len),), (0,))
     return PackedTuner(trainer, method, units, train=rows, validation=one)

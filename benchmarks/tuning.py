@@ -54,9 +54,11 @@ class Data:
     label_ids: tuple[int, ...]
 
 
-def packed(folder: Path, data: Data, seeds: int, *, dtype: str, device: str) -> PackedTuner:
+def packed(
+    folder: Path, data: Data, seeds: int, *, dtype: str, device: str, deterministic: bool = False
+) -> PackedTuner:
     """Our side: the seeds as one pack, one step between evaluations on a single row."""
-    backbone = workload.load(folder, dtype=dtype, device=device)
+    backbone = workload.load(folder, dtype=dtype, device=device, deterministic=deterministic)
     method = SoftPrompt(
         seeds=tuple(range(seeds)), keep=1, learning_rates=(RATE,), batch_size=8, eval_every=1
     )

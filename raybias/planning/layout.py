@@ -216,6 +216,7 @@ class LayoutPlanner:
             "pending": fit.places.pending(fit.workers),
             "speed": fit.speed,
             "across": fit.split.sharded and fit.across,
+            "deterministic": self.resources.deterministic,
         }
 
     def _train_workers(self) -> int | None:
