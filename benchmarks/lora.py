@@ -23,6 +23,7 @@ from comparison import Comparison, Size
 from peft import LoraConfig, get_peft_model
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForSequenceClassification
+from where import between
 
 from raybias.config import Backbone
 from raybias.engine.adapters.schedule import batch_of_step
@@ -181,6 +182,10 @@ def main(
         f"LoRA on all linear layers, OPT-{shape} shape, batch 8 a seed, {rounds} rounds",
         [
             workload.markdown(table, headers),
+            between(
+                {name: partial(contenders[name], 0) for name in contenders if name != peer},
+                dict.fromkeys(contenders, flops), device,
+            ),
             f"Needed work: {tokens / seeds:.0f} tokens a seed and step, frozen blocks only, forward"
             " and the gradient of activations; the factors come on top. Peak: a large matrix"
             " product in the same precision.",
