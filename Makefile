@@ -40,7 +40,7 @@ chaos: $(READY)  ## Kills in a cluster of several nodes, and nodes that come and
 
 # Ends by itself within ten minutes; `python benchmarks/gpu.py --help` has its parts.
 gpu: $(READY)  ## The engine on this machine's GPU: equal to a CPU's, killed and resumed, and how fast.
-	RAYBIAS_DEVICE=cuda timeout 120 $(BIN)/python -m pytest tests/engine/test_on_device.py
+	RAYBIAS_DEVICE=cuda CUBLAS_WORKSPACE_CONFIG=:4096:8 timeout 120 $(BIN)/python -m pytest tests/engine/test_on_device.py
 	rm -rf out/gpu
 	-timeout --signal KILL 30 $(BIN)/raybias demo --out out/gpu
 	timeout 90 $(BIN)/raybias demo --out out/gpu

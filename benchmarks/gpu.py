@@ -2,7 +2,7 @@
 
 Each part is a process of its own with a limit, so that a part that fails or hangs leaves the others
 their time; all of it ends after --seconds. Parts: machine, attention, widths, zero (ZeRO-3
-on one GPU and on all), tune, lora, shard, prompts, load.
+on one GPU and on all), tune, lora, shard, repeat (the price of bits that repeat), prompts, load.
 
     python benchmarks/gpu.py --out gpu.md
     python benchmarks/gpu.py --part lora --shape 1.3b
@@ -56,8 +56,8 @@ from raybias.schema import LABELS
 PLAN = (
     ("machine", "125m", 1), ("attention", "125m", 1), ("widths", "125m", 1), ("zero", "125m", 2),
     ("tune", "125m", 2), ("lora", "125m", 2), ("shard", "1.3b", 2), ("widths", "1.3b", 1),
-    ("tune", "1.3b", 3), ("lora", "1.3b", 3), ("prompts", "1.3b", 4), ("load", "7b_grouped", 3),
-    ("shard", "7b_grouped", 3), ("tune", "13b", 4), ("lora", "13b", 4),
+    ("repeat", "1.3b", 3), ("tune", "1.3b", 3), ("lora", "1.3b", 3), ("prompts", "1.3b", 4),
+    ("load", "7b_grouped", 3), ("shard", "7b_grouped", 3), ("tune", "13b", 4), ("lora", "13b", 4),
 )  # fmt: skip
 Fact = dict[str, Any]
 
@@ -172,7 +172,7 @@ class Bench:
         for name, load in (
             ("load_backbone", workload.load), ("from_pretrained", workload.load_peer)
         ):  # fmt: skip
-            given = {"dtype": self.dtype, "device": self.device}
+            given: Any = {"dtype": self.dtype, "device": self.device}
             yield self.measured(name, partial(load, self.folder, **given))
 
     def tune(self) -> Iterator[Fact]:
@@ -214,6 +214,30 @@ class Bench:
         distinct = workload.distinct_tokens(rows)
         flops = workload.model_flops(backbone.model, distinct, backward=False)
         yield self.measured(f"{len(rows)} rows scored", lambda: scorer.score(rows), flops)
+
+    def repeat(self) -> Iterator[Fact]:
+        """Take steps of 4 seeds and read 2,048 items, with and without `deterministic`.
+
+        Both have the workspace that cuBLAS repeats itself with, which a process chooses once.
+        """
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+        rows = self.rows()
+        encoder = workload.load(self.folder, dtype=self.dtype, device="cpu")
+        ids = verbalizer_ids(encoder.tokenizer, LABELS)
+        texts = encoder.encode(workload.items(None, 64 if self.small else 2048))
+        for deterministic in (False, True):
+            Execution(deterministic=deterministic).set_torch()
+            given: Any = {
+                "dtype": self.dtype, "device": self.device, "deterministic": deterministic
+            }  # fmt: skip
+            how = "bits that repeat" if deterministic else "bits that may vary"
+            for name, tuner in (
+                ("soft prompts", tuning.packed(self.folder, tuning.Data(rows, ids), 4, **given)),
+                ("LoRA, dropout 0.1", lora.packed(self.folder, rows, 4, **given)),
+            ):
+                yield self.measured(f"{name}, 4 seeds, {how}", tuner.advance)
+            scorer = LabelScorer(workload.load(self.folder, **given), ids)
+            yield self.measured(f"{len(texts)} rows scored, {how}", partial(scorer.score, texts))
 
     def prompts(self) -> Iterator[Fact]:
         """Nine shots and 3 tokens, and 64 tokens, beside transformers' generate at batch 16."""

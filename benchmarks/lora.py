@@ -23,6 +23,7 @@ from comparison import Comparison, Size
 from peft import LoraConfig, get_peft_model
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForSequenceClassification
+from where import between
 
 from raybias.config import Backbone
 from raybias.engine.adapters.schedule import batch_of_step
@@ -35,7 +36,14 @@ RATE = 1e-4
 
 
 def packed(
-    folder: Path, rows: TokenSet, seeds: int, *, dtype: str, device: str, dropout: float = 0.1
+    folder: Path,
+    rows: TokenSet,
+    seeds: int,
+    *,
+    dtype: str,
+    device: str,
+    dropout: float = 0.1,
+    deterministic: bool = False,
 ) -> PackedTuner:
     """Our side: the seeds as one pack, one step between evaluations on a single row."""
     method = Lora(
@@ -43,7 +51,8 @@ def packed(
         early_stop=EarlyStop(after_step=10**6), max_steps=10**6, dropout=dropout,
     )  # fmt: skip
     spec = Backbone.model_validate({"id": str(folder), "dtype": dtype})
-    trainer = method.trainer(ModelContext(spec, LABELS, Execution(device=device)))
+    execution = Execution(device=device, deterministic=deterministic)
+    trainer = method.trainer(ModelContext(spec, LABELS, execution))
     units = [Trial(f"s{seed}", seed, RATE, "final", 1e-4, 5) for seed in method.seeds]
     one = TokenSet((min(rows.rows, key=len),), (0,))
     return PackedTuner(trainer, method, units, train=rows, validation=one)
@@ -173,6 +182,10 @@ def main(
         f"LoRA on all linear layers, OPT-{shape} shape, batch 8 a seed, {rounds} rounds",
         [
             workload.markdown(table, headers),
+            between(
+                {name: partial(contenders[name], 0) for name in contenders if name != peer},
+                dict.fromkeys(contenders, flops), device,
+            ),
             f"Needed work: {tokens / seeds:.0f} tokens a seed and step, frozen blocks only, forward"
             " and the gradient of activations; the factors come on top. Peak: a large matrix"
             " product in the same precision.",

@@ -34,6 +34,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 from minicons.scorer import MaskedLMScorer
 from tokenizers import processors
+from where import between
 
 from raybias.config import Backbone
 from raybias.engine.backbone import LoadedBackbone
@@ -327,7 +328,8 @@ def report(part: Part, *, rounds: int, device: str, peak: float | None) -> str:
         f"{part.note} TFLOP/s: matrix products that cannot be done without, against the peak "
         "of one large product measured here."
     )
-    return f"## {part.title}\n\n{workload.markdown(table, headers)}\n\n{note}"
+    goes = between({name: partial(part.sides[name], 0) for name in part.peers}, part.flops, device)
+    return f"## {part.title}\n\n{workload.markdown(table, headers)}\n\n{note}\n\n{goes}"
 
 
 def parts_of(

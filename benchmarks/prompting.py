@@ -21,6 +21,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
@@ -32,6 +33,7 @@ from comparison import Comparison, Size
 from lm_eval.models.huggingface import HFLM
 from scoring import harness, same
 from tokenizers.decoders import ByteLevel
+from where import between
 
 from raybias.engine.backbone import LoadedBackbone
 from raybias.engine.generation.generator import Continuation, TextGenerator
@@ -316,7 +318,9 @@ def report(part: Part, *, rounds: int, device: str, peak: float | None) -> str:
         f"{part.note} Limit: matrix products of the blocks for every token that no other prompt "
         "shares at its opening, and of the head for new tokens, at the peak measured here."
     )
-    return f"## {part.title}\n\n{workload.markdown(table, headers)}\n\n{note}"
+    ours = {name: partial(part.sides[name], 0) for name in part.sides if name.startswith("ours")}
+    goes = between(ours, dict.fromkeys(ours, part.flops), device)
+    return f"## {part.title}\n\n{workload.markdown(table, headers)}\n\n{note}\n\n{goes}"
 
 
 def parts_of(

@@ -25,7 +25,7 @@ import workload
 from comparison import Comparison, Size
 from peft import PromptTuningConfig, get_peft_model
 from torch.nn.functional import cross_entropy
-from torch.profiler import ProfilerActivity, profile
+from where import KINDS, where_time_goes
 
 from raybias.engine.adapters.schedule import batch_of_step
 from raybias.engine.adapters.soft_prompt import SoftPromptTrainer
@@ -37,13 +37,6 @@ from raybias.methods import SoftPrompt
 from raybias.schema import LABELS
 
 RATE = 1e-3
-#: Which operators a profile's lines stand for.
-KINDS = {
-    "attention": ("scaled_dot_product", "bmm", "softmax"),
-    "linear": ("mm", "linear"),
-    "copies": ("copy_", "cat", "fill_", "index", "where", "zero"),
-    "norm and activation": ("layer_norm", "clamp_min", "threshold", "relu", "add", "mul"),
-}
 
 
 @dataclass(frozen=True)
@@ -54,9 +47,11 @@ class Data:
     label_ids: tuple[int, ...]
 
 
-def packed(folder: Path, data: Data, seeds: int, *, dtype: str, device: str) -> PackedTuner:
+def packed(
+    folder: Path, data: Data, seeds: int, *, dtype: str, device: str, deterministic: bool = False
+) -> PackedTuner:
     """Our side: the seeds as one pack, one step between evaluations on a single row."""
-    backbone = workload.load(folder, dtype=dtype, device=device)
+    backbone = workload.load(folder, dtype=dtype, device=device, deterministic=deterministic)
     method = SoftPrompt(
         seeds=tuple(range(seeds)), keep=1, learning_rates=(RATE,), batch_size=8, eval_every=1
     )
@@ -94,25 +89,6 @@ def peft_step(folder: Path, data: Data, *, dtype: str, device: str) -> Callable[
         optimizer.zero_grad()
 
     return step
-
-
-def where_time_goes(work: Callable[[], object], device: str) -> dict[str, float]:
-    """Percent of operator time by kind of operator."""
-    cuda = device.startswith("cuda")
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
-    with profile(activities=activities) as record:
-        work()
-    spent = dict.fromkeys([*KINDS, "other"], 0.0)
-    for event in record.key_averages():
-        name = event.key.removeprefix("aten::")
-        kind = next((k for k, parts in KINDS.items() if _belongs(name, parts)), "other")
-        spent[kind] += event.self_device_time_total if cuda else event.self_cpu_time_total
-    whole = sum(spent.values())
-    return {kind: 100 * part / whole for kind, part in spent.items()}
-
-
-def _belongs(name: str, parts: tuple[str, ...]) -> bool:
-    return any(part in name for part in parts) and "Backward" not in name
 
 
 @dataclass(frozen=True)
@@ -237,7 +213,7 @@ def main(
     shares = {name: where_time_goes(partial(_advance, tuner, 1, 0), device)
               for name, tuner in tuners.items()}  # fmt: skip
     shares[peer] = where_time_goes(lambda: made.step(0, rounds + 1), device)
-    goes = [(kind, *(shares[name][kind] for name in shares)) for kind in [*KINDS, "other"]]
+    goes = [(kind, *(shares[name].percent[kind] for name in shares)) for kind in [*KINDS, "other"]]
     workload.publish(
         f"Prompt tuning, OPT-{shape} shape, batch 8 a seed, {rounds} rounds",
         [

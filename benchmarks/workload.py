@@ -82,10 +82,10 @@ def save_model(folder: Path, *, shape: str, dtype: str, device: str, merges: Pat
     return folder
 
 
-def load(folder: Path, *, dtype: str, device: str) -> LoadedBackbone:
+def load(folder: Path, *, dtype: str, device: str, deterministic: bool = False) -> LoadedBackbone:
     """Our side's frozen model."""
     spec = Backbone.model_validate({"id": str(folder), "dtype": dtype})
-    return load_backbone(spec, Execution(device=device))
+    return load_backbone(spec, Execution(device=device, deterministic=deterministic))
 
 
 def load_peer(folder: Path, *, dtype: str, device: str) -> Any:

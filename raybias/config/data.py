@@ -44,6 +44,14 @@ class Backbone(Section):
         """What methods can ask of it."""
         return EVERYTHING
 
+    @property
+    def gpu_share(self) -> float:
+        """The share of a GPU's memory that its engine takes for itself; 1 where it takes no more.
+
+        Less than 1 is taken whatever is needed, and what stands beside it has the rest.
+        """
+        return 1.0
+
     def located(self, local: Callable[[str], str]) -> Self:
         """Return the backbone with its path, if it has one, made absolute."""
         return self.model_copy(update={"id": local(self.id)})

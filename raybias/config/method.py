@@ -125,6 +125,11 @@ class Method(Section):
         """Models that it loads beside the backbone, by what they are to it."""
         return {}
 
+    @property
+    def loaded_beside(self) -> Sequence[tuple[Backbone, int]]:
+        """Models that workers load beside the backbone, and the bytes of their weights."""
+        return ()
+
     def pinned(self, revisions: Mapping[str, str | None]) -> Self:
         """Return the method with the revision of each of its `checkpoints` replaced."""
         return self

@@ -116,6 +116,9 @@ class Resources(Section):
     many as a replica is planned to read in a few seconds. An OUT keeps those it was begun with."""
     tokens_per_batch: Amount = Field(4096, ge=16)
     """Token budget of one forward pass."""
+    deterministic: bool = False
+    """Have one kind of GPU tune and read the same bits again, which is slower and has each run's
+    passes apart from those of others; on CPUs it changes nothing."""
     max_failures: Count = Field(3, ge=0)
     """Failures that a pack of runs, or a shard, recovers from."""
     max_preemptions: Count | None = Field(None, ge=0)

@@ -58,10 +58,7 @@ class Batcher:
     tokens_per_batch: token budget of one forward pass, prompt vectors counted.
     context: the longest input that the model takes; None without a limit.
     group: the ranks that share a sharded backbone.
-
-    Attributes
-    ----------
-    apart: whether a batch holds sequences of one adapter only.
+    apart: whether a batch of `each_adapter` holds sequences of one adapter only.
     """
 
     def __init__(
@@ -72,12 +69,13 @@ class Batcher:
         tokens_per_batch: int,
         context: int | None = None,
         group: Collective | None = None,
+        apart: bool = False,
     ) -> None:
         self.where = where
         self.device = device
         self.tokens_per_batch = tokens_per_batch
         self.context = context
-        self.apart = False
+        self.apart = apart
         self.group = group
 
     def each(
@@ -118,7 +116,8 @@ class Batcher:
         """Do `work` on each batch of several adapters' sequences, as `each` does.
 
         What an adapter has in a batch, and how wide it is, does not depend on the others, so that
-        it gets the bits on a CPU that it would get alone (see `AdapterTrainer.shares_passes`).
+        it gets the bits on a CPU that it would get alone (see `AdapterTrainer.shares_passes`); on
+        a GPU, where batches are `apart`.
         """
         if self.group is not None:
             yield from self.each(work, placed, prompt_length=prompt_length)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 import torch
 
 from raybias.engine.batching import Batcher, Collective
+from raybias.engine.determinism import repeat_bits
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -60,6 +61,7 @@ class Execution:
     devices: over how many devices, of its kind and from it on, the layers are split.
     ways: by purpose, what was chosen when the model was taken into use.
     threads: CPUs to compute on.
+    deterministic: whether a GPU computes the same bits again, as CPUs do.
     sharding: how the model is shared with other ranks, where it is.
     """
 
@@ -68,7 +70,14 @@ class Execution:
     threads: int = 1
     sharding: Sharding | None = None
     devices: int = 1
+    deterministic: bool = False
     ways: dict[str, Way] = field(default_factory=dict, compare=False, repr=False)
+
+    def set_torch(self) -> None:
+        """Give this process's torch its threads, and have it repeat itself where that is asked."""
+        torch.set_num_threads(self.threads)
+        if self.deterministic:
+            repeat_bits()
 
     def split(self) -> list[torch.device]:
         """List the devices that the layers are split over."""
@@ -99,7 +108,13 @@ class Execution:
         group = None if self.sharding is None else self.sharding.group
         device = torch.device(self.device)
         return Batcher(
-            where=where, device=device, tokens_per_batch=budget, context=context, group=group
+            where=where,
+            device=device,
+            tokens_per_batch=budget,
+            context=context,
+            group=group,
+            # A GPU's products round by how many rows share them.
+            apart=self.deterministic and device.type != "cpu",
         )
 
 
@@ -129,8 +144,8 @@ class ModelContext:
     def here(
         self, device: torch.device | None = None, sharding: Sharding | None = None
     ) -> ModelContext:
-        """Return the context of this process, whose torch takes its threads."""
-        torch.set_num_threads(self.execution.threads)
+        """Return the context of this process, whose torch it sets."""
+        self.execution.set_torch()
         execution = self.execution
         there = replace(execution, device=device or execution.device, sharding=sharding)
         return replace(self, execution=there)

@@ -43,11 +43,12 @@ Factor = float | tuple[float, str]
 
 @dataclass(frozen=True)
 class MemoryTerm:
-    """One line of the arithmetic."""
+    """One line of the arithmetic; `beside` what the backbone's engine holds where it is true."""
 
     what: str
     arithmetic: str
     bytes: int
+    beside: bool = False
 
 
 def product(*factors: Factor) -> tuple[float, str]:
@@ -92,6 +93,21 @@ def with_headroom(terms: tuple[MemoryTerm, ...], device: str) -> tuple[MemoryTer
         return terms
     held = total(terms)
     return (*terms, MemoryTerm("head-room", f"{held:,} bytes / {_HEADROOM}", held // _HEADROOM))
+
+
+def within_share(terms: tuple[MemoryTerm, ...], share: float) -> tuple[MemoryTerm, ...]:
+    """Add what a GPU must have more where an engine takes a share of it, whatever it needs.
+
+    What the engine holds must fit its share, and what stands beside it the rest.
+    """
+    beside = total(each for each in terms if each.beside)
+    inside = total(terms) - beside
+    engine, rest = math.ceil(inside / share), math.ceil(beside / (1 - share))
+    what, has = (
+        ("the engine", share) if engine >= rest else ("what is beside the engine", 1 - share)
+    )
+    more = max(engine, rest) - inside - beside
+    return (*terms, MemoryTerm(f"so that {what} fits", f"in {has:.0%} of the GPU", more))
 
 
 def weights(what: str, parameters: int, item: int, *, copies: int = 1, over: int = 1) -> MemoryTerm:

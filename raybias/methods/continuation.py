@@ -7,7 +7,7 @@ predictions whose answer is the continuation and whose label is the judge's.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
 
 import numpy as np
@@ -68,6 +68,11 @@ class Continuation(Prompted):
         """The judge, where it is a classifier."""
         return self.judge.checkpoints
 
+    @property
+    def loaded_beside(self) -> Sequence[tuple[Backbone, int]]:
+        """The judge's model."""
+        return ((self.judge.model_read, self.judge.shape.weight_bytes),)
+
     def pinned(self, revisions: Mapping[str, str | None]) -> Self:
         """Return the method with its judge pinned."""
         return self.model_copy(update={"judge": self.judge.pinned(revisions)})
@@ -96,7 +101,8 @@ class Continuation(Prompted):
 
         own = super().inference_memory(shape, tokens=tokens, device=device, partitions=partitions)
         judge = self.judge.shape
-        return (*own, weights("weights of the judge", judge.parameters, judge.item))
+        held = weights("weights of the judge", judge.parameters, judge.item)
+        return (*own, replace(held, beside=True))
 
     def weights_per_token(self, shape: ModelShape) -> int:
         """Return the parameters that a token is multiplied by, those of the judge too."""

@@ -126,9 +126,14 @@ class Judge(Section):
         self.labels(check_judge(self.spec)[1])
 
     @property
+    def model_read(self) -> Backbone:
+        """The checkpoint that it loads: the classifier, or the run's backbone."""
+        return _sized(self)[0]
+
+    @property
     def shape(self) -> ModelShape:
-        """The sizes of its model, read without weights."""
-        return _shape(self)
+        """The sizes of that, read without weights."""
+        return _sized(self)[1]
 
     def labels(self, classes: Sequence[str]) -> list[Label]:
         """Return the label that each of a classifier's classes stands for.
@@ -175,15 +180,15 @@ class Judge(Section):
 
 
 @lru_cache(maxsize=16)
-def _shape(judge: Judge) -> ModelShape:
+def _sized(judge: Judge) -> tuple[Backbone, ModelShape]:
     from raybias.engine.backbone import empty_model
     from raybias.engine.judging import check_judge
     from raybias.engine.model_shape import shape_of
 
     if not judge.run:
-        return check_judge(judge.spec)[0]
+        return judge.spec, check_judge(judge.spec)[0]
     spec = _StudyRun.of(judge).backbone
-    return shape_of(empty_model(spec), spec)
+    return spec, shape_of(empty_model(spec), spec)
 
 
 @dataclass(frozen=True)

@@ -51,17 +51,13 @@ class LayoutPlanner:
         self.resources, self.inventory, self.shape = asked, inventory, shape
         self.machine = machine or Machine()
         self.backbone, self.shards = backbone.name, backbone.can_shard
+        self.share = backbone.gpu_share
         self.cpus = asked.cpus_per_worker
         self.gpus = inventory.gpus_of_worker(asked)
         self.on = "gpu" if self.gpus else "cpu"
         self.nodes, self.device_memory = self._devices()
-        largest = max(node.cpus for node in inventory.nodes)
-        if self.cpus > largest:
-            raise PlanError(
-                f"resources.cpus_per_worker is {self.cpus}, the largest node has {largest:g} CPUs",
-                where=str(inventory),
-                cure=f"set it to {largest:g} or less",
-            )
+        if self.cpus > max(node.cpus for node in inventory.nodes):
+            raise refusals.too_many_cpus(self.cpus, inventory)
 
     def _devices(self) -> tuple[tuple[Node, ...], int]:
         """Return the nodes with the memory of their GPUs, and that of the largest device."""
@@ -181,7 +177,7 @@ class LayoutPlanner:
         def seconds(fit: Fit) -> float:
             return work.seconds(fit.speed, fit.layout, each(fit))
 
-        load = Load(terms, self.shape, method.bytes_per_weight(self.shape), self.on)
+        load = Load(terms, self.shape, method.bytes_per_weight(self.shape), self.on, self.share)
         fit = self._fit(method, load, None, seconds, asked=self._train_workers())
         sharded = fit.split.sharded
         least, most = (fit.workers,) * 2 if sharded else self._replicas(fit.workers)
@@ -216,6 +212,7 @@ class LayoutPlanner:
             "pending": fit.places.pending(fit.workers),
             "speed": fit.speed,
             "across": fit.split.sharded and fit.across,
+            "deterministic": self.resources.deterministic,
         }
 
     def _train_workers(self) -> int | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from raybias.config import Method
 from raybias.engine.memory import total
 from raybias.errors import PlanError
-from raybias.planning.inventory import size
+from raybias.planning.inventory import Inventory, size
 from raybias.planning.splits import Load, Split
 
 if TYPE_CHECKING:
@@ -15,6 +15,16 @@ if TYPE_CHECKING:
 
 # Workers that a refusal looks for a sharded layout with.
 _MOST_SHARDS: Final = 64
+
+
+def too_many_cpus(asked: int, inventory: Inventory) -> PlanError:
+    """Make the error of workers with more CPUs than any node has."""
+    largest = max(node.cpus for node in inventory.nodes)
+    return PlanError(
+        f"resources.cpus_per_worker is {asked}, the largest node has {largest:g} CPUs",
+        where=str(inventory),
+        cure=f"set it to {largest:g} or less",
+    )
 
 
 def refusal(planner: LayoutPlanner, load: Load, method: Method, workers: int) -> PlanError:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from raybias.engine.memory import MemoryTerm, with_headroom
+from raybias.engine.memory import MemoryTerm, with_headroom, within_share
 from raybias.planning.placement import Placement
 from raybias.planning.speed import Speed
 from raybias.planning.workload import Layout
@@ -69,11 +69,16 @@ class Load:
     """Bytes of one weight."""
     on: str
     """The kind of device, "cpu" or "gpu"."""
+    share: float = 1.0
+    """The share of a GPU that the backbone's engine takes, where that is less than all."""
 
     def device(self, tokens: int, workers: int = 1, split: Split = WHOLE) -> tuple[MemoryTerm, ...]:
         """Return the arithmetic of one device."""
         shape = self.shape if split.devices == 1 else self.shape.part(split.devices)
-        return with_headroom(self.terms(shape, tokens, workers if split.sharded else 1), self.on)
+        terms = self.terms(shape, tokens, workers if split.sharded else 1)
+        if self.share < 1 and self.on == "gpu":
+            return within_share(terms, self.share)
+        return with_headroom(terms, self.on)
 
 
 def halved(tokens: int, fewest: int) -> list[int]:

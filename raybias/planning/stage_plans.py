@@ -46,6 +46,8 @@ class Stage:
     """Of the slowest device that it may run on."""
     across: bool = False
     """Whether workers that share the backbone are on several nodes."""
+    deterministic: bool = False
+    """Whether a GPU computes the same bits again."""
 
     @property
     def ranks(self) -> int:
@@ -75,8 +77,13 @@ class Stage:
         from raybias.engine.context import Execution, ModelContext
 
         device = "cuda" if self.gpus else "cpu"
-        devices = max(1, self.gpus)
-        execution = Execution(self.tokens_per_batch, device, self.threads, devices=devices)
+        execution = Execution(
+            self.tokens_per_batch,
+            device,
+            self.threads,
+            devices=max(1, self.gpus),
+            deterministic=self.deterministic,
+        )
         return ModelContext(spec, tuple(words), execution, memory)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from raybias.config import Backbone, Method
@@ -35,7 +36,27 @@ def tasks_of(prepared: PreparedStudy, plan: Plan, *, early: bool = True) -> list
     """
     graph = _Graph(prepared, plan, early)
     tasks = [task for backbone in prepared.study.backbones for task in graph.of(backbone)]
-    return [*graph.rewriting(), *tasks]
+    return [*graph.rewriting(), *graph.fetching(), *tasks]
+
+
+def fetched_models(prepared: PreparedStudy, plan: Plan) -> dict[str, tuple[Backbone, int]]:
+    """Return the models of the hub that workers load, by their task, and their weights' bytes."""
+    from raybias.engine.checkpoint import folder_of
+
+    study = prepared.study
+    found = {
+        f"fetch/{each.name}": (each, plan.shapes[each.name].weight_bytes)
+        for each in study.backbones
+        if each.is_checkpoint
+    }
+    for method in study.methods:
+        found |= {_fetching(each[0]): each for each in method.loaded_beside}
+    return {key: each for key, each in found.items() if folder_of(each[0].id) is None}
+
+
+def _fetching(spec: Backbone) -> str:
+    """Name the fetching of a model that methods load beside a backbone, once for all of them."""
+    return f"fetch/{spec.id}@{spec.revision}"
 
 
 @dataclass(frozen=True)
@@ -48,25 +69,29 @@ class _Graph:
 
     def of(self, backbone: Backbone) -> Iterator[Task]:
         """Yield the tasks of one backbone."""
-        from raybias.engine.checkpoint import folder_of
-
-        fetched: tuple[str, ...] = ()
-        if backbone.is_checkpoint and folder_of(backbone.id) is None:
-            seconds = self.plan.shapes[backbone.name].weight_bytes / _HUB
-            fetch = Task(
-                key=f"fetch/{backbone.name}", kind="fetch", backbone=backbone.name, seconds=seconds
-            )
-            fetched = (fetch.key,)
-            yield fetch
+        own = f"fetch/{backbone.name}"
+        fetched = (own,) if own in self.fetched else ()
         for method in self.plan.methods(backbone):
             if not method.trains:
-                yield self._reading(backbone, method, "", (*fetched, *self._rewritten(method)))
+                beside = (_fetching(spec) for spec, _ in method.loaded_beside)
+                models = (*fetched, *(key for key in beside if key in self.fetched))
+                yield self._reading(backbone, method, "", (*models, *self._rewritten(method)))
                 continue
             for training in self.prepared.study.training:
                 packs = list(self._tuning(backbone, method, training.name, fetched))
                 yield from packs
                 last = tuple(pack.key for pack in packs if pack.stage == packs[-1].stage)
                 yield self._reading(backbone, method, training.name, last)
+
+    @cached_property
+    def fetched(self) -> dict[str, tuple[Backbone, int]]:
+        """Return the models of the hub, by the task that fetches each."""
+        return fetched_models(self.prepared, self.plan)
+
+    def fetching(self) -> Iterator[Task]:
+        """Yield the fetching of each model of the hub, once for all that load it."""
+        for key, (spec, count) in self.fetched.items():
+            yield Task(key=key, kind="fetch", backbone=spec.name, seconds=count / _HUB)
 
     def _tuning(
         self, backbone: Backbone, method: Method, training: str, after: tuple[str, ...]

@@ -24,8 +24,9 @@ class VLLM(Engine):
 
     api: Literal["vllm"] = "vllm"
     """Names the engine."""
-    memory_share: float = Field(0.9, gt=0, le=1)
-    """Share of a GPU's memory that it takes, for weights, keys and values."""
+    memory_share: float = Field(0.9, gt=0, lt=1)
+    """Share of a GPU's memory that it takes, for weights, keys and values; what stands beside it,
+    such as a judge, has the rest."""
 
     never_change_answers: ClassVar[frozenset[str]] = frozenset(("memory_share",))
 
@@ -33,6 +34,11 @@ class VLLM(Engine):
     def abilities(self) -> frozenset[Ability]:
         """What methods can ask of it: all but the weights themselves."""
         return frozenset(("chat", "text", "first_tokens", "likelihoods"))
+
+    @property
+    def gpu_share(self) -> float:
+        """The share of a GPU's memory that it takes, as it is told."""
+        return self.memory_share
 
     def as_installed(self) -> Self:
         """Return the backbone with the installed vLLM's version.

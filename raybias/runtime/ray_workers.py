@@ -125,6 +125,7 @@ class RayWorkers:
             work,
             reading.plan,
             max_failures=self.resources.max_failures,
+            max_preemptions=self.resources.max_preemptions,
             advance=advance,
         )
 

@@ -13,10 +13,10 @@ from threading import Lock
 from typing import Any, TypeVar
 
 import pyarrow as pa
-import torch
 from transformers.utils.logging import disable_progress_bar
 
 from raybias.config import Backbone
+from raybias.engine.determinism import as_found
 from raybias.engine.model_files import fetched
 from raybias.methods.prediction import Shard
 from raybias.runtime.graph import Grant, Stopped
@@ -50,7 +50,7 @@ class ThisProcess:
 
     def tune(self, pack: Pack, grant: Grant, progress: ProgressAggregator) -> None:
         """Tune a pack; one that is stopped keeps its states."""
-        with self._turn:
+        with self._turn, as_found():
             worker = self._holding(
                 f"tune/{pack.key}", lambda: PackWorker(pack.task, leaving=grant.stopped.is_set)
             )
@@ -60,8 +60,9 @@ class ThisProcess:
 
     def read(self, reading: Reading, grant: Grant, advance: Advance) -> None:
         """Compute shards, in their order."""
-        with self._turn:
-            torch.set_num_threads(reading.plan.threads)
+        with self._turn, as_found():
+            # A scorer that is held was made under settings that were given back.
+            reading.context.execution.set_torch()
             scorer = self._holding(f"read/{reading.name}", lambda: _Scorer(reading))
             for shard in reading.todo:
                 _check(grant)

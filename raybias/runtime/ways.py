@@ -44,6 +44,7 @@ def keep_ways(store: Store, context: ModelContext) -> None:
                 "quantised": how.method if how is not None else None,
                 "device": on,
                 "torch": torch.__version__,
+                "deterministic": torch.are_deterministic_algorithms_enabled(),
             }
             store.write_text(name, json.dumps(record, indent=1))
 

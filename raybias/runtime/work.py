@@ -21,7 +21,7 @@ from raybias.planning.preflight import check_rewritten
 from raybias.planning.prepared import PreparedStudy
 from raybias.planning.schedule import Schedule, Task
 from raybias.planning.shards import missing, shards_of
-from raybias.planning.tasks import tasks_of
+from raybias.planning.tasks import fetched_models, tasks_of
 from raybias.probes.card_table import card_texts
 from raybias.providers.ledger import read_asked
 from raybias.registry import pair_probes, question_probes
@@ -107,8 +107,9 @@ class StudyRun:
     def _shares(self) -> dict[str, float]:
         """The share of each task that OUT lacks, 0 to 1; fetching is needed by what is left."""
         shares = {task.key: self._share(task) for task in self.tasks if task.kind != "fetch"}
-        lacking = {task.backbone for task in self.tasks if shares.get(task.key)}
-        return {task.key: float(task.backbone in lacking) for task in self.tasks} | shares
+        left = [task for task in self.tasks if shares.get(task.key)]
+        lacking = {f"fetch/{task.backbone}" for task in left}.union(*(task.after for task in left))
+        return {task.key: float(task.key in lacking) for task in self.tasks} | shares
 
     def _share(self, task: Task) -> float:
         if task.kind == "rewrite":
@@ -140,11 +141,11 @@ class StudyRun:
                 yield _untrained_row(run, backbone, method)
 
     def _fetch(self, grant: Grant) -> None:
-        """Bring a backbone of the hub to the machines, if anything is left to do with it."""
-        backbone = self.backbones[grant.task.backbone]
-        if self._shares[grant.task.key]:
-            with translating_errors(f"fetch {backbone.name}"):
-                self.workers.fetch(backbone)
+        """Bring a model of the hub to the machines, if anything is left to do with it."""
+        task = grant.task
+        if self._shares[task.key]:
+            with translating_errors(f"fetch {task.backbone}"):
+                self.workers.fetch(fetched_models(self.prepared, self.plan)[task.key][0])
 
     def _rewriter(self, task: Task) -> StyleRewriter:
         style = task.key.partition("/")[2]

@@ -23,9 +23,11 @@ _KEPT: Final = 100_000
 @contextmanager
 def keeping_worker_logs(store: Store) -> Iterator[None]:
     """Write what workers printed to OUT when the context ends, whether with an error or not."""
-    from ray._private.worker import global_worker
+    import ray
 
-    folder = Path(global_worker.node.get_logs_dir_path())
+    (node,) = ray.nodes()
+    # Sockets and logs are folders of the session's.
+    folder = Path(node["RayletSocketName"]).parents[1] / "logs"
     try:
         yield
     finally:

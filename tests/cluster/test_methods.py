@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -30,17 +32,36 @@ def assert_same(one: pl.DataFrame, other: pl.DataFrame) -> None:
 def test_without_ray_every_file_is_the_same_to_the_bit(
     method_file: Path, method_out: Path, tmp_path: Path
 ) -> None:
-    """The runs' seconds aside, and the chart of which device did what when."""
+    """The runs' seconds aside, and the chart of which device did what when.
+
+    Also where Ray's workers were to repeat their bits, which CPUs do anyway.
+    """
     out = tmp_path / "out"
-    printed = run(method_file, out, *NO_RAY)
+    printed = run(method_file, out, *NO_RAY, "--set", "resources.deterministic=false")
     assert printed == (method_out.parent / "printed").read_text().replace(str(method_out), str(out))
-    for folder in ("predictions", "prompts", "items", "readers"):
+    for folder in ("predictions", "prompts", "items"):
         assert contents(out / folder) == contents(method_out / folder)
+    here, there = records(out), records(method_out)
+    assert {each.pop("deterministic") for each in here.values()} == {False}
+    assert {each.pop("deterministic") for each in there.values()} == {True}
+    assert here == there
     tensors = "*/adapter_model.safetensors"
     assert contents(out / "adapters", tensors) == contents(method_out / "adapters", tensors)
     timed = ["seconds"]
     one, other = (pl.read_parquet(each / "runs.parquet").drop(timed) for each in (out, method_out))
     assert one.equals(other)
+
+
+def records(out: Path) -> dict[str, dict[str, Any]]:
+    """What was written down of each reader and each tuned run, and of the torch they had."""
+    readers = {f.name: json.loads(f.read_text()) for f in (out / "readers").glob("*.json")}
+    tuned = {
+        f.parent.name: json.loads(f.read_text())["computed"]
+        for f in (out / "adapters").glob("*/raybias.json")
+    }
+    assert readers
+    assert tuned
+    return readers | tuned
 
 
 def contents(folder: Path, pattern: str = "**/*.*") -> dict[str, bytes]:

@@ -155,7 +155,7 @@ SECTIONS = {
     "Resources": {
         *("train_workers", "share", "cpus_per_worker", "gpus_per_worker", "shard", "replicas_min"),
         *("replicas_max", "rows_per_shard", "tokens_per_batch", "max_failures"),
-        *("max_preemptions", "memory_per_device", "nodes"),
+        *("max_preemptions", "memory_per_device", "nodes", "deterministic"),
     },
     "NodeKind": {"count", "cpus", "memory", "gpus", "gpu_memory", "gpu"},
     "Tracking": {"mlflow", "wandb"},

@@ -22,6 +22,7 @@ from raybias.engine.adapters.lora import LoraTrainer
 from raybias.engine.backbone import load_backbone
 from raybias.engine.classifier import load_classifier
 from raybias.engine.context import Execution, ModelContext
+from raybias.engine.determinism import as_found
 from raybias.engine.generation.generator import TextGenerator
 from raybias.engine.generation.sampling import Sampling
 from raybias.engine.scoring.label_scorer import LabelScorer
@@ -114,3 +115,36 @@ def test_gradients_of_runs_that_share_a_pass(
         assert here.keys() == there.keys()
         for name, expected in here.items():
             near(there[name], expected, 1e-4)
+
+
+@pytest.mark.parametrize("method", [SoftPrompt(prompt_length=5), Lora(dropout=0.1)])
+def test_bits_repeat_and_are_those_of_a_run_alone(method: Any, device: str, tmp_path: Path) -> None:
+    """cuBLAS must not have been used without CUBLAS_WORKSPACE_CONFIG before (`make gpu`)."""
+    spec = classifiers.spec_of("llama", tmp_path / "llama")
+    with as_found():
+        execution = Execution(200, device, deterministic=True)
+        trainer = method.trainer(ModelContext(spec, LABELS, execution).here())
+        batches = [
+            TrainingBatch(
+                trainer.init_weights(s), ROWS[: 12 - s], [n % 3 for n in range(12 - s)], s, 2, True
+            )
+            for s in range(3)
+        ]
+        together, again = (trainer.gradients(batches)[0] for _ in range(2))
+        alone = [trainer.gradients([each])[0][0] for each in batches]
+        for runs in (again, alone):
+            for one, other in zip(runs, together, strict=True):
+                assert all(torch.equal(one[name], other[name]) for name in other)
+
+
+def test_answers_repeat(device: str, tmp_path: Path) -> None:
+    spec = Backbone(id=str(backbones.save("llama", tmp_path)), dtype="float32", bos="prepend")
+    drawn = Sampling(0.8, 20, 0.9, 0.01, 1.1, (1,))
+    with as_found():
+        execution = Execution(device=device, deterministic=True)
+        generator = TextGenerator(ModelContext(spec, (), execution).here().backbone())
+        first, second = (
+            generator.generate(ROWS, [(1, n) for n in range(12)], sampling=drawn, max_new_tokens=12)
+            for _ in range(2)
+        )
+    assert [each.tokens for each in first] == [each.tokens for each in second]

@@ -14,13 +14,16 @@ import pytest
 import torch
 import transformers
 import yaml
+from huggingface_hub import constants
 from typer.testing import CliRunner
 
 import raybias
 from raybias.cli import app
+from raybias.config import Backbone
 from raybias.engine.context import ModelContext
 from raybias.errors import BadInput
 from raybias.report.judge_section import UNMEASURED
+from raybias.runtime.this_process import ThisProcess
 from raybias.schema import LABELS
 from raybias.storage import Store
 from support import prompting
@@ -169,6 +172,43 @@ def test_the_judges_errors_are_measured_or_said_not_to_be(out: Path, tmp_path: P
 def _filled(sheet: pl.DataFrame) -> pl.DataFrame:
     labels = ("negative", "neutral", "positive")
     return sheet.with_columns(label=pl.Series([labels[n % 3] for n in range(sheet.height)]))
+
+
+def test_a_judge_of_the_hub_is_fetched_before_anything_is_read(
+    place: Path, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once for two methods, as their backbone is, and not where nothing is left to do."""
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    for name in ("judge", "tiny"):
+        folder = tmp_path / f"bucket/models--example--{name}"
+        shutil.copytree(place / name, folder / "snapshots" / commit)
+        (folder / "refs").mkdir()
+        (folder / "refs/main").write_text(commit)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("RAYBIAS_MODELS", (tmp_path / "bucket").as_uri())
+    fetched, fetch = [], ThisProcess.fetch
+
+    def noted(self: ThisProcess, spec: Backbone) -> None:
+        assert not [*tmp_path.glob("out/predictions/**/*.parquet")]
+        fetched.append((spec.id, spec.revision))
+        fetch(self, spec)
+        (held,) = tmp_path.glob(f"cache/models--example--{spec.name}/snapshots/{commit}")
+        assert (held / "model.safetensors").exists()
+
+    monkeypatch.setattr(ThisProcess, "fetch", noted)
+    content = yaml.safe_load((place / "study.yaml").read_text())
+    content["backbones"][0]["id"] = "example/tiny"
+    (method,) = content["methods"]
+    method["judge"] = {"model": "example/judge"}
+    content["methods"].append({**method, "name": "again", "seeds": [9]})
+    content["probes"][0]["data"] = str(place / "prompts.csv")
+    path = tmp_path / "study.yaml"
+    path.write_text(yaml.safe_dump(content))
+    for _ in range(2):
+        run(path, tmp_path / "out", *NO_RAY)
+    assert sorted(fetched) == [("example/judge", commit), ("example/tiny", commit)]
+    first = predictions(tmp_path / "out").filter(pl.col("method") == "continuation")
+    assert first.equals(predictions(out))
 
 
 def test_a_run_judges_as_it_labels(place: Path, tmp_path: Path) -> None:

@@ -107,7 +107,8 @@ def test_a_run_says_what_decides_how_a_gpu_would_have_rounded_it(tmp_path: Path)
     for run in ("r1", "r2"):
         record = json.loads((tmp_path / f"adapters/{run}/raybias.json").read_text())
         assert record["computed"] == {
-            "device": "cpu", "torch": torch.__version__, "pack": 2, "tokens_per_batch": 512
+            "device": "cpu", "torch": torch.__version__, "pack": 2, "tokens_per_batch": 512,
+            "deterministic": False,
         }  # fmt: skip
 
 

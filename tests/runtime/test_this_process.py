@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from raybias.errors import PlanError
 from raybias.runtime import study as running
 from raybias.runtime.study import run_study
 from raybias.runtime.work import StudyRun
+from support import deterministic
 from support.tiny import save_study
 
 MAIN = "from raybias.cli import main; main()"
@@ -63,6 +65,22 @@ def test_a_small_study_is_done_without_ray_and_nothing_is_left_to_start_it_for(
     run(study, out)
     assert lefts[0] > 0 == lefts[1]
     assert {file: file.stat().st_mtime_ns for file in made} == then
+
+
+def test_bits_that_repeat_are_those_of_any_cpu_and_leave_torch_as_it_was(
+    study: Path, tmp_path: Path
+) -> None:
+    plain, repeated = tmp_path / "plain", tmp_path / "repeated"
+    before = deterministic.settings()
+    run(study, plain, address="none")
+    run(study, repeated, "resources.deterministic=true", address="none")
+    assert deterministic.settings() == before
+    assert read(plain).equals(read(repeated))
+    for out, said in ((plain, False), (repeated, True)):
+        tuned = [json.loads(f.read_text()) for f in out.glob("adapters/*/raybias.json")]
+        readers = [json.loads(f.read_text()) for f in out.glob("readers/*.json")]
+        assert [each["computed"]["deterministic"] for each in tuned] == [said] * 3
+        assert {each["deterministic"] for each in readers} == {said}
 
 
 def test_what_is_planned_to_take_long_goes_to_ray(

@@ -23,6 +23,7 @@ from raybias.config.provider import Second, Writing
 from raybias.engine.answering import EngineAnswers
 from raybias.engine.backbone import load_backbone
 from raybias.engine.context import Execution, ModelContext
+from raybias.engine.memory import MemoryTerm, total, within_share
 from raybias.engine.vllm_answers import VLLMAnswers, engine_options
 from raybias.errors import ConfigError, ModelError, OutputError
 from raybias.methods import fit_methods
@@ -221,6 +222,11 @@ def test_a_70b_model_takes_the_gpus_of_one_node(tmp_path: Path) -> None:
     options = engine_options(spec, stage.context(spec).execution)
     assert (options["tensor_parallel_size"], options["dtype"]) == (2, "bfloat16")
     assert options["gpu_memory_utilization"] == 0.9
+    assert total(stage.memory) == pytest.approx(sum(t.bytes for t in stage.memory[:-1]) / 0.9)
+    # Of half a GPU, two have too little.
+    content["backbones"][0]["memory_share"] = 0.5
+    (less,) = plan(PreparedStudy.of(parse_study(content)), assumed(H100S)).scoring
+    assert less.gpus == 4
     with pytest.MonkeyPatch.context() as patch:
         pretend(patch, "vllm", "0.32.0")
         check_libraries(made)
@@ -243,3 +249,11 @@ def test_the_engine_is_told_what_the_plan_says(folder: Path) -> None:
     assert options["kv_cache_memory_bytes"] == 2**30
     assert options["load_format"] == "safetensors"
     assert not options["trust_remote_code"]
+
+
+def test_what_stands_beside_an_engine_has_what_it_leaves() -> None:
+    terms = (MemoryTerm("weights", "", 60), MemoryTerm("judge", "", 15, beside=True))
+    for share, needed in ((0.875, 120), (0.75, 80), (0.5, 120)):
+        *_, more = within_share(terms, share)
+        assert total((*terms, more)) == needed
+    assert within_share(terms[:1], 0.75)[-1].bytes == 20

@@ -47,7 +47,12 @@ def save(folder: Path, *kinds: str) -> Path:
             {"kind": "full", **TUNED},
         ],
         "probes": [{"source": "file", "name": "mine", "data": "probe.csv"}],
-        "resources": {"rows_per_shard": 16, "train_workers": 1, "replicas_max": 1},
+        "resources": {
+            "rows_per_shard": 16,
+            "train_workers": 1,
+            "replicas_max": 1,
+            "deterministic": True,
+        },
     }
     if kinds:
         content["methods"] = [each for each in content["methods"] if each["kind"] in kinds]

@@ -26,6 +26,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from raybias.engine.determinism import repeatable_sums
 from raybias.errors import ModelError
 
 #: What `generate` takes where a generation_config says nothing.
@@ -154,8 +155,9 @@ class Sampler:
         if self.is_greedy or uniforms_N is None:
             return logits_NV.argmax(-1)
         ids_NM, scores_NM = _candidates(logits_NV, self.sampling.top_k)
-        scores_NM = self._filters(None, scores_NM)
-        total_NM = scores_NM.double().softmax(-1).cumsum(-1)
+        with repeatable_sums(logits_NV.device):
+            scores_NM = self._filters(None, scores_NM)
+            total_NM = scores_NM.double().softmax(-1).cumsum(-1)
         # Rounding must never carry the draw past the last token that has a probability.
         most_N1 = torch.nextafter(total_NM[:, -1:], torch.zeros_like(total_NM[:, -1:]))
         goal_N1 = torch.minimum(uniforms_N[:, None] * total_NM[:, -1:], most_N1)

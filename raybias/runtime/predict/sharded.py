@@ -63,6 +63,7 @@ def score_together(
     plan: ScorePlan | RewritePlan,
     *,
     max_failures: int,
+    max_preemptions: int | None = None,
     advance: Advance,
 ) -> None:
     """Compute the shards of `reading` and commit their files.
@@ -71,6 +72,7 @@ def score_together(
     ----------
     name: of the worker group.
     max_failures: how often the group is started again after a rank has died.
+    max_preemptions: how often beside these for preempted nodes; any number by default.
     advance: called once per shard.
 
     Raises
@@ -78,7 +80,13 @@ def score_together(
     ModelError, WorkFailed: the backbone cannot be loaded, or a shard cannot be computed.
     """
     store, reports = Store(reading.out), _Reports(advance)
-    group = WorkerGroup(name=name, workers=plan.replicas_max, plan=plan, max_failures=max_failures)
+    group = WorkerGroup(
+        name=name,
+        workers=plan.replicas_max,
+        plan=plan,
+        max_failures=max_failures,
+        max_preemptions=max_preemptions,
+    )
     with translating_errors(f"score with {reading.context.spec.name}"):
         group.run(work, reading, store, reports)
     if reports.error is not None:

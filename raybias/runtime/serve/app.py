@@ -330,7 +330,12 @@ def _scorer(
     )
     meter = Meter(study=study.name, stage="serve", model=backbone.name)
     device = "cuda" if args.gpus else "cpu"
-    execution = Execution(resources.tokens_per_batch, device, resources.cpus_per_worker)
+    execution = Execution(
+        resources.tokens_per_batch,
+        device,
+        resources.cpus_per_worker,
+        deterministic=resources.deterministic,
+    )
     context = ModelContext(backbone, study.verbalizer.words(), execution)
     return deployment(scorer_of([method])).bind(context, (method,), Store(args.out).uri, meter)
 

@@ -340,6 +340,7 @@ class WorkerPack:
             "torch": torch.__version__,
             "pack": self.pack,
             "tokens_per_batch": self.trainer.batcher.tokens_per_batch,
+            "deterministic": torch.are_deterministic_algorithms_enabled(),
         }
         record = {"run": row, "fingerprint": self.task.fingerprint, "computed": computed}
         if diverged:

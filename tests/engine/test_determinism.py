@@ -1,0 +1,63 @@
+"""Settings under which a GPU repeats its bits: in force where asked for, and given back."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from raybias.engine.context import Execution
+from raybias.engine.determinism import SumsOnCpu, as_found
+from raybias.engine.generation.sampling import Sampler, Sampling
+from support.deterministic import settings
+
+IN_FORCE = {
+    "strict": True, "warns": False, "fills": False, "cudnn": True, "cudnn_tries": False,
+    "cudnn_tf32": False, "tf32": False, "workspace": ":4096:8",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("workspace", [None, ":16:8", ":0:0"])
+def test_settings_are_in_force_and_are_given_back(
+    workspace: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    if workspace is not None:
+        monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", workspace)
+    with as_found():
+        # As a user may have them.
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.backends.cudnn.benchmark = True
+        before = settings()
+        with as_found():
+            Execution().set_torch()
+            assert settings() == before
+            Execution(deterministic=True).set_torch()
+            kept = ":16:8" if workspace == ":16:8" else ":4096:8"
+            assert settings() == {**IN_FORCE, "workspace": kept}
+        assert settings() == before
+
+
+def test_runs_have_passes_of_their_own_on_a_gpu_that_repeats_its_bits() -> None:
+    apart = {
+        (device, asked): Execution(device=device, deterministic=asked).batcher("m").apart
+        for device in ("cpu", "cuda")
+        for asked in (False, True)
+    }
+    assert [place for place, each in apart.items() if each] == [("cuda", True)]
+
+
+def test_running_sums_of_filters_and_draws_are_those_of_a_cpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What torch refuses for floats on a GPU; the place of each sum is looked at."""
+    sampler = Sampler(Sampling(0.8, 0, 0.9, 0.0, 1.0, (1,)))
+    logits_NV = torch.randn(7, 300, generator=torch.Generator().manual_seed(3))
+    uniforms_N = torch.linspace(0, 0.99, 7, dtype=torch.float64)
+    expected = sampler.choose(logits_NV, history_NT=None, uniforms_N=uniforms_N)
+    summed = []
+    cpu = torch.Tensor.cpu
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda each: summed.append(each.shape) or cpu(each))
+    with SumsOnCpu():
+        found = sampler.choose(logits_NV, history_NT=None, uniforms_N=uniforms_N)
+    assert summed == [(7, 300), (7, 300)]
+    assert torch.equal(found, expected)
