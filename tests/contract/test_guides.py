@@ -215,7 +215,7 @@ def test_the_page_on_ones_own_probe() -> None:
 @pytest.mark.long
 @needs_torchao
 def test_the_page_on_precision(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (study,) = (block for block in blocks(DOCS / "precision.md") if block.language == "yaml")
+    study, _ = (block for block in blocks(DOCS / "precision.md") if block.language == "yaml")
     Path("int8.yaml").write_text(study.text)
     (name,) = yaml.safe_load(study.text)["backbones"]
     save_model(Path(name["id"]), positions=128)
