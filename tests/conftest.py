@@ -25,24 +25,21 @@ settings.load_profile("tests")
 #: Architectures of which a claim holds once more: `make fast` leaves them to `make test`.
 FURTHER = {"bloom", "cohere", "gpt2", "mistral", "opt_projected", "qwen2", "roberta", "xlnet"}
 
-#: These files of tests/cluster take about half of the time of all that share a Ray cluster.
-ONE_RAY = {"test_corpus_stream.py", "test_methods.py", "test_run.py", "test_train.py"}
-#: These start what they need by themselves.
+#: These files of tests/cluster start what they need by themselves.
 NO_RAY = {"test_jobs.py", "test_readme.py", "test_zero3.py"}
 
 
 class Dealer(LoadFileScheduling):
-    """Deal files to test processes, and those that share a Ray cluster to two of them.
+    """Deal files to test processes, and all that share a Ray cluster to one of them.
 
-    A cluster for every process would take much of the machine, and one for all would wait for one
-    study after the other when the others have long ended.
+    Each cluster takes much of the machine, also while nobody uses it.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         file = Path(super()._split_scope(nodeid))
         if file.parent.name != "cluster" or file.name in NO_RAY:
             return str(file)
-        return "one Ray" if file.name in ONE_RAY else "other Ray"
+        return "Ray"
 
 
 @pytest.hookimpl(optionalhook=True)

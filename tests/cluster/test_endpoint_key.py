@@ -20,6 +20,7 @@ pytest.importorskip("openai", reason="the extra raybias[endpoints] is not instal
 pytestmark = pytest.mark.cluster
 
 
+@pytest.mark.slow
 def test_the_key_of_an_endpoint_is_nowhere_in_ray_or_in_out(
     tmp_path: Path, ray_cluster: None
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import urllib.request
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -118,19 +119,24 @@ def all_shards() -> list[Shard]:
     return shards_of(runs, {"mine": ITEM_COUNT}, ROWS, TUNED)
 
 
-def score(store: Store, spec: config.Backbone, plan: ScorePlan, shards: Sequence[Shard]) -> Any:
-    """Score `shards` as a study does; yields what each gave."""
-    meter = Meter(study="mine", stage="score", model="tiny")
-    replicas = replica.scorers(
+METER = Meter(study="mine", stage="score", model="tiny")
+
+
+def scorers(store: Store, spec: config.Backbone, plan: ScorePlan) -> AbstractContextManager[str]:
+    """Replicas as a study has them."""
+    return replica.scorers(
         "raybias-test",
         plan,
         plan.context(spec, config.Verbalizer().words()),
         [methods.SoftPrompt(prompt_length=PROMPT)],
         out=store.uri,
-        meter=meter,
+        meter=METER,
     )
-    with replicas as app:
-        yield from stream.score_shards(app, shards, plan, store, max_failures=3, meter=meter)
+
+
+def score(app: str, store: Store, plan: ScorePlan, shards: Sequence[Shard]) -> Any:
+    """Score `shards` as a study does; yields what each gave."""
+    yield from stream.score_shards(app, shards, plan, store, max_failures=3, meter=METER)
 
 
 def read(store: Store) -> pl.DataFrame:
@@ -161,14 +167,12 @@ def check(store: Store, expected: dict[str, np.ndarray]) -> None:
 def test_one_replica_gives_the_engines_predictions(
     tmp_path: Path, spec: config.Backbone, expected: dict[str, np.ndarray]
 ) -> None:
-    store = filled_store(tmp_path, spec)
-    done = []
-    for row in score(store, spec, plan_of(1), all_shards()):
-        done.append(row)
-        if len(done) == len(all_shards()):  # the replica lives as long as this loop
-            assert metric("raybias_rows_total", least=ITEM_COUNT * len(RUNS))
-            assert metric("raybias_tokens_total", least=sum(each["tokens"] for each in done))
-            assert metric("raybias_utilisation", least=1e-6) <= 1
+    store, plan = filled_store(tmp_path, spec), plan_of(1)
+    with scorers(store, spec, plan) as app:
+        done = list(score(app, store, plan, all_shards()))
+        assert metric("raybias_rows_total", least=ITEM_COUNT * len(RUNS))
+        assert metric("raybias_tokens_total", least=sum(each["tokens"] for each in done))
+        assert metric("raybias_utilisation", least=1e-6) <= 1
     assert sorted(row["file"] for row in done) == sorted(shard.file for shard in all_shards())
     check(store, expected)
 
@@ -177,34 +181,35 @@ def test_killed_replica_and_broken_files_are_made_good(
     tmp_path: Path, spec: config.Backbone, expected: dict[str, np.ndarray]
 ) -> None:
     """Two replicas, few tokens a pass, another order; one dies, and what is whole is not redone."""
-    store = filled_store(tmp_path, spec)
+    store, plan = filled_store(tmp_path, spec), plan_of(2, 64)
     order = np.random.default_rng(5).permutation(len(all_shards()))
     shards = [all_shards()[i] for i in order]
-    killed, retries = False, 0
-    for row in score(store, spec, plan_of(2, 64), shards):
-        retries += row["retries"]
-        if not killed:
-            # The one that works by now, held first, so that requests are at it when it dies.
-            found = map(psutil.Process, replicas_of("raybias-test"))
-            working = max(found, key=lambda each: each.cpu_times().user)
-            working.suspend()
-            time.sleep(0.5)
-            working.kill()
-            killed = True
-    assert killed
-    assert retries <= replica.REQUESTS_PER_REPLICA
-    check(store, expected)
+    with scorers(store, spec, plan) as app:
+        killed, retries = False, 0
+        for row in score(app, store, plan, shards):
+            retries += row["retries"]
+            if not killed:
+                # The one that works by now, held first, so that requests are at it when it dies.
+                found = map(psutil.Process, replicas_of("raybias-test"))
+                working = max(found, key=lambda each: each.cpu_times().user)
+                working.suspend()
+                time.sleep(0.5)
+                working.kill()
+                killed = True
+        assert killed
+        assert retries <= replica.REQUESTS_PER_REPLICA
+        check(store, expected)
 
-    torn, short, lost = shards[0].file, shards[1].file, shards[2].file
-    store.write_bytes(torn, store.read_bytes(torn)[:-20])
-    store.write_table(short, store.read_table(short).slice(0, 3))
-    store.delete(lost)
-    before = {name: times(tmp_path, name) for name in (shard.file for shard in shards)}
-    todo = missing(store, shards, TUNED)
-    assert [shard.file for shard in todo] == [torn, short, lost]
-    assert not store.exists(torn)
-    # As a caller meets one that a replica finished after the last caller had died.
-    list(score(store, spec, plan_of(1), [*todo, shards[3]]))
+        torn, short, lost = shards[0].file, shards[1].file, shards[2].file
+        store.write_bytes(torn, store.read_bytes(torn)[:-20])
+        store.write_table(short, store.read_table(short).slice(0, 3))
+        store.delete(lost)
+        before = {name: times(tmp_path, name) for name in (shard.file for shard in shards)}
+        todo = missing(store, shards, TUNED)
+        assert [shard.file for shard in todo] == [torn, short, lost]
+        assert not store.exists(torn)
+        # As a caller meets one that a replica finished after the last caller had died.
+        list(score(app, store, plan, [*todo, shards[3]]))
     check(store, expected)
     touched = [name for name, then in before.items() if times(tmp_path, name) != then]
     assert touched == [torn, short, lost]

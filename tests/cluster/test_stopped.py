@@ -83,7 +83,9 @@ def until(condition: Callable[[], Any], what: str) -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
 def test_a_signal_leaves_nothing_and_a_rival_is_refused(
     tmp_path: Path, number: signal.Signals
 ) -> None:

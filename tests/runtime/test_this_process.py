@@ -114,9 +114,9 @@ def test_what_several_processes_must_share_is_refused(study: Path, tmp_path: Pat
 def test_a_signal_is_one_line_and_the_same_command_goes_on(tmp_path: Path) -> None:
     study, out, said = save_study(tmp_path, items=48), tmp_path / "out", tmp_path / "said"
     words = [sys.executable, "-c", MAIN, "run", str(study), "--out", str(out), "--address", "none"]
-    words += ["--set", "methods.0.early_stop.after_step=400"]
+    words += ["--set", "methods.0.early_stop.after_step=200"]
     with said.open("w") as stream:
-        driver = subprocess.Popen([*words, "--set", "methods.0.max_steps=400"], stderr=stream)
+        driver = subprocess.Popen([*words, "--set", "methods.0.max_steps=200"], stderr=stream)
     ends = time.monotonic() + 120
     while not [*out.glob("train/*/*.safetensors")]:
         assert driver.poll() is None, said.read_text()
@@ -127,7 +127,7 @@ def test_a_signal_is_one_line_and_the_same_command_goes_on(tmp_path: Path) -> No
     assert said.read_text().endswith(STOPPED)
     assert not (out / "lease.json").exists()
     again = subprocess.run(
-        [*words, "--set", "methods.0.max_steps=400"], capture_output=True, text=True, check=False
+        [*words, "--set", "methods.0.max_steps=200"], capture_output=True, text=True, check=False
     )
     assert again.returncode == 0, again.stderr
     assert "3 runs resumed" in again.stderr
