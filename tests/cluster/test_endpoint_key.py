@@ -45,7 +45,7 @@ def test_the_key_of_an_endpoint_is_nowhere_in_ray_or_in_out(
 
 #: A cluster with a dashboard, a study on it, and then all that the dashboard says, as one JSON.
 ASKS_THE_DASHBOARD = """
-import json, os, secrets, sys, urllib.request
+import json, os, secrets, sys, urllib.error, urllib.request
 os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 import ray
 study, out = sys.argv[1:]
@@ -61,8 +61,11 @@ except SystemExit as end:
 def ask(path):
     request = urllib.request.Request(f"http://{context.dashboard_url}{path}")
     request.add_header("Authorization", "Bearer " + os.environ["RAY_AUTH_TOKEN"])
-    with urllib.request.urlopen(request, timeout=60) as reply:
-        return reply.read().decode()
+    try:
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            return reply.read().decode()
+    except urllib.error.HTTPError as error:
+        raise SystemExit(f"{path}: {error} {error.read().decode()}")
 node = ray.nodes()[0]["NodeID"]
 kinds = ("tasks", "actors", "workers", "nodes", "jobs", "objects", "runtime_envs")
 paths = [f"/api/v0/{kind}?detail=1&limit=10000" for kind in kinds]
