@@ -48,7 +48,8 @@ class Backbone(Section):
     def gpu_share(self) -> float:
         """The share of a GPU's memory that its engine takes for itself; 1 where it takes no more.
 
-        Less than 1 is taken whatever is needed, and what stands beside it has the rest.
+        An engine with a share below 1 takes it however little it needs; what is loaded beside the
+        engine must fit the rest.
         """
         return 1.0
 

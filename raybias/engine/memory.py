@@ -43,7 +43,7 @@ Factor = float | tuple[float, str]
 
 @dataclass(frozen=True)
 class MemoryTerm:
-    """One line of the arithmetic; `beside` what the backbone's engine holds where it is true."""
+    """One line of the arithmetic; `beside` says that it is held beside the backbone's engine."""
 
     what: str
     arithmetic: str
@@ -96,7 +96,7 @@ def with_headroom(terms: tuple[MemoryTerm, ...], device: str) -> tuple[MemoryTer
 
 
 def within_share(terms: tuple[MemoryTerm, ...], share: float) -> tuple[MemoryTerm, ...]:
-    """Add what a GPU must have more where an engine takes a share of it, whatever it needs.
+    """Add what a GPU needs beyond these because an engine takes a fixed share of its memory.
 
     What the engine holds must fit its share, and what stands beside it the rest.
     """

@@ -132,7 +132,7 @@ class Judge(Section):
 
     @property
     def shape(self) -> ModelShape:
-        """The sizes of that, read without weights."""
+        """The sizes of that checkpoint, read without weights."""
         return _sized(self)[1]
 
     def labels(self, classes: Sequence[str]) -> list[Label]:

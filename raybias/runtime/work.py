@@ -145,7 +145,12 @@ class StudyRun:
         task = grant.task
         if self._shares[task.key]:
             with translating_errors(f"fetch {task.backbone}"):
-                self.workers.fetch(fetched_models(self.prepared, self.plan)[task.key][0])
+                self.workers.fetch(self._fetched[task.key][0])
+
+    @cached_property
+    def _fetched(self) -> dict[str, tuple[Backbone, int]]:
+        """Return the models of the hub, by the task that fetches each."""
+        return fetched_models(self.prepared, self.plan)
 
     def _rewriter(self, task: Task) -> StyleRewriter:
         style = task.key.partition("/")[2]

@@ -92,18 +92,21 @@ def test_what_a_pack_is_asked_for_is_kept_and_given_after_the_evaluation(tmp_pat
     assert pack.advance().given == ()
 
 
-def test_a_run_says_what_decides_how_a_gpu_would_have_rounded_it(tmp_path: Path) -> None:
-    spec = classifiers.spec_of("opt", tmp_path / "opt")
-    context = ModelContext(spec, LABELS, Execution(512))
-    method = SoftPrompt(seeds=(1, 2), keep=1, eval_every=1, max_steps=1, validation_rows=0)
+def tuned(method: Any, folder: Path, out: Path, *, sharded: bool = False) -> WorkerPack:
+    """A pack of runs r1, r2, ... on a random OPT in `folder`."""
+    context = ModelContext(classifiers.spec_of("opt", folder / "opt"), LABELS, Execution(512))
     tokens = worker.Tokens(backbones.token_set(9, seed=1), backbones.token_set(3, seed=2), None)
     task: Any = SimpleNamespace(
-        context=context, method=method, dataset="d", out=str(tmp_path), folder="train/x",
-        fingerprint="f", sharded=False,
+        context=context, method=method, dataset="d", out=str(out), folder="train/x",
+        fingerprint="f", sharded=sharded,
     )  # fmt: skip
     trials = [Trial(f"r{n}", n, 1e-3, "final", 1e-2, 2) for n in method.seeds]
-    pack = WorkerPack(task, tokens, trials, method.trainer(context))
-    pack.advance()
+    return WorkerPack(task, tokens, trials, method.trainer(context))
+
+
+def test_a_run_says_what_decides_how_a_gpu_would_have_rounded_it(tmp_path: Path) -> None:
+    method = SoftPrompt(seeds=(1, 2), keep=1, eval_every=1, max_steps=1, validation_rows=0)
+    tuned(method, tmp_path, tmp_path).advance()
     for run in ("r1", "r2"):
         record = json.loads((tmp_path / f"adapters/{run}/raybias.json").read_text())
         assert record["computed"] == {
@@ -114,36 +117,27 @@ def test_a_run_says_what_decides_how_a_gpu_would_have_rounded_it(tmp_path: Path)
 
 def test_ranks_that_share_a_backbone_go_on_from_states_of_one_step(tmp_path: Path) -> None:
     """Even where a rank dies after the first run's result: there rows of all runs share passes."""
-    spec = classifiers.spec_of("opt", tmp_path / "opt")
-    context = ModelContext(spec, LABELS, Execution(512))
     method = Lora(
         rank=2, seeds=(1, 2), keep=1, eval_every=2, max_steps=4, early_stop={"after_step": 4}
     )
-    tokens = worker.Tokens(backbones.token_set(9, seed=1), backbones.token_set(3, seed=2), None)
-    task: Any = SimpleNamespace(
-        context=context, method=method, dataset="d", out=str(tmp_path), folder="train/x",
-        fingerprint="f", sharded=True,
-    )  # fmt: skip
-    trials = [Trial(f"r{n}", n, 1e-3, "final", 1e-2, 2) for n in method.seeds]
 
-    def begun() -> tuple[WorkerPack, WorkerReport]:
-        pack = WorkerPack(task, tokens, trials, method.trainer(context))
+    def begun(out: Path) -> tuple[WorkerPack, WorkerReport]:
+        pack = tuned(method, tmp_path, out, sharded=True)
         return pack, pack.restore()
 
-    pack, _ = begun()
+    pack, _ = begun(tmp_path)
     pack.advance()
     pack._save = save = Died(pack._save)  # type: ignore[method-assign,assignment]
     with pytest.raises(SystemExit):
         pack.advance()
     assert save.saved == ["r1"]
     assert kept(tmp_path) == {"r1"}, "one file, of both runs"
-    pack, report = begun()
+    pack, report = begun(tmp_path)
     assert report.finished == ("r1", "r2")
     assert pack.active == []
     adapters = {run: tmp_path / f"adapters/{run}/adapter_model.safetensors" for run in ("r1", "r2")}
     found = {run: path.read_bytes() for run, path in adapters.items()}
-    task.out, task.folder = str(tmp_path / "calm"), "train/x"
-    calm, _ = begun()
+    calm, _ = begun(tmp_path / "calm")
     while calm.active:
         calm.advance()
     for run, content in found.items():

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _NAME: Final = "Scorer"
-#: Seconds between two looks for a first replica, which cost nothing, and at what Serve says.
+#: Seconds between two looks whether a handle knows a replica, which cost nothing, and between two
+#: questions to Serve whether the application failed.
 _POLL_S: Final = 0.1
 _ASK_EVERY_S: Final = 1.0
 #: Serve 2.60 registers and forgets a module of its own around each config that it makes, also those
@@ -278,8 +279,8 @@ def deploy(app: serve.Application, name: str, *, route_prefix: str | None = None
 def _wait_for_replica(handle: DeploymentHandle, name: str) -> None:
     """Wait until an application has a replica that is ready.
 
-    Serve tells its handles by itself. `serve.status` would cost a tenth of a second of this
-    processor for each look, which the replicas that start here need.
+    Serve tells its handles by itself. `serve.status` would pickle a request router at each look,
+    with processor time that replicas on this machine need to start.
 
     Raises
     ------
