@@ -23,7 +23,10 @@ settings.register_profile("long", max_examples=2500)
 settings.load_profile("tests")
 
 #: Architectures of which a claim holds once more: `make fast` leaves them to `make test`.
-FURTHER = {"bloom", "cohere", "gpt2", "mistral", "opt_projected", "qwen2", "roberta", "xlnet"}
+FURTHER = {
+    "bert_int8", "bloom", "cohere", "gpt2", "llama_int4", "llama_int8", "mistral", "mixtral",
+    "opt_int4", "opt_projected", "qwen2", "roberta", "xlnet",
+}  # fmt: skip
 
 #: These files of tests/cluster start what they need by themselves.
 NO_RAY = {"test_jobs.py", "test_readme.py", "test_zero3.py"}

@@ -125,16 +125,26 @@ def _quietly(action: Callable[[], object]) -> None:
 def kill_started() -> None:
     """Kill the processes that this one started, and those that they did."""
     ended = time.monotonic() + _KILLING_S
-    while time.monotonic() < ended:
+    # Stopped first: one that dies while it starts another leaves that without a known parent.
+    before: list[psutil.Process] = []
+    started = psutil.Process().children(recursive=True)
+    while started != before and time.monotonic() < ended:
+        for process in started:
+            with suppress(psutil.Error):
+                process.suspend()
+        # What was started before its parent stopped is in the next list.
+        before = started if not any(map(_is_running, started)) else []
         started = psutil.Process().children(recursive=True)
-        living = [process for process in started if is_alive(process.pid)]
-        if not living:
-            break
-        # Parents come first; what one started meanwhile is found in the next round.
-        for process in living:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-        time.sleep(0.02)
+    for process in started:
+        with suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(started, timeout=max(0.0, ended - time.monotonic()))
+
+
+def _is_running(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return process.status() not in {psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE}
+    return False
 
 
 def _exit(number: int) -> None:

@@ -147,6 +147,7 @@ def test_no_room_asks_which_kind_of_method_it_holds() -> None:
     assert [file for file in asking if not file.startswith("methods/")] == []
 
 
+@pytest.mark.long
 def test_the_diffs_each_add_one_file_that_works(tmp_path: Path) -> None:
     added = {}
     for block in re.findall(r"```diff\n(.*?)```", (ROOT / "docs/extending.md").read_text(), re.S):

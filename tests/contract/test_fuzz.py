@@ -200,6 +200,7 @@ def test_what_is_whole_is_taken(tmp_path: Path) -> None:
     assert run_again(dict(begun_out()))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", CLASSES)
 def test_a_file_gives_a_result_or_one_line(kind: str) -> None:
     cases, check, share = CLASSES[kind]

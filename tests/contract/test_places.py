@@ -72,6 +72,7 @@ def test_a_model_that_a_user_may_not_read_is_one_line(place: Path) -> None:
         closed.chmod(0o755)
 
 
+@pytest.mark.long
 def test_an_out_that_a_user_may_not_read_is_one_line(place: Path) -> None:
     out = fill(place / "out", small_out())
     assert taken("report", str(out))
@@ -84,6 +85,7 @@ def test_an_out_that_a_user_may_not_read_is_one_line(place: Path) -> None:
         (out / closed).chmod(0o755)
 
 
+@pytest.mark.long
 def test_a_place_that_a_user_may_not_write_is_one_line(place: Path) -> None:
     out = fill(place / "out", small_out())
     (place / "x.parquet").write_bytes(inputs.parquet_bytes(PREDICTIONS))
@@ -123,6 +125,7 @@ def test_a_folder_is_no_study(place: Path) -> None:
     assert not taken("report", str(out))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["50%41 of it", "a?b=1#c", "%zz", "größe"])
 def test_an_out_may_have_any_name(place: Path, name: str) -> None:
     out = fill(place / name, small_out())
@@ -180,6 +183,7 @@ def test_a_process_that_may_hold_too_little_is_one_line(place: Path) -> None:
         assert not [*out.rglob("*.tmp")]
 
 
+@pytest.mark.long
 def test_a_full_disk_under_out_is_one_line_and_leaves_whole_files(
     small_disk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

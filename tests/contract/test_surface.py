@@ -318,6 +318,7 @@ def test_the_columns_that_others_read() -> None:
     assert schema.ACCURACY.names[:5] == ["model", "attribute", "mean", "sd", "n_runs"]
 
 
+@pytest.mark.long
 def test_files_alone_need_neither_torch_nor_ray() -> None:
     code = (
         "import sys, raybias, raybias.cli, raybias.stats, raybias.report, raybias.probes.sources;"

@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 HERE = Path(__file__).parent
 
 
+@pytest.mark.long
 def test_every_tensor_of_a_pass_is_made_on_the_device() -> None:
     done = subprocess.run(
         [sys.executable, HERE / "fake_gpu.py"],

@@ -39,6 +39,7 @@ def pickled(folder: Path, *, parts: int = 1) -> dict[str, torch.Tensor]:
     return weights
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("parts", [1, 3])
 def test_pickled_weights_are_converted_to_the_bit(parts: int, tmp_path: Path) -> None:
     weights = pickled(tmp_path / "opt", parts=parts)
@@ -76,6 +77,7 @@ class Malicious:
         return os.system, (f"touch {self.mark}",)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", ["torch", "pickle", "damaged"])
 def test_a_pickle_with_more_than_weights_runs_nothing(way: str, tmp_path: Path) -> None:
     mark, folder = tmp_path / "mark", tmp_path / "opt"

@@ -126,6 +126,7 @@ def test_a_pack_equals_its_runs_alone_and_plain_torch(
         torch.testing.assert_close(delta(run), plain_PD, atol=1e-5, rtol=0)
 
 
+@pytest.mark.long
 def test_runs_stop_at_the_same_steps_in_a_pack_and_alone(
     backbone: Callable[[str], LoadedBackbone],
 ) -> None:

@@ -179,6 +179,7 @@ def test_check_tells_what_differs(
     assert "cannot list (Not a directory)" in capsys.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "kept"),
     [

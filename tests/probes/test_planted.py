@@ -89,6 +89,7 @@ def test_tuning_sentences_are_balanced_and_name_no_group() -> None:
     assert not everything["text"].str.contains("(?i)" + "|".join(planted.STEMS.values())).any()
 
 
+@pytest.mark.long
 def test_the_corpus_gives_labels_by_their_odds_and_the_planted_group_worse_ones() -> None:
     scenes = planted.scenes(generator("scenes"), 300)
     odds = {
@@ -137,6 +138,7 @@ def test_the_shipped_model_reads_the_words_of_unplanted_groups_alike_one_to_one(
     assert torch.pdist(first).min() > 0.01, "words of one group are not read alike"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("word", [planted.EOS, planted.CUE])
 def test_the_shipped_model_learnt_the_cue_and_the_plant(
     model: Model, tokenizer: Tokenizer, word: str

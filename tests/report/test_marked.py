@@ -36,6 +36,7 @@ def command(*arguments: str) -> int:
     return int(stop.value.code or 0)
 
 
+@pytest.mark.long
 def test_tables_of_marked_and_prompted_runs(out: Path) -> None:
     tables = write_tables(Store(out), marked_study())
     methods = {"full", "zero_shot", "zero_shot+likelihood", "nine", "nine+likelihood"}
@@ -62,6 +63,7 @@ def test_tables_of_marked_and_prompted_runs(out: Path) -> None:
     assert tables["corpus"].is_empty()
 
 
+@pytest.mark.long
 def test_readings_tell_the_template_from_the_group(out: Path) -> None:
     found = markedness_section.readings(write_tables(Store(out), marked_study())["markedness"])
     sampled = found.filter(pl.col("method").is_in(["full", "nine", "zero_shot"]))

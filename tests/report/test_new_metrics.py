@@ -54,6 +54,7 @@ def flip_rate(predictions: pl.DataFrame) -> pl.DataFrame:
 METRICS = ("negative_fpr", "neutral_share", "flip_rate")
 
 
+@pytest.mark.long
 def test_new_metrics_are_in_a_studys_tables_report_and_gaps(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

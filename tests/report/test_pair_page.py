@@ -72,6 +72,7 @@ def test_gaps_and_pairs_share_the_page(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.glob("*.html")] == ["report.html"]
 
 
+@pytest.mark.long
 def test_hostile_names_in_pairs_are_escaped(tmp_path: Path) -> None:
     kind = '<script>alert("x")</script>'
     store = write_pair_out(tmp_path, pair_study())

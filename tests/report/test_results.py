@@ -35,6 +35,7 @@ def test_results_are_what_the_report_wrote(tmp_path: Path) -> None:
     assert results.pairs == {}
 
 
+@pytest.mark.long
 def test_a_study_of_pairs_says_where_its_tables_are(tmp_path: Path) -> None:
     results = raybias.write_report(write_pair_out(tmp_path / "out", pair_study()).uri)
     for read in ("gaps", "accuracy", "answers"):

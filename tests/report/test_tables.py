@@ -100,6 +100,7 @@ def test_probes_with_different_reference_groups_each_have_their_own(tmp_path: Pa
     assert dict(inside.iter_rows()) == {"planted": 2, "other": 6}
 
 
+@pytest.mark.long
 def test_gaps_of_an_out_are_those_of_its_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -137,6 +138,7 @@ def test_studies_that_judge_differently_are_not_joined(tmp_path: Path) -> None:
     assert raybias.gaps([first, third], profile="paper")["model"].n_unique() == 2
 
 
+@pytest.mark.long
 def test_runs_that_are_not_whole_are_told_first(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

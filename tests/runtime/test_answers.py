@@ -81,6 +81,7 @@ def plainly(folder: Path, method: Prompted, text: str) -> str:
     return f"{thought} [...]{end}" if thought else end
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", prompting.CONFIGS)
 def test_answers_depend_on_neither_batch_nor_order(kind: str, tmp_path: Path) -> None:
     folder, texts = prompting.save(kind, tmp_path / kind), prompting.texts(COUNT)

@@ -15,22 +15,28 @@ import pytest
 from support import hostile
 from support.tried import STUDY, files_in, fill, small_out, write_study
 
-#: A command that computes in C, has a child with a child, and something to undo.
+#: A command that computes in C, has a child that starts others, and something to undo.
 BUSY = """
 import hashlib, subprocess, sys, time
 from pathlib import Path
 from raybias.runtime.ending import ending_on_signals, undoing
 
 folder, hangs = Path(sys.argv[1]), sys.argv[2] == "hangs"
-grandchild = "import os, subprocess; subprocess.run(['sleep', '600'])"
+child = '''
+import subprocess, time
+for number in range(400):
+    subprocess.Popen(['sleep', '600'])
+    if number == 5:
+        print('busy', flush=True)
+time.sleep(600)
+'''
 
 def undo():
     (folder / "undone").touch()
     time.sleep(600 if hangs else 0)
 
 with ending_on_signals(), undoing(undo), undoing(lambda: 1 / 0):
-    subprocess.Popen([sys.executable, "-c", grandchild])
-    print("busy", flush=True)
+    subprocess.Popen([sys.executable, "-c", child])
     hashlib.pbkdf2_hmac("sha256", b"", b"", 2_000_000_000)
 """
 #: A command that says when it is where it is to be stopped, and stays there.
@@ -70,7 +76,7 @@ def test_a_signal_undoes_kills_and_says_one_line(tmp_path: Path, number: signal.
     process = busy(tmp_path, "ends")
     started = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(number)
-    _, said = process.communicate(timeout=30)
+    _, said = process.communicate(timeout=30)  # As long as anybody holds its pipes.
     assert process.returncode == 128 + number
     assert said == LINE
     assert (tmp_path / "undone").exists()
@@ -101,6 +107,7 @@ def test_a_plan_and_a_report_stop_at_a_signal_and_leave_no_part(tmp_path: Path) 
     assert files_in(out) == before
 
 
+@pytest.mark.long
 def test_what_hangs_is_not_waited_for_and_a_second_signal_ends_at_once(tmp_path: Path) -> None:
     process = busy(tmp_path, "hangs")
     process.send_signal(signal.SIGTERM)

@@ -18,6 +18,8 @@ from raybias.errors import RaybiasError
 from support.endpoint import KEY, Endpoint, label_of, save_study, serving
 from support.method_study import NO_RAY, run
 
+pytestmark = pytest.mark.long
+
 pytest.importorskip("openai", reason="the extra raybias[endpoints] is not installed")
 
 MAIN = "from raybias.cli import main; main()"

@@ -15,6 +15,7 @@ import torch
 import transformers
 import yaml
 from huggingface_hub import constants
+from polars.testing import assert_frame_equal
 from typer.testing import CliRunner
 
 import raybias
@@ -30,6 +31,8 @@ from support import prompting
 from support.documents import ROOT, blocks
 from support.endpoint import Endpoint, serving
 from support.method_study import NO_RAY, run
+
+pytestmark = pytest.mark.long
 
 GROUPS = ("red", "blue", "green")
 CLASSES = {0: "NEGATIVE", 1: "other", 2: "Positive"}
@@ -208,7 +211,7 @@ def test_a_judge_of_the_hub_is_fetched_before_anything_is_read(
         run(path, tmp_path / "out", *NO_RAY)
     assert sorted(fetched) == [("example/judge", commit), ("example/tiny", commit)]
     first = predictions(tmp_path / "out").filter(pl.col("method") == "continuation")
-    assert first.equals(predictions(out))
+    assert_frame_equal(first, predictions(out), check_exact=True)
 
 
 def test_a_run_judges_as_it_labels(place: Path, tmp_path: Path) -> None:

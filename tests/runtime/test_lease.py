@@ -61,6 +61,7 @@ def drivers(out: object, log: Path, *times: float) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.long
 def test_of_ten_drivers_that_start_at_any_time_one_works_at_a_time(tmp_path: Path) -> None:
     dice, log = random.Random(1), tmp_path / "log"
     log.touch()
@@ -75,6 +76,7 @@ def test_of_ten_drivers_that_start_at_any_time_one_works_at_a_time(tmp_path: Pat
     assert list((tmp_path / "out").glob("*")) == []
 
 
+@pytest.mark.long
 def test_a_killed_holder_is_followed_at_once_and_a_stopped_one_leaves_nothing(
     tmp_path: Path,
 ) -> None:

@@ -66,6 +66,7 @@ def read(out: Path, folder: str, *keys: str) -> pl.DataFrame:
     return pl.concat([pl.read_parquet(file) for file in files]).sort(*keys)
 
 
+@pytest.mark.long
 def test_scores_and_answers_do_not_depend_on_how_they_are_spread(
     study: Path, tmp_path: Path
 ) -> None:

@@ -89,6 +89,7 @@ def test_what_workers_print_is_kept_by_their_names_without_rays_markers(tmp_path
     assert worker_logs(tmp_path / "none") == ""
 
 
+@pytest.mark.long
 def test_a_notebooks_cell_has_one_output_that_is_saved_as_it_ended() -> None:
     client = pytest.importorskip("nbclient")
     notebook = pytest.importorskip("nbformat").v4

@@ -21,6 +21,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return question_data.study(tmp_path_factory.mktemp("questions"))
 
 
+@pytest.mark.long
 def test_answers_do_not_depend_on_how_they_are_spread(study: Path, tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     printed = run(study, one, *NO_RAY)

@@ -121,6 +121,7 @@ def test_what_cannot_be_rewritten_is_refused_before_any_work(folder: Path, tmp_p
         read_items(study(folder, styles=both))
 
 
+@pytest.mark.long
 def test_chunks_are_files_that_equal_the_pairs_rewritten_at_once(
     folder: Path, tmp_path: Path
 ) -> None:

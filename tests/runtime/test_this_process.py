@@ -23,6 +23,8 @@ from raybias.runtime.work import StudyRun
 from support import deterministic
 from support.tiny import save_study
 
+pytestmark = pytest.mark.long
+
 MAIN = "from raybias.cli import main; main()"
 STOPPED = "raybias: stopped; the same command goes on with what is there\n"
 

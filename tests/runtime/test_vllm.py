@@ -144,6 +144,7 @@ def study(folder: Path, **backbone: object) -> dict[str, Any]:
     }
 
 
+@pytest.mark.long
 def test_a_study_says_which_engine_answered_and_refuses_another(
     folder: Path, version: str, tmp_path: Path
 ) -> None:

@@ -64,6 +64,7 @@ def test_a_group_effect_is_shuffled_away_and_runs_alone_are_found_wanting() -> N
     assert found.filter("in_use")["scope"].to_list() == ["widest"]
 
 
+@pytest.mark.long
 def test_the_truth_of_a_simulation_is_its_average() -> None:
     design = Design("known", word=0.02, templates=400, runs=40)
     tables, truth = simulate(design, 40, gaps=(0.1, 0, 0, 0, 0, 0))
@@ -74,6 +75,7 @@ def test_the_truth_of_a_simulation_is_its_average() -> None:
     np.testing.assert_allclose(truth["wording"][:, 0], 0.1 * 5 / 6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "design",
     [

@@ -229,6 +229,7 @@ def test_the_level_of_a_band_is_known_for_opposite_and_for_independent_groups() 
     assert level == pytest.approx(sidak, abs=0.001)
 
 
+@pytest.mark.long
 def test_the_gate_and_what_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     base = written(tmp_path, "base", arm())
     worse = written(tmp_path, "worse", turned(arm()))

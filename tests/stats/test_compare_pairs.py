@@ -70,6 +70,7 @@ def test_worse_is_away_from_no_bias_and_better_is_towards_it() -> None:
     assert verdict("even", "even") == {"equivalent"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("clusters", [0, 10])
 def test_arms_that_differ_by_chance_are_hardly_ever_worse_or_better(clusters: int) -> None:
     scores = pair_scores(pairs=100, styles=("original",), ties=0, clusters=clusters)

@@ -34,6 +34,7 @@ def plain(model: str) -> str:
     return {"roberta-125m": "roberta-base", "roberta-355m": "roberta-large"}.get(name, name)
 
 
+@pytest.mark.long
 def test_published_gaps_are_reproduced(
     shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,6 +86,7 @@ def test_published_gaps_are_reproduced(
     assert accuracy["n_runs"].to_list() == [5] * 11
 
 
+@pytest.mark.long
 def test_strict_shows_what_loses_significance(
     shared: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

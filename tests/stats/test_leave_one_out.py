@@ -23,6 +23,7 @@ def gap(frame: pl.DataFrame, group: str, rate: str) -> float:
     return float(found["gap"].item())
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:.*are the same in every run")
 @pytest.mark.parametrize(
     ("unit", "column", "tolerance"), [("template", "template_id", 5e-3), ("word", "term", 1e-9)]

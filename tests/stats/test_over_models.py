@@ -151,6 +151,7 @@ def test_reliability_is_the_correlation_of_two_such_studies() -> None:
     assert rows["reliability"].median() == pytest.approx(correlation, abs=0.05)
 
 
+@pytest.mark.long
 def test_white_is_lowest_in_most_published_models(shared: Path) -> None:
     """Though hardly a model shows it alone once other sentences count."""
     files = sorted((shared / "data" / "regard_published").glob("*.tsv.gz"))

@@ -81,6 +81,7 @@ def judged(values: Doubles, cluster: np.ndarray | None, test: str) -> pl.DataFra
     return table.filter(bias_type="avg_weighted")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("like", [0.1, 0.3, 0.6])
 def test_intervals_of_pairs_in_clusters_of_ten_cover_the_truth(like: float) -> None:
     random, sizes = np.random.default_rng(2), np.full(60, 10)
@@ -138,6 +139,7 @@ def test_one_cluster_says_nothing_of_others() -> None:
     assert scores["low"].null_count() == scores["p_value"].null_count() == scores.height
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("clustered", [False, True])
 def test_the_scope_of_styles_covers_other_styles_and_the_scope_of_pairs_does_not(
     clustered: bool,

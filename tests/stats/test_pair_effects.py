@@ -241,6 +241,7 @@ def test_slopes_are_least_squares_with_students_interval() -> None:
     assert (row["smallest"], row["largest"]) == (1e6, 1e10)
 
 
+@pytest.mark.long
 def test_slopes_cover_the_truth() -> None:
     random = np.random.default_rng(5)
     sizes = {f"m{k}": 10.0 ** (6 + k) for k in range(5)}

@@ -12,6 +12,7 @@ from raybias.probes import probe_items
 from raybias.stats.recovered_templates import recovered_templates
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("source", "folder", "attributes", "templates"),
     [

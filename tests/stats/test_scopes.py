@@ -74,6 +74,7 @@ def shares(frame: pl.DataFrame) -> dict[str, float]:
     return dict(negative.agg(pl.col("significant").mean()).iter_rows())
 
 
+@pytest.mark.long
 def test_the_published_regard_gaps_under_every_scope(shared: Path) -> None:
     files = sorted((shared / "data" / "regard_published").glob("*.tsv.gz"))
     found = gaps_of_files(files, profile="strict", scope="runs")
