@@ -202,7 +202,7 @@ def undisturbed(study: Path, out: Path) -> None:
 def drawn(seed: int, number: int) -> list[tuple[str, str]]:
     """The stage and kind of each kill of a bout."""
     dice = random.Random(f"{seed} {number}")
-    counts = {"tuning": dice.choice((0, 1, 1, 2)), "scoring": dice.choice((2, 3, 4))}
+    counts = {"tuning": dice.choice((1, 2, 3)), "scoring": dice.choice((4, 5, 6))}
     return [(stage, dice.choice(STAGES[stage])) for stage in STAGES for _ in range(counts[stage])]
 
 
