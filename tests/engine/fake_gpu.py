@@ -155,7 +155,7 @@ def decoding(folder: Path) -> None:
         prefix = PrefixCache(loaded)
         prefix.set([1])
         cache = prefix.cache(count=len(stems), capacity=99)
-        packed = PackedRows(loaded, made, [len(ROWS[n]) for _, n in made.rows], cache)
+        packed = PackedRows(loaded, made, cache)
         uniforms_NT = keyed_draws.uniforms(keyed_draws.keys([7, 8, 9, 10], device), 3)
         for rows in (packed, PlainRows(loaded, [row[:3] for row in ROWS])):
             history_NT, tokens_n = rectangle(ROWS, device), torch.full((4,), 3, device=device)

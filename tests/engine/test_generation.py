@@ -12,14 +12,9 @@ import transformers
 
 from raybias.engine.backbone import LoadedBackbone
 from raybias.engine.generation import decoding
+from raybias.engine.generation.decode_loop import LOOK, Continuation, Generated
 from raybias.engine.generation.decoding import PackedRows
-from raybias.engine.generation.generator import (
-    _LOOK,
-    Continuation,
-    Generated,
-    TextGenerator,
-    check_room,
-)
+from raybias.engine.generation.generator import TextGenerator, check_room
 from raybias.engine.generation.sampling import Sampler, Sampling
 from raybias.errors import ModelError, WorkFailed
 from support import backbones, prompting
@@ -123,7 +118,7 @@ def test_tokens_are_those_of_each_row_alone(
     everything = list(range(len(rows)))
     # As on a GPU, rows that have ended go on for some steps.
     with monkeypatch.context() as patched:
-        patched.setitem(_LOOK, "cpu", 4)
+        patched.setitem(LOOK, "cpu", 4)
         assert_alike(generate(everything), expected)
     # Budgets whose batches hold about one row, a few, and all of them.
     for budget in (1, 60, 4096):
@@ -210,7 +205,7 @@ def test_a_second_prompt_is_read_as_in_a_call_of_its_own(
         check(everything)
     check(np.random.default_rng(3).permutation(everything).tolist())
     check(everything[5:12])
-    monkeypatch.setitem(_LOOK, "cpu", 4)
+    monkeypatch.setitem(LOOK, "cpu", 4)
     check(everything)
 
 

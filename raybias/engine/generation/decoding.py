@@ -5,9 +5,10 @@ logits; then every step feeds one token per live row, the last prompt token to b
 through the model's own forward pass and head. So logits are the model's own whatever it does
 after its head, and they exist for the tokens that are needed only.
 
-Packed rows stay where `packing` wrote them: a step appends one column per live row to each
-sequence, which sees the prefix, its row's own path and its own earlier columns. Rows can then
-go on behind other prompts: each is a branch of its row's path, at the depth where they part.
+Packed rows stay where `packing` wrote them: a step writes one token per live row at a free place
+of its sequence, which sees the prefix and its row's own path. Rows can then go on behind other
+prompts: each is a branch of its row's path, at the depth where they part. Where a row has ended,
+another's stem is copied to free places.
 
 Shapes: R sequences, N rows, n live rows, K columns, C cache places, T or t
 tokens, V vocabulary.
@@ -40,12 +41,17 @@ class Rows(Protocol):
     def step(self, live_n: Numbers, tokens_n: Tensor) -> Tensor:
         """Compute the logits [n, V] float32 after one more token of each live row.
 
-        `live_n` are places in the batch, ascending; a row that is left out is left for good.
+        `live_n` are places in the batch, ascending; a row may be left out for some steps.
         """
+
+    def leave(self, rows: Sequence[int]) -> None:
+        """Forget rows that have ended."""
 
 
 #: Tokens of one pass over a prefix.
 BLOCK: Final = 64
+#: A cache that is too small grows by at least one part in this many.
+_GROWTH: Final = 8
 
 
 class PrefixCache:
@@ -89,141 +95,228 @@ class PrefixCache:
 
 
 class PackedRows:
-    """Packed stems behind a prefix, with room for new columns.
+    """Packed stems behind a prefix, with places for new tokens.
+
+    A place of a sequence belongs to the rows whose paths lead through it, and is free again once
+    no row's does.
 
     Parameters
     ----------
     batch: stems without the prefix.
-    lengths: tokens of each row's whole prompt, in the order of `batch.rows`.
-    cache: begins with the prefix, and has room for the batch and all steps.
+    cache: begins with the prefix, and has room for the batch, all steps, and one place more.
     """
 
-    def __init__(
-        self, backbone: LoadedBackbone, batch: Batch, lengths: Sequence[int], cache: BufferCache
-    ) -> None:
+    def __init__(self, backbone: LoadedBackbone, batch: Batch, cache: BufferCache) -> None:
         self.model: Any = backbone.model
         self.device = backbone.device
         self.cache = cache
         self.total, width = batch.tokens_RT.shape
         self.count = self.total
-        self.filled = cache.prefix_length + width
         self.sequence_N = batch.at_R.numpy()
-        self.position_N = np.array(lengths) - 1
+        self.at_R = np.arange(self.total)
         cache.rewind(self.count)
-        ends_RT = batch.ends_RT.to(self.device)
-        self.seen_NC = self._paths(batch, ends_RT)
-        if width:
-            self.model.base_model(
-                input_ids=batch.tokens_RT.to(self.device),
-                attention_mask=pad(tree_mask(ends_RT), (cache.prefix_length, 0), value=True)[
-                    :, None
-                ],
-                position_ids=batch.depths_RT.to(self.device) + cache.prefix_length,
-                past_key_values=cache,
-                use_cache=True,
-            )
+        self._read_stems(batch, cache)
+        self.filled = cache.prefix_length + width
+        count = len(batch.rows)
+        # Empty columns belong to a row that nobody reads, the last of `seen_NC`: it sees one place,
+        # and what is written for it goes to the last place, which no row sees.
+        self.seen_NC = torch.zeros(count + 1, cache.capacity, dtype=torch.bool, device=self.device)
+        self.seen_NC[-1, 0] = True
+        prefix = np.arange(cache.prefix_length)
+        self.paths = [[*prefix, *(len(prefix) + path_T)] for path_T in _ancestors(batch)]
+        self.users_RC = np.zeros((self.total, cache.capacity), np.int64)
+        self.users_RC[:, prefix] = self.users_RC[:, -1] = 1
+        self.free: list[list[int]] = [[] for _ in range(self.total)]
+        for n in range(count):
+            self._count(n, self.paths[n], 1)
+        self._settled(range(count))
 
     def step(self, live_n: Numbers, tokens_n: Tensor) -> Tensor:
         """See `Rows.step`."""
         self._leave_finished(live_n)
         column_n = _ranks(self.sequence_N[live_n])
         logits_RKV = self._read(self.model, live_n, column_n, tokens_n).logits
-        at_n = self.sequence_N[live_n] * logits_RKV.shape[1] + column_n
+        at_n = self.at_R[self.sequence_N[live_n]] * logits_RKV.shape[1] + column_n
         logits_nV: Tensor = logits_RKV.flatten(0, 1)
         if not np.array_equal(at_n, np.arange(len(logits_nV))):
             logits_nV = logits_nV[self._tensor(at_n)]
         return logits_nV.float()
 
-    def fork(self, prompts: Sequence[Row], shared: Sequence[int], *, columns: int) -> None:
+    def leave(self, rows: Sequence[int]) -> None:
+        """See `Rows.leave`."""
+        for n in rows:
+            self._cut(n, 0)
+        self._find_free(rows)
+
+    def room(self, steps_N: Numbers) -> Numbers:
+        """Count the places of each sequence that are free beside those of steps to come."""
+        free_R = np.array([len(places) for places in self.free])
+        return free_R - np.bincount(self.sequence_N, weights=steps_N, minlength=self.total).astype(
+            np.int64
+        )
+
+    def replace(self, rows: Sequence[int], batch: Batch, cache: BufferCache) -> None:
+        """Read other stems into the places of rows that have left.
+
+        Parameters
+        ----------
+        rows: that are replaced, in the order of `batch.rows`.
+        cache: begins with the prefix, and has room for the batch.
+        """
+        self._read_stems(batch, cache)
+        start = cache.prefix_length
+        found: dict[tuple[int, int, int], int] = {}
+        for n, r, path_T in zip(rows, batch.at_R.tolist(), _ancestors(batch), strict=True):
+            home = int(self.sequence_N[n])
+            self.paths[n] = [*range(start)]
+            for place in path_T.tolist():
+                if (home, r, place) not in found:
+                    found[home, r, place] = self.free[home].pop()
+                self.paths[n].append(found[home, r, place])
+            self._count(n, self.paths[n], 1)
+        self._widen()
+        if found:
+            home_t, from_t, place_t = np.array([*found]).T
+            to_t = np.array([*found.values()])
+            self.cache.copy(
+                cache,
+                rows=(self._tensor(self.at_R[home_t]), self._tensor(from_t)),
+                places=(self._tensor(to_t), self._tensor(start + place_t)),
+            )
+        self._settled(rows)
+
+    def fork(
+        self,
+        rows: Sequence[int],
+        prompts: Sequence[Row],
+        shared: Sequence[int],
+        steps_N: Numbers,
+    ) -> None:
         """Go on behind other prompts, keeping what they have in common with the paths so far.
 
         Parameters
         ----------
+        rows: that go on.
         prompts: whole prompts in tokens, one a row; their last tokens are left to `step`.
         shared: how many tokens each prompt has in common with its row's path.
-        columns: how many tokens the steps behind the prompts will add to a sequence.
+        steps_N: how many steps each row may still take, these behind their prompts.
         """
-        lasts_N = np.array([len(prompt) - 1 for prompt in prompts])
-        self.position_N = np.minimum.reduce([self.position_N, np.array(shared), lasts_N])
-        # A row sees its path in the order of depth, so its first places are those it keeps.
-        kept_N1 = self._tensor(np.append(self.position_N, 0))[:, None]
-        self.seen_NC &= self.seen_NC.cumsum(-1) <= kept_N1
-        row_t = np.repeat(np.arange(len(prompts)), lasts_N - self.position_N)
-        tokens_t = self._tensor(
-            np.array(
-                [
-                    token
-                    for at, row in zip(self.position_N, prompts, strict=True)
-                    for token in row[at:-1]
-                ],
-                np.int64,
-            )
-        )
+        new = []
+        for n, prompt, common in zip(rows, prompts, shared, strict=True):
+            self._cut(n, min(len(self.paths[n]), common, len(prompt) - 1))
+            new.append(prompt[len(self.paths[n]) : -1])
         self._widen()
-        longest = int(np.bincount(self.sequence_N[row_t], minlength=1).max())
-        self.cache.reserve(self.filled + longest + columns)
-        self.seen_NC = pad(self.seen_NC, (0, self.cache.capacity - self.seen_NC.shape[1]))
+        self._find_free(rows)
+        row_t = np.repeat(np.array(rows), [len(tokens) for tokens in new])
+        tokens_t = self._tensor(np.array([token for tokens in new for token in tokens], np.int64))
+        added_R = np.bincount(self.sequence_N[row_t], minlength=self.total)
+        self._reserve(int((added_R - self.room(steps_N)).max()))
+        self._settled(rows)
         while len(row_t):
             self._leave_finished(row_t)
             column_t = _ranks(self.sequence_N[row_t])
             # Half of the sequences end with this pass: without padding where all are alike.
-            lengths_R = np.bincount(self.sequence_N[row_t], minlength=self.count)
-            now_t = column_t < np.sort(lengths_R)[(self.count - 1) // 2]
+            lengths_R = np.bincount(self.at_R[self.sequence_N[row_t]], minlength=self.count)
+            now_t = column_t < max(1, np.sort(lengths_R)[(self.count - 1) // 2])
             now, later = self._tensor(now_t), self._tensor(~now_t)
             self._read(self.model.base_model, row_t[now_t], column_t[now_t], tokens_t[now])
             row_t, tokens_t = row_t[~now_t], tokens_t[later]
         self._widen()
 
+    def _read_stems(self, batch: Batch, cache: BufferCache) -> None:
+        """Compute the keys and values of a batch's stems behind the prefix that a cache holds."""
+        if not batch.tokens_RT.shape[1]:
+            return
+        mask_RTT = tree_mask(batch.ends_RT.to(self.device))
+        self.model.base_model(
+            input_ids=batch.tokens_RT.to(self.device),
+            attention_mask=pad(mask_RTT, (cache.prefix_length, 0), value=True)[:, None],
+            position_ids=batch.depths_RT.to(self.device) + cache.prefix_length,
+            past_key_values=cache,
+            use_cache=True,
+        )
+
     def _read(self, model: Any, row_t: Numbers, column_t: Numbers, tokens_t: Tensor) -> Any:
-        """Run the model on new tokens of some rows, each appended to its packed sequence."""
+        """Run the model on new tokens of some rows, each at a free place of its sequence."""
         shape = self.count, int(column_t.max()) + 1
-        end = self.filled + shape[1]
-        at_t = self.sequence_N[row_t], column_t
+        at_t = self.at_R[self.sequence_N[row_t]], column_t
         positions_RK = np.zeros(shape, np.int64)
-        # Empty columns belong to a row that nobody reads, the last of `seen_NC`.
-        row_RK = np.full(shape, len(self.position_N))
+        row_RK = np.full(shape, len(self.paths))
+        place_RK = np.full(shape, self.cache.capacity - 1)
         row_RK[at_t] = row_t
-        positions_RK[at_t] = self.position_N[row_t] + _ranks(row_t)
-        self.position_N += np.bincount(row_t, minlength=len(self.position_N))
-        place_t = self._tensor(at_t[0] * shape[1] + at_t[1])
-        tokens_RK = tokens_t.new_zeros(shape).view(-1).index_copy(0, place_t, tokens_t).view(shape)
-        own_RK = self._tensor(row_RK)
-        mask_RKC = self.seen_NC[own_RK, :end]
-        mask_RKC[:, :, self.filled :] = (own_RK[:, :, None] == own_RK[:, None]).tril()
-        self.seen_NC[own_RK, torch.arange(self.filled, end, device=self.device)] = True
-        self.filled = end
+        positions_RK[at_t], place_RK[at_t] = self._take(row_t)
+        self.filled = max(self.filled, int(place_RK[at_t].max()) + 1)
+        to_t = self._tensor(at_t[0] * shape[1] + at_t[1])
+        tokens_RK = tokens_t.new_zeros(shape).view(-1).index_copy(0, to_t, tokens_t).view(shape)
+        own_RK, places_RK = self._tensor(row_RK), self._tensor(place_RK)
+        # A token sees those of its row that are read with it, up to itself.
+        same_RKK = (own_RK[:, :, None] == own_RK[:, None]).tril()
+        same_RKK &= (own_RK < len(self.paths))[:, :, None]
+        mask_RKC = self.seen_NC[own_RK].scatter(2, places_RK[:, None].expand_as(same_RKK), same_RKK)
+        self.seen_NC[own_RK, places_RK] = True
+        self.seen_NC[-1, -1] = False
+        self.cache.write_at(places_RK, self.filled)
         return model(
             input_ids=tokens_RK,
             position_ids=self._tensor(positions_RK),
-            attention_mask=mask_RKC[:, None],
+            attention_mask=mask_RKC[:, None, :, : self.filled],
             past_key_values=self.cache,
             use_cache=True,
         )
 
-    def _paths(self, batch: Batch, ends_RT: Tensor) -> Tensor:
-        """Mark the cache places that each row sees: the prefix and its stem.
+    def _take(self, row_t: Numbers) -> tuple[list[int], list[int]]:
+        """Give a free place to each new token, the lowest first; return depths and places."""
+        depths, places = [], []
+        for n, home in zip(row_t.tolist(), self.sequence_N[row_t].tolist(), strict=True):
+            place = self.free[home].pop()
+            self.users_RC[home, place] = 1
+            depths.append(len(self.paths[n]))
+            places.append(place)
+            self.paths[n].append(place)
+        return depths, places
 
-        [N + 1, C]; the last row stands for none.
-        """
-        seen_NC = torch.zeros(
-            len(batch.at_T) + 1, self.cache.capacity, dtype=torch.bool, device=self.device
-        )
-        seen_NC[:, : self.cache.prefix_length] = True
-        place_T = torch.arange(ends_RT.shape[1], device=self.device)
-        at_N1 = batch.at_T.to(self.device)[:, None]
-        stem_NT = (place_T <= at_N1) & (at_N1 < ends_RT[batch.at_R.to(self.device)])
-        seen_NC[:-1, self.cache.prefix_length : self.filled] = stem_NT
-        return seen_NC
+    def _cut(self, n: int, kept: int) -> None:
+        """Shorten a row's path."""
+        self._count(n, self.paths[n][kept:], -1)
+        del self.paths[n][kept:]
+
+    def _count(self, n: int, places: Sequence[int], users: int) -> None:
+        self.users_RC[self.sequence_N[n], np.array(places, np.int64)] += users
+
+    def _settled(self, rows: Sequence[int]) -> None:
+        """Have rows see their paths, after these have changed."""
+        self._find_free(rows)
+        seen_nC = np.zeros((len(rows), self.cache.capacity), np.bool_)
+        for seen_C, n in zip(seen_nC, rows, strict=True):
+            seen_C[self.paths[n]] = True
+        self.seen_NC[self._tensor(np.array(rows))] = self._tensor(seen_nC)
+
+    def _find_free(self, rows: Sequence[int]) -> None:
+        """List the free places of some rows' sequences, and count up to the last in use."""
+        for home in set(self.sequence_N[np.array(rows, np.int64)].tolist()):
+            self.free[home] = np.flatnonzero(self.users_RC[home] == 0)[::-1].tolist()
+        self.filled = 1 + int(np.flatnonzero(self.users_RC[:, :-1].any(0)).max(initial=-1))
+
+    def _reserve(self, more: int) -> None:
+        """Make room for `more` places than there are; for a few besides, as each time copies."""
+        if more > 0:
+            more = max(more, self.cache.capacity // _GROWTH)
+            self.users_RC[:, -1] = 0
+            self.cache.reserve(self.cache.capacity + more)
+            self.users_RC = np.pad(self.users_RC, ((0, 0), (0, more)))
+            self.users_RC[:, -1] = 1
+            self.seen_NC = pad(self.seen_NC, (0, more))
+            self._find_free(range(len(self.paths)))
 
     def _leave_finished(self, live_n: Numbers) -> None:
         """Leave out sequences without live rows once they are half of all: it copies them."""
-        live_R = np.unique(self.sequence_N[live_n])
+        live_R = np.unique(self.at_R[self.sequence_N[live_n]])
         if 2 * len(live_R) <= self.count:
             order_R = np.append(live_R, np.setdiff1d(np.arange(self.count), live_R))
             self.cache.reorder(self._tensor(order_R))
             place_R = np.arange(self.total)
             place_R[order_R] = place_R[: self.count]
-            self.sequence_N = place_R[self.sequence_N]
+            self.at_R = place_R[self.at_R]
             self.count = len(live_R)
             self.cache.narrow(self.count)
 
@@ -232,7 +325,7 @@ class PackedRows:
         self.count = self.total
         self.cache.narrow(self.count)
 
-    def _tensor(self, numbers: Numbers) -> Tensor:
+    def _tensor(self, numbers: NDArray[Any]) -> Tensor:
         return torch.from_numpy(numbers).to(self.device)
 
 
@@ -252,7 +345,7 @@ class PlainRows:
             self.cache = getattr(read, "past_key_values", None)
 
     def step(self, live_n: Numbers, tokens_n: Tensor) -> Tensor:
-        """See `Rows.step`; finished rows are read on, and nobody looks."""
+        """See `Rows.step`; a row that is left out is left for good: it is read on unseen."""
         live = torch.from_numpy(live_n).to(self.device)
         new_N1 = torch.zeros(len(self.tokens_NT), 1, dtype=torch.long, device=self.device)
         new_N1[live, 0] = tokens_n
@@ -266,6 +359,9 @@ class PlainRows:
         logits_nV: Tensor = read.logits[live, -1].float()
         return logits_nV
 
+    def leave(self, rows: Sequence[int]) -> None:
+        """See `Rows.leave`; rows that have ended keep their places."""
+
 
 def reads_packed(backbone: LoadedBackbone) -> bool:
     """Check whether a model reads packed rows, step by step, as it reads each of them alone."""
@@ -278,7 +374,7 @@ def reads_packed(backbone: LoadedBackbone) -> bool:
         prefix = PrefixCache(backbone)
         prefix.set(token[:2])
         cache = prefix.cache(count=1, capacity=64)
-        stems = PackedRows(backbone, batch, [len(row) for row in order], cache)
+        stems = PackedRows(backbone, batch, cache)
         return _forced(stems, len(rows), token)
 
     with torch.no_grad():
@@ -292,6 +388,15 @@ def _forced(rows: Rows, count: int, tokens: Sequence[int]) -> Tensor:
     every_N = np.arange(count)
     forced = [torch.full((count,), token, device=rows.device) for token in tokens[:3]]
     return torch.stack([rows.step(every_N, tokens_N) for tokens_N in forced], dim=1)
+
+
+def _ancestors(batch: Batch) -> list[Numbers]:
+    """List the places of each row's tokens in its sequence, in their order."""
+    ends_RT, place_T = batch.ends_RT.numpy(), np.arange(batch.ends_RT.shape[1])
+    return [
+        np.flatnonzero((place_T <= at) & (at < ends_RT[r]))
+        for r, at in zip(batch.at_R.tolist(), batch.at_T.tolist(), strict=True)
+    ]
 
 
 def _ranks(group_t: Numbers) -> Numbers:
