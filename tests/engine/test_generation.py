@@ -13,8 +13,8 @@ import transformers
 from raybias.engine.backbone import LoadedBackbone
 from raybias.engine.generation import decoding
 from raybias.engine.generation.decode_loop import LOOK, Continuation, Generated
-from raybias.engine.generation.decoding import PackedRows
 from raybias.engine.generation.generator import TextGenerator, check_room
+from raybias.engine.generation.packed_rows import PackedRows
 from raybias.engine.generation.sampling import Sampler, Sampling
 from raybias.errors import ModelError, WorkFailed
 from support import backbones, prompting

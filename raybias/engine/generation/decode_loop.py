@@ -19,7 +19,8 @@ from torch import Tensor
 
 from raybias import seeding
 from raybias.engine import keyed_draws
-from raybias.engine.generation.decoding import PackedRows, PrefixCache, Rows, common_length
+from raybias.engine.generation.decoding import PrefixCache, Rows, common_length
+from raybias.engine.generation.packed_rows import PackedRows
 from raybias.engine.generation.sampling import Sampler, rectangle
 from raybias.engine.packing import FULL, Placed, Row, stack
 
@@ -181,7 +182,8 @@ class DecodeLoop:
         if self._history_nT is not None:
             self._history_nT = torch.cat([self._history_nT, drawn_n[:, None]], dim=1)
         if not going_n.all():
-            going = torch.from_numpy(going_n).to(self._device)
+            # A device is not asked how many go on, as a mask would.
+            going = torch.from_numpy(np.flatnonzero(going_n)).to(self._device)
             self._at_n, self._last_n = self._at_n[going], self._last_n[going]
             self._step_n = self._step_n[going]
             if self._history_nT is not None:

@@ -27,13 +27,13 @@ from raybias.engine.generation.decode_loop import (
     WaitingRows,
 )
 from raybias.engine.generation.decoding import (
-    PackedRows,
     PlainRows,
     PrefixCache,
     common_length,
     reads_packed,
 )
 from raybias.engine.generation.kv_cache import BufferCache
+from raybias.engine.generation.packed_rows import PackedRows
 from raybias.engine.generation.sampling import Sampler, Sampling
 from raybias.engine.packing import FULL, Batch, PackedSequence, Placed, Row, pack
 from raybias.engine.self_check import in_words

@@ -93,9 +93,10 @@ class BufferLayer(CacheLayerMixin):  # type: ignore[misc]
             keys[:, :, start : self.length] = key_states
             values[:, :, start : self.length] = value_states
         else:
-            at_RHKE = self.places_RK.to(keys.device)[:, None, :, None].expand_as(key_states)
-            keys.scatter_(2, at_RHKE, key_states)
-            values.scatter_(2, at_RHKE, value_states)
+            place_RK = self.places_RK.to(keys.device)
+            row_R1 = torch.arange(len(place_RK), device=keys.device)[:, None]
+            keys[row_R1, :, place_RK] = key_states.transpose(1, 2)
+            values[row_R1, :, place_RK] = value_states.transpose(1, 2)
         return keys[:, :, : self.length], values[:, :, : self.length]
 
     def copy(
