@@ -4,7 +4,7 @@ Both sides are ours: the same rows and keys, and the same texts unless rounding 
 Any token of a random share of the vocabulary ends a row, so lengths are geometric, which is how
 short answers of an instructed model end; with `--ends 0` all rows have the same length.
 
-    python benchmarks/refilling.py --shape small --items 192 --ends 0.05 --threads 1
+    python benchmarks/refilling.py --shape small --items 128 --threads 1
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def main(
     workload.publish(
         f"Refilled batches, OPT-{shape} shape, {rounds} rounds",
         [f"{workload.markdown(table, headers)}\n\n{note}"],
-        device=device, peer="transformers", out=out,
+        device=device, peer="tokenizers", out=out,
     )  # fmt: skip
 
 

@@ -36,7 +36,7 @@ from raybias.schema import LABELS
 
 #: Hidden width, layers, heads; feed-forward is four times as wide (OPT's published shapes).
 SHAPES = {
-    "tiny": (64, 2, 4), "small": (512, 8, 8), "125m": (768, 12, 12), "1.3b": (2048, 24, 32),
+    "tiny": (64, 2, 4), "small": (256, 6, 4), "125m": (768, 12, 12), "1.3b": (2048, 24, 32),
     "13b": (5120, 40, 40), "7b_grouped": (4096, 32, 32),
 }  # fmt: skip
 #: Query heads to each head of keys and values, where the shape is a Llama's.
