@@ -36,7 +36,8 @@ from tokenizers.decoders import ByteLevel
 from where import between
 
 from raybias.engine.backbone import LoadedBackbone
-from raybias.engine.generation.generator import Continuation, TextGenerator
+from raybias.engine.generation.decode_loop import Continuation
+from raybias.engine.generation.generator import TextGenerator
 from raybias.engine.generation.sampling import Sampling
 from raybias.engine.scoring.label_scorer import LabelScorer
 from raybias.engine.verbalizer import verbalizer_ids

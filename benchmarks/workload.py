@@ -36,8 +36,8 @@ from raybias.schema import LABELS
 
 #: Hidden width, layers, heads; feed-forward is four times as wide (OPT's published shapes).
 SHAPES = {
-    "tiny": (64, 2, 4), "125m": (768, 12, 12), "1.3b": (2048, 24, 32), "13b": (5120, 40, 40),
-    "7b_grouped": (4096, 32, 32),
+    "tiny": (64, 2, 4), "small": (256, 6, 4), "125m": (768, 12, 12), "1.3b": (2048, 24, 32),
+    "13b": (5120, 40, 40), "7b_grouped": (4096, 32, 32),
 }  # fmt: skip
 #: Query heads to each head of keys and values, where the shape is a Llama's.
 GROUPS = {"7b_grouped": 4}
@@ -46,7 +46,7 @@ CONTEXT = 2048
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
-ShapeOption = Annotated[str, typer.Option(help="125m, 1.3b, 13b or 7b_grouped.")]
+ShapeOption = Annotated[str, typer.Option(help="small, 125m, 1.3b, 13b or 7b_grouped.")]
 DeviceOption = Annotated[str, typer.Option(help="cpu or cuda.")]
 TokenizerOption = Annotated[
     Path | None, typer.Option(help="Folder with vocab.json and merges.txt; else one word a token.")

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from raybias.config.provider import Key, Second, Writing, Written
 from raybias.engine.backbone import LoadedBackbone, TextEncoder
-from raybias.engine.generation.generator import Continuation, Generated, TextGenerator
+from raybias.engine.generation.decode_loop import Continuation, Generated
+from raybias.engine.generation.generator import TextGenerator
 from raybias.engine.generation.sampling import Sampling
 from raybias.engine.scoring.continuations import ContinuationScorer, continuation_rows
 

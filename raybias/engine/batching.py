@@ -6,8 +6,10 @@ on; ranks that share a sharded backbone share the batches too.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import Protocol, TypeVar
 
@@ -105,6 +107,38 @@ class Batcher:
             if result is not None:
                 yield batch, result[0]
                 waiting = waiting[count:]
+
+    def with_rest(
+        self,
+        work: Callable[[list[Placed], Batch], Result],
+        sequences: Sequence[PackedSequence],
+        *,
+        more: int,
+        full: float = FULL,
+    ) -> Iterator[Result]:
+        """Do `work` on what waits behind a batch, and on the batch, of about equally many each.
+
+        What it takes out of the list of those that wait, the longest first, is no batch of its own.
+
+        Parameters
+        ----------
+        more: tokens that come on top of each sequence's.
+
+        Raises
+        ------
+        WorkFailed: a single sequence does not fit the device's memory.
+        """
+        waiting = longest_first([Placed(0, 0, each) for each in sequences])
+        while waiting:
+            longest = max(1, len(waiting[0].sequence.tokens)) + more
+            batches = math.ceil(len(waiting) * longest / self.tokens_per_batch)
+            even = math.ceil(len(waiting) / batches)
+            count = min(even, self._fitting(waiting, more, full=full))
+            rest = waiting[count:]
+            result = self._tried(partial(work, rest), stack(waiting[:count]))
+            if result is not None:
+                yield result[0]
+                waiting = rest
 
     def each_adapter(
         self,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -28,9 +28,10 @@ from raybias.engine.adapters.full import FullTrainer
 from raybias.engine.adapters.ia3 import Ia3Trainer
 from raybias.engine.adapters.lora import LoraTrainer
 from raybias.engine.adapters.soft_prompt import SoftPromptTrainer
-from raybias.engine.generation.decoding import PackedRows, PlainRows, PrefixCache
+from raybias.engine.generation.decoding import PlainRows, PrefixCache
+from raybias.engine.generation.packed_rows import PackedRows
 from raybias.engine.generation.sampling import Sampler, Sampling, rectangle
-from raybias.engine.packing import Placed, pack, stack
+from raybias.engine.packing import PackedSequence, Placed, pack, stack
 from raybias.engine.scoring.label_scorer import LabelScorer
 from raybias.methods import Full, Ia3, Lora, SoftPrompt
 from support import backbones, classifiers
@@ -147,15 +148,14 @@ def decoding(folder: Path) -> None:
     loaded = backbones.load("llama", folder)
     sampler = Sampler(Sampling(0.8, 5, 0.9, 0.01, 1.3, (1,)))
     stems = pack([row[1:-1] for row in ROWS], max_tokens=99)
-    made = stack([Placed(0, 0, each) for each in stems])
-    made = replace(made, at_R=Held(made.at_R))
+    made, others = _held(stems), _held(pack([row[1:-1] for row in ROWS[:2]], max_tokens=99))
     with faked() as device:
         moved(loaded.model, device)
         loaded.device = device
         prefix = PrefixCache(loaded)
         prefix.set([1])
         cache = prefix.cache(count=len(stems), capacity=99)
-        packed = PackedRows(loaded, made, [len(ROWS[n]) for _, n in made.rows], cache)
+        packed = PackedRows(loaded, made, cache)
         uniforms_NT = keyed_draws.uniforms(keyed_draws.keys([7, 8, 9, 10], device), 3)
         for rows in (packed, PlainRows(loaded, [row[:3] for row in ROWS])):
             history_NT, tokens_n = rectangle(ROWS, device), torch.full((4,), 3, device=device)
@@ -168,6 +168,16 @@ def decoding(folder: Path) -> None:
                     logits_nV, history_NT=history_NT[at], uniforms_N=uniforms_NT[at, t]
                 )
                 assert (tokens_n.device.type, len(tokens_n)) == (GPU, len(live))
+        packed.leave([1, 2])
+        packed.replace([1, 2], others, prefix.cache(count=1, capacity=9))
+        packed.fork([0, 3], [[1, 5, 30, 31, 32], [1, 40, 41]], [2, 1], np.full(4, 30))
+        logits_nV = packed.step(np.arange(4), torch.full((4,), 3, device=device))
+        assert (logits_nV.device.type, len(logits_nV)) == (GPU, 4)
+
+
+def _held(sequences: Sequence[PackedSequence]) -> Any:
+    made = stack([Placed(0, 0, each) for each in sequences])
+    return replace(made, at_R=Held(made.at_R), at_T=Held(made.at_T), ends_RT=Held(made.ends_RT))
 
 
 def misplaced(folder: Path) -> None:

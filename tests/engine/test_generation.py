@@ -12,14 +12,9 @@ import transformers
 
 from raybias.engine.backbone import LoadedBackbone
 from raybias.engine.generation import decoding
-from raybias.engine.generation.decoding import PackedRows
-from raybias.engine.generation.generator import (
-    _LOOK,
-    Continuation,
-    Generated,
-    TextGenerator,
-    check_room,
-)
+from raybias.engine.generation.decode_loop import LOOK, Continuation, Generated
+from raybias.engine.generation.generator import TextGenerator, check_room
+from raybias.engine.generation.packed_rows import PackedRows
 from raybias.engine.generation.sampling import Sampler, Sampling
 from raybias.errors import ModelError, WorkFailed
 from support import backbones, prompting
@@ -123,7 +118,7 @@ def test_tokens_are_those_of_each_row_alone(
     everything = list(range(len(rows)))
     # As on a GPU, rows that have ended go on for some steps.
     with monkeypatch.context() as patched:
-        patched.setitem(_LOOK, "cpu", 4)
+        patched.setitem(LOOK, "cpu", 4)
         assert_alike(generate(everything), expected)
     # Budgets whose batches hold about one row, a few, and all of them.
     for budget in (1, 60, 4096):
@@ -210,8 +205,62 @@ def test_a_second_prompt_is_read_as_in_a_call_of_its_own(
         check(everything)
     check(np.random.default_rng(3).permutation(everything).tolist())
     check(everything[5:12])
-    monkeypatch.setitem(_LOOK, "cpu", 4)
+    monkeypatch.setitem(LOOK, "cpu", 4)
     check(everything)
+
+
+@pytest.mark.parametrize(("kind", "opening"), [("opt", 9), ("gpt2", 0), ("llama", 9)])
+def test_waiting_rows_take_the_places_of_ended_ones(
+    kind: str,
+    opening: int,
+    backbone: Callable[[str], LoadedBackbone],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, rows = backbone(kind), prompts(seed=11, count=90, opening=opening)
+    generator = TextGenerator(model)
+    values = sampling(model, eos_ids=(EOS, *range(40, 70)))
+    options = {"sampling": values, "label_ids": LABEL_IDS}
+    later = [(2024, "run", n, "second") for n in range(len(rows))]
+    numbered = list(zip(rows, keys(rows), later, strict=True))
+    expected = [
+        generator.generate([row], [key], max_new_tokens=NEW, **options)[0]
+        for row, key, _ in numbered
+    ]
+    seconds = [second_prompt(n % 41, rows[n], each.tokens) for n, each in enumerate(expected)]
+    after = [
+        generator.generate([row], [key], max_new_tokens=3, **options)[0]
+        for row, key in zip(seconds, later, strict=True)
+    ]
+    seated, capacities = list[int](), set[int]()
+    real = PackedRows.replace
+
+    def counted(self: PackedRows, seats: Sequence[int], *args: object) -> None:
+        seated.extend(seats)
+        capacities.add(self.cache.capacity)
+        real(self, seats, *args)
+        capacities.add(self.cache.capacity)
+
+    monkeypatch.setattr(PackedRows, "replace", counted)
+    generator.batcher.tokens_per_batch = 600
+
+    def ask(numbers: Sequence[int], found: Sequence[tuple[int, ...]]) -> list[list[int]]:
+        pairs = zip(numbers, found, strict=True)
+        return [second_prompt(n % 41, rows[n], tokens) for n, tokens in pairs]
+
+    for look in (1, 4):
+        monkeypatch.setitem(LOOK, "cpu", look)
+        seated.clear()
+        capacities.clear()
+        assert_alike(generator.generate(rows, keys(rows), max_new_tokens=NEW, **options), expected)
+        assert len(seated) > len(rows) / 3
+        # What the first rows of a batch have room for is enough.
+        assert len(capacities) == 1
+        seated.clear()
+        then = Continuation(ask, later, 3)
+        both = generator.generate_twice(rows, keys(rows), then=then, max_new_tokens=NEW, **options)
+        assert_alike(both[0], expected)
+        assert_alike(both[1], after)
+        assert len(seated) > len(rows) / 3
 
 
 def test_a_second_prompt_costs_its_new_tokens(

@@ -22,7 +22,7 @@ KeysValues = tuple[Tensor, Tensor]
 
 
 class BufferLayer(CacheLayerMixin):  # type: ignore[misc]
-    """One layer's keys and values, [R, H, capacity, E] each.
+    """One layer's keys and values, [R, H, capacity, E] each, on the layer's device.
 
     Parameters
     ----------
@@ -39,6 +39,7 @@ class BufferLayer(CacheLayerMixin):  # type: ignore[misc]
         self.room = count, capacity
         self.count = count
         self.length = self.prefix_length
+        self.places_RK: Tensor | None = None
 
     @property
     def prefix_length(self) -> int:
@@ -46,8 +47,12 @@ class BufferLayer(CacheLayerMixin):  # type: ignore[misc]
         return 0 if self.prefix is None else self.prefix[0].shape[2]
 
     def rewind(self, count: int) -> None:
-        """Begin anew with `count` sequences behind the same prefix."""
-        self.count, self.length = count, self.prefix_length
+        """Begin anew with `count` sequences behind the same prefix, token after token."""
+        self.count, self.length, self.places_RK = count, self.prefix_length, None
+
+    def write_at(self, places_RK: Tensor, length: int) -> None:
+        """Have the next pass write at these places, and see the first `length` of each sequence."""
+        self.places_RK, self.length = places_RK, length
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Allocate the buffers once the layer's sizes are known."""
@@ -64,6 +69,7 @@ class BufferLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def reorder(self, index_R: Tensor) -> None:
         """Put sequences into another order."""
+        index_R = index_R.to(self.keys.device)
         for buffer in (self.keys, self.values):
             buffer[: len(index_R), :, : self.length] = buffer[index_R, :, : self.length]
 
@@ -78,18 +84,32 @@ class BufferLayer(CacheLayerMixin):  # type: ignore[misc]
     def update(
         self, key_states: Tensor, value_states: Tensor, *_args: Any, **_options: Any
     ) -> KeysValues:
-        """Append the keys and values of new tokens; return all so far, uncopied."""
+        """Write the keys and values of new tokens; return all so far, uncopied."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        end = self.length + key_states.shape[2]
-        self.keys[: self.count, :, self.length : end] = key_states
-        self.values[: self.count, :, self.length : end] = value_states
-        self.length = end
-        return self.keys[: self.count, :, :end], self.values[: self.count, :, :end]
+        keys, values = self.keys[: self.count], self.values[: self.count]
+        if self.places_RK is None:
+            start, self.length = self.length, self.length + key_states.shape[2]
+            keys[:, :, start : self.length] = key_states
+            values[:, :, start : self.length] = value_states
+        else:
+            place_RK = self.places_RK.to(keys.device)
+            row_R1 = torch.arange(len(place_RK), device=keys.device)[:, None]
+            keys[row_R1, :, place_RK] = key_states.transpose(1, 2)
+            values[row_R1, :, place_RK] = value_states.transpose(1, 2)
+        return keys[:, :, : self.length], values[:, :, : self.length]
+
+    def copy(
+        self, other: BufferLayer, rows: tuple[Tensor, Tensor], places: tuple[Tensor, Tensor]
+    ) -> None:
+        """Copy another layer's keys and values, from the second rows and places to the first."""
+        to_t, from_t, at_t, was_t = (each.to(self.keys.device) for each in (*rows, *places))
+        self.keys[to_t, :, at_t] = other.keys[from_t, :, was_t]
+        self.values[to_t, :, at_t] = other.values[from_t, :, was_t]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Return how many keys a query sees, and from where."""
-        return self.length + query_length, 0
+        return self.length + (query_length if self.places_RK is None else 0), 0
 
     def get_seq_length(self) -> int:
         """Return the tokens so far."""
@@ -125,6 +145,18 @@ class BufferCache(Cache):  # type: ignore[misc]
         """Put sequences into another order."""
         for layer in self.layers:
             layer.reorder(index_R)
+
+    def write_at(self, places_RK: Tensor, length: int) -> None:
+        """Have the next pass write at these places; see `BufferLayer.write_at`."""
+        for layer in self.layers:
+            layer.write_at(places_RK, length)
+
+    def copy(
+        self, other: BufferCache, *, rows: tuple[Tensor, Tensor], places: tuple[Tensor, Tensor]
+    ) -> None:
+        """Copy places of another cache's sequences; see `BufferLayer.copy`."""
+        for layer, source in zip(self.layers, other.layers, strict=True):
+            layer.copy(source, rows, places)
 
     def reserve(self, capacity: int) -> None:
         """Make room for sequences of this many tokens."""

@@ -1,0 +1,353 @@
+"""Write after the rows of a batch, token by token; waiting rows take the places of ended ones.
+
+A row's tokens are the same whenever it begins and whatever is beside it: its draws are numbered by
+its own steps. Each row of a batch has a seat, which the rows after it take in turn.
+
+Shapes: N seats, n live ones, T steps, L label ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from raybias import seeding
+from raybias.engine import keyed_draws
+from raybias.engine.generation.decoding import PrefixCache, Rows, common_length
+from raybias.engine.generation.packed_rows import PackedRows
+from raybias.engine.generation.sampling import Sampler, rectangle
+from raybias.engine.packing import FULL, Placed, Row, stack
+
+Key = tuple[str | int, ...]
+Numbers = NDArray[np.int64]
+
+#: Steps after which a device of this kind is asked which rows have ended. To ask a GPU is to wait
+#: for it; on a CPU a step for a row that has ended costs what any other costs.
+LOOK: Final = {"cpu": 1, "cuda": 8}
+#: Rows go on or are replaced once one part in this many can: a pass for each would cost more than
+#: the steps that it saves.
+_PART: Final = 4
+
+
+@dataclass(frozen=True)
+class Generated:
+    """Text generated after one prompt.
+
+    Attributes
+    ----------
+    tokens: new tokens, without the one that ended the row.
+    label_logits: logits of the label ids at the prompt's last token, float32.
+    """
+
+    tokens: tuple[int, ...]
+    label_logits: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """A second prompt for each row, built from the text generated after the first one.
+
+    Attributes
+    ----------
+    prompts: from numbers of rows and the tokens generated after each of them to whole prompts in
+        tokens; it may be called for a row more than once.
+    keys, max_new_tokens: as for `generate`.
+    """
+
+    prompts: Callable[[Sequence[int], Sequence[tuple[int, ...]]], Sequence[Row]]
+    keys: Sequence[Key]
+    max_new_tokens: int
+
+
+@dataclass(frozen=True)
+class DecodeRequest:
+    """Prompts that are decoded with the same options."""
+
+    rows: Sequence[Row]
+    keys: Sequence[Key]
+    sampler: Sampler
+    max_new_tokens: int
+    label_ids: list[int]
+    then: Continuation | None = None
+
+
+@dataclass
+class _Seat:
+    """A row that is being continued: its number in the request, its prompt, and what is written."""
+
+    number: int
+    prompt: Row
+    first: Generated | None = None
+    """What was generated after the first prompt, once the second one is continued."""
+    tokens: list[int] = field(default_factory=list)
+    labels: Sequence[float] = ()
+    fresh: bool = True
+    """Whether no step has read it."""
+    ended: bool = False
+
+    @property
+    def path(self) -> list[int]:
+        return [*self.prompt, *self.tokens]
+
+
+class DecodeLoop:
+    """Continue the rows of a batch, and those that wait behind it as far as there is room.
+
+    Parameters
+    ----------
+    numbers: of the batch's rows in the request, in its order.
+    """
+
+    def __init__(self, rows: Rows, request: DecodeRequest, numbers: Sequence[int]) -> None:
+        self.rows = rows
+        self.request = request
+        self.seats = [_Seat(number, request.rows[number]) for number in numbers]
+        self.results: dict[int, tuple[Generated, ...]] = {}
+        #: Steps that each seat's row may still take.
+        self.steps_N = np.full(len(numbers), max(1, request.max_new_tokens))
+        self.live_n = np.arange(len(numbers))
+        self._draws_NT = self._uniforms([request.keys[number] for number in numbers])
+        self._labels: list[tuple[list[int], Tensor]] = []
+        #: Seats whose rows have ended.
+        self.empty: list[int] = []
+        self._turning: list[int] = []
+
+    def run(self, waiting: WaitingRows | None = None) -> None:
+        """Decode until all rows have ended, and what was taken of those that wait."""
+        look = LOOK.get(self.rows.device.type, LOOK["cuda"])
+        unseen: list[tuple[Numbers, Tensor]] = []
+        self._begin()
+        while len(self.live_n):
+            drawn_n = self._step()
+            unseen.append((self.live_n, drawn_n))
+            self.steps_N[self.live_n] -= 1
+            going_n = self.steps_N[self.live_n] > 0
+            if len(unseen) == look or not going_n.any():
+                before, self.live_n = self.live_n, self._look(unseen)
+                unseen = []
+                if self._go_on(waiting):
+                    self._begin()
+                    continue
+                going_n = np.isin(before, self.live_n)
+            else:
+                self.live_n = self.live_n[going_n]
+            self._follow(drawn_n, going_n)
+
+    def sit(self, seats: Sequence[int], numbers: Sequence[int]) -> None:
+        """Have other rows of the request, which are in their places, take empty seats."""
+        for n, number in zip(seats, numbers, strict=True):
+            self.seats[n] = _Seat(number, self.request.rows[number])
+        self.steps_N[[*seats]] = max(1, self.request.max_new_tokens)
+        self._redraw(seats, [self.request.keys[number] for number in numbers])
+        self.empty = [n for n in self.empty if n not in {*seats}]
+
+    def _step(self) -> Tensor:
+        """Read one more token of each live row, and draw the next."""
+        sampler = self.request.sampler
+        logits_nV = self.rows.step(self.live_n, self._last_n)
+        fresh = [at for at, n in enumerate(self.live_n) if self.seats[n].fresh]
+        if fresh:
+            for n in self.live_n[fresh]:
+                self.seats[n].fresh = False
+            every = len(fresh) == len(logits_nV)
+            read_fV = logits_nV if every else logits_nV[torch.tensor(fresh, device=self._device)]
+            self._labels.append((self.live_n[fresh].tolist(), read_fV[:, self.request.label_ids]))
+        if not self.request.max_new_tokens:
+            return self._last_n
+        uniforms_n = None
+        if self._draws_NT is not None:
+            uniforms_n = self._draws_NT[self._at_n, self._step_n]
+        return sampler.choose(logits_nV, history_NT=self._history_nT, uniforms_N=uniforms_n)
+
+    def _begin(self) -> None:
+        """Bring what the next steps need of the live rows to the device."""
+        rows = [self.seats[n] for n in self.live_n]
+        device = self._device
+        self._at_n = torch.from_numpy(self.live_n).to(device)
+        self._last_n = torch.tensor([row.path[-1] for row in rows], device=device)
+        self._step_n = torch.tensor([len(row.tokens) for row in rows], device=device)
+        self._history_nT = None
+        if rows and self.request.sampler.needs_history:
+            self._history_nT = rectangle([row.path for row in rows], device)
+
+    def _follow(self, drawn_n: Tensor, going_n: NDArray[np.bool_]) -> None:
+        """Let what was drawn be the last tokens, of the rows that go on."""
+        self._last_n, self._step_n = drawn_n, self._step_n + 1
+        if self._history_nT is not None:
+            self._history_nT = torch.cat([self._history_nT, drawn_n[:, None]], dim=1)
+        if not going_n.all():
+            # A device is not asked how many go on, as a mask would.
+            going = torch.from_numpy(np.flatnonzero(going_n)).to(self._device)
+            self._at_n, self._last_n = self._at_n[going], self._last_n[going]
+            self._step_n = self._step_n[going]
+            if self._history_nT is not None:
+                self._history_nT = self._history_nT[going]
+
+    def _look(self, unseen: Sequence[tuple[Numbers, Tensor]]) -> Numbers:
+        """Write down what was drawn, up to tokens that end rows; return the rows that go on."""
+        for seats, labels_fL in self._labels:
+            for n, labels_L in zip(seats, labels_fL.tolist(), strict=True):
+                self.seats[n].labels = labels_L
+        self._labels = []
+        at_t = np.concatenate([live_n for live_n, _ in unseen])
+        token_t = torch.cat([drawn_n for _, drawn_n in unseen]).cpu().numpy()
+        ends_t = np.isin(token_t, self.request.sampler.sampling.eos_ids)
+        for n, token, ends in zip(at_t.tolist(), token_t.tolist(), ends_t.tolist(), strict=True):
+            seat = self.seats[n]
+            seat.ended = seat.ended or ends
+            if not seat.ended:
+                seat.tokens.append(token)
+        seen = np.unique(at_t)
+        ended = [n for n in seen.tolist() if self.seats[n].ended or not self.steps_N[n]]
+        self.steps_N[ended] = 0
+        done = [n for n in ended if self.request.then is None or self.seats[n].first is not None]
+        self._turning.extend(n for n in ended if n not in {*done})
+        for n in done:
+            seat = self.seats[n]
+            firsts = [] if seat.first is None else [seat.first]
+            self.results[seat.number] = (*firsts, self._written(seat))
+        if done:
+            self.empty.extend(done)
+            self.rows.leave(done)
+        going: Numbers = seen[self.steps_N[seen] > 0]
+        return going
+
+    def _written(self, seat: _Seat) -> Generated:
+        """Return what was generated after a row's prompt; labels may be all that was asked for."""
+        then = self.request.then
+        second = seat.first is not None and then is not None
+        most = then.max_new_tokens if then and second else self.request.max_new_tokens
+        return Generated(tuple(seat.tokens[:most]), tuple(seat.labels))
+
+    def _go_on(self, waiting: WaitingRows | None) -> bool:
+        """Have rows go on behind their second prompts and others sit down, where these are enough.
+
+        Nobody sits down where all others have ended: they make a batch of their own.
+        """
+        can = len(self._turning) + (len(self.empty) if waiting else 0)
+        if _PART * can < len(self.seats) and len(self.live_n):
+            return False
+        new = self._turn()
+        if waiting and (new or len(self.live_n)):
+            new += waiting.seat(self)
+        self.live_n = np.sort(np.append(self.live_n, np.array(new, np.int64)))
+        return bool(new)
+
+    def _turn(self) -> list[int]:
+        """Have the rows whose first text is complete go on behind their second prompt."""
+        turning, self._turning = sorted(self._turning), []
+        then = self.request.then
+        if not turning or then is None or not isinstance(self.rows, PackedRows):
+            return []
+        rows = [self.seats[n] for n in turning]
+        firsts = [self._written(row) for row in rows]
+        numbers = [row.number for row in rows]
+        prompts = then.prompts(numbers, [first.tokens for first in firsts])
+        shared = [common_length([row.path, new]) for row, new in zip(rows, prompts, strict=True)]
+        for n, row, first, prompt in zip(turning, rows, firsts, prompts, strict=True):
+            self.seats[n] = _Seat(row.number, prompt, first)
+        self.steps_N[turning] = max(1, then.max_new_tokens)
+        self._redraw(turning, [then.keys[number] for number in numbers])
+        self.rows.fork(turning, prompts, shared, self.steps_N)
+        return turning
+
+    def _redraw(self, seats: Sequence[int], keys: Sequence[Key]) -> None:
+        """Give seats the random numbers of the rows that have taken them."""
+        drawn_NT = self._uniforms(keys)
+        if self._draws_NT is not None and drawn_NT is not None:
+            self._draws_NT[torch.tensor(seats, device=self._device)] = drawn_NT
+
+    def _uniforms(self, keys: Sequence[Key]) -> Tensor | None:
+        """Draw the numbers [N, T] of rows with these keys, for whichever prompt takes more."""
+        if self.request.sampler.is_greedy:
+            return None
+        rows = keyed_draws.keys([seeding.key(*each) for each in keys], self._device)
+        then = self.request.then
+        most = max(1, self.request.max_new_tokens, then.max_new_tokens if then else 0)
+        return keyed_draws.uniforms(rows, most)
+
+    @property
+    def _device(self) -> torch.device:
+        return self.rows.device
+
+
+class WaitingRows:
+    """Rows that wait behind a batch, and take seats in it as far as there is room.
+
+    Parameters
+    ----------
+    rows: the batch.
+    sequences: of the rows that wait, longest first; those that sit down are taken out.
+    """
+
+    def __init__(self, rows: PackedRows, sequences: list[Placed], prefix: PrefixCache) -> None:
+        self.rows = rows
+        self.sequences = sequences
+        self.prefix = prefix
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    def seat(self, loop: DecodeLoop) -> list[int]:
+        """Have rows sit down; return their seats."""
+        seated: list[int] = []
+        while found := self._choose(loop):
+            batch = stack(self.sequences[: len(found)])
+            del self.sequences[: len(found)]
+            seats = [n for each in found for n in each]
+            start = self.rows.cache.prefix_length
+            cache = self.prefix.cache(
+                count=len(found), capacity=start + max(1, batch.tokens_RT.shape[1])
+            )
+            self.rows.replace(seats, batch, cache)
+            loop.sit(seats, [n for _, n in batch.rows])
+            seated.extend(seats)
+        return seated
+
+    def _choose(self, loop: DecodeLoop) -> list[list[int]]:
+        """Choose the seats of the first waiting sequences, as far as there are enough.
+
+        A pass reads a part of the sequences at most, as its keys and values are held beside the
+        others', and none much shorter than the first.
+        """
+        room_R = self.rows.room(loop.steps_N)
+        empty = sorted(loop.empty, key=lambda n: (self.rows.sequence_N[n], n))
+        prefix_length, new = self.rows.cache.prefix_length, max(1, loop.request.max_new_tokens)
+        found: list[list[int]] = []
+        for each in self.sequences[: max(1, self.rows.total // _PART)]:
+            if len(each.sequence.tokens) < FULL * len(self.sequences[0].sequence.tokens):
+                break
+            numbers = each.sequence.members
+            needs = [len(loop.request.rows[n]) - 1 - prefix_length + new for n in numbers]
+            seats = _seats(needs, empty, self.rows.sequence_N, room_R)
+            if not seats:
+                break
+            empty = [n for n in empty if n not in {*seats}]
+            found.append(seats)
+        return found
+
+
+def _seats(
+    needs: Sequence[int], empty: Sequence[int], sequence_N: Numbers, room_R: Numbers
+) -> list[int]:
+    """Choose an empty seat for each row, whose sequence has the places that it needs.
+
+    None of them, where one has no seat; else `room_R` is what is left.
+    """
+    left_R, found = room_R.copy(), list[int]()
+    for need in needs:
+        for n in empty:
+            if n not in found and left_R[sequence_N[n]] >= need:
+                left_R[sequence_N[n]] -= need
+                found.append(n)
+                break
+        else:
+            return []
+    room_R[:] = left_R
+    return found
