@@ -258,7 +258,7 @@ class PackedLayerTrainer(ClassifierTrainer):
         stacked = stack_weights([self.init_weights(0)])
         parts = [self.forward(batch, stacked) for batch in batches]
         numbers = torch.tensor([row for batch in batches for _, row in batch.rows])
-        return torch.cat(parts)[numbers.argsort()]
+        return torch.cat(parts)[numbers.argsort().to(self.device)]
 
     def _heads(self) -> list[str]:
         """Return the paths of the layers of a classification head."""
