@@ -91,9 +91,10 @@ class RowAdapters:
         runs, [U, ...] each, is one of a batch.
         """
         tensors = [self.stacked[name] for name in names]
-        # A slice of all would be copied on the way back.
-        parts = rows_RTI.split([size for size, _ in self.groups]) if len(self.groups) > 1 else ()
-        for part_RTI, (_, runs) in zip(parts or [rows_RTI], self.groups, strict=True):
+        sizes = [size for size, _ in self.groups]
+        # The gradient of a split of one part would be copied.
+        parts = torch.split(rows_RTI, sizes) if len(sizes) > 1 else (rows_RTI,)
+        for part_RTI, (_, runs) in zip(parts, self.groups, strict=True):
             mine = tensors if runs is None else [each[runs] for each in tensors]
             count = len(self.stacked[names[0]]) if runs is None else len(runs)
             yield part_RTI.reshape(count, -1, part_RTI.shape[-1]), *mine
