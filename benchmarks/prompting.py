@@ -141,6 +141,7 @@ class Part:
     sides: contenders, the last peer of them the one that ratios are taken of.
     alike: how near each contender's results are to ours.
     flops: what one round cannot do without.
+    rows: of the products of a decoding step; 0 where nothing is decoded.
     """
 
     title: str
@@ -149,6 +150,7 @@ class Part:
     alike: dict[str, str]
     flops: float
     note: str
+    rows: int
 
 
 def shots(sst5: Path | None, turn: int) -> list[tuple[str, int]]:
@@ -186,6 +188,7 @@ def few_shot(
         alike=dict.fromkeys(writers, agreement(checks, prompts(0)[:16], ANSWER)),
         flops=needed_flops(backbone.model, rows, ANSWER),
         note=f"{_mean(rows):.0f} tokens a prompt.",
+        rows=len(rows),
     )
 
 
@@ -211,6 +214,7 @@ def cot(
         + workload.model_flops(backbone.model, later, backward=False)
         + head,
         note=f"{_mean(rows):.0f} tokens a first prompt, {asked} more before the answer.",
+        rows=len(rows),
     )
 
 
@@ -234,6 +238,7 @@ def coreference(
         alike=dict.fromkeys(writers, agreement(checks, prompts[:16], COREFERENCE)),
         flops=needed_flops(backbone.model, rows, COREFERENCE),
         note=f"{_mean(rows):.0f} tokens a prompt.",
+        rows=len(rows),
     )
 
 
@@ -286,6 +291,7 @@ def likelihood(
         alike={name: same(work(0), expected_NL) for name, work in sides.items()},
         flops=needed_flops(backbone.model, backbone.encode(prompts), 1),
         note="Last column: probability gap to our first side, same label.",
+        rows=0,
     )
 
 
@@ -319,6 +325,11 @@ def report(part: Part, *, rounds: int, device: str, peak: float | None) -> str:
         f"{part.note} Limit: matrix products of the blocks for every token that no other prompt "
         "shares at its opening, and of the head for new tokens, at the peak measured here."
     )
+    if part.rows:
+        precision = next(word for word in workload.DTYPES if word in part.peer)
+        large = workload.peak_tflops(precision, device)
+        share = workload.peak_tflops(precision, device, part.rows) / large
+        note += f" A bare product of {part.rows} rows reaches {share:.0%} of that peak."
     ours = {name: partial(part.sides[name], 0) for name in part.sides if name.startswith("ours")}
     goes = between(ours, dict.fromkeys(ours, part.flops), device)
     return f"## {part.title}\n\n{workload.markdown(table, headers)}\n\n{note}\n\n{goes}"

@@ -24,10 +24,8 @@ import workload
 from transformers import AutoModelForCausalLM, OPTConfig
 
 from raybias.engine.adapters.tuning import PackedTuner, TokenSet
-from raybias.engine.packing import MAX_TOKENS
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.methods.lengths import Widths
-from raybias.methods.soft_prompt import _PACKED as PACKED
 from raybias.planning.workload import _BOTH_WAYS as BOTH_WAYS
 from raybias.schema import LABELS
 
@@ -106,7 +104,7 @@ def main(
     lines, seconds = [], []
     for name, (times, tokens, weights) in found.items():
         for runs, each in times.items():
-            passes = Widths(tokens / 8 / MAX_TOKENS, PACKED).batches(8 * runs)
+            passes = Widths.packed(tokens / 8).batches(8 * runs)
             lines.append(
                 [4.0 * weights * tokens * runs, BOTH_WAYS * SHAPES[name][1] * passes, 1.0, runs]
             )

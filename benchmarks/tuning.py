@@ -25,7 +25,7 @@ import workload
 from comparison import Comparison, Size
 from peft import PromptTuningConfig, get_peft_model
 from torch.nn.functional import cross_entropy
-from where import KINDS, where_time_goes
+from where import between
 
 from raybias.engine.adapters.schedule import batch_of_step
 from raybias.engine.adapters.soft_prompt import SoftPromptTrainer
@@ -210,10 +210,9 @@ def main(
         f"{seeds} seeds, a step each", "s", "processor s", "x PEFT", "x PEFT, processor",
         "TFLOP/s of needed work", "peak", "utilisation",
     )  # fmt: skip
-    shares = {name: where_time_goes(partial(_advance, tuner, 1, 0), device)
-              for name, tuner in tuners.items()}  # fmt: skip
-    shares[peer] = where_time_goes(lambda: made.step(0, rounds + 1), device)
-    goes = [(kind, *(shares[name].percent[kind] for name in shares)) for kind in [*KINDS, "other"]]
+    ours = {
+        f"ours {name}, packed": partial(_advance, tuner, 1, 0) for name, tuner in tuners.items()
+    }
     workload.publish(
         f"Prompt tuning, OPT-{shape} shape, batch 8 a seed, {rounds} rounds",
         [
@@ -221,8 +220,7 @@ def main(
             f"Needed work: {tokens / seeds:.0f} tokens a seed and step (distinct text, one prompt),"
             " blocks only, forward and the gradient of activations. Peak: a large matrix product"
             " in the same precision, measured beside the rounds or given.",
-            "Where a step's time goes, % of operator time:",
-            workload.markdown(goes, ("kind", *shares)),
+            between(ours, dict.fromkeys(ours, flops), device),
         ],
         device=device, peer="peft", out=out,
     )  # fmt: skip

@@ -7,9 +7,11 @@ method can leave out.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import torch
 import workload
 from torch.profiler import ProfilerActivity, profile
 
@@ -38,11 +40,18 @@ class Profile:
 
 
 def where_time_goes(work: Callable[[], object], device: str) -> Profile:
-    """Profile one pass."""
+    """Profile one pass of what has run before.
+
+    The profiler knows wall time; on a CPU that other work shares, all of it is reduced by the part
+    in which this process did not run.
+    """
     cuda = device.startswith("cuda")
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
     with profile(activities=activities, record_shapes=True, with_flops=True) as record:
+        begun, busy = time.perf_counter(), time.process_time()
         work()
+        wall, busy = time.perf_counter() - begun, time.process_time() - busy
+    ran = 1.0 if cuda else min(1.0, busy / torch.get_num_threads() / wall)
     spent, flops = dict.fromkeys([*KINDS, "other"], 0.0), 0.0
     for event in record.key_averages():
         name = event.key.removeprefix("aten::")
@@ -51,7 +60,8 @@ def where_time_goes(work: Callable[[], object], device: str) -> Profile:
         flops += event.flops if kind == "linear" else 0
     whole = sum(spent.values())
     percent = {kind: 100 * part / whole for kind, part in spent.items()}
-    return Profile(percent, flops, flops / spent["linear"] / 1e6 if spent["linear"] else 0.0)
+    seconds = spent["linear"] * ran / 1e6
+    return Profile(percent, flops, flops / seconds / 1e12 if seconds else 0.0)
 
 
 def between(

@@ -255,13 +255,20 @@ def distinct_tokens(rows: Iterable[Sequence[int]]) -> int:
     return len(numbers)
 
 
-def peak_tflops(dtype: str, device: str) -> float:
-    """Measure what a large matrix product reaches here and now, in TFLOP/s."""
-    size = 8192 if _is_cuda(device) else 2048
-    a = torch.randn(size, size, device=device, dtype=DTYPES[dtype])
-    product = {"a @ a": lambda _turn: a @ a}
-    seconds = interleave(product, rounds=7, device=device, quiet=True).effective("a @ a", device)
-    return 2 * size**3 / seconds / 1e12
+def peak_tflops(dtype: str, device: str, rows: int | None = None) -> float:
+    """Measure what a large matrix product reaches here and now, in TFLOP/s.
+
+    Parameters
+    ----------
+    rows: of the left factor; as many as the other has by default. Few of them read the other
+        factor from memory for little arithmetic.
+    """
+    size = 8192 if _is_cuda(device) else 2048 if rows is None else 4096
+    a = torch.randn(rows or size, size, device=device, dtype=DTYPES[dtype])
+    b = torch.randn(size, size, device=device, dtype=DTYPES[dtype])
+    product = {"a @ b": lambda _turn: a @ b}
+    seconds = interleave(product, rounds=7, device=device, quiet=True).effective("a @ b", device)
+    return 2 * len(a) * size**2 / seconds / 1e12
 
 
 def environment(device: str, packages: tuple[str, ...]) -> str:

@@ -3,7 +3,7 @@
 A classifier maps token rows to label logits: through a new classification head, as
 transformers' `ForSequenceClassification` models read it, or through the label words' rows
 of a causal model's LM head. Nothing is sampled or tuned here.
-Shapes: R rows, T tokens, L labels, V vocabulary.
+Shapes: R rows (or sequences), N rows, T tokens, H hidden, L labels, V vocabulary.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from raybias.config import Backbone
 from raybias.engine.backbone import TextEncoder, empty_model, load_pretrained, load_tokenizer
 from raybias.engine.context import ON_CPU, Execution, Way
 from raybias.engine.packing import BLOCK, Batch
+from raybias.engine.scoring.label_logits import attention_inputs
 from raybias.engine.self_check import TOLERANCE, agrees, distance, in_words, sample_tokens
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.errors import ModelError
@@ -105,13 +106,25 @@ class Classifier(torch.nn.Module):
         rows_R = torch.arange(len(tokens_RT), device=tokens_RT.device)
         if self.short:
             hidden_RTH = self.model.base_model(**inputs).last_hidden_state
-            # With empty rows, since products of few rows have other bits on a CPU.
-            hidden_RH = pad(hidden_RTH[rows_R, last_R], (0, 0, 0, max(0, 2 * BLOCK - len(rows_R))))
-            logits_RV = self.model.get_output_embeddings()(hidden_RH)[: len(rows_R)]
-        else:
-            logits_RV = self.model(**inputs).logits[rows_R, last_R]
-        labels_RL: Tensor = logits_RV[:, list(self.label_ids)]
+            return self.label_logits(hidden_RTH[rows_R, last_R])
+        labels_RL: Tensor = self.model(**inputs).logits[rows_R, last_R][:, list(self.label_ids)]
         return labels_RL.float()
+
+    def hidden(self, batch: Batch) -> Tensor:
+        """Compute the hidden state [N, H] of each row's last token in packed sequences."""
+        masks = attention_inputs(batch, packs=True, prompt_length=0, device=self.device)
+        tokens_RT = batch.tokens_RT.to(self.device)
+        output = self.model.base_model(input_ids=tokens_RT, **masks, **self._no_cache)
+        hidden_RTH: Tensor = output.last_hidden_state
+        return hidden_RTH[batch.at_R.to(self.device), batch.at_T.to(self.device)]
+
+    def label_logits(self, hidden_NH: Tensor) -> Tensor:
+        """Compute the label words' logits [N, L], float32, by the LM head."""
+        # With empty rows, since products of few rows have other bits on a CPU.
+        more = max(0, 2 * BLOCK - len(hidden_NH))
+        logits_NV = self.model.get_output_embeddings()(pad(hidden_NH, (0, 0, 0, more)))
+        labels_NL: Tensor = logits_NV[: len(hidden_NH), list(self.label_ids)]
+        return labels_NL.float()
 
     def _reads_right_padding(self) -> bool:
         """Check whether padding at the right changes a row's logits, and less so at the left."""

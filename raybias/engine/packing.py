@@ -76,27 +76,29 @@ class Batch:
     at_T: torch.Tensor
 
 
-def pack(rows: Sequence[Row], *, max_tokens: int = MAX_TOKENS) -> list[PackedSequence]:
+def pack(
+    rows: Sequence[Row], *, max_tokens: int = MAX_TOKENS, share: bool = True
+) -> list[PackedSequence]:
     """Cut rows into sequences of at most `max_tokens` tokens (or one longer row).
 
     Rows are taken in lexicographic order, so that neighbours share the most, and cut where
     sequences come out about equally long; with `max_tokens=0` every row is a sequence by
-    itself.
+    itself. Without `share` each row keeps its own copy of every token.
     """
     order = sorted(range(len(rows)), key=lambda n: tuple(rows[n]))
-    whole = _Tree()
+    whole = _Tree(share=share)
     starts = [len(whole.tokens)]
     for n in order:
         whole.add(n, rows[n])
         starts.append(len(whole.tokens))
     pieces = max(1, math.ceil(starts[-1] / max(1, max_tokens)))
     sequences: list[PackedSequence] = []
-    tree, piece = _Tree(), 0
+    tree, piece = _Tree(share=share), 0
     for n, start, end in zip(order, starts, starts[1:], strict=False):
         target = min(pieces - 1, (start + end) * pieces // max(1, 2 * starts[-1]))
         if tree.members and (target != piece or tree.size_with(rows[n]) > max_tokens):
             sequences.append(tree.sequence())
-            tree = _Tree()
+            tree = _Tree(share=share)
         tree.add(n, rows[n])
         piece = target
     if tree.members:
@@ -107,7 +109,8 @@ def pack(rows: Sequence[Row], *, max_tokens: int = MAX_TOKENS) -> list[PackedSeq
 class _Tree:
     """A sequence that is being written."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, share: bool) -> None:
+        self.share = share
         self.tokens: list[int] = []
         self.depths: list[int] = []
         self.ends: list[int] = []
@@ -145,6 +148,8 @@ class _Tree:
 
     def _shared(self, row: Row) -> int:
         shared = 0
+        if not self.share:
+            return shared
         for place, token in zip(self.path, row, strict=False):
             if self.tokens[place] != token:
                 break
@@ -157,6 +162,16 @@ def tree_mask(ends_RT: torch.Tensor) -> torch.Tensor:
     place_T = torch.arange(ends_RT.shape[1], device=ends_RT.device)
     before_TT = place_T <= place_T[:, None]
     return before_TT & (place_T[:, None] < ends_RT[:, None, :])
+
+
+def token_rows(batch: Batch) -> torch.Tensor:
+    """Return which row each token [R, T] of a batch belongs to, where rows share none.
+
+    A pad token belongs to row 0.
+    """
+    last_RT = torch.zeros_like(batch.ends_RT)
+    last_RT[batch.at_R, batch.at_T] = torch.tensor([row for _, row in batch.rows])
+    return last_RT.gather(1, batch.ends_RT - 1)
 
 
 @dataclass(frozen=True)

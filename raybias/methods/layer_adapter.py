@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 from raybias.config.method import StudyText
 from raybias.methods.finetuned import Finetuned
+from raybias.methods.lengths import Widths
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from raybias.config import Backbone
 
 
@@ -26,6 +29,14 @@ class LayerAdapter(Finetuned):
         ----------
         architecture: transformers' `model_type`, such as "opt".
         """
+
+    def widths(self, text: StudyText, texts: pl.Series) -> Widths:
+        """Return how sequences spread over the widths of batches: packed, but for encoders."""
+        from raybias.engine.backbone import is_encoder
+
+        if is_encoder(text.encoder.spec):
+            return super().widths(text, texts)
+        return Widths.packed(self.mean_length(text, texts))
 
     def check(self, backbone: Backbone, text: StudyText) -> None:
         """Refuse also target names that match no layer."""

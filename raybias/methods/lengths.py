@@ -29,6 +29,8 @@ _PER_CHARACTER, _BESIDE = 4, 16
 _VISIBLE: Final = "[!-~]"
 #: Texts that are tokenised at a time, so that a large probe is never held in tokens.
 _AT_ONCE: Final = 10_000
+#: Shares of the widths that packed sequences have, of which rows are cut into equal ones.
+_PACKED: Final = (0.25,) * 4
 
 
 @dataclass(frozen=True)
@@ -152,6 +154,13 @@ class Widths:
 
         counts = Counter(shared_width(int(length)) for length in lengths)
         return cls(1.0, tuple(count / counts.total() for count in counts.values()))
+
+    @classmethod
+    def packed(cls, mean_length: float) -> Widths:
+        """Count rows that share sequences, nearly all of them as long as sequences can be."""
+        from raybias.engine.packing import MAX_TOKENS
+
+        return cls(mean_length / MAX_TOKENS, _PACKED)
 
     def batches(self, rows: float) -> float:
         """Return the expected number of batches of so many rows, if none of them fills one."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
@@ -20,10 +20,6 @@ if TYPE_CHECKING:
     from raybias.engine.context import ModelContext
     from raybias.engine.memory import MemoryTerm
     from raybias.engine.model_shape import ModelShape
-
-
-#: Shares of the widths that packed sequences have, of which rows are cut into equal ones.
-_PACKED: Final = (0.25,) * 4
 
 
 @method
@@ -54,13 +50,8 @@ class SoftPrompt(Tuned):
         return self.append_eos
 
     def widths(self, text: StudyText, texts: pl.Series) -> Widths:
-        """Return how packed sequences spread over the widths of batches.
-
-        All but the last of a run are nearly as long as sequences can be.
-        """
-        from raybias.engine.packing import MAX_TOKENS
-
-        return Widths(self.mean_length(text, texts) / MAX_TOKENS, _PACKED)
+        """Return how packed sequences spread over the widths of batches."""
+        return Widths.packed(self.mean_length(text, texts))
 
     def check(self, backbone: Backbone, text: StudyText) -> None:
         """Refuse an encoder, label words that share a token, and texts that are too long."""

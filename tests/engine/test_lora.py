@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import peft
@@ -15,7 +16,7 @@ from raybias.engine.adapters.lora import LoraTrainer
 from raybias.engine.adapters.packed_layers import head_modules, target_layers
 from raybias.engine.adapters.schedule import batch_of_step
 from raybias.engine.adapters.tuning import PackedTuner, TokenSet, Trial
-from raybias.engine.packing import Placed, stack
+from raybias.engine.packing import Placed, pack, stack
 from raybias.errors import ModelError
 from raybias.methods import EarlyStop, Lora
 from raybias.storage import Store
@@ -171,8 +172,21 @@ def test_dropout_depends_on_neither_pack_nor_budget(tmp_path: Path) -> None:
     assert alone[run_id].losses != sure[run_id].losses
 
 
+@pytest.mark.parametrize(
+    ("kind", "packs"), [("opt", True), ("llama", True), ("bert", False), ("bloom", False)]
+)
+def test_rows_share_sequences_where_the_model_takes_them_packed(
+    kind: str, packs: bool, tmp_path: Path
+) -> None:
+    trainer = tuner(kind, tmp_path, [unit(1)]).trainer
+    assert trainer.packs == packs
+    ways = trainer.classifier.execution.ways
+    assert {each.fastest for each in ways.values()} == (set() if kind == "bert" else {packs})
+
+
 @pytest.mark.parametrize("counts", [(3, 3, 3), (3, 0, 3), (2, 4, 1)])
 def test_runs_share_a_pass_as_they_do_on_a_gpu(counts: tuple[int, ...], tmp_path: Path) -> None:
+    """Every row has the logits that it has alone and unpacked, with the same dropout."""
     method = METHOD.model_copy(update={"dropout": 0.3})
     trainer = tuner("opt", tmp_path, [unit(1)], method).trainer
     weights = [trainer.init_weights(seed) for seed in range(3)]
@@ -181,15 +195,21 @@ def test_runs_share_a_pass_as_they_do_on_a_gpu(counts: tuple[int, ...], tmp_path
             run[name] = torch.randn_like(tensor)
     rows = classifiers.token_set(trainer.classifier, 12, seed=7).rows
     training = [TrainingBatch(run, rows, (0,) * 12, s, 5, True) for s, run in enumerate(weights)]
-    sequences = trainer.prepare(rows)
+    assert trainer.packs
+    sequences = pack(rows, max_tokens=max(map(len, rows)) * 3, share=False)
     placed = [Placed(s, s, sequences[n]) for s, count in enumerate(counts) for n in range(count)]
     together, stacked = stack(placed[::-1]), stack_weights(weights)
-    for mode in (None, training):
-        found = dict(zip(together.rows, trainer.forward(together, stacked, mode), strict=True))
-        for each in placed:
-            single = stack([each])
+    packed = [
+        dict(zip(together.rows, trainer.forward(together, stacked, mode), strict=True))
+        for mode in (None, training)
+    ]
+    trainer.packs = False
+    for found, mode in zip(packed, (None, training), strict=True):
+        for s, row in found:
+            (alone,) = pack([rows[row]], max_tokens=0)
+            single = stack([Placed(s, s, replace(alone, members=(row,)))])
             (expected,) = trainer.forward(single, stacked, mode)
-            torch.testing.assert_close(found[single.rows[0]], expected, atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(found[s, row], expected, atol=1e-4, rtol=1e-4)
 
 
 def test_targets_that_match_nothing_are_refused(tmp_path: Path) -> None:

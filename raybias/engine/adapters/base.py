@@ -112,8 +112,13 @@ class AdapterTrainer(ABC):
         written = self.method.written(texts)
         return self.encoder.encode(written, append_eos=self.method.ends_with_eos)
 
-    def prepare(self, rows: Sequence[Sequence[int]]) -> list[PackedSequence]:
-        """Put rows into the sequences that `logits` reads: here each row by itself."""
+    def prepare(
+        self, rows: Sequence[Sequence[int]], *, dropout: bool = False
+    ) -> list[PackedSequence]:
+        """Put rows into the sequences that `forward` reads: here each row by itself.
+
+        Rows on which `dropout` falls share no token.
+        """
         return pack(rows, max_tokens=0)
 
     def gradients(self, batches: Sequence[TrainingBatch]) -> tuple[list[dict[str, Tensor]], Tensor]:
@@ -138,7 +143,7 @@ class AdapterTrainer(ABC):
         placed = [
             Placed(s, s, sequence)
             for s, each in enumerate(batches)
-            for sequence in self.prepare(each.rows)
+            for sequence in self.prepare(each.rows, dropout=each.dropout)
         ]
         passes = self.batcher.each_adapter(work, placed, prompt_length=self.prompt_length)
         for _, (parts, part_S) in passes:

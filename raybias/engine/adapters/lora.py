@@ -26,7 +26,7 @@ from raybias.engine.adapters.packed_layers import (
 )
 from raybias.engine.classifier import initial_head
 from raybias.engine.keyed_draws import joined, kept, keys
-from raybias.engine.packing import Batch
+from raybias.engine.packing import Batch, token_rows
 from raybias.seeding import generator, key
 
 if TYPE_CHECKING:
@@ -53,13 +53,16 @@ class _LoraLayer(PackedLayer):
         if adapters.masks is not None:
             rows_RTI = rows_RTI * adapters.masks(self.path, rows_RTI)
             scaling = scaling / self.kept
-        factors_SKI = adapters.stacked[f"{self.path}.lora_A"].to(output.dtype)
-        factors_SOK = adapters.stacked[f"{self.path}.lora_B"].to(output.dtype)
         parts = []
-        pairs = zip(adapters.by_run(rows_RTI), adapters.by_run(base_RTO), strict=True)
-        for (mine_UNI, runs), (base_UNO, _) in pairs:
-            inner_UNK = mine_UNI @ factors_SKI[runs].mT
-            parts.append(torch.baddbmm(base_UNO, inner_UNK, factors_SOK[runs].mT, alpha=scaling))
+        pairs = zip(
+            adapters.by_run(rows_RTI, f"{self.path}.lora_A"),
+            adapters.by_run(base_RTO, f"{self.path}.lora_B"),
+            strict=True,
+        )
+        for (mine_UNI, factor_UKI), (base_UNO, factor_UOK) in pairs:
+            inner_UNK = mine_UNI @ factor_UKI.to(output.dtype).mT
+            factor_UKO = factor_UOK.to(output.dtype).mT
+            parts.append(torch.baddbmm(base_UNO, inner_UNK, factor_UKO, alpha=scaling))
         return together(parts).view_as(output)
 
 
@@ -67,7 +70,7 @@ class LoraTrainer(PackedLayerTrainer):
     """Tune LoRA factors and heads: `PATH.lora_A`, `PATH.lora_B`, `PATH.weight`.
 
     The frozen backbone runs without dropout; LoRA's own falls before the factors, keyed by
-    (seed, step, layer, row), so it does not depend on what shares a pass.
+    (seed, step, row, place, layer), so it does not depend on what shares a pass.
 
     Raises
     ------
@@ -78,6 +81,11 @@ class LoraTrainer(PackedLayerTrainer):
     pads_left = False  # Dropout is drawn from each row's first place on.
 
     method: Lora
+
+    @property
+    def drops_out(self) -> bool:
+        """Whether dropout falls on the layers' inputs."""
+        return self.method.dropout > 0
 
     def packed_layer(self, base: torch.nn.Module, path: str) -> PackedLayer:
         """Wrap a layer of the frozen model."""
@@ -117,12 +125,19 @@ class LoraTrainer(PackedLayerTrainer):
         if not lost:
             return None
         steps_S2 = self._keys([key(each.seed, "lora dropout", each.step) for each in training])
-        rows = [row for _, row in batch.rows]
-        row_R1 = torch.tensor(rows, dtype=torch.int32, device=self.device)[:, None]
-        runs_R2 = joined(steps_S2[self.adapters.run_R], row_R1)
-        layers_P12 = self._keys([key(path) for path in self.widths])[:, None]
-        by_path = dict(zip(self.widths, joined(runs_R2, layers_P12), strict=True))
-        return lambda path, rows_RTI: kept(by_path[path], rows_RTI.shape[1:], lost)
+        runs_R12 = steps_S2[self.adapters.run_R][:, None]
+        rows_RT2 = joined(runs_R12, token_rows(batch).int()[..., None].to(self.device))
+        places_RT1 = batch.depths_RT.int()[..., None].to(self.device)
+        tokens_N2 = joined(rows_RT2, places_RT1).flatten(0, 1)
+        layers = dict(
+            zip(self.widths, self._keys([key(path) for path in self.widths]), strict=True)
+        )
+
+        def mask(path: str, rows_RTI: Tensor) -> Tensor:
+            keys_N2 = joined(tokens_N2, layers[path])
+            return kept(keys_N2, rows_RTI.shape[-1:], lost).view(rows_RTI.shape)
+
+        return mask
 
     def _keys(self, numbers: Sequence[int]) -> Tensor:
         return keys(numbers, self.device)

@@ -1,15 +1,17 @@
 """Adapt layers of a frozen classifier for many runs in shared passes.
 
-Each adapted layer looks up the tensors of the run that a row belongs to, so rows of all runs
-share each pass over the frozen weights. A classification head is tuned whole, and each run has
+Each adapted layer looks up the tensors of the run that a sequence belongs to, so rows of all runs
+share each pass over the frozen weights, and rows of one run share sequences where the model takes
+them packed. A classification head is tuned whole, and each run has
 its own. Adapters are written as PEFT writes them. What an adapted layer computes is its
 kind's affair (see `lora`).
 
-Shapes: S runs, R rows, T tokens, I and O layer widths, L labels.
+Shapes: S runs, R sequences, N rows, T tokens, H hidden, I and O layer widths, L labels.
 """
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,10 +24,19 @@ from torch import Tensor
 
 from raybias.config import Backbone
 from raybias.engine.adapters import files
-from raybias.engine.adapters.base import ClassifierTrainer, Training, TrainingBatch, Weights
-from raybias.engine.backbone import empty_model
+from raybias.engine.adapters.base import (
+    ClassifierTrainer,
+    Training,
+    TrainingBatch,
+    Weights,
+    stack_weights,
+)
+from raybias.engine.backbone import empty_model, is_encoder
 from raybias.engine.classifier import Classifier
-from raybias.engine.packing import Batch
+from raybias.engine.context import Way
+from raybias.engine.generation.generator import attention_window
+from raybias.engine.packing import Batch, PackedSequence, Placed, pack, stack
+from raybias.engine.self_check import TOLERANCE, agrees, in_words, sample_tokens
 from raybias.errors import ModelError
 from raybias.storage import Store
 
@@ -45,9 +56,10 @@ class RowAdapters:
 
     Attributes
     ----------
-    run_R: which run each row belongs to; those of one run stand together, and so do runs with
-        equally many.
-    groups: slices of rows with equally many of each run, and which runs these are.
+    run_R: which run each sequence belongs to; those of one run stand together, and so do runs
+        with equally many.
+    groups: how many sequences runs with equally many have, and which runs these are; None where
+        it is all of them.
     stacked: all runs' tensors by name, [S, ...] each.
     masks: dropout of the layers' inputs.
     """
@@ -55,33 +67,37 @@ class RowAdapters:
     run_R: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
     stacked: Mapping[str, Tensor] = field(default_factory=dict)
     masks: Masks | None = None
-    groups: list[tuple[slice, slice | Tensor]] = field(default_factory=list)
+    groups: list[tuple[int, Tensor | None]] = field(default_factory=list)
 
     def begin(self, batch: Batch, stacked: Weights, device: torch.device) -> None:
-        """Take the tensors of all runs, and a batch of which each sequence is one row."""
+        """Take the tensors of all runs, and a batch of sequences."""
         self.stacked = stacked
         self.run_R = torch.tensor(batch.adapters, device=device)
-        self.groups, start = [], 0
+        self.groups = []
+        every = list(range(len(next(iter(stacked.values())))))
         for count, alike in groupby(Counter(batch.adapters).items(), lambda run: run[1]):
             runs = [run for run, _ in alike]
-            every = runs == list(range(len(next(iter(stacked.values())))))
-            end = start + count * len(runs)
-            which = slice(None) if every else torch.tensor(runs, device=device)
-            self.groups.append((slice(start, end), which))
-            start = end
+            which = None if runs == every else torch.tensor(runs, device=device)
+            self.groups.append((count * len(runs), which))
 
     def of_rows(self, name: str) -> Tensor:
-        """Return the tensor `name` of each row's run, [R, ...]."""
+        """Return the tensor `name` of each sequence's run, [R, ...]."""
         return self.stacked[name][self.run_R]
 
-    def by_run(self, rows_RTI: Tensor) -> Iterator[tuple[Tensor, slice | Tensor]]:
-        """Yield what runs with equally many rows have of a layer's input [U, N, I], and the runs.
+    def by_run(self, rows_RTI: Tensor, *names: str) -> Iterator[tuple[Tensor, ...]]:
+        """Yield what runs with equally many sequences have of a layer's input, and of tensors.
 
-        U runs of N rows' tokens each, so that a product with a run's tensors is one of a batch.
+        U runs of N tokens each, [U, N, I], so that a product with the tensors `names` of these
+        runs, [U, ...] each, is one of a batch.
         """
-        for rows, runs in self.groups:
-            count = len(next(iter(self.stacked.values()))) if isinstance(runs, slice) else len(runs)
-            yield rows_RTI[rows].reshape(count, -1, rows_RTI.shape[-1]), runs
+        tensors = [self.stacked[name] for name in names]
+        sizes = [size for size, _ in self.groups]
+        # The gradient of a split of one part would be copied.
+        parts = torch.split(rows_RTI, sizes) if len(sizes) > 1 else (rows_RTI,)
+        for part_RTI, (_, runs) in zip(parts, self.groups, strict=True):
+            mine = tensors if runs is None else [each[runs] for each in tensors]
+            count = len(self.stacked[names[0]]) if runs is None else len(runs)
+            yield part_RTI.reshape(count, -1, part_RTI.shape[-1]), *mine
 
     def by_row(self, inputs: Tensor) -> Tensor:
         """View as [R, T, I] what some models hand on as [R * T, I], and heads as [R, I]."""
@@ -117,12 +133,12 @@ class _PackedHead(torch.nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Compute each row's output under its run's weights, float32."""
         rows_RTI = self.adapters.by_row(inputs).float()
-        weight_SOI = self.adapters.stacked[f"{self.path}.weight"]
-        bias_SO = self.adapters.stacked.get(f"{self.path}.bias")
+        names = (f"{self.path}.weight", f"{self.path}.bias")
+        own = [name for name in names if name in self.adapters.stacked]
         parts = []
-        for mine_UNI, runs in self.adapters.by_run(rows_RTI):
-            product_UNO = mine_UNI @ weight_SOI[runs].mT
-            parts.append(product_UNO if bias_SO is None else product_UNO + bias_SO[runs][:, None])
+        for mine_UNI, weight_UOI, *bias in self.adapters.by_run(rows_RTI, *own):
+            product_UNO = mine_UNI @ weight_UOI.mT
+            parts.append(product_UNO + bias[0][:, None] if bias else product_UNO)
         return together(parts).view(*inputs.shape[:-1], -1)
 
 
@@ -136,6 +152,7 @@ class PackedLayerTrainer(ClassifierTrainer):
     Attributes
     ----------
     widths: input and output width of each adapted layer, by path.
+    packs: whether rows share sequences (see `packing`).
 
     Raises
     ------
@@ -162,8 +179,15 @@ class PackedLayerTrainer(ClassifierTrainer):
         self.widths = {path: _widths(layer) for path, layer in layers.items()}
         for path, layer in layers.items():
             model.set_submodule(path, self.packed_layer(layer, path))
-        for path in {name.rpartition(".")[0] for name in classifier.head}:
+        for path in self._heads():
             model.set_submodule(path, _PackedHead(path, self.adapters))
+        self.packs = False
+        self.packs = self._can_pack()
+
+    @property
+    def drops_out(self) -> bool:
+        """Whether dropout falls on the layers' inputs."""
+        return False
 
     @abstractmethod
     def packed_layer(self, base: torch.nn.Module, path: str) -> PackedLayer:
@@ -185,8 +209,61 @@ class PackedLayerTrainer(ClassifierTrainer):
         """Compute the label logits [R, L] of a batch's rows."""
         self.adapters.begin(batch, stacked, self.device)
         self.adapters.masks = None if training is None else self.masks(training, batch)
-        logits_RL: Tensor = self.classifier(*self.classifier.read(batch))
-        return logits_RL
+        if not self.packs:
+            logits_RL: Tensor = self.classifier(*self.classifier.read(batch))
+            return logits_RL
+        hidden_NH = self.classifier.hidden(batch)
+        if self.classifier.label_ids:
+            return self.classifier.label_logits(hidden_NH)
+        (path,) = self._heads()
+        run_N = self.adapters.run_R[batch.at_R.to(self.device)]
+        # Not as a matrix product, whose bits depend on how many rows it has.
+        logits_NL = (hidden_NH.float()[:, None] * stacked[f"{path}.weight"][run_N]).sum(-1)
+        bias_SL = stacked.get(f"{path}.bias")
+        return logits_NL if bias_SL is None else logits_NL + bias_SL[run_N]
+
+    def prepare(
+        self, rows: Sequence[Sequence[int]], *, dropout: bool = False
+    ) -> list[PackedSequence]:
+        """Pack rows where the model takes it, as prefix trees unless dropout falls on them."""
+        if not self.packs:
+            return super().prepare(rows)
+        return pack(rows, share=not (dropout and self.drops_out))
+
+    def _can_pack(self) -> bool:
+        """Check whether packed rows have the logits that each has alone, on a few tokens.
+
+        Of causal models that see all of a row, where one linear layer reads the labels from its
+        last token. A sharded model is called as a whole.
+        """
+        classifier, spec = self.classifier, self.encoder.spec
+        reads_last = classifier.short if classifier.label_ids else len(self._heads()) == 1
+        seen = attention_window(classifier.model.config)
+        if not reads_last or is_encoder(spec) or seen < math.inf or classifier.execution.sharding:
+            return False
+        with torch.no_grad():
+            expected_NL = self._sample_logits()
+        self.packs = True
+        tolerance = TOLERANCE[classifier.model.dtype]
+        holds = agrees(self._sample_logits, expected_NL, tolerance=tolerance)
+        how = in_words(packs=holds, part=holds or classifier.short)
+        classifier.execution.ways["classifier"] = Way(how, holds)
+        return holds
+
+    def _sample_logits(self) -> Tensor:
+        """Read a few rows, of which two share tokens; without packing each by itself."""
+        token = sample_tokens(self.classifier.model, 11)
+        rows = [token[:5], token[:3] + token[6:9], token[9:11]]
+        placed = [Placed(0, 0, each) for each in self.prepare(rows)]
+        batches = [stack(placed)] if self.packs else [stack([each]) for each in placed]
+        stacked = stack_weights([self.init_weights(0)])
+        parts = [self.forward(batch, stacked) for batch in batches]
+        numbers = torch.tensor([row for batch in batches for _, row in batch.rows])
+        return torch.cat(parts)[numbers.argsort().to(self.device)]
+
+    def _heads(self) -> list[str]:
+        """Return the paths of the layers of a classification head."""
+        return sorted({name.rpartition(".")[0] for name in self.classifier.head})
 
     def save(self, store: Store, folder: str, weights: Weights, record: dict[str, Any]) -> None:
         """Write the adapter as `PeftModel.from_pretrained` opens it."""

@@ -53,8 +53,10 @@ class SoftPromptTrainer(AdapterTrainer):
         """Return what precedes a text: BOS embedding + delta [P, D], float32."""
         return self._start_D + weights["delta"].detach()
 
-    def prepare(self, rows: Sequence[Sequence[int]]) -> list[PackedSequence]:
-        """Pack rows as prefix trees."""
+    def prepare(
+        self, rows: Sequence[Sequence[int]], *, dropout: bool = False
+    ) -> list[PackedSequence]:
+        """Pack rows as prefix trees; a prompt has no dropout."""
         return self.scorer.pack(rows)
 
     def forward(self, batch: Batch, stacked: Weights, training: Training = None) -> Tensor:
