@@ -181,7 +181,7 @@ def test_a_judge_of_the_hub_is_fetched_before_anything_is_read(
     place: Path, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once for two methods, as their backbone is, and not where nothing is left to do."""
-    commit = "0123456789abcdef0123456789abcdef01234567"
+    commit = "89abcdef" * 5  # Of no other test: a process looks for a commit once.
     for name in ("judge", "tiny"):
         folder = tmp_path / f"bucket/models--example--{name}"
         shutil.copytree(place / name, folder / "snapshots" / commit)
