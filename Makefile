@@ -20,7 +20,7 @@ test: $(READY)  ## Install, and pass the tests.
 	$(PYTEST) --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 # Fewer cases, architectures and long checks than `make test`, and no room left out but Ray's.
-fast: $(READY)  ## The tests below Ray: four minutes on two cores.
+fast: $(READY)  ## The tests below Ray: a minute on two cores.
 	$(PYTEST) --ignore tests/cluster --ignore tests/chaos -m 'not slow and not long' \
 		--hypothesis-profile fast --numprocesses logical --dist loadfile
 

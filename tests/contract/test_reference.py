@@ -43,6 +43,7 @@ def schema() -> Any:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("study", STUDIES, ids=lambda path: path.name)
 def test_every_study_here_fits_the_schema(schema: Any, study: Path) -> None:
     jsonschema.validate(yaml.safe_load(study.read_text("utf-8")), schema)

@@ -88,6 +88,7 @@ def test_options_of_a_uri_stay_behind_its_path(s3: S3, monkeypatch: pytest.Monke
     assert (name, folder.read_text(name)) == ("b.txt", "x")
 
 
+@pytest.mark.long
 def test_a_service_that_fails_for_seconds_is_asked_again(s3: S3) -> None:
     store = Store(OUT)
     with s3.being("busy", 1.5):
@@ -100,6 +101,7 @@ def test_a_service_that_fails_for_seconds_is_asked_again(s3: S3) -> None:
         assert file.read() == b"x"
 
 
+@pytest.mark.long
 def test_a_service_that_is_gone_is_one_line_and_can_come_back(
     s3: S3, monkeypatch: pytest.MonkeyPatch
 ) -> None:

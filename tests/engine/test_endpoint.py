@@ -90,6 +90,7 @@ class Reference:
         return self.engine._scorer.scorer.log_probs([[1, *row]], [1])[0].tolist()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("begin", [False, True])
 def test_likelihoods_behind_an_echo_are_those_of_the_engine(
     engine: EngineAnswers, tmp_path: Path, begin: bool

@@ -169,6 +169,7 @@ def second_prompt(n: int, row: list[int], tokens: Sequence[int]) -> list[int]:
     ][n % 6]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["opt", "gpt2", "llama", "mistral", "bloom"])
 def test_a_second_prompt_is_read_as_in_a_call_of_its_own(
     kind: str, backbone: Callable[[str], LoadedBackbone], monkeypatch: pytest.MonkeyPatch

@@ -84,6 +84,7 @@ def textbook(path: str, text: str, option: str) -> float:
     return sum(float(log_probs_TV[n - 1, whole[n]]) for n in range(len(head), len(whole)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_answers_are_the_textbooks_at_any_batch_and_order(kind: str, folder: Path) -> None:
     backbone = load(kind, folder)

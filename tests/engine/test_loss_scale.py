@@ -89,6 +89,7 @@ def tuner(method: Tuned, folder: Path, names: list[str], scales: dict[str, float
     return packed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", METHODS, ids=lambda each: each.kind)
 def test_one_run_overflows_and_no_other_waits(method: Tuned, tmp_path: Path) -> None:
     names = ["1", "2"]

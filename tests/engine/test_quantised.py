@@ -48,6 +48,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     return {32: full, 8: folder / "int8", 4: quantise(full, folder / "int4", 4)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bits", [8, 4])
 def test_a_quantised_model_is_read_the_fast_way_and_as_it_computes(
     models: dict[int, Path], bits: int, tmp_path: Path

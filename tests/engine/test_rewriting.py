@@ -39,6 +39,7 @@ def options(t5: Path, judge: Path, **change: object) -> Rewriting:
     return Rewriting.model_validate({**given, **change})
 
 
+@pytest.mark.long
 def test_neither_batch_nor_order_nor_company_changes_a_rewriting(t5: Path, judge: Path) -> None:
     whole = Rewriter(options(t5, judge), Execution(10_000), style="formal")
     found = whole(TEXTS, KEYS)

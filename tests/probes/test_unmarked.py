@@ -35,6 +35,7 @@ def probe(shared: Path, source: str, **options: object) -> Probe:
     return Probe.model_validate({"source": source, "data": data, **options})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("source", FOLDERS)
 def test_extra_items_follow_and_change_nothing(shared: Path, source: str) -> None:
     own = probe_items(probe(shared, source))

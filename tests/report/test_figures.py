@@ -37,6 +37,7 @@ def texts_of(svg: str) -> set[str]:
     return {"".join(node.itertext()) for node in nodes}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("models", [1, 3, 8])
 def test_gap_figures_are_valid_and_deterministic(tmp_path: Path, models: int) -> None:
     gaps = gaps_of(tmp_path, models)

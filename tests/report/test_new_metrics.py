@@ -127,6 +127,7 @@ def test_two_metrics_of_one_name_are_refused() -> None:
         metric(of="counts", title="", about="", words="")(negative_fpr)
 
 
+@pytest.mark.long
 def test_metrics_against_a_background_are_on_the_page(tmp_path: Path) -> None:
     study = make_study(
         statistics={"metrics": ["negative_fpr", "fpr_range"], "bootstrap_draws": 100}

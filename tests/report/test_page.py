@@ -82,6 +82,7 @@ def test_each_gap_shows_its_sentences_and_a_page_has_all(written: Store) -> None
     assert "Sentences about quixlan (origin), probe planted" in whole.text
 
 
+@pytest.mark.long
 def test_hostile_names_are_escaped_everywhere(tmp_path: Path) -> None:
     group = '<script>alert("x")</script>'
     study = make_study(probes=[{"source": "planted"}])
@@ -133,6 +134,7 @@ def test_a_failed_calibration_says_so(tmp_path: Path) -> None:
     assert "Flagged without cause: quixlan" in text
 
 
+@pytest.mark.long
 def test_doubts_are_told(tmp_path: Path) -> None:
     study = make_study(("a", "b"), profile="paper", limit=9)
     store = write_out(tmp_path, study, accuracy=0.38, size=0.1, planted=False)

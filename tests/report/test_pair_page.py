@@ -210,6 +210,7 @@ def test_the_original_style_alone_has_a_result(
     assert not (tmp_path / "tables/style_effects.csv").exists()
 
 
+@pytest.mark.long
 def test_clusters_are_said_beside_the_numbers_that_draw_them(tmp_path: Path) -> None:
     store = plain_out(tmp_path)
     alike = pair_scores(pairs=PAIRS, styles=["original"], clusters=5)
@@ -231,6 +232,7 @@ def test_clusters_are_said_beside_the_numbers_that_draw_them(tmp_path: Path) -> 
     assert "pairs of crows_pairs are drawn one by one" in text_of(store)
 
 
+@pytest.mark.long
 def test_a_studys_statistics_judge_its_pairs(tmp_path: Path) -> None:
     strict = plain_out(tmp_path / "strict")
     write_report(strict, pair_study(styles={"names": ["original"]}))

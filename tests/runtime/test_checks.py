@@ -72,6 +72,7 @@ def model(name: str) -> list[dict[str, str]]:
     return [{"id": name, "dtype": "float32", "bos": "tokenizer"}]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

@@ -13,6 +13,7 @@ from raybias.cli import app
 NODES = ("nodes=2,cpus=4,memory=16GiB", "cpus=8,memory=64GiB,gpus=1,gpu_memory=80GiB,gpu=A100")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("assume", [NODES[:1], NODES[1:]])
 def test_a_plan_prints_itself_as_the_command_does(assume: tuple[str, ...]) -> None:
     with as_file(files("raybias") / "assets/demo.yaml") as path:

@@ -57,6 +57,7 @@ def test_a_sound_machine_without_its_cluster_fails_in_that_line_alone() -> None:
     assert "see the lines marked fail" in result.stderr
 
 
+@pytest.mark.long
 def test_an_address_where_nothing_answers_is_refused_in_seconds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

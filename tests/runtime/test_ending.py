@@ -71,6 +71,7 @@ def busy(folder: Path, how: str) -> subprocess.Popen[str]:
     return started
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_undoes_kills_and_says_one_line(tmp_path: Path, number: signal.Signals) -> None:
     process = busy(tmp_path, "ends")

@@ -103,6 +103,7 @@ def gate(opened: threading.Event) -> Callable[[Grant], None]:
     return wait
 
 
+@pytest.mark.long
 def test_a_reading_takes_what_nobody_waits_for_and_gives_it_back() -> None:
     graph, slots, begun = Graph(8), list[int](), threading.Event()
 
@@ -168,6 +169,7 @@ def test_a_stop_from_another_thread_ends_all_at_once() -> None:
     assert ran == []
 
 
+@pytest.mark.long
 def test_what_runs_longer_than_its_limit_is_stopped_and_said_to_be() -> None:
     graph, ran = Graph(1), list[str]()
 
@@ -182,6 +184,7 @@ def test_what_runs_longer_than_its_limit_is_stopped_and_said_to_be() -> None:
     assert ran == ["runs"]
 
 
+@pytest.mark.long
 def test_what_idle_devices_are_given_is_waited_for() -> None:
     """As a pack is halved: what comes after the one comes after the other too."""
     done: list[str] = []

@@ -213,6 +213,7 @@ def python(code: str, *arguments: str, **environment: str) -> subprocess.Complet
     )
 
 
+@pytest.mark.long
 def test_the_hub_is_asked_once_and_each_refusal_has_its_cure(hub: str, cache: Path) -> None:
     names = ["org/good", "org/good@v1", "org/good@v2", "org/gated", "org/none", "org/bare",
              "org/cached", "./nowhere"]  # fmt: skip

@@ -186,6 +186,7 @@ def table_of(values_GRT: Any) -> GapTable:
     return GapTable(keys, "negative_fpr", groups, inside, centred, templates)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("paired", [True, False])
 def test_bands_hold_for_all_groups_at_once(paired: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compare_gaps, "_DRAWS", 4_000)

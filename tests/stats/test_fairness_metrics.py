@@ -176,6 +176,7 @@ class Textbook:
         return {(name, "all"): float(np.mean(each)) for name, each in sums.items()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 4])
 def test_every_metric_is_the_formula_of_its_source(seed: int, tmp_path: Path) -> None:
     table = answered(seed, templates=16)
@@ -187,6 +188,7 @@ def test_every_metric_is_the_formula_of_its_source(seed: int, tmp_path: Path) ->
         assert found[place] == pytest.approx(value, abs=1e-12), place
 
 
+@pytest.mark.long
 def test_differences_do_not_depend_on_the_order_of_rows(tmp_path: Path) -> None:
     table = answered(3, runs=2, templates=6).with_columns(
         item_id=pl.int_range(pl.len()).over("run_id").cast(pl.String)
@@ -199,6 +201,7 @@ def test_differences_do_not_depend_on_the_order_of_rows(tmp_path: Path) -> None:
     assert inside.select(pl.col("value").is_between("low", "high").mean()).item() > 0.9
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=5)
 @given(seed=st.integers(0, 99))
 def test_groups_that_are_answered_alike_have_no_differences(

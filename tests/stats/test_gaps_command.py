@@ -113,6 +113,7 @@ def test_strict_shows_what_loses_significance(
     assert int(lost[1]) == paper - strict
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("scope", "given", "significant"),
     [("wording", "widest", 7), ("wording", "wording", 7), ("sentences", "sentences", 34)],

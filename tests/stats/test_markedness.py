@@ -32,6 +32,7 @@ def measured(table: pl.DataFrame, **options: object) -> pl.DataFrame:
     return stats.markedness(cells, members, **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:.*are the same in every run")
 @EXAMPLES
 @given(MARKED)

@@ -74,6 +74,7 @@ def test_models_with_as_many_runs_are_one_balanced_table() -> None:
     np.testing.assert_allclose(models.estimates(None)["sentences"].variance, expected, rtol=1e-9)
 
 
+@pytest.mark.long
 def test_equal_extremes_share_a_model_and_chance_is_that_of_exchanged_names() -> None:
     gaps_MG = np.array([[-2, 1, 1], [-2, 1, 1], [-1, -1, 2], [0, 0, 0]]) / 10
     tables = [

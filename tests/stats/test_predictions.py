@@ -106,6 +106,7 @@ def test_wrong_tsv_names_file_and_line(
     assert str(caught.value).startswith(str(path))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("piece_rows", [5, 40, 1_000])
 def test_parquet_files_folders_and_a_studys_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece_rows: int
