@@ -141,7 +141,9 @@ def main(
     shape: Annotated[str | None, typer.Option(help="125m, 1.3b or tiny.")] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     threads: Annotated[int, typer.Option(help="CPU threads of either side.")] = 2,
-    data: Annotated[Path | None, typer.Option(help="Folder with sst5, amazon, bbq, ...")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Has sst5, amazon, ..., tokenizer.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Also write the page to this file.")] = None,
 ) -> None:
     """Run every comparison with a peer and print one table of ratios."""
@@ -150,6 +152,9 @@ def main(
     if unknown := set(only or ()) - set(MODULES):
         wrong = ", ".join(sorted(unknown))
         raise typer.BadParameter(f"{wrong}: none of {', '.join(MODULES)}", param_hint="--only")
+    if data is not None and not (data / "tokenizer" / "merges.txt").is_file():
+        why = "holds no tokenizer/merges.txt with its vocab.json (OPT's), which the texts need"
+        raise typer.BadParameter(f"{data} {why}", param_hint="--data")
     how = replace(SIZES[size], device=device, threads=threads, data=data)
     how = replace(how, rounds=rounds or how.rounds, shape=shape or how.shape)
     outcomes = []

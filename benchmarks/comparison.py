@@ -35,8 +35,8 @@ class Size:
     seeds: runs of a pack.
     items: sentences of a request that a model scores; prompts, which cost more, are fewer.
     shape: of the random-weight models, a name of `workload.SHAPES`.
-    data: folder that holds sst5, amazon, crows_pairs, winobias and bbq, as far as they are there;
-        texts of like lengths are made where one is not.
+    data: folder that holds sst5, amazon, crows_pairs, winobias and bbq, as far as they are there,
+        and tokenizer, which knows their words; texts of like lengths are made where one is not.
     """
 
     rounds: int
@@ -46,6 +46,11 @@ class Size:
     device: str = "cpu"
     threads: int = 2
     data: Path | None = None
+
+    @property
+    def merges(self) -> Path | None:
+        """Return where vocab.json and merges.txt lie, if there are data."""
+        return self.data / "tokenizer" if self.data is not None else None
 
     def folder(self, name: str) -> Path | None:
         """Return where a data set lies, if it is there."""

@@ -132,6 +132,7 @@ def comparisons(size: Size) -> Iterator[Comparison]:
     made = sides(
         seeds=seeds, shape=size.shape, device=size.device, dtype="float32",
         sst5=size.folder("sst5"),
+        merges=size.merges,
     )  # fmt: skip
     peer, _, ours = made.contenders
     timings = workload.interleave(

@@ -111,7 +111,7 @@ def comparisons(size: Size) -> Iterator[Comparison]:
     items = max(1, size.items // 8)
     made = sides(
         files[0], rounds=size.rounds, items=items, wordings=0, batch=32, shape=size.shape,
-        device=size.device,
+        device=size.device, merges=size.merges,
     )  # fmt: skip
     timings = workload.interleave(made.contenders, rounds=size.rounds, device=size.device)
     peer, ours = made.contenders

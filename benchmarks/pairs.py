@@ -358,6 +358,7 @@ def comparisons(size: Size) -> Iterator[Comparison]:
     for part in parts_of(
         ("masked", "causal"), items=max(4, size.items // 16), share=4, shape=size.shape,
         device=size.device, dtypes=("float32", "bfloat16"), crows=size.folder("crows_pairs"),
+        merges=size.merges,
     ):  # fmt: skip
         timings = workload.interleave(
             part.sides, rounds=size.rounds, device=size.device, scale=part.scale

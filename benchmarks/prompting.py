@@ -388,6 +388,7 @@ def comparisons(size: Size) -> Iterator[Comparison]:
         reasoned=size.items // 16, referring=size.items // 32, batch=16, shape=size.shape,
         device=size.device, dtypes=["float32", "bfloat16"], amazon=size.folder("amazon"),
         sst5=size.folder("sst5"), winobias=size.folder("winobias"),
+        merges=size.merges,
     ):  # fmt: skip
         timings = workload.interleave(part.sides, rounds=size.rounds, device=size.device)
         for name in part.sides:

@@ -126,6 +126,7 @@ def comparisons(size: Size) -> Iterator[Comparison]:
     made = sides(
         rounds=size.rounds, items=size.items, shape=size.shape, device=size.device,
         dtypes=["float32", "bfloat16"], amazon=size.folder("amazon"),
+        merges=size.merges,
     )  # fmt: skip
     timings = workload.interleave(
         {**made.peers, **made.ours}, rounds=size.rounds, device=size.device

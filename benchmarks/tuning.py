@@ -159,7 +159,7 @@ def comparisons(size: Size) -> Iterator[Comparison]:
     torch.set_num_threads(size.threads)
     made = sides(
         seeds=size.seeds, peer_seeds=min(3, size.seeds), shape=size.shape, device=size.device,
-        dtypes=["float32", "bfloat16"], sst5=size.folder("sst5"), alone=False,
+        dtypes=["float32", "bfloat16"], sst5=size.folder("sst5"), merges=size.merges, alone=False,
     )  # fmt: skip
     timings = workload.interleave(
         made.contenders, rounds=size.rounds, device=size.device, scale=made.scale

@@ -49,7 +49,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 ShapeOption = Annotated[str, typer.Option(help="small, 125m, 1.3b, 13b or 7b_grouped.")]
 DeviceOption = Annotated[str, typer.Option(help="cpu or cuda.")]
 TokenizerOption = Annotated[
-    Path | None, typer.Option(help="Folder with vocab.json and merges.txt; else one word a token.")
+    Path | None, typer.Option(help="vocab.json and merges.txt for real texts; else a word a token.")
 ]
 ThreadsOption = Annotated[int, typer.Option(help="CPU threads of either side.")]
 PeakOption = Annotated[
