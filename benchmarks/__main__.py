@@ -141,9 +141,7 @@ def main(
     shape: Annotated[str | None, typer.Option(help="125m, 1.3b or tiny.")] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     threads: Annotated[int, typer.Option(help="CPU threads of either side.")] = 2,
-    data: Annotated[
-        Path | None, typer.Option(help="Has sst5, amazon, ..., tokenizer.")
-    ] = None,
+    data: Annotated[Path | None, typer.Option(help="Has sst5, amazon, ..., tokenizer.")] = None,
     out: Annotated[Path | None, typer.Option(help="Also write the page to this file.")] = None,
 ) -> None:
     """Run every comparison with a peer and print one table of ratios."""
