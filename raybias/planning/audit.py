@@ -18,13 +18,15 @@ from typing import Any, Final
 import polars as pl
 
 from raybias.config import Backbone, Study, parse_study
-from raybias.engine.backbone import is_encoder
-from raybias.errors import ConfigError, DataError, PlanError
+from raybias.engine.backbone import is_encoder, load_tokenizer
+from raybias.errors import ConfigError, DataError, ModelError, PlanError
+from raybias.methods.zero_shot import ZeroShot
 from raybias.planning.forecast import duration
 from raybias.planning.prepared import PreparedStudy
 from raybias.probes import sources
 from raybias.probes.card_design import gap_widths
 from raybias.registry import methods
+from raybias.schema import LABELS
 from raybias.storage import Store
 
 _SEEDS: Final = (2024, 2025, 2026, 2027, 2028)
@@ -93,8 +95,7 @@ class Question:
         ------
         ModelError: the model's configuration cannot be read.
         """
-        encoder = is_encoder(Backbone(id=self.model))
-        kinds = (self.kind,) if self.kind else ("full",) if encoder else ("lora", "zero_shot")
+        kinds = (self.kind,) if self.kind else self._kinds()
         for kind in kinds:
             if not methods[kind].trains:
                 for seeds, limit in _READ:
@@ -107,6 +108,16 @@ class Question:
                 if steps is not None:
                     method |= {"max_steps": steps, "eval_every": max(20, steps // 8)}
                 yield self._study(method, limit)
+
+    def _kinds(self) -> tuple[str, ...]:
+        """Choose methods that suit the model: asked is one whose answers can be told apart."""
+        backbone = Backbone(id=self.model)
+        if is_encoder(backbone):
+            return ("full",)
+        with suppress(ModelError):
+            ZeroShot().asking(load_tokenizer(backbone)).label_ids(LABELS)
+            return "lora", "zero_shot"
+        return ("lora",)
 
     def _study(self, method: Mapping[str, Any], limit: int | None) -> Study:
         content: dict[str, Any] = {

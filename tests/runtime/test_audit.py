@@ -12,7 +12,7 @@ from raybias.cli import main
 from raybias.config import Study, load_study
 from raybias.errors import ConfigError, PlanError
 from raybias.planning.audit import Question, choose, said, seconds
-from support import prompting
+from support import prompting, stories
 from support.tiny import save_model
 
 
@@ -97,6 +97,13 @@ def test_a_typo_is_one_line_and_nothing_is_written(
     assert message in said
     assert said.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_whose_answers_begin_alike_is_tuned(shared: Path, tmp_path: Path) -> None:
+    """ "negative" and "neutral" have one first token in a vocabulary of 512."""
+    model = stories.convert(shared / "models/stories260K", tmp_path)
+    question = Question(str(model), "age", None, shared / "data")
+    assert {study.methods[0].kind for study in question.designs()} == {"lora"}
 
 
 def test_a_study_file_is_written_once_and_can_be_read(
