@@ -49,6 +49,7 @@ NEEDS = {
     "raybias run stories.yaml": "published weights; both studies are read here",
     "python tests/": "published weights, or an hour",
     "python benchmarks/options.py": "minutes",
+    "python -m benchmarks": "minutes; tests/contract/test_benchmarks.py",
     "make ": "tests/contract/test_project_files.py", "RAYBIAS_SHARED": "make", "git ": "publishes",
     "/tmp/new": "a network", "python3 ": "a network",
 }  # fmt: skip
