@@ -4,7 +4,7 @@ A step of every seed: forward, backward and AdamW on each seed's own batch of ei
 on all linear layers of an OPT with a classification head. PEFT trains as its users do: one
 run, batches padded to their longest row, the model in train mode.
 
-    python benchmarks/lora.py --sst5 DIR
+    python benchmarks/lora.py --sst5 DIR --tokenizer DIR
 """
 
 from __future__ import annotations
@@ -105,6 +105,7 @@ def sides(
     merges: Path | None = None,
 ) -> Sides:  # fmt: skip
     """Make all sides, in one precision."""
+    workload.need_tokenizer(merges, sst5)
     with tempfile.TemporaryDirectory() as temporary:
         folder = workload.save_model(
             Path(temporary), shape=shape, dtype=dtype, device=device, merges=merges

@@ -7,7 +7,7 @@ disambiguated one goes on from. The limit is what shared openings alone would gi
 requests over distinct ones. `--wordings 10` asks with ten wordings of the unknown option, as
 lm-eval's task does.
 
-    python benchmarks/options.py --bbq Age.jsonl --rounds 3
+    python benchmarks/options.py --bbq Age.jsonl --rounds 3 --tokenizer DIR
 """
 
 from __future__ import annotations
@@ -80,6 +80,7 @@ def sides(
     merges: Path | None = None,
 ) -> Sides:  # fmt: skip
     """Make both sides and compare their results."""
+    workload.need_tokenizer(merges, bbq)
     with tempfile.TemporaryDirectory() as temporary:
         folder = workload.save_model(
             Path(temporary), shape=shape, dtype="float32", device=device, merges=merges

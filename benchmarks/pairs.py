@@ -337,6 +337,7 @@ def parts_of(
     dtypes: Sequence[str], crows: Path | None = None, merges: Path | None = None,
 ) -> Iterator[Part]:  # fmt: skip
     """Make the parts that are wanted; peers have the first precision."""
+    workload.need_tokenizer(merges, crows)
     frame = pair_texts(crows, items)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)

@@ -344,6 +344,7 @@ def parts_of(
 
     A part is made when it is its turn: the chain of thought's changes the models' embeddings.
     """
+    workload.need_tokenizer(merges, amazon, sst5, winobias)
     dtype = dtypes[0]
     texts = workload.items(amazon, items, attributes=("race",))
     with tempfile.TemporaryDirectory() as temporary:

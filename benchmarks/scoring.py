@@ -96,6 +96,7 @@ def sides(
     amazon: Path | None = None, merges: Path | None = None,
 ) -> Sides:  # fmt: skip
     """Make all sides; peers have the first precision."""
+    workload.need_tokenizer(merges, amazon)
     first = dtypes[0]
     with tempfile.TemporaryDirectory() as temporary:
         folder = workload.save_model(

@@ -127,6 +127,7 @@ def sides(
     alone: bool = True,
 ) -> Sides:
     """Make both sides; PEFT has the first precision, and `alone` has ours one by one too."""
+    workload.need_tokenizer(merges, sst5)
     first, last = dtypes[0], dtypes[-1]
     with tempfile.TemporaryDirectory() as temporary:
         folder = workload.save_model(

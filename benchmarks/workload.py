@@ -112,6 +112,15 @@ def tokenizer(merges: Path | None) -> transformers.PreTrainedTokenizerFast:
     )  # fmt: skip
 
 
+def need_tokenizer(merges: Path | None, *real: Path | None) -> None:
+    """Refuse real texts without the tokenizer that knows their words.
+
+    The word list would read every word as one and the same token.
+    """
+    if merges is None and any(folder is not None for folder in real):
+        raise typer.BadParameter("real texts need --tokenizer, OPT's vocab.json and merges.txt")
+
+
 def sentences(folder: Path | None, count: int) -> tuple[list[str], list[int]]:
     """SST-5 training sentences with labels, or random ones of like lengths (19 words, sd 9)."""
     random = np.random.default_rng(0)

@@ -14,6 +14,7 @@ Shapes: R sequences, H heads, T tokens, E width of a head.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -45,6 +46,16 @@ def use_fast_attention(model: PreTrainedModel) -> None:
         AttentionInterface.register(_GROUPED, _attend_grouped)
         AttentionMaskInterface.register(_GROUPED, sdpa_mask)
         model.set_attn_implementation(_GROUPED)
+
+
+def attention_window(config: Any) -> float:
+    """Return how many tokens a row may have before a layer sees only a part of it.
+
+    transformers puts windows into the masks that it makes, and ours replace these.
+    """
+    text = config.get_text_config()
+    sizes = [getattr(text, name, None) for name in ("sliding_window", "attention_chunk_size")]
+    return min((size for size in sizes if size is not None), default=math.inf)
 
 
 def _mask(**options: Any) -> Tensor | None:

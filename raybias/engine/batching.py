@@ -116,9 +116,9 @@ class Batcher:
         more: int,
         full: float = FULL,
     ) -> Iterator[Result]:
-        """Do `work` on what waits behind a batch, and on the batch, of about equally many each.
+        """Do `work` on each batch beside the sequences that wait, in batches of about equal counts.
 
-        What it takes out of the list of those that wait, the longest first, is no batch of its own.
+        What `work` takes out of the list of sequences that wait, longest first, gets no batch.
 
         Parameters
         ----------

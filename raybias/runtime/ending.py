@@ -132,6 +132,7 @@ def kill_started() -> None:
         for process in started:
             with suppress(psutil.Error):
                 process.suspend()
+        time.sleep(0.01)  # A signal takes a moment.
         # What was started before its parent stopped is in the next list.
         before = started if not any(map(_is_running, started)) else []
         started = psutil.Process().children(recursive=True)

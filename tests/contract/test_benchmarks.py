@@ -46,6 +46,8 @@ def test_real_texts_need_the_tokenizer_that_knows_their_words(
     """Without it all their words would be one token, and a peer that reads each row look slow."""
     with pytest.raises(typer.BadParameter, match=r"holds no tokenizer/merges\.txt"):
         gathered.main(data=tmp_path, only=["gaps"])
+    with pytest.raises(typer.BadParameter, match="real texts need --tokenizer"):
+        importlib.import_module("benchmarks.workload").need_tokenizer(None, None, tmp_path)
 
 
 def test_every_module_that_is_run_has_a_peer(gathered: ModuleType) -> None:

@@ -232,13 +232,13 @@ def test_waiting_rows_take_the_places_of_ended_ones(
         generator.generate([row], [key], max_new_tokens=3, **options)[0]
         for row, key in zip(seconds, later, strict=True)
     ]
-    seated, capacities = list[int](), set[int]()
+    filled, capacities = list[int](), set[int]()
     real = PackedRows.replace
 
-    def counted(self: PackedRows, seats: Sequence[int], *args: object) -> None:
-        seated.extend(seats)
+    def counted(self: PackedRows, slots: Sequence[int], *args: object) -> None:
+        filled.extend(slots)
         capacities.add(self.cache.capacity)
-        real(self, seats, *args)
+        real(self, slots, *args)
         capacities.add(self.cache.capacity)
 
     monkeypatch.setattr(PackedRows, "replace", counted)
@@ -250,18 +250,18 @@ def test_waiting_rows_take_the_places_of_ended_ones(
 
     for look in (1, 4):
         monkeypatch.setitem(LOOK, "cpu", look)
-        seated.clear()
+        filled.clear()
         capacities.clear()
         assert_alike(generator.generate(rows, keys(rows), max_new_tokens=NEW, **options), expected)
-        assert len(seated) > len(rows) / 3
+        assert len(filled) > len(rows) / 3
         # What the first rows of a batch have room for is enough.
         assert len(capacities) == 1
-        seated.clear()
+        filled.clear()
         then = Continuation(ask, later, 3)
         both = generator.generate_twice(rows, keys(rows), then=then, max_new_tokens=NEW, **options)
         assert_alike(both[0], expected)
         assert_alike(both[1], after)
-        assert len(seated) > len(rows) / 3
+        assert len(filled) > len(rows) / 3
 
 
 def test_a_second_prompt_costs_its_new_tokens(

@@ -31,10 +31,10 @@ from raybias.engine.adapters.base import (
     Weights,
     stack_weights,
 )
+from raybias.engine.attention import attention_window
 from raybias.engine.backbone import empty_model, is_encoder
 from raybias.engine.classifier import Classifier
 from raybias.engine.context import Way
-from raybias.engine.generation.generator import attention_window
 from raybias.engine.packing import Batch, PackedSequence, Placed, pack, stack
 from raybias.engine.self_check import TOLERANCE, agrees, in_words, sample_tokens
 from raybias.errors import ModelError

@@ -1,15 +1,16 @@
-"""Write after the rows of a batch, token by token; waiting rows take the places of ended ones.
+"""Decode with continuous batching: waiting rows take the slots of rows that have ended.
 
 A row's tokens are the same whenever it begins and whatever is beside it: its draws are numbered by
-its own steps. Each row of a batch has a seat, which the rows after it take in turn.
+its own steps.
 
-Shapes: N seats, n live ones, T steps, L label ids.
+Shapes: N slots, n live ones, T steps, L label ids.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Final
 
 import numpy as np
@@ -20,12 +21,11 @@ from torch import Tensor
 from raybias import seeding
 from raybias.engine import keyed_draws
 from raybias.engine.generation.decoding import PrefixCache, Rows, common_length
-from raybias.engine.generation.packed_rows import PackedRows
+from raybias.engine.generation.packed_rows import Numbers, PackedRows
 from raybias.engine.generation.sampling import Sampler, rectangle
 from raybias.engine.packing import FULL, Placed, Row, stack
 
 Key = tuple[str | int, ...]
-Numbers = NDArray[np.int64]
 
 #: Steps after which a device of this kind is asked which rows have ended. To ask a GPU is to wait
 #: for it; on a CPU a step for a row that has ended costs what any other costs.
@@ -78,7 +78,7 @@ class DecodeRequest:
 
 
 @dataclass
-class _Seat:
+class _Slot:
     """A row that is being continued: its number in the request, its prompt, and what is written."""
 
     number: int
@@ -107,16 +107,17 @@ class DecodeLoop:
     def __init__(self, rows: Rows, request: DecodeRequest, numbers: Sequence[int]) -> None:
         self.rows = rows
         self.request = request
-        self.seats = [_Seat(number, request.rows[number]) for number in numbers]
+        self.slots = [_Slot(number, request.rows[number]) for number in numbers]
         self.results: dict[int, tuple[Generated, ...]] = {}
-        #: Steps that each seat's row may still take.
+        #: Steps that each slot's row may still take.
         self.steps_N = np.full(len(numbers), max(1, request.max_new_tokens))
         self.live_n = np.arange(len(numbers))
         self._draws_NT = self._uniforms([request.keys[number] for number in numbers])
         self._labels: list[tuple[list[int], Tensor]] = []
-        #: Seats whose rows have ended.
+        #: Slots whose rows have ended.
         self.empty: list[int] = []
-        self._turning: list[int] = []
+        #: Slots whose first text is complete, and whose second prompt is to come.
+        self._first_done: list[int] = []
 
     def run(self, waiting: WaitingRows | None = None) -> None:
         """Decode until all rows have ended, and what was taken of those that wait."""
@@ -131,7 +132,7 @@ class DecodeLoop:
             if len(unseen) == look or not going_n.any():
                 before, self.live_n = self.live_n, self._look(unseen)
                 unseen = []
-                if self._go_on(waiting):
+                if self._refill(waiting):
                     self._begin()
                     continue
                 going_n = np.isin(before, self.live_n)
@@ -139,22 +140,22 @@ class DecodeLoop:
                 self.live_n = self.live_n[going_n]
             self._follow(drawn_n, going_n)
 
-    def sit(self, seats: Sequence[int], numbers: Sequence[int]) -> None:
-        """Have other rows of the request, which are in their places, take empty seats."""
-        for n, number in zip(seats, numbers, strict=True):
-            self.seats[n] = _Seat(number, self.request.rows[number])
-        self.steps_N[[*seats]] = max(1, self.request.max_new_tokens)
-        self._redraw(seats, [self.request.keys[number] for number in numbers])
-        self.empty = [n for n in self.empty if n not in {*seats}]
+    def assign(self, slots: Sequence[int], numbers: Sequence[int]) -> None:
+        """Give empty slots to other rows of the request, whose prompts `rows` has read."""
+        for n, number in zip(slots, numbers, strict=True):
+            self.slots[n] = _Slot(number, self.request.rows[number])
+        self.steps_N[[*slots]] = max(1, self.request.max_new_tokens)
+        self._redraw(slots, [self.request.keys[number] for number in numbers])
+        self.empty = sorted({*self.empty} - {*slots})
 
     def _step(self) -> Tensor:
         """Read one more token of each live row, and draw the next."""
         sampler = self.request.sampler
         logits_nV = self.rows.step(self.live_n, self._last_n)
-        fresh = [at for at, n in enumerate(self.live_n) if self.seats[n].fresh]
+        fresh = [at for at, n in enumerate(self.live_n) if self.slots[n].fresh]
         if fresh:
             for n in self.live_n[fresh]:
-                self.seats[n].fresh = False
+                self.slots[n].fresh = False
             every = len(fresh) == len(logits_nV)
             read_fV = logits_nV if every else logits_nV[torch.tensor(fresh, device=self._device)]
             self._labels.append((self.live_n[fresh].tolist(), read_fV[:, self.request.label_ids]))
@@ -167,7 +168,7 @@ class DecodeLoop:
 
     def _begin(self) -> None:
         """Bring what the next steps need of the live rows to the device."""
-        rows = [self.seats[n] for n in self.live_n]
+        rows = [self.slots[n] for n in self.live_n]
         device = self._device
         self._at_n = torch.from_numpy(self.live_n).to(device)
         self._last_n = torch.tensor([row.path[-1] for row in rows], device=device)
@@ -191,77 +192,78 @@ class DecodeLoop:
 
     def _look(self, unseen: Sequence[tuple[Numbers, Tensor]]) -> Numbers:
         """Write down what was drawn, up to tokens that end rows; return the rows that go on."""
-        for seats, labels_fL in self._labels:
-            for n, labels_L in zip(seats, labels_fL.tolist(), strict=True):
-                self.seats[n].labels = labels_L
+        for slots, labels_fL in self._labels:
+            for n, labels_L in zip(slots, labels_fL.tolist(), strict=True):
+                self.slots[n].labels = labels_L
         self._labels = []
         at_t = np.concatenate([live_n for live_n, _ in unseen])
         token_t = torch.cat([drawn_n for _, drawn_n in unseen]).cpu().numpy()
         ends_t = np.isin(token_t, self.request.sampler.sampling.eos_ids)
         for n, token, ends in zip(at_t.tolist(), token_t.tolist(), ends_t.tolist(), strict=True):
-            seat = self.seats[n]
-            seat.ended = seat.ended or ends
-            if not seat.ended:
-                seat.tokens.append(token)
+            slot = self.slots[n]
+            slot.ended = slot.ended or ends
+            if not slot.ended:
+                slot.tokens.append(token)
         seen = np.unique(at_t)
-        ended = [n for n in seen.tolist() if self.seats[n].ended or not self.steps_N[n]]
+        ended = [n for n in seen.tolist() if self.slots[n].ended or not self.steps_N[n]]
         self.steps_N[ended] = 0
-        done = [n for n in ended if self.request.then is None or self.seats[n].first is not None]
-        self._turning.extend(n for n in ended if n not in {*done})
+        goes_on = [self.request.then is not None and self.slots[n].first is None for n in ended]
+        self._first_done.extend(compress(ended, goes_on))
+        done = [n for n, on in zip(ended, goes_on, strict=True) if not on]
         for n in done:
-            seat = self.seats[n]
-            firsts = [] if seat.first is None else [seat.first]
-            self.results[seat.number] = (*firsts, self._written(seat))
+            slot = self.slots[n]
+            firsts = [] if slot.first is None else [slot.first]
+            self.results[slot.number] = (*firsts, self._written(slot))
         if done:
             self.empty.extend(done)
             self.rows.leave(done)
         going: Numbers = seen[self.steps_N[seen] > 0]
         return going
 
-    def _written(self, seat: _Seat) -> Generated:
+    def _written(self, slot: _Slot) -> Generated:
         """Return what was generated after a row's prompt; labels may be all that was asked for."""
         then = self.request.then
-        second = seat.first is not None and then is not None
+        second = slot.first is not None and then is not None
         most = then.max_new_tokens if then and second else self.request.max_new_tokens
-        return Generated(tuple(seat.tokens[:most]), tuple(seat.labels))
+        return Generated(tuple(slot.tokens[:most]), tuple(slot.labels))
 
-    def _go_on(self, waiting: WaitingRows | None) -> bool:
-        """Have rows go on behind their second prompts and others sit down, where these are enough.
+    def _refill(self, waiting: WaitingRows | None) -> bool:
+        """Begin second prompts and fill empty slots, where enough rows can; tell whether any did.
 
-        Nobody sits down where all others have ended: they make a batch of their own.
+        No slot is filled once all rows have ended: those that wait make a batch of their own.
         """
-        can = len(self._turning) + (len(self.empty) if waiting else 0)
-        if _PART * can < len(self.seats) and len(self.live_n):
+        can = len(self._first_done) + (len(self.empty) if waiting else 0)
+        if _PART * can < len(self.slots) and len(self.live_n):
             return False
-        new = self._turn()
+        new = self._begin_second()
         if waiting and (new or len(self.live_n)):
-            new += waiting.seat(self)
+            new += waiting.fill(self)
         self.live_n = np.sort(np.append(self.live_n, np.array(new, np.int64)))
         return bool(new)
 
-    def _turn(self) -> list[int]:
+    def _begin_second(self) -> list[int]:
         """Have the rows whose first text is complete go on behind their second prompt."""
-        turning, self._turning = sorted(self._turning), []
+        slots, self._first_done = sorted(self._first_done), []
         then = self.request.then
-        if not turning or then is None or not isinstance(self.rows, PackedRows):
+        if not slots or then is None or not isinstance(self.rows, PackedRows):
             return []
-        rows = [self.seats[n] for n in turning]
+        rows = [self.slots[n] for n in slots]
         firsts = [self._written(row) for row in rows]
         numbers = [row.number for row in rows]
         prompts = then.prompts(numbers, [first.tokens for first in firsts])
         shared = [common_length([row.path, new]) for row, new in zip(rows, prompts, strict=True)]
-        for n, row, first, prompt in zip(turning, rows, firsts, prompts, strict=True):
-            self.seats[n] = _Seat(row.number, prompt, first)
-        self.steps_N[turning] = max(1, then.max_new_tokens)
-        self._redraw(turning, [then.keys[number] for number in numbers])
-        self.rows.fork(turning, prompts, shared, self.steps_N)
-        return turning
+        for n, row, first, prompt in zip(slots, rows, firsts, prompts, strict=True):
+            self.slots[n] = _Slot(row.number, prompt, first)
+        self.steps_N[slots] = max(1, then.max_new_tokens)
+        self._redraw(slots, [then.keys[number] for number in numbers])
+        self.rows.fork(slots, prompts, shared, self.steps_N)
+        return slots
 
-    def _redraw(self, seats: Sequence[int], keys: Sequence[Key]) -> None:
-        """Give seats the random numbers of the rows that have taken them."""
+    def _redraw(self, slots: Sequence[int], keys: Sequence[Key]) -> None:
+        """Give slots the random numbers of the rows that are in them now."""
         drawn_NT = self._uniforms(keys)
         if self._draws_NT is not None and drawn_NT is not None:
-            self._draws_NT[torch.tensor(seats, device=self._device)] = drawn_NT
+            self._draws_NT[torch.tensor(slots, device=self._device)] = drawn_NT
 
     def _uniforms(self, keys: Sequence[Key]) -> Tensor | None:
         """Draw the numbers [N, T] of rows with these keys, for whichever prompt takes more."""
@@ -278,12 +280,12 @@ class DecodeLoop:
 
 
 class WaitingRows:
-    """Rows that wait behind a batch, and take seats in it as far as there is room.
+    """Rows that wait behind a batch, and fill its empty slots as far as there is room.
 
     Parameters
     ----------
     rows: the batch.
-    sequences: of the rows that wait, longest first; those that sit down are taken out.
+    sequences: of the rows that wait, longest first; those that get slots are taken out.
     """
 
     def __init__(self, rows: PackedRows, sequences: list[Placed], prefix: PrefixCache) -> None:
@@ -294,24 +296,24 @@ class WaitingRows:
     def __len__(self) -> int:
         return len(self.sequences)
 
-    def seat(self, loop: DecodeLoop) -> list[int]:
-        """Have rows sit down; return their seats."""
-        seated: list[int] = []
+    def fill(self, loop: DecodeLoop) -> list[int]:
+        """Read waiting prompts into empty slots; return these slots."""
+        filled: list[int] = []
         while found := self._choose(loop):
             batch = stack(self.sequences[: len(found)])
             del self.sequences[: len(found)]
-            seats = [n for each in found for n in each]
+            slots = [n for each in found for n in each]
             start = self.rows.cache.prefix_length
             cache = self.prefix.cache(
                 count=len(found), capacity=start + max(1, batch.tokens_RT.shape[1])
             )
-            self.rows.replace(seats, batch, cache)
-            loop.sit(seats, [n for _, n in batch.rows])
-            seated.extend(seats)
-        return seated
+            self.rows.replace(slots, batch, cache)
+            loop.assign(slots, [n for _, n in batch.rows])
+            filled.extend(slots)
+        return filled
 
     def _choose(self, loop: DecodeLoop) -> list[list[int]]:
-        """Choose the seats of the first waiting sequences, as far as there are enough.
+        """Choose slots for the first waiting sequences, as far as there are enough.
 
         A pass reads a part of the sequences at most, as its keys and values are held beside the
         others', and none much shorter than the first.
@@ -325,20 +327,21 @@ class WaitingRows:
                 break
             numbers = each.sequence.members
             needs = [len(loop.request.rows[n]) - 1 - prefix_length + new for n in numbers]
-            seats = _seats(needs, empty, self.rows.sequence_N, room_R)
-            if not seats:
+            slots = _fitting_slots(needs, empty, self.rows.sequence_N, room_R)
+            if not slots:
                 break
-            empty = [n for n in empty if n not in {*seats}]
-            found.append(seats)
+            taken = {*slots}
+            empty = [n for n in empty if n not in taken]
+            found.append(slots)
         return found
 
 
-def _seats(
+def _fitting_slots(
     needs: Sequence[int], empty: Sequence[int], sequence_N: Numbers, room_R: Numbers
 ) -> list[int]:
-    """Choose an empty seat for each row, whose sequence has the places that it needs.
+    """Choose an empty slot for each row, in a sequence with the places that it needs.
 
-    None of them, where one has no seat; else `room_R` is what is left.
+    None of them, where one has no slot; else `room_R` is what is left.
     """
     left_R, found = room_R.copy(), list[int]()
     for need in needs:

@@ -16,16 +16,13 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from raybias.engine.backbone import LoadedBackbone
 from raybias.engine.generation.kv_cache import BufferCache, KeysValues, layer_count
-from raybias.engine.generation.packed_rows import PackedRows
+from raybias.engine.generation.packed_rows import Numbers, PackedRows
 from raybias.engine.packing import Placed, Row, pack, stack
 from raybias.engine.self_check import TOLERANCE, agrees, sample_tokens
-
-Numbers = NDArray[np.int64]
 
 
 class Rows(Protocol):

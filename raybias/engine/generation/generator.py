@@ -12,10 +12,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import torch
 
+from raybias.engine.attention import attention_window
 from raybias.engine.backbone import LoadedBackbone
 from raybias.engine.context import Way
 from raybias.engine.generation.decode_loop import (
@@ -225,16 +226,6 @@ def _sequences(stems: Sequence[Row], each: int) -> list[PackedSequence]:
         members = tuple(numbers[member] for member in tree.members)
         trees.append(replace(tree, members=members))
     return trees
-
-
-def attention_window(config: Any) -> float:
-    """Return how many tokens a row may have before a layer sees only a part of it.
-
-    transformers puts windows into the masks that it makes, and ours replace these.
-    """
-    text = config.get_text_config()
-    sizes = [getattr(text, name, None) for name in ("sliding_window", "attention_chunk_size")]
-    return min((size for size in sizes if size is not None), default=math.inf)
 
 
 def check_room(rows: Sequence[Row], *, context: int | None, max_new_tokens: int) -> None:

@@ -18,11 +18,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from raybias.engine.attention import attention_window
 from raybias.engine.backbone import LoadedBackbone
 from raybias.engine.batching import Batcher
 from raybias.engine.context import Way
 from raybias.engine.generation.decoding import common_length
-from raybias.engine.generation.generator import attention_window
 from raybias.engine.packing import MAX_TOKENS, Batch, PackedSequence, Placed, Row, pack
 from raybias.engine.scoring.label_logits import attention_inputs
 from raybias.engine.self_check import fastest, in_words, sample_tokens
