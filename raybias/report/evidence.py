@@ -61,7 +61,11 @@ def read_sentences(files: Sequence[stats.Source]) -> pl.DataFrame:
     texts = pl.concat([item_texts(store, probes) for store in stores.values()])
     known = texts.unique(["probe", "item_id"], keep="first", maintain_order=True)
     joined = counts.join(known, on=["probe", "item_id"], how="left", maintain_order="left")
-    filled = pl.col("template_id").str.replace_all("{term}", pl.col("term"), literal=True)
+    # Of a single row polars takes no null as a replacement.
+    word = pl.col("term").fill_null("")
+    filled = pl.when(pl.col("term").is_not_null()).then(
+        pl.col("template_id").str.replace_all("{term}", word, literal=True)
+    )
     return joined.with_columns(text=pl.coalesce("text", filled, "item_id"))
 
 

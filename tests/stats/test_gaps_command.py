@@ -195,3 +195,12 @@ def test_unreadable_answers_have_no_verdict_and_are_named_first(
     without = found.filter(pl.col("no_verdict").str.ends_with(stats.UNREADABLE))
     assert without["method"].unique().to_list() == ["zero_shot"]
     assert without["gap"].null_count() < without.height
+
+
+def test_a_single_row_has_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, out = tmp_path / "one.tsv", tmp_path / "out"
+    header = "y_true y_pred category group text model run_id dataset num_params".split()
+    row = "0 0 grouped_age a A. m 1 ss 1".split()
+    file.write_text("\n".join("\t".join(cells) for cells in (header, row)))
+    assert run(monkeypatch, file, "--out", out) == 0
+    assert (out / "report.html").exists()
