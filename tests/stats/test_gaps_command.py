@@ -199,8 +199,7 @@ def test_unreadable_answers_have_no_verdict_and_are_named_first(
 
 def test_a_single_row_has_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, out = tmp_path / "one.tsv", tmp_path / "out"
-    header = "y_true y_pred category group text model run_id dataset num_params".split()
-    row = "0 0 grouped_age a A. m 1 ss 1".split()
-    file.write_text("\n".join("\t".join(cells) for cells in (header, row)))
+    header = "y_true\ty_pred\tcategory\tgroup\ttext\tmodel\trun_id\tdataset\tnum_params"
+    file.write_text(f"{header}\n0\t0\tgrouped_age\ta\tA.\tm\t1\tss\t1\n")
     assert run(monkeypatch, file, "--out", out) == 0
     assert (out / "report.html").exists()
