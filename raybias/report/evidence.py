@@ -122,7 +122,7 @@ def evidence_pages(sentences: pl.DataFrame) -> Iterator[tuple[str, str, SummaryT
         )  # fmt: skip
         said = pl.concat_str(schema.LABELS, separator=" ")
         called = labels.with_columns(pl.concat_str(keys, separator=", ").alias("by"), said=said)
-        wide = called.pivot("by", index=["text", "term", "label", "item_id"], values="said")
+        wide = called.pivot("by", index=["text", *_ITEM], values="said")
         wrong = called.group_by("item_id").agg(share=pl.col("wrong").sum() / pl.col("runs").sum())
         rows = wide.join(wrong, on="item_id").sort(
             "share", "item_id", descending=[True, False], maintain_order=True

@@ -203,3 +203,13 @@ def test_a_single_row_has_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     file.write_text(f"{header}\n0\t0\tgrouped_age\ta\tA.\tm\t1\tss\t1\n")
     assert run(monkeypatch, file, "--out", out) == 0
     assert (out / "report.html").exists()
+
+
+def test_an_item_whose_template_one_run_lacks_has_a_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = pl.int_range(pl.len()) == 0
+    template = pl.when(first).then(None).otherwise(pl.col("template_id"))
+    predictions(models=1).with_columns(template_id=template).write_parquet(tmp_path / "x.parquet")
+    assert run(monkeypatch, tmp_path / "x.parquet", "--out", tmp_path / "out") == 0
+    assert (tmp_path / "out/report.html").exists()
