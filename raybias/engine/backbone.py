@@ -169,9 +169,10 @@ class LoadedBackbone:
         self.context = encoder.context
         self.width = int(model.get_input_embeddings().embedding_dim)
 
-    def batcher(self, *, most: int | None = None) -> Batcher:
+    def batcher(self, *, most: int | None = None, threads: bool = False) -> Batcher:
         """Make what cuts sequences into batches for this model; see `Execution.batcher`."""
-        return self.execution.batcher(self.spec.id, context=self.context, most=most)
+        execution = self.execution
+        return execution.batcher(self.spec.id, context=self.context, most=most, threads=threads)
 
     @property
     def prompt_token_id(self) -> int:

@@ -1,13 +1,15 @@
 """Sequences walked in batches under a token budget.
 
 Sequences of like length stand together; running out of memory halves the budget and goes
-on; ranks that share a sharded backbone share the batches too.
+on; ranks that share a sharded backbone share the batches too; a model whose layers are split has
+several batches under way.
 """
 
 from __future__ import annotations
 
 import math
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate
@@ -28,6 +30,7 @@ from raybias.engine.packing import (
     shared_width,
     stack,
 )
+from raybias.engine.pipelining import Pipeline
 from raybias.errors import WorkFailed
 
 Result = TypeVar("Result")
@@ -61,6 +64,7 @@ class Batcher:
     context: the longest input that the model takes; None without a limit.
     group: the ranks that share a sharded backbone.
     apart: whether a batch of `each_adapter` holds sequences of one adapter only.
+    pipeline: how many batches are under way; `work` is then called in several threads.
     """
 
     def __init__(
@@ -72,7 +76,9 @@ class Batcher:
         context: int | None = None,
         group: Collective | None = None,
         apart: bool = False,
+        pipeline: Pipeline | None = None,
     ) -> None:
+        self.pipeline = pipeline or Pipeline([device])
         self.where = where
         self.device = device
         self.tokens_per_batch = tokens_per_batch
@@ -100,13 +106,12 @@ class Batcher:
         if self.group is not None:
             yield from self._share(self.group, work, waiting, prompt_length)
             return
-        while waiting:
+
+        def cut(waiting: Sequence[Placed]) -> tuple[Batch, int]:
             count = self._fitting(waiting, prompt_length, full=full)
-            batch = stack(waiting[:count])
-            result = self._tried(work, batch)
-            if result is not None:
-                yield batch, result[0]
-                waiting = waiting[count:]
+            return stack(waiting[:count]), count
+
+        yield from self._walk(work, waiting, cut)
 
     def with_rest(
         self,
@@ -118,7 +123,8 @@ class Batcher:
     ) -> Iterator[Result]:
         """Do `work` on each batch beside the sequences that wait, in batches of about equal counts.
 
-        What `work` takes out of the list of sequences that wait, longest first, gets no batch.
+        What `work` takes out of the list of sequences that wait, longest first, gets no batch. Of
+        several batches under way each has its own part of the sequences.
 
         Parameters
         ----------
@@ -129,16 +135,20 @@ class Batcher:
         WorkFailed: a single sequence does not fit the device's memory.
         """
         waiting = longest_first([Placed(0, 0, each) for each in sequences])
-        while waiting:
-            longest = max(1, len(waiting[0].sequence.tokens)) + more
-            batches = math.ceil(len(waiting) * longest / self.tokens_per_batch)
-            even = math.ceil(len(waiting) / batches)
-            count = min(even, self._fitting(waiting, more, full=full))
-            rest = waiting[count:]
-            result = self._tried(partial(work, rest), stack(waiting[:count]))
-            if result is not None:
-                yield result[0]
-                waiting = rest
+        walk = partial(self._with_rest, work, more=more, full=full)
+        depth = min(self.pipeline.depth, len(waiting))
+        if depth < 2:
+            yield from walk(waiting)
+            return
+        parts = [waiting[n::depth] for n in range(depth)]
+        begun = [self.pipeline.start(partial(list, walk(part))) for part in parts]
+        self.pipeline.drain()
+        for part, results in zip(parts, begun, strict=True):
+            try:
+                yield from results()
+            except WorkFailed:
+                # Beside others it did not fit.
+                yield from walk(part)
 
     def each_adapter(
         self,
@@ -166,14 +176,13 @@ class Batcher:
         apart = sorted({each.adapter for each in placed}) if self.apart else [None]
         for adapter in apart:
             waiting = [each for each in in_order if adapter in (None, each.adapter)]
-            while waiting:
+
+            def cut(waiting: Sequence[Placed]) -> tuple[Batch, int]:
                 widths = [width(each) for each in waiting]
                 count = alike(waiting, widths, budget=self.tokens_per_batch)
-                batch = stack(waiting[:count], widths[0] - prompt_length)
-                result = self._tried(work, batch)
-                if result is not None:
-                    yield batch, result[0]
-                    waiting = waiting[count:]
+                return stack(waiting[:count], widths[0] - prompt_length), count
+
+            yield from self._walk(work, waiting, cut)
 
     def by_row(
         self,
@@ -229,6 +238,69 @@ class Batcher:
         """Sum a tensor over the ranks of the group; without a group it is the tensor itself."""
         return tensor if self.group is None else self.group.sum(tensor)
 
+    def _walk(
+        self,
+        work: Callable[[Batch], Result],
+        waiting: list[Placed],
+        cut: Callable[[Sequence[Placed]], tuple[Batch, int]],
+    ) -> Iterator[tuple[Batch, Result]]:
+        """Do `work` on the batches that `cut` makes of what waits, and yield them in their order.
+
+        Parameters
+        ----------
+        cut: makes the first batch; returns it, and how many sequences are in it.
+        """
+        depth = self.pipeline.depth
+        begun: deque[tuple[list[Placed], Batch, Callable[[], Result]]] = deque()
+        try:
+            while waiting or begun:
+                while waiting and len(begun) < depth:
+                    batch, count = cut(waiting)
+                    begun.append((waiting, batch, self.pipeline.start(partial(work, batch))))
+                    waiting = waiting[count:]
+                before, batch, result = begun.popleft()
+                try:
+                    found = result()
+                except RuntimeError as error:
+                    if not out_of_memory(error):
+                        raise
+                    self.pipeline.drain()
+                    begun.clear()
+                    waiting = before
+                    if depth > 1 and len(batch.tokens_RT) == 1:
+                        depth = 1
+                    else:
+                        self._halve(batch, error)
+                else:
+                    yield batch, found
+        finally:
+            self.pipeline.drain()
+
+    def _with_rest(
+        self,
+        work: Callable[[list[Placed], Batch], Result],
+        waiting: list[Placed],
+        *,
+        more: int,
+        full: float,
+    ) -> Iterator[Result]:
+        while waiting:
+            longest = max(1, len(waiting[0].sequence.tokens)) + more
+            batches = math.ceil(len(waiting) * longest / self.tokens_per_batch)
+            even = math.ceil(len(waiting) / batches)
+            count = min(even, self._fitting(waiting, more, full=full))
+            rest = waiting[count:]
+            batch = stack(waiting[:count])
+            try:
+                found = work(rest, batch)
+            except RuntimeError as error:
+                if not out_of_memory(error):
+                    raise
+                self._halve(batch, error)
+            else:
+                yield found
+                waiting = rest
+
     def _share(
         self,
         group: Collective,
@@ -255,16 +327,6 @@ class Batcher:
     def _fitting(self, waiting: Sequence[Placed], prompt_length: int, *, full: float) -> int:
         budget = self.tokens_per_batch
         return fitting(waiting, budget=budget, prompt_length=prompt_length, full=full)
-
-    def _tried(self, work: Callable[[Batch], Result], batch: Batch) -> tuple[Result] | None:
-        """Do `work` on a batch; None, and half the budget, where memory does not suffice."""
-        try:
-            return (work(batch),)
-        except RuntimeError as error:
-            if not out_of_memory(error):
-                raise
-            self._halve(batch, error)
-            return None
 
     def _halve(self, batch: Batch, error: RuntimeError) -> None:
         count, width = batch.tokens_RT.shape

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import torch
 
 from raybias.engine.batching import Batcher, Collective
 from raybias.engine.determinism import repeat_bits
+from raybias.engine.pipelining import Pipeline
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -93,8 +95,18 @@ class Execution:
         if self.sharding is not None:
             self.sharding.begin(model, whole=whole)
 
+    @cached_property
+    def pipeline(self) -> Pipeline:
+        """The batches that are under way at one time."""
+        return Pipeline(self.split())
+
     def batcher(
-        self, where: str, *, context: int | None = None, most: int | None = None
+        self,
+        where: str,
+        *,
+        context: int | None = None,
+        most: int | None = None,
+        threads: bool = False,
     ) -> Batcher:
         """Make what cuts sequences into batches.
 
@@ -103,6 +115,7 @@ class Execution:
         where: the model's id, for messages.
         context: the longest input that it takes; None without a limit.
         most: bounds the token budget.
+        threads: whether batches may be computed in several threads side by side.
         """
         budget = self.tokens_per_batch if most is None else min(self.tokens_per_batch, most)
         group = None if self.sharding is None else self.sharding.group
@@ -115,6 +128,7 @@ class Execution:
             group=group,
             # A GPU's products round by how many rows share them.
             apart=self.deterministic and device.type != "cpu",
+            pipeline=self.pipeline if threads else None,
         )
 
 

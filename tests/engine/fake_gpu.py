@@ -11,11 +11,13 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from accelerate.hooks import AlignDevicesHook, add_hook_to_module
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
@@ -23,7 +25,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from raybias.engine import keyed_draws
-from raybias.engine.adapters.base import TrainingBatch
+from raybias.engine.adapters.base import TrainingBatch, stack_weights
 from raybias.engine.adapters.full import FullTrainer
 from raybias.engine.adapters.ia3 import Ia3Trainer
 from raybias.engine.adapters.lora import LoraTrainer
@@ -31,6 +33,7 @@ from raybias.engine.adapters.soft_prompt import SoftPromptTrainer
 from raybias.engine.generation.decoding import PlainRows, PrefixCache
 from raybias.engine.generation.packed_rows import PackedRows
 from raybias.engine.generation.sampling import Sampler, Sampling, rectangle
+from raybias.engine.layer_split import layer_split
 from raybias.engine.packing import PackedSequence, Placed, pack, stack
 from raybias.engine.scoring.label_scorer import LabelScorer
 from raybias.methods import Full, Ia3, Lora, SoftPrompt
@@ -50,11 +53,7 @@ class Lists(TorchFunctionMode):
         if func is torch.tensor:
             device = given.pop("device", None)
             return _there(func(*args, **given), device or torch.device("cpu"))
-        if (
-            func is torch.Tensor.to
-            and type(args[0]) is torch.Tensor
-            and args[1] == torch.device(GPU)
-        ):
+        if func is torch.Tensor.to and type(args[0]) is torch.Tensor and _on_gpu(args[1]):
             return _there(args[0], args[1])
         if func is torch.Tensor.__getitem__ and isinstance(args[1], (list, tuple)):
             whole, places = args
@@ -64,6 +63,10 @@ class Lists(TorchFunctionMode):
             ]
             return func(whole, tuple(lists))
         return func(*args, **given)
+
+
+def _on_gpu(place: Any) -> bool:
+    return isinstance(place, torch.device) and place.type == GPU
 
 
 def _there(made: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -90,16 +93,31 @@ def faked() -> Iterator[torch.device]:
         # The device has no precision of its own, and nothing here is half.
         stack_.callback(setattr, torch, "autocast", torch.autocast)
         torch.autocast = lambda *_, **__: nullcontext()
-        yield torch.device(GPU)
+        yield torch.device(GPU, 0)
 
 
-def moved(module: Any, device: torch.device) -> None:
-    module._apply(lambda each: torch.empty(each.shape, dtype=each.dtype, device=device))
-    module.requires_grad_(False)
+def moved(model: Any, device: torch.device, devices: int = 1) -> None:
+    """Put a model on the device, or its layers on several, with accelerate's hooks."""
+    there = [torch.device(GPU, n) for n in range(devices)]
+    places = layer_split(model, there) if devices > 1 else {"": device}
+    for name, place in places.items():
+        part = model.get_submodule(name)
+        part._apply(lambda each, to=place: torch.empty(each.shape, dtype=each.dtype, device=to))
+        if devices > 1:
+            # What dispatch_model puts on, less moving the weights.
+            add_hook_to_module(part, AlignDevicesHook(place, io_same_device=False))
+    if devices > 1:
+        add_hook_to_module(model, AlignDevicesHook(there[0], io_same_device=True))
+    model.requires_grad_(False)
 
 
-def training(trainer: Any, shapes: dict[str, torch.Size], device: torch.device) -> None:
-    """Take the gradients of two runs of unequally many rows."""
+def training(
+    trainer: Any, shapes: dict[str, torch.Size], device: torch.device, devices: int
+) -> None:
+    """Take the gradients of two runs of unequally many rows; on several devices the logits.
+
+    Torch's autograd knows one such device.
+    """
     weights = [
         {name: torch.empty(shape, device=device) for name, shape in shapes.items()}
         for _ in range(2)
@@ -108,49 +126,57 @@ def training(trainer: Any, shapes: dict[str, torch.Size], device: torch.device) 
         TrainingBatch(each, ROWS[: 4 - s], (0,) * (4 - s), 1, 3, True)
         for s, each in enumerate(weights)
     ]
+    if devices > 1:
+        placed = [Placed(s, s, each) for s in range(2) for each in trainer.prepare(ROWS[: 4 - s])]
+        with torch.no_grad():
+            logits_NL = trainer.forward(stack(placed), stack_weights(weights), batches)
+        assert logits_NL.device == device
+        return
     gradients, losses = trainer.gradients(batches)
     assert losses.device.type == GPU
     for run in gradients:
         assert {tensor.device.type for tensor in run.values()} == {GPU}
 
 
-def soft_prompts(folder: Path) -> None:
+def soft_prompts(folder: Path, devices: int = 1) -> None:
     loaded, method = backbones.load("llama", folder), SoftPrompt()
     scorer = LabelScorer(loaded, (2, 3, 4))
     trainer = SoftPromptTrainer(scorer, method)
     shapes = {name: each.shape for name, each in trainer.init_weights(0).items()}
     with faked() as device:
-        moved(loaded.model, device)
+        moved(loaded.model, device, devices)
         loaded.device = trainer.device = trainer.batcher.device = device
         rows = scorer.reader.label_rows
         for part in ("weight_LH", "bias_L"):
             if (tensor := getattr(rows, part)) is not None:
                 object.__setattr__(rows, part, torch.empty(tensor.shape, device=device))
         trainer._start_D = torch.empty(loaded.width, device=device)
-        training(trainer, shapes, device)
+        training(trainer, shapes, device, devices)
 
 
-def classifier(trainer_type: Callable[..., Any], method: Any) -> Callable[[Path], None]:
+def classifier(
+    trainer_type: Callable[..., Any], method: Any, devices: int = 1
+) -> Callable[[Path], None]:
     def run(folder: Path) -> None:
         made = classifiers.load("llama", folder, method)
         trainer = trainer_type(made, method)
         shapes = {name: each.shape for name, each in trainer.init_weights(0).items()}
         with faked() as device:
-            moved(made.model, device)
+            moved(made.model, device, devices)
             trainer.device = made.device = trainer.batcher.device = device
-            training(trainer, shapes, device)
+            training(trainer, shapes, device, devices)
 
     return run
 
 
 @torch.no_grad()
-def decoding(folder: Path) -> None:
+def decoding(folder: Path, devices: int = 1) -> None:
     loaded = backbones.load("llama", folder)
     sampler = Sampler(Sampling(0.8, 5, 0.9, 0.01, 1.3, (1,)))
     stems = pack([row[1:-1] for row in ROWS], max_tokens=99)
     made, others = _held(stems), _held(pack([row[1:-1] for row in ROWS[:2]], max_tokens=99))
     with faked() as device:
-        moved(loaded.model, device)
+        moved(loaded.model, device, devices)
         loaded.device = device
         prefix = PrefixCache(loaded)
         prefix.set([1])
@@ -193,6 +219,10 @@ PASSES: dict[str, Callable[[Path], None]] = {
     "ia3": classifier(Ia3Trainer, Ia3()),
     "full": classifier(FullTrainer, Full()),
     "decoding": decoding,
+    "soft prompts on two": partial(soft_prompts, devices=2),
+    "lora on two": classifier(LoraTrainer, Lora(dropout=0.1), 2),
+    "ia3 on two": classifier(Ia3Trainer, Ia3(), 2),
+    "decoding on two": partial(decoding, devices=2),
     "misplaced": misplaced,
 }
 

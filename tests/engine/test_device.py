@@ -21,6 +21,6 @@ def test_every_tensor_of_a_pass_is_made_on_the_device() -> None:
     )  # fmt: skip
     lines = [line for line in done.stdout.splitlines() if ": " in line and not line.startswith("[")]
     *sound, misplaced = lines
-    assert len(sound) == 6
+    assert len(sound) == 10
     assert all(line.endswith(": ok") for line in sound), sound
     assert misplaced.startswith("misplaced: FakeTensorDeviceMismatchError")

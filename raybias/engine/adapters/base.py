@@ -200,11 +200,16 @@ class AdapterTrainer(ABC):
 class ClassifierTrainer(AdapterTrainer):
     """Compute gradients and label logits of a classifier's adapters or weights."""
 
+    threads: ClassVar[bool] = False
+    """Whether passes may be computed in several threads side by side."""
+
     def __init__(self, classifier: Classifier, method: Finetuned) -> None:
         self.classifier, self.method = classifier, method
         self.encoder, self.device = classifier.encoder, classifier.device
         context = self.encoder.context
-        self.batcher = classifier.execution.batcher(self.encoder.spec.id, context=context)
+        self.batcher = classifier.execution.batcher(
+            self.encoder.spec.id, context=context, threads=self.threads
+        )
 
     def label_metadata(self) -> dict[str, Any]:
         """Return the label tokens, where labels are read from tokens."""

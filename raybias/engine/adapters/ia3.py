@@ -41,7 +41,7 @@ class _Ia3Layer(PackedLayer):
         return self._scaled(self.base(inputs))
 
     def _scaled(self, values: Tensor) -> Tensor:
-        vector_R1W = self.adapters.of_rows(f"{self.path}.ia3_l").flatten(1)[:, None]
+        vector_R1W = self.adapters.of_rows(f"{self.path}.ia3_l", values.device).flatten(1)[:, None]
         scaled_RTW = self.adapters.by_row(values).float() * vector_R1W
         return scaled_RTW.view_as(values).to(values.dtype)
 

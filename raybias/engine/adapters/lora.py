@@ -134,7 +134,9 @@ class LoraTrainer(PackedLayerTrainer):
         )
 
         def mask(path: str, rows_RTI: Tensor) -> Tensor:
-            keys_N2 = joined(tokens_N2, layers[path])
+            # A layer may be on another device than the first.
+            device = rows_RTI.device
+            keys_N2 = joined(tokens_N2.to(device), layers[path].to(device))
             return kept(keys_N2, rows_RTI.shape[-1:], lost).view(rows_RTI.shape)
 
         return mask

@@ -12,6 +12,7 @@ Shapes: S runs, R sequences, N rows, T tokens, H hidden, I and O layer widths, L
 from __future__ import annotations
 
 import math
+import threading
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -51,8 +52,8 @@ Masks = Callable[[str, Tensor], Tensor]
 
 
 @dataclass
-class RowAdapters:
-    """Look up each row's adapter in the forward pass at hand.
+class RowAdapters(threading.local):
+    """Look up each row's adapter in the forward pass at hand, of which each thread has its own.
 
     Attributes
     ----------
@@ -80,9 +81,9 @@ class RowAdapters:
             which = None if runs == every else torch.tensor(runs, device=device)
             self.groups.append((count * len(runs), which))
 
-    def of_rows(self, name: str) -> Tensor:
+    def of_rows(self, name: str, device: torch.device) -> Tensor:
         """Return the tensor `name` of each sequence's run, [R, ...]."""
-        return self.stacked[name][self.run_R]
+        return self.stacked[name][self.run_R].to(device)
 
     def by_run(self, rows_RTI: Tensor, *names: str) -> Iterator[tuple[Tensor, ...]]:
         """Yield what runs with equally many sequences have of a layer's input, and of tensors.
@@ -90,14 +91,15 @@ class RowAdapters:
         U runs of N tokens each, [U, N, I], so that a product with the tensors `names` of these
         runs, [U, ...] each, is one of a batch.
         """
-        tensors = [self.stacked[name] for name in names]
+        tensors, device = [self.stacked[name] for name in names], rows_RTI.device
         sizes = [size for size, _ in self.groups]
         # The gradient of a split of one part would be copied.
         parts = torch.split(rows_RTI, sizes) if len(sizes) > 1 else (rows_RTI,)
         for part_RTI, (_, runs) in zip(parts, self.groups, strict=True):
             mine = tensors if runs is None else [each[runs] for each in tensors]
             count = len(self.stacked[names[0]]) if runs is None else len(runs)
-            yield part_RTI.reshape(count, -1, part_RTI.shape[-1]), *mine
+            there = [each.to(device) for each in mine]
+            yield part_RTI.reshape(count, -1, part_RTI.shape[-1]), *there
 
     def by_row(self, inputs: Tensor) -> Tensor:
         """View as [R, T, I] what some models hand on as [R * T, I], and heads as [R, I]."""
@@ -160,6 +162,7 @@ class PackedLayerTrainer(ClassifierTrainer):
         where the adapters cannot be.
     """
 
+    threads = True
     suffix: ClassVar[str] = ""
     """What PEFT puts behind the name of an adapter's weight."""
     pads_left: ClassVar[bool] = True

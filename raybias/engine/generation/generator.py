@@ -10,6 +10,7 @@ equal length; which way is right is measured when a backbone is taken into use.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
@@ -45,6 +46,12 @@ from raybias.errors import ModelError
 MEMBERS: Final = (4, 16)
 
 
+class _Held(threading.local):
+    """The key-value cache of the last batch, of which each thread has its own."""
+
+    cache: BufferCache | None = None
+
+
 class TextGenerator:
     """Generate text after prompts with one backbone.
 
@@ -54,12 +61,12 @@ class TextGenerator:
 
     def __init__(self, backbone: LoadedBackbone) -> None:
         self.backbone = backbone
-        self.batcher = backbone.batcher()
+        self.batcher = backbone.batcher(threads=True)
         self.prefix = PrefixCache(backbone)
         self.packs = reads_packed(backbone)
         how = in_words(packs=self.packs, part=True)
         backbone.execution.ways["generation"] = Way(how, self.packs)
-        self._cache: BufferCache | None = None
+        self._held = _Held()
 
     def generate(
         self,
@@ -156,7 +163,7 @@ class TextGenerator:
                 loop.run(WaitingRows(rows, waiting, self.prefix))
             except RuntimeError:
                 # Out of memory: the next try must not find this one's buffers.
-                self._cache = None
+                self._held.cache = None
                 raise
             return loop.results
 
@@ -165,7 +172,7 @@ class TextGenerator:
         full = max(0.0, FULL - (1 - FULL) * columns / longest)
         for found in self.batcher.with_rest(work, sequences, more=most, full=full):
             results |= found
-        self._cache = None
+        self._held = _Held()
         return [results[n] for n in range(len(stems))]
 
     def _checked(self, then: Continuation) -> Continuation:
@@ -197,12 +204,12 @@ class TextGenerator:
 
     def _room(self, count: int, capacity: int) -> BufferCache:
         """Return a key-value cache of at least this size, the last batch's where it suffices."""
-        cache = self._cache
+        cache = self._held.cache
         if cache is not None and cache.count >= count and cache.capacity >= capacity:
             return cache
         # Freed before others are taken.
-        self._cache = cache = None
-        self._cache = new = self.prefix.cache(count=count, capacity=capacity)
+        self._held.cache = cache = None
+        self._held.cache = new = self.prefix.cache(count=count, capacity=capacity)
         return new
 
 
