@@ -29,6 +29,7 @@ from raybias.engine.memory import total
 from raybias.errors import PlanError
 from raybias.planning.costs import Costs, costs_of
 from raybias.planning.description import describe
+from raybias.planning.forecast import Forecast, duration
 from raybias.planning.inventory import assumed, size
 from raybias.planning.plan import Plan, plan
 from raybias.planning.prepared import PreparedStudy
@@ -40,6 +41,13 @@ SHOWN: Final = "opt-13b"
 CLUSTERS: Final = {
     "4 x 80 GB": "cpus=48,memory=680GiB,gpus=4,gpu_memory=80GB,gpu=A100",
     "8 x 24 GB": "nodes=2,cpus=48,memory=192GiB,gpus=4,gpu_memory=24GB,gpu=A10G",
+}
+#: The backbones whose layouts are shown on several clusters.
+LARGE: Final = ("opt-13b", "llama-70b")
+LARGE_ON: Final = {
+    "1 x 80 GB": "cpus=48,memory=680GiB,gpus=1,gpu_memory=80GB,gpu=A100",
+    **CLUSTERS,
+    "8 x 80 GB": "cpus=96,memory=1360GiB,gpus=8,gpu_memory=80GB,gpu=A100",
 }
 
 
@@ -87,6 +95,9 @@ def architectures() -> dict[str, PretrainedConfig]:
         "opt-2.7b": opt(2560, 32, 32),
         "opt-6.7b": opt(4096, 32, 32),
         "opt-13b": opt(5120, 40, 40),
+        "llama-70b": gated(
+            "llama", 8192, 80, 64, **second, intermediate_size=28672, num_key_value_heads=8
+        ),
         "llama-7b": gated("llama", 4096, 32, 32, **old, **small),
         "llama-13b": gated("llama", 5120, 40, 40, **old, **large),
         **dict.fromkeys(
@@ -137,7 +148,7 @@ def summary(made: Plan, costs: Costs) -> str:
                 f"tune on {training}" if training else "read",
                 stage.backbone,
                 stage.method,
-                f"{workers} sharing it" if stage.sharded else f"{workers}",
+                f"{workers} x {stage.gpus}" + (" sharing it" if stage.sharded else ""),
                 f"{stage.tokens_per_batch:,}",
                 f"{size(total(stage.memory))} of {size(stage.device_memory)}",
                 f"{cost.flops / 1e15:,.3g}",
@@ -145,10 +156,9 @@ def summary(made: Plan, costs: Costs) -> str:
                 f"{cost.gathered / 1e12:,.3g}" if cost.gathered else "",
             )
         )
-    heads = ("stage", "backbone", "method", "GPUs", "tokens a pass", "memory of one GPU", "PFLOP")
-    return tabulate(
-        rows, [*heads, "GPU-hours", "TB gathered"], tablefmt="pipe", disable_numparse=True
-    )
+    heads = ("stage", "backbone", "method", "workers x GPUs", "tokens a pass")
+    more = ("memory of one GPU", "PFLOP", "GPU-hours", "TB gathered")
+    return tabulate(rows, [*heads, *more], tablefmt="pipe", disable_numparse=True)
 
 
 def page(data: Path, models: Path) -> str:
@@ -162,6 +172,7 @@ def page(data: Path, models: Path) -> str:
         " work are upper estimates from the published architectures, tokens are those of OPT's"
         " tokenizer for all models.",
     ]
+    parts += ["## 13B and 70B by cluster", *layouts(data, models)]
     for job in JOBS:
         study, notes = local_study(job, data, models)
         prepared = PreparedStudy.of(study)
@@ -184,6 +195,41 @@ def page(data: Path, models: Path) -> str:
             )
             parts += [f"How {SHOWN} comes about:", arithmetic(made, costs)]
     return "\n\n".join(parts)
+
+
+def layouts(data: Path, models: Path) -> list[str]:
+    """Show how each large backbone is held on each cluster, where it is tuned on one set."""
+    rows = []
+    study, _ = local_study("soft_prompt", data, models)
+    for name in LARGE:
+        backbone = study.backbones[0].model_copy(update={"name": name, "id": str(models / name)})
+        training = [each for each in study.training if each.source == "sst5"][-1:]
+        alone = study.model_copy(update={"backbones": (backbone,), "training": tuple(training)})
+        prepared = PreparedStudy.of(alone)
+        for cluster, nodes in LARGE_ON.items():
+            try:
+                made = plan(prepared, assumed(nodes))
+            except PlanError as error:
+                rows.append((name, cluster, "", f"refused: {error}", "", ""))
+                continue
+            (tuned,) = made.tuning
+            walls = Forecast.of(prepared, made)
+            rows.append(
+                (
+                    name,
+                    cluster,
+                    f"{tuned.sweep_packs + tuned.final_packs} packs of {tuned.pack},"
+                    f" {tuned.workers} x {tuned.gpus} GPUs",
+                    tuned.reason,
+                    duration(walls.planned.wall),
+                    duration(walls.latest.wall),
+                )
+            )
+    heads = ("backbone", "cluster", "tuning", "how each worker holds it", "wall, early stops")
+    return [
+        "`soft_prompt` of one backbone on sst5, and reading the Amazon probe with the runs kept:",
+        tabulate(rows, [*heads, "wall, at most"], tablefmt="pipe", disable_numparse=True),
+    ]
 
 
 def arithmetic(made: Plan, costs: Costs) -> str:

@@ -141,7 +141,7 @@ class Batcher:
             yield from walk(waiting)
             return
         parts = [waiting[n::depth] for n in range(depth)]
-        begun = [self.pipeline.start(partial(list, walk(part))) for part in parts]
+        begun = [self.pipeline.start(partial(list[Result], walk(part))) for part in parts]
         self.pipeline.drain()
         for part, results in zip(parts, begun, strict=True):
             try:

@@ -61,6 +61,7 @@ class Execution:
         memory halves it.
     device: where the model is; of several devices the first, where embeddings and head are.
     devices: over how many devices, of its kind and from it on, the layers are split.
+    passes: batches under way at one time, where the layers are split (see `pipelining`).
     ways: by purpose, what was chosen when the model was taken into use.
     threads: CPUs to compute on.
     deterministic: whether a GPU computes the same bits again, as CPUs do.
@@ -72,6 +73,7 @@ class Execution:
     threads: int = 1
     sharding: Sharding | None = None
     devices: int = 1
+    passes: int = 1
     deterministic: bool = False
     ways: dict[str, Way] = field(default_factory=dict, compare=False, repr=False)
 
@@ -98,7 +100,7 @@ class Execution:
     @cached_property
     def pipeline(self) -> Pipeline:
         """The batches that are under way at one time."""
-        return Pipeline(self.split())
+        return Pipeline(self.split(), self.passes)
 
     def batcher(
         self,

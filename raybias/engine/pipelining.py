@@ -21,19 +21,16 @@ Result = TypeVar("Result")
 
 
 class Pipeline:
-    """Batches under way at one time, as many as there are devices.
+    """Batches under way at one time.
 
     Parameters
     ----------
     devices: that the layers are split over, in their order.
-
-    Attributes
-    ----------
     depth: batches under way.
     """
 
-    def __init__(self, devices: Sequence[torch.device]) -> None:
-        self.depth = len(devices)
+    def __init__(self, devices: Sequence[torch.device], depth: int = 1) -> None:
+        self.depth = depth
         self._devices = [device for device in devices if device.type != "cpu"]
         self._thread = threading.local()
         self._threads = ThreadPoolExecutor(self.depth, "raybias-batch")
@@ -42,7 +39,7 @@ class Pipeline:
     def start(self, work: Callable[[], Result]) -> Callable[[], Result]:
         """Begin a piece of work; return what waits for its result and hands it out.
 
-        With one device it is done here, when its result is asked for.
+        With a depth of 1 it is done here, when its result is asked for.
         """
         if self.depth == 1:
             return work

@@ -203,6 +203,7 @@ class LayoutPlanner:
             "gpus": self.gpus and fit.split.devices,
             "threads": self.cpus,
             "tokens_per_batch": fit.tokens,
+            "passes": fit.split.passes,
             "memory": load.device(fit.tokens, fit.workers, fit.split),
             "host": self.host(load, fit.workers, fit.split),
             "device_memory": fit.places.device_memory,
@@ -307,9 +308,10 @@ class LayoutPlanner:
     def _splits(self, method: Method) -> list[Split]:
         """List over how many devices a worker may split the layers."""
         if self.resources.gpus_per_worker is not None or not self.gpus or not method.can_shard:
-            return [Split(devices=max(1, self.gpus))]
-        most = max(node.gpus for node in self.nodes)
-        return [WHOLE, *(Split(devices=n) for n in _SPLITS if n <= most)]
+            given = max(1, self.gpus)
+            return [Split(given, passes) for passes in sorted({1, given})]
+        counts = [n for n in _SPLITS if n <= max(node.gpus for node in self.nodes)]
+        return [WHOLE, *(Split(n, passes) for n in counts for passes in (1, n))]
 
     def _can_shard(self, method: Method, workers: int) -> bool:
         asked = self.resources
@@ -389,9 +391,11 @@ class LayoutPlanner:
         less = f", {fit.tokens} tokens at a time instead of {asked}" if fit.tokens < asked else ""
         fits = f"the {size(fit.places.device_memory)} of one {device}"
         if fit.split.devices > 1:
+            count = fit.split.passes
+            passes = f", {count} batches side by side" if count > 1 else ""
             return (
                 f"split: the layers of each worker's backbone over {fit.split.devices} GPUs of its"
-                f" node, in {fits}{less}"
+                f" node, in {fits}{less}{passes}"
             )
         return f"replicated: each worker holds the whole backbone in {fits}{less}"
 

@@ -22,10 +22,12 @@ class Split:
     Attributes
     ----------
     devices: of one worker, which the layers are split over.
+    passes: under way at one time, on different devices.
     sharded: whether workers share every weight with ZeRO-3.
     """
 
     devices: int = 1
+    passes: int = 1
     sharded: bool = False
 
 
@@ -51,7 +53,7 @@ class Fit:
     def layout(self) -> Layout:
         """How each worker holds the backbone."""
         ranks = self.workers if self.split.sharded else 1
-        return Layout(self.tokens, self.split.devices, ranks, self.across)
+        return Layout(self.tokens, self.split.devices, self.split.passes, ranks, self.across)
 
     @property
     def across(self) -> bool:
@@ -75,7 +77,7 @@ class Load:
     def device(self, tokens: int, workers: int = 1, split: Split = WHOLE) -> tuple[MemoryTerm, ...]:
         """Return the arithmetic of one device."""
         shape = self.shape if split.devices == 1 else self.shape.part(split.devices)
-        terms = self.terms(shape, tokens, workers if split.sharded else 1)
+        terms = self.terms(shape, tokens * split.passes, workers if split.sharded else 1)
         if self.share < 1 and self.on == "gpu":
             return within_share(terms, self.share)
         return with_headroom(terms, self.on)

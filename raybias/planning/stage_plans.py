@@ -28,6 +28,8 @@ class Stage:
     """CPUs that one worker or replica computes on."""
     tokens_per_batch: int
     """Token budget of one pass."""
+    passes: int = 1
+    """Under way at one time, on different GPUs of a worker."""
     memory: tuple[MemoryTerm, ...]
     """Arithmetic of one of a worker's devices."""
     device_memory: int
@@ -57,7 +59,8 @@ class Stage:
     @property
     def layout(self) -> Layout:
         """How a worker holds the backbone."""
-        return Layout(self.tokens_per_batch, max(1, self.gpus), self.ranks, self.across)
+        devices = max(1, self.gpus)
+        return Layout(self.tokens_per_batch, devices, self.passes, self.ranks, self.across)
 
     @property
     def need(self) -> ResourceRequest:
@@ -82,6 +85,7 @@ class Stage:
             device,
             self.threads,
             devices=max(1, self.gpus),
+            passes=self.passes,
             deterministic=self.deterministic,
         )
         return ModelContext(spec, tuple(words), execution, memory)

@@ -39,12 +39,14 @@ class Layout:
     ----------
     tokens: budget of one pass.
     devices: of one worker, which its layers are split over.
+    passes: under way at one time, on different devices.
     ranks: workers that share every weight with ZeRO-3; 1 where each holds all of them.
     across: whether these are on several nodes.
     """
 
     tokens: int
     devices: int = 1
+    passes: int = 1
     ranks: int = 1
     across: bool = False
 
@@ -84,6 +86,7 @@ class Passes:
         launches: float = 1.0,
         passes: float | None = None,
         least: float = 1.0,
+        rounds: float = 1.0,
     ) -> dict[str, float]:
         """Return the seconds of some tokens' passes, by what takes them; the longest one counts.
 
@@ -93,6 +96,7 @@ class Passes:
         factor: FLOPs for each parameter and token; 2 forward, 4 with gradients of activations.
         launches: in units of a plain forward pass.
         passes: None for as few as the token budget allows, and `least` at least.
+        rounds: of these passes, each begun when the one before it has ended.
         """
         own = tokens / layout.ranks
         if passes is None:
@@ -107,9 +111,12 @@ class Passes:
             "launches": self.layers * (passes * launches * speed.launch + ways * own * speed.token),
         }
         if layout.devices > 1:
-            # One device computes at a time; the next waits for the hidden states.
+            # Each device waits for the hidden states of the one before it, and as a round begins
+            # and ends some have nothing to do.
             moved = (layout.devices - 1) * ways * own * self.token_bytes
+            waited = rounds * (layout.passes - 1)
             found["computing"] += moved / speed.link
+            found["computing"] *= (passes + waited) / (passes * layout.passes)
         if layout.ranks > 1:
             received = self.all_bytes * (layout.ranks - 1) / layout.ranks
             rate = speed.network if layout.across else speed.link
@@ -287,11 +294,14 @@ class ReadingWork:
             return 0.0
         passes = float(math.ceil(self.tokens / shards / layout.tokens))
         if self.new_tokens:
-            passes += math.ceil(items / shards / self.together(layout)) * self.new_tokens
+            # Of several passes under way each has a part of the items.
+            parts = math.ceil(items / shards / self.together(layout))
+            passes += max(parts, min(layout.passes, items / shards)) * self.new_tokens
+        all_shards = self.runs * shards
         computing = self.passes.seconds(
-            speed, layout, self.runs * self.tokens, passes=self.runs * shards * passes
+            speed, layout, self.runs * self.tokens, passes=all_shards * passes, rounds=all_shards
         )
-        return max(computing.values()) + self.runs * shards * speed.shard
+        return max(computing.values()) + all_shards * speed.shard
 
     def rows_per_shard(self, speed: Speed, layout: Layout, replicas: int) -> int:
         """Choose the items of a shard, a power of two, by the time that one takes.

@@ -19,6 +19,7 @@ import transformers
 
 from raybias.config import Backbone, parse_study
 from raybias.engine.backbone import LoadedBackbone
+from raybias.engine.scoring.masked_logprobs import PlacesReader
 from raybias.engine.scoring.pair_rules import (
     CAUSAL,
     MASKED,
@@ -101,7 +102,7 @@ def test_scores_are_the_textbooks(kind: str, load: Load) -> None:
         assert own.pairs.scorer.reader.packs
         assert own.pairs.scorer.reader.head is not None
     else:
-        assert own.pairs.scorer.head_alone
+        assert isinstance(own.pairs.scorer.read, PlacesReader)
 
 
 @pytest.mark.long

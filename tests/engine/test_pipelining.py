@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from raybias.config import Backbone
 from raybias.engine.adapters.base import TrainingBatch
 from raybias.engine.backbone import LoadedBackbone, load_backbone
 from raybias.engine.batching import Batcher
@@ -21,36 +22,35 @@ from raybias.engine.generation.sampling import Sampling
 from raybias.engine.packing import Batch, Placed, pack
 from raybias.engine.pipelining import Pipeline
 from raybias.engine.scoring.causal_logprobs import TokenScorer
+from raybias.engine.scoring.masked_logprobs import MaskedScorer, load_masked
 from raybias.errors import WorkFailed
 from raybias.methods import Ia3, Lora, SoftPrompt
 from raybias.schema import LABELS
-from support import backbones, classifiers
+from support import backbones, classifiers, pair_models
 
-DEVICES = 3
+PASSES = 3
 ROWS = [tuple(row) for row in backbones.token_rows(24, seed=3)]
 
 
-def execution(devices: int) -> Execution:
-    return Execution(tokens_per_batch=120, devices=devices)
+def execution(passes: int) -> Execution:
+    """How a model computes with so many batches side by side; a CPU has no other device."""
+    return Execution(tokens_per_batch=120, passes=passes)
 
 
 @pytest.fixture
 def both(backbone: Callable[[str], LoadedBackbone]) -> Callable[[str], Iterator[LoadedBackbone]]:
-    """A backbone by architecture, one batch after another and with three under way.
-
-    A CPU has no other device, so the weights are where they are.
-    """
+    """A backbone by architecture, one batch after another and with three under way."""
 
     def of(kind: str) -> Iterator[LoadedBackbone]:
         loaded = backbone(kind)
-        for devices in (1, DEVICES):
-            yield LoadedBackbone(loaded.encoder, loaded.model, execution(devices))
+        for passes in (1, PASSES):
+            yield LoadedBackbone(loaded.encoder, loaded.model, execution(passes))
 
     return of
 
 
-def batcher(devices: int = DEVICES, tokens: int = 120) -> Batcher:
-    pipeline = Pipeline(Execution(devices=devices).split())
+def batcher(passes: int = PASSES, tokens: int = 120) -> Batcher:
+    pipeline = Pipeline([torch.device("cpu")], passes)
     return Batcher(
         where="m", device=torch.device("cpu"), tokens_per_batch=tokens, pipeline=pipeline
     )
@@ -64,10 +64,10 @@ def placed() -> list[Placed]:
 def test_gradients_and_logits_of_runs(method: Any, tmp_path: Path) -> None:
     spec = classifiers.spec_of("llama", tmp_path / "llama")
     found = []
-    for devices in (1, DEVICES):
+    for passes in (1, PASSES):
         context = ModelContext(spec, LABELS, execution(1)).here()
         trainer = method.trainer(context)
-        trainer.batcher.pipeline = Pipeline(execution(devices).split())
+        trainer.batcher.pipeline = execution(passes).pipeline
         weights = [trainer.init_weights(s) for s in range(4)]
         batches = [
             TrainingBatch(each, ROWS[s:], [n % 3 for n in range(24 - s)], s, 2, True)
@@ -86,6 +86,15 @@ def test_gradients_and_logits_of_runs(method: Any, tmp_path: Path) -> None:
 def test_log_probabilities(kind: str, both: Callable[[str], Iterator[LoadedBackbone]]) -> None:
     one, three = (TokenScorer(each).log_probs(ROWS) for each in both(kind))
     assert all(np.array_equal(mine, its) for mine, its in zip(one, three, strict=True))
+
+
+def test_log_probabilities_of_masked_tokens(tmp_path: Path) -> None:
+    spec = Backbone(id=str(pair_models.save("roberta", tmp_path)), dtype="float32")
+    requests = [(row, place) for row in ROWS for place in range(1, len(row) - 1)]
+    one, three = (
+        MaskedScorer(load_masked(spec, execution(passes))).log_probs(requests) for passes in (1, 3)
+    )
+    assert np.array_equal(one, three)
 
 
 @pytest.mark.parametrize("kind", ["opt", "llama", "bloom"])
@@ -123,11 +132,11 @@ def test_a_split_model_has_several_batches_under_way(tmp_path: Path) -> None:
 
 
 def test_batches_are_under_way_together_and_results_in_order() -> None:
-    together, count, seen = threading.Barrier(DEVICES), itertools.count(), []
+    together, count, seen = threading.Barrier(PASSES), itertools.count(), []
 
     def work(batch: Batch) -> int:
         assert not torch.is_grad_enabled()
-        if next(count) < DEVICES:
+        if next(count) < PASSES:
             together.wait(timeout=60)
         return batch.rows[0][1]
 
@@ -135,7 +144,7 @@ def test_batches_are_under_way_together_and_results_in_order() -> None:
         for batch, first in batcher().each(work, placed()):
             assert batch.rows[0][1] == first
             seen.extend(row for _, row in batch.rows)
-    one = batcher(devices=1).each(lambda batch: None, placed())
+    one = batcher(passes=1).each(lambda batch: None, placed())
     assert seen == [row for batch, _ in one for _, row in batch.rows]
 
 

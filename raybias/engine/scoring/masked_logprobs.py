@@ -9,7 +9,8 @@ Shapes: R copies, T tokens, H hidden, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,9 @@ from raybias.errors import ModelError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+#: From a model's inputs and places to the logits [N, V] there.
+MaskedReader = Callable[[dict[str, Tensor], tuple[Tensor, Tensor]], Tensor]
 
 
 def load_masked(spec: Backbone, execution: Execution = ON_CPU) -> LoadedBackbone:
@@ -85,8 +89,8 @@ class MaskedScorer:
     def __init__(self, backbone: LoadedBackbone) -> None:
         self.backbone = backbone
         self.mask = int(backbone.tokenizer.mask_token_id)
-        self.head_alone = _reads_places(backbone)
-        self.batcher = backbone.batcher()
+        self.read = make_masked_reader(backbone)
+        self.batcher = backbone.batcher(threads=True)
 
     def log_probs(self, requests: Sequence[tuple[Row, int]]) -> NDArray[np.float32]:
         """Compute the natural log-probability of a row's token at a place, with the mask there.
@@ -130,39 +134,46 @@ class MaskedScorer:
         tokens_RT = batch.tokens_RT.masked_fill(~mask_RT, _pad(self.backbone))
         inputs = {"input_ids": tokens_RT.to(device), "attention_mask": mask_RT.long().to(device)}
         at = batch.at_R.to(device), batch.at_T.to(device)
-        read = logits_at if self.head_alone else _own_logits
         with torch.no_grad():
-            logits_RV = read(self.backbone.model, inputs, at)
+            logits_RV = self.read(inputs, at)
             return log_probs_of(logits_RV, of_A.to(device), tokens_A.to(device)).cpu()
 
 
-def logits_at(
-    model: PreTrainedModel, inputs: dict[str, Tensor], at: tuple[Tensor, Tensor]
-) -> Tensor:
-    """Compute the model's logits [N, V] at some places, its head applied to nothing else."""
+class PlacesReader:
+    """Compute a model's logits at some places, its head applied to nothing else."""
 
-    def keep(_module: torch.nn.Module, _given: Any, output: Any) -> Any:
-        output.last_hidden_state = output.last_hidden_state[at][None]
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model = model
+        self._wanted = threading.local()
+        self._hook = model.base_model.register_forward_hook(self._keep)
+
+    def __call__(self, inputs: dict[str, Tensor], at: tuple[Tensor, Tensor]) -> Tensor:
+        """Compute the logits [N, V] at the places `at`."""
+        self._wanted.at = at
+        try:
+            logits_NV: Tensor = self.model(**inputs).logits[0]
+        finally:
+            del self._wanted.at
+        return logits_NV
+
+    def remove(self) -> None:
+        """Leave the model as it was."""
+        self._hook.remove()
+
+    def _keep(self, _module: torch.nn.Module, _given: Any, output: Any) -> Any:
+        if hasattr(self._wanted, "at"):
+            output.last_hidden_state = output.last_hidden_state[self._wanted.at][None]
         return output
 
-    hook = model.base_model.register_forward_hook(keep)
-    try:
-        logits_NV: Tensor = model(**inputs).logits[0]
-    finally:
-        hook.remove()
-    return logits_NV
 
-
-def _own_logits(
-    model: PreTrainedModel, inputs: dict[str, Tensor], at: tuple[Tensor, Tensor]
-) -> Tensor:
-    logits_NV: Tensor = model(**inputs).logits[at]
-    return logits_NV
-
-
-def _reads_places(backbone: LoadedBackbone) -> bool:
-    """Check whether a model's head gives the same on a few places as on all of them."""
+def make_masked_reader(backbone: LoadedBackbone) -> MaskedReader:
+    """Make the fastest reader that gives what the model's head gives on all places."""
     model = backbone.model
+
+    def whole(inputs: dict[str, Tensor], at: tuple[Tensor, Tensor]) -> Tensor:
+        logits_NV: Tensor = model(**inputs).logits[at]
+        return logits_NV
+
     vocabulary = model.config.vocab_size
     tokens_RT = torch.tensor([[(7919 * n + r) % vocabulary for n in range(1, 9)] for r in (0, 1)])
     tokens_RT = tokens_RT.masked_fill(tokens_RT == _pad(backbone), vocabulary - 1)
@@ -170,12 +181,14 @@ def _reads_places(backbone: LoadedBackbone) -> bool:
     mask_RT[1, 5:] = 0
     inputs = {"input_ids": tokens_RT.to(model.device), "attention_mask": mask_RT.to(model.device)}
     at = torch.tensor([0, 1, 1], device=model.device), torch.tensor([6, 0, 4], device=model.device)
-    read = fastest(
-        [logits_at], _own_logits, lambda read: read(model, inputs, at), dtype=model.dtype
-    )
-    how = in_words(packs=False, part=read is logits_at)
-    backbone.execution.ways["masked tokens"] = Way(how, read is logits_at)
-    return read is logits_at
+    places = PlacesReader(model)
+    ways: list[MaskedReader] = [places]
+    chosen = fastest(ways, whole, lambda read: read(inputs, at), dtype=model.dtype)
+    if chosen is not places:
+        places.remove()
+    how = in_words(packs=False, part=chosen is places)
+    backbone.execution.ways["masked tokens"] = Way(how, chosen is places)
+    return chosen
 
 
 def _sequence(row: Row, place: int) -> PackedSequence:
