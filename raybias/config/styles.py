@@ -77,6 +77,11 @@ class Rewriting(Checkpoint):
     paired: Literal["separate", "mirror"] = by_profile(paper="separate", strict="mirror")
     """Rewrite both sides of a pair, or one and transfer the edit to the other."""
 
+    @property
+    def specs(self) -> tuple[Backbone, Backbone]:
+        """The checkpoint and its judge as backbones that the engine loads."""
+        return self.spec(), self.adequacy.spec()
+
     def located(self, local: Callable[[str], str]) -> Self:
         """Return the options with `local` applied to the ids or paths of both models."""
         adequacy = self.adequacy.model_copy(update={"model": local(self.adequacy.model)})

@@ -287,7 +287,8 @@ class LayoutPlanner:
         wanted = slots if packs is None else min(asked or slots, packs)
         whole: list[Fit] = []
         if sharding != "zero3" and not shared:
-            whole = list(self._fits(load, wanted, self._splits(method), together=packs is not None))
+            splits = self._splits(can_split=method.can_shard)
+            whole = list(self._fits(load, wanted, splits, together=packs is not None))
         if packs is not None and asked is not None and whole:
             most = max(fit.workers for fit in whole)
             if most < wanted:
@@ -305,9 +306,9 @@ class LayoutPlanner:
             raise refusals.refusal(self, load, method, asked or slots)
         return min(found, key=lambda fit: (seconds(fit) / fit.at_once, -fit.tokens))
 
-    def _splits(self, method: Method) -> list[Split]:
+    def _splits(self, *, can_split: bool) -> list[Split]:
         """List over how many devices a worker may split the layers."""
-        if self.resources.gpus_per_worker is not None or not self.gpus or not method.can_shard:
+        if self.resources.gpus_per_worker is not None or not self.gpus or not can_split:
             given = max(1, self.gpus)
             return [Split(given, passes) for passes in sorted({1, given})]
         counts = [n for n in _SPLITS if n <= max(node.gpus for node in self.nodes)]
@@ -381,12 +382,19 @@ class LayoutPlanner:
         device = "GPU" if self.gpus else "node"
         if fit.split.sharded and sharding == "zero3":
             return "sharded with ZeRO-3, as resources.shard asks"
-        if fit.split.sharded and self.settle(load, _FEWEST_TOKENS) is not None:
-            return "sharded with ZeRO-3: estimated faster than packs on whole backbones"
         if fit.split.sharded:
+            others = self._splits(can_split=True)
+            other = next((s for s in others if self.settle(load, _FEWEST_TOKENS, split=s)), None)
+            if other is None:
+                return (
+                    "sharded with ZeRO-3: the whole backbone does not fit the"
+                    f" {size(self.device_memory)} of one {device}"
+                )
+            if other.devices == 1:
+                return "sharded with ZeRO-3: estimated faster than packs on whole backbones"
             return (
-                "sharded with ZeRO-3: the whole backbone does not fit the"
-                f" {size(self.device_memory)} of one {device}"
+                "sharded with ZeRO-3: estimated faster than layers split over"
+                f" {other.devices} GPUs of a node"
             )
         less = f", {fit.tokens} tokens at a time instead of {asked}" if fit.tokens < asked else ""
         fits = f"the {size(fit.places.device_memory)} of one {device}"

@@ -49,13 +49,16 @@ def fetched_models(prepared: PreparedStudy, plan: Plan) -> dict[str, tuple[Backb
         for each in study.backbones
         if each.is_checkpoint
     }
-    for method in study.methods:
-        found |= {_fetching(each[0]): each for each in method.loaded_beside}
+    beside = [each for method in study.methods for each in method.loaded_beside]
+    for stage in plan.rewriting:
+        weights = (term.bytes for term in stage.memory)
+        beside += zip(study.styles.rewriting[stage.style].specs, weights, strict=False)
+    found |= {_fetching(each[0]): each for each in beside}
     return {key: each for key, each in found.items() if folder_of(each[0].id) is None}
 
 
 def _fetching(spec: Backbone) -> str:
-    """Name the fetching of a model that methods load beside a backbone, once for all of them."""
+    """Name the fetching of a model that is no backbone, once for all that load it."""
     return f"fetch/{spec.id}@{spec.revision}"
 
 
@@ -164,6 +167,7 @@ class _Graph:
         """Yield the rewriting of pairs, one task for each style."""
         for stage in self.plan.rewriting:
             options = self.prepared.study.styles.rewriting[stage.style]
+            models = (_fetching(spec) for spec in options.specs)
             yield Task(
                 key=f"rewrite/{stage.style}",
                 kind="rewrite",
@@ -172,6 +176,7 @@ class _Graph:
                 load=stage.speed.load(total(stage.memory[:2])),
                 need=stage.need,
                 most=stage.replicas_max,
+                after=tuple(key for key in models if key in self.fetched),
             )
 
     def _rewritten(self, method: Method) -> tuple[str, ...]:

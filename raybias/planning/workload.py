@@ -29,6 +29,8 @@ _UNBOUNDED: Final = 20
 _BOTH_WAYS: Final = 2.2
 #: Shards for each replica, where there is little to read.
 _PARTS: Final = 4
+#: Passes' worth of prompts in a shard of answers, where there is much.
+_REFILLS: Final = 4
 
 
 @dataclass(frozen=True)
@@ -308,15 +310,20 @@ class ReadingWork:
 
         A few seconds, so that a driver feeds hundreds of replicas and a lost one repeats little;
         less where few are left for each replica. Answers are written after as many prompts at a
-        time as a pass holds, so never fewer.
+        time as a pass holds, so never fewer; and where there are enough of them for each replica,
+        a few times as many wait to take the places of those that end early.
         """
         alone = self.seconds(speed, layout, ROWS) * layout.ranks
         if not alone:
             return ROWS
         each = alone / (self.runs * sum(self.items))
         least, most = SECONDS
-        wanted = min(most, max(least, alone / (replicas * _PARTS)))
-        return rows_in(max(wanted, each * self.together(layout) if self.new_tokens else 0.0), each)
+        share = alone / (replicas * _PARTS)
+        wanted = min(most, max(least, share))
+        if self.new_tokens:
+            full = each * self.together(layout)
+            wanted = max(wanted, full, min(share, _REFILLS * full))
+        return rows_in(wanted, each)
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any, cast
 
 import polars as pl
 import pytest
+from huggingface_hub import constants
 from transformers import T5Config
 
 from raybias.config import Study, parse_study
@@ -20,6 +22,7 @@ from raybias.planning.plan import Plan, plan
 from raybias.planning.preflight import check_rewritten
 from raybias.planning.prepared import PreparedStudy, in_style, read_items
 from raybias.planning.shards import STYLED, chunks_of, missing
+from raybias.planning.tasks import fetched_models, tasks_of
 from raybias.probes.pairs.items import pair_items
 from raybias.probes.styles.rewriting import rewritten_pairs
 from raybias.runtime.predict.rewriting import StyleRewriter, StyleRewriting, with_styles
@@ -80,6 +83,32 @@ def test_a_plan_shows_the_stage_and_counts_its_pairs(folder: Path) -> None:
     assert "rewrite as formal with t5, judged by judge (mirror): mine 70 pairs" in shown
     assert "2 replicas, each 1 CPU; 2 chunks, 512 tokens at a time" in shown
     assert shown.index("rewrite as formal") < shown.index("score with gpt2")
+
+
+def test_models_of_the_hub_are_fetched_before_they_rewrite(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = "76543210" * 5  # Of no other test: a process looks for a commit once.
+    for name in ("t5", "judge"):
+        held = tmp_path / f"bucket/models--rewriting--{name}"
+        shutil.copytree(folder / name, held / "snapshots" / commit)
+        (held / "refs").mkdir()
+        (held / "refs/main").write_text(commit)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("RAYBIAS_MODELS", (tmp_path / "bucket").as_uri())
+    judge = {"model": "rewriting/judge", "revision": commit, "threshold": 0.05}
+    prepared = PreparedStudy.of(
+        study(folder, model="rewriting/t5", revision=commit, adequacy=judge)
+    )
+    made = plan(prepared, assumed(SMALL))
+    tasks = {task.key: task for task in tasks_of(prepared, made)}
+    fetching = {f"fetch/rewriting/{name}@{commit}" for name in ("t5", "judge")}
+    assert {key for key, task in tasks.items() if task.kind == "fetch"} == fetching
+    assert {*tasks["rewrite/formal"].after} == fetching
+    for key, (spec, count) in fetched_models(prepared, made).items():
+        assert (key in fetching, spec.revision) == (True, commit)
+        held = tmp_path / f"bucket/models--rewriting--{spec.name}/snapshots/{commit}"
+        assert count == pytest.approx((held / "model.safetensors").stat().st_size, rel=0.2)
 
 
 def test_memory_takes_a_smaller_budget_and_then_refuses(folder: Path) -> None:
