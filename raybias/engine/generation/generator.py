@@ -41,6 +41,8 @@ from raybias.engine.packing import FULL, Batch, PackedSequence, Placed, Row, pac
 from raybias.engine.self_check import in_words
 from raybias.errors import ModelError
 
+#: Tokens of prompts that take as long as a step of few rows, which reads all weights.
+STEP: Final = 32
 #: Rows of a sequence. More of them share more and need fewer copies of the prefix, but each new
 #: token attends to all of them; between these bounds neither matters much.
 MEMBERS: Final = (4, 16)
@@ -167,9 +169,11 @@ class TextGenerator:
                 raise
             return loop.results
 
-        # A batch is as full as its sequences are long, what will be written counted.
-        longest = max(1, *(len(each.tokens) for each in sequences))
-        full = max(0.0, FULL - (1 - FULL) * columns / longest)
+        # A batch is as full as its sequences are long, what will be written counted; and one more
+        # batch, for the shorter ones, has all its steps to take.
+        lengths = [max(1, len(each.tokens)) for each in sequences]
+        steps = STEP * request.max_new_tokens / sum(lengths)
+        full = max(0.0, min(FULL - (1 - FULL) * columns / max(lengths), 1 - steps))
         for found in self.batcher.with_rest(work, sequences, more=most, full=full):
             results |= found
         self._held = _Held()
