@@ -137,6 +137,32 @@ def test_bits_repeat_and_are_those_of_a_run_alone(method: Any, device: str, tmp_
                 assert all(torch.equal(one[name], other[name]) for name in other)
 
 
+@pytest.mark.parametrize("method", [SoftPrompt(prompt_length=5), Lora(dropout=0.1)])
+def test_batches_side_by_side(method: Any, device: str, tmp_path: Path) -> None:
+    """Three streams of one device, as a model has where its layers are split over three."""
+    spec = classifiers.spec_of("llama", tmp_path / "llama")
+    found, written = [], []
+    for passes in (1, 3):
+        context = ModelContext(spec, LABELS, Execution(40, device, passes=passes))
+        trainer = method.trainer(context.here())
+        batches = [
+            TrainingBatch(trainer.init_weights(s), ROWS, [n % 3 for n in range(12)], s, 2, True)
+            for s in range(3)
+        ]
+        gradients, loss_S = trainer.gradients(batches)
+        (logits_NL,) = trainer.logits([batches[0].weights], [trainer.prepare(ROWS)])
+        found.append([loss_S, logits_NL, *(each for run in gradients for each in run.values())])
+        generator = TextGenerator(load_backbone(spec, context.execution))
+        greedy = Sampling(0.0, 50, 1.0, 0.0, 1.1, (1,))
+        answers = generator.generate(
+            ROWS, [(1, n) for n in range(12)], sampling=greedy, max_new_tokens=6
+        )
+        written.append([each.tokens for each in answers])
+    for one, other in zip(*found, strict=True):
+        near(other, one.cpu(), 1e-5)
+    assert sum(a == b for a, b in zip(*written, strict=True)) >= 11
+
+
 def test_answers_repeat(device: str, tmp_path: Path) -> None:
     spec = Backbone(id=str(backbones.save("llama", tmp_path)), dtype="float32", bos="prepend")
     drawn = Sampling(0.8, 20, 0.9, 0.01, 1.1, (1,))
