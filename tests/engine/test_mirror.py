@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from huggingface_hub import constants
 
 from raybias.config import Backbone
 from raybias.engine.backbone import load_backbone
@@ -14,22 +13,19 @@ from raybias.engine.checkpoint import locate
 from raybias.engine.context import Execution
 from raybias.engine.model_files import fetched, source_of
 from raybias.errors import ModelError
+from support.mirrored import mirror
 from support.tiny import save_model
 
+ID = "example/tiny"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 @pytest.fixture
 def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A mirror with the tiny model as example/tiny, and a cache of the hub that is empty."""
-    folder = tmp_path / "bucket" / "models--example--tiny"
-    (folder / "refs").mkdir(parents=True)
-    (folder / "refs" / "main").write_text(COMMIT)
-    save_model(folder / "snapshots" / COMMIT)
-    (folder / "snapshots" / COMMIT / "pytorch_model.bin").write_bytes(b"never read")
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("RAYBIAS_MODELS", (tmp_path / "bucket").as_uri())
-    return folder / "snapshots" / COMMIT
+    save_model(tmp_path / "tiny")
+    (tmp_path / "tiny" / "pytorch_model.bin").write_bytes(b"never read")
+    return mirror({ID: tmp_path / "tiny"}, COMMIT, tmp_path, monkeypatch)[ID]
 
 
 def test_a_model_is_located_without_its_weights_and_fetched_with_them(

@@ -14,7 +14,6 @@ import pytest
 import torch
 import transformers
 import yaml
-from huggingface_hub import constants
 from polars.testing import assert_frame_equal
 from typer.testing import CliRunner
 
@@ -31,6 +30,7 @@ from support import prompting
 from support.documents import ROOT, blocks
 from support.endpoint import Endpoint, serving
 from support.method_study import NO_RAY, run
+from support.mirrored import mirror
 
 pytestmark = pytest.mark.long
 
@@ -181,14 +181,9 @@ def test_a_judge_of_the_hub_is_fetched_before_anything_is_read(
     place: Path, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once for two methods, as their backbone is, and not where nothing is left to do."""
-    commit = "89abcdef" * 5  # Of no other test: a process looks for a commit once.
-    for name in ("judge", "tiny"):
-        folder = tmp_path / f"bucket/models--example--{name}"
-        shutil.copytree(place / name, folder / "snapshots" / commit)
-        (folder / "refs").mkdir()
-        (folder / "refs/main").write_text(commit)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("RAYBIAS_MODELS", (tmp_path / "bucket").as_uri())
+    commit = "89abcdef" * 5
+    models = {f"example/{name}": place / name for name in ("judge", "tiny")}
+    mirror(models, commit, tmp_path, monkeypatch)
     fetched, fetch = [], ThisProcess.fetch
 
     def noted(self: ThisProcess, spec: Backbone) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any, cast
 
 import polars as pl
 import pytest
-from huggingface_hub import constants
 from transformers import T5Config
 
 from raybias.config import Study, parse_study
@@ -29,6 +27,7 @@ from raybias.runtime.predict.rewriting import StyleRewriter, StyleRewriting, wit
 from raybias.schema import PAIRS, REWRITTEN_PAIRS
 from raybias.storage import Store
 from support import prompting
+from support.mirrored import mirror
 from support.rewriters import save_judge, save_pairs, save_t5
 
 SMALL = "cpus=2,memory=8GiB"
@@ -88,14 +87,9 @@ def test_a_plan_shows_the_stage_and_counts_its_pairs(folder: Path) -> None:
 def test_models_of_the_hub_are_fetched_before_they_rewrite(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commit = "76543210" * 5  # Of no other test: a process looks for a commit once.
-    for name in ("t5", "judge"):
-        held = tmp_path / f"bucket/models--rewriting--{name}"
-        shutil.copytree(folder / name, held / "snapshots" / commit)
-        (held / "refs").mkdir()
-        (held / "refs/main").write_text(commit)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("RAYBIAS_MODELS", (tmp_path / "bucket").as_uri())
+    commit = "76543210" * 5
+    models = {f"rewriting/{name}": folder / name for name in ("t5", "judge")}
+    held = mirror(models, commit, tmp_path, monkeypatch)
     judge = {"model": "rewriting/judge", "revision": commit, "threshold": 0.05}
     prepared = PreparedStudy.of(
         study(folder, model="rewriting/t5", revision=commit, adequacy=judge)
@@ -107,8 +101,8 @@ def test_models_of_the_hub_are_fetched_before_they_rewrite(
     assert {*tasks["rewrite/formal"].after} == fetching
     for key, (spec, count) in fetched_models(prepared, made).items():
         assert (key in fetching, spec.revision) == (True, commit)
-        held = tmp_path / f"bucket/models--rewriting--{spec.name}/snapshots/{commit}"
-        assert count == pytest.approx((held / "model.safetensors").stat().st_size, rel=0.2)
+        weights = held[spec.id] / "model.safetensors"
+        assert count == pytest.approx(weights.stat().st_size, rel=0.2)
 
 
 def test_memory_takes_a_smaller_budget_and_then_refuses(folder: Path) -> None:
