@@ -169,10 +169,12 @@ class LoadedBackbone:
         self.context = encoder.context
         self.width = int(model.get_input_embeddings().embedding_dim)
 
-    def batcher(self, *, most: int | None = None, threads: bool = False) -> Batcher:
+    def batcher(self, *, most: int | None = None, side_by_side: bool = False) -> Batcher:
         """Make what cuts sequences into batches for this model; see `Execution.batcher`."""
         execution = self.execution
-        return execution.batcher(self.spec.id, context=self.context, most=most, threads=threads)
+        return execution.batcher(
+            self.spec.id, context=self.context, most=most, side_by_side=side_by_side
+        )
 
     @property
     def prompt_token_id(self) -> int:

@@ -108,7 +108,7 @@ class Execution:
         *,
         context: int | None = None,
         most: int | None = None,
-        threads: bool = False,
+        side_by_side: bool = False,
     ) -> Batcher:
         """Make what cuts sequences into batches.
 
@@ -117,7 +117,7 @@ class Execution:
         where: the model's id, for messages.
         context: the longest input that it takes; None without a limit.
         most: bounds the token budget.
-        threads: whether batches may be computed in several threads side by side.
+        side_by_side: whether several batches may be computed at one time, each in a thread.
         """
         budget = self.tokens_per_batch if most is None else min(self.tokens_per_batch, most)
         group = None if self.sharding is None else self.sharding.group
@@ -130,7 +130,7 @@ class Execution:
             group=group,
             # A GPU's products round by how many rows share them.
             apart=self.deterministic and device.type != "cpu",
-            pipeline=self.pipeline if threads else None,
+            pipeline=self.pipeline if side_by_side else None,
         )
 
 

@@ -127,7 +127,7 @@ def test_a_split_model_has_several_batches_under_way(tmp_path: Path) -> None:
     spec = backbones.load("opt", tmp_path).spec
     loaded = load_backbone(spec)
     split = LoadedBackbone(loaded.encoder, loaded.model, execution(2))
-    assert split.batcher(threads=True).pipeline.depth == 2
+    assert split.batcher(side_by_side=True).pipeline.depth == 2
     assert split.batcher().pipeline.depth == 1
 
 

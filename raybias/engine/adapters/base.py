@@ -200,15 +200,15 @@ class AdapterTrainer(ABC):
 class ClassifierTrainer(AdapterTrainer):
     """Compute gradients and label logits of a classifier's adapters or weights."""
 
-    threads: ClassVar[bool] = False
-    """Whether passes may be computed in several threads side by side."""
+    side_by_side: ClassVar[bool] = False
+    """Whether several passes may be computed at one time, each in a thread."""
 
     def __init__(self, classifier: Classifier, method: Finetuned) -> None:
         self.classifier, self.method = classifier, method
         self.encoder, self.device = classifier.encoder, classifier.device
         context = self.encoder.context
         self.batcher = classifier.execution.batcher(
-            self.encoder.spec.id, context=context, threads=self.threads
+            self.encoder.spec.id, context=context, side_by_side=self.side_by_side
         )
 
     def label_metadata(self) -> dict[str, Any]:

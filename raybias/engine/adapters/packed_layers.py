@@ -162,7 +162,7 @@ class PackedLayerTrainer(ClassifierTrainer):
         where the adapters cannot be.
     """
 
-    threads = True
+    side_by_side = True
     suffix: ClassVar[str] = ""
     """What PEFT puts behind the name of an adapter's weight."""
     pads_left: ClassVar[bool] = True

@@ -63,7 +63,7 @@ class TextGenerator:
 
     def __init__(self, backbone: LoadedBackbone) -> None:
         self.backbone = backbone
-        self.batcher = backbone.batcher(threads=True)
+        self.batcher = backbone.batcher(side_by_side=True)
         self.prefix = PrefixCache(backbone)
         self.packs = reads_packed(backbone)
         how = in_words(packs=self.packs, part=True)

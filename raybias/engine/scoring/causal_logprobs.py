@@ -123,7 +123,7 @@ class TokenScorer:
     def __init__(self, backbone: LoadedBackbone) -> None:
         self.reader = make_token_reader(backbone)
         most = None if self.reader.head is not None else CHUNK
-        self.batcher = backbone.batcher(most=most, threads=True)
+        self.batcher = backbone.batcher(most=most, side_by_side=True)
 
     def log_probs(self, rows: Sequence[Row], since: Sequence[int] | None = None) -> list[Values]:
         """Compute the natural log-probabilities of each row's tokens after its first.

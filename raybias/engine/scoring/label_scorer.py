@@ -28,7 +28,7 @@ class LabelScorer:
     def __init__(self, backbone: LoadedBackbone, label_ids: Sequence[int]) -> None:
         self.backbone = backbone
         self.label_ids = tuple(label_ids)
-        self.batcher = backbone.batcher(threads=True)
+        self.batcher = backbone.batcher(side_by_side=True)
         self.reader = make_reader(backbone, label_ids)
 
     def pack(self, rows: Sequence[Row]) -> list[PackedSequence]:

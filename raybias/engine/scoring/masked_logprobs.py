@@ -90,7 +90,7 @@ class MaskedScorer:
         self.backbone = backbone
         self.mask = int(backbone.tokenizer.mask_token_id)
         self.read = make_masked_reader(backbone)
-        self.batcher = backbone.batcher(threads=True)
+        self.batcher = backbone.batcher(side_by_side=True)
 
     def log_probs(self, requests: Sequence[tuple[Row, int]]) -> NDArray[np.float32]:
         """Compute the natural log-probability of a row's token at a place, with the mask there.
