@@ -31,6 +31,7 @@ from raybias.engine.packing import (
     stack,
 )
 from raybias.engine.pipelining import Pipeline
+from raybias.engine.transfers import to_device
 from raybias.errors import WorkFailed
 
 Result = TypeVar("Result")
@@ -223,16 +224,18 @@ class Batcher:
         """
         counts = [sum(len(each.members) for each in rows) for rows in sequences]
         starts = list(accumulate(counts, initial=0))
-        logits_ML = torch.zeros(starts[-1], labels)
+        logits_ML = torch.zeros(starts[-1], labels, device=self.device)
         placed = [Placed(s, s, each) for s, rows in enumerate(sequences) for each in rows]
 
         def work(batch: Batch) -> Tensor:
             with torch.no_grad():
-                return read(batch).cpu()
+                return read(batch)
 
         for batch, logits_NL in self.each_adapter(work, placed, prompt_length=prompt_length):
-            logits_ML[[starts[s] + row for s, row in batch.rows]] = logits_NL
-        return list(torch.split(self.sum(logits_ML), counts))
+            at_N = to_device([starts[s] + row for s, row in batch.rows], self.device)
+            logits_ML[at_N] = logits_NL
+        # A device is asked once it has all batches, since that is to wait for it.
+        return list(torch.split(self.sum(logits_ML).cpu(), counts))
 
     def sum(self, tensor: Tensor) -> Tensor:
         """Sum a tensor over the ranks of the group; without a group it is the tensor itself."""

@@ -23,6 +23,7 @@ from raybias.engine.context import ON_CPU, Execution, Way
 from raybias.engine.packing import BLOCK, Batch
 from raybias.engine.scoring.label_logits import attention_inputs
 from raybias.engine.self_check import TOLERANCE, agrees, distance, in_words, sample_tokens
+from raybias.engine.transfers import to_device
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.errors import ModelError
 from raybias.schema import LABELS
@@ -93,7 +94,8 @@ class Classifier(torch.nn.Module):
         else:
             mask_RT = place_T <= last_R[:, None]
         tokens_RT = tokens_RT.masked_fill(~mask_RT, self.pad)
-        return tokens_RT.to(self.device), mask_RT.long().to(self.device), last_R.to(self.device)
+        tokens, mask, last = (to_device(each, self.device) for each in (tokens_RT, mask_RT, last_R))
+        return tokens, mask.long(), last
 
     def forward(self, tokens_RT: Tensor, mask_RT: Tensor, last_R: Tensor) -> Tensor:
         """Compute the label logits [R, L], float32."""
@@ -107,24 +109,25 @@ class Classifier(torch.nn.Module):
         if self.short:
             hidden_RTH = self.model.base_model(**inputs).last_hidden_state
             return self.label_logits(hidden_RTH[rows_R, last_R])
-        labels_RL: Tensor = self.model(**inputs).logits[rows_R, last_R][:, list(self.label_ids)]
-        return labels_RL.float()
+        return self._labels_of(self.model(**inputs).logits[rows_R, last_R])
 
     def hidden(self, batch: Batch) -> Tensor:
         """Compute the hidden state [N, H] of each row's last token in packed sequences."""
         masks = attention_inputs(batch, packs=True, prompt_length=0, device=self.device)
-        tokens_RT = batch.tokens_RT.to(self.device)
+        tokens_RT = to_device(batch.tokens_RT, self.device)
         output = self.model.base_model(input_ids=tokens_RT, **masks, **self._no_cache)
         hidden_RTH: Tensor = output.last_hidden_state
-        return hidden_RTH[batch.at_R.to(self.device), batch.at_T.to(self.device)]
+        return hidden_RTH[to_device(batch.at_R, self.device), to_device(batch.at_T, self.device)]
 
     def label_logits(self, hidden_NH: Tensor) -> Tensor:
         """Compute the label words' logits [N, L], float32, by the LM head."""
         # With empty rows, since products of few rows have other bits on a CPU.
         more = max(0, 2 * BLOCK - len(hidden_NH))
         logits_NV = self.model.get_output_embeddings()(pad(hidden_NH, (0, 0, 0, more)))
-        labels_NL: Tensor = logits_NV[: len(hidden_NH), list(self.label_ids)]
-        return labels_NL.float()
+        return self._labels_of(logits_NV[: len(hidden_NH)])
+
+    def _labels_of(self, logits_NV: Tensor) -> Tensor:
+        return logits_NV[:, to_device(self.label_ids, logits_NV.device)].float()
 
     def _reads_right_padding(self) -> bool:
         """Check whether padding at the right changes a row's logits, and less so at the left."""

@@ -63,14 +63,13 @@ class TextJudge:
 
         def read(batch: Batch) -> Tensor:
             logits_RC: Tensor = self._classifier(*self._classifier.read(batch))
-            return logits_RC.double().softmax(-1).cpu()
+            return logits_RC.double().softmax(-1)
 
         with torch.inference_mode():
             found = self._batcher.by_row(read, pack(rows, max_tokens=0))
-            probability_NC: npt.NDArray[np.float64] = torch.stack(
-                [found[n] for n in range(len(rows))]
-            ).numpy()
-        return probability_NC
+            probability_NC = torch.stack([found[n] for n in range(len(rows))])
+        probabilities: npt.NDArray[np.float64] = probability_NC.cpu().numpy()
+        return probabilities
 
 
 def class_names(config: Any, spec: Backbone) -> list[str]:

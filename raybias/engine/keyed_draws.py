@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from raybias import seeding
+from raybias.engine.transfers import to_device
 
 # lowbias32's multipliers, as int32.
 _FIRST: Final = 0x7FEB352D
@@ -29,7 +30,7 @@ _SECOND: Final = 0x846CA68B - 2**32
 def keys(numbers: Sequence[int], device: torch.device) -> Tensor:
     """Return the keys [N, 2] of numbers below 2^63, such as those of `seeding.key`."""
     halves = torch.tensor([(n >> 32, n & 0xFFFFFFFF) for n in numbers]).view(-1, 2)
-    return halves.to(torch.int32).to(device)
+    return to_device(halves.to(torch.int32), device)
 
 
 def joined(one: Tensor, other: Tensor | int) -> Tensor:

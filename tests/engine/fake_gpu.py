@@ -1,7 +1,8 @@
 """The engine's passes on a GPU that is not there, for tests/engine/test_device.py. Not a test.
 
 Torch's fake tensors have a device and a shape and no values: to mix devices, and to ask for a
-value, is an error. The device is torch's for backends written in Python, which a process has once.
+value, is an error. So is a copy from the host that would wait for a GPU, as all but `to_device` do.
+The device is torch's for backends written in Python, which a process has once.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from raybias.config import Backbone
 from raybias.engine import keyed_draws
 from raybias.engine.adapters.base import TrainingBatch, stack_weights
 from raybias.engine.adapters.full import FullTrainer
@@ -35,38 +37,70 @@ from raybias.engine.generation.packed_rows import PackedRows
 from raybias.engine.generation.sampling import Sampler, Sampling, rectangle
 from raybias.engine.layer_split import layer_split
 from raybias.engine.packing import PackedSequence, Placed, pack, stack
+from raybias.engine.scoring.causal_logprobs import TokenScorer
 from raybias.engine.scoring.label_scorer import LabelScorer
+from raybias.engine.scoring.masked_logprobs import MaskedScorer, load_masked
+from raybias.engine.transfers import to_device
 from raybias.methods import Full, Ia3, Lora, SoftPrompt
-from support import backbones, classifiers
+from support import backbones, classifiers, pair_models
 
 ROWS = [(1, 5, 6, 7, 9), (1, 5, 8), (1, 9, 10, 11, 12, 13, 14), (1, 5, 6, 20)]
 GPU = "gpu"
 
 
-class Lists(TorchFunctionMode):
-    """Bring in what Python and NumPy hold, which torch does below the modes otherwise."""
+class Host(TorchFunctionMode):
+    """Bring in what the host holds, which torch does below the modes otherwise, if by `to_device`.
+
+    `events` has what is asked of the device, between the passes that a caller puts there.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[str] = []
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         given = dict(kwargs or {})
+        # Transformers' own are few, and in no step.
+        caller = sys._getframe(1)
+        while caller.f_code.co_name == "__torch_function__":
+            caller = caller.f_back
+        ours = caller.f_globals["__name__"].partition(".")[0] in ("raybias", __name__)
+        waits = ours and caller.f_code is not to_device.__code__
+        if func is torch.as_tensor and isinstance(args[0], Held):
+            return args[0].tensor
         if func is torch.tensor:
-            device = given.pop("device", None)
-            return _there(func(*args, **given), device or torch.device("cpu"))
-        if func is torch.Tensor.to and type(args[0]) is torch.Tensor and _on_gpu(args[1]):
-            return _there(args[0], args[1])
-        if func is torch.Tensor.__getitem__ and isinstance(args[1], (list, tuple)):
-            whole, places = args
-            places = places if isinstance(places, tuple) else (places,)
-            lists = [
-                _there(torch.tensor(p), whole.device) if isinstance(p, list) else p for p in places
-            ]
-            return func(whole, tuple(lists))
+            device = given.pop("device", torch.device("cpu"))
+            if waits and _on_gpu(device):
+                raise Waits("torch.tensor")
+            return _there(func(*args, **given), device)
+        if func is torch.Tensor.to and not _on_gpu(args[0].device):
+            for device in filter(_on_gpu, (*args[1:], *given.values())):
+                if waits:
+                    raise Waits("Tensor.to")
+                return _there(args[0], device)
+        if func in (torch.Tensor.__getitem__, torch.Tensor.__setitem__) and _on_gpu(args[0].device):
+            places = args[1] if isinstance(args[1], tuple) else (args[1],)
+            if waits and any(isinstance(each, list) or _of_host(each) for each in places):
+                raise Waits("an index")
+        if func is torch.Tensor.cpu:
+            self.events.append("asked")
+        if func is torch.Tensor.numpy:
+            return np.zeros(args[0].shape, np.float32)
         return func(*args, **given)
+
+
+class Waits(AssertionError):
+    """A copy to the device that waits until the device is done."""
 
 
 def _on_gpu(place: Any) -> bool:
     return isinstance(place, torch.device) and place.type == GPU
+
+
+def _of_host(place: Any) -> bool:
+    return isinstance(place, torch.Tensor) and not _on_gpu(place.device)
 
 
 def _there(made: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -83,13 +117,10 @@ class Held:
     def numpy(self) -> np.ndarray:
         return self.array
 
-    def to(self, device: torch.device) -> torch.Tensor:
-        return _there(self.tensor, device)
-
 
 @contextmanager
-def faked() -> Iterator[torch.device]:
-    with ExitStack() as stack_, FakeTensorMode(allow_non_fake_inputs=True), Lists():
+def faked(host: Host | None = None) -> Iterator[torch.device]:
+    with ExitStack() as stack_, FakeTensorMode(allow_non_fake_inputs=True), host or Host():
         # The device has no precision of its own, and nothing here is half.
         stack_.callback(setattr, torch, "autocast", torch.autocast)
         torch.autocast = lambda *_, **__: nullcontext()
@@ -188,7 +219,7 @@ def decoding(folder: Path, devices: int = 1) -> None:
             for t in range(3):
                 # Before the last step two rows have ended.
                 live = np.arange(4) if t < 2 else np.array([0, 3])
-                at = torch.tensor(live, device=device)
+                at = to_device(live, device)
                 logits_nV = rows.step(live, tokens_n if t < 2 else tokens_n[at])
                 tokens_n = sampler.choose(
                     logits_nV, history_NT=history_NT[at], uniforms_N=uniforms_NT[at, t]
@@ -201,9 +232,45 @@ def decoding(folder: Path, devices: int = 1) -> None:
         assert (logits_nV.device.type, len(logits_nV)) == (GPU, 4)
 
 
+@torch.no_grad()
+def scoring(folder: Path) -> None:
+    """Read several batches, and ask for nothing before the last of them has begun."""
+    loaded = backbones.load("llama", folder)
+    spec = Backbone(id=str(pair_models.save("bert", folder)), dtype="float32")
+    masked = load_masked(spec)
+    scorers = LabelScorer(loaded, (2, 3, 4)), TokenScorer(loaded), MaskedScorer(masked)
+    label_rows, host = scorers[0].reader.label_rows, Host()
+    many = [[n, *range(2, 14)] for n in range(1, 40)]
+    with faked(host) as device:
+        for each in (loaded, masked):
+            moved(each.model, device)
+            each.device = device
+            each.model.base_model.register_forward_pre_hook(lambda *_: host.events.append("pass"))
+        weight_LH = torch.empty(label_rows.weight_LH.shape, device=device)
+        object.__setattr__(label_rows, "weight_LH", weight_LH)
+        labels, tokens, words = scorers
+        for scorer, work in (
+            (labels, lambda: labels.score(many)),
+            (tokens, lambda: tokens.log_probs(many)),
+            (words, lambda: words.log_probs([(row, 2) for row in many])),
+        ):
+            scorer.batcher.device, scorer.batcher.tokens_per_batch = device, 200
+            host.events.clear()
+            work()
+            passes = host.events.index("asked")
+            assert passes > 1, host.events
+            assert "pass" not in host.events[passes:], host.events
+
+
 def _held(sequences: Sequence[PackedSequence]) -> Any:
     made = stack([Placed(0, 0, each) for each in sequences])
     return replace(made, at_R=Held(made.at_R), at_T=Held(made.at_T), ends_RT=Held(made.ends_RT))
+
+
+def waits(folder: Path) -> None:
+    """What must be found: a copy that waits for the device."""
+    with faked() as device:
+        torch.ones(2, device=device) + torch.ones(2).to(device)
 
 
 def misplaced(folder: Path) -> None:
@@ -218,11 +285,13 @@ PASSES: dict[str, Callable[[Path], None]] = {
     "lora on label tokens": classifier(LoraTrainer, Lora(dropout=0.1, head="label_tokens")),
     "ia3": classifier(Ia3Trainer, Ia3()),
     "full": classifier(FullTrainer, Full()),
+    "scoring": scoring,
     "decoding": decoding,
     "soft prompts on two": partial(soft_prompts, devices=2),
     "lora on two": classifier(LoraTrainer, Lora(dropout=0.1), 2),
     "ia3 on two": classifier(Ia3Trainer, Ia3(), 2),
     "decoding on two": partial(decoding, devices=2),
+    "waits": waits,
     "misplaced": misplaced,
 }
 

@@ -1,4 +1,4 @@
-"""No tensor is left on the CPU that a GPU needs, and no step waits for a GPU (`fake_gpu.py`)."""
+"""No tensor is left on the CPU that a GPU needs; no copy or step waits for it (`fake_gpu.py`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def test_every_tensor_of_a_pass_is_made_on_the_device() -> None:
         capture_output=True, text=True, check=True, timeout=300,
     )  # fmt: skip
     lines = [line for line in done.stdout.splitlines() if ": " in line and not line.startswith("[")]
-    *sound, misplaced = lines
-    assert len(sound) == 10
+    *sound, waits, misplaced = lines
+    assert len(sound) == 11
     assert all(line.endswith(": ok") for line in sound), sound
+    assert waits.startswith("waits: Waits")
     assert misplaced.startswith("misplaced: FakeTensorDeviceMismatchError")

@@ -125,7 +125,9 @@ def test_a_pack_equals_separate_peft_runs(kind: str, tmp_path: Path) -> None:
         plain = plain_run(kind, tmp_path, seed, packed, packed.train)
         assert plain.keys() == run.weights.keys()
         for name, tensor in plain.items():
-            torch.testing.assert_close(run.weights[name], tensor, atol=1e-5, rtol=0)
+            # AdamW divides a gradient by its own size: what is rounded of a small one is a few
+            # hundredths of a step of 1e-3.
+            torch.testing.assert_close(run.weights[name], tensor, atol=3e-5, rtol=0)
 
 
 def test_label_tokens_equal_peft_too(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from raybias.engine.backbone import TextEncoder
 from raybias.engine.batching import Batcher
 from raybias.engine.classifier import Classifier
 from raybias.engine.packing import Batch, PackedSequence, Placed, pack
+from raybias.engine.transfers import to_device
 from raybias.schema import LABELS
 from raybias.storage import Store
 
@@ -130,13 +131,12 @@ class AdapterTrainer(ABC):
         share_S = [each.loss_scale / len(each.labels) for each in batches]
 
         def work(batch: Batch) -> tuple[tuple[Tensor, ...], Tensor]:
-            run_N = torch.tensor([s for s, _ in batch.rows], device=self.device)
-            target_N = torch.tensor([batches[s].labels[row] for s, row in batch.rows])
-            weight_N = torch.tensor([share_S[s] for s, _ in batch.rows])
+            run_N = to_device([s for s, _ in batch.rows], self.device)
+            target_N = to_device([batches[s].labels[row] for s, row in batch.rows], self.device)
+            weight_N = to_device([share_S[s] for s, _ in batch.rows], self.device)
             with torch.enable_grad():
                 logits_NL = self.forward(batch, leaves, batches)
-                loss_N = cross_entropy(logits_NL, target_N.to(self.device), reduction="none")
-                loss_N = loss_N * weight_N.to(self.device)
+                loss_N = cross_entropy(logits_NL, target_N, reduction="none") * weight_N
                 parts = torch.autograd.grad(loss_N.sum(), list(leaves.values()))
             return parts, torch.zeros_like(loss_S).index_add(0, run_N, loss_N.detach())
 
@@ -155,7 +155,7 @@ class AdapterTrainer(ABC):
             unscaled({name: total[s] for name, total in summed.items()}, each.loss_scale)
             for s, each in enumerate(batches)
         ]
-        scale_S = torch.tensor([each.loss_scale for each in batches], device=self.device)
+        scale_S = to_device([each.loss_scale for each in batches], self.device)
         return gradients, self.batcher.sum(loss_S) / scale_S
 
     def shares_passes(self) -> bool:

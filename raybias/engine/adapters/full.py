@@ -29,6 +29,7 @@ from raybias.engine.classifier import initial_head
 from raybias.engine.keyed_draws import KeyedDropout
 from raybias.engine.packing import Batch, PackedSequence, Placed, stack
 from raybias.engine.quantised import dtype_of
+from raybias.engine.transfers import to_device
 from raybias.schema import LABELS
 from raybias.storage import Store
 
@@ -104,12 +105,12 @@ class FullTrainer(ClassifierTrainer):
     def _gradient(self, training: TrainingBatch) -> tuple[dict[str, Tensor], Tensor]:
         in_order = sorted(self.prepare(training.rows), key=lambda each: each.members)
         batch = stack([Placed(0, 0, each) for each in in_order])
-        target_N = torch.tensor([training.labels[row] for _, row in batch.rows])
+        target_N = to_device([training.labels[row] for _, row in batch.rows], self.device)
         leaves = {name: each.detach().requires_grad_() for name, each in training.weights.items()}
         with KeyedDropout(training.seed, "dropout", training.step), torch.enable_grad():
             self.classifier.train(training.dropout)
             try:
-                loss = cross_entropy(self.forward(batch, leaves), target_N.to(self.device))
+                loss = cross_entropy(self.forward(batch, leaves), target_N)
             finally:
                 self.classifier.eval()
             # A pooler that no head reads, and XLNet's `mask_emb`, have no gradient.

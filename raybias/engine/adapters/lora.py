@@ -27,6 +27,7 @@ from raybias.engine.adapters.packed_layers import (
 from raybias.engine.classifier import initial_head
 from raybias.engine.keyed_draws import joined, kept, keys
 from raybias.engine.packing import Batch, token_rows
+from raybias.engine.transfers import to_device
 from raybias.seeding import generator, key
 
 if TYPE_CHECKING:
@@ -126,8 +127,8 @@ class LoraTrainer(PackedLayerTrainer):
             return None
         steps_S2 = self._keys([key(each.seed, "lora dropout", each.step) for each in training])
         runs_R12 = steps_S2[self.adapters.run_R][:, None]
-        rows_RT2 = joined(runs_R12, token_rows(batch).int()[..., None].to(self.device))
-        places_RT1 = batch.depths_RT.int()[..., None].to(self.device)
+        rows_RT2 = joined(runs_R12, to_device(token_rows(batch).int()[..., None], self.device))
+        places_RT1 = to_device(batch.depths_RT.int()[..., None], self.device)
         tokens_N2 = joined(rows_RT2, places_RT1).flatten(0, 1)
         layers = dict(
             zip(self.widths, self._keys([key(path) for path in self.widths]), strict=True)

@@ -38,6 +38,7 @@ from raybias.engine.classifier import Classifier
 from raybias.engine.context import Way
 from raybias.engine.packing import Batch, PackedSequence, Placed, pack, stack
 from raybias.engine.self_check import TOLERANCE, agrees, in_words, sample_tokens
+from raybias.engine.transfers import to_device
 from raybias.errors import ModelError
 from raybias.storage import Store
 
@@ -73,12 +74,12 @@ class RowAdapters(threading.local):
     def begin(self, batch: Batch, stacked: Weights, device: torch.device) -> None:
         """Take the tensors of all runs, and a batch of sequences."""
         self.stacked = stacked
-        self.run_R = torch.tensor(batch.adapters, device=device)
+        self.run_R = to_device(batch.adapters, device)
         self.groups = []
         every = list(range(len(next(iter(stacked.values())))))
         for count, alike in groupby(Counter(batch.adapters).items(), lambda run: run[1]):
             runs = [run for run, _ in alike]
-            which = None if runs == every else torch.tensor(runs, device=device)
+            which = None if runs == every else to_device(runs, device)
             self.groups.append((count * len(runs), which))
 
     def of_rows(self, name: str, device: torch.device) -> Tensor:
@@ -219,7 +220,7 @@ class PackedLayerTrainer(ClassifierTrainer):
         if self.classifier.label_ids:
             return self.classifier.label_logits(hidden_NH)
         (path,) = self._heads()
-        run_N = self.adapters.run_R[batch.at_R.to(self.device)]
+        run_N = self.adapters.run_R[to_device(batch.at_R, self.device)]
         # Not as a matrix product, whose bits depend on how many rows it has.
         logits_NL = (hidden_NH.float()[:, None] * stacked[f"{path}.weight"][run_N]).sum(-1)
         bias_SL = stacked.get(f"{path}.bias")
@@ -262,7 +263,7 @@ class PackedLayerTrainer(ClassifierTrainer):
         stacked = stack_weights([self.init_weights(0)])
         parts = [self.forward(batch, stacked) for batch in batches]
         numbers = torch.tensor([row for batch in batches for _, row in batch.rows])
-        return torch.cat(parts)[numbers.argsort().to(self.device)]
+        return torch.cat(parts)[to_device(numbers.argsort(), self.device)]
 
     def _heads(self) -> list[str]:
         """Return the paths of the layers of a classification head."""

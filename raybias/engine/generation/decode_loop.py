@@ -24,6 +24,7 @@ from raybias.engine.generation.decoding import PrefixCache, Rows, common_length
 from raybias.engine.generation.packed_rows import Numbers, PackedRows
 from raybias.engine.generation.sampling import Sampler, rectangle
 from raybias.engine.packing import FULL, Placed, Row, stack
+from raybias.engine.transfers import to_device
 
 Key = tuple[str | int, ...]
 
@@ -157,8 +158,11 @@ class DecodeLoop:
             for n in self.live_n[fresh]:
                 self.slots[n].fresh = False
             every = len(fresh) == len(logits_nV)
-            read_fV = logits_nV if every else logits_nV[torch.tensor(fresh, device=self._device)]
-            self._labels.append((self.live_n[fresh].tolist(), read_fV[:, self.request.label_ids]))
+            read_fV = logits_nV if every else logits_nV[to_device(fresh, self._device)]
+            labels_fL = read_fV[
+                :, to_device(np.array(self.request.label_ids, np.int64), self._device)
+            ]
+            self._labels.append((self.live_n[fresh].tolist(), labels_fL))
         if not self.request.max_new_tokens:
             return self._last_n
         uniforms_n = None
@@ -170,9 +174,9 @@ class DecodeLoop:
         """Bring what the next steps need of the live rows to the device."""
         rows = [self.slots[n] for n in self.live_n]
         device = self._device
-        self._at_n = torch.from_numpy(self.live_n).to(device)
-        self._last_n = torch.tensor([row.path[-1] for row in rows], device=device)
-        self._step_n = torch.tensor([len(row.tokens) for row in rows], device=device)
+        self._at_n = to_device(self.live_n, device)
+        self._last_n = to_device([row.path[-1] for row in rows], device)
+        self._step_n = to_device([len(row.tokens) for row in rows], device)
         self._history_nT = None
         if rows and self.request.sampler.needs_history:
             self._history_nT = rectangle([row.path for row in rows], device)
@@ -184,7 +188,7 @@ class DecodeLoop:
             self._history_nT = torch.cat([self._history_nT, drawn_n[:, None]], dim=1)
         if not going_n.all():
             # A device is not asked how many go on, as a mask would.
-            going = torch.from_numpy(np.flatnonzero(going_n)).to(self._device)
+            going = to_device(np.flatnonzero(going_n), self._device)
             self._at_n, self._last_n = self._at_n[going], self._last_n[going]
             self._step_n = self._step_n[going]
             if self._history_nT is not None:
@@ -263,7 +267,7 @@ class DecodeLoop:
         """Give slots the random numbers of the rows that are in them now."""
         drawn_NT = self._uniforms(keys)
         if self._draws_NT is not None and drawn_NT is not None:
-            self._draws_NT[torch.tensor(slots, device=self._device)] = drawn_NT
+            self._draws_NT[to_device(slots, self._device)] = drawn_NT
 
     def _uniforms(self, keys: Sequence[Key]) -> Tensor | None:
         """Draw the numbers [N, T] of rows with these keys, for whichever prompt takes more."""

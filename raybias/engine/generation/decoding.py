@@ -23,6 +23,7 @@ from raybias.engine.generation.kv_cache import BufferCache, KeysValues, layer_co
 from raybias.engine.generation.packed_rows import Numbers, PackedRows
 from raybias.engine.packing import Placed, Row, pack, stack
 from raybias.engine.self_check import TOLERANCE, agrees, sample_tokens
+from raybias.engine.transfers import to_device
 
 
 class Rows(Protocol):
@@ -71,7 +72,7 @@ class PrefixCache:
             end = min(first + BLOCK, len(new))
             cache = self.cache(count=1, capacity=end)
             self.backbone.model.base_model(
-                input_ids=torch.tensor([new[first:end]], device=device),
+                input_ids=to_device([new[first:end]], device),
                 position_ids=torch.arange(first, end, device=device)[None],
                 past_key_values=cache,
                 use_cache=True,
@@ -93,7 +94,7 @@ class PlainRows:
     def __init__(self, backbone: LoadedBackbone, rows: Sequence[Row]) -> None:
         self.model: Any = backbone.model
         self.device = backbone.device
-        self.tokens_NT = torch.tensor([row[:-1] for row in rows], device=self.device).long()
+        self.tokens_NT = to_device([row[:-1] for row in rows], self.device).long()
         self.cache: Any = None
         if self.tokens_NT.shape[1]:
             read = self.model.base_model(input_ids=self.tokens_NT, use_cache=True)
@@ -101,7 +102,7 @@ class PlainRows:
 
     def step(self, live_n: Numbers, tokens_n: Tensor) -> Tensor:
         """See `Rows.step`; a row that is left out is left for good: it is read on unseen."""
-        live = torch.from_numpy(live_n).to(self.device)
+        live = to_device(live_n, self.device)
         new_N1 = torch.zeros(len(self.tokens_NT), 1, dtype=torch.long, device=self.device)
         new_N1[live, 0] = tokens_n
         self.tokens_NT = torch.cat([self.tokens_NT, new_N1], dim=1)

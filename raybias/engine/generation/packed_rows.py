@@ -23,6 +23,7 @@ from torch.nn.functional import pad
 from raybias.engine.backbone import LoadedBackbone
 from raybias.engine.generation.kv_cache import BufferCache
 from raybias.engine.packing import Batch, Row, tree_mask
+from raybias.engine.transfers import to_device
 
 Numbers = NDArray[np.int64]
 
@@ -163,11 +164,11 @@ class PackedRows:
         """Compute the keys and values of a batch's stems behind the prefix that a cache holds."""
         if not batch.tokens_RT.shape[1]:
             return
-        mask_RTT = tree_mask(batch.ends_RT.to(self.device))
+        mask_RTT = tree_mask(to_device(batch.ends_RT, self.device))
         self.model.base_model(
-            input_ids=batch.tokens_RT.to(self.device),
+            input_ids=to_device(batch.tokens_RT, self.device),
             attention_mask=pad(mask_RTT, (cache.prefix_length, 0), value=True)[:, None],
-            position_ids=batch.depths_RT.to(self.device) + cache.prefix_length,
+            position_ids=to_device(batch.depths_RT, self.device) + cache.prefix_length,
             past_key_values=cache,
             use_cache=True,
         )
@@ -263,7 +264,7 @@ class PackedRows:
         self.cache.narrow(self.count)
 
     def _tensor(self, numbers: NDArray[Any]) -> Tensor:
-        return torch.from_numpy(numbers).to(self.device)
+        return to_device(numbers, self.device)
 
 
 def _ancestors(batch: Batch) -> list[Numbers]:

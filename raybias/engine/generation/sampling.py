@@ -27,6 +27,7 @@ from transformers import (
 )
 
 from raybias.engine.determinism import repeatable_sums
+from raybias.engine.transfers import to_device
 from raybias.errors import ModelError
 
 #: What `generate` takes where a generation_config says nothing.
@@ -172,7 +173,7 @@ def rectangle(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
     """
     width = max(map(len, rows))
     filled = [[*row, *[row[0]] * (width - len(row))] for row in rows]
-    return torch.tensor(filled, device=device)
+    return to_device(filled, device)
 
 
 def _filters(sampling: Sampling) -> LogitsProcessorList:

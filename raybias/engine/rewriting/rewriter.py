@@ -23,6 +23,7 @@ from raybias.engine.generation.sampling import Sampler, Sampling
 from raybias.engine.model_shape import ModelShape, shape_of
 from raybias.engine.packing import Batch, pack
 from raybias.engine.rewriting.adequacy import AdequacyModel, check_adequacy
+from raybias.engine.transfers import to_device
 from raybias.errors import ConfigError, ModelError
 from raybias.seeding import key
 
@@ -122,8 +123,9 @@ class Rewriter:
         from transformers.modeling_outputs import BaseModelOutput
 
         device, count = self._model.device, self.options.candidates
-        mask_RT = (torch.arange(batch.tokens_RT.shape[1]) <= batch.at_T[:, None]).to(device)
-        tokens_RT = batch.tokens_RT.to(device).masked_fill(~mask_RT, self._generation.pad_token_id)
+        mask_RT = torch.arange(batch.tokens_RT.shape[1]) <= batch.at_T[:, None]
+        tokens_RT = batch.tokens_RT.masked_fill(~mask_RT, self._generation.pad_token_id)
+        mask_RT, tokens_RT = to_device(mask_RT, device), to_device(tokens_RT, device)
         hidden_RTH = self._model.get_encoder()(
             input_ids=tokens_RT, attention_mask=mask_RT
         ).last_hidden_state

@@ -26,6 +26,7 @@ from raybias.engine.generation.decoding import common_length
 from raybias.engine.packing import MAX_TOKENS, Batch, PackedSequence, Placed, Row, pack
 from raybias.engine.scoring.label_logits import attention_inputs
 from raybias.engine.self_check import fastest, in_words, sample_tokens
+from raybias.engine.transfers import to_device
 
 Values = NDArray[np.float32]
 Numbers = NDArray[np.int64]
@@ -98,23 +99,26 @@ class TokenReader:
     head: Any
 
     def log_probs(self, batch: Batch, request: TokenRequest) -> Tensor:
-        """Compute the natural log-probabilities [A], float32 on the CPU."""
+        """Compute the natural log-probabilities [A], float32."""
         device = self.backbone.device
         model = self.backbone.model
         inputs = attention_inputs(batch, packs=self.packs, prompt_length=0, device=device)
-        inputs |= {"input_ids": batch.tokens_RT.to(device)}
-        at = request.at_R.to(device), request.at_T.to(device)
-        of_A, tokens_A = request.of_A.to(device), request.tokens_A.to(device)
+        inputs |= {"input_ids": to_device(batch.tokens_RT, device)}
+        at_R, at_T, of_A, tokens_A = (
+            to_device(each, device)
+            for each in (request.at_R, request.at_T, request.of_A, request.tokens_A)
+        )
+        at = at_R, at_T
         if self.head is None:
             logits_NV = model(**inputs, use_cache=False).logits[at]
-            return log_probs_of(logits_NV, of_A, tokens_A).cpu()
+            return log_probs_of(logits_NV, of_A, tokens_A)
         hidden_NH = model.base_model(**inputs, use_cache=False).last_hidden_state[at]
         chunks = []
         for first in range(0, len(hidden_NH), CHUNK):
             begin, end = np.searchsorted(request.of_A.numpy(), [first, first + CHUNK])
             logits_nV = self.head(hidden_NH[first : first + CHUNK])
             chunks.append(log_probs_of(logits_nV, of_A[begin:end] - first, tokens_A[begin:end]))
-        return torch.cat(chunks).cpu()
+        return torch.cat(chunks)
 
 
 class TokenScorer:
@@ -196,14 +200,13 @@ def _read(
     placed = [Placed(i, i, tree.sequence) for i, tree in enumerate(trees)]
     values: list[Values] = [np.empty(0, np.float32)] * len(rows)
 
-    def work(batch: Batch) -> Values:
+    def work(batch: Batch) -> Tensor:
         with torch.no_grad():
-            request = _together([trees[i] for i in batch.adapters])
-            scored: Values = reader.log_probs(batch, request).numpy()
-            return scored
+            return reader.log_probs(batch, _together([trees[i] for i in batch.adapters]))
 
-    for batch, values_A in batcher.each(work, placed):
-        start = 0
+    # A device is asked for values once it has been given all batches, since that is to wait for it.
+    for batch, scored_A in [*batcher.each(work, placed)]:
+        values_A, start = scored_A.cpu().numpy(), 0
         for i in batch.adapters:
             tree = trees[i]
             tree_A = values_A[start : start + len(tree.tokens_A)]

@@ -23,6 +23,7 @@ from raybias.engine.backbone import LoadedBackbone
 from raybias.engine.context import Way
 from raybias.engine.packing import MAX_TOKENS, Batch, Placed, pack, stack, tree_mask
 from raybias.engine.self_check import fastest, in_words, sample_tokens
+from raybias.engine.transfers import to_device
 
 
 @dataclass(frozen=True)
@@ -61,17 +62,18 @@ class LabelReader:
         is differentiable with respect to them.
         """
         device = self.backbone.device
-        text_RTW = self.backbone.embed(batch.tokens_RT.to(device))
-        prompts_RPW = prompts_SPW[torch.tensor(batch.adapters, device=device)]
+        text_RTW = self.backbone.embed(to_device(batch.tokens_RT, device))
+        prompts_RPW = prompts_SPW[to_device(batch.adapters, device)]
         inputs_RTW = torch.cat([prompts_RPW.to(text_RTW.dtype), text_RTW], dim=1)
         masks = attention_inputs(
             batch, packs=self.packs, prompt_length=prompts_SPW.shape[1], device=device
         )
-        at = batch.at_R.to(device), batch.at_T.to(device) + prompts_SPW.shape[1]
+        at_R, at_T = to_device(batch.at_R, device), to_device(batch.at_T, device)
+        at = at_R, at_T + prompts_SPW.shape[1]
         model = self.backbone.model
         if self.label_rows is None:
             whole_RTV: Tensor = model(inputs_embeds=inputs_RTW, use_cache=False, **masks).logits
-            return whole_RTV[at][:, list(self.label_ids)].float()
+            return whole_RTV[at][:, to_device(self.label_ids, device)].float()
         output = model.base_model(inputs_embeds=inputs_RTW, use_cache=False, **masks)
         hidden_NH = output.last_hidden_state[at].float()
         # Not as a matrix product, whose bits depend on how many rows it has.
@@ -91,13 +93,13 @@ def attention_inputs(
     total = prompt_length + width
     place_T = torch.arange(total, device=device)
     if not packs:
-        lengths_R = batch.at_T.to(device) + 1 + prompt_length
+        lengths_R = to_device(batch.at_T, device) + 1 + prompt_length
         return {"attention_mask": (place_T < lengths_R[:, None]).long()}
     ends_RT = torch.nn.functional.pad(
-        batch.ends_RT.to(device) + prompt_length, (prompt_length, 0), value=total
+        to_device(batch.ends_RT, device) + prompt_length, (prompt_length, 0), value=total
     )
     depths_RT = place_T.expand(count, total).clone()
-    depths_RT[:, prompt_length:] = batch.depths_RT.to(device) + prompt_length
+    depths_RT[:, prompt_length:] = to_device(batch.depths_RT, device) + prompt_length
     return {"attention_mask": tree_mask(ends_RT)[:, None], "position_ids": depths_RT}
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from raybias.engine.backbone import LoadedBackbone
 from raybias.engine.packing import PackedSequence, Row, pack
 from raybias.engine.scoring.label_logits import make_reader
+from raybias.engine.transfers import to_device
 
 
 class LabelScorer:
@@ -58,7 +59,7 @@ class LabelScorer:
             prompts_SPD = torch.empty(1, 0, self.backbone.width)
         adapters = prompt_of_row or [0] * len(rows)
         members = [[n for n, s in enumerate(adapters) if s == p] for p in range(len(prompts_SPD))]
-        prompts_SPD = prompts_SPD.to(self.backbone.device)
+        prompts_SPD = to_device(prompts_SPD, self.backbone.device)
         each = self.batcher.logits(
             lambda batch: self.reader.logits(batch, prompts_SPD),
             [self.pack([rows[n] for n in numbers]) for numbers in members],

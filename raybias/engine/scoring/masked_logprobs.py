@@ -26,6 +26,7 @@ from raybias.engine.context import ON_CPU, Execution, Way
 from raybias.engine.packing import Batch, PackedSequence, Placed, Row
 from raybias.engine.scoring.causal_logprobs import log_probs_of
 from raybias.engine.self_check import fastest, in_words
+from raybias.engine.transfers import to_device
 from raybias.errors import ModelError
 
 if TYPE_CHECKING:
@@ -114,17 +115,17 @@ class MaskedScorer:
         placed = [Placed(n, 0, _sequence(row, place)) for (place, row), n in number.items()]
         log_probs_A = np.empty(len(requests), np.float32)
 
-        def work(batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        def work(batch: Batch) -> tuple[NDArray[np.int64], Tensor]:
             numbers = [n for n, _ in batch.rows]
             lengths = [len(placed[n].sequence.tokens) for n in numbers]
             asks = [order[starts[n] : starts[n + 1]] for n in numbers]
             whose = np.concatenate(asks)
             of_A = torch.tensor(np.repeat(np.arange(len(asks)), [len(each) for each in asks]))
-            values_A = self._read(batch, lengths, of_A, torch.from_numpy(tokens_A[whose]))
-            return whose, values_A.numpy()
+            return whose, self._read(batch, lengths, of_A, torch.from_numpy(tokens_A[whose]))
 
-        for _, (whose, values_A) in self.batcher.each(work, placed):
-            log_probs_A[whose] = values_A
+        # A device is asked once it has all batches, since that is to wait for it.
+        for _, (whose, values_A) in [*self.batcher.each(work, placed)]:
+            log_probs_A[whose] = values_A.cpu().numpy()
         return log_probs_A
 
     def _read(self, batch: Batch, lengths: Sequence[int], of_A: Tensor, tokens_A: Tensor) -> Tensor:
@@ -132,11 +133,14 @@ class MaskedScorer:
         place_T = torch.arange(batch.tokens_RT.shape[1])
         mask_RT = place_T < torch.tensor(lengths)[:, None]
         tokens_RT = batch.tokens_RT.masked_fill(~mask_RT, _pad(self.backbone))
-        inputs = {"input_ids": tokens_RT.to(device), "attention_mask": mask_RT.long().to(device)}
-        at = batch.at_R.to(device), batch.at_T.to(device)
+        inputs = {
+            "input_ids": to_device(tokens_RT, device),
+            "attention_mask": to_device(mask_RT, device).long(),
+        }
+        at = to_device(batch.at_R, device), to_device(batch.at_T, device)
         with torch.no_grad():
             logits_RV = self.read(inputs, at)
-            return log_probs_of(logits_RV, of_A.to(device), tokens_A.to(device)).cpu()
+            return log_probs_of(logits_RV, to_device(of_A, device), to_device(tokens_A, device))
 
 
 class PlacesReader:
