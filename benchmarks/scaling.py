@@ -1,12 +1,13 @@
 """Weak scaling of scoring: measured on one machine, simulated for a thousand replicas.
 
 Three parts. `real` has one and two replicas of one thread score the same work. `idle` runs the
-whole pipeline with replicas that sleep instead of computing, as many as this machine bears, and
-takes the processor seconds of every process: what a shard costs the driver, a caller, a replica,
-and what a replica costs Serve's controller. `simulated` puts these costs into a queueing network
-of up to a thousand replicas, which shows what is the limit and what mends it.
+whole pipeline with replicas that sleep instead of computing, and takes the processor seconds of
+every process: what a shard costs the driver, a caller, a replica, and what a replica costs Serve's
+controller. A replica is a process, as many as this machine bears, or one of many that a process
+stands for (`--declared`), up to a thousand. `simulated` puts these costs into a queueing network of
+up to a thousand replicas, which shows what is the limit and what mends it.
 
-    python benchmarks/scaling.py --idle 4 --idle 16
+    python benchmarks/scaling.py --idle 4 --idle 16 --declared 1000
 
 The simulation wants simpy (`pip install -c constraints.txt '.[bench]'`).
 """
@@ -20,7 +21,7 @@ import shutil
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -39,12 +40,13 @@ from ray import serve as ray_serve
 from raybias.config import Backbone, Verbalizer
 from raybias.methods import SoftPrompt
 from raybias.methods.prediction import Shard
+from raybias.planning.shards import shards_of
 from raybias.planning.stage_plans import ScorePlan
 from raybias.runtime.metrics import Meter
 from raybias.runtime.predict import replica, stream
 from raybias.runtime.predict.stream import score_shards
 from raybias.runtime.ray_session import connected
-from raybias.schema import PREDICTIONS
+from raybias.schema import PREDICTIONS, OutputSpec
 from raybias.storage import Store
 
 #: Rows of a shard in all parts.
@@ -83,10 +85,11 @@ class Costs:
 
 
 class Idle:
-    """A replica that sleeps, and commits rows as wide as real ones."""
+    """A replica that sleeps, or `slots` of them, and commits rows as wide as real ones."""
 
-    def __init__(self, seconds: float, out: str) -> None:
-        self.seconds, self.store, self.turn = seconds, Store(out), asyncio.Lock()
+    def __init__(self, seconds: float, out: str, slots: int) -> None:
+        self.seconds, self.store = seconds, Store(out)
+        self.turn = asyncio.Semaphore(slots)
 
     async def score(self, shard: Shard, items: pa.Table) -> int:
         """As `serve.Scorer.score`."""
@@ -144,12 +147,13 @@ def _seconds(app: str, shards: list[Shard], plan: ScorePlan, store: Store) -> fl
 
 
 @contextmanager
-def idle_replicas(plan: ScorePlan, seconds: float, out: str) -> Iterator[str]:
-    """Make an application of replicas that sleep."""
+def idle_replicas(plan: ScorePlan, seconds: float, out: str, slots: int) -> Iterator[str]:
+    """Make an application of replicas that sleep, `slots` of them a process."""
     deployment = replica.scorer_deployment(
-        "Scorer", cpus=plan.replica_cpus, gpus=plan.gpus, replicas=plan.replicas_max
+        "Scorer", cpus=plan.replica_cpus, gpus=plan.gpus, replicas=plan.replicas_max // slots
     )
-    app = deployment(Idle).bind(seconds, out)
+    idle = deployment(Idle).options(max_ongoing_requests=replica.REQUESTS_PER_REPLICA * slots)
+    app = idle.bind(seconds, out, slots)
     ray_serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
     try:
         replica.deploy(app, "idle")
@@ -172,33 +176,72 @@ def busy() -> dict[str, float]:
     return found
 
 
-def idle(place: Path, replicas: int, *, seconds: float, shards_each: int) -> tuple[Costs, float]:
-    """Measure a shard's cost and shards a second, with so many replicas that sleep `seconds`."""
+@dataclass(frozen=True)
+class Measured:
+    """What replicas that sleep cost.
+
+    Attributes
+    ----------
+    begin: seconds until callers are there.
+    rate: shards a second after that.
+    loads: processors that each kind of process keeps busy meanwhile.
+    """
+
+    replicas: int
+    seconds: float
+    begin: float
+    rate: float
+    costs: Costs
+    loads: Mapping[str, float]
+
+    def row(self) -> tuple[object, ...]:
+        """Return the table's row; milliseconds of processor."""
+        costs = self.costs
+        each = (costs.driver, costs.caller, costs.replica, costs.ray, costs.controller)
+        asleep = 100 * self.rate * self.seconds / self.replicas
+        return self.replicas, self.seconds, self.rate, asleep, *(1000 * cost for cost in each)
+
+
+def idle(place: Path, replicas: int, *, seconds: float, shards_each: int, slots: int) -> Measured:
+    """Measure a shard's cost and shards a second, with so many replicas that sleep `seconds`.
+
+    What callers cost to begin with is in a first pass over few shards, and taken off.
+    """
     store = Store(place / f"idle{replicas}")
     spec = Backbone(id="planted", name="m", dtype="float32")
-    rows = workload.items(None, ROWS)
-    shards = fill(store, spec, texts=rows, runs=replicas * shards_each, width=16)
-    plan = plan_of(replicas, cpus=0.01)
-    with idle_replicas(plan, seconds, store.uri) as app:
-        # The first pass opens connections; the controller's rest tells what replicas cost it.
-        _seconds(app, shards[: 2 * replicas], plan, store)
-        shards = shards[2 * replicas :]
+    fill(store, spec, texts=workload.items(None, ROWS), runs=0, width=16)
+    runs = [
+        {"run_id": f"r{n}", "model": "m", "method": "soft_prompt", "dataset": "d"}
+        for n in range(replicas * shards_each)
+    ]
+    shards = shards_of(runs, {"probe": ROWS}, ROWS, OutputSpec("predictions", PREDICTIONS))
+    plan, few = plan_of(replicas, cpus=0.01), replicas // slots
+    with idle_replicas(plan, seconds, store.uri, slots) as app:
+        passes = []
+        for part in (shards[:few], shards[few:]):
+            before = busy()
+            taken = _seconds(app, part, plan, store)
+            after = busy()
+            passes.append((taken, {kind: after[kind] - before[kind] for kind in after}))
         before = busy()
         time.sleep(10)
-        at_rest = busy()["controller"] - before["controller"]
-        before = busy()
-        taken = _seconds(app, shards, plan, store)
-        after = busy()
-    each = {kind: (after[kind] - before[kind]) / len(shards) for kind in after}
+        at_rest = (busy()["controller"] - before["controller"]) / 10
+    (begin, first), (taken, second) = passes
+    controller = max(at_rest, second["controller"] / taken)
+    begin -= seconds
+    taken -= begin
+    spent = {kind: max(0.0, second[kind] - first[kind]) for kind in second}
+    each = {kind: spent[kind] / (len(shards) - 2 * few) for kind in spent}
     costs = Costs(
         driver=each["driver"],
         caller=each["caller"],
         replica=each["replica"],
         ray=each["gcs"] + each["raylet"],
-        controller=max(at_rest / 10, (after["controller"] - before["controller"]) / taken)
-        / replicas,
+        controller=controller / (replicas // slots),
     )
-    return costs, len(shards) / taken
+    loads = {kind: spent[kind] / taken for kind in ("driver", "caller", "replica", "gcs", "raylet")}
+    loads |= {"controller": controller}
+    return Measured(replicas, seconds, begin, (len(shards) - few) / taken, costs, loads)
 
 
 def put_seconds(place: Path) -> float:
@@ -233,7 +276,8 @@ def simulate(costs: Costs, *, replicas: int, seconds: float, drivers: int = 1) -
     storage = simpy.Resource(env)
     random = np.random.default_rng(replicas)
     spent: dict[str, float] = defaultdict(float)
-    callers = math.ceil(mine * (replica.REQUESTS_PER_REPLICA + 1) / stream._CALLS)
+    calls = stream._CALLS * stream.shards_per_block(mine)
+    callers = math.ceil(mine * (replica.REQUESTS_PER_REPLICA + 1) / calls)
 
     def use(place: simpy.Resource, kind: str, took: float) -> Generator[Any, Any, None]:
         with place.request() as turn:
@@ -257,7 +301,7 @@ def simulate(costs: Costs, *, replicas: int, seconds: float, drivers: int = 1) -
         todo = iter(range(mine * DEPTH))
         for _ in range(callers):
             python = simpy.Resource(env)
-            for _ in range(stream._CALLS):
+            for _ in range(calls):
                 env.process(call(driver, python, pool, todo))
     env.run()
     loads = {
@@ -270,15 +314,20 @@ def simulate(costs: Costs, *, replicas: int, seconds: float, drivers: int = 1) -
     return Outcome(spent["computing"] / (env.now * mine * drivers), f"{kind} {loads[kind]:.0%}")
 
 
-def simulated(costs: Costs) -> str:
-    """Format the table: efficiency by replicas and seconds of a shard, then what mends it."""
+def simulated(few: Costs, many: Costs) -> str:
+    """Format the table: efficiency by replicas and seconds of a shard.
+
+    Parameters
+    ----------
+    few, many: costs where a block holds one shard, and several.
+    """
     rows: list[tuple[object, ...]] = []
     for seconds in (0.5, 2.0, 8.0, 32.0):
-        found = [simulate(costs, replicas=n, seconds=seconds) for n in (10, 100, 1000)]
+        found = [
+            simulate(replace(costs, put=PUT_S), replicas=n, seconds=seconds)
+            for n, costs in ((10, few), (100, many), (1000, many))
+        ]
         rows.append((f"{seconds:g} s", *(f"{o.efficiency:.0%} ({o.limit})" for o in found)))
-    for drivers in (4, 8):
-        o = simulate(costs, replicas=1000, seconds=8.0, drivers=drivers)
-        rows.append((f"8 s, {drivers} drivers", "", "", f"{o.efficiency:.0%} ({o.limit})"))
     return workload.markdown(rows, ("a shard computes", "10 replicas", "100", "1,000"))
 
 
@@ -289,42 +338,42 @@ def main(
     runs: Annotated[int, typer.Option(help="Runs a replica of the real part.")] = 3,
     many: Annotated[list[int], typer.Option("--idle", help="Sleeping replicas.")] = [4, 16],  # noqa: B006
     seconds: Annotated[float, typer.Option(help="What a sleeping replica sleeps.")] = 0.5,
+    declared: Annotated[int, typer.Option(help="Replicas, many to a process.")] = 1000,
+    slots: Annotated[int, typer.Option(help="Of them in a process.")] = 50,
+    long: Annotated[float, typer.Option(help="What each of these sleeps.")] = 30.0,
     out: workload.OutOption = None,
 ) -> None:
     """Measure, then simulate."""
     torch.set_num_threads(1)
     logging.getLogger("ray").setLevel(logging.ERROR)
     place = Path(tempfile.mkdtemp())
-    measured, last = [], None
     with connected():
         speeds = real(place, shape=shape, items=items, runs=runs)
         print(f"real: {speeds}")
-        for replicas in many:
-            last, rate = idle(place, replicas, seconds=seconds, shards_each=20)
-            print(f"{replicas} sleeping replicas: {rate:.1f} shards/s, {last}")
-            measured.append((replicas, rate, rate * seconds / replicas * 100,
-                             *(1000 * each for each in (last.driver, last.caller, last.replica,
-                                                        last.ray, last.controller))))  # fmt: skip
+        measured = [idle(place, n, seconds=seconds, shards_each=40, slots=1) for n in many]
+        crowd = idle(place, declared, seconds=long, shards_each=5, slots=slots)
     local_put = put_seconds(place)
     shutil.rmtree(place)
-    if last is None:
-        raise typer.BadParameter("give --idle at least once")
+    loads = ", ".join(f"{kind} {load:.2f}" for kind, load in crowd.loads.items())
     parts = [
         workload.markdown(
             [(n, rate, rate / n / speeds[0][1]) for n, rate in speeds],
             ("replicas of one thread", "rows/s", "of one replica's, each"),
         ),
-        f"Replicas that sleep {seconds:g} s a shard of {ROWS} rows, on this machine's cores;"
-        " milliseconds of processor a shard, for the controller a second and replica:",
+        f"Replicas that sleep for a shard of {ROWS} rows, on this machine's cores; milliseconds of"
+        " processor a shard, for the controller a second and process:",
         workload.markdown(
-            measured,
-            ("replicas", "shards/s", "% asleep", "driver", "caller", "replica", "gcs + raylet",
-             "controller"),
+            [each.row() for each in (*measured, crowd)],
+            ("replicas", "sleep, s", "shards/s", "% asleep", "driver", "caller", "replica",
+             "gcs + raylet", "controller"),
         ),
-        f"A shard's file takes {1000 * local_put:.1f} ms into a local folder. Simulated with the"
-        f" last line's costs and puts of {1000 * PUT_S:.0f} ms, {PUTS_PER_S} a second at most:"
-        " part of the time that replicas compute, and what is busiest beside them.",
-        simulated(replace(last, put=PUT_S)),
+        f"The last line's are {slots} to a process, its blocks {stream.shards_per_block(declared)}"
+        f" shards each; processors that it keeps busy: {loads}. {crowd.begin:.0f} s until its"
+        " callers are there.",
+        f"A shard's file takes {1000 * local_put:.1f} ms into a local folder. Simulated with these"
+        f" costs and puts of {1000 * PUT_S:.0f} ms, {PUTS_PER_S} a second at most: part of the time"
+        " that replicas compute, and what is busiest beside them.",
+        simulated(measured[-1].costs, crowd.costs),
     ]  # fmt: skip
     workload.publish("Weak scaling of scoring", parts, device="cpu", peer="ray", out=out)
 

@@ -27,7 +27,7 @@ from ray.cluster_utils import Cluster
 TITLES = {
     "worker": "PackWorker",
     "replica": "ServeReplica:raybias-",
-    "caller": "MapWorker(Map(ShardCaller",
+    "caller": "MapWorker(MapBatches(ShardCaller",
     "controller": "ServeController",
     "proxy": "ProxyActor",
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -54,6 +55,7 @@ class Handle:
 
     def __init__(self, replica: Scorer) -> None:
         self.replica, self.asked = replica, 0
+        self.fails: set[str] = set()
         self.score = SimpleNamespace(remote=self._score)
 
     def options(self, *, multiplexed_model_id: str) -> Handle:
@@ -61,8 +63,16 @@ class Handle:
 
     def _score(self, shard: Shard, items: pa.Table) -> Any:
         self.asked += 1
-        told = asyncio.run(self.replica.score(shard, items))
-        return SimpleNamespace(result=lambda: told)
+        return SimpleNamespace(result=lambda: self._result(shard, items))
+
+    def _result(self, shard: Shard, items: pa.Table) -> int:
+        if shard.file in self.fails:
+            raise ConnectionError(shard.file)
+        return asyncio.run(self.replica.score(shard, items))
+
+
+def block_of(*shards: Shard) -> pa.Table:
+    return pa.Table.from_pylist([vars(shard) for shard in shards])
 
 
 def caller_of(store: Store, handle: Handle, monkeypatch: pytest.MonkeyPatch) -> ShardCaller:
@@ -74,11 +84,11 @@ def test_a_replica_commits_and_what_is_committed_is_not_asked_for(
     store: Store, replica: Scorer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when a caller dies: what its replicas finished meanwhile is found by the next one."""
-    row, handle = vars(SHARD), Handle(replica)
-    first = caller_of(store, handle, monkeypatch)(row)
+    block, handle = block_of(SHARD), Handle(replica)
+    (first,) = caller_of(store, handle, monkeypatch)(block).to_pylist()
     assert (first["rows"], first["tokens"], first["retries"], handle.asked) == (3, 7, 0, 1)
     assert store.read_table(SHARD.file)["item_id"].to_pylist() == ["c", "d", "e"]
-    again = caller_of(store, handle, monkeypatch)(row)
+    (again,) = caller_of(store, handle, monkeypatch)(block).to_pylist()
     assert (again["file"], again["tokens"], handle.asked) == (SHARD.file, 0, 1)
 
 
@@ -87,10 +97,27 @@ def test_a_shard_that_lost_its_replica_is_counted_when_it_is_sent_again(
 ) -> None:
     handle = Handle(replica)
     caller = caller_of(store, handle, monkeypatch)
-    caller(vars(SHARD))
+    caller(block_of(SHARD))
     store.delete(SHARD.file)
-    assert caller(vars(SHARD))["retries"] == 1
+    assert caller(block_of(SHARD))["retries"].to_pylist() == [1]
     assert handle.asked == 2
+
+
+def test_of_a_block_only_shards_that_failed_are_sent_again(
+    store: Store, replica: Scorer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The failure comes once all have ended, so that none is computed twice at one time."""
+    first, second, third = (replace(SHARD, first_row=row, rows=1) for row in range(3))
+    handle = Handle(replica)
+    handle.fails = {first.file, second.file}
+    caller = caller_of(store, handle, monkeypatch)
+    with pytest.raises(ConnectionError, match=first.file):
+        caller(block_of(first, second, third))
+    assert store.exists(third.file)
+    handle.fails = set()
+    done = caller(block_of(first, second, third)).to_pydict()
+    assert done["file"] == [first.file, second.file, third.file]
+    assert (done["tokens"], done["retries"], handle.asked) == ([7, 7, 0], [1, 1, 0], 5)
 
 
 def test_a_broken_file_is_removed_so_that_it_is_asked_for_again(store: Store) -> None:
