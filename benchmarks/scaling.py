@@ -9,6 +9,8 @@ up to a thousand replicas, which shows what is the limit and what mends it.
 
     python benchmarks/scaling.py --idle 4 --idle 16 --declared 1000
 
+Beside other work, RAY_worker_niceness=0 gives Ray's processes their share of the processors.
+
 The simulation wants simpy (`pip install -c constraints.txt '.[bench]'`).
 """
 
@@ -183,7 +185,7 @@ class Measured:
     Attributes
     ----------
     begin: seconds until callers are there.
-    rate: shards a second after that.
+    rate: shards a second, of the middle half of them.
     loads: processors that each kind of process keeps busy meanwhile.
     """
 
@@ -241,7 +243,16 @@ def idle(place: Path, replicas: int, *, seconds: float, shards_each: int, slots:
     )
     loads = {kind: spent[kind] / taken for kind in ("driver", "caller", "replica", "gcs", "raylet")}
     loads |= {"controller": controller}
-    return Measured(replicas, seconds, begin, (len(shards) - few) / taken, costs, loads)
+    return Measured(replicas, seconds, begin, _middle_rate(store), costs, loads)
+
+
+def _middle_rate(store: Store) -> float:
+    """Shards a second, from when the files were written, of the middle half of them."""
+    ends = sorted(
+        file.stat().st_mtime for file in Path(store.uri).rglob("predictions/**/*.parquet")
+    )
+    quarter = len(ends) // 4
+    return (len(ends) - 2 * quarter) / (ends[-quarter - 1] - ends[quarter])
 
 
 def put_seconds(place: Path) -> float:
@@ -339,7 +350,7 @@ def main(
     many: Annotated[list[int], typer.Option("--idle", help="Sleeping replicas.")] = [4, 16],  # noqa: B006
     seconds: Annotated[float, typer.Option(help="What a sleeping replica sleeps.")] = 0.5,
     declared: Annotated[int, typer.Option(help="Replicas, many to a process.")] = 1000,
-    slots: Annotated[int, typer.Option(help="Of them in a process.")] = 50,
+    slots: Annotated[int, typer.Option(help="Of them in a process.")] = 100,
     long: Annotated[float, typer.Option(help="What each of these sleeps.")] = 30.0,
     out: workload.OutOption = None,
 ) -> None:
@@ -351,7 +362,7 @@ def main(
         speeds = real(place, shape=shape, items=items, runs=runs)
         print(f"real: {speeds}")
         measured = [idle(place, n, seconds=seconds, shards_each=40, slots=1) for n in many]
-        crowd = idle(place, declared, seconds=long, shards_each=5, slots=slots)
+        crowd = idle(place, declared, seconds=long, shards_each=4, slots=slots)
     local_put = put_seconds(place)
     shutil.rmtree(place)
     loads = ", ".join(f"{kind} {load:.2f}" for kind, load in crowd.loads.items())

@@ -29,7 +29,7 @@ from raybias.storage import Store
 _CALLS: Final = 16
 #: Shards of a block at most. A block takes some milliseconds of the driver's one thread, for which
 #: hundreds of replicas would wait.
-_MOST_SHARDS: Final = 8
+_MOST_SHARDS: Final = 16
 #: Failures of the machine, not of the work: the shard is sent to another replica.
 _REPLICA_LOST: Final = ["ActorDiedError", "ActorUnavailableError"]
 
