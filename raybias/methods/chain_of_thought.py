@@ -10,14 +10,8 @@ from pydantic import Field, model_validator
 from raybias.config.method import Asks, StudyText
 from raybias.config.provider import Second
 from raybias.config.section import Count
-from raybias.methods.prompted import (
-    CLOSED_QUESTION,
-    Message,
-    Prompted,
-    PromptedPredictor,
-    PromptedRun,
-    Shot,
-)
+from raybias.methods.prompted import CLOSED_QUESTION, Message, Prompted
+from raybias.methods.prompted_predictor import PromptedPredictor, PromptedRun, Shot
 from raybias.probes import prompts
 from raybias.registry import method
 

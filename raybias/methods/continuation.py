@@ -19,7 +19,8 @@ from raybias.config.section import Count
 from raybias.methods.asking import Asking
 from raybias.methods.judges import Judge, Judging
 from raybias.methods.prediction import Labelling, Shard, ShardResult, label_shard
-from raybias.methods.prompted import Prompted, PromptedRun
+from raybias.methods.prompted import Prompted
+from raybias.methods.prompted_predictor import PromptedRun
 from raybias.probes.prompts import without_thoughts
 from raybias.providers.answering import answers_of
 from raybias.registry import method
