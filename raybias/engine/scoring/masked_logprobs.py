@@ -103,6 +103,10 @@ class MaskedScorer:
         ------
         WorkFailed: a single row does not fit the device's memory.
         """
+        return self.prepare(requests)()
+
+    def prepare(self, requests: Sequence[tuple[Row, int]]) -> Callable[[], NDArray[np.float32]]:
+        """Mask rows, which needs no device; return what computes `log_probs` of them."""
         number: dict[tuple[int, tuple[int, ...]], int] = {}
         copy_A = np.empty(len(requests), np.int64)
         for a, (row, place) in enumerate(requests):
@@ -112,7 +116,6 @@ class MaskedScorer:
         order = np.argsort(copy_A, kind="stable")
         starts = np.searchsorted(copy_A[order], np.arange(len(number) + 1))
         placed = [Placed(n, 0, _sequence(row, place)) for (place, row), n in number.items()]
-        log_probs_A = np.empty(len(requests), np.float32)
 
         def work(batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
             numbers = [n for n, _ in batch.rows]
@@ -123,9 +126,13 @@ class MaskedScorer:
             values_A = self._read(batch, lengths, of_A, torch.from_numpy(tokens_A[whose]))
             return whose, values_A.numpy()
 
-        for _, (whose, values_A) in self.batcher.each(work, placed):
-            log_probs_A[whose] = values_A
-        return log_probs_A
+        def read() -> NDArray[np.float32]:
+            log_probs_A = np.empty(len(requests), np.float32)
+            for _, (whose, values_A) in self.batcher.each(work, placed):
+                log_probs_A[whose] = values_A
+            return log_probs_A
+
+        return read
 
     def _read(self, batch: Batch, lengths: Sequence[int], of_A: Tensor, tokens_A: Tensor) -> Tensor:
         device = self.backbone.device
