@@ -15,11 +15,12 @@ from pydantic import Field, model_validator
 
 from raybias.config.method import Asks, Method, StudyText
 from raybias.config.profiles import by_profile
+from raybias.config.provider import preparing
 from raybias.config.section import Count
 from raybias.methods.asking import Asking, PromptFormat
 from raybias.methods.backbone_method import BackboneMethod
 from raybias.methods.lengths import sample
-from raybias.methods.prediction import UntrainedRun
+from raybias.methods.prediction import Prepared, UntrainedRun
 from raybias.methods.prompted_predictor import PromptedPredictor, PromptedRun, Shot
 from raybias.probes import prompts
 from raybias.providers.answering import answers_of
@@ -150,8 +151,8 @@ class Prompted(BackboneMethod):
         item_ids: Sequence[str],
         texts: Sequence[str],
         asked: list[str],
-    ) -> tuple[list[Written], list[Written]]:
-        """Sample answers to prompts.
+    ) -> Prepared[tuple[list[Written], list[Written]]]:
+        """Prepare prompts; return what samples answers to them.
 
         Parameters
         ----------
@@ -159,10 +160,11 @@ class Prompted(BackboneMethod):
 
         Returns
         -------
-        What was written before the answers, none where nothing is, and the answers.
+        What gives what was written before the answers, none where nothing is, and the answers.
         """
-        how = predictor.writing(self.answer_tokens)
-        return [], predictor.answers.write(asked, run.keys(item_ids, "answer"), how)
+        how, keys = predictor.writing(self.answer_tokens), run.keys(item_ids, "answer")
+        write = preparing(predictor.answers).prepare_write(asked, keys, how)
+        return lambda: ([], write())
 
     @property
     def shown_first(self) -> str:

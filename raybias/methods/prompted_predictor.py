@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from raybias.config.provider import Writing
-from raybias.methods.prediction import Labelling, Shard, ShardResult, label_shard
+from raybias.methods.prediction import Labelling, Prepared, PreparingLabelPredictor
 from raybias.probes import prompts
 from raybias.seeding import generator
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-    import pyarrow as pa
 
-    from raybias.config.provider import Answers
+    from raybias.config.provider import Answers, Written
     from raybias.methods.asking import Asking
     from raybias.methods.prompted import Prompted
     from raybias.storage import Store
@@ -48,7 +47,7 @@ class PromptedRun:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PromptedPredictor:
+class PromptedPredictor(PreparingLabelPredictor):
     """Labels texts by what a backbone answers to a prompt (Kohankhaki2024).
 
     Attributes
@@ -73,15 +72,22 @@ class PromptedPredictor:
         """Read the seed and demonstrations of a run."""
         return PromptedRun.read(self.store, run_id)
 
-    def table(self, run: PromptedRun, shard: Shard, items: pa.Table) -> ShardResult:
-        """Compute rows of `schema.PREDICTIONS`."""
-        return label_shard(self, run, shard, items)
-
-    def label(self, run: PromptedRun, item_ids: Sequence[str], texts: Sequence[str]) -> Labelling:
-        """Label texts by the label word that comes first in each sampled answer."""
+    def prepare_label(
+        self, run: PromptedRun, item_ids: Sequence[str], texts: Sequence[str]
+    ) -> Prepared[Labelling]:
+        """Write prompts; return what labels by the first label word of each sampled answer."""
         asked = [self.asking.first(text, self.words, run.shots) for text in texts]
-        reasoned, written = self.method.ask(self, run, item_ids, texts, asked)
-        reasonings = [each.text for each in reasoned] or [""] * len(texts)
+        ask = self.method.ask(self, run, item_ids, texts, asked)
+        return lambda: self._labelled(run, item_ids, *ask())
+
+    def _labelled(
+        self,
+        run: PromptedRun,
+        item_ids: Sequence[str],
+        reasoned: Sequence[Written],
+        written: Sequence[Written],
+    ) -> Labelling:
+        reasonings = [each.text for each in reasoned] or [""] * len(written)
         answers = [each.text for each in written]
         logits = np.array([each.label_scores for each in written], np.float32)
         read = [prompts.read_answer(each, self.words) for each in answers]
