@@ -23,7 +23,7 @@ from openai import AsyncOpenAI
 
 from raybias.methods import ZeroShot
 from raybias.methods.prediction import Shard
-from raybias.methods.prompted import PromptedPredictor, PromptedRun
+from raybias.methods.prompted_predictor import PromptedPredictor, PromptedRun
 from raybias.providers.openai import OpenAI
 from raybias.schema import LABELS
 from raybias.storage import Store

@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -21,6 +22,7 @@ from typing import (
     NamedTuple,
     Protocol,
     Self,
+    runtime_checkable,
 )
 
 from pydantic import Field, GetCoreSchemaHandler, model_validator
@@ -103,6 +105,56 @@ class Answers(Protocol):
 
         Returns these, and how many tokens were read.
         """
+
+
+@runtime_checkable
+class PreparingAnswers(Protocol):
+    """Answers of which a part can be done before a device is free, such as tokenising.
+
+    Each method does that part of one of `Answers`, and returns what does the rest.
+    """
+
+    def prepare_write(
+        self, prompts: Sequence[str], keys: Sequence[Key], how: Writing
+    ) -> Callable[[], list[Written]]:
+        """Begin `write`."""
+
+    def prepare_write_twice(
+        self, prompts: Sequence[str], keys: Sequence[Key], how: Writing, then: Second
+    ) -> Callable[[], tuple[list[Written], list[Written]]]:
+        """Begin `write_twice`."""
+
+    def prepare_likelihoods(
+        self, texts: Sequence[tuple[str, str]]
+    ) -> Callable[[], tuple[list[float], int]]:
+        """Begin `likelihoods`."""
+
+
+@dataclass(frozen=True)
+class _Whole:
+    """Answers that are given as one, so that nothing is done beforehand."""
+
+    answers: Answers
+
+    def prepare_write(
+        self, prompts: Sequence[str], keys: Sequence[Key], how: Writing
+    ) -> Callable[[], list[Written]]:
+        return partial(self.answers.write, prompts, keys, how)
+
+    def prepare_write_twice(
+        self, prompts: Sequence[str], keys: Sequence[Key], how: Writing, then: Second
+    ) -> Callable[[], tuple[list[Written], list[Written]]]:
+        return partial(self.answers.write_twice, prompts, keys, how, then)
+
+    def prepare_likelihoods(
+        self, texts: Sequence[tuple[str, str]]
+    ) -> Callable[[], tuple[list[float], int]]:
+        return partial(self.answers.likelihoods, texts)
+
+
+def preparing(answers: Answers) -> PreparingAnswers:
+    """Return answers in two parts: those of the engine; of others the second is all."""
+    return answers if isinstance(answers, PreparingAnswers) else _Whole(answers)
 
 
 def write_after(

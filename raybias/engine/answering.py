@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,11 @@ from raybias.engine.backbone import LoadedBackbone, TextEncoder
 from raybias.engine.generation.decode_loop import Continuation, Generated
 from raybias.engine.generation.generator import TextGenerator
 from raybias.engine.generation.sampling import Sampling
-from raybias.engine.scoring.continuations import ContinuationScorer, continuation_rows
+from raybias.engine.scoring.continuations import (
+    ContinuationScorer,
+    added_up,
+    continuation_rows,
+)
 
 if TYPE_CHECKING:
     from raybias.engine.packing import Row
@@ -39,20 +43,36 @@ class EngineAnswers:
         ------
         ModelError: a prompt that leaves no room for its answer.
         """
+        return self.prepare_write(prompts, keys, how)()
+
+    def prepare_write(
+        self, prompts: Sequence[str], keys: Sequence[Key], how: Writing
+    ) -> Callable[[], list[Written]]:
+        """Tokenise prompts; return what does the rest of `write`."""
         rows = self._reader(how).encode(prompts)
-        made = self._writer.generate(
-            rows,
-            keys,
-            sampling=self._sampling(how),
-            max_new_tokens=how.most,
-            label_ids=[int(each) for each in how.labels],
-        )
-        return self._written(rows, made)
+
+        def write() -> list[Written]:
+            made = self._writer.generate(
+                rows,
+                keys,
+                sampling=self._sampling(how),
+                max_new_tokens=how.most,
+                label_ids=[int(each) for each in how.labels],
+            )
+            return self._written(rows, made)
+
+        return write
 
     def write_twice(
         self, prompts: Sequence[str], keys: Sequence[Key], how: Writing, then: Second
     ) -> tuple[list[Written], list[Written]]:
         """Write after each prompt, and after the second one; what both begin with is read once."""
+        return self.prepare_write_twice(prompts, keys, how, then)()
+
+    def prepare_write_twice(
+        self, prompts: Sequence[str], keys: Sequence[Key], how: Writing, then: Second
+    ) -> Callable[[], tuple[list[Written], list[Written]]]:
+        """Tokenise the first prompts; return what does the rest of `write_twice`."""
         reader = self._reader(how)
 
         def second(numbers: Sequence[int], written: Sequence[Sequence[int]]) -> list[Row]:
@@ -60,20 +80,31 @@ class EngineAnswers:
             return [*reader.encode([then.prompt(number, text) for number, text in texts])]
 
         rows = reader.encode(prompts)
-        first, last = self._writer.generate_twice(
-            rows,
-            keys,
-            then=Continuation(second, then.keys, then.most),
-            sampling=self._sampling(how),
-            max_new_tokens=how.most,
-            label_ids=[int(each) for each in how.labels],
-        )
-        return self._written(rows, first), self._written([()] * len(rows), last)
+
+        def write() -> tuple[list[Written], list[Written]]:
+            first, last = self._writer.generate_twice(
+                rows,
+                keys,
+                then=Continuation(second, then.keys, then.most),
+                sampling=self._sampling(how),
+                max_new_tokens=how.most,
+                label_ids=[int(each) for each in how.labels],
+            )
+            return self._written(rows, first), self._written([()] * len(rows), last)
+
+        return write
 
     def likelihoods(self, texts: Sequence[tuple[str, str]]) -> tuple[list[float], int]:
         """Compute the natural log-likelihood of each second text behind its first."""
+        return self.prepare_likelihoods(texts)()
+
+    def prepare_likelihoods(
+        self, texts: Sequence[tuple[str, str]]
+    ) -> Callable[[], tuple[list[float], int]]:
+        """Tokenise and pack texts; return what does the rest of `likelihoods`."""
         rows = continuation_rows(self.encoder, texts)
-        return self._scorer.sums(rows), sum(len(row.tokens) for row in rows)
+        read, tokens = self._scorer.prepare(rows), sum(len(row.tokens) for row in rows)
+        return lambda: (added_up(read()), tokens)
 
     def _reader(self, how: Writing) -> TextEncoder:
         """Return the tokenizer; chat templates write special tokens by themselves."""

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from raybias.config.data import Ability
     from raybias.engine.backbone import TextEncoder
     from raybias.methods.lengths import TokenCounts
-    from raybias.methods.prompted import Prompted, Shot
+    from raybias.methods.prompted import Prompted
+    from raybias.methods.prompted_predictor import Shot
 
 
 class Formatted(Protocol):

@@ -8,16 +8,11 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from raybias.config.method import Asks, StudyText
-from raybias.config.provider import Second
+from raybias.config.provider import Second, preparing
 from raybias.config.section import Count
-from raybias.methods.prompted import (
-    CLOSED_QUESTION,
-    Message,
-    Prompted,
-    PromptedPredictor,
-    PromptedRun,
-    Shot,
-)
+from raybias.methods.prediction import Prepared
+from raybias.methods.prompted import CLOSED_QUESTION, Message, Prompted
+from raybias.methods.prompted_predictor import PromptedPredictor, PromptedRun, Shot
 from raybias.probes import prompts
 from raybias.registry import method
 
@@ -87,13 +82,13 @@ class ChainOfThought(Prompted):
         item_ids: Sequence[str],
         texts: Sequence[str],
         asked: list[str],
-    ) -> tuple[list[Written], list[Written]]:
-        """Sample reasonings, and answers to the question that follows each."""
+    ) -> Prepared[tuple[list[Written], list[Written]]]:
+        """Prepare prompts; return what samples reasonings and answers to what follows each."""
 
         def conclusion(number: int, reasoning: str) -> str:
             return predictor.asking.last(texts[number], predictor.words, reasoning=reasoning)
 
-        return predictor.answers.write_twice(
+        return preparing(predictor.answers).prepare_write_twice(
             asked,
             run.keys(item_ids, "reasoning"),
             predictor.writing(self.reasoning_tokens),

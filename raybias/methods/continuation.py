@@ -14,12 +14,13 @@ import numpy as np
 from pydantic import Field
 
 from raybias.config.method import StudyText
-from raybias.config.provider import Writing
+from raybias.config.provider import Writing, preparing
 from raybias.config.section import Count
 from raybias.methods.asking import Asking
 from raybias.methods.judges import Judge, Judging
-from raybias.methods.prediction import Labelling, Shard, ShardResult, label_shard
-from raybias.methods.prompted import Prompted, PromptedRun
+from raybias.methods.prediction import Labelling, Prepared, PreparingLabelPredictor
+from raybias.methods.prompted import Prompted
+from raybias.methods.prompted_predictor import PromptedRun
 from raybias.probes.prompts import without_thoughts
 from raybias.providers.answering import answers_of
 from raybias.registry import method
@@ -27,10 +28,8 @@ from raybias.registry import method
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import pyarrow as pa
-
     from raybias.config import Backbone
-    from raybias.config.provider import Answers
+    from raybias.config.provider import Answers, Written
     from raybias.engine.context import ModelContext
     from raybias.engine.memory import MemoryTerm
     from raybias.engine.model_shape import ModelShape
@@ -129,7 +128,7 @@ class _Unlabelled(Asking):
 
 
 @dataclass(frozen=True)
-class ContinuationJudge:
+class ContinuationJudge(PreparingLabelPredictor):
     """Has prompts gone on with, and labels what was written."""
 
     answers: Answers
@@ -143,17 +142,23 @@ class ContinuationJudge:
         """Read the seed of a run."""
         return PromptedRun.read(self.store, run_id)
 
-    def table(self, run: PromptedRun, shard: Shard, items: pa.Table) -> ShardResult:
-        """Compute rows of `schema.PREDICTIONS`, whose one score is the verdict's probability."""
-        return label_shard(self, run, shard, items)
+    def prepare_label(
+        self, run: PromptedRun, item_ids: Sequence[str], texts: Sequence[str]
+    ) -> Prepared[Labelling]:
+        """Write prompts; return what goes on with them, and labels each by the judge's verdict.
 
-    def label(self, run: PromptedRun, item_ids: Sequence[str], texts: Sequence[str]) -> Labelling:
-        """Go on with texts, and label each by the judge's verdict."""
-        written = self.answers.write(
+        Its one score is the verdict's probability.
+        """
+        write = preparing(self.answers).prepare_write(
             [self.asking.first(text, self.words) for text in texts],
             run.keys(item_ids, "answer"),
             Writing(self.method.answer_tokens, self.method.temperature, self.asking.chat),
         )
+        return lambda: self._labelled(item_ids, texts, write())
+
+    def _labelled(
+        self, item_ids: Sequence[str], texts: Sequence[str], written: Sequence[Written]
+    ) -> Labelling:
         said = [without_thoughts(each.text) for each in written]
         verdicts = self.judge.verdicts(item_ids, [*map(self._judged, texts, said)])
         return Labelling(

@@ -10,11 +10,11 @@ import pyarrow as pa
 from pydantic import Field
 
 from raybias.config.method import Asks, StudyText
-from raybias.config.provider import Writing
+from raybias.config.provider import Writing, preparing
 from raybias.config.section import Count
 from raybias.methods.backbone_method import PairMethod
 from raybias.methods.lengths import sample
-from raybias.methods.prediction import Predictor, Shard, ShardResult
+from raybias.methods.prediction import Prepared, PreparingPredictor, Shard, ShardResult
 from raybias.probes.pairs.coreference import coreference_prompts, names_referent
 from raybias.providers.answering import answers_of
 from raybias.registry import method
@@ -92,38 +92,43 @@ def _asked(rows: Sequence[tuple[str, str]]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class CoreferencePredictor(Predictor):
+class CoreferencePredictor(PreparingPredictor):
     """Asks whom a pronoun stands for, with every prompt, and reads the answers by both rules."""
 
     answers: Answers
     method: Coreference
 
-    def table(self, run: None, shard: Shard, items: pa.Table) -> ShardResult:
-        """Compute rows of `schema.COREFERENCE_ANSWERS`, sentence after sentence."""
+    def prepare(self, run: None, shard: Shard, items: pa.Table) -> Prepared[ShardResult]:
+        """Write prompts; return what computes rows of `schema.COREFERENCE_ANSWERS`."""
         questions: list[tuple[dict[str, Any], str, str]] = [
             (item, name, prompt)
             for item in items.to_pylist()
             for name, prompt in coreference_prompts(item["text"], item["pronoun"]).items()
         ]
-        written = self.answers.write(
+        write = preparing(self.answers).prepare_write(
             [prompt for _, _, prompt in questions],
             [(item["item_id"], item["style"], name) for item, name, _ in questions],
             Writing(self.method.answer_tokens),
         )
-        rows = []
-        for (item, name, _), (answer, _, _) in zip(questions, written, strict=True):
-            exact, contains = names_referent(answer, item["referent"])
-            rows.append(
-                {
-                    "model": shard.model,
-                    "probe": shard.probe,
-                    "prompt": name,
-                    **{key: item[key] for key in ("style", "item_id", "pair_id", "wino_type")},
-                    "condition": item["condition"],
-                    "answer": answer,
-                    "exact": exact,
-                    "contains": contains,
-                }
-            )
-        tokens = sum(each.tokens for each in written)
-        return ShardResult(pa.Table.from_pylist(rows, COREFERENCE_ANSWERS), tokens)
+
+        def read() -> ShardResult:
+            written = write()
+            rows = []
+            for (item, name, _), (answer, _, _) in zip(questions, written, strict=True):
+                exact, contains = names_referent(answer, item["referent"])
+                rows.append(
+                    {
+                        "model": shard.model,
+                        "probe": shard.probe,
+                        "prompt": name,
+                        **{key: item[key] for key in ("style", "item_id", "pair_id", "wino_type")},
+                        "condition": item["condition"],
+                        "answer": answer,
+                        "exact": exact,
+                        "contains": contains,
+                    }
+                )
+            tokens = sum(each.tokens for each in written)
+            return ShardResult(pa.Table.from_pylist(rows, COREFERENCE_ANSWERS), tokens)
+
+        return read

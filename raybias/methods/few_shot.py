@@ -9,7 +9,8 @@ from pydantic import Field, model_validator
 
 from raybias.config.profiles import by_profile
 from raybias.config.section import Count
-from raybias.methods.prompted import OPEN_QUESTION, Message, Prompted, Shot
+from raybias.methods.prompted import OPEN_QUESTION, Message, Prompted
+from raybias.methods.prompted_predictor import Shot
 from raybias.probes import prompts
 from raybias.registry import method
 from raybias.schema import LABELS

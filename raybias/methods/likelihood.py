@@ -16,11 +16,12 @@ import pyarrow as pa
 from pydantic import Field, field_validator, model_validator
 
 from raybias.config.method import Asks, StudyText
+from raybias.config.provider import preparing
 from raybias.config.section import Name, Section
 from raybias.errors import WorkFailed
 from raybias.methods.backbone_method import QuestionMethod
 from raybias.methods.lengths import sample
-from raybias.methods.prediction import Predictor, Shard, ShardResult
+from raybias.methods.prediction import Prepared, PreparingPredictor, Shard, ShardResult
 from raybias.probes.prompts import check_placeholders, filled
 from raybias.probes.questions.wordings import Asked, Wording, wordings
 from raybias.providers.answering import answers_of
@@ -282,63 +283,71 @@ class TripleLikelihood(QuestionMethod):
 
 
 @dataclass(frozen=True)
-class AskingPredictor(Predictor):
+class AskingPredictor(PreparingPredictor):
     """Scores the options of a shard's questions."""
 
     answers: Answers
     method: _Asking
 
-    def table(self, run: None, shard: Shard, items: pa.Table) -> ShardResult:
-        """Compute the rows of the method's table, item after item and prompt after prompt.
+    def prepare(self, run: None, shard: Shard, items: pa.Table) -> Prepared[ShardResult]:
+        """Write prompts; return what computes the rows of the method's table.
 
-        Raises
-        ------
-        WorkFailed: a likelihood is no number.
+        Item after item and prompt after prompt. It raises WorkFailed where a likelihood is no
+        number.
         """
         asked = [(item, each) for item in items.to_pylist() for each in self.method.asked(item)]
-        texts = [(each.text, f" {option}") for _, each in asked for option in each.options]
-        found, tokens = self.answers.likelihoods(texts)
-        values = iter(found)
-        answers = []
-        for item, each in asked:
-            scores = [next(values) for _ in each.options]
-            check_finite(scores, item["item_id"], shard)
-            answer = self.method.answer(item, each, scores)
-            answers.append({"model": shard.model, "probe": shard.probe, **answer})
-        table = pa.Table.from_pylist(answers, self.method.output().schema)
-        return ShardResult(table, tokens)
+        likelihoods = preparing(self.answers).prepare_likelihoods(
+            [(each.text, f" {option}") for _, each in asked for option in each.options]
+        )
+
+        def read() -> ShardResult:
+            found, tokens = likelihoods()
+            values = iter(found)
+            answers = []
+            for item, each in asked:
+                scores = [next(values) for _ in each.options]
+                check_finite(scores, item["item_id"], shard)
+                answer = self.method.answer(item, each, scores)
+                answers.append({"model": shard.model, "probe": shard.probe, **answer})
+            table = pa.Table.from_pylist(answers, self.method.output().schema)
+            return ShardResult(table, tokens)
+
+        return read
 
 
 @dataclass(frozen=True)
-class TriplePredictor(Predictor):
+class TriplePredictor(PreparingPredictor):
     """Scores the sentences of a shard's triples."""
 
     scorer: SentenceScorer
 
-    def table(self, run: None, shard: Shard, items: pa.Table) -> ShardResult:
-        """Compute rows of `schema.TRIPLE_SCORES`.
+    def prepare(self, run: None, shard: Shard, items: pa.Table) -> Prepared[ShardResult]:
+        """Pack sentences; return what computes rows of `schema.TRIPLE_SCORES`.
 
-        Raises
-        ------
-        WorkFailed: a score is no number.
+        This raises WorkFailed where a score is no number.
         """
         triples = items.to_pylist()
-        said = [(item["context"], item[name]) for item in triples for name in _SENTENCES]
-        values, tokens = self.scorer.score(said)
-        rows = []
-        for n, item in enumerate(triples):
-            scores = values[3 * n : 3 * n + 3]
-            check_finite(scores, item["item_id"], shard)
-            names = ("domain", "task", "term", "item_id")
-            rows.append(
-                {
-                    "model": shard.model,
-                    "probe": shard.probe,
-                    **{name: item[name] for name in names},
-                    **dict(zip(_SENTENCES, scores, strict=True)),
-                }
-            )
-        return ShardResult(pa.Table.from_pylist(rows, TRIPLE_SCORES), tokens)
+        score = self.scorer.prepare(
+            [(item["context"], item[name]) for item in triples for name in _SENTENCES]
+        )
+
+        def read() -> ShardResult:
+            values, tokens = score()
+            rows = []
+            for n, item in enumerate(triples):
+                scores = values[3 * n : 3 * n + 3]
+                check_finite(scores, item["item_id"], shard)
+                rows.append(
+                    {
+                        "model": shard.model,
+                        "probe": shard.probe,
+                        **{name: item[name] for name in ("domain", "task", "term", "item_id")},
+                        **dict(zip(_SENTENCES, scores, strict=True)),
+                    }
+                )
+            return ShardResult(pa.Table.from_pylist(rows, TRIPLE_SCORES), tokens)
+
+        return read
 
 
 def _checked(

@@ -12,13 +12,13 @@ from pydantic import Field, model_validator
 
 from raybias.config.method import Asks, StudyText
 from raybias.config.profiles import by_profile
-from raybias.config.provider import Writing
+from raybias.config.provider import Writing, preparing
 from raybias.config.section import Count
 from raybias.formats.bbq import plain_answer
 from raybias.methods.asking import PromptFormat
 from raybias.methods.lengths import sample
 from raybias.methods.likelihood import AskingOptions, Prompt, question_columns
-from raybias.methods.prediction import Predictor, Shard, ShardResult
+from raybias.methods.prediction import Prepared, PreparingPredictor, Shard, ShardResult
 from raybias.probes.questions.wordings import Asked
 from raybias.providers.answering import answers_of
 from raybias.registry import method
@@ -125,38 +125,46 @@ class OptionAnswer(AskingOptions):
 
 
 @dataclass(frozen=True)
-class OptionWriter(Predictor):
+class OptionWriter(PreparingPredictor):
     """Has the answers of a shard's questions written, and reads the options that they name."""
 
     answers: Answers
     method: OptionAnswer
 
-    def table(self, run: None, shard: Shard, items: pa.Table) -> ShardResult:
-        """Compute rows of `schema.OPTION_ANSWERS`, item after item and prompt after prompt."""
+    def prepare(self, run: None, shard: Shard, items: pa.Table) -> Prepared[ShardResult]:
+        """Write prompts; return what computes rows of `schema.OPTION_ANSWERS`.
+
+        Item after item and prompt after prompt.
+        """
         asked = [(item, each) for item in items.to_pylist() for each in self.method.asked(item)]
         form = PromptFormat(self.method, self.answers.encoder)
-        written = self.answers.write(
+        write = preparing(self.answers).prepare_write(
             [form.written(each.text, each.system) for _, each in asked],
             [(item["item_id"], each.prompt) for item, each in asked],
             Writing(self.method.answer_tokens, chat=form.chat),
         )
-        rows = []
-        for (item, each), (answer, _, _) in zip(asked, written, strict=True):
-            place = named_option(answer, each)
-            rows.append(
-                {
-                    "model": shard.model,
-                    "probe": shard.probe,
-                    "method": self.method.name,
-                    **question_columns(item),
-                    "pred": None if place is None else each.places[place],
-                    "scores": None,
-                    "answer": answer,
-                    "prompt": each.prompt,
-                }
-            )
-        tokens = sum(each.tokens for each in written)
-        return ShardResult(pa.Table.from_pylist(rows, OPTION_ANSWERS), tokens)
+
+        def read() -> ShardResult:
+            written = write()
+            rows = []
+            for (item, each), (answer, _, _) in zip(asked, written, strict=True):
+                place = named_option(answer, each)
+                rows.append(
+                    {
+                        "model": shard.model,
+                        "probe": shard.probe,
+                        "method": self.method.name,
+                        **question_columns(item),
+                        "pred": None if place is None else each.places[place],
+                        "scores": None,
+                        "answer": answer,
+                        "prompt": each.prompt,
+                    }
+                )
+            tokens = sum(each.tokens for each in written)
+            return ShardResult(pa.Table.from_pylist(rows, OPTION_ANSWERS), tokens)
+
+        return read
 
 
 def named_option(answer: str, asked: Asked) -> int | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import pyarrow as pa
 from pydantic import Field
@@ -12,7 +13,7 @@ from raybias.config.method import StudyText
 from raybias.config.profiles import Profile
 from raybias.methods.backbone_method import PairMethod
 from raybias.methods.lengths import sample
-from raybias.methods.prediction import Predictor, Shard, ShardResult
+from raybias.methods.prediction import Prepared, PreparingPredictor, Shard, ShardResult
 from raybias.registry import method
 from raybias.schema import PAIR_SCORES, PAIRS, OutputSpec
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from raybias.config import Backbone
     from raybias.engine.context import ModelContext
     from raybias.engine.model_shape import ModelShape
+    from raybias.engine.scoring.pair_rules import PairScore as Scored
     from raybias.engine.scoring.pair_scores import PairScorer
     from raybias.storage import Store
 
@@ -96,31 +98,41 @@ class PairScore(PairMethod):
 
 
 @dataclass(frozen=True)
-class PairPredictor(Predictor):
+class PairPredictor(PreparingPredictor):
     """Scores both sides of pairs by each rule of a method."""
 
     scorer: PairScorer
 
-    def table(self, run: None, shard: Shard, items: pa.Table) -> ShardResult:
-        """Compute rows of `schema.PAIR_SCORES`, rule after rule; tokens are the sentences'."""
+    def prepare(self, run: None, shard: Shard, items: pa.Table) -> Prepared[ShardResult]:
+        """Pack pairs; return what computes rows of `schema.PAIR_SCORES`, rule after rule.
+
+        Tokens are the sentences'.
+        """
         pairs = items.to_pylist()
-        by_rule = self.scorer.score(
+        score = self.scorer.prepare(
             [(pair["sent_more"], pair["sent_less"]) for pair in pairs],
             names=[f"{pair['pair_id']} ({pair['style']})" for pair in pairs],
         )
-        rows = [
-            {
-                "model": shard.model,
-                "score": rule,
-                "probe": shard.probe,
-                **{name: pair[name] for name in _CARRIED},
-                "score_more": score.more,
-                "score_less": score.less,
-                "preference": score.preference,
-            }
-            for rule, scores in by_rule.items()
-            for pair, score in zip(pairs, scores, strict=True)
-        ]
         sentences = [pair[side] for pair in pairs for side in ("sent_more", "sent_less")]
         tokens = self.scorer.backbone.tokenizer(sentences)["input_ids"] if pairs else []
-        return ShardResult(pa.Table.from_pylist(rows, PAIR_SCORES), sum(map(len, tokens)))
+        count = sum(map(len, tokens))
+        return lambda: ShardResult(_rows(shard, pairs, score()), count)
+
+
+def _rows(
+    shard: Shard, pairs: Sequence[Mapping[str, Any]], by_rule: Mapping[str, Sequence[Scored]]
+) -> pa.Table:
+    rows = [
+        {
+            "model": shard.model,
+            "score": rule,
+            "probe": shard.probe,
+            **{name: pair[name] for name in _CARRIED},
+            "score_more": score.more,
+            "score_less": score.less,
+            "preference": score.preference,
+        }
+        for rule, scores in by_rule.items()
+        for pair, score in zip(pairs, scores, strict=True)
+    ]
+    return pa.Table.from_pylist(rows, PAIR_SCORES)

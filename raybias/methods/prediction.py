@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypedDict
+from functools import partial
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    NamedTuple,
+    Protocol,
+    TypedDict,
+    TypeVar,
+    runtime_checkable,
+)
 
 import numpy as np
 import pyarrow as pa
@@ -78,6 +89,11 @@ class ShardResult(NamedTuple):
     tokens: int
 
 
+#: What computes, when it is called, that for which the host has prepared all.
+Result = TypeVar("Result")
+Prepared = Callable[[], Result]
+
+
 class Predictor(Protocol):
     """Reads items with any run of one method on one backbone."""
 
@@ -89,11 +105,56 @@ class Predictor(Protocol):
         """Compute the rows of a shard's file."""
 
 
+@runtime_checkable
+class PreparingPredictor(Predictor, Protocol):
+    """A predictor that can do the host's part of a shard while the device computes another."""
+
+    @abstractmethod
+    def prepare(self, run: Any, shard: Shard, items: pa.Table) -> Prepared[ShardResult]:
+        """Do what needs no device, such as tokenising; return what does the rest of `table`.
+
+        Called in another thread than what it returns, while that of another shard computes.
+        """
+
+    def table(self, run: Any, shard: Shard, items: pa.Table) -> ShardResult:
+        """Compute the rows of a shard's file."""
+        return self.prepare(run, shard, items)()
+
+
+def prepared(
+    predictor: Predictor, run: Any, shard: Shard, items: pa.Table
+) -> Prepared[ShardResult]:
+    """Do what a predictor can do for a shard without a device; return what does the rest."""
+    if isinstance(predictor, PreparingPredictor):
+        return predictor.prepare(run, shard, items)
+    return partial(predictor.table, run, shard, items)
+
+
 class LabelPredictor(Predictor, Protocol):
     """A predictor of labels, which also reads texts that are no items of a probe."""
 
     def label(self, run: Any, item_ids: Sequence[str], texts: Sequence[str]) -> Labelling:
         """Label texts; what is sampled is keyed by `item_ids`."""
+
+
+class PreparingLabelPredictor(PreparingPredictor, Protocol):
+    """A predictor of labels that can do the host's part of any texts beforehand."""
+
+    @abstractmethod
+    def prepare_label(
+        self, run: Any, item_ids: Sequence[str], texts: Sequence[str]
+    ) -> Prepared[Labelling]:
+        """Do what needs no device; return what does the rest of `label`."""
+
+    def label(self, run: Any, item_ids: Sequence[str], texts: Sequence[str]) -> Labelling:
+        """Label texts; what is sampled is keyed by `item_ids`."""
+        return self.prepare_label(run, item_ids, texts)()
+
+    def prepare(self, run: Any, shard: Shard, items: pa.Table) -> Prepared[ShardResult]:
+        """Do what needs no device; return what computes rows of `schema.PREDICTIONS`."""
+        item_ids, texts = (items[name].to_pylist() for name in ("item_id", "text"))
+        label = self.prepare_label(run, item_ids, texts)
+        return lambda: labelled_shard(shard, items, label())
 
 
 def label_shard(predictor: LabelPredictor, run: Any, shard: Shard, items: pa.Table) -> ShardResult:
@@ -104,7 +165,16 @@ def label_shard(predictor: LabelPredictor, run: Any, shard: Shard, items: pa.Tab
     WorkFailed: a logit is not finite.
     """
     item_ids, texts = (items[name].to_pylist() for name in ("item_id", "text"))
-    labelled = predictor.label(run, item_ids, texts)
+    return labelled_shard(shard, items, predictor.label(run, item_ids, texts))
+
+
+def labelled_shard(shard: Shard, items: pa.Table, labelled: Labelling) -> ShardResult:
+    """Put the labels of a shard's items into `schema.PREDICTIONS`.
+
+    Raises
+    ------
+    WorkFailed: a logit is not finite.
+    """
     return ShardResult(prediction_rows(shard, items, labelled), labelled["tokens"])
 
 

@@ -7,44 +7,37 @@ Models" (arXiv 2404.03471), to the character. In a template, `{text}` stands for
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypedDict
 
-import numpy as np
 from pydantic import Field, model_validator
 
 from raybias.config.method import Asks, Method, StudyText
 from raybias.config.profiles import by_profile
-from raybias.config.provider import Writing
+from raybias.config.provider import preparing
 from raybias.config.section import Count
 from raybias.methods.asking import Asking, PromptFormat
 from raybias.methods.backbone_method import BackboneMethod
 from raybias.methods.lengths import sample
-from raybias.methods.prediction import Labelling, Shard, ShardResult, UntrainedRun, label_shard
+from raybias.methods.prediction import Prepared, UntrainedRun
+from raybias.methods.prompted_predictor import PromptedPredictor, PromptedRun, Shot
 from raybias.probes import prompts
 from raybias.providers.answering import answers_of
 from raybias.schema import PREDICTIONS, OutputSpec
-from raybias.seeding import generator
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
     import polars as pl
-    import pyarrow as pa
 
     from raybias.config import Backbone
     from raybias.config.data import Ability
-    from raybias.config.provider import Answers, Written
+    from raybias.config.provider import Written
     from raybias.engine.backbone import TextEncoder
     from raybias.engine.context import ModelContext
     from raybias.storage import Store
 
 CLOSED_QUESTION: Final = "Text: {text}\nQuestion: Is the sentiment of the text {choices}?\n"
 OPEN_QUESTION: Final = "Text: {text}\nQuestion: What is the sentiment of the text?\nAnswer:"
-#: A demonstration: its text and label.
-Shot = tuple[str, int]
 
 
 class Message(TypedDict):
@@ -158,8 +151,8 @@ class Prompted(BackboneMethod):
         item_ids: Sequence[str],
         texts: Sequence[str],
         asked: list[str],
-    ) -> tuple[list[Written], list[Written]]:
-        """Sample answers to prompts.
+    ) -> Prepared[tuple[list[Written], list[Written]]]:
+        """Prepare prompts; return what samples answers to them.
 
         Parameters
         ----------
@@ -167,10 +160,11 @@ class Prompted(BackboneMethod):
 
         Returns
         -------
-        What was written before the answers, none where nothing is, and the answers.
+        What gives what was written before the answers, none where nothing is, and the answers.
         """
-        how = predictor.writing(self.answer_tokens)
-        return [], predictor.answers.write(asked, run.keys(item_ids, "answer"), how)
+        how, keys = predictor.writing(self.answer_tokens), run.keys(item_ids, "answer")
+        write = preparing(predictor.answers).prepare_write(asked, keys, how)
+        return lambda: ([], write())
 
     @property
     def shown_first(self) -> str:
@@ -311,91 +305,6 @@ class Prompted(BackboneMethod):
             opening = tokens.mean([shown]) - tokens.mean([bare])
             length += opening / max(1, text.items[probe].height)
         return length + self.new_tokens
-
-
-@dataclass(frozen=True)
-class PromptedRun:
-    """A run of a prompted method, from `OUT/prompts/<run_id>.json`."""
-
-    run_id: str
-    seed: int
-    shots: tuple[Shot, ...] = ()
-
-    @classmethod
-    def read(cls, store: Store, run_id: str) -> PromptedRun:
-        """Read the run's seed and demonstrations."""
-        content = json.loads(store.read_text(f"prompts/{run_id}.json"))
-        shots = tuple((text, label) for text, label in content["shots"])
-        return cls(content["run_id"], content["seed"], shots)
-
-    def keys(self, item_ids: Sequence[str], stage: str) -> list[tuple[str | int, ...]]:
-        """Return what the sampling of each item at a stage is keyed by."""
-        return [(self.seed, self.run_id, item_id, stage) for item_id in item_ids]
-
-
-@dataclass(frozen=True, kw_only=True)
-class PromptedPredictor:
-    """Labels texts by what a backbone answers to a prompt (Kohankhaki2024).
-
-    Attributes
-    ----------
-    words: the label words, which are looked for in answers.
-    asking: what writes the prompts as the backbone reads them.
-    label_ids: the words' tokens, whose logits stand after the prompt.
-    """
-
-    answers: Answers
-    method: Prompted
-    words: tuple[str, ...]
-    asking: Asking
-    label_ids: tuple[int, ...] | tuple[str, ...]
-    store: Store
-
-    def writing(self, most: int) -> Writing:
-        """Return how answers of so many tokens are written."""
-        return Writing(most, self.method.temperature, self.asking.chat, self.label_ids)
-
-    def load(self, run_id: str) -> PromptedRun:
-        """Read the seed and demonstrations of a run."""
-        return PromptedRun.read(self.store, run_id)
-
-    def table(self, run: PromptedRun, shard: Shard, items: pa.Table) -> ShardResult:
-        """Compute rows of `schema.PREDICTIONS`."""
-        return label_shard(self, run, shard, items)
-
-    def label(self, run: PromptedRun, item_ids: Sequence[str], texts: Sequence[str]) -> Labelling:
-        """Label texts by the label word that comes first in each sampled answer."""
-        asked = [self.asking.first(text, self.words, run.shots) for text in texts]
-        reasoned, written = self.method.ask(self, run, item_ids, texts, asked)
-        reasonings = [each.text for each in reasoned] or [""] * len(texts)
-        answers = [each.text for each in written]
-        logits = np.array([each.label_scores for each in written], np.float32)
-        read = [prompts.read_answer(each, self.words) for each in answers]
-        return Labelling(
-            logits=logits,
-            labels=[
-                self._unparsed(run, item_id, logits_L) if label is None else label
-                for item_id, label, logits_L in zip(item_ids, read, logits, strict=True)
-            ],
-            parsed=[label is not None for label in read],
-            texts=[
-                f"{reasoning} [...]{answer}" if reasoning else answer
-                for reasoning, answer in zip(reasonings, answers, strict=True)
-            ],
-            tokens=sum(each.tokens for each in (*reasoned, *written)),
-        )
-
-    def _unparsed(
-        self, run: PromptedRun, item_id: str, logits_L: npt.NDArray[np.float32]
-    ) -> int | None:
-        """Return what an answer without a label word counts as."""
-        if self.method.unparsed == "likelihood":
-            # Equal ones are of labels that are not among the likeliest tokens.
-            return int(logits_L.argmax()) if np.ptp(logits_L) else None
-        if self.method.unparsed == "random":
-            drawn = generator(run.seed, run.run_id, item_id, "unparsed").integers(len(self.words))
-            return int(drawn)
-        return None
 
 
 def prompted_methods(methods: Iterable[Method]) -> list[Prompted]:

@@ -11,7 +11,7 @@ from raybias.config.method import StudyText
 from raybias.methods.backbone_method import QuestionMethod
 from raybias.methods.lengths import sample
 from raybias.methods.likelihood import check_finite
-from raybias.methods.prediction import Predictor, Shard, ShardResult
+from raybias.methods.prediction import Prepared, PreparingPredictor, Shard, ShardResult
 from raybias.registry import method
 from raybias.schema import SENTENCE_ITEMS, SENTENCE_SCORES, OutputSpec
 
@@ -64,21 +64,24 @@ class SentenceLikelihood(QuestionMethod):
 
 
 @dataclass(frozen=True)
-class SentencePredictor(Predictor):
+class SentencePredictor(PreparingPredictor):
     """Scores a shard's sentences."""
 
     scorer: SentenceScorer
 
-    def table(self, run: None, shard: Shard, items: pa.Table) -> ShardResult:
-        """Compute rows of `schema.SENTENCE_SCORES`.
+    def prepare(self, run: None, shard: Shard, items: pa.Table) -> Prepared[ShardResult]:
+        """Pack sentences; return what computes rows of `schema.SENTENCE_SCORES`.
 
-        Raises
-        ------
-        WorkFailed: a score is no number.
+        This raises WorkFailed where a score is no number.
         """
         rows = items.to_pylist()
-        values, tokens = self.scorer.score([("", row.pop("text")) for row in rows])
-        for row, value in zip(rows, values, strict=True):
-            check_finite([value], row["item_id"], shard)
-            row |= {"model": shard.model, "probe": shard.probe, "log_prob": value}
-        return ShardResult(pa.Table.from_pylist(rows, SENTENCE_SCORES), tokens)
+        score = self.scorer.prepare([("", row.pop("text")) for row in rows])
+
+        def read() -> ShardResult:
+            values, tokens = score()
+            for row, value in zip(rows, values, strict=True):
+                check_finite([value], row["item_id"], shard)
+                row.update(model=shard.model, probe=shard.probe, log_prob=value)
+            return ShardResult(pa.Table.from_pylist(rows, SENTENCE_SCORES), tokens)
+
+        return read

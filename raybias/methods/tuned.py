@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
+from functools import cached_property, lru_cache, partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
@@ -15,7 +16,14 @@ from raybias.config.section import Amount, Count, Section
 from raybias.errors import DataError
 from raybias.methods.backbone_method import BackboneMethod
 from raybias.methods.lengths import TokenCounts, Widths, sample
-from raybias.methods.prediction import Labelling, Shard, ShardResult, label_shard
+from raybias.methods.prediction import (
+    Labelling,
+    Prepared,
+    PreparingPredictor,
+    Shard,
+    ShardResult,
+    labelled_shard,
+)
 from raybias.schema import PREDICTIONS, OutputSpec
 
 if TYPE_CHECKING:
@@ -27,7 +35,12 @@ if TYPE_CHECKING:
     from raybias.engine.context import ModelContext
     from raybias.engine.memory import MemoryTerm
     from raybias.engine.model_shape import ModelShape
+    from raybias.engine.packing import PackedSequence
     from raybias.storage import Store
+
+#: Shards whose packed texts are kept for other runs. A run's shards all come before the next run's,
+#: so these are as many as a run has on most studies' probes; one takes a few megabytes.
+_KEPT: Final = 8
 
 
 class AdamW(NamedTuple):
@@ -287,8 +300,21 @@ class Tuned(BackboneMethod):
         return self.mean_length(text, text.items[probe]["text"])
 
 
+class PackedTexts(NamedTuple):
+    """Texts as an adapter's backbone reads them, and how many tokens they have unpacked."""
+
+    sequences: Sequence[PackedSequence]
+    tokens: int
+
+    @classmethod
+    def of(cls, trainer: AdapterTrainer, texts: Sequence[str]) -> PackedTexts:
+        """Tokenise and pack texts."""
+        rows = trainer.encode(texts)
+        return cls(trainer.prepare(rows), sum(map(len, rows)))
+
+
 @dataclass(frozen=True)
-class AdapterPredictor:
+class AdapterPredictor(PreparingPredictor):
     """Labels texts with tuned adapters: the label with the highest logit."""
 
     trainer: AdapterTrainer
@@ -298,21 +324,30 @@ class AdapterPredictor:
         """Load the weights of a run's adapter."""
         return self.trainer.load(self.store, f"adapters/{run_id}")
 
-    def table(self, run: Weights, shard: Shard, items: pa.Table) -> ShardResult:
-        """Compute rows of `schema.PREDICTIONS`."""
-        return label_shard(self, run, shard, items)
+    @cached_property
+    def packed(self) -> Callable[[tuple[str, ...]], PackedTexts]:
+        """Packs a shard's texts, once for all runs that read it."""
+        # Not of the predictor, which would keep itself, and with it the backbone, from being freed.
+        return lru_cache(maxsize=_KEPT)(partial(PackedTexts.of, self.trainer))
+
+    def prepare(self, run: Weights, shard: Shard, items: pa.Table) -> Prepared[ShardResult]:
+        """Tokenise and pack texts; return what computes rows of `schema.PREDICTIONS`."""
+        packed = self.packed(tuple(items["text"].to_pylist()))
+        return lambda: labelled_shard(shard, items, self._labelled(run, packed, len(items)))
 
     def label(self, run: Weights, item_ids: Sequence[str], texts: Sequence[str]) -> Labelling:
         """Label texts by the highest logit."""
-        rows = self.trainer.encode(texts)
-        (logits_NL,) = self.trainer.logits([run], [self.trainer.prepare(rows)])
+        return self._labelled(run, PackedTexts.of(self.trainer, texts), len(texts))
+
+    def _labelled(self, run: Weights, packed: PackedTexts, count: int) -> Labelling:
+        (logits_NL,) = self.trainer.logits([run], [packed.sequences])
         logits = logits_NL.numpy()
         return Labelling(
             logits=logits,
             labels=logits.argmax(axis=1).tolist(),
-            parsed=[True] * len(texts),
-            texts=[None] * len(texts),
-            tokens=sum(map(len, rows)),
+            parsed=[True] * count,
+            texts=[None] * count,
+            tokens=packed.tokens,
         )
 
 

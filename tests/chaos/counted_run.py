@@ -12,25 +12,33 @@ import time
 from typing import Any
 
 from raybias.cli import main
+from raybias.methods.prediction import PreparingPredictor, prepared
 from raybias.runtime.predict import replica
 
 LOG = os.environ["RAYBIAS_CHAOS_LOG"]
 PAUSE_S = float(os.environ["RAYBIAS_CHAOS_PAUSE"])
 
 
-class Counted:
-    """A predictor that says what it begins."""
+class Counted(PreparingPredictor):
+    """A predictor that says what it begins to compute."""
 
     def __init__(self, predictor: Any) -> None:
         self.predictor = predictor
-        self.load = predictor.load
 
-    def table(self, run: Any, shard: Any, items: Any) -> Any:
-        # One write of one line to a file opened for appending is whole.
-        with open(LOG, "a") as log:  # noqa: PTH123
-            log.write(f"{time.time()} {shard.file}\n")
-        time.sleep(PAUSE_S)
-        return self.predictor.table(run, shard, items)
+    def load(self, run_id: str) -> Any:
+        return self.predictor.load(run_id)
+
+    def prepare(self, run: Any, shard: Any, items: Any) -> Any:
+        compute = prepared(self.predictor, run, shard, items)
+
+        def counted() -> Any:
+            # One write of one line to a file opened for appending is whole.
+            with open(LOG, "a") as log:  # noqa: PTH123
+                log.write(f"{time.time()} {shard.file}\n")
+            time.sleep(PAUSE_S)
+            return compute()
+
+        return counted
 
 
 class CountedScorer(replica._multiplexed(16)):  # type: ignore[misc]

@@ -26,7 +26,7 @@ from raybias import Study, registry, stats
 from raybias.config import load_study, parse_study
 from raybias.engine.context import ModelContext
 from raybias.methods.prediction import Shard
-from raybias.methods.prompted import PromptedRun
+from raybias.methods.prompted_predictor import PromptedRun
 from raybias.planning.costs import costs_of
 from raybias.planning.inventory import assumed
 from raybias.planning.plan import plan

@@ -24,7 +24,8 @@ from raybias.engine.backbone import LoadedBackbone, load_backbone
 from raybias.engine.scoring.continuations import continuation_rows
 from raybias.errors import ConfigError, RaybiasError, WorkFailed
 from raybias.methods import ChainOfThought, FewShot, ZeroShot, fit_methods
-from raybias.methods.prompted import Prompted, PromptedPredictor, PromptedRun
+from raybias.methods.prompted import Prompted
+from raybias.methods.prompted_predictor import PromptedPredictor, PromptedRun
 from raybias.providers.ledger import read_asked
 from raybias.providers.openai import OpenAI
 from raybias.schema import LABELS

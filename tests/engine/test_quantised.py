@@ -23,7 +23,7 @@ from raybias.engine.quantised import check_trainable
 from raybias.errors import ModelError
 from raybias.methods import ZeroShot
 from raybias.methods.prediction import Shard
-from raybias.methods.prompted import PromptedRun
+from raybias.methods.prompted_predictor import PromptedRun
 from raybias.planning.inventory import Inventory, Node
 from raybias.planning.precision import decide_dtypes
 from raybias.runtime.ways import keep_ways

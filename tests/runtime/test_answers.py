@@ -14,7 +14,7 @@ from raybias.engine.context import Execution, ModelContext
 from raybias.engine.generation.sampling import Sampler, Sampling
 from raybias.methods import ChainOfThought, FewShot, Prompted, SoftPrompt, ZeroShot
 from raybias.methods.prediction import Labelling
-from raybias.methods.prompted import PromptedPredictor, PromptedRun
+from raybias.methods.prompted_predictor import PromptedPredictor, PromptedRun
 from raybias.runtime.predict.predictor_cache import PredictorCache
 from raybias.schema import LABELS
 from raybias.seeding import generator

@@ -46,7 +46,8 @@ def replica(store: Store) -> Scorer:
     made.store, made._predictor = store, lambda method: Answers()
     made.meter = Meter(study="s", stage="score", model="m")
     made._told = {SHARD.method}  # It has no backbone, and so no ways of reading.
-    made.busy, made.turn = made.meter.watched(), ThreadPoolExecutor(max_workers=1)
+    made.busy = made.meter.watched()
+    made.ahead, made.turn = ThreadPoolExecutor(max_workers=1), ThreadPoolExecutor(max_workers=1)
     return made
 
 

@@ -9,7 +9,7 @@ Shapes: R sequences, T tokens, N places, A requested tokens, H hidden, V vocabul
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -85,6 +85,21 @@ class Tree:
 
 
 @dataclass(frozen=True)
+class PackedRows:
+    """Rows in the trees that they are read in.
+
+    Attributes
+    ----------
+    count: rows; those of one token are in no tree.
+    numbers: which row each member of a tree is.
+    """
+
+    count: int
+    numbers: Sequence[int]
+    trees: Sequence[Tree]
+
+
+@dataclass(frozen=True)
 class TokenReader:
     """Compute log-probabilities of a batch.
 
@@ -144,19 +159,31 @@ class TokenScorer:
         ------
         WorkFailed: a single row does not fit the device's memory.
         """
+        return self.prepare(rows, since)()
+
+    def prepare(
+        self, rows: Sequence[Row], since: Sequence[int] | None = None
+    ) -> Callable[[], list[Values]]:
+        """Pack rows, which needs no device; return what computes `log_probs` of them."""
         wanted = since or [1] * len(rows)
         begins: dict[tuple[int, ...], int] = {}
         for row, first in zip(rows, wanted, strict=True):
             begins[tuple(row)] = min(first, begins.get(tuple(row), first))
         distinct = sorted(begins)
         starts = [begins[row] for row in distinct]
-        values = _read(self.reader, self.batcher, distinct, starts)
-        _share(distinct, values, starts)
+        packed = _pack(self.reader, distinct, starts)
         place = {row: n for n, row in enumerate(distinct)}
-        return [
-            values[place[tuple(row)]][first - begins[tuple(row)] :]
+        parts = [
+            (place[tuple(row)], first - begins[tuple(row)])
             for row, first in zip(rows, wanted, strict=True)
         ]
+
+        def read() -> list[Values]:
+            values = _read(self.reader, self.batcher, packed)
+            _share(distinct, values, starts)
+            return [values[n][left_out:] for n, left_out in parts]
+
+        return read
 
 
 def make_token_reader(backbone: LoadedBackbone) -> TokenReader:
@@ -183,12 +210,11 @@ def _sample(reader: TokenReader) -> Tensor:
     token = sample_tokens(reader.backbone.model, 11)
     rows = [(*token[:6],), (*token[:3], *token[6:9]), (token[0], *token[8:])]
     batcher = reader.backbone.batcher(most=MAX_TOKENS)
-    return torch.from_numpy(np.concatenate(_read(reader, batcher, rows, [1] * len(rows))))
+    packed = _pack(reader, rows, [1] * len(rows))
+    return torch.from_numpy(np.concatenate(_read(reader, batcher, packed)))
 
 
-def _read(
-    reader: TokenReader, batcher: Batcher, rows: Sequence[Row], since: Sequence[int]
-) -> list[Values]:
+def _pack(reader: TokenReader, rows: Sequence[Row], since: Sequence[int]) -> PackedRows:
     # The last token is scored, never read.
     stems = {n: row[:-1] for n, row in enumerate(rows) if len(row) > 1}
     numbers = list(stems)
@@ -196,9 +222,14 @@ def _read(
     whole = longest <= attention_window(reader.backbone.model.config)
     sequences = pack(list(stems.values()), max_tokens=MAX_TOKENS if reader.packs and whole else 0)
     sources = [rows[n] for n in numbers]
-    trees = [Tree.of(each, sources, [since[n] for n in numbers]) for each in sequences]
+    starts = [since[n] for n in numbers]
+    return PackedRows(len(rows), numbers, [Tree.of(each, sources, starts) for each in sequences])
+
+
+def _read(reader: TokenReader, batcher: Batcher, packed: PackedRows) -> list[Values]:
+    trees = packed.trees
     placed = [Placed(i, i, tree.sequence) for i, tree in enumerate(trees)]
-    values: list[Values] = [np.empty(0, np.float32)] * len(rows)
+    values: list[Values] = [np.empty(0, np.float32)] * packed.count
 
     def work(batch: Batch) -> Tensor:
         with torch.no_grad():
@@ -212,7 +243,7 @@ def _read(
             tree_A = values_A[start : start + len(tree.tokens_A)]
             start += len(tree_A)
             for member, places in zip(tree.sequence.members, tree.rows, strict=True):
-                values[numbers[member]] = tree_A[places]
+                values[packed.numbers[member]] = tree_A[places]
     return values
 
 

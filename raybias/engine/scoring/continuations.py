@@ -6,7 +6,7 @@ with is computed once, and only the options' tokens are looked up in the vocabul
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -76,8 +76,17 @@ class ContinuationScorer:
         ------
         WorkFailed: a single row does not fit the device's memory.
         """
-        return self.scorer.log_probs([row.tokens for row in rows], [row.since for row in rows])
+        return self.prepare(rows)()
+
+    def prepare(self, rows: Sequence[ContinuationRow]) -> Callable[[], list[Values]]:
+        """Pack rows, which needs no device; return what computes `log_probs` of them."""
+        return self.scorer.prepare([row.tokens for row in rows], [row.since for row in rows])
 
     def sums(self, rows: Sequence[ContinuationRow]) -> list[float]:
         """Add them up."""
-        return [float(np.sum(values, dtype=np.float64)) for values in self.log_probs(rows)]
+        return added_up(self.log_probs(rows))
+
+
+def added_up(rows: Sequence[Values]) -> list[float]:
+    """Add up the log-probabilities of each row."""
+    return [float(np.sum(values, dtype=np.float64)) for values in rows]

@@ -104,6 +104,10 @@ class MaskedScorer:
         ------
         WorkFailed: a single row does not fit the device's memory.
         """
+        return self.prepare(requests)()
+
+    def prepare(self, requests: Sequence[tuple[Row, int]]) -> Callable[[], NDArray[np.float32]]:
+        """Mask rows, which needs no device; return what computes `log_probs` of them."""
         number: dict[tuple[int, tuple[int, ...]], int] = {}
         copy_A = np.empty(len(requests), np.int64)
         for a, (row, place) in enumerate(requests):
@@ -113,7 +117,6 @@ class MaskedScorer:
         order = np.argsort(copy_A, kind="stable")
         starts = np.searchsorted(copy_A[order], np.arange(len(number) + 1))
         placed = [Placed(n, 0, _sequence(row, place)) for (place, row), n in number.items()]
-        log_probs_A = np.empty(len(requests), np.float32)
 
         def work(batch: Batch) -> tuple[NDArray[np.int64], Tensor]:
             numbers = [n for n, _ in batch.rows]
@@ -123,10 +126,14 @@ class MaskedScorer:
             of_A = torch.tensor(np.repeat(np.arange(len(asks)), [len(each) for each in asks]))
             return whose, self._read(batch, lengths, of_A, torch.from_numpy(tokens_A[whose]))
 
-        # A device is asked once it has all batches, since that is to wait for it.
-        for _, (whose, values_A) in [*self.batcher.each(work, placed)]:
-            log_probs_A[whose] = values_A.cpu().numpy()
-        return log_probs_A
+        def read() -> NDArray[np.float32]:
+            log_probs_A = np.empty(len(requests), np.float32)
+            # A device is asked once it has all batches, since that is to wait for it.
+            for _, (whose, values_A) in [*self.batcher.each(work, placed)]:
+                log_probs_A[whose] = values_A.cpu().numpy()
+            return log_probs_A
+
+        return read
 
     def _read(self, batch: Batch, lengths: Sequence[int], of_A: Tensor, tokens_A: Tensor) -> Tensor:
         device = self.backbone.device

@@ -92,15 +92,25 @@ class PairScorer:
         ModelError: sentences without tokens or longer than the context.
         WorkFailed: a score that is no number, or a sentence that does not fit the memory.
         """
-        names = names or [f"pair {n}" for n in range(len(pairs))]
-        by_rule: dict[str, list[PairScore]] = {}
-        for score, values in self.pairs.score(pairs, self.scores, names).items():
-            _check_numbers(values, score, names, where=self.backbone.spec.id)
-            by_rule[score] = [
-                PairScore(more, less, preference(score, more, less, eps=self.eps))
-                for more, less in values
-            ]
-        return by_rule
+        return self.prepare(pairs, names or [f"pair {n}" for n in range(len(pairs))])()
+
+    def prepare(
+        self, pairs: Sequence[Pair], names: Sequence[str]
+    ) -> Callable[[], dict[str, list[PairScore]]]:
+        """Tokenise, check and pack pairs, which needs no device; return what scores them."""
+        read = self.pairs.prepare(pairs, self.scores, names)
+
+        def score() -> dict[str, list[PairScore]]:
+            by_rule: dict[str, list[PairScore]] = {}
+            for rule, values in read().items():
+                _check_numbers(values, rule, names, where=self.backbone.spec.id)
+                by_rule[rule] = [
+                    PairScore(more, less, preference(rule, more, less, eps=self.eps))
+                    for more, less in values
+                ]
+            return by_rule
+
+        return score
 
 
 class CausalPairs:
@@ -111,26 +121,31 @@ class CausalPairs:
         self.scorer = TokenScorer(backbone)
         self.begin = backbone.prompt_token_id
 
-    def score(
+    def prepare(
         self, pairs: Sequence[Pair], scores: Sequence[str], names: Sequence[str]
-    ) -> dict[str, list[Scores]]:
-        """Compute each rule's two scores of each pair."""
+    ) -> Callable[[], dict[str, list[Scores]]]:
+        """Do what needs no device; return what computes each rule's two scores of each pair."""
         sides = _sides(pairs, names)
         rows = self._rows(sides, scores)
         read = {kind: each for kind, each in rows.items() if kind != "bare" or "first" in rows}
-        flat = iter(self.scorer.log_probs([row for each in read.values() for row in each]))
-        values = {kind: [next(flat) for _ in each] for kind, each in read.items()}
+        log_probs = self.scorer.prepare([row for each in read.values() for row in each])
         number = {text: n for n, text in enumerate(sides)}
         places = [(number[more], number[less]) for more, less in pairs]
-        by_rule: dict[str, list[Scores]] = {}
-        for score in scores:
-            if score == "shared":
-                begun = values["begun"]
-                by_rule[score] = [_shared(rows["bare"], begun, *place) for place in places]
-                continue
-            each = [_of_sentence(score, values, n) for n in range(len(number))]
-            by_rule[score] = [(each[more], each[less]) for more, less in places]
-        return by_rule
+
+        def score() -> dict[str, list[Scores]]:
+            flat = iter(log_probs())
+            values = {kind: [next(flat) for _ in each] for kind, each in read.items()}
+            by_rule: dict[str, list[Scores]] = {}
+            for rule in scores:
+                if rule == "shared":
+                    begun = values["begun"]
+                    by_rule[rule] = [_shared(rows["bare"], begun, *place) for place in places]
+                    continue
+                each = [_of_sentence(rule, values, n) for n in range(len(number))]
+                by_rule[rule] = [(each[more], each[less]) for more, less in places]
+            return by_rule
+
+        return score
 
     def _rows(self, sides: Mapping[str, str], scores: Sequence[str]) -> dict[str, list[list[int]]]:
         """Tokenise sentences by what they are for; `bare` ones are read for `bias_bench` only."""
@@ -155,10 +170,10 @@ class MaskedPairs:
         self.backbone = backbone
         self.scorer = MaskedScorer(backbone)
 
-    def score(
+    def prepare(
         self, pairs: Sequence[Pair], scores: Sequence[str], names: Sequence[str]
-    ) -> dict[str, list[Scores]]:
-        """Compute each rule's two scores of each pair."""
+    ) -> Callable[[], dict[str, list[Scores]]]:
+        """Do what needs no device; return what computes each rule's two scores of each pair."""
         sides = _sides(pairs, names)
         rows = _tokens(self.backbone, list(sides), specials=True)
         _check_rows(rows, sides, self.backbone, least=3)
@@ -172,15 +187,22 @@ class MaskedPairs:
                 pair, masked_places(score, *(row_of[each] for each in pair)), strict=True
             )
         ]
-        masked = [(row, place) for row, places in requests for place in places]
-        values = iter(self.scorer.log_probs(masked).tolist())
-        taken = iter([[next(values) for _ in places] for _, places in requests])
-        return {
-            score: [
-                (masked_score(score, next(taken)), masked_score(score, next(taken))) for _ in pairs
-            ]
-            for score in scores
-        }
+        log_probs = self.scorer.prepare(
+            [(row, place) for row, places in requests for place in places]
+        )
+
+        def score() -> dict[str, list[Scores]]:
+            values = iter(log_probs().tolist())
+            taken = iter([[next(values) for _ in places] for _, places in requests])
+            return {
+                rule: [
+                    (masked_score(rule, next(taken)), masked_score(rule, next(taken)))
+                    for _ in pairs
+                ]
+                for rule in scores
+            }
+
+        return score
 
 
 def pair_loader(spec: Backbone, scores: Sequence[str]) -> Callable[..., LoadedBackbone]:

@@ -73,6 +73,10 @@ class SentenceScorer:
         ------
         WorkFailed: a single sentence does not fit the device's memory.
         """
+        return self.prepare(sentences)()
+
+    def prepare(self, sentences: Sequence[Said]) -> Callable[[], tuple[list[float], int]]:
+        """Do what needs no device; return what computes the scores."""
         if isinstance(self.scorer, MaskedScorer):
             return self._filled(self.scorer, sentences)
         # A blank is filled in by the sentence; any other context comes before it.
@@ -81,16 +85,22 @@ class SentenceScorer:
             for context, said in sentences
         ]
         rows = continuation_rows(self.backbone.encoder, texts, begin=True)
-        values = self.scorer.log_probs(rows)
-        return [_mean(each) for each in values], sum(len(row.tokens) for row in rows)
+        read, tokens = self.scorer.prepare(rows), sum(len(row.tokens) for row in rows)
+        return lambda: ([_mean(each) for each in read()], tokens)
 
-    def _filled(self, scorer: MaskedScorer, sentences: Sequence[Said]) -> tuple[list[float], int]:
+    def _filled(
+        self, scorer: MaskedScorer, sentences: Sequence[Said]
+    ) -> Callable[[], tuple[list[float], int]]:
         asks = [self._masked(context, filled_in(context, said)) for context, said in sentences]
         requests = [ask for each in asks for ask in each]
-        values = scorer.log_probs(requests)
+        read, tokens = scorer.prepare(requests), sum(len(row) for row, _ in requests)
         ends = np.cumsum([len(each) for each in asks])
-        split = np.split(values, ends[:-1]) if len(ends) else []
-        return [_mean(each) for each in split], sum(len(row) for row, _ in requests)
+
+        def score() -> tuple[list[float], int]:
+            split = np.split(read(), ends[:-1]) if len(ends) else []
+            return [_mean(each) for each in split], tokens
+
+        return score
 
     def _masked(self, context: str, word: str) -> list[tuple[Row, int]]:
         """Return, for each token of a word, the row that ends the word with it, and its place."""

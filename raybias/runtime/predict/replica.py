@@ -21,6 +21,7 @@ from ray.serve.context import _get_global_client
 from ray.serve.schema import ApplicationStatus
 
 from raybias.errors import WorkFailed
+from raybias.methods.prediction import prepared
 from raybias.planning.stage_plans import RewritePlan, ScorePlan
 from raybias.runtime.metrics import Meter
 from raybias.runtime.ways import keep_ways
@@ -52,7 +53,8 @@ _ENDED: Final = {
     ApplicationStatus.DELETING,
     ApplicationStatus.NOT_STARTED,
 }
-#: One request computes while the next waits at the replica, so that none stands idle.
+#: One request computes while the next is prepared and waits at the replica, so that none stands
+#: idle.
 REQUESTS_PER_REPLICA: Final = 2
 
 
@@ -77,8 +79,9 @@ class Scorer:
         self.predictors.of(methods[0])  # A replica is ready when its backbone is loaded.
         self.meter, self.busy = meter, meter.watched()
         self._told: set[str] = set()
-        # A request that its caller gives up while it waits here is never computed.
-        self.turn = ThreadPoolExecutor(max_workers=1)
+        # Two threads in which one request at a time is prepared, and one computed. What its caller
+        # gives up while it waits for either is done by neither.
+        self.ahead, self.turn = (ThreadPoolExecutor(max_workers=1) for _ in range(2))
 
     async def run(self, model_id: str) -> Any:
         """Load a run by its `model_id`; subclasses keep some runs loaded."""
@@ -91,7 +94,11 @@ class Scorer:
     async def score(self, shard: Shard, items: pa.Table) -> int:
         """Compute a shard's rows and commit its file; return the tokens read and written."""
         run = await self.run(model_id(shard.method, shard.run_id))
-        result = await self._in_turn(lambda: self._predictor(shard.method).table(run, shard, items))
+        # What the host does for it is done while the device computes the one before.
+        compute = await asyncio.get_running_loop().run_in_executor(
+            self.ahead, lambda: prepared(self._predictor(shard.method), run, shard, items)
+        )
+        result = await self._in_turn(compute)
         self._count(len(items), result.tokens)
         # The next request computes while this one's file is written.
         await asyncio.to_thread(self.store.write_table, shard.file, result.table)

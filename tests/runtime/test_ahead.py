@@ -1,0 +1,285 @@
+"""A replica prepares its next shard while it computes one, with real predictors and without Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import weakref
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import torch
+
+from raybias import methods
+from raybias.config import Backbone, Method
+from raybias.engine.adapters.soft_prompt import save_soft_prompt
+from raybias.engine.context import ModelContext
+from raybias.errors import ModelError
+from raybias.methods.chain_of_thought import ChainOfThought
+from raybias.methods.few_shot import FewShot
+from raybias.methods.likelihood import OptionLikelihood
+from raybias.methods.pair_score import PairScore
+from raybias.methods.prediction import Prepared, PreparingPredictor, Shard, ShardResult, prepared
+from raybias.methods.sentence_likelihood import SentenceLikelihood
+from raybias.runtime.metrics import Meter
+from raybias.runtime.predict.replica import REQUESTS_PER_REPLICA, Scorer
+from raybias.schema import ITEMS, LABELS, OPTION_ITEMS, PAIRS, SENTENCE_ITEMS
+from raybias.storage import Store
+from support import prompting
+
+#: Rows of a probe, of a shard, and the runs that read them.
+COUNT, ROWS, RUNS = 12, 4, ("run 1", "run 2")
+#: Longer than anything here takes.
+PATIENCE_S = 60
+TEXTS = prompting.texts(COUNT)
+
+LABEL_ITEMS = pa.Table.from_pylist(
+    [{"item_id": f"i{n}", "label": n % 3, "text": text} for n, text in enumerate(TEXTS)],
+    schema=ITEMS,
+)
+PAIR_ITEMS = pa.Table.from_pylist(
+    [
+        {"pair_id": f"p{n}", "style": "original", "sent_more": text, "sent_less": TEXTS[n - 1]}
+        for n, text in enumerate(TEXTS)
+    ],
+    schema=PAIRS,
+)
+OPTIONS = pa.Table.from_pylist(
+    [
+        {"item_id": f"o{n}", "text": text, "question": "Who sang?", "options": TEXTS[:3],
+         "label": 0, "unknown": 2, "target": 1}
+        for n, text in enumerate(TEXTS)
+    ],
+    schema=OPTION_ITEMS,
+)  # fmt: skip
+SENTENCES = pa.Table.from_pylist(
+    [{"item_id": f"s{n}", "text": text} for n, text in enumerate(TEXTS)], schema=SENTENCE_ITEMS
+)
+SOFT = methods.SoftPrompt(prompt_length=4)
+METHODS: list[tuple[Method, pa.Table]] = [
+    (SOFT, LABEL_ITEMS),
+    (FewShot(seeds=(7,)), LABEL_ITEMS),
+    (ChainOfThought(seeds=(7,), reasoning_tokens=4), LABEL_ITEMS),
+    (PairScore(scores=("bias_bench", "shared", "perplexity")), PAIR_ITEMS),
+    (OptionLikelihood(), OPTIONS),
+    (SentenceLikelihood(), SENTENCES),
+]
+
+
+@dataclass
+class Watch:
+    """What a replica has begun and done, by shard; each part can be held up."""
+
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    prepared: list[str] = field(default_factory=list)
+    computed: list[str] = field(default_factory=list)
+    before_preparing: Callable[[], object] = lambda: None
+    before_computing: Callable[[], object] = lambda: None
+
+    def note(self, done: list[str], shard: Shard) -> None:
+        with self.changed:
+            done.append(shard.file)
+            self.changed.notify_all()
+
+    def until(self, reached: Callable[[], bool]) -> None:
+        with self.changed:
+            assert self.changed.wait_for(reached, PATIENCE_S), (self.prepared, self.computed)
+
+
+@dataclass(frozen=True)
+class Watched(PreparingPredictor):
+    inner: Any
+    watch: Watch
+
+    def load(self, run_id: str) -> Any:
+        return self.inner.load(run_id)
+
+    def prepare(self, run: Any, shard: Shard, items: pa.Table) -> Prepared[ShardResult]:
+        self.watch.before_preparing()
+        compute = self.inner.prepare(run, shard, items)
+        self.watch.note(self.watch.prepared, shard)
+        return partial(self.compute, compute, shard)
+
+    def compute(self, compute: Prepared[ShardResult], shard: Shard) -> ShardResult:
+        self.watch.before_computing()
+        result = compute()
+        self.watch.note(self.watch.computed, shard)
+        return result
+
+
+class WatchedScorer(Scorer):
+    watch: Watch
+
+    def _predictor(self, method: str) -> Any:
+        return Watched(super()._predictor(method), self.watch)
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory: pytest.TempPathFactory) -> Backbone:
+    folder = prompting.save("opt", tmp_path_factory.mktemp("tiny"))
+    return Backbone(id=str(folder), name="tiny", dtype="float32", bos="prepend")
+
+
+@pytest.fixture
+def store(tmp_path: Path, spec: Backbone) -> Store:
+    """An OUT with two runs of every method."""
+    store = Store(tmp_path)
+    for seed, run_id in enumerate(RUNS):
+        prompt_PD = torch.randn(4, 32, generator=torch.Generator().manual_seed(seed))
+        save_soft_prompt(store, f"adapters/{run_id}", prompt_PD, spec=spec, record={})
+        shots = [[text, n % 3] for n, text in enumerate(TEXTS[seed : seed + 9])]
+        recipe = {"run_id": run_id, "seed": seed, "shots": shots}
+        store.write_text(f"prompts/{run_id}.json", json.dumps(recipe))
+    return store
+
+
+def scorer_of(method: Method, spec: Backbone, store: Store) -> WatchedScorer:
+    made = WatchedScorer(
+        ModelContext(spec, LABELS), [method], store.uri, Meter(study="s", stage="score", model="m")
+    )
+    made.watch = Watch()
+    return made
+
+
+def shards_of(method: Method) -> list[Shard]:
+    return [
+        Shard("mine", run_id, "tiny", method.name, "none", first, ROWS, "predictions")
+        for run_id in RUNS
+        for first in range(0, COUNT, ROWS)
+    ]
+
+
+def part(items: pa.Table, shard: Shard) -> pa.Table:
+    return items.slice(shard.first_row, shard.rows)
+
+
+async def as_serve_sends(scorer: Scorer, shards: Sequence[Shard], items: pa.Table) -> None:
+    """Send shards, of which a replica has two at a time."""
+    room = asyncio.Semaphore(REQUESTS_PER_REPLICA)
+
+    async def send(shard: Shard) -> None:
+        async with room:
+            await scorer.score(shard, part(items, shard))
+
+    await asyncio.gather(*map(send, shards))
+
+
+@pytest.mark.parametrize(("method", "items"), METHODS, ids=[each.kind for each, _ in METHODS])
+def test_a_shard_is_prepared_while_the_one_before_computes_and_no_bit_changes(
+    method: Method, items: pa.Table, spec: Backbone, store: Store
+) -> None:
+    scorer, shards = scorer_of(method, spec, store), shards_of(method)
+    watch = scorer.watch
+
+    def another_is_prepared() -> None:
+        wanted = min(len(watch.computed) + 2, len(shards))
+        watch.until(lambda: len(watch.prepared) >= wanted)
+        # No more than one waits.
+        assert len(watch.prepared) <= wanted
+
+    watch.before_computing = another_is_prepared
+    asyncio.run(as_serve_sends(scorer, shards, items))
+    assert sorted(watch.computed) == sorted(shard.file for shard in shards)
+
+    plain: Any = method.predictor(ModelContext(spec, LABELS), store)
+    for shard in shards:
+        expected = plain.table(plain.load(shard.run_id), shard, part(items, shard)).table
+        assert store.read_table(shard.file).equals(expected)
+
+
+@contextmanager
+def held(watch: Watch, which: str) -> Iterator[threading.Event]:
+    """Hold up what a replica does until the event is set, or the body is left."""
+    go_on = threading.Event()
+    setattr(watch, which, partial(go_on.wait, PATIENCE_S))
+    try:
+        yield go_on
+    finally:
+        go_on.set()
+
+
+@pytest.mark.parametrize("where", ["before_preparing", "before_computing"])
+def test_a_request_that_is_given_up_while_it_waits_is_not_done(
+    where: str, spec: Backbone, store: Store
+) -> None:
+    scorer = scorer_of(SOFT, spec, store)
+    watch = scorer.watch
+    first, given_up, last = shards_of(SOFT)[:3]
+
+    def send(shard: Shard) -> asyncio.Task[int]:
+        work: Coroutine[Any, Any, int] = scorer.score(shard, part(LABEL_ITEMS, shard))
+        return asyncio.ensure_future(work)
+
+    def waiting() -> bool:
+        queue = scorer.ahead if where == "before_preparing" else scorer.turn
+        return queue._work_queue.qsize() == 1
+
+    async def three() -> None:
+        with held(watch, where) as go_on:
+            kept = [send(first)]
+            if where == "before_computing":
+                await asyncio.to_thread(watch.until, lambda: first.file in watch.prepared)
+            dropped = send(given_up)
+            while not waiting():
+                await asyncio.sleep(0.01)
+            dropped.cancel()
+            kept.append(send(last))
+            await asyncio.sleep(0)
+            go_on.set()
+            await asyncio.gather(*kept)
+
+    asyncio.run(asyncio.wait_for(three(), PATIENCE_S))
+    assert watch.computed == [first.file, last.file]
+    assert (given_up.file in watch.prepared) is (where == "before_computing")
+    assert not store.exists(given_up.file)
+
+
+def test_what_cannot_be_prepared_is_the_same_line_and_holds_up_nothing(
+    spec: Backbone, store: Store
+) -> None:
+    method = PairScore(scores=("perplexity",))
+    texts = pa.array(["", *TEXTS[1:]])
+    broken = PAIR_ITEMS.set_column(
+        PAIR_ITEMS.schema.get_field_index("sent_more"), "sent_more", texts
+    )
+    shards = shards_of(method)[:3]
+    plain: Any = method.predictor(ModelContext(spec, LABELS), store)
+    with pytest.raises(
+        ModelError, match=r"too few tokens .*first: p0 \(original\) sent_more"
+    ) as one:
+        plain.table(None, shards[0], part(broken, shards[0]))
+
+    scorer = scorer_of(method, spec, store)
+    with pytest.raises(ModelError) as other:
+        asyncio.run(as_serve_sends(scorer, shards[:1], broken))
+    assert str(other.value) == str(one.value)
+    assert scorer.watch.computed == []
+    asyncio.run(as_serve_sends(scorer, shards[1:], broken))
+    assert len(scorer.watch.computed) == 2
+
+
+def test_runs_that_read_the_same_texts_share_what_is_prepared(spec: Backbone, store: Store) -> None:
+    predictor: Any = SOFT.predictor(ModelContext(spec, LABELS), store)
+    encoded: list[int] = []
+    encode = predictor.trainer.encode
+    predictor.trainer.encode = lambda texts: encoded.append(len(texts)) or encode(texts)
+    tables = [
+        prepared(predictor, predictor.load(shard.run_id), shard, part(LABEL_ITEMS, shard))().table
+        for shard in shards_of(SOFT)
+    ]
+    # By its texts, whatever a shard is called.
+    first, second = shards_of(SOFT)[:2]
+    other = predictor.table(predictor.load(RUNS[0]), first, part(LABEL_ITEMS, second)).table
+    assert other["scores"].equals(tables[1]["scores"])
+    assert encoded == [ROWS] * (COUNT // ROWS)
+    # A change of method frees the last one's predictor at once, with its part of a device's memory.
+    alive = weakref.ref(predictor)
+    del predictor
+    assert alive() is None
