@@ -85,7 +85,7 @@ class Tree:
 
 
 @dataclass(frozen=True)
-class PackedRows:
+class RowTrees:
     """Rows in the trees that they are read in.
 
     Attributes
@@ -214,7 +214,7 @@ def _sample(reader: TokenReader) -> Tensor:
     return torch.from_numpy(np.concatenate(_read(reader, batcher, packed)))
 
 
-def _pack(reader: TokenReader, rows: Sequence[Row], since: Sequence[int]) -> PackedRows:
+def _pack(reader: TokenReader, rows: Sequence[Row], since: Sequence[int]) -> RowTrees:
     # The last token is scored, never read.
     stems = {n: row[:-1] for n, row in enumerate(rows) if len(row) > 1}
     numbers = list(stems)
@@ -223,10 +223,10 @@ def _pack(reader: TokenReader, rows: Sequence[Row], since: Sequence[int]) -> Pac
     sequences = pack(list(stems.values()), max_tokens=MAX_TOKENS if reader.packs and whole else 0)
     sources = [rows[n] for n in numbers]
     starts = [since[n] for n in numbers]
-    return PackedRows(len(rows), numbers, [Tree.of(each, sources, starts) for each in sequences])
+    return RowTrees(len(rows), numbers, [Tree.of(each, sources, starts) for each in sequences])
 
 
-def _read(reader: TokenReader, batcher: Batcher, packed: PackedRows) -> list[Values]:
+def _read(reader: TokenReader, batcher: Batcher, packed: RowTrees) -> list[Values]:
     trees = packed.trees
     placed = [Placed(i, i, tree.sequence) for i, tree in enumerate(trees)]
     values: list[Values] = [np.empty(0, np.float32)] * packed.count
