@@ -178,9 +178,16 @@ def test_one_replica_gives_the_engines_predictions(
 
 
 def test_killed_replica_and_broken_files_are_made_good(
-    tmp_path: Path, spec: config.Backbone, expected: dict[str, np.ndarray]
+    tmp_path: Path,
+    spec: config.Backbone,
+    expected: dict[str, np.ndarray],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Two replicas, few tokens a pass, another order; one dies, and what is whole is not redone."""
+    """Two replicas, few tokens a pass, another order; one dies, and what is whole is not redone.
+
+    A block holds three shards, as those of hundreds of replicas hold more than one.
+    """
+    monkeypatch.setattr(stream, "shards_per_block", lambda replicas: 3)
     store, plan = filled_store(tmp_path, spec), plan_of(2, 64)
     order = np.random.default_rng(5).permutation(len(all_shards()))
     shards = [all_shards()[i] for i in order]

@@ -16,7 +16,7 @@ from raybias.methods.prediction import Shard, ShardResult
 from raybias.planning.shards import missing
 from raybias.runtime.metrics import Meter
 from raybias.runtime.predict.replica import Scorer
-from raybias.runtime.predict.stream import ShardCaller
+from raybias.runtime.predict.stream import ShardCaller, shards_per_block
 from raybias.schema import OutputSpec
 from raybias.storage import Store
 
@@ -119,6 +119,10 @@ def test_of_a_block_only_shards_that_failed_are_sent_again(
     done = caller(block_of(first, second, third)).to_pydict()
     assert done["file"] == [first.file, second.file, third.file]
     assert (done["tokens"], done["retries"], handle.asked) == ([7, 7, 0], [1, 1, 0], 5)
+
+
+def test_blocks_hold_more_shards_where_more_replicas_wait_for_the_driver() -> None:
+    assert [shards_per_block(n) for n in (1, 31, 32, 100, 1000)] == [1, 1, 2, 6, 16]
 
 
 def test_a_broken_file_is_removed_so_that_it_is_asked_for_again(store: Store) -> None:
