@@ -99,6 +99,8 @@ class Store:
                 where=f"{text.partition('://')[0]}://",
                 cure="set the credentials in the environment, such as AWS_SECRET_ACCESS_KEY",
             )
+        if not remote and _is_pipe(text):
+            raise OutputError("is a pipe", where=text, cure="write what it holds to a file first")
         try:
             # Path finds a loop of links with a RuntimeError.
             self.uri = text if remote else str(Path(text).resolve())
@@ -318,6 +320,14 @@ def split_uri(uri: str) -> tuple[Store, str]:
     place, options = _without_options(uri)
     folder, slash, name = place.rstrip("/").rpartition("/")
     return Store((folder or ("/" if slash else ".")) + options), name
+
+
+def _is_pipe(path: str) -> bool:
+    """Return whether a path is a pipe, such as /dev/stdin; what cannot be looked at is none."""
+    try:
+        return Path(path).is_fifo()
+    except OSError:
+        return False
 
 
 def is_storage_error(error: BaseException) -> bool:

@@ -72,12 +72,12 @@ def metrics(
         found = statistics.metrics(
             files, metrics=metric or (), positive=positive, background=background, out=out
         )
-    _show(found)
+    _show(found, written=out is not None)
     if out is not None:
         print("\nmetrics.csv and agreement.csv are in", out)
 
 
-def _show(found: dict[str, pl.DataFrame]) -> None:
+def _show(found: dict[str, pl.DataFrame], *, written: bool) -> None:
     import polars as pl
 
     from raybias.report.tables import markdown
@@ -89,7 +89,8 @@ def _show(found: dict[str, pl.DataFrame]) -> None:
                "background", "note"]  # fmt: skip
     print(markdown(shown.select(columns)))
     if shown.height < table.height:
-        print(f"{table.height - shown.height} values of groups are in metrics.csv\n")
+        place = "are in metrics.csv" if written else "are left out: --out DIR writes them"
+        print(f"{table.height - shown.height} values of groups {place}\n")
     print("\n".join(covered(table)))
     together = found["agreement"].filter(pl.col("metric") == "all")
     if together.height:

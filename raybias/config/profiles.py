@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from pydantic import Field
+
+from raybias.errors import ConfigError
 
 Profile = Literal["paper", "strict"]
 
@@ -17,7 +19,14 @@ _current: Final[ContextVar[Profile]] = ContextVar("profile", default="strict")
 
 @contextmanager
 def defaults_of(profile: Profile) -> Iterator[None]:
-    """Build sections with the defaults of a profile inside the body; outside it is `strict`."""
+    """Build sections with the defaults of a profile inside the body; outside it is `strict`.
+
+    Raises
+    ------
+    ConfigError: no such profile.
+    """
+    if profile not in get_args(Profile):
+        raise ConfigError(f"no profile {profile!r}", cure="choose from paper, strict")
     token = _current.set(profile)
     try:
         yield

@@ -34,6 +34,7 @@ _NAMED: Final = 3
 _CANNOT: Final = {
     stats.ONE_RUN: "an interval needs at least two runs",
     stats.NO_VARIATION: "every gap is the same in all runs",
+    stats.REFERENCE: "with one group there is none to compare it with",
     stats.UNDEFINED: "no sentence can be wrong in these ways",
 }
 

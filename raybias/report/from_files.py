@@ -104,6 +104,8 @@ def design_of_files(
     scope: Scope | None = None,
 ) -> tuple[pl.DataFrame, float]:
     """Predict what to add to files' studies, and for which half width; see `raybias.design`."""
+    if target is not None and not target > 0:
+        raise ConfigError(f"the target {target} is not above 0", cure="such as 0.02")
     found = gaps_of_files(files, profile=profile, scope=scope)
     statistics = found.rules.statistics
     items = int(found.tables["composition"]["items"].sum())

@@ -10,7 +10,7 @@ from raybias.stats.corpus import corpus_correlations, marked_rates
 from raybias.stats.counts import Counts, count_files, item_counts, read_counts
 from raybias.stats.design import design
 from raybias.stats.gaps import GAP_KEYS, GapAnalysis, gaps
-from raybias.stats.intervals import MIRROR, NO_VARIATION, ONE_RUN, UNDEFINED
+from raybias.stats.intervals import MIRROR, NO_VARIATION, ONE_RUN, REFERENCE, UNDEFINED
 from raybias.stats.judged import corrected_gaps
 from raybias.stats.judging import GapRules, gap_analysis, judged_tables
 from raybias.stats.likelihood_readout import (
@@ -40,6 +40,7 @@ __all__ = [
     "MIRROR",
     "NO_VARIATION",
     "ONE_RUN",
+    "REFERENCE",
     "REFERENCE_GROUPS",
     "UNDEFINED",
     "UNREADABLE",

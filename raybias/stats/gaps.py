@@ -22,6 +22,7 @@ from raybias.stats.bootstrap import DrawnScope, Resampled, resampled
 from raybias.stats.cells import RUN_KEYS, without_extras
 from raybias.stats.components import MeanEstimate
 from raybias.stats.intervals import (
+    REFERENCE,
     ROUNDING,
     Adjust,
     over_runs,
@@ -37,6 +38,7 @@ from raybias.stats.reference_groups import (
     StatisticsWarning,
     check_reference_groups,
     membership,
+    sole_references,
 )
 from raybias.stats.scopes import (
     ESTIMATES,
@@ -144,7 +146,8 @@ class GapAnalysis:
         """Judge the gaps under the rules' scope.
 
         A group whose rate is undefined in a run (FP + TN = 0) has no gap there and leaves that
-        run's mean. A gap over one run, or the same in every run, has no verdict under `runs`.
+        run's mean. A gap over one run, or the same in every run, has no verdict under `runs`;
+        that of a group which alone is its attribute's mean has none, since it is always 0.
         Where the two rates of a classifier are one number twice (`mirrors`), the second has no
         verdict, except by the papers' own rule (normal, no correction), which stays as published.
 
@@ -165,7 +168,9 @@ class GapAnalysis:
         ).with_columns(pl.col("scope").fill_null(least), interval=pl.lit(kind))
         if rules.interval == "bootstrap":
             judged = self._bootstrapped(judged)
-        _warn_unvaried(judged.filter(scope="runs"), kind, judged["gap"].count())
+        alone = sole_references(self.inside)
+        own = judged.join(alone, on=alone.columns, how="anti", nulls_equal=True)
+        _warn_unvaried(own.filter(scope="runs"), kind, own["gap"].count())
         return (
             self._judged(judged)
             .with_columns(half_width=(pl.col("high") - pl.col("low")) / 2)
@@ -329,7 +334,9 @@ class GapAnalysis:
         reasons = beyond.select(
             *GAP_KEYS, no_verdict=pl.col("scope").replace_strict(_NOT_DRAWN, default=None)
         )
-        explained = without_verdict(table, value="gap", excluded=[*self.excluded, reasons])
+        references = sole_references(self.inside).with_columns(no_verdict=pl.lit(REFERENCE))
+        excluded = [*self.excluded, references, reasons]
+        explained = without_verdict(table, value="gap", excluded=excluded)
         return verdicts(explained, level=self.rules.level, adjust=self.rules.adjust)
 
 

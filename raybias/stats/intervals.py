@@ -24,6 +24,8 @@ UNDEFINED: Final = "not defined"
 MIRROR: Final = "mirror of "
 ONE_RUN: Final = "one run"
 NO_VARIATION: Final = "runs do not vary"
+#: Of a group that alone is what the others are compared with: its gap is 0 whatever was predicted.
+REFERENCE: Final = "the reference itself"
 
 
 def unrounded(value: pl.Expr) -> pl.Expr:

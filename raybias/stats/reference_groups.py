@@ -80,6 +80,21 @@ def membership(
     )  # fmt: skip
 
 
+def sole_references(inside: pl.DataFrame) -> pl.DataFrame:
+    """List the groups that alone are their attribute's mean, so that their gap is always 0.
+
+    Parameters
+    ----------
+    inside: of `membership`.
+
+    Returns
+    -------
+    probe, attribute, group.
+    """
+    alone = pl.len().over("probe", "attribute") == 1
+    return inside.filter("in_mean").filter(alone).drop("in_mean")
+
+
 def _published(probe: str, attribute: str, present: Sequence[str]) -> Sequence[str]:
     listed = REFERENCE_GROUPS.get(attribute, ())
     missing = [group for group in listed if group not in present]

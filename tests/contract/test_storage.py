@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import uuid
 from pathlib import Path
@@ -62,3 +63,9 @@ def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
     store.write_text("x", "after")
     assert store.read_text("x") == "after"
+
+
+def test_a_pipe_is_refused_as_one(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "p.tsv")
+    with pytest.raises(OutputError, match=r"p\.tsv: is a pipe; write what it holds to a file"):
+        Store(tmp_path / "p.tsv")

@@ -13,6 +13,7 @@ from scipy import stats as reference
 import raybias
 from raybias import schema
 from raybias.cli import main
+from raybias.errors import ConfigError
 from raybias.report import design_sentences
 from raybias.stats.components import Balanced, Doubles
 from raybias.stats.design import Costs, Design, Sources, cheapest, design
@@ -112,6 +113,13 @@ def test_what_does_not_help_is_said_to_be_no_help() -> None:
     single = components.filter(facets="template"), gaps
     assert design(*single, COSTS, target=0.01)["plan"].to_list() == ["now", "templates", "cheapest"]
     assert design(*single, COSTS, scope="runs").is_empty()
+
+
+@pytest.mark.parametrize("target", [0.0, -1.0, float("nan")])
+def test_a_half_width_that_no_design_has_is_refused(target: float, tmp_path: Path) -> None:
+    predictions(runs=3, templates=12).write_parquet(tmp_path / "p.parquet")
+    with pytest.raises(ConfigError, match="is not above 0; such as"):
+        raybias.design([tmp_path / "p.parquet"], target=target)
 
 
 def test_predictions_are_planned_for_from_files(

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
 from raybias import schema, stats
-from raybias.config import Probe
+from raybias.config import Interval, Probe
 from raybias.errors import BadInput, ConfigError, DataError, WorkFailed
 from raybias.probes import probe_items
 from raybias.report import headline
@@ -357,3 +357,17 @@ def test_bootstrap_without_templates_says_so() -> None:
     with pytest.raises(DataError, match="have no template_id") as caught:
         stats.gaps(cells, interval="bootstrap")
     assert isinstance(caught.value, BadInput)
+
+
+@pytest.mark.parametrize("interval", ["t", "normal", "bootstrap"])
+def test_a_group_that_alone_is_the_reference_is_called_so(
+    interval: Interval, recwarn: pytest.WarningsRecorder
+) -> None:
+    cells = stats.cells(predictions(runs=4, templates=40))
+    found = stats.gaps(cells, interval=interval, reference_groups={"colour": ("a",)})
+    assert not [each for each in recwarn if "same in every run" in str(each.message)]
+    reference, others = found.filter(group="a"), found.filter(pl.col("group") != "a")
+    assert reference["gap"].to_list() == [0.0] * reference.height
+    assert reference["no_verdict"].to_list() == [stats.REFERENCE] * reference.height
+    assert reference["significant"].null_count() == reference.height
+    assert others["no_verdict"].null_count() == others.height > 0

@@ -12,6 +12,7 @@ import pytest
 import raybias
 from raybias import stats
 from raybias.cli import main
+from raybias.errors import ConfigError
 from raybias.storage import Store
 from support.pages import page_of
 from support.stats_data import predictions, prompted
@@ -157,6 +158,12 @@ def test_bad_input_is_one_line_and_leaves_nothing(
         assert len(captured.err.splitlines()) == 1
         assert captured.err.startswith("raybias: ")
     assert not out.exists()
+
+
+def test_a_profile_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    predictions().write_parquet(tmp_path / "p.parquet")
+    with pytest.raises(ConfigError, match="no profile 'papers'; choose from paper, strict"):
+        raybias.gaps([tmp_path / "p.parquet"], profile="papers")  # type: ignore[arg-type]
 
 
 def test_warnings_and_outside_groups_are_shown(
