@@ -117,7 +117,19 @@ def found_again(scopes: pl.DataFrame, components: pl.DataFrame) -> str:
     if not (judged["scope"] == "wording").any():
         parts.append("no group has two words, so nothing is known of other words")
     said = "; ".join(parts)
-    return f"{said[0].upper()}{said[1:]}."
+    return f"{said[0].upper()}{said[1:]}.{_before_correction(judged)}"
+
+
+def _before_correction(judged: pl.DataFrame) -> str:
+    """Say how many gaps a correction for many tests takes out, scope by scope; nothing if none."""
+    counts = [
+        int(judged.filter("significant", scope=scope).height)
+        for scope in SCOPES
+        if (judged["scope"] == scope).any()
+    ]
+    if sum(counts) == judged["survives"].sum():
+        return ""
+    return f" Before correction for many tests: {wording.listed(list(map(str, counts)))}."
 
 
 def one_word(components: pl.DataFrame) -> list[str]:

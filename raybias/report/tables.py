@@ -196,7 +196,8 @@ def print_gap_table(tables: Mapping[str, pl.DataFrame]) -> None:
     tables: `gaps`, `scopes` and `components`.
     """
     again = findings.found_again(tables["scopes"], tables["components"])
-    said = f"By the rules of this study: {findings.headline(tables['gaps'])}"
+    headline = findings.headline(tables["gaps"])
+    said = f"By the rules of this study: {headline[0].lower()}{headline[1:]}"
     answer = [verdict(tables["gaps"]), *([again] if again else []), said]
     print(gap_table(tables["gaps"]), "", *answer, sep="\n")
 

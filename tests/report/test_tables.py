@@ -13,6 +13,7 @@ from raybias.cli import main
 from raybias.errors import ConfigError, DataError
 from raybias.report import gap_table, headline, restated, write_tables
 from raybias.report.tables import markdown, write_frame
+from raybias.report.terminal import laid_out
 from raybias.storage import Store
 from support.report_outs import GROUPS, make_study, write_out
 
@@ -187,3 +188,31 @@ def test_restated_changes_the_statistics_alone() -> None:
     paper = restated(strict, "paper")
     assert (paper.statistics.interval, paper.statistics.adjust) == ("normal", "none")
     assert paper.methods == strict.methods
+
+
+def test_a_table_wider_than_the_terminal_is_still_read() -> None:
+    headers = ("model", "group", "interval (t, wording)", "verdict", "runs")
+    rows = [
+        ("opt", "pacific_islander", "[-0.059, +0.061]", "harm: called negative more often", "5"),
+        ("opt", "white", "[-0.144, +0.001]", "not significant; shows from 0.118", "5"),
+    ]
+    kinds = ["text"] * 4 + ["number"]
+    assert laid_out(headers, rows, kinds, 200) == laid_out(headers, rows, kinds)
+    assert laid_out(headers, rows, kinds, 60).splitlines() == [
+        "model opt; runs 5",
+        "",
+        "group             interval (t,      verdict",
+        "                  wording)",
+        "----------------  ----------------  ------------------------",
+        "pacific_islander  [-0.059, +0.061]  harm: called negative",
+        "                                    more often",
+        "white             [-0.144, +0.001]  not significant; shows",
+        "                                    from 0.118",
+    ]
+    narrow = laid_out(headers, rows, kinds, 44)
+    assert max(map(len, narrow.splitlines())) <= 44
+    assert narrow.splitlines()[2:4] == [
+        "group pacific_islander;",
+        "  interval (t, wording) [-0.059, +0.061];",
+    ]
+    assert laid_out(("a" * 50,), [("1",)], ["number"], 20) == "a" * 50 + " 1"

@@ -195,12 +195,17 @@ def test_a_shard_is_prepared_while_the_one_before_computes_and_no_bit_changes(
 
 
 @contextmanager
-def held(watch: Watch, which: str) -> Iterator[threading.Event]:
-    """Hold up what a replica does until the event is set, or the body is left."""
-    go_on = threading.Event()
-    setattr(watch, which, partial(go_on.wait, PATIENCE_S))
+def held(watch: Watch, which: str) -> Iterator[tuple[threading.Event, threading.Event]]:
+    """Hold up what a replica does until the second event is set; the first says that it began."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        begun.set()
+        go_on.wait(PATIENCE_S)
+
+    setattr(watch, which, hold)
     try:
-        yield go_on
+        yield begun, go_on
     finally:
         go_on.set()
 
@@ -222,10 +227,9 @@ def test_a_request_that_is_given_up_while_it_waits_is_not_done(
         return queue._work_queue.qsize() == 1
 
     async def three() -> None:
-        with held(watch, where) as go_on:
+        with held(watch, where) as (begun, go_on):
             kept = [send(first)]
-            if where == "before_computing":
-                await asyncio.to_thread(watch.until, lambda: first.file in watch.prepared)
+            await asyncio.to_thread(begun.wait, PATIENCE_S)
             dropped = send(given_up)
             while not waiting():
                 await asyncio.sleep(0.01)
