@@ -6,6 +6,7 @@ torch nor Ray.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -122,7 +123,7 @@ def plan(
     Parameters
     ----------
     out: folder or URI that results will go to; checked too.
-    address: of a Ray cluster; None plans for this machine.
+    address: of a Ray cluster; None, "local" and "none" plan for this machine.
     assume: nodes to plan for, such as `nodes=4,cpus=32,memory=256GiB`, one text for each kind.
     peak_tflops: peak of one device; None looks it up by the kind of GPU.
     utilisation: fraction of the peak that long passes reach; None as the kind of device does.
@@ -224,7 +225,7 @@ def audit(
             if not folder.exists():
                 tell(f"fetching {name} to {folder}")
                 download_data(name, folder)
-        return plan(study, address=address).forecast.latest.wall
+        return plan(study, address=address or os.environ.get("RAY_ADDRESS")).forecast.latest.wall
 
     found = audits.choose(question, limit, estimate)
     tell(audits.said(found, limit))

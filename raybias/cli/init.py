@@ -31,11 +31,12 @@ probes:                # raybias data download amazon --out data/amazon
 # limit: 240           # to try it out: so many sentences of each attribute
 # statistics: {{margin: 0.02}}               # also show which gaps are smaller than this
 """
-_CAUSAL: Final = """\
-  - {kind: zero_shot}  # asked, not tuned; few_shot and cot likewise
-  - {kind: lora, learning_rates: [5.0e-4]}   # tuned; soft_prompt, ia3 and full likewise"""
-_ENCODER: Final = """\
-  - {kind: full, learning_rates: [5.0e-5], batch_size: 32}   # all weights; lora likewise"""
+#: What a study says of each kind of method that suits a model, in this order.
+_METHODS: Final = {
+    "zero_shot": "{kind: zero_shot}  # asked, not tuned; few_shot and cot likewise",
+    "lora": "{kind: lora, learning_rates: [5.0e-4]}   # tuned; soft_prompt, ia3 and full likewise",
+    "full": "{kind: full, learning_rates: [5.0e-5], batch_size: 32}   # all weights; lora likewise",
+}
 
 
 def init(
@@ -47,14 +48,16 @@ def init(
     """Write a study file for a model, with comments, to be edited and run."""
     import yaml
 
-    from raybias.config import Backbone
-    from raybias.engine.backbone import is_encoder
     from raybias.errors import OutputError
-    from raybias.planning.audit import short_name
+    from raybias.planning.audit import short_name, suited_methods
+    from raybias.probes.column_checks import choose
+    from raybias.registry import probes
 
     if out.exists():
         raise OutputError("is there already", where=str(out), cure="give another --out")
-    methods = _ENCODER if is_encoder(Backbone(id=model)) else _CAUSAL
+    choose([probe], probes["amazon"].attributes, where="--probe")
+    suited = suited_methods(model)
+    methods = "\n".join(f"  - {_METHODS[kind]}" for kind in _METHODS if kind in suited)
     quoted = yaml.safe_dump(model, default_flow_style=True, width=10_000).split("\n")[0]
     text = _TEXT.format(
         file=out, name=short_name(model), model=quoted, methods=methods, attribute=probe

@@ -60,6 +60,22 @@ def short_name(model: str) -> str:
     return f"audit-{re.sub('[^A-Za-z0-9._-]', '-', Path(model).name)}"[:64]
 
 
+def suited_methods(model: str) -> tuple[str, ...]:
+    """Choose kinds of methods for a model: asked is one whose answers can be told apart.
+
+    Raises
+    ------
+    ModelError: the model's configuration cannot be read.
+    """
+    backbone = Backbone(id=model)
+    if is_encoder(backbone):
+        return ("full",)
+    with suppress(ModelError):
+        ZeroShot().asking(load_tokenizer(backbone)).label_ids(LABELS)
+        return "lora", "zero_shot"
+    return ("lora",)
+
+
 @dataclass(frozen=True)
 class Question:
     """What is asked of a model.
@@ -95,7 +111,7 @@ class Question:
         ------
         ModelError: the model's configuration cannot be read.
         """
-        kinds = (self.kind,) if self.kind else self._kinds()
+        kinds = (self.kind,) if self.kind else suited_methods(self.model)
         for kind in kinds:
             if not methods[kind].trains:
                 for seeds, limit in _READ:
@@ -108,16 +124,6 @@ class Question:
                 if steps is not None:
                     method |= {"max_steps": steps, "eval_every": max(20, steps // 8)}
                 yield self._study(method, limit)
-
-    def _kinds(self) -> tuple[str, ...]:
-        """Choose methods that suit the model: asked is one whose answers can be told apart."""
-        backbone = Backbone(id=self.model)
-        if is_encoder(backbone):
-            return ("full",)
-        with suppress(ModelError):
-            ZeroShot().asking(load_tokenizer(backbone)).label_ids(LABELS)
-            return "lora", "zero_shot"
-        return ("lora",)
 
     def _study(self, method: Mapping[str, Any], limit: int | None) -> Study:
         content: dict[str, Any] = {

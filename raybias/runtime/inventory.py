@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from raybias.config import Backbone
 from raybias.planning.inventory import GPU_LABEL, Inventory, Node, for_workers
@@ -14,14 +14,17 @@ from raybias.runtime.ray_session import connected
 
 T = TypeVar("T")
 
+#: What `address` says for this machine: by default, with a Ray of its own, or without Ray.
+_HERE: Final = (None, "local", "none")
+
 
 def read_inventory(address: str | None = None, *, products: bool = False) -> Inventory:
     """Read the inventory of this machine, or of the cluster at `address`.
 
     Parameters
     ----------
-    address: of a Ray cluster ("auto" for the one this machine belongs to); None
-        reads this machine and starts no Ray. A Ray that is connected already
+    address: of a Ray cluster ("auto" for the one this machine belongs to); None, "local" and
+        "none" read this machine and start no Ray. A Ray that is connected already
         is read whatever `address` says.
     products: whether to measure how fast each node's CPU is in bfloat16 (a second or two).
 
@@ -33,7 +36,7 @@ def read_inventory(address: str | None = None, *, products: bool = False) -> Inv
 
     if ray.is_initialized():
         return _cluster("the connected Ray cluster", products)
-    if address is None:
+    if address in _HERE:
         return this_machine(products=products)
     with connected(address):
         return _cluster(f"the Ray cluster at {address}", products)

@@ -22,6 +22,7 @@ from raybias.planning.plan import Plan, plan
 from raybias.planning.preflight import check_inputs, check_libraries
 from raybias.planning.prepared import PreparedStudy
 from raybias.planning.resolve import resolve_models
+from raybias.planning.weights import check_weights
 from raybias.planning.workload import Works
 from raybias.runtime.ending import undoing
 from raybias.runtime.graph import Stopped
@@ -219,8 +220,8 @@ class _Start:
 def prepare(study: Study, store: Store | None, *, command: str = "") -> PreparedStudy:
     """Read a study's data and refuse what cannot be run, before it is planned or begun.
 
-    No weights are loaded (those of a local model are hashed where OUT is known), Ray is not
-    needed, and nothing is written.
+    No weights are loaded (those of a local model are hashed, and the headers of their files read,
+    where OUT is known), Ray is not needed, and nothing is written.
 
     Parameters
     ----------
@@ -230,7 +231,7 @@ def prepare(study: Study, store: Store | None, *, command: str = "") -> Prepared
     Raises
     ------
     BadInput: data, models, label words, lengths, trackers or OUT, as `check_inputs`,
-        `StudyData`, `check_tracking` and `resumed` say.
+        `StudyData`, `check_tracking`, `check_weights` and `resumed` say.
     """
     prepared, models = PreparedStudy.of(study), None
     study, marks = prepared.study, prepared.data.fingerprints()
@@ -239,6 +240,7 @@ def prepare(study: Study, store: Store | None, *, command: str = "") -> Prepared
     record = make_record(study, marks, command=command, models=models)
     if store is not None:
         record = resumed(store, record)
+        check_weights(record.study)
     check_tracking(study)
     prepared = replace(prepared, record=record)
     check_inputs(prepared)

@@ -12,6 +12,7 @@ from raybias.cli import main
 from raybias.config import Study, load_study
 from raybias.errors import ConfigError, PlanError
 from raybias.planning.audit import Question, choose, said, seconds
+from raybias.runtime.inventory import read_inventory
 from support import prompting, stories
 from support.tiny import save_model
 
@@ -104,6 +105,8 @@ def test_a_model_whose_answers_begin_alike_is_tuned(shared: Path, tmp_path: Path
     model = stories.convert(shared / "models/stories260K", tmp_path)
     question = Question(str(model), "age", None, shared / "data")
     assert {study.methods[0].kind for study in question.designs()} == {"lora"}
+    assert _code(["init", str(model), "--out", str(tmp_path / "mine.yaml")]) == 0
+    assert [method.kind for method in load_study(tmp_path / "mine.yaml").methods] == ["lora"]
 
 
 def test_a_study_file_is_written_once_and_can_be_read(
@@ -117,6 +120,10 @@ def test_a_study_file_is_written_once_and_can_be_read(
     assert study.probes[0].attributes == ("age",)
     assert _code(["init", causal, "--out", str(file)]) == 2
     assert "is there already; give another --out" in capsys.readouterr().err
+    typo = tmp_path / "typo.yaml"
+    assert _code(["init", causal, "--probe", "ages", "--out", str(typo)]) == 2
+    assert "--probe: no attribute 'ages'; choose from age" in capsys.readouterr().err
+    assert not typo.exists()
 
 
 def _code(arguments: list[str]) -> int:
@@ -142,3 +149,12 @@ def test_an_audit_ends_with_a_page_and_goes_on_with_its_study(shared: Path, tmp_
     again = raybias.audit(str(model), data=shared / "data", out=out, tell=told.append)
     assert "gone on with" in told[-1]
     assert again.report == results.report
+
+
+@pytest.mark.parametrize("address", ["none", "local", None])
+def test_what_is_done_on_this_machine_is_planned_for_it(
+    address: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raybias.runtime.inventory.connected", None)  # No Ray is asked.
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    assert read_inventory(address).source == "this machine"

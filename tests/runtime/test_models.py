@@ -17,10 +17,13 @@ import pytest
 
 from raybias.config import Study, parse_study
 from raybias.engine.checkpoint import file_hashes
-from raybias.errors import OutputError
+from raybias.errors import ModelError, OutputError
 from raybias.planning.resolve import resolve_models
+from raybias.planning.weights import check_weights
+from raybias.runtime.study import prepare
 from raybias.storage import Store
 from raybias.study_record import Record, begin, make_record, read_record, resumed
+from support.tiny import save_model
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 OTHER = "76543210fedcba9876543210fedcba9876543210"
@@ -275,3 +278,24 @@ def test_a_plan_without_network_is_one_line(cache: Path) -> None:
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert done.stderr.startswith("raybias: org/good: is no folder here, the hub does not answer")
+
+
+def test_weights_that_are_not_whole_are_refused_before_out_is_written(tmp_path: Path) -> None:
+    model = save_model(tmp_path / "tiny")
+    study = study_of(model)
+    check_weights(study)
+    weights = model / "model.safetensors"
+    whole = weights.read_bytes()
+    index = model / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "model.safetensors", "b": "other"}}))
+    with pytest.raises(ModelError, match=r"lacks other, which model\.safetensors\.index\.json"):
+        check_weights(study)
+    index.write_text("{}")
+    weights.write_bytes(whole[:-1])
+    with pytest.raises(ModelError, match=r"model\.safetensors is no whole file of safetensors"):
+        check_weights(study)
+    weights.unlink()
+    out = Store(tmp_path / "out")
+    with pytest.raises(ModelError, match=r"tiny: holds no weights \(\*\.safetensors\)"):
+        prepare(study, out)
+    assert not out.exists("")
