@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import inspect
 import logging
 import os
 import sys
@@ -84,6 +85,19 @@ app.command()(corpus.corpus)
 app.command()(serve.serve)
 app.command()(schema.schema)
 
+
+def _unwrap(group: typer.Typer) -> None:
+    """Give commands their docstrings as help, a line for each paragraph, as terminals differ."""
+    for command in group.registered_commands:
+        text = inspect.getdoc(command.callback) or ""
+        paragraphs = text.split("\n\n")
+        command.help = "\n\n".join(" ".join(each.split()) for each in paragraphs)
+    for each in group.registered_groups:
+        if each.typer_instance is not None:
+            _unwrap(each.typer_instance)
+
+
+_unwrap(app)
 
 #: Libraries that warn, when transformers imports them, of what a user cannot act on.
 _TALKATIVE: Final = ("torchao", "torch.utils._pytree")

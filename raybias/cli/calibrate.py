@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
+
+#: What a column of the table says.
+_COLUMNS: Final = {
+    "coverage": "share of intervals that hold the true gap",
+    "flagged": "share of gaps called significant where no group differs: at best 1 - level",
+    "with_survivor": "share of such studies in which one is left after correction for many tests",
+    "half_width": "what an interval typically reaches to either side",
+    "power_05": "share of studies that find a true gap of 0.05; power_08: one of 0.08",
+}
 
 
 def calibrate(
@@ -37,4 +46,5 @@ def calibrate(
     if not 0 < level < 1:
         raise typer.BadParameter("is not between 0 and 1", param_hint="--level")
     found = statistics.calibrate(files or (), studies=studies, level=level, seed=seed, out=out)
-    print(markdown(found), end="")
+    print(markdown(found))
+    print("\n".join(f"{name}: {said}" for name, said in _COLUMNS.items() if name in found.columns))

@@ -182,7 +182,9 @@ def _scoring(
             _short(flops, "FLOP"),
         ),
         *_sent(stage, gathered),
-        CostLine(_device_hours(stage), f"at {stage.speed}", f"{hours:,.2f} h"),
+        CostLine(
+            _device_hours(stage), f"at the speed of {stage.speed.kind}, below", f"{hours:,.2f} h"
+        ),
     ]  # fmt: skip
     return Cost(tokens=tokens, flops=flops, hours=hours, gathered=gathered, lines=tuple(lines))
 

@@ -54,6 +54,8 @@ def describe(plan: Plan, costs: Costs) -> str:
     for scored in plan.scoring:
         cost = costs.stages.get((scored.backbone, scored.method, ""))
         parts.append("\n".join([_scoring(scored), *_cost(cost)]))
+    computed = [scored.speed for scored in plan.scoring if not isinstance(scored, AskPlan)]
+    parts += dict.fromkeys(f"speed of {speed}" for speed in computed)
     parts += [f"note: {note}" for note in plan.notes]
     aside = ", rewriting aside" if plan.rewriting else ""
     parts.append(f"together {costs.hours:,.1f} device-hours at most{aside}")

@@ -92,6 +92,12 @@ def headline(gaps: pl.DataFrame) -> str:
     return f"{said}{more}."
 
 
+def by_the_rules(gaps: pl.DataFrame) -> str:
+    """Write the headline behind what would be found again."""
+    said = headline(gaps)
+    return f"By the rules of this study: {said[0].lower()}{said[1:]}"
+
+
 def found_again(scopes: pl.DataFrame, components: pl.DataFrame) -> str:
     """Say how many gaps would be found again: `3 of 12 gaps ... with other seeds; 1 with ...`.
 
@@ -117,7 +123,19 @@ def found_again(scopes: pl.DataFrame, components: pl.DataFrame) -> str:
     if not (judged["scope"] == "wording").any():
         parts.append("no group has two words, so nothing is known of other words")
     said = "; ".join(parts)
-    return f"{said[0].upper()}{said[1:]}."
+    return f"{said[0].upper()}{said[1:]}.{_before_correction(judged)}"
+
+
+def _before_correction(judged: pl.DataFrame) -> str:
+    """Say how many gaps a correction for many tests takes out, scope by scope; nothing if none."""
+    counts = [
+        int(judged.filter("significant", scope=scope).height)
+        for scope in SCOPES
+        if (judged["scope"] == scope).any()
+    ]
+    if sum(counts) == judged["survives"].sum():
+        return ""
+    return f" Before correction for many tests: {wording.listed(list(map(str, counts)))}."
 
 
 def one_word(components: pl.DataFrame) -> list[str]:

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import polars as pl
-from tabulate import tabulate
 
 from raybias import schema
 from raybias.config import Backbone, Study
 from raybias.methods import prompted_methods
 from raybias.report import wording
+from raybias.report.terminal import laid_out, terminal_width
 from raybias.schema import LABELS
 from raybias.stats.scopes import QUESTIONS, SCOPES
 from raybias.study_record import Record
@@ -51,9 +51,8 @@ class SummaryTable:
         ]
 
     def __str__(self) -> str:
-        """Return the table as plain text below its title."""
-        align = ["right" if kind == "number" else "left" for kind in self.kinds]
-        text = tabulate(self.rows, self.headers, colalign=align, disable_numparse=True)
+        """Return the table as plain text below its title; in a terminal, within its width."""
+        text = laid_out(self.headers, self.rows, self.kinds, terminal_width())
         return f"{self.title}\n{text}" if self.title else text
 
 

@@ -100,10 +100,17 @@ class Pace:
         seconds = self._known[-1][0] - self._known[0][0]
         if seconds <= 0:
             return ""
-        said = [f"{total / seconds:,.3g} {name}/s" for name, total in self._sums.items() if total]
+        sums = [(total / seconds, name) for name, total in self._sums.items() if total]
+        said = [f"{_rounded(rate)} {name}/s" for rate, name in sums]
         if self._retries:
             said.append(f"{self._retries} retries")
         return ", ".join(said)
+
+
+def _rounded(rate: float) -> str:
+    """Write three digits of a rate, and no exponent: `0.113`, `12,900`."""
+    text = f"{rate:.3g}"
+    return f"{float(text):,.0f}" if rate >= 100 else text
 
 
 def _whole() -> Column:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -327,3 +328,13 @@ def test_files_alone_need_neither_torch_nor_ray() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"imported: {done.stderr}"
+
+
+def test_the_package_is_a_command_too_and_help_is_wrapped_by_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(sys, "argv", ["raybias", "audit", "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        runpy.run_module("raybias", run_name="__main__")
+    assert "The study stands in OUT/study.yaml, and the same command" in capsys.readouterr().out

@@ -110,7 +110,7 @@ def test_other_metrics_change_no_number_of_the_two_rates(tmp_path: Path) -> None
 
 def test_a_metric_that_nobody_registered_is_refused_before_any_work(tmp_path: Path) -> None:
     study = make_study(statistics={"metrics": ["false_alarms"]})
-    with pytest.raises(ConfigError, match="no metric 'false_alarms'; did you mean "):
+    with pytest.raises(ConfigError, match="no metric 'false_alarms'; `raybias metrics --list` has"):
         check_inputs(PreparedStudy.of(study))
     store = write_out(tmp_path, study)
     with pytest.raises(ConfigError, match="no metric"):

@@ -108,10 +108,15 @@ def test_the_answer_says_at_which_step_findings_are_lost() -> None:
     components = pl.DataFrame(
         {"facets": ["word"] * 3, "group": ["white", "black", "asian"], "levels": ["1", "3", "1"]}
     )
-    assert findings.found_again(scopes, components) == (
+    scopes = scopes.with_columns(significant="survives")
+    said = (
         "2 of 3 gaps would be found again with other seeds; 1 with other sentences; none with "
         "other words: white has one word."
     )
+    assert findings.found_again(scopes, components) == said
+    flagged = scopes.with_columns(significant=pl.col("scope") != "wording")
+    before = " Before correction for many tests: 3, 3 and 0."
+    assert findings.found_again(flagged, components) == said + before
     unknown = scopes.filter(pl.col("scope") != "wording")
     assert findings.found_again(unknown, components.clear()).endswith(
         "1 with other sentences; no group has two words, so nothing is known of other words."

@@ -11,8 +11,9 @@ import raybias
 from raybias import schema
 from raybias.cli import main
 from raybias.errors import ConfigError, DataError
-from raybias.report import gap_table, headline, restated, write_tables
+from raybias.report import findings, gap_table, headline, restated, write_tables
 from raybias.report.tables import markdown, write_frame
+from raybias.report.terminal import laid_out
 from raybias.storage import Store
 from support.report_outs import GROUPS, make_study, write_out
 
@@ -58,6 +59,8 @@ def test_one_run_has_no_interval_and_is_not_called_significant(tmp_path: Path) -
     assert row["low"] is None
     assert row["significant"] is None
     assert "not judged" in gap_table(tables["gaps"])
+    said = findings.by_the_rules(tables["gaps"])
+    assert said.startswith("By the rules of this study: no gap could be judged: an interval needs")
 
 
 def test_one_run_is_judged_over_the_sentences_that_it_read(tmp_path: Path) -> None:
@@ -187,3 +190,31 @@ def test_restated_changes_the_statistics_alone() -> None:
     paper = restated(strict, "paper")
     assert (paper.statistics.interval, paper.statistics.adjust) == ("normal", "none")
     assert paper.methods == strict.methods
+
+
+def test_a_table_wider_than_the_terminal_is_still_read() -> None:
+    headers = ("model", "group", "interval (t, wording)", "verdict", "runs")
+    rows = [
+        ("opt", "pacific_islander", "[-0.059, +0.061]", "harm: called negative more often", "5"),
+        ("opt", "white", "[-0.144, +0.001]", "not significant; shows from 0.118", "5"),
+    ]
+    kinds = ["text"] * 4 + ["number"]
+    assert laid_out(headers, rows, kinds, 200) == laid_out(headers, rows, kinds)
+    assert laid_out(headers, rows, kinds, 60).splitlines() == [
+        "model opt; runs 5",
+        "",
+        "group             interval (t,      verdict",
+        "                  wording)",
+        "----------------  ----------------  ------------------------",
+        "pacific_islander  [-0.059, +0.061]  harm: called negative",
+        "                                    more often",
+        "white             [-0.144, +0.001]  not significant; shows",
+        "                                    from 0.118",
+    ]
+    narrow = laid_out(headers, rows, kinds, 44)
+    assert max(map(len, narrow.splitlines())) <= 44
+    assert narrow.splitlines()[2:4] == [
+        "group pacific_islander;",
+        "  interval (t, wording) [-0.059, +0.061];",
+    ]
+    assert laid_out(("a" * 50,), [("1",)], ["number"], 20) == "a" * 50 + " 1"

@@ -49,6 +49,9 @@ def test_pace_is_of_the_last_minute() -> None:
     assert str(pace) == "250 seed steps/s"
     pace.add(Done(retries=2))
     assert str(pace) == "2 retries"
+    clock.now += 10
+    pace.add(Done(tokens=510 * 12_876))
+    assert str(pace) == "12,900 tokens/s, 2 retries"
 
 
 def test_a_pack_that_begins_again_is_a_retry(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ def memory_tables(stage: str) -> list[tuple[float, float]]:
 def test_a_machine_without_gpus_has_its_stages_with_sums_that_add_up() -> None:
     text = printed("--assume", "cpus=4,memory=16GiB")
     found = parts(text)
-    assert list(found) == ["demo", "tune", "score", "together", "wall"]
+    assert list(found) == ["demo", "tune", "score", "speed", "together", "wall"]
     assert "1 node, 4 CPUs, 11.2GiB for workers (assumed)" in found["demo"]
     packs = "8 runs; 4 packs of up to 2 seeds, 4 workers at once; each worker 1 CPU\n"
     assert packs in found["tune"]
@@ -53,7 +53,8 @@ def test_a_machine_without_gpus_has_its_stages_with_sums_that_add_up() -> None:
     for stage in ("tune", "score"):
         ((lines, total),) = memory_tables(found[stage])
         assert lines == pytest.approx(total, rel=1e-3)
-    assert "CPU: " in found["score"], "the speed that hours reckon with"
+    assert found["speed"].startswith("speed of CPU: "), "what hours reckon with"
+    assert max(map(len, found["score"].splitlines())) <= 120
 
 
 def test_gpus_bring_a_dtype_their_nodes_memory_and_hours() -> None:

@@ -110,6 +110,8 @@ def test_calibrate_prints_and_writes_a_table_of_files(tmp_path: Path) -> None:
     )
     assert done.exit_code == 0
     assert "| null" in done.output
+    assert "\nwith_survivor: share of such studies" in done.output
+    assert "\ncoverage: " not in done.output
     written = pl.read_csv(out / "calibration.csv")
     assert set(written["null"]) == {"templates", "words"}
     assert written["flagged"].is_between(0, 1).all()
