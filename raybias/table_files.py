@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import re
 import zlib
+from collections.abc import Sequence
 from typing import Final
 
 import polars as pl
@@ -19,6 +20,9 @@ from raybias.storage import Store
 
 _LINES: Final = (".jsonl", ".jsonl.gz")
 _SEPARATORS: Final = {".csv": ",", ".csv.gz": ",", ".tsv": "\t"}
+_NAMED: Final = {"\t": "tab", ";": "semicolon", ",": "comma", "|": "bar"}
+#: What Polars says of a row that is longer than the header.
+_LONGER: Final = "found more fields"
 #: How Polars names a column that is there already.
 _TWICE: Final = "_duplicated_0"
 #: What a spreadsheet takes for a formula, and what is so written already.
@@ -66,13 +70,41 @@ def read_frame(store: Store, name: str) -> pl.DataFrame:
             cure="rename or convert it",
         )
     with store.reading(name, "as a table of UTF-8 text"):
-        frame = pl.read_csv(store.read_bytes(name), separator=separator, infer_schema=False)
+        data = store.read_bytes(name)
+        header = pl.read_csv(data, separator=separator, infer_schema=False, n_rows=0)
+        check_separator(header.columns, separator, store.uri_of(name))
+        try:
+            frame = pl.read_csv(data, separator=separator, infer_schema=False)
+        except pl.exceptions.ComputeError as error:
+            if _LONGER not in str(error):
+                raise
+            raise DataError(
+                f"a row has more than the header's {header.width} fields",
+                where=store.uri_of(name),
+                cure=f'put text that holds a {_NAMED[separator]} in "quotes"',
+            ) from error
         if twice := [each for each in frame.columns if each.endswith(_TWICE)]:
             column = twice[0].removesuffix(_TWICE)
             raise DataError(
                 f"has the column {column} twice", where=store.uri_of(name), cure="drop one"
             )
         return frame.with_columns(pl.all().str.replace(_ESCAPED, "$1"))
+
+
+def check_separator(columns: Sequence[str], separator: str, where: str) -> None:
+    """Refuse a header of one column whose name shows that another separator was meant.
+
+    Raises
+    ------
+    DataError: names both separators.
+    """
+    meant = [each for each in _NAMED if each != separator and each in columns[0]]
+    if len(columns) == 1 and meant:
+        raise DataError(
+            f"its columns are separated by {_NAMED[meant[0]]}s",
+            where=where,
+            cure=f"write it with {_NAMED[separator]}s",
+        )
 
 
 def as_frame(store: Store, name: str, table: pa.Table) -> pl.DataFrame:

@@ -5,10 +5,10 @@ Each function imports what it needs when it is called.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from raybias.api.paths import Paths, listed
 from raybias.storage import Store
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def options(
-    files: Sequence[str | Path],
+    files: Paths,
     *,
     metadata: str | Path | None = None,
     items: str | Path | None = None,
@@ -48,12 +48,12 @@ def options(
 
     probe = None if items is None else QuestionProbe(source="bbq", data=str(items))
     questions = None if probe is None else question_items(probe)
-    found = option_measures(read_option_answers(files, metadata, questions))
+    found = option_measures(read_option_answers(listed(files), metadata, questions))
     return _written(found, "options.csv", out)
 
 
 def triples(
-    files: Sequence[str | Path],
+    files: Paths,
     *,
     items: str | Path | None = None,
     out: str | Path | None = None,
@@ -74,11 +74,11 @@ def triples(
     """
     from raybias.stats.triples import read_triple_scores, triple_measures
 
-    found = triple_measures(read_triple_scores(files, items))
+    found = triple_measures(read_triple_scores(listed(files), items))
     return _written(found, "triples.csv", out)
 
 
-def decisions(files: Sequence[str | Path], *, out: str | Path | None = None) -> pl.DataFrame:
+def decisions(files: Paths, *, out: str | Path | None = None) -> pl.DataFrame:
     """Compute how much more favourable decisions about groups are (`schema.DECISION_MEASURES`).
 
     Intervals are over decisions.
@@ -94,11 +94,11 @@ def decisions(files: Sequence[str | Path], *, out: str | Path | None = None) -> 
     """
     from raybias.stats.decisions import decision_measures, read_decision_answers
 
-    found = decision_measures(read_decision_answers(files))
+    found = decision_measures(read_decision_answers(listed(files)))
     return _written(found, "decisions.csv", out)
 
 
-def sentences(files: Sequence[str | Path], *, out: str | Path | None = None) -> pl.DataFrame:
+def sentences(files: Paths, *, out: str | Path | None = None) -> pl.DataFrame:
     """Compute the likelihood bias of sentences about people (`schema.SENTENCE_MEASURES`).
 
     Intervals are over templates.
@@ -114,7 +114,7 @@ def sentences(files: Sequence[str | Path], *, out: str | Path | None = None) -> 
     """
     from raybias.stats.sentences import read_sentence_scores, sentence_measures
 
-    found = sentence_measures(read_sentence_scores(files))
+    found = sentence_measures(read_sentence_scores(listed(files)))
     return _written(found, "sentences.csv", out)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from raybias.api.paths import Paths, listed
 from raybias.config import (
     Interval,
     Probe,
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def gaps(
-    files: Sequence[str | Path],
+    files: Paths,
     *,
     profile: Profile | None = None,
     scope: Scope | None = None,
@@ -57,7 +58,7 @@ def gaps(
     from raybias import report
 
     found = report.gaps_of_files(
-        files,
+        listed(files),
         profile=profile,
         reference_groups=reference_groups,
         scope=scope,
@@ -71,7 +72,7 @@ def gaps(
 
 
 def metrics(
-    files: Sequence[str | Path],
+    files: Paths,
     *,
     metrics: Sequence[str] = (),
     positive: int | None = None,
@@ -102,7 +103,7 @@ def metrics(
     from raybias.table_files import csv_text
 
     found = metrics_of_files(
-        files, metrics, positive=positive, against=background or "", level=level, seed=seed
+        listed(files), metrics, positive=positive, against=background or "", level=level, seed=seed
     )
     if out is not None:
         store = Store(out)
@@ -112,7 +113,7 @@ def metrics(
 
 
 def calibrate(
-    files: Sequence[str | Path] = (),
+    files: Paths = (),
     *,
     studies: int = 200,
     level: float = 0.95,
@@ -145,8 +146,8 @@ def calibrate(
 
     how: Any = {"studies": studies, "level": level, "seed": seed}
     if files:
-        read_counts(files)  # refuses runs that contradict one another
-        found = shuffled_rules(read_predictions(files), **how)
+        read_counts(listed(files))  # refuses runs that contradict one another
+        found = shuffled_rules(read_predictions(listed(files)), **how)
     else:
         found = pl.concat(simulated_rules(design, **how) for design in DESIGNS)
     if out is not None:
@@ -199,7 +200,7 @@ def compare(
 
 
 def design(
-    files: Sequence[str | Path],
+    files: Paths,
     *,
     target: float | None = None,
     profile: Profile | None = None,
@@ -220,11 +221,11 @@ def design(
     """
     from raybias import report
 
-    return report.design_of_files(files, target=target, profile=profile, scope=scope)[0]
+    return report.design_of_files(listed(files), target=target, profile=profile, scope=scope)[0]
 
 
 def pairs(
-    files: Sequence[str | Path],
+    files: Paths,
     *,
     profile: Profile = "strict",
     scale: Literal["score", "log"] = "score",
@@ -252,7 +253,7 @@ def pairs(
     from raybias import report
 
     return report.pairs_of_files(
-        files, profile=profile, scale=scale, margin=margin, sizes=sizes, out=out
+        listed(files), profile=profile, scale=scale, margin=margin, sizes=sizes, out=out
     ).tables
 
 

@@ -282,7 +282,8 @@ class _Registered(Choices):
             {kind: handler.generate_schema(each) for kind, each in methods.items()},
             discriminator=kind_of,
             custom_error_type="kind",
-            custom_error_message=f"unknown kind of method; known kinds: {', '.join(methods)}",
+            custom_error_message=f"unknown kind of method; known kinds: {', '.join(methods)}, each"
+            " in a section such as {kind: lora}",
         )
 
 

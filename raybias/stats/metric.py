@@ -38,10 +38,10 @@ def check_names(names: Iterable[str]) -> None:
     """
     for name in names:
         if name not in metrics:
-            near = difflib.get_close_matches(name, metrics, n=3, cutoff=0.5) or [*metrics]
+            near = difflib.get_close_matches(name, metrics, n=3, cutoff=0.5)
+            meant = f"did you mean {' or '.join(near)}? " if near else ""
             raise ConfigError(
-                f"no metric {name!r}",
-                cure=f"did you mean {', '.join(near)}? `raybias metrics --list` has all",
+                f"no metric {name!r}", cure=f"{meant}`raybias metrics --list` has all"
             )
 
 

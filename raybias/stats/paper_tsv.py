@@ -14,7 +14,7 @@ import polars as pl
 from raybias import schema
 from raybias.errors import DataError
 from raybias.stats.recovered_templates import recovered_templates
-from raybias.table_files import refuse, unzipped
+from raybias.table_files import check_separator, refuse, unzipped
 
 _CURE: Final = "mend the row or leave it out"
 #: Kohankhaki2024's output columns, without the three accuracies that some of its files add.
@@ -71,6 +71,7 @@ def _table(data: bytes, where: str) -> pl.DataFrame:
     # Published files leave out trailing fields; Polars would also fill the needed ones.
     header, *lines = data.rstrip(b"\r\n").split(b"\n")
     names = header.decode("utf-8", "replace").rstrip("\r").split("\t")
+    check_separator(names, "\t", where)
     missing = [column for column in COLUMNS[:-1] if column not in names]
     if missing:
         raise DataError(

@@ -63,8 +63,8 @@ def read_predictions(paths: Sequence[str | Path]) -> pl.DataFrame:
     Parameters
     ----------
     paths: files of Kohankhaki2024's format (.tsv, .tsv.gz), Parquet files of
-        schema.PREDICTIONS, or folders: of Parquet files, or a study's output. Tables of others
-        (.csv, .csv.gz, .parquet) need `label`, `group`, and `pred` or `score`.
+        schema.PREDICTIONS, or folders: of Parquet files or TSV, or a study's output. Tables of
+        others (.csv, .csv.gz, .parquet) need `label`, `group`, and `pred` or `score`.
 
     Returns
     -------
@@ -132,10 +132,14 @@ def _expand(path: str) -> list[Source]:
     if not store.exists(""):
         raise DataError("is not there", where=path, cure="check the path")
     within = "predictions" if store.exists("predictions") else ""
-    names = store.files(within, suffix=".parquet", recursive=True)
+    names = store.files(within, suffix=".parquet", recursive=True) or [
+        name for name in store.files() if name.endswith(_TSV_ENDINGS)
+    ]
     if not names:
         raise DataError(
-            "holds no Parquet file of predictions", where=path, cure="name files, or a study's OUT"
+            "holds no Parquet or TSV file of predictions",
+            where=path,
+            cure="name the files, or a study's OUT",
         )
     return [Source(store, name) for name in names]
 

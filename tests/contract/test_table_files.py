@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from raybias.errors import DataError
+from raybias.stats import read_predictions
 from raybias.storage import Store
 from raybias.table_files import csv_text, read_frame
 from support.inputs import WORDS
@@ -43,3 +44,22 @@ def test_a_long_cell_is_read_and_a_column_twice_is_not(tmp_path: Path) -> None:
     store.write_text("twice.csv", "a,a\n1,2\n")
     with pytest.raises(DataError, match="has the column a twice"):
         read_frame(store, "twice.csv")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("x.csv", "a;b\n1;2, 3\n", "its columns are separated by semicolons; write it with commas"),
+        ("x.csv", "a\tb\n1\t2\n", "its columns are separated by tabs; write it with commas"),
+        ("x.tsv", "a,b\n1,2\n", "its columns are separated by commas; write it with tabs"),
+        ("x.csv", "a,b\n1,2,3\n", "more than the header's 2 fields; put text that holds a comma"),
+    ],
+)
+def test_another_separator_is_named(name: str, text: str, message: str, tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.write_text(name, text)
+    with pytest.raises(DataError, match=message):
+        read_frame(store, name)
+    if name == "x.tsv":
+        with pytest.raises(DataError, match=message):
+            read_predictions([tmp_path / name])

@@ -40,8 +40,7 @@ def test_published_gaps_are_reproduced(
     shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = shared / "data" / "regard_published"
-    files = sorted(folder.glob("regard_*.tsv.gz"))
-    assert run(monkeypatch, *files, "--profile", "paper", "--out", tmp_path) == 0
+    assert run(monkeypatch, folder, "--profile", "paper", "--out", tmp_path) == 0
     ours = pl.read_csv(tmp_path / "gaps.csv")
     assert ours.columns[:10] == CONTRACT
     assert ours["interval"].unique().to_list() == ["normal"]
@@ -202,6 +201,12 @@ def test_unreadable_answers_have_no_verdict_and_are_named_first(
     without = found.filter(pl.col("no_verdict").str.ends_with(stats.UNREADABLE))
     assert without["method"].unique().to_list() == ["zero_shot"]
     assert without["gap"].null_count() < without.height
+
+
+def test_one_file_needs_no_list(tmp_path: Path) -> None:
+    file = tmp_path / "mine.parquet"
+    predictions().write_parquet(file)
+    assert raybias.gaps(str(file)).equals(raybias.gaps([file]))
 
 
 def test_a_single_row_has_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -231,7 +231,7 @@ def test_files_that_are_not_predictions(tmp_path: Path) -> None:
     predictions().write_parquet(path)
     for names, message in (
         (["missing.tsv"], "is not there"),
-        (["empty"], "holds no Parquet file"),
+        (["empty"], "holds no Parquet or TSV file"),
         (["a.txt"], "neither .tsv, .csv"),
         (["blank.tsv"], "is empty"),
         (["half.tsv.gz"], "not a whole gzip"),
