@@ -92,6 +92,12 @@ def headline(gaps: pl.DataFrame) -> str:
     return f"{said}{more}."
 
 
+def by_the_rules(gaps: pl.DataFrame) -> str:
+    """Write the headline behind what would be found again."""
+    said = headline(gaps)
+    return f"By the rules of this study: {said[0].lower()}{said[1:]}"
+
+
 def found_again(scopes: pl.DataFrame, components: pl.DataFrame) -> str:
     """Say how many gaps would be found again: `3 of 12 gaps ... with other seeds; 1 with ...`.
 

@@ -77,7 +77,7 @@ def gap_section(
         "corpus_tables": markedness_section.corpus_tables(tables),
         "urgent": tables["notes"].filter("urgent")["note"].to_list(),
         "found_again": findings.found_again(tables["scopes"], tables["components"]),
-        "headline": findings.headline(gaps),
+        "by_the_rules": findings.by_the_rules(gaps),
         "verdict": verdict.verdict(gaps),
         "plain": {
             "measured": [*verdict.measured(gaps, tables["composition"])],

@@ -196,8 +196,7 @@ def print_gap_table(tables: Mapping[str, pl.DataFrame]) -> None:
     tables: `gaps`, `scopes` and `components`.
     """
     again = findings.found_again(tables["scopes"], tables["components"])
-    headline = findings.headline(tables["gaps"])
-    said = f"By the rules of this study: {headline[0].lower()}{headline[1:]}"
+    said = findings.by_the_rules(tables["gaps"])
     answer = [verdict(tables["gaps"]), *([again] if again else []), said]
     print(gap_table(tables["gaps"]), "", *answer, sep="\n")
 

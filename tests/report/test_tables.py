@@ -11,7 +11,7 @@ import raybias
 from raybias import schema
 from raybias.cli import main
 from raybias.errors import ConfigError, DataError
-from raybias.report import gap_table, headline, restated, write_tables
+from raybias.report import findings, gap_table, headline, restated, write_tables
 from raybias.report.tables import markdown, write_frame
 from raybias.report.terminal import laid_out
 from raybias.storage import Store
@@ -59,6 +59,8 @@ def test_one_run_has_no_interval_and_is_not_called_significant(tmp_path: Path) -
     assert row["low"] is None
     assert row["significant"] is None
     assert "not judged" in gap_table(tables["gaps"])
+    said = findings.by_the_rules(tables["gaps"])
+    assert said.startswith("By the rules of this study: no gap could be judged: an interval needs")
 
 
 def test_one_run_is_judged_over_the_sentences_that_it_read(tmp_path: Path) -> None:
