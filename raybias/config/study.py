@@ -311,7 +311,7 @@ def load_study(
         raise ConfigError(f"cannot read ({error.strerror})", where=str(path)) from error
     except ValueError as error:
         raise ConfigError(str(error), where=str(path)) from error
-    data = yaml_mapping(text, where=str(path), cure="see jobs/ for examples")
+    data = yaml_mapping(text, where=str(path), cure="`raybias init MODEL` writes a study")
     for change in overrides:
         override(data, change, Study)
     if profile is not None:

@@ -354,3 +354,9 @@ def test_the_schema_says_what_each_profile_decides() -> None:
     assert defined["Statistics"]["properties"]["interval"]["description"].endswith(
         "Default: paper normal, strict t."
     )
+
+
+def test_an_empty_study_says_what_writes_one(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("")
+    with pytest.raises(ConfigError, match="holds no keys; `raybias init MODEL` writes a study"):
+        load_study(tmp_path / "x.yaml")
