@@ -240,8 +240,9 @@ def prepare(study: Study, store: Store | None, *, command: str = "") -> Prepared
     record = make_record(study, marks, command=command, models=models)
     if store is not None:
         record = resumed(store, record)
-        check_weights(record.study)
     check_tracking(study)
     prepared = replace(prepared, record=record)
     check_inputs(prepared)
+    if store is not None:
+        check_weights(record.study)
     return prepared

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 import yaml
-from transformers import GenerationConfig, OPTConfig
+from transformers import GenerationConfig, OPTConfig, OPTForCausalLM
 from typer.testing import CliRunner
 
 from raybias.cli import app, main
@@ -27,7 +27,7 @@ PAIRS = {"training": [], "probes": [], "pairs": [{"source": "pairs", "data": "pa
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A study that passes, its data, and three models without weights."""
+    """A study that passes, its data, and three models, two of them without weights."""
     root = tmp_path_factory.mktemp("checks")
     rows = {"text": ["w1 w2 w3", "w2 w3", "w4 w5"] * 4, "label": [0, 1, 2] * 4}
     (root / "set").mkdir()
@@ -44,6 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         config.save_pretrained(root / name)
         own = {} if name == "unmarked" else marks
         word_tokenizer(words, **own).save_pretrained(root / name)
+    OPTForCausalLM(config).save_pretrained(root / "tiny")
     GenerationConfig(no_repeat_ngram_size=3).save_pretrained(root / "picky")
     study = {
         "name": "tiny",
