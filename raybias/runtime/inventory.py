@@ -10,12 +10,12 @@ from typing import Any, Final, TypeVar
 from raybias.config import Backbone
 from raybias.planning.inventory import GPU_LABEL, Inventory, Node, for_workers
 from raybias.planning.precision import Product, measure_product
-from raybias.runtime.ray_session import connected
+from raybias.runtime.ray_session import NO_RAY, connected
 
 T = TypeVar("T")
 
 #: What `address` says for this machine: by default, with a Ray of its own, or without Ray.
-_HERE: Final = (None, "local", "none")
+_HERE: Final = (None, "local", NO_RAY)
 
 
 def read_inventory(address: str | None = None, *, products: bool = False) -> Inventory:

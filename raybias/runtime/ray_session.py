@@ -20,6 +20,8 @@ from raybias.planning.inventory import size
 from raybias.runtime.ending import keeping_handlers, kill_started, undoing
 from raybias.storage import is_storage_error, storage_error
 
+#: What `address` says for work that is done without Ray.
+NO_RAY: Final = "none"
 #: Seconds for the head of a cluster to take a connection.
 _ANSWERS_S: Final = 5.0
 #: Free bytes for the session of a Ray of this machine.

@@ -28,7 +28,12 @@ from raybias.runtime.ending import undoing
 from raybias.runtime.graph import Stopped
 from raybias.runtime.inventory import read_inventory, this_machine
 from raybias.runtime.progress import Reporter
-from raybias.runtime.ray_session import connected, names_no_cluster, translating_errors
+from raybias.runtime.ray_session import (
+    NO_RAY,
+    connected,
+    names_no_cluster,
+    translating_errors,
+)
 from raybias.runtime.tracking import check_tracking
 from raybias.runtime.ways import slow_ways
 from raybias.runtime.worker_logs import WORKER_LOGS, keeping_worker_logs
@@ -40,8 +45,6 @@ if TYPE_CHECKING:
     from raybias.runtime.work import StudyRun
     from raybias.runtime.workers import Workers
 
-#: What `address` says for a study that is run without Ray.
-NO_RAY: Final = "none"
 #: Seconds that Ray, an actor that tunes and a replica that reads take to start on two cores.
 _STARTING_S: Final = 30.0
 
