@@ -199,7 +199,10 @@ def _hub(words: str, column: str, split: str) -> ray.data.Dataset:
     name, _, config = words.partition(":")
     texts = load_splits(name, [split], config=config or None)[split]
     _check_column(column, texts.column_names, where=f"data set {words}")
-    return _as_text(ray.data.from_huggingface(texts.select_columns([column])), column)
+    # `from_huggingface` first loads what the hub has under that name, a stranger's for a folder.
+    table = texts.select_columns([column]).with_format("arrow")[:]
+    blocks = max(1, table.nbytes // _PIECE)
+    return _as_text(ray.data.from_arrow(table, override_num_blocks=blocks), column)
 
 
 def _as_text(dataset: ray.data.Dataset, column: str) -> ray.data.Dataset:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import random
 from pathlib import Path
+from typing import Any
 
 import datasets
 import polars as pl
@@ -81,6 +82,14 @@ def test_every_kind_of_source_gives_the_same(
     hub = tmp_path / "hub"
     hub.mkdir()
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    asked: list[str] = []
+    load = datasets.load_dataset
+
+    def load_dataset(name: str, *rest: Any, **options: Any) -> Any:
+        asked.append(name)
+        return load(name, *rest, **options)
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     datasets.Dataset.from_dict({"body": lines}).to_parquet(hub / "train.parquet")
     for source, options in (
         (str(folder), {}),
@@ -91,6 +100,8 @@ def test_every_kind_of_source_gives_the_same(
     ):
         table, total = corpus_counts(source, KNOWN, **options)
         assert (total, table.equals(expected())) == (300, True), source
+    # And no stranger's data set of the folder's name.
+    assert asked == [str(hub)]
 
 
 def test_the_command_on_a_real_text(
