@@ -25,6 +25,7 @@ _SIZES: Final = (
     *("num_attention_heads", "n_head", "n_heads", "num_heads", "num_key_value_heads"),
 )
 _MOST: Final = {**dict.fromkeys(_SIZES, 1 << 31), **dict.fromkeys(_LAYERS, 10_000)}
+_MODEL: Final = "give a hub id or a folder of a model with config.json and *.safetensors"
 #: Characters of what a library says.
 _SAID: Final = 300
 
@@ -46,7 +47,7 @@ def reading_model(spec: Backbone, what: str) -> Iterator[None]:
         raise ModelError(
             f"cannot load the backbone ({what}: {said[:_SAID]})",
             where=spec.id if spec.revision is None else f"{spec.id}@{spec.revision}",
-            cure="give a hub id or a folder of a model with config.json and *.safetensors",
+            cure=_MODEL,
         ) from error
 
 
@@ -60,6 +61,9 @@ def read_config(spec: Backbone) -> PretrainedConfig:
     from transformers import AutoConfig, PretrainedConfig
 
     place: Any = {"revision": revision_of(spec)}
+    folder = folder_of(spec.id)
+    if folder is not None and not (folder / _CONFIG).is_file():
+        raise ModelError(f"the folder has no {_CONFIG}", where=spec.id, cure=_MODEL)
     with reading_model(spec, _CONFIG):
         # Before a million layers are made.
         _check_sizes(PretrainedConfig.get_config_dict(source_of(spec), **place)[0])

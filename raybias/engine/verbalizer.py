@@ -22,11 +22,16 @@ def verbalizer_ids(tokenizer: PreTrainedTokenizerBase, words: Sequence[str]) -> 
     ------
     ModelError: a word without a token, an unknown word, or two words with one id.
     """
-    return distinct([_first_id(tokenizer, word) for word in words], words)
+    ids = [_first_id(tokenizer, word) for word in words]
+    return distinct(ids, words, tokenizer=tokenizer.name_or_path)
 
 
-def distinct(ids: Sequence[int], words: Sequence[str]) -> tuple[int, ...]:
+def distinct(ids: Sequence[int], words: Sequence[str], *, tokenizer: str) -> tuple[int, ...]:
     """Return the ids of label words.
+
+    Parameters
+    ----------
+    tokenizer: named where two have one id.
 
     Raises
     ------
@@ -36,9 +41,8 @@ def distinct(ids: Sequence[int], words: Sequence[str]) -> tuple[int, ...]:
         first = ids.index(token_id)
         if first != place:
             raise ModelError(
-                f"verbalizer words {words[first]!r} and {words[place]!r} "
-                f"both begin with token {token_id}",
-                where="verbalizer",
+                f"{words[first]!r} and {words[place]!r} both begin with token {token_id}",
+                where=_where(tokenizer),
                 cure="choose words whose first tokens differ",
             )
     return tuple(ids)
@@ -55,7 +59,11 @@ def _first_id(tokenizer: PreTrainedTokenizerBase, word: str) -> int:
     if not ids or ids[0] == tokenizer.unk_token_id:
         raise ModelError(
             f"the tokenizer does not know the word {word!r}",
-            where="verbalizer",
+            where=_where(tokenizer.name_or_path),
             cure="choose another word for this label",
         )
     return int(ids[0])
+
+
+def _where(tokenizer: str) -> str:
+    return f"verbalizer, with the tokenizer of {tokenizer}"

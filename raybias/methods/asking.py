@@ -144,4 +144,5 @@ class Asking(PromptFormat):
         if any(row[: len(opening)] != opening or len(row) == len(opening) for row in rows):
             # Where an answer would change how what precedes it is cut, it stands for itself.
             opening, rows = [], self.encoder.encode(shown)
-        return distinct([row[len(opening)] for row in rows], shown)
+        ids = [row[len(opening)] for row in rows]
+        return distinct(ids, shown, tokenizer=self.own.tokenizer.name_or_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -113,7 +114,7 @@ def test_label_words_must_have_distinct_first_tokens(
 ) -> None:
     tokenizer = backbone("opt").tokenizer
     assert verbalizer_ids(tokenizer, LABELS) == LABEL_IDS
-    with pytest.raises(ModelError, match="both begin with token 4"):
+    with pytest.raises(ModelError, match=r"the tokenizer of .+: .* both begin with token 4"):
         verbalizer_ids(tokenizer, ("negative", "positive w1", "positive"))
     with pytest.raises(ModelError, match="does not know the word ''"):
         verbalizer_ids(tokenizer, ("negative", "", "positive"))
@@ -126,7 +127,10 @@ def test_rows_that_are_too_long_are_counted_and_named() -> None:
         check_lengths(lengths, context=16, taken=8, by="vectors", names=["a", "b", "c"])
 
 
-def test_a_backbone_that_cannot_be_read_says_so(tmp_path: object) -> None:
+def test_a_backbone_that_cannot_be_read_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="the folder has no config.json"):
+        load_backbone(Backbone(id=str(tmp_path)))
+    (tmp_path / "config.json").write_text("{")
     with pytest.raises(ModelError, match="cannot load the backbone"):
         load_backbone(Backbone(id=str(tmp_path)))
 
