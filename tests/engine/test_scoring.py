@@ -128,7 +128,7 @@ def test_rows_that_are_too_long_are_counted_and_named() -> None:
 
 
 def test_a_backbone_that_cannot_be_read_says_so(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="the folder has no config.json"):
+    with pytest.raises(ModelError, match="the folder has no config"):
         load_backbone(Backbone(id=str(tmp_path)))
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ModelError, match="cannot load the backbone"):
