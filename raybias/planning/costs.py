@@ -117,7 +117,11 @@ def _tuning(
         (runs, "{} runs"), (checks, "{:,}"), (work.checked, "{:,} rows"),
         (work.checked_length, "{:.1f}"),
     )  # fmt: skip
-    flops = shape.block_parameters * (work.factor * tuned + 2 * checked)
+    tested, tested_on = product(
+        (runs, "{} runs"), (work.tested, "{:,} rows"), (work.tested_length, "{:.1f}")
+    )
+    read = checked + tested
+    flops = shape.block_parameters * (work.factor * tuned + 2 * read)
     # The sweep and the final runs come one after the other, each in packs of its own.
     gathered = sum(
         _gathered(stage, shape, trials * work.rows * work.length) * 2 * steps
@@ -130,10 +134,11 @@ def _tuning(
     lines = [
         CostLine("tokens tuned on", tuned_on, _short(tuned)),
         CostLine("tokens of evaluations", evaluated_on, _short(checked)),
+        *([CostLine("tokens of tests", tested_on, _short(tested))] if tested else []),
         CostLine(
             "work",
             f"{_short(shape.block_parameters)} parameters x ({work.factor} x {_short(tuned)}"
-            f" + 2 x {_short(checked)})",
+            f" + 2 x {_short(read)})",
             _short(flops, "FLOP"),
         ),
         CostLine(
@@ -150,7 +155,7 @@ def _tuning(
         ),
     ]
     return Cost(
-        tokens=tuned + checked, flops=flops, hours=hours, gathered=gathered, lines=tuple(lines)
+        tokens=tuned + read, flops=flops, hours=hours, gathered=gathered, lines=tuple(lines)
     )
 
 

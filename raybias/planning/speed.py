@@ -35,6 +35,9 @@ class Speed:
     token: float = 0.0
     """Of one token in a block beside its products, such as softmax and norms, where these are not
     hidden behind others."""
+    score: float = 0.0
+    """Of what a head of a block computes of one token for another, forward, where no kernel fuses
+    it with its products."""
     step: float = 5e-3
     """Of the host in every step of a pack, however many runs it has."""
     run: float = 0.8e-3
@@ -113,6 +116,7 @@ CPU: Final = Speed(
     streamed=1.0,
     launch=0.6e-3,
     token=1e-6,
+    score=14e-9,
     step=3e-3,
     run=3e-3,
     link=8e9,

@@ -64,6 +64,8 @@ class Passes:
     all_bytes: float
     """Of the whole backbone."""
     layers: int
+    heads: int
+    """Of one block's attention."""
     token_bytes: float
     """Of one token's hidden state."""
 
@@ -75,6 +77,7 @@ class Passes:
             weight_bytes=float(shape.block_parameters * item),
             all_bytes=float(shape.parameters * item),
             layers=shape.layers,
+            heads=shape.heads,
             token_bytes=float(shape.hidden * item),
         )
 
@@ -84,6 +87,7 @@ class Passes:
         layout: Layout,
         tokens: float,
         *,
+        length: float,
         factor: float = 2.0,
         launches: float = 1.0,
         passes: float | None = None,
@@ -95,6 +99,7 @@ class Passes:
         Parameters
         ----------
         tokens: in all passes.
+        length: of the text that each of them is in, on average.
         factor: FLOPs for each parameter and token; 2 forward, 4 with gradients of activations.
         launches: in units of a plain forward pass.
         passes: None for as few as the token budget allows, and `least` at least.
@@ -106,11 +111,12 @@ class Passes:
             fewest = 1.0 if layout.ranks > 1 else least
             passes = max(fewest, math.ceil(own / layout.tokens))
         ways = factor / 2.0
+        each = speed.token + self.heads * length * speed.score
         found = {
             "computing": speed.work(
                 factor * self.parameters * own, passes * ways * self.weight_bytes
             ),
-            "launches": self.layers * (passes * launches * speed.launch + ways * own * speed.token),
+            "launches": self.layers * (passes * launches * speed.launch + ways * own * each),
         }
         if layout.devices > 1:
             # Each device waits for the hidden states of the one before it, and as a round begins
@@ -155,6 +161,10 @@ class TuningWork:
     """Mean tokens of one."""
     checked_widths: Widths
     """Of an evaluation's rows in their batches."""
+    tested: int
+    """Rows of the test that each run ends with."""
+    tested_length: float
+    """Mean tokens of one."""
     launches: tuple[float, float]
     """Launches of a block in units of a plain one's: of a pack, and for each of its runs."""
     moved: float
@@ -168,6 +178,7 @@ class TuningWork:
         splits = text.sentences[training]
         texts = [splits[name]["text"] for name in ("train", "validation")]
         length, checked_length = (method.mean_length(text, each) for each in texts)
+        tested = splits["test"]["text"] if "test" in splits else texts[1].clear()
         sweep, final = runs_of(method)
         last = method.last_step(len(texts[0]))
         passes = Passes.of(shape, method.bytes_per_weight(shape))
@@ -185,6 +196,8 @@ class TuningWork:
             checked=method.validation_rows or len(texts[1]),
             checked_length=checked_length,
             checked_widths=method.widths(text, texts[1]),
+            tested=len(tested),
+            tested_length=method.mean_length(text, tested) if len(tested) else 0.0,
             launches=method.launches,
             moved=float(method.moved_per_parameter * shape.parameters),
             most=method.max_pack,
@@ -217,6 +230,7 @@ class TuningWork:
             speed,
             layout,
             runs * self.rows * self.length,
+            length=self.length,
             factor=float(self.factor),
             launches=_BOTH_WAYS * (shared + own * runs),
             least=self.widths.batches(runs * self.rows),
@@ -233,10 +247,16 @@ class TuningWork:
             speed,
             layout,
             runs * self.checked * self.checked_length,
+            length=self.checked_length,
             launches=shared + own * runs,
             least=self.checked_widths.batches(runs * self.checked),
         )
         return max(computing.values()) + speed.evaluation
+
+    def test_seconds(self, speed: Speed, layout: Layout) -> float:
+        """Return the seconds of one run's test."""
+        tokens, length = self.tested * self.tested_length, self.tested_length
+        return max(self.passes.seconds(speed, layout, tokens, length=length).values())
 
     def pack_seconds(self, speed: Speed, layout: Layout, stops: Sequence[int]) -> float:
         """Return the seconds of a pack whose runs stop at these steps and leave it then."""
@@ -250,7 +270,7 @@ class TuningWork:
                 checks = steps / self.every
                 seconds += checks * self.evaluation_seconds(speed, layout, left)
             reached, left = stop, left - 1
-        return seconds
+        return seconds + len(stops) * self.test_seconds(speed, layout)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,7 +321,12 @@ class ReadingWork:
             passes += max(parts, min(layout.passes, items / shards)) * self.new_tokens
         all_shards = self.runs * shards
         computing = self.passes.seconds(
-            speed, layout, self.runs * self.tokens, passes=all_shards * passes, rounds=all_shards
+            speed,
+            layout,
+            self.runs * self.tokens,
+            length=self.tokens / items,
+            passes=all_shards * passes,
+            rounds=all_shards,
         )
         return max(computing.values()) + all_shards * speed.shard
 

@@ -80,6 +80,21 @@ def test_a_small_backbone_shares_steps_and_a_large_one_does_not(folder: Path) ->
     assert 0 < forecast.planned.busy < 1
 
 
+def test_attention_and_the_last_test_take_time(folder: Path) -> None:
+    made, _ = planned(study(folder, "opt-125m"), A100)
+    work, layout = made.works.tuning["opt-125m", "set", "soft_prompt"], Layout(4096)
+    heads = replace(work, passes=replace(work.passes, heads=960))
+    more = [heads.step_seconds(on, layout, 4) / work.step_seconds(on, layout, 4)
+            for on in (CPU, GPUS["A100"])]  # fmt: skip
+    # Eighty times the heads: what a CPU computes one after another, and a GPU in one kernel.
+    assert more[0] > 2
+    assert more[1] == 1
+    tested = replace(work, tested=2210, tested_length=30.0)
+    longer = [each.pack_seconds(CPU, layout, (125, 250)) for each in (work, tested)]
+    flops = 2 * work.passes.parameters * 2210 * 30
+    assert longer[1] - longer[0] > 2 * flops / CPU.peak
+
+
 def test_a_share_of_a_cluster_is_planned_as_a_cluster_of_that_size(folder: Path) -> None:
     half = study(folder, "opt-125m")
     half = half.model_copy(update={"resources": half.resources.model_copy(update={"share": 0.5})})
