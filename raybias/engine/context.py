@@ -63,6 +63,7 @@ class Execution:
     devices: over how many devices, of its kind and from it on, the layers are split.
     passes: batches under way at one time, where the layers are split (see `pipelining`).
     ways: by purpose, what was chosen when the model was taken into use.
+    sharers: processes on the device, of whose memory each may take an even part.
     threads: CPUs to compute on.
     deterministic: whether a GPU computes the same bits again, as CPUs do.
     sharding: how the model is shared with other ranks, where it is.
@@ -74,6 +75,7 @@ class Execution:
     sharding: Sharding | None = None
     devices: int = 1
     passes: int = 1
+    sharers: int = 1
     deterministic: bool = False
     ways: dict[str, Way] = field(default_factory=dict, compare=False, repr=False)
 
@@ -82,6 +84,8 @@ class Execution:
         torch.set_num_threads(self.threads)
         if self.deterministic:
             repeat_bits()
+        if self.sharers > 1 and torch.device(self.device).type == "cuda":
+            torch.cuda.set_per_process_memory_fraction(1 / self.sharers)
 
     def split(self) -> list[torch.device]:
         """List the devices that the layers are split over."""

@@ -141,7 +141,8 @@ def _arithmetic(rows: Sequence[tuple[str, str, str]]) -> list[str]:
 
 
 def _resources(plan: Stage) -> str:
-    text = _count(plan.threads, "CPU") + (f" and {_count(plan.gpus, 'GPU')}" if plan.gpus else "")
+    gpus = _count(plan.gpus, "GPU") if plan.sharers == 1 else f"1/{plan.sharers} GPU"
+    text = _count(plan.threads, "CPU") + (f" and {gpus}" if plan.gpus else "")
     if selector := plan.requests.get("label_selector"):
         text += f" {next(iter(selector.values()))}"
     if plan.pending:

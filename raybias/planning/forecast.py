@@ -54,11 +54,10 @@ class Forecast:
 
     def __str__(self) -> str:
         planned, latest, (first, path) = self.planned, self.latest, self.longest
-        devices = f"{planned.devices} device{'s' if planned.devices > 1 else ''}"
         lines = [
             f"wall time {duration(planned.wall)} as planned, {duration(latest.wall)} at most",
             f"  devices compute {planned.busy:.0%} of the time ({latest.busy:.0%}), and"
-            f" {planned.idle_hours:,.1f} of {devices}' hours are idle ({latest.idle_hours:,.1f})",
+            f" {planned.idle_hours:,.1f} hours of {planned} are idle ({latest.idle_hours:,.1f})",
             f"  no more devices make it shorter than {duration(path)}: {first} and what follows",
         ]
         if block := planned.idle_block():
@@ -99,7 +98,7 @@ def strips(schedule: Schedule) -> list[str]:
     wide = max(map(len, held))
     return [
         *(f"  {name:{wide}} |{_strip(row, schedule.devices)}|" for name, row in held.items()),
-        f"  {'':{wide}}  a column is {duration(column)}, a full one all {schedule.devices} devices",
+        f"  {'':{wide}}  a column is {duration(column)}, a full one all {schedule}",
     ]
 
 

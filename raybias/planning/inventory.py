@@ -55,6 +55,8 @@ class Inventory:
     nodes: tuple[Node, ...]
     source: str
     """Where this was read, for people."""
+    per_gpu: int = 1
+    """Places of a GPU, in each of which a worker may tune."""
 
     @property
     def cpus(self) -> float:
@@ -91,6 +93,10 @@ class Inventory:
         """Return the GPUs, or CPUs without them, that a study takes at most."""
         held = self.gpus if self.gpus_of_worker(resources) else self.cpus
         return max(1, int(held * resources.share))
+
+    def places(self, resources: Resources) -> int:
+        """Return the places of these GPUs, or CPUs."""
+        return self.devices(resources) * self.per_gpu
 
     def __str__(self) -> str:
         nodes = f"{len(self.nodes)} node{'s' if len(self.nodes) != 1 else ''}"

@@ -54,6 +54,7 @@ class LayoutPlanner:
         self.share = backbone.gpu_share
         self.cpus = asked.cpus_per_worker
         self.gpus = inventory.gpus_of_worker(asked)
+        self.per_gpu = inventory.per_gpu
         self.on = "gpu" if self.gpus else "cpu"
         self.nodes, self.device_memory = self._devices()
         if self.cpus > max(node.cpus for node in inventory.nodes):
@@ -85,8 +86,8 @@ class LayoutPlanner:
     def tunings(self, training: TrainingSet, method: Tuned, work: TuningWork) -> list[TunePlan]:
         """Plan the workers of one method on one training set for every sensible size of its packs.
 
-        Returns the plans from the largest packs to the smallest, and last the one in which all
-        GPUs share one pack, where that is to be had.
+        Returns the plans from the largest packs to the smallest; then those whose workers share
+        GPUs, and last the one in which all GPUs share one pack, where these are to be had.
 
         Raises
         ------
@@ -107,6 +108,12 @@ class LayoutPlanner:
                 break
         if error is not None and not made:
             raise error
+        if self.per_gpu > 1:
+            for pack in sizes:
+                with suppress(PlanError):
+                    made.append(
+                        self._tuning(training, method, work, pack, asked, sharers=self.per_gpu)
+                    )
         if self.gpus and asked is None and not made[-1].sharded:
             with suppress(PlanError):
                 made.append(self._tuning(training, method, work, 1, asked, shared=True))
@@ -120,9 +127,15 @@ class LayoutPlanner:
         pack: int,
         asked: int | None,
         *,
+        sharers: int = 1,
         shared: bool = False,
     ) -> TunePlan:
-        """Plan one method on one training set, so many runs in a pack, or all on shared weights."""
+        """Plan one method on one training set, so many runs in a pack, or all on shared weights.
+
+        Parameters
+        ----------
+        sharers: workers on one GPU.
+        """
         trials = max(work.sweep, work.final)
 
         def terms(shape: ModelShape, tokens: int, partitions: int) -> tuple[MemoryTerm, ...]:
@@ -138,7 +151,7 @@ class LayoutPlanner:
 
         load = Load(terms, self.shape, method.bytes_per_weight(self.shape), self.on)
         packs = math.ceil(trials / pack)
-        fit = self._fit(method, load, packs, seconds, asked=asked, shared=shared)
+        fit = self._fit(method, load, packs, seconds, asked=asked, sharers=sharers, shared=shared)
         size = trials if fit.split.sharded else pack
         return TunePlan(
             training=training.name,
@@ -203,6 +216,8 @@ class LayoutPlanner:
             "gpus": self.gpus and fit.split.devices,
             "threads": self.cpus,
             "tokens_per_batch": fit.tokens,
+            "sharers": fit.split.sharers,
+            "per_gpu": self.per_gpu,
             "passes": fit.split.passes,
             "memory": load.device(fit.tokens, fit.workers, fit.split),
             "host": self.host(load, fit.workers, fit.split),
@@ -268,6 +283,7 @@ class LayoutPlanner:
         seconds: Callable[[Fit], float],
         *,
         asked: int | None,
+        sharers: int = 1,
         shared: bool = False,
     ) -> Fit:
         """Choose the layout in which all devices do such work fastest; then that of longest passes.
@@ -277,17 +293,20 @@ class LayoutPlanner:
         packs: parts of the work that workers share; None where any number do, on any device.
         seconds: of all of the work on one worker, or on all that share the backbone.
         asked: workers that the study wants.
+        sharers: on each GPU; only layouts in which so many share it.
         shared: only layouts in which workers share every weight.
 
         Raises
         ------
         PlanError: none fits, or not as the study wants it.
         """
-        slots, sharding = self._slots(), self.resources.shard
+        slots, sharding = self._slots() * sharers, self.resources.shard
         wanted = slots if packs is None else min(asked or slots, packs)
         whole: list[Fit] = []
         if sharding != "zero3" and not shared:
             splits = self._splits(can_split=method.can_shard)
+            if sharers > 1:
+                splits = [Split(sharers=sharers)]
             whole = list(self._fits(load, wanted, splits, together=packs is not None))
         if packs is not None and asked is not None and whole:
             most = max(fit.workers for fit in whole)
@@ -299,7 +318,8 @@ class LayoutPlanner:
                 )
             whole = [fit for fit in whole if fit.workers == most]
         found = whole
-        if not any(fit.split == WHOLE for fit in whole) and self._can_shard(method, asked or slots):
+        can_shard = sharers == 1 and self._can_shard(method, asked or slots)
+        if can_shard and not any(fit.split == WHOLE for fit in whole):
             among_all = self._fits(load, asked or slots, [Split(sharded=True)], together=True)
             found += [fit for fit in among_all if asked is None or fit.workers == asked]
         if not found:
@@ -350,13 +370,13 @@ class LayoutPlanner:
         workers = wanted
         while workers >= (2 if split.sharded else 1):
             need = self._need(load, tokens, workers, split)
-            if max(need.device, 0 if self.gpus else need.host) > self.device_memory:
+            if max(need.device * split.sharers, 0 if self.gpus else need.host) > self.device_memory:
                 return None
             found = places(self.nodes, need, among=among)
             if found.count >= workers:
                 nodes = [node for node, _ in found.rooms]
                 speed = self.machine.speed(nodes, gpus=self.gpus, threads=self.cpus)
-                return Fit(tokens, workers, found, split, speed)
+                return Fit(tokens, workers, found, split, speed.shared(split.sharers))
             workers = found.count
         return None
 
@@ -365,7 +385,14 @@ class LayoutPlanner:
         host = total(self.host(load, workers, split)) if self.gpus else held
         gpus = self.gpus and split.devices
         device = held if self.gpus else 0
-        return ResourceRequest(cpus=self.cpus, gpus=gpus, device=device, host=host)
+        return ResourceRequest(
+            cpus=self.cpus,
+            gpus=gpus,
+            sharers=split.sharers,
+            per_gpu=self.per_gpu,
+            device=device,
+            host=host,
+        )
 
     def host(self, load: Load, workers: int, split: Split) -> tuple[MemoryTerm, ...]:
         """Return the arithmetic of a worker on a GPU in its node's memory."""
@@ -405,6 +432,8 @@ class LayoutPlanner:
                 f"split: the layers of each worker's backbone over {fit.split.devices} GPUs of its"
                 f" node, in {fits}{less}{passes}"
             )
+        if fit.split.sharers > 1:
+            fits += f", which {fit.split.sharers} workers share"
         return f"replicated: each worker holds the whole backbone in {fits}{less}"
 
     def _each(self) -> str:

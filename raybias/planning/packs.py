@@ -3,7 +3,8 @@
 Wide packs cost least device time, narrow ones end sooner where devices are left over. For a few
 times T each stage takes the widest packs with which its sweep and its final runs end within T. The
 simulated schedule tells which T is best, whether runs stop as planned or go to their last step, and
-whether a stage does better with one pack on weights that all its workers share.
+whether a stage does better with several workers on each GPU, or with one pack on weights that all
+its workers share.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 _TRIED: Final = 24
 #: Wall times whose product is within this of the best are as good, if they take less device time.
 _AS_GOOD: Final = 1.01
-#: Sharing weights ties workers together, so both wall times must fall by a tenth for it.
+#: Sharing ties workers together, so both wall times must fall by a tenth for it.
 _WORTH: Final = 0.9**2
 
 
@@ -37,7 +38,10 @@ def choose_packs(prepared: PreparedStudy, plan: Plan, stages: Sequence[Sequence[
     """
     if all(len(sizes) == 1 for sizes in stages):
         return plan
-    apart = [[each for each in sizes if not each.sharded] or [*sizes] for sizes in stages]
+    apart = [
+        [each for each in sizes if not (each.sharded or each.sharers > 1)] or [*sizes]
+        for sizes in stages
+    ]
     lengths = [[_seconds(plan, each) for each in sizes] for sizes in apart]
     found: dict[tuple[int, ...], _Tried] = {}
     for target in _targets([length for each in lengths for length in each]):
@@ -72,11 +76,16 @@ class _Tried:
 
 
 def _shared(prepared: PreparedStudy, best: _Tried, stages: Sequence[Sequence[TunePlan]]) -> _Tried:
-    """Have the workers of a stage share its weights where the study then ends clearly sooner."""
+    """Have the workers of a stage share GPUs or its weights where the study ends clearly sooner."""
     for place, sizes in enumerate(stages):
-        if sizes[-1].sharded and not best.plan.tuning[place].sharded:
+        if best.plan.tuning[place].sharded:
+            continue
+        shared = [each for each in sizes if each.sharers > 1]
+        # As wide as the packs that were chosen, and the narrowest.
+        found = [each for each in shared if each.pack == best.plan.tuning[place].pack]
+        for stage in (*found, *shared[-1:], *(each for each in sizes[-1:] if each.sharded)):
             tuning = list(best.plan.tuning)
-            tuning[place] = sizes[-1]
+            tuning[place] = stage
             tried = _Tried.of(prepared, replace(best.plan, tuning=tuple(tuning)))
             best = tried if tried.wall < _WORTH * best.wall else best
     return best

@@ -22,10 +22,19 @@ class ResourceRequest:
 
     cpus: int
     gpus: int
+    sharers: int = 1
+    """Workers on each GPU."""
+    per_gpu: int = 1
+    """Places of a GPU, which such workers share evenly."""
     device: int = 0
     """Bytes of each GPU; 0 on CPUs."""
     host: int = 0
     """Bytes of the node's memory."""
+
+    @property
+    def places(self) -> int:
+        """Places of GPUs that a worker takes, or CPUs without them."""
+        return self.gpus * self.per_gpu // self.sharers or self.cpus
 
 
 @dataclass(frozen=True)
@@ -138,11 +147,11 @@ def _smallest(nodes: Sequence[Node]) -> dict[str | None, int]:
 
 
 def _by_count(node: Node, need: ResourceRequest) -> int:
-    gpus = node.gpus // need.gpus if need.gpus else math.inf
+    gpus = node.gpus * need.sharers // need.gpus if need.gpus else math.inf
     return int(min(node.cpus // need.cpus, gpus))
 
 
 def _by_memory(node: Node, need: ResourceRequest, smallest: dict[str | None, int]) -> int:
-    if need.gpus and need.device > smallest.get(node.gpu, 0):
+    if need.gpus and need.device * need.sharers > smallest.get(node.gpu, 0):
         return 0
     return node.memory // need.host if need.host else _by_count(node, need)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from raybias.config import Backbone, Method, Provider, Rewriting, Study
 from raybias.errors import OutputError, PlanError
@@ -29,6 +29,9 @@ from raybias.study_record import recorded_dtypes
 
 if TYPE_CHECKING:
     from raybias.engine.model_shape import ModelShape
+
+#: A GPU that waits for its process so many times as long as it computes has room for others.
+_MOSTLY: Final = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +60,8 @@ class Plan:
 
     @property
     def devices(self) -> int:
-        """Return the GPUs, or CPUs without them, that the study holds at most."""
-        return self.inventory.devices(self.decided.resources)
+        """Return the places of GPUs, or CPUs without them, that the study holds at most."""
+        return self.inventory.places(self.decided.resources)
 
     def methods(self, backbone: Backbone) -> list[Method]:
         """List the methods of a backbone that the inventory has room for."""
@@ -122,6 +125,8 @@ def plan(
     if study.answers is not None:
         check_place(Store(study.answers), inventory)
     study, precision = decide_dtypes(study, inventory)
+    if inventory.gpus_of_worker(study.resources):
+        inventory = replace(inventory, per_gpu=study.resources.workers_per_gpu)
     shapes = {
         backbone.name: model_shape(backbone)
         for backbone in study.backbones
@@ -160,8 +165,9 @@ def plan(
         ),
     )
     made = choose_packs(prepared, made, stages.tuning)
-    gathering = filter(None, (_gathering(stage, works) for stage in made.tuning))
-    return replace(made, notes=(*gathering, *made.notes))
+    gathering = (_gathering(stage, works) for stage in made.tuning)
+    notes = filter(None, (*gathering, _launching(made), *made.notes))
+    return replace(made, notes=tuple(notes))
 
 
 @dataclass(frozen=True)
@@ -216,6 +222,24 @@ def _gathering(stage: TunePlan, works: Works) -> str:
         f" {1e3 * parts['gathering']:,.0f} ms of a step and computing"
         f" {1e3 * parts['computing']:,.0f} ms, up to {hours:,.0f} h for the sweep and as much for"
         " the final runs; a node whose GPUs hold the backbone together would be faster"
+    )
+
+
+def _launching(made: Plan) -> str:
+    """Name the stages whose GPUs wait for their processes, where others could use them; or none."""
+    waiting: dict[str, None] = {}
+    for stage in made.tuning:
+        work = made.works.tuning[stage.backbone, stage.training, stage.method]
+        if stage.gpus and stage.per_gpu == 1 == work.most and work.sweep + work.final > 1:
+            parts = work.step_parts(stage.speed, stage.layout, 1)
+            waited = parts["launches"] + work.host(stage.speed, 1)
+            if waited > _MOSTLY * parts["computing"]:
+                waiting[f"{stage.backbone} ({stage.method})"] = None
+    if not waiting:
+        return ""
+    return (
+        f"launching the kernels of a step takes longer than computing it: {', '.join(waiting)};"
+        " with resources.workers_per_gpu: 4 several runs share a GPU"
     )
 
 

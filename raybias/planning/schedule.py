@@ -63,13 +63,14 @@ class Task:
 
     @property
     def devices(self) -> int:
-        """GPUs, or CPUs without them, of one worker."""
-        return self.need.gpus or self.need.cpus if self.need else 0
+        """Places of GPUs, or CPUs without them, of one worker."""
+        return self.need.places if self.need else 0
 
     @property
     def work(self) -> float:
         """Device-seconds of computing, loading aside."""
-        return self.seconds * self.devices * (1 if self.divisible else self.least)
+        workers = 1 if self.divisible else self.least
+        return self.seconds * self.devices * workers / (self.need.per_gpu if self.need else 1)
 
 
 def remaining(tasks: Iterable[Task]) -> dict[str, float]:
@@ -131,10 +132,22 @@ class IdleBlock:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Which task ran where and when, planned or measured."""
+    """Which task ran where and when, planned or measured.
+
+    Attributes
+    ----------
+    devices: or their places, where workers share them.
+    per_device: places of a device.
+    """
 
     spans: tuple[Span, ...]
     devices: int
+    per_device: int = 1
+
+    def __str__(self) -> str:
+        count = self.devices // self.per_device
+        devices = f"{count} device{'s' if count > 1 else ''}"
+        return devices if self.per_device == 1 else f"{self.devices} places on {devices}"
 
     @property
     def wall(self) -> float:
@@ -151,7 +164,7 @@ class Schedule:
     def idle_hours(self) -> float:
         """Device-hours in which devices hold no task."""
         held = sum(span.end - span.start for span in self.spans)
-        return max(0.0, self.devices * self.wall - held) / 3600
+        return max(0.0, self.devices * self.wall - held) / (3600 * self.per_device)
 
     def idle_block(self) -> IdleBlock | None:
         """Return the largest block of idle devices: their number times its seconds."""

@@ -7,7 +7,7 @@ devices that hold its backbone already where there are any.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from raybias.planning.inventory import Inventory, Node
@@ -20,16 +20,42 @@ class _Host:
 
     node: Node
     devices: list[int]
+    """Free places, numbered over all nodes; those of a GPU follow one another."""
     cpus: float
     memory: int
+    per_gpu: int = 1
 
     def room(self, task: Task) -> int:
         """Count the workers of a task that fit now."""
         need = task.need
         if need is None or need.device > (self.node.gpu_memory or 0):
             return 0
-        room = min(len(self.devices) // task.devices, self.cpus // need.cpus)
+        free = len(self.devices)
+        if need.sharers < self.per_gpu:
+            free = sum(map(self._whole, self.devices))
+        room = min(free // task.devices, self.cpus // need.cpus)
         return int(min(room, self.memory // need.host) if need.host else room)
+
+    def _whole(self, place: int) -> bool:
+        """Tell whether all places of a place's GPU are free."""
+        first = place - place % self.per_gpu
+        return self.per_gpu == 1 or set(range(first, first + self.per_gpu)) <= {*self.devices}
+
+    def order(self, task: Task, held: Mapping[int, str]) -> None:
+        """Sort the places: of GPUs that suit a task, then those that hold its backbone."""
+        if self.per_gpu == 1:
+            self.devices.sort(key=lambda place: held.get(place) != task.backbone)
+            return
+        shares = task.need is not None and task.need.sharers > 1
+        whole = {place: self._whole(place) for place in self.devices}
+
+        def last(place: int) -> tuple[bool, bool, int]:
+            first = place - place % self.per_gpu
+            its = [place] if shares else range(first, first + self.per_gpu)
+            cold = any(held.get(each) != task.backbone for each in its)
+            return whole[place] if shares else not whole[place], cold, place
+
+        self.devices.sort(key=last)
 
 
 @dataclass
@@ -63,10 +89,11 @@ class _Simulator:
     def __init__(self, inventory: Inventory, *, on_gpus: bool, most: int | None) -> None:
         self.hosts: list[_Host] = []
         self.devices = 0
+        per_gpu = inventory.per_gpu
         for node in inventory.nodes:
-            count = node.gpus if on_gpus else int(node.cpus)
+            count = node.gpus * per_gpu if on_gpus else int(node.cpus)
             own = list(range(self.devices, self.devices + count))
-            self.hosts.append(_Host(node, own, node.cpus, node.memory))
+            self.hosts.append(_Host(node, own, node.cpus, node.memory, per_gpu))
             self.devices += count
         self.devices = self.free = min(self.devices, most or self.devices)
         self.held: dict[int, str] = {}
@@ -120,7 +147,7 @@ class _Simulator:
                 return
             self.free -= task.devices
             host = max(able, key=lambda each: self._warm(each, task))
-            host.devices.sort(key=lambda device: self.held.get(device) != task.backbone)
+            host.order(task, self.held)
             warm = self._warm(host, task) >= task.devices
             taken, host.devices = host.devices[: task.devices], host.devices[task.devices :]
             host.cpus -= need.cpus
@@ -184,4 +211,4 @@ def simulate(tasks: Sequence[Task], inventory: Inventory, *, most: int | None = 
         ended = state.end_next()
         for after in waiting.values():
             after.discard(ended.key)
-    return Schedule(tuple(state.spans), state.devices)
+    return Schedule(tuple(state.spans), state.devices, inventory.per_gpu)

@@ -65,6 +65,10 @@ class Speed:
         """Return the seconds of the device for FLOPs and bytes read from its memory."""
         return flops / (self.peak * self.reached) + read / (self.bandwidth * self.streamed)
 
+    def shared(self, workers: int) -> Speed:
+        """Return what each of so many workers has of a device that all keep busy."""
+        return replace(self, peak=self.peak / workers, bandwidth=self.bandwidth / workers)
+
     def load(self, weight_bytes: float) -> float:
         """Return the seconds until a new worker holds the weights."""
         return self.start + weight_bytes / self.loading

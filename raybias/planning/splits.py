@@ -24,11 +24,13 @@ class Split:
     devices: of one worker, which the layers are split over.
     passes: under way at one time, on different devices.
     sharded: whether workers share every weight with ZeRO-3.
+    sharers: workers on each device, where there are several.
     """
 
     devices: int = 1
     passes: int = 1
     sharded: bool = False
+    sharers: int = 1
 
 
 WHOLE: Final = Split()

@@ -28,6 +28,10 @@ class Stage:
     """CPUs that one worker or replica computes on."""
     tokens_per_batch: int
     """Token budget of one pass."""
+    sharers: int = 1
+    """Workers on each GPU."""
+    per_gpu: int = 1
+    """Places of a GPU, of which a worker takes one where it shares."""
     passes: int = 1
     """Under way at one time, on different GPUs of a worker."""
     memory: tuple[MemoryTerm, ...]
@@ -69,6 +73,8 @@ class Stage:
         return ResourceRequest(
             cpus=self.threads,
             gpus=self.gpus,
+            sharers=self.sharers,
+            per_gpu=self.per_gpu,
             device=held if self.gpus else 0,
             host=host if self.gpus else held,
         )
@@ -86,6 +92,7 @@ class Stage:
             self.threads,
             devices=max(1, self.gpus),
             passes=self.passes,
+            sharers=self.sharers,
             deterministic=self.deterministic,
         )
         return ModelContext(spec, tuple(words), execution, memory)

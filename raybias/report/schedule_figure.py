@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Final
 
 from matplotlib.lines import Line2D
@@ -22,8 +23,12 @@ def read_schedule(store: Store) -> Schedule | None:
     if not store.exists(SCHEDULE_FILE):
         return None
     rows = store.read_table(SCHEDULE_FILE).to_pylist()
-    devices = max((row.pop("devices") for row in rows), default=0)
-    return Schedule(tuple(Span(**row) for row in rows), devices) if rows else None
+    if not rows:
+        return None
+    devices, places = rows[0]["devices"], rows[0].get("per_device", 1)
+    names = {each.name for each in fields(Span)}
+    spans = (Span(**{n: v for n, v in row.items() if n in names}) for row in rows)
+    return Schedule(tuple(spans), devices, places)
 
 
 def schedule_figure(schedule: Schedule, title: str) -> str:

@@ -126,7 +126,8 @@ class StudyRun:
         """Keep which task held which devices, unless nothing was left to do."""
         if schedule.wall < _WORTH_A_CHART_S:
             return
-        rows = [{**vars(span), "devices": schedule.devices} for span in schedule.spans]
+        devices = {"devices": schedule.devices, "per_device": self.plan.inventory.per_gpu}
+        rows = [vars(span) | devices for span in schedule.spans]
         self.store.write_table(SCHEDULE_FILE, pa.Table.from_pylist(rows, schema=SCHEDULE))
 
     def _untrained(self, backbone: Backbone) -> Iterator[dict[str, Any]]:

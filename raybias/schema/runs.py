@@ -79,7 +79,8 @@ ANSWERS: Final = pa.schema(
 )
 
 #: One row per task and device that it held, in seconds from the begin of the command that did it:
-#: loading until `loaded`, computing until `end`. `worker` counts from 0 up to `devices`.
+#: loading until `loaded`, computing until `end`. `worker` counts from 0 up to `devices`, which are
+#: places of GPUs where workers share these, `per_device` of each.
 SCHEDULE: Final = pa.schema(
     [
         ("task", pa.string()),
@@ -91,6 +92,7 @@ SCHEDULE: Final = pa.schema(
         ("loaded", pa.float64()),
         ("end", pa.float64()),
         ("devices", pa.int64()),
+        ("per_device", pa.int64()),
     ]
 )
 

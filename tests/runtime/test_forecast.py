@@ -37,7 +37,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             hidden_size=hidden, word_embed_proj_dim=hidden, ffn_dim=4 * hidden,
             num_hidden_layers=layers, num_attention_heads=heads,
         ).save_pretrained(root / name)  # fmt: skip
-        word_tokenizer(words, unknown="a", bos_token="<s>").save_pretrained(root / name)
+        word_tokenizer(words, unknown="a", bos_token="<s>", pad_token="<s>").save_pretrained(
+            root / name
+        )
     (root / "set").mkdir()
     texts = pl.DataFrame({"text": ["a " * 20] * 30, "label": [0, 1, 2] * 10})
     for split in ("train", "validation"):
@@ -93,6 +95,26 @@ def test_attention_and_the_last_test_take_time(folder: Path) -> None:
     longer = [each.pack_seconds(CPU, layout, (125, 250)) for each in (work, tested)]
     flops = 2 * work.passes.parameters * 2210 * 30
     assert longer[1] - longer[0] > 2 * flops / CPU.peak
+
+
+def test_runs_of_a_small_backbone_share_a_gpu_where_the_study_ends_sooner(folder: Path) -> None:
+    one = A100.replace("gpus=8", "gpus=1")
+    methods = [{"kind": "full", "seeds": [1, 2, 3, 4, 5], "keep": 3}]
+    (small, alone), (wide, shared) = (
+        planned(study(folder, "opt-125m", "opt-13b", methods=methods,
+                      resources={"workers_per_gpu": count}), one, skip_unfit=True)
+        for count in (1, 4)
+    )  # fmt: skip
+    assert "resources.workers_per_gpu: 4" in "\n".join(small.notes)
+    (stage,) = wide.tuning
+    assert (stage.sharers, stage.workers, wide.devices) == (4, 3, 4)
+    assert 4 * stage.need.device <= stage.device_memory
+    assert shared.latest.wall < 0.5 * alone.latest.wall
+    quarter = study(folder, "opt-125m", methods=methods, resources={"workers_per_gpu": 4})
+    assert "1/4 GPU" in str(raybias.plan(quarter, assume=[one]))
+    # What computes all the time gains nothing, and keeps its GPUs.
+    (large,) = planned(study(folder, "opt-13b", resources={"workers_per_gpu": 4}), A100)[0].tuning
+    assert large.sharers == 1
 
 
 def test_a_share_of_a_cluster_is_planned_as_a_cluster_of_that_size(folder: Path) -> None:

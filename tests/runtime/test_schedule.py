@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -79,6 +80,23 @@ def test_the_largest_idle_block_names_what_it_waits_for() -> None:
 def test_what_has_no_room_is_no_schedule() -> None:
     with pytest.raises(ValueError, match="nothing has room: big"):
         simulate([tuned("big", 1, gpus=8)], GPUS)
+
+
+def test_workers_share_a_gpu_and_what_takes_a_whole_one_waits_for_it() -> None:
+    part = ResourceRequest(cpus=1, gpus=1, sharers=4, per_gpu=4, device=10**9)
+    whole = replace(part, sharers=1)
+    parts = [replace(tuned(f"p{n}", 10), need=part) for n in range(6)]
+    wide = [replace(tuned(f"w{n}", 4), need=whole) for n in range(9)]
+    made = simulate([*parts, *wide], replace(GPUS, per_gpu=4))
+    # Six parts are on two of eight GPUs, and the others take what is whole one after another.
+    assert (made.devices, str(made)) == (32, "32 places on 8 devices")
+    held = {span.task: {s.worker // 4 for s in made.spans if s.task == span.task}
+            for span in made.spans}  # fmt: skip
+    assert set(map(len, held.values())) == {1}
+    assert len(set().union(*(held[f"p{n}"] for n in range(6)))) == 2
+    assert made.wall == 10
+    assert made.idle_hours == pytest.approx((8 * 10 - 6 / 4 * 10 - 9 * 4) / 3600)
+    assert parts[0].work == 10 / 4
 
 
 @given(

@@ -148,7 +148,10 @@ class PackWorkers:
                 return self._idle[pack.key].pop()
         # The second thread hears what the pack is asked while the first tunes it.
         actor = ray.remote(PackWorker).options(
-            num_cpus=plan.threads, num_gpus=plan.gpus, max_concurrency=2, **plan.requests
+            num_cpus=plan.threads,
+            num_gpus=plan.gpus / plan.sharers,
+            max_concurrency=2,
+            **plan.requests,
         )
         return actor.remote(pack.task)
 
