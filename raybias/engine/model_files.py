@@ -62,9 +62,9 @@ def read_config(spec: Backbone) -> PretrainedConfig:
 
     place: Any = {"revision": revision_of(spec)}
     folder = folder_of(spec.id)
-    if folder is not None and not (folder / _CONFIG).is_file():
-        raise ModelError(f"the folder has no {_CONFIG}", where=spec.id, cure=_MODEL)
     with reading_model(spec, _CONFIG):
+        if folder is not None and not (folder / _CONFIG).is_file():
+            raise ModelError(f"the folder has no {_CONFIG}", where=spec.id, cure=_MODEL)
         # Before a million layers are made.
         _check_sizes(PretrainedConfig.get_config_dict(source_of(spec), **place)[0])
         config: PretrainedConfig = AutoConfig.from_pretrained(

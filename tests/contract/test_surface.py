@@ -154,7 +154,15 @@ SECTIONS = {
         "metrics",
     },
     "Resources": {
-        *("train_workers", "share", "cpus_per_worker", "gpus_per_worker", "shard", "replicas_min"),
+        *(
+            "train_workers",
+            "share",
+            "cpus_per_worker",
+            "gpus_per_worker",
+            "workers_per_gpu",
+            "shard",
+        ),
+        "replicas_min",
         *("replicas_max", "rows_per_shard", "tokens_per_batch", "max_failures"),
         *("max_preemptions", "memory_per_device", "nodes", "deterministic"),
     },
