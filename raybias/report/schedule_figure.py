@@ -54,7 +54,7 @@ def schedule_figure(schedule: Schedule, title: str) -> str:
         if block := schedule.idle_block():
             axes.axvspan(block.start / per, block.end / per, color=FAINT, alpha=0.15, zorder=0)
         axes.set_ylim(schedule.devices - 0.5, -0.5)
-        axes.set_ylabel("device")
+        axes.set_ylabel("device" if schedule.per_device == 1 else "place of a GPU")
         axes.set_xlabel(f"{unit} from the begin")
         keys = [Line2D([], [], color=colours[name], linewidth=6, label=name) for name in names]
         axes.legend(handles=keys, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=4)
