@@ -12,8 +12,9 @@ import polars as pl
 
 from raybias.config import Probe, TrainingSet
 from raybias.errors import ConfigError
-from raybias.probes.column_checks import as_table, choose, needed
+from raybias.probes.column_checks import as_table, choose
 from raybias.probes.readers import attribute_name
+from raybias.probes.sources import place_of
 from raybias.probes.templates.markedness import unmarked_forms, with_unmarked
 from raybias.probes.templates.slots import Slotted
 from raybias.registry import ProbeSource, Splits, probes, training_sets
@@ -100,4 +101,5 @@ def training_sentences(training: TrainingSet) -> Splits:
 
 
 def _data(probe: Probe, source: ProbeSource) -> str:
-    return needed(probe.data, where=f"probe {probe.name}") if source.data else ""
+    where = f"probe {probe.name}"
+    return place_of(probe.source, probe.data, where=where) if source.data else ""

@@ -17,6 +17,7 @@ import yaml
 
 from raybias.config import Section
 from raybias.errors import DataError, OutputError, WorkFailed
+from raybias.probes.column_checks import needed
 from raybias.probes.readers import read_csv, read_lines
 from raybias.storage import Store
 
@@ -91,6 +92,27 @@ def data_set(name: str) -> DataSet:
     if name not in known:
         raise DataError(f"no data set {name!r}", cure=f"choose from {', '.join(known)}")
     return known[name]
+
+
+def place_of(source: str, data: str | None, *, where: str) -> str:
+    """Return where the files of a probe or training set are.
+
+    Parameters
+    ----------
+    source: which data set it is.
+    data: of its section.
+    where: names the section.
+
+    Raises
+    ------
+    DataError: it is not said, or is a folder that is not there and can be downloaded.
+    """
+    place = needed(data, where=where)
+    store = Store(place)
+    if store.is_local and not Path(store.root).exists() and source in registry():
+        cure = f"`raybias data download {source} --out {place}` brings it"
+        raise DataError("no such folder", where=store.uri, cure=cure)
+    return place
 
 
 def recognise(store: Store) -> str:

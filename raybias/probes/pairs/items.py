@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterable, Sequence
 import polars as pl
 
 from raybias.config import StyleOptions
-from raybias.probes.column_checks import as_table, choose, needed
+from raybias.probes.column_checks import as_table, choose
+from raybias.probes.sources import place_of
 from raybias.probes.styles.from_files import own_styled_pairs, refuse_written
 from raybias.probes.styles.rules import check_style, styled_coreferences, styled_pairs
 from raybias.registry import pair_probes, styles
@@ -30,7 +31,7 @@ def pair_items(
     """
     pair_probes.check(source)
     found, where = pair_probes[source], f"probe {source}"
-    items = found.items(needed(data, where=where) if found.data else "")
+    items = found.items(place_of(source, data, where=where) if found.data else "")
     items = as_table(items, found.schema, where=where)
     if kinds is None:
         return items

@@ -8,8 +8,9 @@ import polars as pl
 import pyarrow as pa
 
 from raybias.config import QuestionProbe
-from raybias.probes.column_checks import as_table, needed
+from raybias.probes.column_checks import as_table
 from raybias.probes.sampling import sample_units
+from raybias.probes.sources import place_of
 from raybias.registry import question_probes
 from raybias.schema import DECISIONS, OPTION_ITEMS, SENTENCE_ITEMS, TRIPLES
 
@@ -35,7 +36,8 @@ def question_items(probe: QuestionProbe, *, limit: int | None = None) -> pl.Data
     DataError: data that is missing or malformed.
     """
     source, where = question_probes[probe.source], f"probe {probe.name}"
-    items = as_table(source.items(needed(probe.data, where=where)), source.schema, where=where)
+    place = place_of(probe.source, probe.data, where=where)
+    items = as_table(source.items(place), source.schema, where=where)
     if limit is None:
         return items
     _, within, unit = next(each for each in _UNITS if each[0].equals(source.schema))

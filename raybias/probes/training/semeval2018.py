@@ -9,8 +9,8 @@ import polars as pl
 
 from raybias.config import TrainingSet
 from raybias.errors import DataError
-from raybias.probes.column_checks import needed
 from raybias.probes.readers import read_lines
+from raybias.probes.sources import place_of
 from raybias.probes.training.lines import parse_sentences
 from raybias.registry import Splits, training_set
 from raybias.schema import Label
@@ -39,7 +39,7 @@ def _semeval2018(training: TrainingSet) -> Splits:
     ------
     DataError: no train or development file, another header, or a class outside -3..3.
     """
-    store = Store(needed(training.data, where=f"training set {training.name}"))
+    store = Store(place_of("semeval2018", training.data, where=f"training set {training.name}"))
     there = {path.rpartition("/")[2]: path for path in store.files(recursive=True)}
     splits: Splits = {}
     for split, name in _FILES.items():

@@ -8,7 +8,7 @@ from typing import Final
 
 from raybias.config import TrainingSet
 from raybias.errors import DataError
-from raybias.probes.column_checks import needed
+from raybias.probes.sources import place_of
 from raybias.probes.training.lines import parse_sentences
 from raybias.registry import Splits, training_set
 from raybias.schema import Label
@@ -36,7 +36,7 @@ def _sst5(training: TrainingSet) -> Splits:
     ------
     DataError: neither form is in the folder, or a line cannot be read.
     """
-    store = Store(needed(training.data, where=f"training set {training.name}"))
+    store = Store(place_of("sst5", training.data, where=f"training set {training.name}"))
     forms: tuple[tuple[str, Callable[[str], tuple[str, int] | None]], ...] = (
         ("sst_{}.txt", _tabular),
         ("trees/{}.txt", _tree),
