@@ -125,11 +125,20 @@ def test_pairs_are_listed_and_written_in_styles(
         (("amazn", "--out", "x.csv"), "no probe 'amazn'"),
         (("amazon", "--out", "x.tsv"), "end its name in .parquet or .csv"),
         (("amazon", "--out", "x.csv"), "needs `data`"),
-        (("amazon", "--data", "nowhere", "--out", "x.csv"), "no such folder; `raybias data download "),
+        (
+            ("amazon", "--data", "nowhere", "--out", "x.csv"),
+            "no such folder; `raybias data download ",
+        ),
         (("amazon", "--style", "original", "--out", "x.csv"), "probe amazon has no styles"),
         (("pairs", "--out", "x.csv"), "needs `data`"),
-        (("crows_pairs", "--data", "nowhere", "--out", "x.csv"), "no such folder; `raybias data download "),
-        (("winobias", "--data", "nowhere", "--out", "x.csv"), "no such folder; `raybias data download "),
+        (
+            ("crows_pairs", "--data", "nowhere", "--out", "x.csv"),
+            "no such folder; `raybias data download ",
+        ),
+        (
+            ("winobias", "--data", "nowhere", "--out", "x.csv"),
+            "no such folder; `raybias data download ",
+        ),
     ],
 )
 def test_bad_input_is_one_line_and_nothing_is_written(
