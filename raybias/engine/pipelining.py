@@ -36,6 +36,10 @@ class Pipeline:
         self._threads = ThreadPoolExecutor(self.depth, "raybias-batch")
         self._started: set[Future[Any]] = set()
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # Of a context that was used here and goes to another process, which has its own threads.
+        return Pipeline, (self._devices, self.depth)
+
     def start(self, work: Callable[[], Result]) -> Callable[[], Result]:
         """Begin a piece of work; return what waits for its result and hands it out.
 

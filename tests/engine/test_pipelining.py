@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -193,3 +194,11 @@ def test_an_error_ends_the_walk_when_nothing_is_under_way() -> None:
     count = len(done)
     threading.Event().wait(0.05)
     assert len(done) == count
+
+
+def test_a_context_that_was_used_goes_to_another_process() -> None:
+    context = ModelContext(Backbone(id="m"), LABELS, Execution(256, devices=2, passes=2))
+    context.execution.pipeline.start(lambda: 0)()
+    gone = pickle.loads(pickle.dumps(context))
+    assert gone == context
+    assert gone.execution.pipeline.start(lambda: 1)() == 1
