@@ -45,7 +45,7 @@ def test_the_key_of_an_endpoint_is_nowhere_in_ray_or_in_out(
 
 #: A cluster with a dashboard, a study on it, and then all that the dashboard says, as one JSON.
 ASKS_THE_DASHBOARD = """
-import json, os, secrets, sys, urllib.error, urllib.request
+import json, os, secrets, sys, time, urllib.error, urllib.request
 os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 import ray
 study, out = sys.argv[1:]
@@ -58,13 +58,17 @@ try:
     main()
 except SystemExit as end:
     assert not end.code, end.code
-def ask(path):
+def ask(path, tries=3):
     request = urllib.request.Request(f"http://{context.dashboard_url}{path}")
     request.add_header("Authorization", "Bearer " + os.environ["RAY_AUTH_TOKEN"])
     try:
         with urllib.request.urlopen(request, timeout=60) as reply:
             return reply.read().decode()
     except urllib.error.HTTPError as error:
+        # The dashboard fails to list logs of which one goes away meanwhile.
+        if error.code == 500 and tries > 1:
+            time.sleep(1)
+            return ask(path, tries - 1)
         raise SystemExit(f"{path}: {error} {error.read().decode()}")
 node = ray.nodes()[0]["NodeID"]
 kinds = ("tasks", "actors", "workers", "nodes", "jobs", "objects", "runtime_envs")
