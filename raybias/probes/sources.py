@@ -109,7 +109,7 @@ def place_of(source: str, data: str | None, *, where: str) -> str:
     """
     place = needed(data, where=where)
     store = Store(place)
-    if store.is_local and not Path(store.root).exists() and source in registry():
+    if store.is_local and not store.exists("") and source in registry():
         cure = f"`raybias data download {source} --out {place}` brings it"
         raise DataError("no such folder", where=store.uri, cure=cure)
     return place
