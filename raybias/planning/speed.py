@@ -36,8 +36,8 @@ class Speed:
     """Of one token in a block beside its products, such as softmax and norms, where these are not
     hidden behind others."""
     score: float = 0.0
-    """Of what a head of a block computes of one token for another, forward, where no kernel fuses
-    it with its products."""
+    """Of one attention score (a query, a key and a head of a block) in a forward pass, where no
+    fused kernel hides it, as on GPUs."""
     step: float = 5e-3
     """Of the host in every step of a pack, however many runs it has."""
     run: float = 0.8e-3

@@ -162,7 +162,7 @@ class TuningWork:
     checked_widths: Widths
     """Of an evaluation's rows in their batches."""
     tested: int
-    """Rows of the test that each run ends with."""
+    """Rows of the test split, which each run reads once at its end."""
     tested_length: float
     """Mean tokens of one."""
     launches: tuple[float, float]

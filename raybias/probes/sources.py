@@ -62,6 +62,12 @@ class DataSet(Section):
     parts: tuple[Part, ...]
     """Its files."""
 
+    @property
+    def by_hand(self) -> str:
+        """How to get what has no stable address; empty where all can be downloaded."""
+        pages = [part.page for part in self.parts if not part.base]
+        return f"take it from {pages[0]} under its authors' terms, then check it" if pages else ""
+
     def files(self) -> Iterator[tuple[Part, str, DataFile]]:
         """Yield every file with its part and its path."""
         for part in self.parts:
@@ -105,13 +111,13 @@ def place_of(source: str, data: str | None, *, where: str) -> str:
 
     Raises
     ------
-    DataError: it is not said, or is a folder that is not there and can be downloaded.
+    DataError: it is not said, or a published data set is not there.
     """
     place = needed(data, where=where)
     store = Store(place)
-    if store.is_local and not store.exists("") and source in registry():
-        cure = f"`raybias data download {source} --out {place}` brings it"
-        raise DataError("no such folder", where=store.uri, cure=cure)
+    if store.is_local and not store.exists("") and source in (known := registry()):
+        brings = f"`raybias data download {source} --out {place}` brings it"
+        raise DataError("no such folder", where=store.uri, cure=known[source].by_hand or brings)
     return place
 
 
@@ -174,12 +180,8 @@ def download(
     WorkFailed: a file cannot be fetched or is not the published one; whole
         files fetched before it stay.
     """
-    by_hand = [part for part in entry.parts if not part.base]
-    if by_hand:
-        raise DataError(
-            f"{entry.about} has no stable address",
-            cure=f"take it from {by_hand[0].page} under its authors' terms, then check it",
-        )
+    if entry.by_hand:
+        raise DataError(f"{entry.about} has no stable address", cure=entry.by_hand)
     for part, path, file in entry.files():
         url = f"{mirror.rstrip('/')}/{path}" if mirror else f"{part.base}{file.origin or path}"
         _fetch(url, folder / path, known_hash=f"sha256:{file.sha256}")
