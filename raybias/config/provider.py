@@ -52,22 +52,28 @@ class Writing:
 
     Attributes
     ----------
-    most: tokens of an answer.
+    most: tokens of an answer; 0 where only the labels' probabilities are asked for.
     temperature: of sampling; 0 takes the likeliest token.
     chat: whether prompts are messages, as `TextEncoder.chat` writes them.
-    labels: what is looked up where an answer begins, as `Asking.label_ids` gives it.
+    labels: by label, the tokens that may begin its word, or the word where tokens are not known
+        (`Asking.label_ids`).
     """
 
     most: int
     temperature: float = 0.0
     chat: bool = False
-    labels: tuple[int, ...] | tuple[str, ...] = ()
+    labels: tuple[tuple[int, ...], ...] | tuple[str, ...] = ()
+
+    @property
+    def label_ids(self) -> list[int]:
+        """The tokens of all labels, one label after the other."""
+        return [int(token) for tokens in self.labels for token in tokens]
 
 
 class Written(NamedTuple):
     """What was written after one prompt.
 
-    `label_scores` are logits, or log-probabilities, of the labels at the answer's first token;
+    `label_scores` are natural log-probabilities that the answer begins with each label's word;
     none where a provider tells none. `tokens` is how many were read and written.
     """
 
@@ -100,8 +106,14 @@ class Answers(Protocol):
     ) -> tuple[list[Written], list[Written]]:
         """Write after each prompt, and then after the second prompt made of that."""
 
-    def likelihoods(self, texts: Sequence[tuple[str, str]]) -> tuple[list[float], int]:
+    def likelihoods(
+        self, texts: Sequence[tuple[str, str]], *, chat: bool = False
+    ) -> tuple[list[float], int]:
         """Compute the natural log-likelihood of each second text behind its first.
+
+        Parameters
+        ----------
+        chat: whether the first texts are messages, as `TextEncoder.chat` writes them.
 
         Returns these, and how many tokens were read.
         """
@@ -125,7 +137,7 @@ class PreparingAnswers(Protocol):
         """Begin `write_twice`."""
 
     def prepare_likelihoods(
-        self, texts: Sequence[tuple[str, str]]
+        self, texts: Sequence[tuple[str, str]], *, chat: bool = False
     ) -> Callable[[], tuple[list[float], int]]:
         """Begin `likelihoods`."""
 
@@ -147,9 +159,9 @@ class _Whole:
         return partial(self.answers.write_twice, prompts, keys, how, then)
 
     def prepare_likelihoods(
-        self, texts: Sequence[tuple[str, str]]
+        self, texts: Sequence[tuple[str, str]], *, chat: bool = False
     ) -> Callable[[], tuple[list[float], int]]:
-        return partial(self.answers.likelihoods, texts)
+        return partial(self.answers.likelihoods, texts, chat=chat)
 
 
 def preparing(answers: Answers) -> PreparingAnswers:

@@ -16,6 +16,7 @@ from raybias.engine.scoring.continuations import (
     added_up,
     continuation_rows,
 )
+from raybias.engine.verbalizer import summed
 
 if TYPE_CHECKING:
     from raybias.engine.packing import Row
@@ -57,9 +58,9 @@ class EngineAnswers:
                 keys,
                 sampling=self._sampling(how),
                 max_new_tokens=how.most,
-                label_ids=[int(each) for each in how.labels],
+                label_ids=how.label_ids,
             )
-            return self._written(rows, made)
+            return self._written(rows, made, how)
 
         return write
 
@@ -88,21 +89,23 @@ class EngineAnswers:
                 then=Continuation(second, then.keys, then.most),
                 sampling=self._sampling(how),
                 max_new_tokens=how.most,
-                label_ids=[int(each) for each in how.labels],
+                label_ids=how.label_ids,
             )
-            return self._written(rows, first), self._written([()] * len(rows), last)
+            return self._written(rows, first, how), self._written([()] * len(rows), last, how)
 
         return write
 
-    def likelihoods(self, texts: Sequence[tuple[str, str]]) -> tuple[list[float], int]:
+    def likelihoods(
+        self, texts: Sequence[tuple[str, str]], *, chat: bool = False
+    ) -> tuple[list[float], int]:
         """Compute the natural log-likelihood of each second text behind its first."""
-        return self.prepare_likelihoods(texts)()
+        return self.prepare_likelihoods(texts, chat=chat)()
 
     def prepare_likelihoods(
-        self, texts: Sequence[tuple[str, str]]
+        self, texts: Sequence[tuple[str, str]], *, chat: bool = False
     ) -> Callable[[], tuple[list[float], int]]:
         """Tokenise and pack texts; return what does the rest of `likelihoods`."""
-        rows = continuation_rows(self.encoder, texts)
+        rows = continuation_rows(self.encoder.for_chat if chat else self.encoder, texts)
         read, tokens = self._scorer.prepare(rows), sum(len(row.tokens) for row in rows)
         return lambda: (added_up(read()), tokens)
 
@@ -117,8 +120,14 @@ class EngineAnswers:
         """Decode generated tokens, special ones left out."""
         return str(self.backbone.tokenizer.decode(list(tokens), skip_special_tokens=True))
 
-    def _written(self, rows: Sequence[Row], made: Sequence[Generated]) -> list[Written]:
+    def _written(
+        self, rows: Sequence[Row], made: Sequence[Generated], how: Writing
+    ) -> list[Written]:
         return [
-            Written(self._decode(each.tokens), each.label_logits, len(row) + len(each.tokens))
+            Written(
+                self._decode(each.tokens),
+                summed(each.label_log_probs, how.labels),
+                len(row) + len(each.tokens),
+            )
             for row, each in zip(rows, made, strict=True)
         ]

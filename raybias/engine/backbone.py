@@ -74,7 +74,8 @@ class TextEncoder:
                 return int(token_id)
         raise ModelError("the tokenizer has neither BOS nor EOS", where=self.spec.id)
 
-    #: Whether tokens are known, or only how many there are, roughly.
+    #: Whether tokens are known, or only how many there are, roughly. Where they are, the model can
+    #: be given the begin of its own turn in a chat.
     knows_tokens: ClassVar[bool] = True
 
     @property
@@ -87,27 +88,28 @@ class TextEncoder:
         """The same tokenizer for chats, whose templates write special tokens by themselves."""
         return replace(self, spec=self.spec.model_copy(update={"bos": "none"}))
 
-    def chat(self, messages: Sequence[Mapping[str, object]], *, reply: str | None = None) -> str:
+    def chat(self, messages: Sequence[Mapping[str, object]]) -> str:
         """Write messages in the tokenizer's chat template, up to where the model is to answer.
 
-        Templates that can ask for an answer without thoughts before it do so.
+        A last message of the assistant is left open, so that the model continues it. Templates
+        that can ask for an answer without thoughts before it do so.
 
         Parameters
         ----------
         messages: of a `role` (system, user, assistant) and a `content`.
-        reply: the answer, written too.
 
         Raises
         ------
         ModelError: the template refuses the messages, such as a system message that it has none of.
         """
-        answered = [] if reply is None else [{"role": "assistant", "content": reply}]
+        begun = messages[-1]["role"] == "assistant"
         with reading_model(self.spec, "chat template"):
             return str(
                 self.tokenizer.apply_chat_template(
-                    [dict(each) for each in (*messages, *answered)],
+                    [dict(each) for each in messages],
                     tokenize=False,
-                    add_generation_prompt=reply is None,
+                    add_generation_prompt=not begun,
+                    continue_final_message=begun,
                     enable_thinking=False,
                 )
             )

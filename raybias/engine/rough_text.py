@@ -29,7 +29,7 @@ class RoughEncoder(TextEncoder):
         """Itself: what a chat takes beside its messages is not known."""
         return self
 
-    def chat(self, messages: Sequence[Mapping[str, object]], *, reply: str | None = None) -> str:
+    def chat(self, messages: Sequence[Mapping[str, object]]) -> str:
         """Write messages as JSON, as an endpoint is sent them."""
         return json.dumps([dict(each) for each in messages], ensure_ascii=False)
 

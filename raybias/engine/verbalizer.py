@@ -1,13 +1,15 @@
-"""Choose the token that stands for each label.
+"""Choose the tokens that stand for each label.
 
-The token is the first one of the word as it stands after a blank; a word that a
-tokenizer splits is known by its first piece (Tian2023 section 3).
+A label's token is the first one of its word as it stands after a blank; a word that a tokenizer
+splits is known by its first piece (Tian2023 section 3).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from raybias.errors import ModelError
 
@@ -22,33 +24,83 @@ def verbalizer_ids(tokenizer: PreTrainedTokenizerBase, words: Sequence[str]) -> 
     ------
     ModelError: a word without a token, an unknown word, or two words with one id.
     """
-    ids = [_first_id(tokenizer, word) for word in words]
-    return distinct(ids, words, tokenizer=tokenizer.name_or_path)
+    return distinct(first_ids(tokenizer, words), words, tokenizer=tokenizer.name_or_path)
 
 
-def distinct(ids: Sequence[int], words: Sequence[str], *, tokenizer: str) -> tuple[int, ...]:
+def first_ids(tokenizer: PreTrainedTokenizerBase, words: Sequence[str]) -> list[int | None]:
+    """Return the first token of each word as it stands after a blank; None where it is unknown."""
+    return [_first_id(tokenizer, word) for word in words]
+
+
+def first_token_groups(
+    ids_of: Callable[[Sequence[str]], list[int | None]], words: Sequence[str], *, tokenizer: str
+) -> tuple[tuple[int, ...], ...]:
+    """Return the tokens that each label word may begin with: in its own case and in the other.
+
+    The other case is left out for all words where it would give two labels one token.
+
+    Parameters
+    ----------
+    ids_of: returns the first token of each word where the answer stands; None where it is unknown.
+    words: label words as they are expected, in label order.
+    tokenizer: named where two words have one token.
+
+    Raises
+    ------
+    ModelError: a word that is unknown, or two that begin with the same token.
+    """
+    own = distinct(ids_of(words), words, tokenizer=tokenizer)
+    other = ids_of([word[:1].swapcase() + word[1:] for word in words])
+    groups = [
+        (one,) if two in (None, one) else (one, two) for one, two in zip(own, other, strict=True)
+    ]
+    tokens = [token for group in groups for token in group]
+    return tuple(groups) if len({*tokens}) == len(tokens) else tuple((one,) for one in own)
+
+
+def summed(log_probs: Sequence[float], groups: Sequence[Sequence[object]]) -> tuple[float, ...]:
+    """Add up the probabilities of each group of tokens; takes and returns natural logarithms.
+
+    Parameters
+    ----------
+    log_probs: of the tokens of all groups, one group after the other.
+    """
+    values = iter(log_probs)
+    return tuple(float(np.logaddexp.reduce([next(values) for _ in group])) for group in groups)
+
+
+def distinct(ids: Sequence[int | None], words: Sequence[str], *, tokenizer: str) -> tuple[int, ...]:
     """Return the ids of label words.
 
     Parameters
     ----------
-    tokenizer: named where two have one id.
+    ids: None for a word that the tokenizer does not know.
+    tokenizer: named in messages.
 
     Raises
     ------
-    ModelError: two words have one id.
+    ModelError: an unknown word, or two with one id.
     """
-    for place, token_id in enumerate(ids):
-        first = ids.index(token_id)
-        if first != place:
+    where = f"verbalizer, with the tokenizer of {tokenizer}"
+    found: dict[int, str] = {}
+    for token_id, word in zip(ids, words, strict=True):
+        if token_id is None:
             raise ModelError(
-                f"{words[first]!r} and {words[place]!r} both begin with token {token_id}",
-                where=_where(tokenizer),
+                f"the tokenizer does not know the word {word!r}",
+                where=where,
+                cure="choose another word for this label",
+            )
+        if token_id in found:
+            raise ModelError(
+                f"{found[token_id]!r} and {word!r} both begin with token {token_id}",
+                where=where,
                 cure="choose words whose first tokens differ",
             )
-    return tuple(ids)
+        found[token_id] = word
+    return tuple(found)
 
 
-def _first_id(tokenizer: PreTrainedTokenizerBase, word: str) -> int:
+def _first_id(tokenizer: PreTrainedTokenizerBase, word: str) -> int | None:
     # Byte-level tokenizers need the blank to reach the word-initial piece, and
     # SentencePiece ones add the word mark by themselves: the blank alone is the piece
     # to skip where they keep both.
@@ -56,14 +108,4 @@ def _first_id(tokenizer: PreTrainedTokenizerBase, word: str) -> int:
     pieces = tokenizer.convert_ids_to_tokens(ids)
     if len(ids) > 1 and pieces[0] in ("▁", "Ġ"):
         ids = ids[1:]
-    if not ids or ids[0] == tokenizer.unk_token_id:
-        raise ModelError(
-            f"the tokenizer does not know the word {word!r}",
-            where=_where(tokenizer.name_or_path),
-            cure="choose another word for this label",
-        )
-    return int(ids[0])
-
-
-def _where(tokenizer: str) -> str:
-    return f"verbalizer, with the tokenizer of {tokenizer}"
+    return int(ids[0]) if ids and ids[0] != tokenizer.unk_token_id else None

@@ -20,6 +20,7 @@ from raybias.engine.context import Execution, Way
 from raybias.engine.generation.sampling import Sampling
 from raybias.engine.model_files import reading_model, revision_of, source_of
 from raybias.engine.scoring.continuations import continuation_rows
+from raybias.engine.verbalizer import summed
 from raybias.seeding import key as number_of
 
 if TYPE_CHECKING:
@@ -73,9 +74,11 @@ class VLLMAnswers:
         """Write after each prompt, and then after the second prompt made of that."""
         return write_after(self, prompts, keys, how, then)
 
-    def likelihoods(self, texts: Sequence[tuple[str, str]]) -> tuple[list[float], int]:
+    def likelihoods(
+        self, texts: Sequence[tuple[str, str]], *, chat: bool = False
+    ) -> tuple[list[float], int]:
         """Compute the natural log-likelihood of each second text behind its first."""
-        rows = continuation_rows(self.encoder, texts)
+        rows = continuation_rows(self.encoder.for_chat if chat else self.encoder, texts)
         made = self._all([row.tokens for row in rows], [LIKELIHOOD] * len(rows))
         sums = []
         for row, reply in zip(rows, made, strict=True):
@@ -99,11 +102,13 @@ class VLLMAnswers:
 
     def _written(self, row: Row, reply: Any, sampling: Sampling, how: Writing) -> Written:
         (made,) = reply.outputs
-        tokens = [*made.token_ids]
+        # vLLM writes a token where only its log-probabilities are asked for.
+        tokens = [*made.token_ids][: how.most]
         if tokens and tokens[-1] in sampling.eos_ids:
             tokens.pop()
         text = str(self.encoder.tokenizer.decode(tokens, skip_special_tokens=True))
-        scores = tuple(made.logprobs[0][int(label)].logprob for label in how.labels)
+        told = [made.logprobs[0][label].logprob for label in how.label_ids]
+        scores = summed(told, how.labels)
         return Written(text, scores, len(row) + len(tokens))
 
 
@@ -127,9 +132,9 @@ def writing_parameters(sampling: Sampling, how: Writing, key: Key) -> dict[str, 
         "min_p": sampling.min_p,
         "seed": number_of(*key) % _SEEDS,
     }
-    labels = [int(label) for label in how.labels]
+    labels = how.label_ids
     return {
-        "max_tokens": how.most,
+        "max_tokens": max(1, how.most),
         "temperature": sampling.temperature,
         "repetition_penalty": sampling.repetition_penalty,
         # What ends a row is what ends it for the built-in engine, and nothing else.

@@ -1,11 +1,17 @@
-"""Write a method's prompts as one backbone reads them: as plain text, or in its chat template."""
+"""Write a method's prompts as one backbone reads them: as plain text, or in its chat template.
+
+A prompt is a question and a cue, which begins the answer ("Answer: The sentiment is"). Plain text
+has one behind the other. In a chat the question is the user's message, and the cue begins the
+model's own turn, as `gen_prefix` does in lm-evaluation-harness; written into the user's message it
+would be answered with a sentence, not with the word that is read.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypedDict
 
 from raybias.errors import ConfigError
 
@@ -15,6 +21,13 @@ if TYPE_CHECKING:
     from raybias.methods.lengths import TokenCounts
     from raybias.methods.prompted import Prompted
     from raybias.methods.prompted_predictor import Shot
+
+
+class Message(TypedDict):
+    """One message of a chat."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
 
 
 class Formatted(Protocol):
@@ -78,12 +91,29 @@ class PromptFormat:
         """The tokenizer for prompts; chat templates write special tokens by themselves."""
         return self.own.for_chat if self.chat else self.own
 
-    def written(self, prompt: str, system: str) -> str:
-        """Write a prompt as the only message of the user, behind the system's, in a chat."""
+    def written(self, prompt: str, cue: str = "", *, system: str = "", instead: str = "") -> str:
+        """Write one question, behind the system message in a chat, and the cue of its answer.
+
+        Parameters
+        ----------
+        instead: stands behind the question where a chat's answer cannot be given its begin.
+        """
         if not self.chat:
-            return prompt
-        before = [{"role": "system", "content": system}] if system else []
-        return self.own.chat([*before, {"role": "user", "content": prompt}])
+            return prompt + cue
+        before = [Message(role="system", content=system)] if system else []
+        return self.begun([*before, Message(role="user", content=prompt)], cue, instead=instead)
+
+    def begun(self, messages: Sequence[Message], cue: str, *, instead: str = "") -> str:
+        """Write the messages of a chat, and the cue as the begin of the model's turn.
+
+        An endpoint is sent whole messages, so `instead` stands at the end of the last one there.
+        """
+        if self.own.knows_tokens:
+            turn = [Message(role="assistant", content=cue)] if cue else []
+            return self.own.chat([*messages, *turn])
+        *before, last = messages
+        content = f"{last['content'].rstrip()}\n{instead}" if instead else last["content"]
+        return self.own.chat([*before, Message(role=last["role"], content=content)])
 
     def counts(self, tokens: TokenCounts) -> TokenCounts:
         """Return what counts the tokens of prompts, of what counts those of texts."""
@@ -98,19 +128,21 @@ class Asking(PromptFormat):
 
     def first(self, text: str, words: Sequence[str], shots: Sequence[Shot] = ()) -> str:
         """Write the prompt of one text, behind its demonstrations where it shows any."""
-        if self.chat:
-            return self.own.chat(self.method.messages(text, words, shots))
-        return self.method.prompt(text, words, shots)
+        if not self.chat:
+            return self.method.prompt(text, words, shots)
+        messages = self.method.messages(text, words, shots)
+        return self.begun(messages, self.method.cue, instead=self.method.asked_in_a_chat)
 
     def last(
         self, text: str, words: Sequence[str], shots: Sequence[Shot] = (), *, reasoning: str = ""
     ) -> str:
         """Write the prompt that the answer follows; see `Prompted.answered_prompt`."""
-        if self.chat:
-            return self.own.chat(
-                self.method.answered_messages(text, words, shots, reasoning=reasoning)
-            )
-        return self.method.answered_prompt(text, words, shots, reasoning=reasoning)
+        if not self.chat:
+            return self.method.answered_prompt(text, words, shots, reasoning=reasoning)
+        if self.own.knows_tokens:
+            cue = self.method.answered_cue(text, words, reasoning=reasoning)
+            return self.begun(self.method.messages(text, words, shots), cue)
+        return self.own.chat(self.method.answered_messages(text, words, shots, reasoning=reasoning))
 
     def record(self, words: Sequence[str], shots: Sequence[Shot]) -> dict[str, str]:
         """Write the prompts of one run for the record, with placeholders for what varies."""
@@ -122,27 +154,31 @@ class Asking(PromptFormat):
             prompts["second_prompt"] = self.last("{text}", words, shots, reasoning="{reasoning}")
         return prompts
 
-    def label_ids(self, words: Sequence[str]) -> tuple[int, ...] | tuple[str, ...]:
-        """Return the token that begins each label word where the answer stands, in label order.
+    def label_ids(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...] | tuple[str, ...]:
+        """Return by label the tokens that may begin its word where the answer stands.
 
-        Where tokens are not known these are the words.
+        Words are taken in lower and upper case. Where tokens are not known these are the words.
 
         Raises
         ------
         ModelError: a word that the tokenizer does not know, or two with one token.
         """
-        from raybias.engine.verbalizer import distinct, verbalizer_ids
+        from raybias.engine.verbalizer import first_ids, first_token_groups
 
         shown = self.method.answer_words(words)
         if not self.own.knows_tokens:
             return tuple(shown)
-        if not self.chat:
-            return verbalizer_ids(self.own.tokenizer, shown)
-        asked = self.method.answered_messages("", words)
-        replies = [self.own.chat(asked, reply=word) for word in shown]
-        opening, *rows = self.encoder.encode([self.own.chat(asked), *replies])
-        if any(row[: len(opening)] != opening or len(row) == len(opening) for row in rows):
-            # Where an answer would change how what precedes it is cut, it stands for itself.
-            opening, rows = [], self.encoder.encode(shown)
-        ids = [row[len(opening)] for row in rows]
-        return distinct(ids, shown, tokenizer=self.own.tokenizer.name_or_path)
+
+        def ids(variants: Sequence[str]) -> list[int | None]:
+            if not self.chat:
+                return first_ids(self.own.tokenizer, variants)
+            asked = self.last("", words)
+            glue = " " if self.method.cue else ""
+            opening, *rows = self.encoder.encode([asked, *(asked + glue + x for x in variants)])
+            if any(row[: len(opening)] != opening or len(row) == len(opening) for row in rows):
+                # Where an answer would change how what precedes it is cut, it stands for itself.
+                opening, rows = [], self.encoder.encode(variants)
+            unknown = self.own.tokenizer.unk_token_id
+            return [None if (x := row[len(opening)]) == unknown else x for row in rows]
+
+        return first_token_groups(ids, shown, tokenizer=self.own.tokenizer.name_or_path)

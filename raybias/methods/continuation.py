@@ -48,7 +48,9 @@ class Continuation(Prompted):
     """Names the kind of method."""
     template: str = "{text}"
     """The prompt for one item, without a blank at its end; a chat needs words that ask for it."""
-    answer_tokens: Count = Field(20, ge=1)
+    read: Literal["answer"] = "answer"
+    """What is judged: a sampled answer."""
+    answer_tokens: Count | None = Field(20, ge=1)
     """Most tokens of a continuation."""
     unparsed: Literal["invalid"] = "invalid"
     """What the judge cannot read, since it is empty or too long, has no label."""
@@ -122,7 +124,7 @@ class Continuation(Prompted):
 class _Unlabelled(Asking):
     """Prompts after which no label is looked up."""
 
-    def label_ids(self, words: Sequence[str]) -> tuple[int, ...]:
+    def label_ids(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """Return no token."""
         return ()
 
@@ -152,7 +154,7 @@ class ContinuationJudge(PreparingLabelPredictor):
         write = preparing(self.answers).prepare_write(
             [self.asking.first(text, self.words) for text in texts],
             run.keys(item_ids, "answer"),
-            Writing(self.method.answer_tokens, self.method.temperature, self.asking.chat),
+            Writing(self.method.answer_room, self.method.temperature, self.asking.chat),
         )
         return lambda: self._labelled(item_ids, texts, write())
 

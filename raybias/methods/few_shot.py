@@ -9,7 +9,8 @@ from pydantic import Field, model_validator
 
 from raybias.config.profiles import by_profile
 from raybias.config.section import Count
-from raybias.methods.prompted import OPEN_QUESTION, Message, Prompted
+from raybias.methods.asking import Message
+from raybias.methods.prompted import OPEN_QUESTION, Prompted, cue_of
 from raybias.methods.prompted_predictor import Shot
 from raybias.probes import prompts
 from raybias.registry import method
@@ -27,7 +28,9 @@ class FewShot(Prompted):
     """Names the kind of method."""
     template: str = OPEN_QUESTION
     """The question after the demonstrations, with `{text}` and, if need be, `{choices}`."""
-    demonstration: str = OPEN_QUESTION + " {Label}.\n\n"
+    cue: str = cue_of(OPEN_QUESTION, "Answer:")
+    """What the answer begins with, also in the demonstrations."""
+    demonstration: str = OPEN_QUESTION + "Answer: {Label}.\n\n"
     """One demonstration, with `{text}` and its label word: `{label}`, or `{Label}` with a capital,
     which the likelihood of the labels is then read with too."""
     shots_per_label: Count = Field(3, ge=1)
@@ -44,6 +47,11 @@ class FewShot(Prompted):
             "demonstration", self.demonstration, needed=("text", label), others=("choices", "Label")
         )
         return self
+
+    @property
+    def draws(self) -> bool:
+        """Whether runs of several seeds can differ: each draws its demonstrations."""
+        return True
 
     @property
     def shots(self) -> int:
@@ -76,7 +84,7 @@ class FewShot(Prompted):
     ) -> list[Message]:
         """Write each demonstration as a question and its reply, and then the question."""
         label = "{Label}" if "{Label}" in self.demonstration else "{label}"
-        asked, _, _ = self.demonstration.partition(label)
+        asked = self.demonstration.partition(label)[0].rstrip().removesuffix(self.cue)
         *said, question = super().messages(text, words)
         for shot, number in shots:
             whole = self._shown(self.demonstration, shot, words, number)

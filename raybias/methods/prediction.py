@@ -11,6 +11,7 @@ from typing import (
     Any,
     Final,
     NamedTuple,
+    NotRequired,
     Protocol,
     TypedDict,
     TypeVar,
@@ -70,14 +71,16 @@ class Shard:
 class Labelling(TypedDict):
     """The labels of some texts; one entry per text.
 
-    `logits` are the label logits, float32 [texts, labels]; `labels` is None where no label
-    could be read; `texts` is what was generated, or None where nothing is; `tokens` is how many
-    the model read and wrote for all of them.
+    `logits` are the label logits, or log-probabilities of the label words, float32 [texts, labels];
+    `labels` is None where no label could be read, and `unread` says why an answer names none;
+    `texts` is what was generated, or None where nothing is; `tokens` is how many the model read and
+    wrote for all of them.
     """
 
     logits: npt.NDArray[np.float32]
     labels: list[int | None]
     parsed: list[bool]
+    unread: NotRequired[list[str | None]]
     texts: list[str | None]
     tokens: int
 
@@ -211,5 +214,7 @@ def prediction_rows(shard: Shard, items: pa.Table, labelled: Labelling) -> pa.Ta
     columns["pred"] = pa.array(labelled["labels"], pa.int8())
     columns["scores"] = pa.array(list(logits_NL), pa.list_(pa.float32()))
     columns["parsed"] = pa.array(labelled["parsed"], pa.bool_())
+    unread = labelled.get("unread", [None] * count)
+    columns["unread"] = pa.array(unread, pa.string())
     columns["answer"] = pa.array(labelled["texts"], pa.string())
     return pa.table(columns, schema=PREDICTIONS)

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
+import polars as pl
 from pydantic import Field, model_validator
 
 from raybias.config.method import Asks, Method, StudyText
-from raybias.config.profiles import by_profile
+from raybias.config.profiles import Profile, by_profile
 from raybias.config.provider import preparing
 from raybias.config.section import Count
-from raybias.methods.asking import Asking, PromptFormat
+from raybias.methods.asking import Asking, Message, PromptFormat
 from raybias.methods.backbone_method import BackboneMethod
 from raybias.methods.lengths import sample
 from raybias.methods.prediction import Prepared, UntrainedRun
@@ -27,8 +28,6 @@ from raybias.providers.answering import answers_of
 from raybias.schema import PREDICTIONS, OutputSpec
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from raybias.config import Backbone
     from raybias.config.data import Ability
     from raybias.config.provider import Written
@@ -37,32 +36,51 @@ if TYPE_CHECKING:
     from raybias.storage import Store
 
 CLOSED_QUESTION: Final = "Text: {text}\nQuestion: Is the sentiment of the text {choices}?\n"
-OPEN_QUESTION: Final = "Text: {text}\nQuestion: What is the sentiment of the text?\nAnswer:"
+OPEN_QUESTION: Final = "Text: {text}\nQuestion: What is the sentiment of the text?\n"
+#: Most tokens of an answer: in a chat, and after plain text as Kohankhaki2024 has it.
+_ANSWER: Final = {True: 16, False: 3}
 
 
-class Message(TypedDict):
-    """One message of a chat."""
+def cue_of(question: str, cue: str) -> Any:
+    """Declare the cue of a default question; another question brings its own."""
 
-    role: Literal["system", "user", "assistant"]
-    content: str
+    def own(fields: Mapping[str, Any]) -> str:
+        return cue if fields.get("template") == question else ""
+
+    return by_profile(paper=own, strict=own, shown=f"{cue!r}, or none behind a template of yours")
 
 
 class Prompted(BackboneMethod):
-    """What every prompted classifier has in common: nothing is tuned, answers are sampled."""
+    """What every prompted classifier has in common: nothing is tuned, prompts are answered."""
 
     template: str
-    """The prompt for one sentence, without a blank at its end."""
+    """The question about one sentence."""
+    cue: str = ""
+    """What the answer begins with, without a blank at its end: plain text has it behind the
+    question, in a chat it is the begin of the model's own turn."""
     prompt_format: Literal["raw", "chat", "auto"] = by_profile(paper="raw", strict="auto")
     """The prompt as plain text (raw), or as messages in the tokenizer's own chat template (chat);
     auto is chat where the tokenizer has one."""
+    read: Literal["answer", "likelihood", "calibrated"] = "answer"
+    """What decides the label: the label word that a sampled answer names (answer); the word that is
+    likeliest to begin the answer (likelihood); or each word's log-likelihood less its mean over
+    sentences whose labels are not looked at, which takes out that a model prefers a word whatever
+    it reads (calibrated; batch calibration, Zhou et al. 2024)."""
+    calibration: Count = Field(128, ge=8)
+    """Sentences that the means of `calibrated` are taken over: of the study's first training set
+    where it has one, else of the probes, equally many of each group."""
     system: str = ""
     """The system message of a chat; none by default."""
     seeds: tuple[int, ...] = Field(tuple(range(2024, 2029)), min_length=1)
-    """One run per seed; a seed rules what is sampled and which demonstrations are shown."""
+    """One run per seed, which rules what is sampled and which demonstrations are shown; one run
+    where nothing is drawn."""
     temperature: float = Field(0.8, ge=0)
     """Of sampling, 0 takes the likeliest token; top-k and the rest are the model's own."""
-    answer_tokens: Count = Field(3, ge=1)
-    """Most tokens of an answer."""
+    answer_tokens: Count | None = Field(None, ge=1)
+    """Most tokens of an answer: 16 in a chat, 3 after plain text by default."""
+    answer_rule: Literal["first", "only"] = by_profile(paper="first", strict="only")
+    """Which label word of an answer counts: the first one, also inside another word (first, the
+    paper's code); or the only one, whole and not negated (only)."""
     unparsed: Literal["random", "likelihood", "invalid"] = by_profile(
         paper="random", strict="likelihood"
     )
@@ -96,13 +114,28 @@ class Prompted(BackboneMethod):
     ) -> list[Message]:
         """Write the prompt for one text as messages of a chat; see `prompt`."""
         said = [Message(role="system", content=self.system)] if self.system else []
-        return [*said, Message(role="user", content=self.prompt(text, words, shots))]
+        return [*said, Message(role="user", content=self.question(text, words))]
 
     def answered_messages(
         self, text: str, words: Sequence[str], shots: Sequence[Shot] = (), *, reasoning: str = ""
     ) -> list[Message]:
-        """Write the messages that the answer follows; see `answered_prompt`."""
-        return self.messages(text, words, shots)
+        """Write the messages that the answer follows where it cannot be given its begin."""
+        *before, question = self.messages(text, words, shots)
+        asked = f"{question['content']}\n{self.asked_in_a_chat}"
+        return [*before, Message(role=question["role"], content=asked)]
+
+    def answered_cue(self, text: str, words: Sequence[str], *, reasoning: str = "") -> str:
+        """Write what the model's turn begins with where the answer is read."""
+        return self.cue
+
+    @property
+    def asked_in_a_chat(self) -> str:
+        """What asks for the answer's form where a chat's answer cannot be given its begin."""
+        return "Answer with one word." if self.cue else ""
+
+    def question(self, text: str, words: Sequence[str]) -> str:
+        """Fill the template for one text; as a chat's message it has no blank around it."""
+        return prompts.filled(self.template, text=text, choices=prompts.choices(words)).strip()
 
     def prompt(self, text: str, words: Sequence[str], shots: Sequence[Shot] = ()) -> str:
         """Fill the template for one text, behind its demonstrations where it shows any.
@@ -112,7 +145,7 @@ class Prompted(BackboneMethod):
         words: the label words, in label order.
         shots: text and label (0, 1, 2) of each demonstration, in the order shown.
         """
-        return prompts.filled(self.template, text=text, choices=prompts.choices(words))
+        return prompts.filled(self.template + self.cue, text=text, choices=prompts.choices(words))
 
     def answered_prompt(
         self, text: str, words: Sequence[str], shots: Sequence[Shot] = (), *, reasoning: str = ""
@@ -162,7 +195,7 @@ class Prompted(BackboneMethod):
         -------
         What gives what was written before the answers, none where nothing is, and the answers.
         """
-        how, keys = predictor.writing(self.answer_tokens), run.keys(item_ids, "answer")
+        how, keys = predictor.writing(self.answer_room), run.keys(item_ids, "answer")
         write = preparing(predictor.answers).prepare_write(asked, keys, how)
         return lambda: ([], write())
 
@@ -172,9 +205,43 @@ class Prompted(BackboneMethod):
         return "nothing"
 
     @property
+    def draws(self) -> bool:
+        """Whether runs of several seeds can differ."""
+        sampled = self.temperature > 0 or self.unparsed == "random"
+        return self.read == "answer" and sampled
+
+    @property
+    def run_seeds(self) -> tuple[int, ...]:
+        """The seeds of its runs: the first alone where nothing is drawn."""
+        return self.seeds if self.draws else self.seeds[:1]
+
+    @property
     def n_runs(self) -> int:
         """Runs that read the probes, for each training set where it needs one."""
-        return len(self.seeds)
+        return len(self.run_seeds)
+
+    def fit(self, backbone: Backbone, profile: Profile) -> Self:
+        """Return the method with the form of its prompts and the room for answers on a backbone.
+
+        Raises
+        ------
+        ModelError: the tokenizer cannot be read.
+        """
+        from raybias.engine.backbone import load_tokenizer
+
+        chat = self.asking(load_tokenizer(backbone)).chat
+        return self.model_copy(
+            update={"prompt_format": "chat" if chat else "raw"} | self.rooms(chat)
+        )
+
+    def rooms(self, chat: bool) -> dict[str, int]:
+        """Return the most tokens of what is written, by option, in a chat or after plain text."""
+        return {"answer_tokens": self.answer_tokens or _ANSWER[chat]}
+
+    @property
+    def answer_room(self) -> int:
+        """Most tokens of an answer; none where only likelihoods of the label words are read."""
+        return self.rooms(self.prompt_format != "raw")["answer_tokens"] * (self.read == "answer")
 
     def output(self) -> OutputSpec:
         """Say where predictions are stored."""
@@ -187,7 +254,7 @@ class Prompted(BackboneMethod):
         sampling = self._sampling_of(backbone)
         runs = []
         for dataset in training if self.needs_training_set else ("none",):
-            for seed in self.seeds:
+            for seed in self.run_seeds:
                 shots = self.draw_shots(text.sentences, dataset, seed)
                 run_id = f"{backbone.name}.{dataset}.{self.name}.s{seed}"
                 recipe = {
@@ -195,6 +262,7 @@ class Prompted(BackboneMethod):
                     "seed": seed,
                     "shots": shots,
                     "sampling": sampling,
+                    **self._calibration(text, seed),
                     **self.asking(text.encoder).record(text.words, shots),
                 }
                 runs.append(UntrainedRun(run_id, dataset, seed, recipe))
@@ -203,7 +271,9 @@ class Prompted(BackboneMethod):
     def needs(self, offered: frozenset[Ability]) -> dict[Ability, str]:
         """Ask for chats or plain text, and for likelihoods of labels where they are read."""
         found = PromptFormat.needed(self, offered)
-        if self.unparsed == "likelihood":
+        if self.read != "answer":
+            found["first_tokens"] = "set read: answer"
+        elif self.unparsed == "likelihood":
             found["first_tokens"] = "set unparsed: invalid, or random"
         return found
 
@@ -244,7 +314,7 @@ class Prompted(BackboneMethod):
         # Demonstrations are counted once for all texts, and the longest of all draws.
         taken, seed = 0, self.seeds[0]
         for dataset in text.sentences if self.needs_training_set else ("none",):
-            for each in self.seeds:
+            for each in self.run_seeds:
                 shots = self.draw_shots(text.sentences, dataset, each)
                 shown = len(encoder.encode([asking.first("", text.words, shots)])[0]) - bare
                 if self.new_tokens + shown > taken:
@@ -279,6 +349,16 @@ class Prompted(BackboneMethod):
         """Return what one run asks of a provider for an item."""
         return Asks(1.0, self._read(text, probe, self.asking(text.encoder).last), self.new_tokens)
 
+    def _calibration(self, text: StudyText, seed: int) -> dict[str, list[str]]:
+        """Draw the sentences whose mean scores `read: calibrated` takes off."""
+        if self.read != "calibrated":
+            return {}
+        pool, groups = next((each["train"] for each in text.sentences.values()), None), ()
+        if pool is None:
+            groups = ("attribute", "group")
+            pool = pl.concat(frame.select("text", *groups) for frame in text.items.values())
+        return {"calibration": prompts.draw_texts(pool, self.calibration, seed=seed, by=groups)}
+
     def _read(self, text: StudyText, probe: str, write: Callable[..., str]) -> float:
         """Return the mean tokens of what `write` makes of an item, demonstrations in each."""
         dataset = next(iter(text.sentences), "none")
@@ -289,7 +369,7 @@ class Prompted(BackboneMethod):
     @property
     def new_tokens(self) -> int:
         """Most tokens that are written after one prompt."""
-        return self.answer_tokens
+        return self.answer_room
 
     def tokens_per_item(self, text: StudyText, probe: str) -> float:
         """Return the mean number of tokens that one run reads and writes for an item."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from raybias.config.provider import Writing
+from raybias.errors import WorkFailed
 from raybias.methods.prediction import Labelling, Prepared, PreparingLabelPredictor
 from raybias.probes import prompts
 from raybias.seeding import generator
@@ -33,13 +35,15 @@ class PromptedRun:
     run_id: str
     seed: int
     shots: tuple[Shot, ...] = ()
+    calibration: tuple[str, ...] = ()
+    """Sentences whose mean scores are taken off, where the method reads `calibrated`."""
 
     @classmethod
     def read(cls, store: Store, run_id: str) -> PromptedRun:
         """Read the run's seed and demonstrations."""
         content = json.loads(store.read_text(f"prompts/{run_id}.json"))
         shots = tuple((text, label) for text, label in content["shots"])
-        return cls(content["run_id"], content["seed"], shots)
+        return cls(content["run_id"], content["seed"], shots, tuple(content.get("calibration", ())))
 
     def keys(self, item_ids: Sequence[str], stage: str) -> list[tuple[str | int, ...]]:
         """Return what the sampling of each item at a stage is keyed by."""
@@ -54,14 +58,14 @@ class PromptedPredictor(PreparingLabelPredictor):
     ----------
     words: the label words, which are looked for in answers.
     asking: what writes the prompts as the backbone reads them.
-    label_ids: the words' tokens, whose logits stand after the prompt.
+    label_ids: by label, the tokens that may begin its word behind the prompt.
     """
 
     answers: Answers
     method: Prompted
     words: tuple[str, ...]
     asking: Asking
-    label_ids: tuple[int, ...] | tuple[str, ...]
+    label_ids: tuple[tuple[int, ...], ...] | tuple[str, ...]
     store: Store
 
     def writing(self, most: int) -> Writing:
@@ -75,33 +79,66 @@ class PromptedPredictor(PreparingLabelPredictor):
     def prepare_label(
         self, run: PromptedRun, item_ids: Sequence[str], texts: Sequence[str]
     ) -> Prepared[Labelling]:
-        """Write prompts; return what labels by the first label word of each sampled answer."""
-        asked = [self.asking.first(text, self.words, run.shots) for text in texts]
-        ask = self.method.ask(self, run, item_ids, texts, asked)
-        return lambda: self._labelled(run, item_ids, *ask())
+        """Write prompts; return what labels by answers or by likelihoods of the label words."""
+        ask = self._ask(run, item_ids, texts)
+        if self.method.read == "answer":
+            return lambda: self._answered(run, item_ids, *ask())
+        return lambda: self._likeliest(run, *ask())
 
-    def _labelled(
+    def _ask(
+        self, run: PromptedRun, item_ids: Sequence[str], texts: Sequence[str]
+    ) -> Prepared[tuple[list[Written], list[Written]]]:
+        asked = [self.asking.first(text, self.words, run.shots) for text in texts]
+        return self.method.ask(self, run, item_ids, texts, asked)
+
+    @cached_property
+    def _means(self) -> Callable[[PromptedRun], npt.NDArray[np.float64]]:
+        """Computes the mean scores over a run's calibration sentences, once for a run."""
+        # Not of the predictor, which would keep itself, and with it the backbone, from being freed.
+        return lru_cache(maxsize=self.method.runs_per_replica)(partial(_mean_scores, self._ask))
+
+    def _likeliest(
+        self, run: PromptedRun, reasoned: Sequence[Written], written: Sequence[Written]
+    ) -> Labelling:
+        """Label by the highest score, less its mean where that is calibrated.
+
+        Scores stay as they are, and the answer of a calibrated reading is the likeliest word, so
+        that what calibration does to a gap can be shown.
+
+        Raises
+        ------
+        WorkFailed: an endpoint tells no scores.
+        """
+        scores_NL = _scores(written)
+        offsets_L = self._means(run) if run.calibration else np.zeros(len(self.words))
+        words = [self.words[n] for n in scores_NL.argmax(axis=1)] if run.calibration else []
+        return Labelling(
+            logits=scores_NL.astype(np.float32),
+            labels=(scores_NL - offsets_L).argmax(axis=1).tolist(),
+            parsed=[True] * len(written),
+            texts=_behind(reasoned, words) or [None] * len(written),
+            tokens=sum(each.tokens for each in (*reasoned, *written)),
+        )
+
+    def _answered(
         self,
         run: PromptedRun,
         item_ids: Sequence[str],
         reasoned: Sequence[Written],
         written: Sequence[Written],
     ) -> Labelling:
-        reasonings = [each.text for each in reasoned] or [""] * len(written)
         answers = [each.text for each in written]
         logits = np.array([each.label_scores for each in written], np.float32)
-        read = [prompts.read_answer(each, self.words) for each in answers]
+        read = [prompts.read_answer(each, self.words, self.method.answer_rule) for each in answers]
         return Labelling(
             logits=logits,
             labels=[
-                self._unparsed(run, item_id, logits_L) if label is None else label
-                for item_id, label, logits_L in zip(item_ids, read, logits, strict=True)
+                self._unparsed(run, item_id, logits_L) if each.label is None else each.label
+                for item_id, each, logits_L in zip(item_ids, read, logits, strict=True)
             ],
-            parsed=[label is not None for label in read],
-            texts=[
-                f"{reasoning} [...]{answer}" if reasoning else answer
-                for reasoning, answer in zip(reasonings, answers, strict=True)
-            ],
+            parsed=[each.label is not None for each in read],
+            unread=[each.unread for each in read],
+            texts=_behind(reasoned, answers),
             tokens=sum(each.tokens for each in (*reasoned, *written)),
         )
 
@@ -116,3 +153,36 @@ class PromptedPredictor(PreparingLabelPredictor):
             drawn = generator(run.seed, run.run_id, item_id, "unparsed").integers(len(self.words))
             return int(drawn)
         return None
+
+
+def _behind(reasoned: Sequence[Written], answers: Sequence[str]) -> list[str | None]:
+    """Write answers behind the reasonings that they follow, or what there is of both."""
+    if not (reasoned and answers):
+        return [each.text for each in reasoned] or [*answers]
+    both = zip(reasoned, answers, strict=True)
+    return [f"{each.text} [...]{answer}" if each.text else answer for each, answer in both]
+
+
+def _scores(written: Sequence[Written]) -> npt.NDArray[np.float64]:
+    """Return the labels' scores [texts, labels].
+
+    Raises
+    ------
+    WorkFailed: an endpoint told none.
+    """
+    if any(not each.label_scores for each in written):
+        raise WorkFailed(
+            "no log-probabilities of first tokens came back, which `read` needs",
+            cure="set read: answer, or take first_tokens out of `offers`",
+        )
+    return np.array([each.label_scores for each in written], np.float64)
+
+
+def _mean_scores(
+    ask: Callable[..., Prepared[tuple[list[Written], list[Written]]]], run: PromptedRun
+) -> npt.NDArray[np.float64]:
+    """Return the mean score of each label over the calibration sentences of a run."""
+    ids = [f"calibration-{n}" for n in range(len(run.calibration))]
+    _, written = ask(run, ids, run.calibration)()
+    means_L: npt.NDArray[np.float64] = _scores(written).mean(axis=0)
+    return means_L

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from raybias.methods.prompted import CLOSED_QUESTION, Prompted
+from raybias.methods.prompted import CLOSED_QUESTION, Prompted, cue_of
 from raybias.registry import method
 
 
@@ -14,5 +14,7 @@ class ZeroShot(Prompted):
 
     kind: Literal["zero_shot"] = "zero_shot"
     """Names the kind of method."""
-    template: str = f"{CLOSED_QUESTION}Answer: The sentiment is"
-    """The prompt for one sentence, with `{text}` and, if it lists the label words, `{choices}`."""
+    template: str = CLOSED_QUESTION
+    """The question, with `{text}` and, if it lists the label words, `{choices}`."""
+    cue: str = cue_of(CLOSED_QUESTION, "Answer: The sentiment is")
+    """What the answer begins with."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import polars as pl
 
@@ -17,6 +17,12 @@ from raybias.seeding import generator
 
 #: A placeholder of a template; its name is the first group.
 PLACEHOLDER: Final = re.compile(r"\{(\w+)\}")
+#: A negation right before a word, with an article or adverb between them or without.
+_NEGATED: Final = re.compile(
+    r"(?<!\w)(?:not|no|non|nor|neither|never|without|cannot|\w+n['\u2019]t)\W+"
+    r"(?:(?:an?|the|so|very|really|quite|entirely|clearly|particularly|necessarily)\W+)?\Z",
+    re.IGNORECASE,
+)
 _THOUGHTS: Final = re.compile(r"<think>.*?(</think>|\Z)", re.DOTALL)
 
 
@@ -96,15 +102,54 @@ def draw_shots(
     return [(str(pool["text"][row]), int(pool["label"][row])) for row in drawn]
 
 
-def read_answer(answer: str, words: Sequence[str]) -> int | None:
-    """Return the label whose word comes first in the answer, capitals aside, or None.
+def draw_texts(pool: pl.DataFrame, count: int, *, seed: int, by: tuple[str, ...] = ()) -> list[str]:
+    """Draw texts without replacement; all where there are fewer.
 
-    A word inside another one counts ("negatively"), as in the paper's code. Thoughts that a model
-    writes between <think> and </think> before it answers are no part of the answer.
+    Parameters
+    ----------
+    by: columns of groups that are drawn from equally: as many of each as the smallest has.
+    """
+    groups = pool.partition_by(by, maintain_order=True) if by else [pool]
+    each = min(-(-count // len(groups)), *map(len, groups), len(pool))
+    texts = [
+        group["text"][int(row)]
+        for n, group in enumerate(groups)
+        for row in generator(seed, "calibration", n).choice(len(group), each, replace=False)
+    ]
+    return [str(text) for text in texts]
+
+
+class Reading(NamedTuple):
+    """What an answer says: its label, or why it has none (`none`, `several`, `negated`)."""
+
+    label: int | None
+    unread: str | None = None
+
+
+def read_answer(
+    answer: str, words: Sequence[str], rule: Literal["first", "only"] = "only"
+) -> Reading:
+    """Read the label that an answer names, capitals aside.
+
+    Thoughts that a model writes between <think> and </think> before it answers are no part of it.
+
+    Parameters
+    ----------
+    rule: the first label word, also inside another one ("negatively"), as in the paper's code; or
+        the only one: whole, and not negated ("not negative", "neither positive").
     """
     answer = without_thoughts(answer)
-    match = re.search("|".join(f"({re.escape(word.strip())})" for word in words), answer, re.I)
-    return match.lastindex - 1 if match and match.lastindex else None
+    either = "|".join(f"({re.escape(word.strip())})" for word in words)
+    if rule == "first":
+        found = re.search(either, answer, re.IGNORECASE)
+        return Reading(found.lastindex - 1) if found and found.lastindex else Reading(None, "none")
+    matches = [*re.finditer(rf"(?<!\w)(?:{either})(?!\w)", answer, re.IGNORECASE)]
+    labels = {match.lastindex - 1 for match in matches if match.lastindex}
+    if len(labels) != 1:
+        return Reading(None, "several" if labels else "none")
+    if any(_NEGATED.search(answer, 0, match.start()) for match in matches):
+        return Reading(None, "negated")
+    return Reading(labels.pop())
 
 
 def without_thoughts(answer: str) -> str:

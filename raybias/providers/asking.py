@@ -55,7 +55,9 @@ class OpenAIAnswers:
         """Write after each prompt, and then after the second prompt made of that."""
         return write_after(self, prompts, keys, how, then)
 
-    def likelihoods(self, texts: Sequence[tuple[str, str]]) -> tuple[list[float], int]:
+    def likelihoods(
+        self, texts: Sequence[tuple[str, str]], *, chat: bool = False
+    ) -> tuple[list[float], int]:
         """Compute the natural log-likelihood of each second text behind its first."""
         replies = self._all([Continued(self.spec, *each) for each in texts], most=1)
         return [each.scores[0] for each in replies], sum(each.tokens for each in replies)

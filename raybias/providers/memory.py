@@ -77,10 +77,13 @@ class RememberedAnswers:
         """Write after each prompt, and then after the second prompt made of that."""
         return write_after(self, prompts, keys, how, then)
 
-    def likelihoods(self, texts: Sequence[tuple[str, str]]) -> tuple[list[float], int]:
+    def likelihoods(
+        self, texts: Sequence[tuple[str, str]], *, chat: bool = False
+    ) -> tuple[list[float], int]:
         """Compute the log-likelihoods that were never asked for."""
+        encoder = self.encoder.for_chat if chat else self.encoder
         heads, wholes = (
-            self._tokens(self.encoder, each)
+            self._tokens(encoder, each)
             for each in ([text for text, _ in texts], [text + after for text, after in texts])
         )
         both = zip(heads, wholes, texts, strict=True)
@@ -88,7 +91,7 @@ class RememberedAnswers:
         addresses = [_address(["follows", *rows, len(text)]) for *rows, (text, _) in both]
 
         def ask(numbers: Sequence[int]) -> list[Written]:
-            found, tokens = self.inner.likelihoods([texts[n] for n in numbers])
+            found, tokens = self.inner.likelihoods([texts[n] for n in numbers], chat=chat)
             # The first stands for the tokens of all.
             counts = [tokens, *[0] * (len(found) - 1)]
             return [Written("", (each,), count) for each, count in zip(found, counts, strict=True)]

@@ -6,6 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+import numpy as np
+
 from raybias.config.provider import Key, Writing
 from raybias.errors import ConfigError
 from raybias.seeding import key as number_of
@@ -63,7 +65,7 @@ class Prompt:
         options: dict[str, Any] = {
             "model": self.spec.id,
             "temperature": self.how.temperature,
-            "max_tokens": self.how.most,
+            "max_tokens": max(1, self.how.most),
         }
         if self.how.temperature:
             options["seed"] = self.seed
@@ -141,16 +143,18 @@ def _tokens(reply: Any) -> int:
 def _label_scores(
     likeliest: Sequence[tuple[str, float]], labels: Sequence[object]
 ) -> tuple[float, ...]:
-    """Return the log-probability of the likeliest token that begins each label word.
+    """Return the log-probability of the tokens that begin each label word alone, in any case.
 
     A word that none begins is at most as likely as the least likely of them, and counts so.
     """
     if not likeliest:
         return ()
     least = min(value for _, value in likeliest)
-    begun = [(token.strip(), value) for token, value in likeliest if token.strip()]
-    words = [str(each).strip() for each in labels]
-    return tuple(
-        max((value for token, value in begun if word.startswith(token)), default=least)
-        for word in words
-    )
+    words = [str(each).strip().lower() for each in labels]
+    found: list[list[float]] = [[] for _ in words]
+    for token, value in likeliest:
+        begun = token.strip().lower()
+        places = [n for n, word in enumerate(words) if begun and word.startswith(begun)]
+        if len(places) == 1:
+            found[places[0]].append(value)
+    return tuple(float(np.logaddexp.reduce(each)) if each else least for each in found)

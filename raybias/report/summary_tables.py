@@ -238,6 +238,8 @@ def answers(counts: pl.DataFrame) -> SummaryTable:
             "probe": "probe",
             "answers": _count("predictions"),
             "without a label": _count("unparsed"),
+            "with several": _count("several"),
+            "negated": _count("negated"),
             "share": lambda row: f"{row['share']:.2%}",
             "share by run": lambda row: f"{row['low']:.2%} to {row['high']:.2%}",
         },

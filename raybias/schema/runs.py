@@ -43,9 +43,10 @@ RUNS: Final = pa.schema(
     ]
 )
 
-#: One row per run x item x style. `scores` are the label logits (null for a
-#: published file), of judged texts the probability of the verdict alone; `parsed` is false when no
-#: label could be read from `answer`.
+#: One row per run x item x style. `scores` are the label logits, of prompted runs the
+#: log-probabilities of the label words before any calibration (null for a published file), of
+#: judged texts the probability of the verdict alone; `parsed` is false when no label could be read
+#: from `answer`, and `unread` says why: it names none, several, or one that is negated.
 PREDICTIONS: Final = pa.schema(
     [
         ("model", pa.string()),
@@ -63,17 +64,21 @@ PREDICTIONS: Final = pa.schema(
         ("pred", pa.int8()),
         ("scores", pa.list_(pa.float32())),
         ("parsed", pa.bool_()),
+        ("unread", pa.string()),
         ("answer", pa.string()),
     ]
 )
 
-#: Answers of prompted classifiers, per run and over all of them (`run_id` "all").
+#: Answers of prompted classifiers, per run and over all of them (`run_id` "all"); of those that
+#: are unparsed, `several` name more than one label and `negated` deny the one they name.
 ANSWERS: Final = pa.schema(
     [
         *((key, pa.string()) for key in KEYS),
         ("run_id", pa.string()),
         ("predictions", pa.int64()),
         ("unparsed", pa.int64()),
+        ("several", pa.int64()),
+        ("negated", pa.int64()),
         ("share", pa.float64()),
     ]
 )

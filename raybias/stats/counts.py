@@ -102,14 +102,14 @@ def count_files(
     )
     coverage = seen.coverage(repeated)
     asked = coverage.filter(pl.col("answers") > 0).select(
-        *RUN_KEYS, predictions="answers", unparsed="unread"
+        *RUN_KEYS, "several", "negated", predictions="answers", unparsed="unread"
     )
     return Counts(
         seen.summed(seen.cells, pl.Schema(schema.CELLS), left_out),
         seen.summed(seen.terms, pl.Schema(schema.TERM_CELLS), left_out),
         seen.summed_words(left_out),
         answers(asked),
-        coverage.drop("answers", "unread"),
+        coverage.drop("answers", "unread", "several", "negated"),
         run_values(kept, metrics, left_out),
     )
 
@@ -166,8 +166,10 @@ class _Seen:
             self.words.append(_counted(placed, schema.WORD_CELLS.names))
         unparsed = ~pl.col("parsed").fill_null(True)
         answered = pl.col("answer").is_not_null() if asked else pl.lit(False)
+        why = pl.col("unread") if asked else pl.lit(None, pl.String)
         flags = {"predictions": pl.lit(True), "unparsed": unparsed, "answers": answered,
-                 "unread": unparsed & answered}  # fmt: skip
+                 "unread": unparsed & answered, "several": (why == "several").fill_null(False),
+                 "negated": (why == "negated").fill_null(False)}  # fmt: skip
         read = piece[: raw.height].select("run", **flags)
         self.read.append(read.group_by("run").agg(pl.all().sum().cast(pl.Int64)))
         return piece.drop("run", "scores", strict=False)
@@ -195,7 +197,8 @@ class _Seen:
         """Sum up predictions, repeated, unparsed, answers and unread ones of each run."""
         sums = pl.concat(self.read).group_by("run").agg(pl.all().sum())
         counted = sums.with_columns(repeated=pl.Series(repeated)[sums["run"]])
-        columns = (*RUN_KEYS, "predictions", "repeated", "unparsed", "answers", "unread")
+        columns = [*RUN_KEYS, "predictions", "repeated", "unparsed", "answers", "unread", "several",
+                   "negated"]  # fmt: skip
         return self.named(counted).select(columns).sort(RUN_KEYS)
 
     def named(self, table: pl.DataFrame) -> pl.DataFrame:

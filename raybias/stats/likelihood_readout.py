@@ -39,6 +39,7 @@ def with_likelihood(predictions: pl.DataFrame) -> pl.DataFrame:
         method=(pl.col("method").cast(pl.String) + LIKELIHOOD).cast(predictions["method"].dtype),
         pred=pl.col("scores").list.arg_max().cast(pl.Int8),
         parsed=pl.lit(True),
+        unread=pl.lit(None, pl.String),
         answer=pl.lit(None, pl.String),
     )
     return pl.concat([predictions, second]) if second.height else predictions
@@ -49,13 +50,13 @@ def answers(counted: pl.DataFrame) -> pl.DataFrame:
 
     Parameters
     ----------
-    counted: the run keys, predictions, unparsed; a row per run.
+    counted: the run keys, predictions, unparsed, several, negated; a row per run.
 
     Returns
     -------
     schema.ANSWERS, a row per run and one with the run id `all` per classifier and probe.
     """
-    sums = pl.col("predictions", "unparsed").sum()
+    sums = pl.col("predictions", "unparsed", "several", "negated").sum()
     runs = counted.group_by(RUN_KEYS).agg(sums)
     overall = runs.group_by(schema.KEYS).agg(pl.lit("all").alias("run_id"), sums)
     both = pl.concat([runs, overall.select(runs.columns)])

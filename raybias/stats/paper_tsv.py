@@ -60,6 +60,7 @@ def read_paper_tsv(data: bytes, *, name: str, where: str) -> pl.DataFrame:
         pred="y_pred",
         scores=pl.lit(None, pl.List(pl.Float32)),
         parsed=pl.lit(True),
+        unread=pl.lit(None, pl.String),
         answer=pl.lit(None, pl.String),
     )
     return pl.concat([frame, recovered_templates(frame)], how="horizontal").select(

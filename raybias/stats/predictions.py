@@ -38,7 +38,7 @@ _REPEATED: Final = (
 _PIECE_TYPES: Final = pl.Schema({**_TYPES, **EXTRA, **dict.fromkeys(_REPEATED, pl.Categorical())})
 
 #: What is read besides where a file holds the answers of a prompted classifier.
-ANSWERED: Final = ("parsed", "answer", "scores")
+ANSWERED: Final = ("parsed", "unread", "answer", "scores")
 
 #: What a file of our own may leave out.
 _DEFAULTS: Final = {"method": "", "dataset": "", "probe": "", "style": "original", "parsed": True}

@@ -43,11 +43,11 @@ class Generated:
     Attributes
     ----------
     tokens: new tokens, without the one that ended the row.
-    label_logits: logits of the label ids at the prompt's last token, float32.
+    label_log_probs: natural log-probabilities of the label ids behind the prompt, float32.
     """
 
     tokens: tuple[int, ...]
-    label_logits: tuple[float, ...]
+    label_log_probs: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -157,12 +157,12 @@ class DecodeLoop:
         if fresh:
             for n in self.live_n[fresh]:
                 self.slots[n].fresh = False
-            every = len(fresh) == len(logits_nV)
-            read_fV = logits_nV if every else logits_nV[to_device(fresh, self._device)]
-            labels_fL = read_fV[
-                :, to_device(np.array(self.request.label_ids, np.int64), self._device)
-            ]
-            self._labels.append((self.live_n[fresh].tolist(), labels_fL))
+            if self.request.label_ids:
+                every = len(fresh) == len(logits_nV)
+                read_fV = logits_nV if every else logits_nV[to_device(fresh, self._device)]
+                ids_L = to_device(np.array(self.request.label_ids, np.int64), self._device)
+                labels_fL = read_fV.log_softmax(dim=-1)[:, ids_L]
+                self._labels.append((self.live_n[fresh].tolist(), labels_fL))
         if not self.request.max_new_tokens:
             return self._last_n
         uniforms_n = None
