@@ -110,8 +110,9 @@ class PromptedPredictor(PreparingLabelPredictor):
         WorkFailed: an endpoint tells no scores.
         """
         scores_NL = _scores(written)
-        offsets_L = self._means(run) if run.calibration else np.zeros(len(self.words))
-        words = [self.words[n] for n in scores_NL.argmax(axis=1)] if run.calibration else []
+        calibrated = self.method.read == "calibrated"
+        offsets_L = self._means(run) if calibrated else np.zeros(len(self.words))
+        words = [self.words[n] for n in scores_NL.argmax(axis=1)] if calibrated else []
         return Labelling(
             logits=scores_NL.astype(np.float32),
             labels=(scores_NL - offsets_L).argmax(axis=1).tolist(),

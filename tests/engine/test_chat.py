@@ -15,6 +15,7 @@ from raybias.engine.backbone import load_tokenizer
 from raybias.engine.context import Execution, ModelContext
 from raybias.errors import ConfigError, ModelError
 from raybias.methods import ChainOfThought, FewShot, Prompted, ZeroShot
+from raybias.methods.prediction import Labelling
 from raybias.methods.prompted_predictor import PromptedRun
 from raybias.probes.prompts import read_answer
 from raybias.schema import LABELS
@@ -31,24 +32,24 @@ METHODS = [
 
 
 def turns(method: Prompted, text: str) -> list[dict[str, str]]:
-    """The first messages as one would write them by hand."""
-    asked = (
-        f"Text: {text}\nQuestion: Is the sentiment of the text negative, neutral, or positive?\n"
-    )
+    """The messages as one would write them by hand, the begin of the model's turn the last."""
+    asked = f"Text: {text}\nQuestion: Is the sentiment of the text negative, neutral, or positive?"
     if isinstance(method, ChainOfThought):
-        content = f"{asked}Reasoning: Let's think step by step"
-        return [{"role": "user", "content": content}]
+        return [
+            {"role": "user", "content": asked},
+            {"role": "assistant", "content": "Reasoning: Let's think step by step"},
+        ]
     if isinstance(method, ZeroShot):
         return [
             {"role": "system", "content": "Answer in one word."},
-            {"role": "user", "content": f"{asked}Answer: The sentiment is"},
+            {"role": "user", "content": asked},
+            {"role": "assistant", "content": "Answer: The sentiment is"},
         ]
     found = []
     for shot, label in (*SHOTS, (text, None)):
-        content = f"Text: {shot}\nQuestion: What is the sentiment of the text?\nAnswer:"
-        found.append({"role": "user", "content": content})
-        if label is not None:
-            found.append({"role": "assistant", "content": f"{LABELS[label].capitalize()}."})
+        content = f"Text: {shot}\nQuestion: What is the sentiment of the text?"
+        said = "Answer:" if label is None else f"Answer: {LABELS[label].capitalize()}."
+        found += [{"role": "user", "content": content}, {"role": "assistant", "content": said}]
     return found
 
 
@@ -61,7 +62,7 @@ class Plain:
 
     def row(self, messages: list[dict[str, str]]) -> torch.Tensor:
         made = self.tokenizer.apply_chat_template(
-            messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
+            messages, continue_final_message=True, return_tensors="pt", return_dict=True
         )
         return made["input_ids"]
 
@@ -73,12 +74,20 @@ class Plain:
             )
         return str(self.tokenizer.decode(made[0, row.shape[1] :], skip_special_tokens=True))
 
-    def label_logits(self, messages: list[dict[str, str]], words: list[str]) -> list[float]:
+    def label_scores(self, messages: list[dict[str, str]]) -> list[float]:
         with torch.no_grad():
             logits_V = self.model(self.row(messages)).logits[0, -1]
-        # An answer begins a line, without a blank.
-        ids = [self.tokenizer(word, add_special_tokens=False)["input_ids"][0] for word in words]
-        return [float(logits_V[each]) for each in ids]
+        opening = self.row(messages)[0].tolist()
+        found = []
+        for word in LABELS:
+            ids = set()
+            for each in (word, word.capitalize()):
+                *before, last = messages
+                row = self.row([*before, {**last, "content": f"{last['content']} {each}"}])[0]
+                assert row[: len(opening)].tolist() == opening
+                ids.add(int(row[len(opening)]))
+            found.append(float(logits_V.log_softmax(-1)[sorted(ids)].logsumexp(0)))
+        return found
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
@@ -94,35 +103,56 @@ def test_answers_to_messages_are_those_of_transformers(
     alone = [who.label(run, [text], [text])["texts"][0] for text in texts]
     assert answers["texts"] == alone
     plain = Plain(folder)
-    words = method.answer_words(LABELS)
     for text, found, logits_L in zip(texts, answers["texts"], answers["logits"], strict=True):
         messages = turns(method, text)
         if isinstance(method, ChainOfThought):
             thought = plain.says(messages, method.reasoning_tokens)
-            messages += [
-                {"role": "assistant", "content": thought.strip()},
-                {
-                    "role": "user",
-                    "content": "Answer: Therefore, from negative, neutral, or positive, the "
-                    "sentiment is",
-                },
-            ]
-            end = plain.says(messages, method.answer_tokens)
+            # The model's own turn goes on: its reasoning is continued and not closed.
+            messages[-1]["content"] += (
+                f"{thought}\nAnswer: Therefore, from negative, neutral, or positive, the "
+                "sentiment is"
+            )
+            end = plain.says(messages, 16)
             assert found == (f"{thought} [...]{end}" if thought else end)
         else:
-            assert found == plain.says(messages, method.answer_tokens)
-        np.testing.assert_allclose(logits_L, plain.label_logits(messages, words), atol=1e-4)
+            assert found == plain.says(messages, 16)
+        np.testing.assert_allclose(logits_L, plain.label_scores(messages), atol=1e-4)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda each: each.name)
+def test_readings_of_likelihoods_are_of_the_same_prompts(method: Prompted, tmp_path: Path) -> None:
+    folder, texts = prompting.save_chat("llama", tmp_path), prompting.texts(8)
+    context = ModelContext(Backbone(id=str(folder), dtype="float32"), LABELS, Execution(4096))
+    shots = SHOTS if isinstance(method, FewShot) else ()
+    run = PromptedRun("run", 7, shots, ("it was", "a film", *texts[:3]))
+
+    def labelled(read: str, run: PromptedRun, texts: list[str]) -> Labelling:
+        asked = method.model_copy(update={"read": read})
+        who = asked.predictor(context, Store(str(folder)))
+        return who.label(run, texts, texts)
+
+    answered = labelled("answer", run, texts)
+    raw, calibrated = (labelled(read, run, texts) for read in ("likelihood", "calibrated"))
+    for each in (raw, calibrated):
+        np.testing.assert_allclose(each["logits"], answered["logits"], atol=1e-5)
+        assert each["parsed"] == [True] * 8
+    assert raw["labels"] == raw["logits"].argmax(axis=1).tolist()
+    # Sampling is keyed by the item, and greedy here.
+    means_L = labelled("likelihood", run, [*run.calibration])["logits"].mean(axis=0)
+    assert calibrated["labels"] == (raw["logits"] - means_L).argmax(axis=1).tolist()
+    shown = [each.rpartition(" [...]")[2] for each in calibrated["texts"]]
+    assert shown == [LABELS[n] for n in raw["labels"]]
 
 
 def test_the_prompt_that_a_model_read_is_recorded(tmp_path: Path) -> None:
     folder = prompting.save_chat("llama", tmp_path)
     encoder = load_tokenizer(Backbone(id=str(folder)))
     record = METHODS[1].asking(encoder).record(LABELS, SHOTS[:1])
-    question = "Question: What is the sentiment of the text?\nAnswer:"
+    question = "Question: What is the sentiment of the text?"
     assert record == {
         "prompt_format": "chat",
-        "prompt": f"user:\nText: it was dull\n{question}</s>assistant:\nNegative.</s>"
-        f"user:\nText: {{text}}\n{question}</s>assistant:\n",
+        "prompt": f"user:\nText: it was dull\n{question}</s>assistant:\nAnswer: Negative.</s>"
+        f"user:\nText: {{text}}\n{question}</s>assistant:\nAnswer:",
     }
     assert "prompt_format" not in FewShot(prompt_format="raw").asking(encoder).record(LABELS, ())
 
@@ -165,6 +195,6 @@ def test_a_template_without_system_messages_is_one_line(tmp_path: Path) -> None:
 
 def test_thoughts_are_no_part_of_the_answer() -> None:
     words = ("negative", "neutral", "positive")
-    assert read_answer("<think>positive at first</think> Negative.", words) == 0
-    assert read_answer("<think>positive, as it seems", words) is None
-    assert read_answer("positive <think>negative</think>", words) == 2
+    assert read_answer("<think>positive at first</think> Negative.", words).label == 0
+    assert read_answer("<think>positive, as it seems", words).label is None
+    assert read_answer("positive <think>negative</think>", words).label == 2

@@ -69,7 +69,7 @@ def alone(
         with torch.no_grad():
             scores_1V = model.model(torch.tensor([row]), use_cache=False).logits[:, -1].float()
         if t == 0:
-            labels_L = scores_1V[0, list(LABEL_IDS)]
+            labels_L = scores_1V.log_softmax(-1)[0, list(LABEL_IDS)]
         total_V = filtered(row, scores_1V, values).cumsum(-1)
         token = int((total_V > uniforms_T[t] * total_V[-1]).int().argmax())
         if token in values.eos_ids:
@@ -81,8 +81,8 @@ def alone(
 def assert_alike(found: list[Generated], expected: list[Generated]) -> None:
     assert [each.tokens for each in found] == [each.tokens for each in expected]
     torch.testing.assert_close(
-        torch.tensor([each.label_logits for each in found]),
-        torch.tensor([each.label_logits for each in expected]),
+        torch.tensor([each.label_log_probs for each in found]),
+        torch.tensor([each.label_log_probs for each in expected]),
         rtol=1e-4,
         atol=1e-4,
     )
@@ -387,7 +387,7 @@ def test_windows_are_respected(tmp_path: object) -> None:
         assert each.tokens == alone(model, row, key, values)[0]
 
 
-def test_label_logits_alone_and_rows_of_one_token(
+def test_label_scores_alone_and_rows_of_one_token(
     backbone: Callable[[str], LoadedBackbone],
 ) -> None:
     model, rows = backbone("llama"), [[1], [7], [1]]

@@ -31,9 +31,11 @@ class Counted:
         self.asked += prompts
         return self.inner.write(prompts, keys, how)
 
-    def likelihoods(self, texts: Sequence[tuple[str, str]]) -> tuple[list[float], int]:
+    def likelihoods(
+        self, texts: Sequence[tuple[str, str]], *, chat: bool = False
+    ) -> tuple[list[float], int]:
         self.asked += texts
-        return self.inner.likelihoods(texts)
+        return self.inner.likelihoods(texts, chat=chat)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +67,7 @@ def assert_same(found: list[Written], expected: list[Written]) -> None:
 def test_a_second_study_asks_only_for_what_it_does_not_share(
     engine: EngineAnswers, tmp_path: Path
 ) -> None:
-    texts, greedy = prompting.texts(20), Writing(4, labels=(5, 6))
+    texts, greedy = prompting.texts(20), Writing(4, labels=((5,), (6, 7)))
     first, asked = remembered(engine, tmp_path)
     first.write(texts[:10], keys(10), greedy)
     assert asked.asked == texts[:10]

@@ -118,8 +118,8 @@ def test_texts(kind: str, both: Callable[[str], Iterator[LoadedBackbone]]) -> No
         assert [each.tokens for each in ours] == [each.tokens for each in theirs]
         # Prompts of other batches share other tokens, which moves the last bits of a logit.
         assert np.allclose(
-            [each.label_logits for each in ours],
-            [each.label_logits for each in theirs],
+            [each.label_log_probs for each in ours],
+            [each.label_log_probs for each in theirs],
             atol=1e-5,
         )
 

@@ -66,6 +66,7 @@ def test_prompts_name_the_studys_own_label_words() -> None:
 def test_a_template_is_the_users_to_set_and_braces_in_texts_stay() -> None:
     text = '{"a": {choices}} {text} {0!r}'
     asked = ZeroShot(template='{"text": "{text}"} One of {choices}:')
+    assert asked.cue == ""
     assert asked.prompt(text, OTHERS) == (f'{{"text": "{text}"}} One of bad, okay, or good:')
     shown = FewShot(template="{text} =", demonstration="{text} = {label}\n")
     assert shown.prompt(text, OTHERS, [("{label}", 2)]) == (f"{{label}} = good\n{text} =")
@@ -125,24 +126,65 @@ def test_shots_of_the_published_pool(shared: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "label"),
+    ("answer", "first", "only"),
     [
-        (" positive.", 2),
-        (" Neutral, not negative", 1),
-        (" not NEGATIVE or positive", 0),
-        (" positively", 2),
-        (" good", None),
-        ("", None),
+        (" positive.", 2, 2),
+        (" Neutral.\nNeutral", 1, 1),
+        (" Neutral, not negative", 1, "several"),
+        (" not NEGATIVE or positive", 0, "several"),
+        (" not negative, it is positive", 0, "several"),
+        (" neither positive nor negative", 2, "several"),
+        (" From negative to", 0, 0),
+        (" From negative to positive", 0, "several"),
+        (" It is not really negative.", 0, "negated"),
+        (" It isn\u2019t a positive text", 2, "negated"),
+        (" non-negative", 0, "negated"),
+        (" It cannot be said; negative", 0, 0),
+        (" positively", 2, "none"),
+        (" good", "none", "none"),
+        ("", "none", "none"),
     ],
 )
-def test_the_first_label_word_counts(answer: str, label: int | None) -> None:
-    assert prompts.read_answer(answer, WORDS) == label
+def test_answers_are_read_by_the_papers_rule_and_by_the_strict_one(
+    answer: str, first: int | str, only: int | str
+) -> None:
+    for rule, expected in (("first", first), ("only", only)):
+        label, unread = prompts.read_answer(answer, WORDS, rule)
+        assert (unread if label is None else label) == expected
+
+
+@given(
+    st.sampled_from(range(3)),
+    st.sampled_from(["not ", "n't ", "neither ", "not very ", "never a "]),
+    st.text(alphabet="abc .,\n", max_size=9),
+)
+def test_a_negated_label_word_is_never_a_label(label: int, negation: str, after: str) -> None:
+    begin = "is" if negation == "n't " else "is "
+    answer = f"It {begin}{negation}{WORDS[label]} {after}"
+    assert prompts.read_answer(answer, WORDS) == (None, "negated")
 
 
 def test_other_words_are_read_as_they_are() -> None:
-    assert prompts.read_answer("a 2+?", ("0", "1", "2+")) == 2
+    for rule in ("first", "only"):
+        assert prompts.read_answer("a 2+?", ("0", "1", "2+"), rule).label == 2
     prompts.check_answer_words(("0", "1", "2"))
     prompts.check_answer_words(WORDS)
+
+
+def test_calibration_texts_are_drawn_evenly_from_groups() -> None:
+    pool = pl.DataFrame(
+        {
+            "text": [f"{group} {n}" for group, count in (("a", 50), ("b", 9)) for n in range(count)],
+            "attribute": ["x"] * 59,
+            "group": ["a"] * 50 + ["b"] * 9,
+        }
+    )
+    by = ("attribute", "group")
+    drawn = prompts.draw_texts(pool, 12, seed=3, by=by)
+    assert sorted(text[0] for text in drawn) == ["a"] * 6 + ["b"] * 6
+    assert drawn == prompts.draw_texts(pool, 12, seed=3, by=by)
+    assert len({*prompts.draw_texts(pool, 40, seed=3, by=by)}) == 18
+    assert len({*prompts.draw_texts(pool, 100, seed=3)}) == 59
 
 
 @pytest.mark.parametrize(

@@ -23,10 +23,11 @@ from support import prompting
 
 COUNT = 11
 SHOTS = tuple((f"it was {n} times as long", n % 3) for n in range(9))
+RAW: dict[str, Any] = {"seeds": (7,), "prompt_format": "raw"}
 METHODS = {
-    "zero_shot": ZeroShot(seeds=(7,)),
-    "few_shot": FewShot(seeds=(7,)),
-    "cot": ChainOfThought(seeds=(7,), reasoning_tokens=9),
+    "zero_shot": ZeroShot(**RAW),
+    "few_shot": FewShot(**RAW),
+    "cot": ChainOfThought(**RAW, reasoning_tokens=9),
 }
 
 
@@ -77,7 +78,7 @@ def plainly(folder: Path, method: Prompted, text: str) -> str:
         return go_on(prompt, "answer", 3)
     thought = go_on(prompt, "reasoning", method.reasoning_tokens)
     second = method.answered_prompt(text, LABELS, reasoning=thought)
-    end = go_on(second, "answer", method.answer_tokens)
+    end = go_on(second, "answer", 3)
     return f"{thought} [...]{end}" if thought else end
 
 
