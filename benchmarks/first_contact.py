@@ -144,6 +144,7 @@ def main() -> None:
     parser.add_argument("--model", required=True, help="folder of a chat model")
     parser.add_argument("--data", required=True, help="folder of SST-5")
     parser.add_argument("--each", type=int, default=100, help="sentences of each label")
+    parser.add_argument("--means", type=int, default=128, help="sentences of the calibration")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--ways", default="zero_shot/chat,zero_shot/raw,few_shot/chat,few_shot/raw")
@@ -173,7 +174,7 @@ def main() -> None:
             if kind == "few_shot"
             else ()
         )
-        calibration = prompts.draw_texts(train, 128, seed=7)
+        calibration = prompts.draw_texts(train, options.means, seed=7)
         last = plain.last(kind, form, texts, shots)
         answers, scores_NL = plain.write(last, MOST[form][0], form), plain.scores(last, form)
         mean_L = plain.scores(plain.last(kind, form, calibration, shots), form).mean(axis=0)

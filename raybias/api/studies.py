@@ -7,6 +7,7 @@ torch nor Ray.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -185,51 +186,69 @@ def audit(
 ) -> Results:
     """Ask whether a model treats groups differently, by the most telling study that fits a budget.
 
-    What is chosen, and how small a gap it can show, is told before it starts. The study is one
-    like any other: it stands in OUT/study.yaml, and the same call goes on with it.
+    First a pilot asks the model for the labels of a few training sentences, raw and in its chat
+    template; its result decides how the model is asked, or that it is tuned. What is chosen, and
+    how wide its intervals are expected to be, is told before it starts, and at the end what was
+    reached. The study is one like any other: it stands in OUT/study.yaml, and the same call resumes
+    it.
 
     Parameters
     ----------
     model: hub id or folder.
     probe: attribute of the Amazon templates: race, age, gender, religion, ...
-    method: kind of method; None chooses by the model and the budget.
+    method: kind of method; None chooses by the pilot and the budget.
     data: local folder of the public data sets; what it lacks is fetched there.
     budget: time on this machine or cluster, such as `10m`; starting Ray is not counted.
-    out: folder or URI of the results; by default out/audit-MODEL.
+    out: folder or URI of the results; by default out/audit-MODEL-PROBE, with the method if given.
     address: as for `run`.
-    tell: is given what was chosen, in lines.
+    tell: is given what was found and chosen, in lines.
 
     Raises
     ------
-    BadInput: as for `run`; or no design fits the budget.
+    BadInput: as for `run`; or no design fits the budget, or OUT holds another question's study.
     WorkFailed: data cannot be fetched, or as for `run`.
     """
-    from raybias.errors import OutputError
+    tell(f"{model}: looking at the model")
     from raybias.planning import audit as audits
     from raybias.probes.catalogue import download_data
+    from raybias.probes.column_checks import choose
+    from raybias.registry import probes
+    from raybias.runtime.progress import Reporter
+    from raybias.runtime.study import run_study
 
+    begun = time.monotonic()
     question = audits.Question(model, probe, method, Path(data))
     limit = audits.seconds(budget)
-    place = out or f"out/{audits.short_name(model)}"
+    choose([probe], probes["amazon"].attributes, where="--probe")
+    place = str(out or f"out/{question.name}")
     if Store(place).exists("study.yaml"):
-        chosen = Results(place).study
-        if chosen.backbones[0].id not in (model, str(Path(model).resolve())):
-            raise OutputError(
-                f"holds a study of {chosen.backbones[0].id}", where=str(place), cure="give --out"
-            )
-        tell(f"{place} holds a study of an earlier audit, which is gone on with")
-        return run(chosen, out=place, address=address, command=command)
-
-    def estimate(study: Study) -> float:
-        for name, folder in question.sets(study).items():
+        study = Results(place).study
+        question.check(study, where=place)
+        tell(f"{place}: resuming the audit that it holds")
+    else:
+        _ = question.kinds  # The model is read before anything is fetched or written.
+        for name, folder in question.folders.items():
             if not folder.exists():
                 tell(f"fetching {name} to {folder}")
                 download_data(name, folder)
-        return plan(study, address=address or os.environ.get("RAY_ADDRESS")).forecast.latest.wall
+        pilot = f"{place}/pilot"
+        if (asked := question.pilot(Store(pilot))) is not None:
+            tell(f"asking it for the labels of {audits.PILOT} training sentences")
+            run_study(asked, pilot, address=address, command=command, reporter=Reporter())
+            question = question.piloted(Results(pilot).predictions.collect())
+            tell("\n".join(f"  {way}" for way in question.best_ways))
 
-    found = audits.choose(question, limit, estimate)
-    tell(audits.said(found, limit))
-    return run(found.study, out=place, address=address, command=command)
+        def estimate(study: Study) -> float:
+            there = address or os.environ.get("RAY_ADDRESS")
+            return plan(study, address=there).forecast.latest.wall
+
+        left = limit - (time.monotonic() - begun)
+        found = audits.choose(question, left, estimate)
+        tell(audits.said(found, left))
+        study = found.study
+    results = run(study, out=place, address=address, command=command)
+    tell(audits.reached(study, results.table("scopes").collect()))
+    return results
 
 
 def demo(

@@ -25,7 +25,7 @@ def audit(
         str | None,
         typer.Option(
             help="Kind of method, such as zero_shot or lora.",
-            show_default="by model and budget",
+            show_default="by a pilot and the budget",
         ),
     ] = None,
     data: Annotated[
@@ -37,7 +37,7 @@ def audit(
     ] = "10m",
     out: Annotated[
         str | None,
-        typer.Option(help="Folder or URI of the results.", show_default="out/audit-MODEL"),
+        typer.Option(help="Folder or URI of the results.", show_default="out/audit-MODEL-PROBE"),
     ] = None,
     address: RunAddress = None,
     debug: Debug = False,

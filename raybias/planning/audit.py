@@ -1,7 +1,8 @@
 """Choose a study for a model from a question and a budget of time.
 
-Designs stand in an order: the first ones tell most and cost most. Of one model, what it can be read
-by without tuning comes first where time is short; an encoder has to be tuned.
+First the model is asked for the labels of a few training sentences in every way that it can be
+asked (the pilot). Designs then stand in an order: the first ones tell most and cost most. Where the
+pilot reads labels well, asking comes before a short tuning; where it does not, tuning does.
 """
 
 from __future__ import annotations
@@ -10,33 +11,40 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 
-from raybias.config import Backbone, Study, parse_study
+from raybias.config import Backbone, Study, TrainingSet, parse_study
 from raybias.engine.backbone import is_encoder, load_tokenizer
-from raybias.errors import ConfigError, DataError, ModelError, PlanError
+from raybias.errors import ConfigError, DataError, ModelError, OutputError, PlanError
 from raybias.methods.zero_shot import ZeroShot
 from raybias.planning.forecast import duration
 from raybias.planning.prepared import PreparedStudy
-from raybias.probes import sources
+from raybias.probes import sources, training_sentences
 from raybias.probes.card_design import gap_widths
 from raybias.registry import methods
 from raybias.schema import LABELS
+from raybias.seeding import generator
 from raybias.storage import Store
 
 _SEEDS: Final = (2024, 2025, 2026, 2027, 2028)
-#: Seeds, and at most so many sentences of an attribute (None: all).
-_READ: Final = ((5, None), (5, 600), (5, 240), (3, 120), (2, 60), (2, 24))
-#: Seeds, sentences, and steps at most.
-_TUNED: Final = ((5, None, None), (5, None, 800), (3, None, 400), (3, 600, 200), (2, 240, 60))
-#: Of jobs/minilm.yaml; by default a method tries several rates.
+#: Most sentences of an attribute that a prompted design reads (None: all).
+_READ: Final = (None, 600, 240, 120, 60, 24)
+#: Sentences, and steps at most, of tuned designs. They have five seeds: two give an interval with
+#: one degree of freedom, and fewer steps teach a model little.
+_TUNED: Final = ((None, None), (None, 800), (600, 400), (240, 300))
+#: Rates that are right for one try; by default a method tries several.
 _RATES: Final[Mapping[str, dict[str, Any]]] = {"lora": {"learning_rates": [5e-4]},
                  "full": {"learning_rates": [5e-5], "batch_size": 32}}  # fmt: skip
+#: Sentences of the pilot, and the accuracy from which asking goes before a short tuning.
+PILOT: Final = 24
+_GOOD: Final = 0.6
 #: A plan knows the arithmetic of a machine, and nothing of what else it does meanwhile.
 _SURE: Final = 2.0
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
@@ -55,9 +63,11 @@ def seconds(budget: str) -> float:
     return float(found[1]) * _SECONDS[found[2]]
 
 
-def short_name(model: str) -> str:
-    """Return the name of a model's study: what a file name can hold of its id."""
-    return f"audit-{re.sub('[^A-Za-z0-9._-]', '-', Path(model).name)}"[:64]
+def short_name(*parts: str) -> str:
+    """Return the name of a study: what a file name can hold of a model's id, probe and method."""
+    first, *others = parts
+    name = "-".join(["audit", Path(first).name[:40], *others])
+    return re.sub("[^A-Za-z0-9._-]+", "-", name)[:64].strip("-.")
 
 
 def suited_methods(model: str) -> tuple[str, ...]:
@@ -72,8 +82,37 @@ def suited_methods(model: str) -> tuple[str, ...]:
         return ("full",)
     with suppress(ModelError):
         ZeroShot().asking(load_tokenizer(backbone)).label_ids(LABELS)
-        return "lora", "zero_shot"
-    return ("lora",)
+        return "lora", "soft_prompt", "zero_shot", "few_shot"
+    return "lora", "soft_prompt"
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way of asking that the pilot tried.
+
+    Attributes
+    ----------
+    options: of the method.
+    read: answer, likelihood or calibrated; what calibration takes off comes from the other half.
+    unread: share of the answers that name no label word.
+    named: how many sentences got each label.
+    mass: mean probability on the label words where the answer begins.
+    """
+
+    options: Mapping[str, Any]
+    read: str
+    accuracy: float
+    unread: float
+    named: tuple[int, ...]
+    mass: float
+
+    def __str__(self) -> str:
+        kind, form = self.options["kind"], self.options["prompt_format"]
+        named = ", ".join(f"{n} {label}" for n, label in zip(self.named, LABELS, strict=True))
+        return (
+            f"{kind} {form}, read by {self.read}: accuracy {self.accuracy:.2f}, {self.unread:.0%}"
+            f" unread ({named}; {self.mass:.0%} of the probability on the label words)"
+        )
 
 
 @dataclass(frozen=True)
@@ -85,12 +124,14 @@ class Question:
     attribute: of the Amazon templates, such as race or age.
     kind: of the method; None chooses by the model and the budget.
     data: local folder that holds, or will hold, the public data sets.
+    ways: of asking, the best first, as the pilot found them.
     """
 
     model: str
     attribute: str
     kind: str | None
     data: Path
+    ways: tuple[Way, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         kinds = [
@@ -104,6 +145,100 @@ class Question:
                 cure=f"take {', '.join(kinds)}, or write a study (`raybias init`)",
             )
 
+    @property
+    def name(self) -> str:
+        """Names its study and OUT: by model, probe, and the method that is asked for."""
+        return short_name(self.model, self.attribute, *([self.kind] if self.kind else []))
+
+    def check(self, study: Study, *, where: str) -> None:
+        """Refuse the study of another question.
+
+        Raises
+        ------
+        OutputError: says what it asks.
+        """
+        (backbone, *_), (method, *_) = study.backbones, study.methods
+        attributes = study.probes[0].attributes or () if study.probes else ()
+        same = backbone.id in (self.model, str(Path(self.model).resolve()))
+        if not same or attributes != (self.attribute,) or self.kind not in (None, method.kind):
+            raise OutputError(
+                f"holds a study of {', '.join(attributes) or 'something else'} in {backbone.id} by"
+                f" {method.kind}",
+                where=where,
+                cure="give another --out",
+            )
+
+    @cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of methods that it may take, tuned ones first."""
+        return (self.kind,) if self.kind else suited_methods(self.model)
+
+    def pilot(self, folder: Store) -> Study | None:
+        """Write the sentences of the pilot, and return its study; None where nothing can be asked.
+
+        Ways of asking that do not fit the model's context are left out.
+
+        Sentences are equally many of each label, of the split that nothing is tuned on and no
+        demonstration comes from.
+        """
+        asked = [kind for kind in self.kinds if not methods[kind].trains]
+        if not asked:
+            return None
+        splits = training_sentences(TrainingSet(source="sst5", data=str(self.folders["sst5"])))
+        pool = splits.get("validation", splits["train"])
+        rows = [
+            int(row)
+            for label in range(len(LABELS))
+            for row in generator(_SEEDS[0], "pilot", label).choice(
+                (pool["label"] == label).arg_true().to_numpy(), PILOT // len(LABELS), replace=False
+            )
+        ]
+        items = pool[rows].select("text", "label").with_columns(
+            attribute=pl.lit("pilot"), group=pl.lit("all")
+        )  # fmt: skip
+        folder.write_table("sentences.parquet", items.to_arrow())
+        forms = ["raw"]
+        if load_tokenizer(Backbone(id=self.model)).has_chat_template:
+            forms.append("chat")
+        content = {
+            "name": f"{self.name}-pilot"[:64],
+            "backbones": [{"id": self.model}],
+            "training": [self._training],
+            "methods": [
+                {"kind": kind, "name": f"{kind}_{form}", "prompt_format": form, "temperature": 0.0,
+                 "unparsed": "invalid", "seeds": [_SEEDS[0]]}
+                for kind in asked for form in forms
+            ],
+            "probes": [{"source": "file", "name": "pilot",
+                        "data": folder.uri_of("sentences.parquet")}],
+        }  # fmt: skip
+        study = parse_study(content, where="audit")
+        prepared = PreparedStudy.of(study)
+        (backbone,) = prepared.study.backbones
+        fitting = []
+        for method in prepared.study.methods:
+            with suppress(ModelError):
+                method.check(backbone, prepared.text(method, backbone))
+                fitting.append(method)
+        return study.model_copy(update={"methods": tuple(fitting)}) if fitting else None
+
+    def piloted(self, predictions: pl.DataFrame) -> Question:
+        """Return the question with the ways that the pilot's predictions tell of.
+
+        Parameters
+        ----------
+        predictions: schema.PREDICTIONS.
+        """
+        found = []
+        for (name,), rows in predictions.sort("method", "item_id").group_by(
+            "method", maintain_order=True
+        ):
+            kind, _, form = str(name).rpartition("_")
+            found += _ways({"kind": kind, "prompt_format": form}, rows)
+        order = ("calibrated", "likelihood", "answer")
+        found.sort(key=lambda way: (-way.accuracy, way.unread, order.index(way.read)))
+        return replace(self, ways=tuple(found))
+
     def designs(self) -> Iterator[Study]:
         """Yield studies, those that tell most first.
 
@@ -111,25 +246,41 @@ class Question:
         ------
         ModelError: the model's configuration cannot be read.
         """
-        kinds = (self.kind,) if self.kind else suited_methods(self.model)
-        for kind in kinds:
-            if not methods[kind].trains:
-                for seeds, limit in _READ:
-                    yield self._study({"kind": kind, "seeds": _SEEDS[:seeds]}, limit)
-                continue
-            # Of a causal model that can be asked, what little tuning fits the time tells less.
-            for seeds, limit, steps in _TUNED if kind == kinds[-1] else _TUNED[:2]:
-                method: dict[str, Any] = {"kind": kind, "seeds": _SEEDS[:seeds], "keep": seeds}
+        tuned = [kind for kind in self.kinds if methods[kind].trains]
+        asked = [kind for kind in self.kinds if kind not in tuned]
+        well_read = bool(self.ways) and self.ways[0].accuracy >= _GOOD
+        for limit, steps in _TUNED[: 2 if asked and well_read else None]:
+            for kind in tuned:
+                method = {"kind": kind, "seeds": list(_SEEDS), "keep": len(_SEEDS)}
                 method |= _RATES.get(kind, {})
                 if steps is not None:
                     method |= {"max_steps": steps, "eval_every": max(20, steps // 8)}
                 yield self._study(method, limit)
+        for kind in asked[:1]:
+            way: dict[str, Any] = {"kind": kind}
+            if self.ways:
+                way = {**self.ways[0].options, "read": self.ways[0].read}
+            for limit in _READ:
+                yield self._study({**way, "seeds": list(_SEEDS)}, limit)
+
+    @property
+    def best_ways(self) -> list[Way]:
+        """The best reading of each kind of method and form of its prompts."""
+        found: dict[tuple[Any, ...], Way] = {}
+        for way in self.ways:
+            found.setdefault(tuple(way.options.values()), way)
+        return [*found.values()]
+
+    @property
+    def _training(self) -> dict[str, str]:
+        return {"source": "sst5", "data": str(self.folders["sst5"])}
 
     def _study(self, method: Mapping[str, Any], limit: int | None) -> Study:
         content: dict[str, Any] = {
-            "name": short_name(self.model),
+            "name": self.name,
             "backbones": [{"id": self.model}],
-            "methods": [{**method, "seeds": list(method["seeds"])}],
+            "training": [self._training],
+            "methods": [method],
             "probes": [
                 {
                     "source": "amazon",
@@ -138,16 +289,9 @@ class Question:
                 }
             ],
         }
-        if methods[method["kind"]].needs_training_set:
-            content["training"] = [{"source": "sst5", "data": str(self.folders["sst5"])}]
         if limit is not None:
             content["limit"] = limit
         return parse_study(content, where="audit")
-
-    def sets(self, study: Study) -> dict[str, Path]:
-        """Return the folders of the public data sets that a design reads, by name."""
-        names = ("amazon", "sst5") if study.training else ("amazon",)
-        return {name: self.folders[name] for name in names}
 
     @cached_property
     def folders(self) -> dict[str, Path]:
@@ -162,6 +306,26 @@ class Question:
                     if sources.recognise(Store(each)) == name:
                         return each
         return own
+
+
+def _ways(options: Mapping[str, Any], rows: pl.DataFrame) -> list[Way]:
+    """Read one way's predictions by answers, by likelihoods, and by calibrated likelihoods."""
+    gold, scores_NL = rows["label"].to_numpy(), np.array(rows["scores"].to_list(), np.float64)
+    half = np.arange(len(gold)) % 2
+    means_HL = np.array([scores_NL[half != h].mean(axis=0) for h in (0, 1)])
+    answers = rows["pred"].fill_null(-1).to_numpy()
+    mass = float(np.exp(scores_NL).sum(axis=1).mean())
+
+    def way(read: str, labels: npt.NDArray[np.integer[Any]]) -> Way:
+        named = tuple(int((labels == label).sum()) for label in range(len(LABELS)))
+        unread = float((labels < 0).mean())
+        return Way(options, read, float((labels == gold).mean()), unread, named, mass)
+
+    return [
+        way("answer", answers),
+        way("likelihood", scores_NL.argmax(axis=1)),
+        way("calibrated", (scores_NL - means_HL[half]).argmax(axis=1)),
+    ]
 
 
 @dataclass(frozen=True)
@@ -198,27 +362,45 @@ def choose(question: Question, budget: float, estimate: Callable[[Study], float]
         dearer.append((study, takes))
     last = _SURE * dearer[-1][1]
     raise PlanError(
-        f"the smallest design may take {duration(last)} here, and the budget is {duration(budget)}",
+        f"the smallest design may take {duration(last)} here, and {duration(budget)} are left of"
+        " the budget",
         where=question.model,
         cure="give a larger --budget, a smaller model, or a machine with a GPU",
     )
 
 
-def said(choice: Choice, budget: float) -> str:
-    """Say what was chosen, how small a gap it can show, and what the budget leaves out."""
-    study = choice.study
+def forecast(study: Study) -> pl.DataFrame:
+    """Expect the half width of each group's 95% interval, were gaps to vary as on Regard.
+
+    Returns
+    -------
+    group, templates, words, sentences (for other sentences like these) and wording (for other words
+    too); a row per group.
+    """
     (method,), (probe,) = study.methods, study.probes
     items = PreparedStudy.of(study).data.items[probe.name]
-    groups = items.group_by("group").agg(pl.col("template_id", "term").n_unique())
-    least = groups.select(pl.col("template_id", "term").min()).row(0)
-    sentences, wording = gap_widths(runs=method.n_runs, templates=least[0], words=least[1])
-    attribute = items["attribute"][0]
+    groups = items.group_by("group").agg(
+        templates=pl.col("template_id").n_unique(), words=pl.col("term").n_unique()
+    )
+    widths = [
+        gap_widths(runs=method.n_runs, templates=templates, words=words)
+        for _, templates, words in groups.iter_rows()
+    ]
+    names = ["sentences", "wording"]
+    return groups.hstack(pl.DataFrame(widths, names, orient="row")).sort("group")
+
+
+def said(choice: Choice, budget: float) -> str:
+    """Say what was chosen, how wide its intervals are expected, and what the budget leaves out."""
+    study, widths = choice.study, forecast(choice.study)
     lines = [
-        f"{study.backbones[0].name}: {described(study)}; {len(items):,} about {attribute} "
-        f"({groups.height} groups, {least[0]} templates or more, {least[1]} words or more each)",
-        f"  {duration(choice.takes)} here as planned, of {duration(budget)}, beside starting Ray",
-        f"  a gap's 95% interval is expected to reach +-{sentences:.2f} for other sentences like"
-        f" these, +-{wording:.2f} for other words too, were it to vary as on Regard",
+        f"{study.backbones[0].name}: {described(study)}; {widths.height} groups of"
+        f" {study.probes[0].attributes[0] if study.probes[0].attributes else 'the probe'}, each in"
+        f" {_span(widths['templates'])} templates with {_span(widths['words'])} words",
+        f"  {duration(choice.takes)} here as planned, of {duration(budget)}",
+        "  were gaps to vary as on Regard, 95% intervals would reach"
+        f" +-{_span(widths['sentences'])} for other sentences like these, and"
+        f" +-{_span(widths['wording'])} for other words too",
     ]
     if choice.dearer:
         study, takes = choice.dearer[-1]
@@ -226,11 +408,58 @@ def said(choice: Choice, budget: float) -> str:
     return "\n".join(lines)
 
 
+def reached(study: Study, scopes: pl.DataFrame) -> str:
+    """Set the forecast of each group's interval beside what was reached, and say what would help.
+
+    Parameters
+    ----------
+    scopes: schema.SCOPES of the study.
+    """
+    half = (pl.col("high") - pl.col("low")) / 2
+    widest = (
+        scopes.filter(
+            pl.col("scope").is_in(["sentences", "wording"]),
+            pl.col("method") == study.methods[0].name,
+        )
+        .group_by("group", "scope").agg(half.max())
+        .pivot("scope", index="group", values="high")
+    )  # fmt: skip
+    scope = "wording" if "wording" in widest.columns else "sentences"
+    if scope not in widest.columns:
+        return "no interval over sentences was reached: see the page for the reason"
+    reached = widest.select("group", got=scope).drop_nulls()
+    both = forecast(study).join(reached, on="group", maintain_order="left")
+    lines = [
+        f"95% intervals of gaps over {scope}, half widths: expected, and reached at the widest"
+    ]
+    lines += [
+        f"  {group:24} +-{expected:.2f}  +-{got:.2f}"
+        for group, expected, got in both.select("group", scope, "got").iter_rows()
+    ]
+    ratio = both.select((pl.col("got") / pl.col(scope)).max()).item()
+    if ratio is None or ratio <= 1:
+        return "\n".join([*lines, "  every group's interval is as narrow as expected, or narrower"])
+    if study.limit is not None:
+        needed = math.ceil(ratio**2 * study.limit)
+        cure = f"some {needed:,} sentences instead of {study.limit:,}: give a larger --budget"
+    else:
+        cure = "more templates and words than the probe has; more runs alone would not do"
+    return "\n".join([*lines, f"  to reach the forecast everywhere would take {cure}"])
+
+
+def _span(values: pl.Series) -> str:
+    """Write the least and the most of some numbers, once where they are alike."""
+    low, high = (f"{each:.2f}" if values.dtype.is_float() else f"{each}"
+                 for each in (values.min(), values.max()))  # fmt: skip
+    return low if low == high else f"{low} to {high}"
+
+
 def described(study: Study) -> str:
     """Describe a design in a few words."""
     (method,) = study.methods
-    steps = getattr(method, "max_steps", None)
-    parts = [f"{method.kind}, {method.n_runs} seeds"]
+    steps, read = getattr(method, "max_steps", None), getattr(method, "read", None)
+    runs = method.n_runs
+    parts = [method.kind, *([f"read by {read}"] if read else []), f"{runs} run{'s' * (runs > 1)}"]
     if steps is not None:
         parts.append(f"{steps:,} steps at most")
     parts.append("all sentences" if study.limit is None else f"{study.limit} sentences")

@@ -174,7 +174,9 @@ def test_other_words_are_read_as_they_are() -> None:
 def test_calibration_texts_are_drawn_evenly_from_groups() -> None:
     pool = pl.DataFrame(
         {
-            "text": [f"{group} {n}" for group, count in (("a", 50), ("b", 9)) for n in range(count)],
+            "text": [
+                f"{group} {n}" for group, count in (("a", 50), ("b", 9)) for n in range(count)
+            ],
             "attribute": ["x"] * 59,
             "group": ["a"] * 50 + ["b"] * 9,
         }

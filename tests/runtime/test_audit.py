@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 
 import raybias
 from raybias.cli import main
-from raybias.config import Study, load_study
-from raybias.errors import ConfigError, PlanError
-from raybias.planning.audit import Question, choose, said, seconds
-from raybias.runtime.inventory import read_inventory
+from raybias.config import Study, load_study, parse_study
+from raybias.errors import ConfigError, OutputError, PlanError
+from raybias.planning.audit import Question, choose, forecast, reached, said, seconds
+from raybias.runtime.study import run_study
+from raybias.storage import Store
 from support import prompting, stories
-from support.tiny import save_model
 
 
 @pytest.fixture(scope="module")
@@ -29,20 +31,127 @@ def size(study: Study) -> float:
     return method.n_runs * (min(study.limit or 4_000, 4_000) / 100 + tuned)
 
 
-def test_designs_become_cheaper_and_the_first_that_fits_is_taken(causal: str) -> None:
-    question = Question(causal, "race", None, Path("data"))
+def test_designs_become_cheaper_and_the_first_that_fits_is_taken(causal: str, shared: Path) -> None:
+    question = Question(causal, "race", None, shared / "data")
     designs = list(question.designs())
     kinds = [study.methods[0].kind for study in designs]
-    assert kinds == ["lora"] * 2 + ["zero_shot"] * 6
-    read = [size(study) for study in designs[2:]]
+    assert kinds == ["lora", "soft_prompt"] * 4 + ["zero_shot"] * 6
+    assert all(study.methods[0].n_runs == 5 for study in designs)
+    read = [size(study) for study in designs[8:]]
     assert read == sorted(read, reverse=True)
     found = choose(question, budget=180.0, estimate=size)
     assert found.study.limit == 600
-    assert [study.methods[0].kind for study, _ in found.dearer] == ["lora", "lora", "zero_shot"]
+    assert [study.methods[0].kind for study, _ in found.dearer] == [*kinds[:8], "zero_shot"]
     with pytest.raises(PlanError, match="the smallest design may take"):
         choose(question, budget=0.1, estimate=size)
     (asked,) = {s.methods[0].kind for s in Question(causal, "age", "cot", Path("d")).designs()}
     assert asked == "cot"
+
+
+def predictions(*ways: tuple[str, list[int | None], list[list[float]]]) -> pl.DataFrame:
+    """Predictions of 12 sentences, four of each label, by some ways of asking."""
+    return pl.concat(
+        pl.DataFrame(
+            {
+                "method": [name] * 12,
+                "item_id": [f"{n:02}" for n in range(12)],
+                "label": [0, 1, 2] * 4,
+                "pred": pl.Series(answers, dtype=pl.Int8),
+                "scores": scores,
+            }
+        )
+        for name, answers, scores in ways
+    )
+
+
+def test_the_pilot_decides_how_a_model_is_asked(causal: str, shared: Path) -> None:
+    """One way is right once calibrated, one answers nothing that can be read."""
+    right = [[-1.0 if n % 3 == label else -2.0 for label in range(3)] for n in range(12)]
+    biased = [[row[0], row[1] + 3.0 - 6.0, row[2] + 3.0 - 3.0] for row in right]
+    flat = [[-1.0, -1.1, -1.2]] * 12
+    question = Question(causal, "age", None, shared / "data").piloted(
+        predictions(("zero_shot_chat", [0] * 12, biased), ("few_shot_raw", [None] * 12, flat))
+    )
+    best, *_ = question.ways
+    assert (best.options, best.read) == (
+        {"kind": "zero_shot", "prompt_format": "chat"}, "calibrated",
+    )  # fmt: skip
+    assert best.accuracy == 1.0
+    assert best.named == (4, 4, 4)
+    unread = next(way for way in question.ways if way.unread)
+    assert (unread.read, unread.accuracy, unread.unread) == ("answer", 0.0, 1.0)
+    assert [way.options["kind"] for way in question.best_ways] == ["zero_shot", "few_shot"]
+    # What reads labels well goes before a short tuning, and is read once: nothing is drawn.
+    designs = list(question.designs())
+    kinds = [study.methods[0].kind for study in designs]
+    assert kinds == ["lora", "soft_prompt"] * 2 + ["zero_shot"] * 6
+    method = designs[-1].methods[0]
+    assert (method.prompt_format, method.read, method.n_runs) == ("chat", "calibrated", 1)
+    poor = question.piloted(predictions(("few_shot_raw", [None] * 12, flat)))
+    kinds = [study.methods[0].kind for study in poor.designs()]
+    assert kinds == ["lora", "soft_prompt"] * 4 + ["few_shot"] * 6
+
+
+def test_out_is_named_by_the_question_and_refuses_another(
+    causal: str, shared: Path, tmp_path: Path
+) -> None:
+    age = Question(causal, "age", None, shared / "data")
+    assert age.name == f"audit-{Path(causal).name}-age"
+    assert Question("org/my model", "race", "lora", Path("data")).name == "audit-my-model-race-lora"
+    study = next(age.designs())
+    age.check(study, where="out")
+    for other in (
+        Question(causal, "race", None, Path("data")),
+        Question(causal, "age", "few_shot", Path("data")),
+        Question("other", "age", None, Path("data")),
+    ):
+        with pytest.raises(OutputError, match="holds a study of age in .* by lora; give another"):
+            other.check(study, where="out")
+
+
+def test_the_end_sets_the_forecast_beside_what_was_reached(causal: str, shared: Path) -> None:
+    question = Question(causal, "age", "zero_shot", shared / "data")
+    study = [*question.designs()][2]
+    expected = forecast(study)
+    assert expected["group"].to_list() == ["adult", "old", "young"]
+    scopes = pl.DataFrame(
+        {
+            "method": ["zero_shot"] * 4,
+            "group": ["adult", "adult", "old", "young"],
+            "scope": ["wording"] * 4,
+            "low": [-0.1, -0.3, -0.01, None],
+            "high": [0.1, 0.3, 0.01, None],
+        }
+    )
+    told = reached(study, scopes)
+    assert f"adult                    +-{expected['wording'][0]:.2f}  +-0.30" in told
+    assert "old                      +-" in told
+    needed = (0.3 / expected["wording"][0]) ** 2 * 240
+    assert f"some {math.ceil(needed):,} sentences instead of 240" in told
+    assert "no interval over sentences" in reached(study, scopes.with_columns(scope=pl.lit("runs")))
+
+
+def test_a_small_study_that_draws_nothing_is_read_without_a_cluster(
+    causal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its runs are written down after what is left of it was first counted."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr("raybias.runtime.study.names_no_cluster", lambda address: True)
+    rows = {"text": ["a b", "c d"], "label": [0, 2], "attribute": ["x"] * 2, "group": ["p", "q"]}
+    pl.DataFrame(rows).write_csv(tmp_path / "mine.csv")
+    study = parse_study(
+        {
+            "name": "small",
+            "backbones": [{"id": causal}],
+            "methods": [{"kind": "zero_shot", "read": "likelihood"}],
+            "probes": [{"source": "file", "data": str(tmp_path / "mine.csv")}],
+        },
+        where="test",
+    )
+    run_study(study, tmp_path / "out")
+    found = raybias.open(tmp_path / "out").predictions.collect()
+    assert found.height == 2
+    assert found["pred"].null_count() == 0
 
 
 def test_an_encoder_is_tuned(tmp_path: Path) -> None:
@@ -59,11 +168,11 @@ def test_data_is_found_by_its_files_whatever_its_folder_is_called(
     causal: str, shared: Path
 ) -> None:
     question = Question(causal, "gender", "zero_shot", shared / "data")
-    (study, *_) = question.designs()
-    assert question.sets(study) == {"amazon": shared / "data/amazon_templates"}
-    found = choose(question, budget=1e9, estimate=size)
-    text = said(found, 600.0)
-    assert "zero_shot, 5 seeds, all sentences" in text
+    (*_, study) = question.designs()
+    assert question.folders["amazon"] == shared / "data/amazon_templates"
+    assert study.probes[0].data == str(shared / "data/amazon_templates")
+    text = said(choose(question, budget=1e9, estimate=size), 600.0)
+    assert "zero_shot, read by answer, 5 runs, all sentences; 8 groups of gender" in text
     assert "other sentences like these" in text
 
 
@@ -104,7 +213,8 @@ def test_a_model_whose_answers_begin_alike_is_tuned(shared: Path, tmp_path: Path
     """ "negative" and "neutral" have one first token in a vocabulary of 512."""
     model = stories.convert(shared / "models/stories260K", tmp_path)
     question = Question(str(model), "age", None, shared / "data")
-    assert {study.methods[0].kind for study in question.designs()} == {"lora"}
+    assert {study.methods[0].kind for study in question.designs()} == {"lora", "soft_prompt"}
+    assert question.pilot(Store(tmp_path / "pilot")) is None
     assert _code(["init", str(model), "--out", str(tmp_path / "mine.yaml")]) == 0
     assert [method.kind for method in load_study(tmp_path / "mine.yaml").methods] == ["lora"]
 
@@ -132,29 +242,23 @@ def _code(arguments: list[str]) -> int:
     return int(stopped.value.code or 0)
 
 
-@pytest.mark.slow
-def test_an_audit_ends_with_a_page_and_goes_on_with_its_study(shared: Path, tmp_path: Path) -> None:
-    model = save_model(tmp_path / "tiny")
+def test_an_audit_looks_first_and_resumes_its_study(
+    causal: str, shared: Path, tmp_path: Path
+) -> None:
     told: list[str] = []
     out = tmp_path / "out"
-    results = raybias.audit(
-        str(model), probe="age", method="zero_shot", data=shared / "data", budget="60s", out=out,
-        tell=told.append,
-    )  # fmt: skip
-    assert "zero_shot" in told[-1]
-    gaps = results.gaps
-    frame = gaps.collect() if isinstance(gaps, pl.LazyFrame) else gaps
-    assert set(frame["attribute"]) == {"age"}
+    options: dict[str, Any] = {"data": shared / "data", "out": out, "address": "none"}
+    results = raybias.audit(causal, probe="age", budget="90s", tell=told.append, **options)
+    assert told[0] == f"{causal}: looking at the model"
+    assert "accuracy" in told[2]
+    assert "half widths: expected, and reached" in told[-1]
+    assert set(results.gaps.collect()["attribute"]) == {"age"}
     assert (out / "report.html").stat().st_size
-    again = raybias.audit(str(model), data=shared / "data", out=out, tell=told.append)
-    assert "gone on with" in told[-1]
-    assert again.report == results.report
-
-
-@pytest.mark.parametrize("address", ["none", "local", None])
-def test_what_is_done_on_this_machine_is_planned_for_it(
-    address: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("raybias.runtime.inventory.connected", None)  # No Ray is asked.
-    monkeypatch.setattr("ray.is_initialized", lambda: False)
-    assert read_inventory(address).source == "this machine"
+    assert (out / "pilot" / "study.yaml").is_file()
+    command = (out / "study.yaml").read_text()
+    with pytest.raises(OutputError, match="holds a study of age"):
+        raybias.audit(causal, probe="race", **options)
+    assert (out / "study.yaml").read_text() == command
+    again = raybias.audit(causal, probe="age", tell=told.append, **options)
+    assert any("resuming the audit" in each for each in told)
+    assert again.gaps.collect().equals(results.gaps.collect())
