@@ -108,8 +108,9 @@ def _typed(frame: pl.DataFrame, columns: pl.Schema) -> pl.DataFrame:
 def _unreadable(arms: Matched) -> Iterator[tuple[tuple[object, ...], str]]:
     """Yield the keys, with the reason, where most answers of an arm cannot be read."""
     unparsed = pl.col("parsed").not_().sum()
+    reasons = {"several": pl.lit(0), "negated": pl.lit(0)}  # Not told apart here.
     for name, arm in (("base", arms.base), ("candidate", arms.candidate)):
-        runs = arm.group_by(RUN_KEYS).agg(predictions=pl.len(), unparsed=unparsed)
+        runs = arm.group_by(RUN_KEYS).agg(predictions=pl.len(), unparsed=unparsed, **reasons)
         for *_, reason in unreadable(answers(runs)).iter_rows():
             yield arms.keys, f"{name}: {reason}"
 

@@ -178,7 +178,8 @@ FINETUNED = {
     *("head", "template", "label_words", "epochs", "betas", "eps", "schedule", "warmup", "clip"),
 }
 PROMPTED = {
-    *("template", "prompt_format", "system", "seeds", "temperature", "answer_tokens", "unparsed"),
+    *("template", "cue", "prompt_format", "system", "seeds", "temperature", "answer_tokens"),
+    *("read", "calibration", "answer_rule", "unparsed"),
 }
 METHODS = {
     "soft_prompt": {*TUNED, "prompt_length", "init", "init_std", "append_eos"},

@@ -28,7 +28,9 @@ def predictions(*, templates: int = 30, runs: int = 2, seed: int = 0) -> pl.Data
                 item = (f"{template}/{group}", 1, "who", group, f"t{template}", None)
                 rows.append((*keys, *item, 1 - human if wrong else human, human))
     names = [
-        name for name in schema.PREDICTIONS.names if name not in ("scores", "parsed", "answer")
+        name
+        for name in schema.PREDICTIONS.names
+        if name not in ("scores", "parsed", "unread", "answer")
     ]
     types = {name: pl.Schema(schema.PREDICTIONS)[name] for name in names} | {"human": pl.Int8}
     return pl.DataFrame(rows, types, orient="row")

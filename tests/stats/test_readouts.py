@@ -93,6 +93,20 @@ def test_files_are_counted_as_tables_are(
     assert counts.answers.schema == pl.Schema(schema.ANSWERS)
 
 
+def test_why_answers_are_unread_is_counted(tmp_path: Path) -> None:
+    table = prompted(method="zero_shot", readable=0.5)
+    number = pl.int_range(pl.len()) % 3
+    why = pl.when(number == 0).then(pl.lit("several")).when(number == 1).then(pl.lit("negated"))
+    unread = table.with_columns(
+        unread=pl.when(~pl.col("parsed")).then(why.otherwise(pl.lit("none")))
+    )
+    unread.write_parquet(tmp_path / "0.parquet")
+    (found,) = stats.read_counts([tmp_path]).answers.filter(run_id="all").rows(named=True)
+    expected = dict(unread["unread"].drop_nulls().value_counts().iter_rows())
+    assert (found["several"], found["negated"]) == (expected["several"], expected["negated"])
+    assert found["unparsed"] == sum(expected.values())
+
+
 def test_files_without_terms_or_answers(tmp_path: Path) -> None:
     predictions().drop("term", "answer", "scores").write_parquet(tmp_path / "old.parquet")
     counts = stats.read_counts([tmp_path / "old.parquet"])
@@ -145,6 +159,7 @@ def test_a_classifier_with_mostly_unreadable_answers_has_no_verdict(tmp_path: Pa
 def test_more_than_half_of_the_answers_must_be_unreadable(unparsed: int, withheld: int) -> None:
     keys = dict.fromkeys(schema.KEYS, "x")
     counted = pl.DataFrame(
-        {**keys, "run_id": ["a", "b"], "predictions": [50, 50], "unparsed": [unparsed, 0]}
-    )
+        {**keys, "run_id": ["a", "b"], "predictions": [50, 50], "unparsed": [unparsed, 0],
+         "several": [0, 0], "negated": [0, 0]}
+    )  # fmt: skip
     assert stats.unreadable(stats.answers(counted)).height == withheld

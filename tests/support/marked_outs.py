@@ -133,5 +133,6 @@ def _predictions(
         pred=pl.Series(pred),
         scores=pl.Series(scores.tolist(), dtype=pl.List(pl.Float32)),
         parsed=pl.Series(parsed),
+        unread=pl.lit(None, pl.String),
         answer=pl.lit(" negative" if prompted else None, pl.String),
     ).select(schema.PREDICTIONS.names)

@@ -144,5 +144,6 @@ def _predictions(
         pred=pl.Series(pred, dtype=pl.Int8),
         scores=pl.lit(None, pl.List(pl.Float32)),
         parsed=pl.lit(True),
+        unread=none,
         answer=none,
     ).select(schema.PREDICTIONS.names)
