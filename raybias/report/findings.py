@@ -15,19 +15,13 @@ from raybias import schema, stats
 from raybias.config import Study
 from raybias.methods import prompted_methods
 from raybias.report import wording
+from raybias.stats.conclusive import refusal, refused
 from raybias.stats.scopes import SCOPES
 from raybias.study_record import Record
 
 #: A larger share of answers without a label is worth a caution.
 UNPARSED_SHARE: Final = 0.01
 
-#: A classifier less than this above always naming the commonest label says little of bias.
-CHANCE_MARGIN: Final = 0.10
-
-_NO_VERDICT: Final = (
-    "; with more than half of its answers unreadable, this classifier has no verdict: give it a "
-    "template that it answers with the study's label words, or other words (verbalizer)"
-)
 #: So many classifiers or seeds are named one by one.
 _NAMED: Final = 3
 #: Why no gap at all has a verdict, where the reason needs more words than in a table.
@@ -69,14 +63,14 @@ def null_check(checked: pl.DataFrame) -> str:
 def headline(gaps: pl.DataFrame) -> str:
     """`2 of 12 gaps are significant`, how many are left by a correction, how many not judged.
 
-    Classifiers without a verdict, since their answers are unreadable, come first.
+    Classifiers that cannot do their task (`stats.conclusive`) come first.
     """
-    if unread := no_verdicts(gaps):
-        rest = gaps.filter(~_unreadable(), pl.col("gap").is_not_null())
+    if unable := no_verdicts(gaps):
+        rest = gaps.filter(~refused("no_verdict"), pl.col("gap").is_not_null())
         if rest.height:
             said = headline(rest)
-            unread.append(f"Of the rest: {said[0].lower()}{said[1:]}")
-        return " ".join(unread)
+            unable.append(f"Of the rest: {said[0].lower()}{said[1:]}")
+        return " ".join(unable)
     judged = gaps.filter(pl.col("significant").is_not_null())
     without = _without_verdict(gaps)
     if judged.is_empty():
@@ -93,8 +87,11 @@ def headline(gaps: pl.DataFrame) -> str:
 
 
 def by_the_rules(gaps: pl.DataFrame) -> str:
-    """Write the headline behind what would be found again."""
-    said = headline(gaps)
+    """Write the headline of the classifiers that can do their task; nothing if none can."""
+    able = gaps.filter(~refused("no_verdict"))
+    if able.height < gaps.height and able["gap"].count() == 0:
+        return ""
+    said = headline(able)
     return f"By the rules of this study: {said[0].lower()}{said[1:]}"
 
 
@@ -185,28 +182,28 @@ def _without_verdict(gaps: pl.DataFrame) -> dict[str, int]:
 
 
 def no_verdicts(gaps: pl.DataFrame) -> list[str]:
-    """Say of which classifiers no gap has a verdict, since most answers name no label word."""
+    """Say of which classifiers no gap has a verdict, since they cannot do their task.
+
+    Parameters
+    ----------
+    gaps: schema.KEYS and `no_verdict`.
+    """
     keys = wording.shortest_keys(gaps)
     probe = ["probe"] if gaps["probe"].n_unique() > 1 else []
-    rows = gaps.filter(_unreadable()).unique([*keys, *probe], maintain_order=True)
+    rows = gaps.filter(refused("no_verdict")).unique([*keys, *probe], maintain_order=True)
     named = [
         " on ".join((wording.classifier_name(row, keys), *(str(row[key]) for key in probe)))
         for row in rows.iter_rows(named=True)
     ]
-    if len(named) > _NAMED:
-        more = f"{len(named) - _NAMED} more"
+    pairs = list(zip(named, rows["no_verdict"], strict=True))
+    if len(pairs) > _NAMED:
+        first = "; ".join(f"{name}: {reason}" for name, reason in pairs[:_NAMED])
         return [
-            f"No verdict for {len(named)} classifiers, most of whose answers name no label word: "
-            f"{'; '.join(named[:_NAMED])} and {more}."
+            f"No verdict for {len(pairs)} classifiers, of which no gap is judged. {first}; and "
+            f"{len(pairs) - _NAMED} more, in the table `withheld`. Tune them, ask them otherwise, "
+            "or measure models that can."
         ]
-    return [
-        f"No verdict for {name}: {reason}, so most of its labels stand for no answer."
-        for name, reason in zip(named, rows["no_verdict"], strict=True)
-    ]
-
-
-def _unreadable() -> pl.Expr:
-    return pl.col("no_verdict").str.ends_with(stats.UNREADABLE).fill_null(False)
+    return [refusal(*pair) for pair in pairs]
 
 
 def findings(gaps: pl.DataFrame) -> list[Finding]:
@@ -242,22 +239,6 @@ def chance_levels(composition: pl.DataFrame) -> dict[tuple[str, str], float | No
         several = sum(count > 0 for count in counts) > 1
         levels[probe, attribute] = max(counts) / sum(counts) if several else None
     return levels
-
-
-def near_chance(accuracy: pl.DataFrame, composition: pl.DataFrame) -> list[str]:
-    """One sentence per classifier and attribute whose accuracy is near guessing."""
-    levels = chance_levels(composition)
-    keys = wording.naming_keys(accuracy)
-    found = []
-    for row in accuracy.iter_rows(named=True):
-        chance = levels.get((row["probe"], row["attribute"]))
-        if chance is None or row["mean"] is None or row["mean"] - chance >= CHANCE_MARGIN:
-            continue
-        found.append(
-            f"{wording.classifier_name(row, keys)} classifies {row['attribute']} near chance: "
-            f"accuracy {row['mean']:.3f}, always naming the commonest label gives {chance:.3f}."
-        )
-    return found
 
 
 def cautions(study: Study, record: Record, tables: Mapping[str, pl.DataFrame]) -> list[str]:
@@ -339,7 +320,7 @@ def _about_answers(study: Study, answers: pl.DataFrame) -> list[str]:
         found.append(
             f"{row['model']}, {row['method']}, on {row['probe']}: no label could be read from "
             f"{row['share']:.1%} of answers{f'; such an answer counts as {rule}' if rule else ''}"
-            f"{_NO_VERDICT if row['share'] > stats.UNREADABLE_SHARE else ''}."
+            "."
         )
     return found
 

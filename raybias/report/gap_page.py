@@ -75,6 +75,7 @@ def gap_section(
         "marked_parts": markedness_section.marked_parts(tables["markedness"], of_marks),
         "breakdowns": markedness_section.breakdowns(store, tables),
         "corpus_tables": markedness_section.corpus_tables(tables),
+        "unable": _unable(tables),
         "urgent": tables["notes"].filter("urgent")["note"].to_list(),
         "found_again": findings.found_again(tables["scopes"], tables["components"]),
         "by_the_rules": findings.by_the_rules(gaps),
@@ -87,7 +88,6 @@ def gap_section(
         "doubts": findings.doubts(tables),
         "findings": findings.findings(gaps),
         "calibration": calibration(planted, tables["scopes"]),
-        "chance_alerts": findings.near_chance(tables["accuracy"], tables["composition"]),
         "summaries": _summaries(tables),
         "scopes": _shown(scope_table, tables["scopes"]),
         "over_models": _shown(generality.over_models, tables["over_models"]),
@@ -97,6 +97,16 @@ def gap_section(
         "design": _designs(tables["design"], options.margin or TARGET),
         **_certainty(options, gaps),
     }
+
+
+def _unable(tables: Mapping[str, pl.DataFrame]) -> list[str]:
+    """Say which classifiers that cannot do their task are judged all the same, as papers do."""
+    gaps = tables["gaps"]
+    judged = gaps.filter(pl.col("no_verdict").is_null()).select(schema.KEYS)
+    named = gaps.select(schema.KEYS).unique(maintain_order=True)
+    named = named.join(tables["withheld"], on=schema.KEYS, how="left", nulls_equal=True)
+    kept = named.join(judged, on=schema.KEYS, how="semi", nulls_equal=True)
+    return findings.no_verdicts(kept)
 
 
 def _shown(show: Callable[[pl.DataFrame], SummaryTable], table: pl.DataFrame) -> list[SummaryTable]:

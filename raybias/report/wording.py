@@ -12,6 +12,7 @@ import polars as pl
 
 from raybias import stats
 from raybias.registry import Metric, metrics
+from raybias.stats.conclusive import is_refused
 from raybias.stats.scopes import Scope
 
 #: Metrics by name; a rate that is not here has no reading.
@@ -19,6 +20,8 @@ RATES: Final[Mapping[str, Metric]] = metrics
 
 #: What a table says instead of a verdict, where the reason needs other words.
 NO_VERDICT: Final = {stats.ONE_RUN: "not judged: one run"}
+#: What it says where the reason, which stands first, is that of a whole classifier.
+UNABLE: Final = "not judged: not shown to do the task"
 
 YES_NO: Final[Mapping[bool | None, str]] = {True: "yes", False: "no", None: ""}
 
@@ -90,7 +93,8 @@ def verdict(row: Mapping[str, Any]) -> str:
     """
     gap = row["gap"]
     if row["no_verdict"] is not None:
-        return NO_VERDICT.get(row["no_verdict"], str(row["no_verdict"]))
+        unable = UNABLE if is_refused(row["no_verdict"]) else str(row["no_verdict"])
+        return NO_VERDICT.get(row["no_verdict"], unable)
     if row["equivalent"]:
         return "smaller than the margin"
     if not row["significant"]:
