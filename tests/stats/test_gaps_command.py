@@ -10,7 +10,6 @@ import polars as pl
 import pytest
 
 import raybias
-from raybias import stats
 from raybias.cli import main
 from raybias.errors import ConfigError
 from raybias.storage import Store
@@ -199,9 +198,7 @@ def test_unreadable_answers_have_no_verdict_and_are_named_first(
     said = capsys.readouterr().out
     verdict = said.index("m0, zero_shot: ")
     assert said.index("No verdict for ") < verdict < said.index("gaps are significant")
-    assert re.search(
-        r"m0, zero_shot: [89]\d\.\d% of its answers name no label", said
-    )
+    assert re.search(r"m0, zero_shot: [89]\d\.\d% of its answers name no label", said)
     assert "m0, few_shot:" not in said
     with pytest.warns(match="hold no label"):
         found = raybias.gaps([tmp_path], profile=profile)  # type: ignore[arg-type]
