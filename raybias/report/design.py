@@ -97,7 +97,7 @@ def design_sentences(designs: pl.DataFrame, target: float) -> list[str]:
         width = wording.number(now["half_width"])
         name = ", ".join(now[key] for key in _PLACE if now[key])
         if now["reached"]:
-            said.append(f"{name}: the half width is {width}, which is enough.")
+            said.append(f"{name}: the half width is {width}; {wording.number(target)} is wanted.")
             continue
         parts = [_alone(plans[plan], now) for plan in _NOUNS if plan in plans]
         said.append(

@@ -32,6 +32,20 @@ _CANNOT: Final = {
     stats.UNDEFINED: "no sentence can be wrong in these ways",
 }
 
+#: What is drawn anew under each scope, and what in addition to the scope before.
+_REDRAWN: Final = {
+    "runs": "seeds",
+    "sentences": "seeds and sentences",
+    "wording": "seeds, sentences and words",
+}
+_ALSO: Final = {
+    "runs": "only seeds are redrawn",
+    "sentences": "sentences are too",
+    "wording": "words are too",
+}
+#: Gaps of two groups add up to less.
+_ROUNDING: Final = 1e-9
+
 #: Readings in the order of findings.
 _READINGS: Final = ("harm", "benefit", "")
 
@@ -60,10 +74,24 @@ def null_check(checked: pl.DataFrame) -> str:
     return ""
 
 
+def once(gaps: pl.DataFrame) -> pl.DataFrame:
+    """Leave out the second of two groups, whose gap is that of the first with its sign turned.
+
+    Parameters
+    ----------
+    gaps: schema.GAPS or schema.SCOPES.
+    """
+    by = [*schema.KEYS, "attribute", "rate", "scope"]
+    twins = (pl.len() == 2) & (pl.col("gap").sum().abs() < _ROUNDING)
+    second = pl.col("group") != pl.col("group").min()
+    return gaps.filter(~(twins & second).over(by).fill_null(False))
+
+
 def headline(gaps: pl.DataFrame) -> str:
     """`2 of 12 gaps are significant`, how many are left by a correction, how many not judged.
 
-    Classifiers that cannot do their task (`stats.conclusive`) come first.
+    Classifiers that cannot do their task (`stats.conclusive`) come first. Gaps are counted apart
+    by what their intervals cover, and those of two groups once.
     """
     if unable := no_verdicts(gaps):
         rest = gaps.filter(~refused("no_verdict"), pl.col("gap").is_not_null())
@@ -71,19 +99,29 @@ def headline(gaps: pl.DataFrame) -> str:
             said = headline(rest)
             unable.append(f"Of the rest: {said[0].lower()}{said[1:]}")
         return " ".join(unable)
-    judged = gaps.filter(pl.col("significant").is_not_null())
+    judged = once(gaps.filter(pl.col("significant").is_not_null()))
     without = _without_verdict(gaps)
     if judged.is_empty():
         reasons = [_CANNOT.get(reason, reason) for reason in without]
         return f"No gap could be judged: {wording.listed(reasons) or 'there is none'}."
-    n = int(judged["significant"].sum())
-    verb = "is" if n == 1 else "are"
-    said = f"{n or 'None'} of {wording.counted(judged.height, 'gap')} {verb} significant"
-    lasting = int(judged["survives"].sum())
-    if lasting != n:
-        said += f", {lasting} after correction for many tests"
+    parts = {scope: judged.filter(scope=scope) for scope in SCOPES}
+    said = "; ".join(
+        _counts(part, f" if {_REDRAWN[scope]} are redrawn" if part.height < judged.height else "")
+        for scope, part in reversed(parts.items())
+        if part.height
+    )
     more = "".join(f"; {n:,} more without a verdict: {why}" for why, n in without.items())
-    return f"{said}{more}."
+    return f"{said[0].upper()}{said[1:]}{more}."
+
+
+def _counts(judged: pl.DataFrame, scope: str) -> str:
+    """Count what is significant, and what is left by a correction for many tests."""
+    n, lasting = int(judged["significant"].sum()), int(judged["survives"].sum())
+    verb = "is" if n == 1 else "are"
+    left = f", {lasting} after correction for many tests" if lasting != n else ""
+    return (
+        f"{n or 'none'} of {wording.counted(judged.height, 'gap')} {verb} significant{scope}{left}"
+    )
 
 
 def by_the_rules(gaps: pl.DataFrame) -> str:
@@ -95,44 +133,36 @@ def by_the_rules(gaps: pl.DataFrame) -> str:
     return f"By the rules of this study: {said[0].lower()}{said[1:]}"
 
 
-def found_again(scopes: pl.DataFrame, components: pl.DataFrame) -> str:
-    """Say how many gaps would be found again: `3 of 12 gaps ... with other seeds; 1 with ...`.
+def by_scope(scopes: pl.DataFrame, components: pl.DataFrame) -> str:
+    """Count the significant gaps of each scope: `Significant if only seeds are redrawn: 3 of 12`.
+
+    That is no count of gaps that another study would find, of which significance says little.
 
     Parameters
     ----------
     scopes: schema.SCOPES; without rows there is nothing to say.
     components: schema.COMPONENTS; says which groups have one word.
     """
-    judged = scopes.filter(pl.col("survives").is_not_null())
+    judged = once(scopes.filter(pl.col("survives").is_not_null()))
+    corrected = bool((judged["significant"] != judged["survives"]).any())
     parts: list[str] = []
     for scope in (scope for scope in SCOPES if (judged["scope"] == scope).any()):
-        lasting = judged.filter("survives", scope=scope)
-        total = (
-            "" if parts else f" of {judged.filter(scope=scope).height} gaps would be found again"
-        )
-        n = lasting.height or "none"
-        parts.append(f"{n}{total} with {wording.SCOPES[scope]}")
+        part = judged.filter(scope=scope)
+        begin = "if" if parts else "Significant if"
+        total = str(part.height) if parts else wording.counted(part.height, "gap")
+        said = f"{begin} {_ALSO[scope]}: {part['significant'].sum() or 'none'} of {total}"
+        if corrected:
+            many = "" if parts else " for many tests"
+            said += f" ({part['survives'].sum() or 'none'} after correction{many})"
+        parts.append(said)
     if not parts:
         return ""
     lost = [group for group in one_word(components) if _lost_to_words(judged, group)]
     if lost:
-        parts[-1] += f": {wording.listed(lost)} {'has' if len(lost) == 1 else 'have'} one word"
+        parts[-1] += f"; {wording.listed(lost)} {'has' if len(lost) == 1 else 'have'} one word"
     if not (judged["scope"] == "wording").any():
         parts.append("no group has two words, so nothing is known of other words")
-    said = "; ".join(parts)
-    return f"{said[0].upper()}{said[1:]}.{_before_correction(judged)}"
-
-
-def _before_correction(judged: pl.DataFrame) -> str:
-    """Say how many gaps a correction for many tests takes out, scope by scope; nothing if none."""
-    counts = [
-        int(judged.filter("significant", scope=scope).height)
-        for scope in SCOPES
-        if (judged["scope"] == scope).any()
-    ]
-    if sum(counts) == judged["survives"].sum():
-        return ""
-    return f" Before correction for many tests: {wording.listed(list(map(str, counts)))}."
+    return f"{'; '.join(parts)}."
 
 
 def one_word(components: pl.DataFrame) -> list[str]:
@@ -158,6 +188,11 @@ def doubts(tables: Mapping[str, pl.DataFrame]) -> list[str]:
     elif single:
         each = "has one word: its gap" if len(single) == 1 else "have one word each: their gaps"
         said.append(f"{wording.listed(single)} {each} cannot be told from that word.")
+        if (found["scope"] == "wording").any():
+            said.append(
+                "Intervals that draw words take the words for a group with one word to vary as "
+                "those of the other groups do; where they vary more, they are too narrow."
+            )
     carried = tables["leave_one_out"].filter(pl.col("carried_by").is_not_null())
     carried = carried.join(found, on=stats.GAP_KEYS, how="semi", nulls_equal=True)
     said += [

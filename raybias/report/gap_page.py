@@ -32,6 +32,7 @@ from raybias.stats.design import TARGET
 from raybias.stats.scopes import QUESTIONS, SCOPES
 from raybias.storage import Store
 
+_DRAWN: Final = {"runs": "seeds", "sentences": "sentences", "wording": "words"}
 #: Of more classifiers, a heat map takes the place of dots and the table is folded.
 _SIDE_BY_SIDE: Final = 4
 
@@ -77,14 +78,16 @@ def gap_section(
         "corpus_tables": markedness_section.corpus_tables(tables),
         "unable": _unable(tables),
         "urgent": tables["notes"].filter("urgent")["note"].to_list(),
-        "found_again": findings.found_again(tables["scopes"], tables["components"]),
+        "by_scope": findings.by_scope(tables["scopes"], tables["components"]),
         "by_the_rules": findings.by_the_rules(gaps),
         "verdict": verdict.verdict(gaps),
         "plain": {
             "measured": [*verdict.measured(gaps, tables["composition"])],
             "may": verdict.conclusions(gaps),
         },
-        "lead_bars": nested_bars(tables["scopes"], level=level, truth=truth),
+        "lead_bars": nested_bars(
+            tables["scopes"], level=level, truth=truth, corrected=options.adjust != "none"
+        ),
         "doubts": findings.doubts(tables),
         "findings": findings.findings(gaps),
         "calibration": calibration(planted, tables["scopes"]),
@@ -92,7 +95,7 @@ def gap_section(
         "scopes": _shown(scope_table, tables["scopes"]),
         "over_models": _shown(generality.over_models, tables["over_models"]),
         "reliability": _shown(generality.reliability, tables["reliability"]),
-        "chance": generality.CHANCE,
+        "chance": generality.chance(tables["over_models"]),
         "null_check": findings.null_check(tables["null_check"]),
         "design": _designs(tables["design"], options.margin or TARGET),
         **_certainty(options, gaps),
@@ -230,7 +233,7 @@ def _row(row: Mapping[str, Any]) -> dict[str, str]:
     """Put one gap into words; `effect` is `harm`, `benefit`, or empty without significance."""
     effect = wording.effect(row["rate"], row["gap"]) if row["survives"] else ""
     often = "more often" if effect and row["gap"] > 0 else "less often"
-    again = [wording.SCOPES[scope].removeprefix("other ") for scope in row["again"] or ()]
+    again = [_DRAWN[scope] for scope in row["again"] or ()]
     notes = [] if row["in_mean"] else ["not in the mean"]
     return {
         "group": row["group"],

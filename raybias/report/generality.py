@@ -14,7 +14,7 @@ from raybias.stats.over_models import MODEL_QUESTIONS
 from raybias.stats.scopes import QUESTIONS, SCOPES
 
 #: What the chances of extremes are.
-CHANCE: Final = (
+_CHANCE: Final = (
     "p of lowest and highest: the chance of as many models or more if in every sentence the groups "
     "exchanged their names at random, alike in all models and runs; groups at one end share a model"
 )
@@ -47,8 +47,26 @@ def over_models(judged: pl.DataFrame) -> SummaryTable:
         "lowest in": _models("lowest"),
         "highest in": _models("highest"),
     }
-    title = "On average over models (* after correction): would the mean gap be found again?"
+    title = "On average over models (* significant after correction)"
     return table(title, wide, columns)
+
+
+def chance(judged: pl.DataFrame) -> str:
+    """Say what the p of extremes are, and what the smallest is among as many.
+
+    Parameters
+    ----------
+    judged: schema.OVER_MODELS.
+    """
+    each = judged.unique([*schema.KEYS[1:], "attribute", "rate", "group"])
+    p = pl.concat([each["p_lowest"], each["p_highest"]]).drop_nulls().to_list()
+    if not p:
+        return f"{_CHANCE}."
+    least, most = min(p), min(1.0, len(p) * min(p))
+    return (
+        f"{_CHANCE}. The smallest of these {len(p)} is {wording.probability(least)}, which is "
+        f"{wording.probability(most)} after correction for their number (Bonferroni)."
+    )
 
 
 def reliability(rankings: pl.DataFrame) -> SummaryTable:

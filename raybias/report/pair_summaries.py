@@ -130,7 +130,7 @@ def scopes(style_scopes: pl.DataFrame) -> SummaryTable:
             "with other pairs": reading,
             "styles ": lambda row: interval(styles(row)),
             "in other styles": lambda row: reading(styles(row)),
-            "shows from": lambda row: wording.number(row["detectable_other"], 1),
+            "shows from, uncorrected": lambda row: wording.number(row["detectable_other"], 1),
         },
     )  # fmt: skip
 
@@ -252,7 +252,7 @@ def _tested(
             **middle,
             "q": lambda row: wording.probability(row["q_value"]),
             "reading": lambda row: "no test" if row["bias_type"] == UNWEIGHTED else reading(row),
-            "shows from": lambda row: (
+            "shows from, uncorrected": lambda row: (
                 "" if row["bias_type"] == UNWEIGHTED else wording.number(row["resolvable"], 1)
             ),
         },

@@ -191,15 +191,15 @@ def no_gaps() -> pl.DataFrame:
 
 
 def print_gap_table(tables: Mapping[str, pl.DataFrame]) -> None:
-    """Print `gap_table`, the verdict, how many gaps would be found again, and the headline.
+    """Print `gap_table`, the verdict, how many gaps are significant by scope, and the headline.
 
     Parameters
     ----------
     tables: `gaps`, `scopes` and `components`.
     """
-    again = findings.found_again(tables["scopes"], tables["components"])
+    scopes = findings.by_scope(tables["scopes"], tables["components"])
     said = findings.by_the_rules(tables["gaps"])
-    answer = [text for text in (verdict(tables["gaps"]), again, said) if text]
+    answer = [text for text in (verdict(tables["gaps"]), scopes, said) if text]
     print(gap_table(tables["gaps"]), "", *answer, sep="\n")
 
 
