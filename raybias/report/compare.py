@@ -25,7 +25,7 @@ from raybias.stats.compare import ANSWERS, compare_arms, compare_scores
 from raybias.stats.compare_arms import Matched, matched, read_arm
 from raybias.stats.compare_gaps import VERDICTS, Verdict, overall
 from raybias.stats.conclusive import refusal, refused
-from raybias.stats.scopes import QUESTIONS
+from raybias.stats.scopes import REDRAWN
 from raybias.storage import Store
 from raybias.study_record import Record, read_record
 from raybias.table_files import csv_text
@@ -317,9 +317,9 @@ def _notes(
     margin: float,
     level: float,
 ) -> Iterator[str]:
-    for scope, question in (*QUESTIONS.items(), *pairs.QUESTIONS.items()):
+    for scope, redrawn in (*REDRAWN.items(), *pairs.REDRAWN.items()):
         if scope in changes["scope"]:
-            yield f"Intervals cover {scope}: of a change they ask, {question}"
+            yield f"Intervals cover {scope}: {redrawn}."
     if pairs.SCOPE in changes["scope"]:
         yield (
             "A score of pairs is a share from 0 to 1, or a difference of shares; what is said of a "

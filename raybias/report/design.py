@@ -14,7 +14,7 @@ from raybias.report import wording
 from raybias.report.load_results import as_frame
 from raybias.report.summary_tables import Row, SummaryTable, same, table
 from raybias.stats.design import TUNING, Costs
-from raybias.stats.scopes import QUESTIONS
+from raybias.stats.scopes import REDRAWN
 from raybias.storage import Store
 from raybias.study_record import read_runs
 
@@ -115,9 +115,9 @@ def designs_table(designs: pl.DataFrame, target: float) -> SummaryTable:
     designs: schema.DESIGN.
     """
     unit = designs["unit"][0] if designs.height else ""
-    scopes = wording.listed([QUESTIONS[s] for s in designs["scope"].unique(maintain_order=True)])
+    scopes = wording.listed([REDRAWN[s] for s in designs["scope"].unique(maintain_order=True)])
     return table(
-        f"What to add next, for a half width of {target:g}: {scopes}",
+        f"What to add next, for a half width of {target:g} where {scopes}",
         designs,
         {
             **same(*_PLACE),

@@ -29,7 +29,7 @@ from raybias.report.score_tables import metric_table
 from raybias.report.summary_tables import SummaryTable, plain
 from raybias.report.summary_tables import scopes as scope_table
 from raybias.stats.design import TARGET
-from raybias.stats.scopes import QUESTIONS, SCOPES
+from raybias.stats.scopes import REDRAWN, SCOPES
 from raybias.storage import Store
 
 _DRAWN: Final = {"runs": "seeds", "sentences": "sentences", "wording": "words"}
@@ -160,7 +160,7 @@ def _certainty(options: Statistics, gaps: pl.DataFrame) -> dict[str, Any]:
         "alpha": f"{100 * (1 - level):g}%",
         "interval": options.interval,
         "draws": f"{options.bootstrap_draws:,}",
-        "questions": [QUESTIONS[scope] for scope in SCOPES if (gaps["scope"] == scope).any()],
+        "redrawn": [REDRAWN[scope] for scope in SCOPES if (gaps["scope"] == scope).any()],
         "adjusted": options.adjust == "benjamini_hochberg",
     }
 

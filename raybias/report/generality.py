@@ -10,8 +10,8 @@ import polars as pl
 from raybias import schema
 from raybias.report import wording
 from raybias.report.summary_tables import Cell, Row, SummaryTable, same, table
-from raybias.stats.over_models import MODEL_QUESTIONS
-from raybias.stats.scopes import QUESTIONS, SCOPES
+from raybias.stats.over_models import MODEL_REDRAWN
+from raybias.stats.scopes import REDRAWN, SCOPES
 
 #: What the chances of extremes are.
 _CHANCE: Final = (
@@ -30,7 +30,7 @@ def over_models(judged: pl.DataFrame) -> SummaryTable:
     """
     keys = [*schema.KEYS[1:], "attribute", "rate", "group"]
     wide = judged.unique(keys, keep="first", maintain_order=True)
-    for scope in MODEL_QUESTIONS:
+    for scope in MODEL_REDRAWN:
         one = judged.filter(scope=scope).select(
             *keys, pl.struct("low", "high", "survives").alias(f"of {scope}")
         )
@@ -41,7 +41,7 @@ def over_models(judged: pl.DataFrame) -> SummaryTable:
         "mean gap": lambda row: wording.signed(row["gap"]),
         **{
             question: _interval(f"of {scope}")
-            for scope, question in MODEL_QUESTIONS.items()
+            for scope, question in MODEL_REDRAWN.items()
             if scope in judged["scope"]
         },
         "lowest in": _models("lowest"),
@@ -88,7 +88,7 @@ def reliability(rankings: pl.DataFrame) -> SummaryTable:
         summed,
         {
             **same("ranking", "rate"),
-            "drawn anew": lambda row: QUESTIONS[row["scope"]],
+            "drawn anew": lambda row: REDRAWN[row["scope"]],
             "reliability (median)": lambda row: wording.number(row["middle"], 2),
             "lowest to highest": lambda row: " to ".join(
                 wording.number(row[end], 2) for end in ("low", "high")

@@ -17,7 +17,7 @@ from raybias.report.figure_parts import Drawn, inlined
 from raybias.report.load_results import example_texts
 from raybias.report.summary_tables import Cell, Row, SummaryTable, same, table
 from raybias.stats.conclusive import refused
-from raybias.stats.scopes import QUESTIONS
+from raybias.stats.scopes import REDRAWN
 from raybias.storage import Store
 
 #: Terms and templates shown of each group.
@@ -58,8 +58,8 @@ def marked_parts(
                 "n_templates": part["n_templates"].max(),
                 "neutral": [*_neutral(part)],
                 "readings": counts.rows(),
-                "question": wording.listed(
-                    [QUESTIONS[scope] for scope in part["scope"].unique(maintain_order=True)]
+                "redrawn": wording.listed(
+                    [REDRAWN[scope] for scope in part["scope"].unique(maintain_order=True)]
                 ),
                 "effects": _effects(effects, attribute),
                 "figures": inlined(figures, f"m{place}-"),

@@ -15,7 +15,7 @@ from raybias.stats.pairs import (
     DIRECTIONS,
     ORIGINAL,
     PAIR_SCOPES,
-    QUESTIONS,
+    REDRAWN,
     UNWEIGHTED,
     WEIGHTED,
 )
@@ -120,7 +120,7 @@ def scopes(style_scopes: pl.DataFrame) -> SummaryTable:
 
     return table(
         "Mean over styles, over all pairs. "
-        + " ".join(f"Scope {scope}: {question}" for scope, question in QUESTIONS.items()),
+        + " ".join(f"Scope {scope}: {redrawn}." for scope, redrawn in REDRAWN.items()),
         joined,
         {
             **same(*wording.metric_keys(joined)),

@@ -59,20 +59,19 @@ def sentences_table(measures: pl.DataFrame) -> SummaryTable:
 
 #: What the intervals of each table cover, and how its numbers are defined.
 OPTIONS_COVER: Final = (
-    "[low, high]: 95% intervals over question templates (or templates and prompts): would others "
-    "like these, answered by the same model, show it?"
+    "[low, high]: 95% intervals over question templates (or templates and prompts), "
+    "which are redrawn; the model is this one."
 )
 TRIPLES_COVER: Final = (
-    "[low, high]: 95% intervals over target terms: would other terms like these, read by the same "
-    "model, show it?"
+    "[low, high]: 95% intervals over target terms, which are redrawn; the model is this one."
 )
 DECISIONS_COVER: Final = (
-    "[low, high]: 95% intervals over decisions: would others like these, taken by the same model, "
-    "show it? p is not corrected for many tests."
+    "[low, high]: 95% intervals over decisions, which are redrawn; the model is this one. "
+    "p is not corrected for many tests."
 )
 SENTENCES_COVER: Final = (
-    "[low, high]: 95% intervals over templates: would others like these, read by the same model, "
-    "show it? The share is .05 where no two descriptors differ (Mann-Whitney, p < .05)."
+    "[low, high]: 95% intervals over templates, which are redrawn; the model is this one. "
+    "The share is .05 where no two descriptors differ (Mann-Whitney, p < .05)."
 )
 
 

@@ -18,7 +18,7 @@ from raybias.report import wording
 from raybias.report.findings import once
 from raybias.report.terminal import laid_out, terminal_width
 from raybias.schema import LABELS
-from raybias.stats.scopes import QUESTIONS, SCOPES
+from raybias.stats.scopes import REDRAWN, SCOPES
 from raybias.study_record import Record
 
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
@@ -88,7 +88,7 @@ def scopes(judged: pl.DataFrame) -> SummaryTable:
         counts.sort(pl.col("scope").replace_strict({name: n for n, name in enumerate(SCOPES)})),
         {
             "scope": "scope",
-            "question": lambda row: QUESTIONS[row["scope"]],
+            "drawn anew": lambda row: REDRAWN[row["scope"]],
             "gaps": "len",
             "significant": "significant",
             "after correction": "survives",
