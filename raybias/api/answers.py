@@ -44,11 +44,13 @@ def options(
     """
     from raybias.config import QuestionProbe
     from raybias.probes.questions.items import question_items
+    from raybias.report.question_page import letters_of_files
     from raybias.stats.options import option_measures, read_option_answers
 
     probe = None if items is None else QuestionProbe(source="bbq", data=str(items))
     questions = None if probe is None else question_items(probe)
-    found = option_measures(read_option_answers(listed(files), metadata, questions))
+    answers = read_option_answers(listed(files), metadata, questions)
+    found = option_measures(answers, letters=letters_of_files(listed(files)))
     return _written(found, "options.csv", out)
 
 

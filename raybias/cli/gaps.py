@@ -132,12 +132,14 @@ def _show(tables: Mapping[str, pl.DataFrame], papers: pl.DataFrame | None) -> No
     _show_means(table)
     _show_verdict(table, compared=papers is not None)
     if "scopes" in tables:
-        print(f"\n{findings.found_again(tables['scopes'], tables['components'])}")
+        print(f"\n{findings.by_scope(tables['scopes'], tables['components'])}")
         print(f"\n{summary_tables.scopes(tables['scopes'])}")
     if "reliability" in tables:
         print(f"\n{generality.reliability(tables['reliability'])}")
     if "over_models" in tables:
-        print(f"\n{generality.over_models(tables['over_models'])}\n\n{generality.CHANCE}")
+        print(
+            f"\n{generality.over_models(tables['over_models'])}\n\n{generality.chance(tables['over_models'])}"
+        )
     if "null_check" in tables:
         print(f"\n{findings.null_check(tables['null_check'])}")
 

@@ -34,9 +34,9 @@ class Statistics(Section):
     """How gaps, intervals and significance are computed."""
 
     scope: Scope = by_profile(paper="runs", strict="widest")
-    """What the interval of a gap covers as if drawn anew. runs: would another seed show it, on
-    these very sentences? sentences: runs and templates. wording: runs, templates and the words
-    that name the groups. widest: the widest of these that the data allow."""
+    """What the interval of a gap covers as if drawn anew. runs: seeds, on these very sentences.
+    sentences: runs and templates. wording: runs, templates and the words that name the groups.
+    widest: the widest of these that the data allow."""
     interval: Interval = by_profile(paper="normal", strict="t")
     """normal: 1.96 standard errors; t: Student's, with Satterthwaite's degrees of freedom where
     several sources vary; bootstrap: runs, or runs and templates, drawn anew (product weights)."""

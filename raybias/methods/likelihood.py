@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from raybias.engine.scoring.sentences import SentenceScorer
     from raybias.storage import Store
 
+#: What a log-likelihood is divided by.
+_SIZES: Final = {"none": lambda _: 1, "characters": len, "bytes": lambda text: len(text.encode())}
 _SENTENCES: Final = ("stereotype", "anti_stereotype", "unrelated")
 
 
@@ -164,6 +166,9 @@ class OptionLikelihood(AskingOptions, _Asking):
     """Of `{text}`, `{question}` and `{options}` (a line for each, lettered)."""
     read: Literal["text", "letter"] = "text"
     """Whether the likelihood of an option's words counts, or of its letter."""
+    normalise: Literal["none", "characters", "bytes"] = "none"
+    """What an option's log-likelihood is divided by before the highest is chosen; `characters` is
+    lm-eval's acc_norm. Stored scores are not divided."""
 
     @field_validator("prompts")
     @classmethod
@@ -180,7 +185,9 @@ class OptionLikelihood(AskingOptions, _Asking):
         published: list[float] = [0.0] * len(scores)
         for place, score in zip(asked.places, scores, strict=True):
             published[place] = score
-        chosen = asked.places[scores.index(max(scores))]
+        sizes = [_SIZES[self.normalise](option) for option in asked.options]
+        values = [score / max(1, size) for score, size in zip(scores, sizes, strict=True)]
+        chosen = asked.places[values.index(max(values))]
         return {**question_columns(item), "method": self.name, "pred": chosen,
                 "scores": published, "answer": None, "prompt": asked.prompt}  # fmt: skip
 

@@ -22,6 +22,10 @@ MOST: Final = 10
 #: Marks on the scale, about.
 _TICKS: Final = 8
 _VERDICTS: Final = {True: "significant", False: "not significant", None: "no verdict"}
+_CORRECTED: Final = {
+    "significant": "significant after correction",
+    "not significant": "not significant after correction",
+}
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,8 @@ class Bars:
     neutral: float
     keys: Mapping[str, str]
     """What each class of interval means."""
+    corrected: bool = False
+    """Whether what is marked as significant is so after correction for many tests."""
 
     @property
     def _limit(self) -> float:
@@ -82,7 +88,7 @@ class Bars:
     def verdicts(self) -> list[tuple[str, str]]:
         """The classes and meanings of the marks in use."""
         return [
-            (kind.replace(" ", "-"), kind)
+            (kind.replace(" ", "-"), _CORRECTED.get(kind, kind) if self.corrected else kind)
             for verdict, kind in _VERDICTS.items()
             if any(row.survives is verdict for row in self.rows)
         ]
@@ -94,7 +100,11 @@ class Bars:
 
 
 def nested_bars(
-    scopes: pl.DataFrame, *, level: float, truth: pl.DataFrame | None = None
+    scopes: pl.DataFrame,
+    *,
+    level: float,
+    truth: pl.DataFrame | None = None,
+    corrected: bool = True,
 ) -> list[Bars]:
     """Lay out the gaps least likely by chance with the intervals of every scope.
 
@@ -102,6 +112,7 @@ def nested_bars(
     ----------
     scopes: schema.SCOPES.
     truth: rate, group and `truth`, where the gaps are known.
+    corrected: whether verdicts are corrected for many tests.
     """
     shown = clearest(scopes, most=MOST, truth=truth)
     if shown.is_empty():
@@ -128,11 +139,12 @@ def nested_bars(
     unit = "percentage points" if shares else "the metric"
     return [
         Bars(
-            "The clearest gaps: would they be found again?",
+            "The clearest gaps, and what intervals draw anew",
             f"less or more often than average, in {unit}; {100 * level:g}% intervals",
             tuple(rows),
             0.0,
             {scope: wording.SCOPES[scope] for scope in there},
+            corrected,
         )
     ]
 

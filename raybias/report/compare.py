@@ -24,7 +24,8 @@ from raybias.stats import pairs
 from raybias.stats.compare import ANSWERS, compare_arms, compare_scores
 from raybias.stats.compare_arms import Matched, matched, read_arm
 from raybias.stats.compare_gaps import VERDICTS, Verdict, overall
-from raybias.stats.scopes import QUESTIONS
+from raybias.stats.conclusive import refusal, refused
+from raybias.stats.scopes import REDRAWN
 from raybias.storage import Store
 from raybias.study_record import Record, read_record
 from raybias.table_files import csv_text
@@ -63,7 +64,13 @@ class Comparison:
 
     @property
     def headline(self) -> str:
-        """Return the verdict in a sentence, with the number of gaps of each."""
+        """Return the verdict in a sentence, with the number of gaps of each.
+
+        Arms that cannot do their task come first.
+        """
+        unable = self.changes.filter(refused("needs"))["needs"].unique(maintain_order=True)
+        first = [refusal(f"the {arm}", reason, "change")
+                 for arm, _, reason in (text.partition(": ") for text in unable)]  # fmt: skip
         found = dict(self.changes["verdict"].value_counts().iter_rows())
         parts = [f"{found[name]} {_DID[name]}" for name in VERDICTS if name in found]
         if "equivalent" in found:
@@ -71,7 +78,8 @@ class Comparison:
         scores = self.changes.filter(scope=pairs.SCOPE).height
         counts = {"gap": self.changes.height - scores, "score": scores}
         judged = [wording.counted(count, name) for name, count in counts.items() if count]
-        return f"{self.verdict.capitalize()}: of {wording.listed(judged)}, {wording.listed(parts)}."
+        said = f"{self.verdict.capitalize()}: of {wording.listed(judged)}, {wording.listed(parts)}."
+        return " ".join([*first, said])
 
     @property
     def tables(self) -> list[SummaryTable]:
@@ -309,9 +317,9 @@ def _notes(
     margin: float,
     level: float,
 ) -> Iterator[str]:
-    for scope, question in (*QUESTIONS.items(), *pairs.QUESTIONS.items()):
+    for scope, redrawn in (*REDRAWN.items(), *pairs.REDRAWN.items()):
         if scope in changes["scope"]:
-            yield f"Intervals cover {scope}: of a change they ask, {question}"
+            yield f"Intervals cover {scope}: {redrawn}."
     if pairs.SCOPE in changes["scope"]:
         yield (
             "A score of pairs is a share from 0 to 1, or a difference of shares; what is said of a "

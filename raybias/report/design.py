@@ -14,7 +14,7 @@ from raybias.report import wording
 from raybias.report.load_results import as_frame
 from raybias.report.summary_tables import Row, SummaryTable, same, table
 from raybias.stats.design import TUNING, Costs
-from raybias.stats.scopes import QUESTIONS
+from raybias.stats.scopes import REDRAWN
 from raybias.storage import Store
 from raybias.study_record import read_runs
 
@@ -97,7 +97,7 @@ def design_sentences(designs: pl.DataFrame, target: float) -> list[str]:
         width = wording.number(now["half_width"])
         name = ", ".join(now[key] for key in _PLACE if now[key])
         if now["reached"]:
-            said.append(f"{name}: the half width is {width}, which is enough.")
+            said.append(f"{name}: the half width is {width}; {wording.number(target)} is wanted.")
             continue
         parts = [_alone(plans[plan], now) for plan in _NOUNS if plan in plans]
         said.append(
@@ -115,9 +115,9 @@ def designs_table(designs: pl.DataFrame, target: float) -> SummaryTable:
     designs: schema.DESIGN.
     """
     unit = designs["unit"][0] if designs.height else ""
-    scopes = wording.listed([QUESTIONS[s] for s in designs["scope"].unique(maintain_order=True)])
+    scopes = wording.listed([REDRAWN[s] for s in designs["scope"].unique(maintain_order=True)])
     return table(
-        f"What to add next, for a half width of {target:g}: {scopes}",
+        f"What to add next, for a half width of {target:g} where {scopes}",
         designs,
         {
             **same(*_PLACE),

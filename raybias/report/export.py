@@ -15,6 +15,7 @@ import polars as pl
 
 from raybias import schema, stats
 from raybias.config import Study
+from raybias.stats.conclusive import is_refused
 from raybias.storage import Store
 from raybias.study_record import Record
 
@@ -27,7 +28,8 @@ def write_results(
 ) -> None:
     """Write OUT/results.json from the tables of gaps, accuracies and answers to questions.
 
-    Undefined gaps are left out; an error of a single run is "N/A", as lm-eval writes it.
+    Undefined gaps are left out; an error of a single run is "N/A", as lm-eval writes it. `configs`
+    say by `no_verdict` why nothing is concluded of a classifier that cannot do its task.
     """
     results: dict[str, dict[str, Any]] = {}
     samples: dict[str, dict[str, int]] = {}
@@ -45,9 +47,13 @@ def write_results(
         name = f"{row['rate']}_gap:{row['group']}"
         metric = _metric(name, row["gap"], row["sd"], row["n_runs"])
         results.setdefault(_task(row), {"alias": _task(row)}).update(metric)
+        if is_refused(row["no_verdict"]) and _task(row) in configs:
+            configs[_task(row)]["no_verdict"] = row["no_verdict"]
     for task, name, row in _asked(tables):
         results.setdefault(task, {"alias": task}).update(_of_interval(name, row))
         configs[task] = {"model": row["model"], "probe": row["probe"]}
+        if is_refused(row["no_interval"]):
+            configs[task]["no_verdict"] = row["no_interval"]
     shots = {method.name: method.shots for method in study.methods}
     shots |= {f"{name}{stats.LIKELIHOOD}": n for name, n in shots.items()}
     content = {

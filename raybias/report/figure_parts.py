@@ -210,7 +210,10 @@ def legend_key(style: tuple[str, str], label: str, verdict: bool | None = True) 
 
 
 def meanings(
-    verdicts: pl.Series, *, strong: str = "significant", weak: str = "not significant"
+    verdicts: pl.Series,
+    *,
+    strong: str = "significant after any correction",
+    weak: str = "not significant",
 ) -> dict[str, bool | None]:
     """Say what markers mean, as a legend has it; `no verdict` only where a value has none."""
     unjudged: dict[str, bool | None] = {"no verdict": None} if verdicts.has_nulls() else {}

@@ -15,19 +15,13 @@ from raybias import schema, stats
 from raybias.config import Study
 from raybias.methods import prompted_methods
 from raybias.report import wording
+from raybias.stats.conclusive import refusal, refused
 from raybias.stats.scopes import SCOPES
 from raybias.study_record import Record
 
 #: A larger share of answers without a label is worth a caution.
 UNPARSED_SHARE: Final = 0.01
 
-#: A classifier less than this above always naming the commonest label says little of bias.
-CHANCE_MARGIN: Final = 0.10
-
-_NO_VERDICT: Final = (
-    "; with more than half of its answers unreadable, this classifier has no verdict: give it a "
-    "template that it answers with the study's label words, or other words (verbalizer)"
-)
 #: So many classifiers or seeds are named one by one.
 _NAMED: Final = 3
 #: Why no gap at all has a verdict, where the reason needs more words than in a table.
@@ -37,6 +31,20 @@ _CANNOT: Final = {
     stats.REFERENCE: "with one group there is none to compare it with",
     stats.UNDEFINED: "no sentence can be wrong in these ways",
 }
+
+#: What is drawn anew under each scope, and what in addition to the scope before.
+_REDRAWN: Final = {
+    "runs": "seeds",
+    "sentences": "seeds and sentences",
+    "wording": "seeds, sentences and words",
+}
+_ALSO: Final = {
+    "runs": "only seeds are redrawn",
+    "sentences": "sentences are too",
+    "wording": "words are too",
+}
+#: Gaps of two groups add up to less.
+_ROUNDING: Final = 1e-9
 
 #: Readings in the order of findings.
 _READINGS: Final = ("harm", "benefit", "")
@@ -66,76 +74,95 @@ def null_check(checked: pl.DataFrame) -> str:
     return ""
 
 
+def once(gaps: pl.DataFrame) -> pl.DataFrame:
+    """Leave out the second of two groups, whose gap is that of the first with its sign turned.
+
+    Parameters
+    ----------
+    gaps: schema.GAPS or schema.SCOPES.
+    """
+    by = [*schema.KEYS, "attribute", "rate", "scope"]
+    twins = (pl.len() == 2) & (pl.col("gap").sum().abs() < _ROUNDING)
+    second = pl.col("group") != pl.col("group").min()
+    return gaps.filter(~(twins & second).over(by).fill_null(False))
+
+
 def headline(gaps: pl.DataFrame) -> str:
     """`2 of 12 gaps are significant`, how many are left by a correction, how many not judged.
 
-    Classifiers without a verdict, since their answers are unreadable, come first.
+    Classifiers that cannot do their task (`stats.conclusive`) come first. Gaps are counted apart
+    by what their intervals cover, and those of two groups once.
     """
-    if unread := no_verdicts(gaps):
-        rest = gaps.filter(~_unreadable(), pl.col("gap").is_not_null())
+    if unable := no_verdicts(gaps):
+        rest = gaps.filter(~refused("no_verdict"), pl.col("gap").is_not_null())
         if rest.height:
             said = headline(rest)
-            unread.append(f"Of the rest: {said[0].lower()}{said[1:]}")
-        return " ".join(unread)
-    judged = gaps.filter(pl.col("significant").is_not_null())
+            unable.append(f"Of the rest: {said[0].lower()}{said[1:]}")
+        return " ".join(unable)
+    judged = once(gaps.filter(pl.col("significant").is_not_null()))
     without = _without_verdict(gaps)
     if judged.is_empty():
         reasons = [_CANNOT.get(reason, reason) for reason in without]
         return f"No gap could be judged: {wording.listed(reasons) or 'there is none'}."
-    n = int(judged["significant"].sum())
-    verb = "is" if n == 1 else "are"
-    said = f"{n or 'None'} of {wording.counted(judged.height, 'gap')} {verb} significant"
-    lasting = int(judged["survives"].sum())
-    if lasting != n:
-        said += f", {lasting} after correction for many tests"
+    parts = {scope: judged.filter(scope=scope) for scope in SCOPES}
+    said = "; ".join(
+        _counts(part, f" if {_REDRAWN[scope]} are redrawn" if part.height < judged.height else "")
+        for scope, part in reversed(parts.items())
+        if part.height
+    )
     more = "".join(f"; {n:,} more without a verdict: {why}" for why, n in without.items())
-    return f"{said}{more}."
+    return f"{said[0].upper()}{said[1:]}{more}."
+
+
+def _counts(judged: pl.DataFrame, scope: str) -> str:
+    """Count what is significant, and what is left by a correction for many tests."""
+    n, lasting = int(judged["significant"].sum()), int(judged["survives"].sum())
+    verb = "is" if n == 1 else "are"
+    left = f", {lasting} after correction for many tests" if lasting != n else ""
+    return (
+        f"{n or 'none'} of {wording.counted(judged.height, 'gap')} {verb} significant{scope}{left}"
+    )
 
 
 def by_the_rules(gaps: pl.DataFrame) -> str:
-    """Write the headline behind what would be found again."""
-    said = headline(gaps)
+    """Write the headline of the classifiers that can do their task; nothing if none can."""
+    able = gaps.filter(~refused("no_verdict"))
+    if able.height < gaps.height and able["gap"].count() == 0:
+        return ""
+    said = headline(able)
     return f"By the rules of this study: {said[0].lower()}{said[1:]}"
 
 
-def found_again(scopes: pl.DataFrame, components: pl.DataFrame) -> str:
-    """Say how many gaps would be found again: `3 of 12 gaps ... with other seeds; 1 with ...`.
+def by_scope(scopes: pl.DataFrame, components: pl.DataFrame) -> str:
+    """Count the significant gaps of each scope: `Significant if only seeds are redrawn: 3 of 12`.
+
+    That is no count of gaps that another study would find, of which significance says little.
 
     Parameters
     ----------
     scopes: schema.SCOPES; without rows there is nothing to say.
     components: schema.COMPONENTS; says which groups have one word.
     """
-    judged = scopes.filter(pl.col("survives").is_not_null())
+    judged = once(scopes.filter(pl.col("survives").is_not_null()))
+    corrected = bool((judged["significant"] != judged["survives"]).any())
     parts: list[str] = []
     for scope in (scope for scope in SCOPES if (judged["scope"] == scope).any()):
-        lasting = judged.filter("survives", scope=scope)
-        total = (
-            "" if parts else f" of {judged.filter(scope=scope).height} gaps would be found again"
-        )
-        n = lasting.height or "none"
-        parts.append(f"{n}{total} with {wording.SCOPES[scope]}")
+        part = judged.filter(scope=scope)
+        begin = "if" if parts else "Significant if"
+        total = str(part.height) if parts else wording.counted(part.height, "gap")
+        said = f"{begin} {_ALSO[scope]}: {part['significant'].sum() or 'none'} of {total}"
+        if corrected:
+            many = "" if parts else " for many tests"
+            said += f" ({part['survives'].sum() or 'none'} after correction{many})"
+        parts.append(said)
     if not parts:
         return ""
     lost = [group for group in one_word(components) if _lost_to_words(judged, group)]
     if lost:
-        parts[-1] += f": {wording.listed(lost)} {'has' if len(lost) == 1 else 'have'} one word"
+        parts[-1] += f"; {wording.listed(lost)} {'has' if len(lost) == 1 else 'have'} one word"
     if not (judged["scope"] == "wording").any():
         parts.append("no group has two words, so nothing is known of other words")
-    said = "; ".join(parts)
-    return f"{said[0].upper()}{said[1:]}.{_before_correction(judged)}"
-
-
-def _before_correction(judged: pl.DataFrame) -> str:
-    """Say how many gaps a correction for many tests takes out, scope by scope; nothing if none."""
-    counts = [
-        int(judged.filter("significant", scope=scope).height)
-        for scope in SCOPES
-        if (judged["scope"] == scope).any()
-    ]
-    if sum(counts) == judged["survives"].sum():
-        return ""
-    return f" Before correction for many tests: {wording.listed(list(map(str, counts)))}."
+    return f"{'; '.join(parts)}."
 
 
 def one_word(components: pl.DataFrame) -> list[str]:
@@ -161,6 +188,11 @@ def doubts(tables: Mapping[str, pl.DataFrame]) -> list[str]:
     elif single:
         each = "has one word: its gap" if len(single) == 1 else "have one word each: their gaps"
         said.append(f"{wording.listed(single)} {each} cannot be told from that word.")
+        if (found["scope"] == "wording").any():
+            said.append(
+                "Intervals that draw words take the words for a group with one word to vary as "
+                "those of the other groups do; where they vary more, they are too narrow."
+            )
     carried = tables["leave_one_out"].filter(pl.col("carried_by").is_not_null())
     carried = carried.join(found, on=stats.GAP_KEYS, how="semi", nulls_equal=True)
     said += [
@@ -185,28 +217,28 @@ def _without_verdict(gaps: pl.DataFrame) -> dict[str, int]:
 
 
 def no_verdicts(gaps: pl.DataFrame) -> list[str]:
-    """Say of which classifiers no gap has a verdict, since most answers name no label word."""
+    """Say of which classifiers no gap has a verdict, since they cannot do their task.
+
+    Parameters
+    ----------
+    gaps: schema.KEYS and `no_verdict`.
+    """
     keys = wording.shortest_keys(gaps)
     probe = ["probe"] if gaps["probe"].n_unique() > 1 else []
-    rows = gaps.filter(_unreadable()).unique([*keys, *probe], maintain_order=True)
+    rows = gaps.filter(refused("no_verdict")).unique([*keys, *probe], maintain_order=True)
     named = [
         " on ".join((wording.classifier_name(row, keys), *(str(row[key]) for key in probe)))
         for row in rows.iter_rows(named=True)
     ]
-    if len(named) > _NAMED:
-        more = f"{len(named) - _NAMED} more"
+    pairs = list(zip(named, rows["no_verdict"], strict=True))
+    if len(pairs) > _NAMED:
+        first = "; ".join(f"{name}: {reason}" for name, reason in pairs[:_NAMED])
         return [
-            f"No verdict for {len(named)} classifiers, most of whose answers name no label word: "
-            f"{'; '.join(named[:_NAMED])} and {more}."
+            f"No verdict for {len(pairs)} classifiers, of which no gap is judged. {first}; and "
+            f"{len(pairs) - _NAMED} more, in the table `withheld`. Tune them, ask them otherwise, "
+            "or measure models that can."
         ]
-    return [
-        f"No verdict for {name}: {reason}, so most of its labels stand for no answer."
-        for name, reason in zip(named, rows["no_verdict"], strict=True)
-    ]
-
-
-def _unreadable() -> pl.Expr:
-    return pl.col("no_verdict").str.ends_with(stats.UNREADABLE).fill_null(False)
+    return [refusal(*pair) for pair in pairs]
 
 
 def findings(gaps: pl.DataFrame) -> list[Finding]:
@@ -242,22 +274,6 @@ def chance_levels(composition: pl.DataFrame) -> dict[tuple[str, str], float | No
         several = sum(count > 0 for count in counts) > 1
         levels[probe, attribute] = max(counts) / sum(counts) if several else None
     return levels
-
-
-def near_chance(accuracy: pl.DataFrame, composition: pl.DataFrame) -> list[str]:
-    """One sentence per classifier and attribute whose accuracy is near guessing."""
-    levels = chance_levels(composition)
-    keys = wording.naming_keys(accuracy)
-    found = []
-    for row in accuracy.iter_rows(named=True):
-        chance = levels.get((row["probe"], row["attribute"]))
-        if chance is None or row["mean"] is None or row["mean"] - chance >= CHANCE_MARGIN:
-            continue
-        found.append(
-            f"{wording.classifier_name(row, keys)} classifies {row['attribute']} near chance: "
-            f"accuracy {row['mean']:.3f}, always naming the commonest label gives {chance:.3f}."
-        )
-    return found
 
 
 def cautions(study: Study, record: Record, tables: Mapping[str, pl.DataFrame]) -> list[str]:
@@ -339,7 +355,7 @@ def _about_answers(study: Study, answers: pl.DataFrame) -> list[str]:
         found.append(
             f"{row['model']}, {row['method']}, on {row['probe']}: no label could be read from "
             f"{row['share']:.1%} of answers{f'; such an answer counts as {rule}' if rule else ''}"
-            f"{_NO_VERDICT if row['share'] > stats.UNREADABLE_SHARE else ''}."
+            "."
         )
     return found
 

@@ -30,7 +30,7 @@ from raybias.table_files import csv_text
 _TABLES: Final[tuple[str, ...]] = (
     *("gaps", "accuracy", "spans", "spans_mean", "extremes", "composition", "answers"),
     *("markedness", "by_term", "scopes", "components", "leave_one_out", "over_models"),
-    *("reliability", "null_check", "metrics"),
+    *("reliability", "null_check", "metrics", "withheld"),
 )
 
 

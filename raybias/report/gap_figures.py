@@ -86,7 +86,7 @@ def nested_figure(
     shown = clearest(scopes, most=_MOST, truth=truth)
     if shown.is_empty():
         return None
-    title, names = "Would the gaps be found again?", gap_names(shown)
+    title, names = "The clearest gaps, and what intervals draw anew", gap_names(shown)
     with drawing(2 * WIDTH, 1.35 + 0.3 * shown.height) as figure:
         axis = f"← less often · more often →\ngap with {100 * level:g}% intervals"
         axes = parts.panels(figure, {title: title}, names, axis=axis)[title]
@@ -102,7 +102,7 @@ def nested_figure(
             for scope in SCOPES
             if (judged["scope"] == scope).any()
         ]
-        strong = "significant by the widest"
+        strong = "significant by the widest, after any correction"
         for text, verdict in parts.meanings(shown["survives"], strong=strong).items():
             keys.append(parts.legend_key((INK, "o"), text, verdict))
         if truth is not None:

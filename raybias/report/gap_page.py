@@ -29,9 +29,10 @@ from raybias.report.score_tables import metric_table
 from raybias.report.summary_tables import SummaryTable, plain
 from raybias.report.summary_tables import scopes as scope_table
 from raybias.stats.design import TARGET
-from raybias.stats.scopes import QUESTIONS, SCOPES
+from raybias.stats.scopes import REDRAWN, SCOPES
 from raybias.storage import Store
 
+_DRAWN: Final = {"runs": "seeds", "sentences": "sentences", "wording": "words"}
 #: Of more classifiers, a heat map takes the place of dots and the table is folded.
 _SIDE_BY_SIDE: Final = 4
 
@@ -75,28 +76,40 @@ def gap_section(
         "marked_parts": markedness_section.marked_parts(tables["markedness"], of_marks),
         "breakdowns": markedness_section.breakdowns(store, tables),
         "corpus_tables": markedness_section.corpus_tables(tables),
+        "unable": _unable(tables),
         "urgent": tables["notes"].filter("urgent")["note"].to_list(),
-        "found_again": findings.found_again(tables["scopes"], tables["components"]),
+        "by_scope": findings.by_scope(tables["scopes"], tables["components"]),
         "by_the_rules": findings.by_the_rules(gaps),
         "verdict": verdict.verdict(gaps),
         "plain": {
             "measured": [*verdict.measured(gaps, tables["composition"])],
             "may": verdict.conclusions(gaps),
         },
-        "lead_bars": nested_bars(tables["scopes"], level=level, truth=truth),
+        "lead_bars": nested_bars(
+            tables["scopes"], level=level, truth=truth, corrected=options.adjust != "none"
+        ),
         "doubts": findings.doubts(tables),
         "findings": findings.findings(gaps),
         "calibration": calibration(planted, tables["scopes"]),
-        "chance_alerts": findings.near_chance(tables["accuracy"], tables["composition"]),
         "summaries": _summaries(tables),
         "scopes": _shown(scope_table, tables["scopes"]),
         "over_models": _shown(generality.over_models, tables["over_models"]),
         "reliability": _shown(generality.reliability, tables["reliability"]),
-        "chance": generality.CHANCE,
+        "chance": generality.chance(tables["over_models"]),
         "null_check": findings.null_check(tables["null_check"]),
         "design": _designs(tables["design"], options.margin or TARGET),
         **_certainty(options, gaps),
     }
+
+
+def _unable(tables: Mapping[str, pl.DataFrame]) -> list[str]:
+    """Say which classifiers that cannot do their task are judged all the same, as papers do."""
+    gaps = tables["gaps"]
+    judged = gaps.filter(pl.col("no_verdict").is_null()).select(schema.KEYS)
+    named = gaps.select(schema.KEYS).unique(maintain_order=True)
+    named = named.join(tables["withheld"], on=schema.KEYS, how="left", nulls_equal=True)
+    kept = named.join(judged, on=schema.KEYS, how="semi", nulls_equal=True)
+    return findings.no_verdicts(kept)
 
 
 def _shown(show: Callable[[pl.DataFrame], SummaryTable], table: pl.DataFrame) -> list[SummaryTable]:
@@ -147,7 +160,7 @@ def _certainty(options: Statistics, gaps: pl.DataFrame) -> dict[str, Any]:
         "alpha": f"{100 * (1 - level):g}%",
         "interval": options.interval,
         "draws": f"{options.bootstrap_draws:,}",
-        "questions": [QUESTIONS[scope] for scope in SCOPES if (gaps["scope"] == scope).any()],
+        "redrawn": [REDRAWN[scope] for scope in SCOPES if (gaps["scope"] == scope).any()],
         "adjusted": options.adjust == "benjamini_hochberg",
     }
 
@@ -220,7 +233,7 @@ def _row(row: Mapping[str, Any]) -> dict[str, str]:
     """Put one gap into words; `effect` is `harm`, `benefit`, or empty without significance."""
     effect = wording.effect(row["rate"], row["gap"]) if row["survives"] else ""
     often = "more often" if effect and row["gap"] > 0 else "less often"
-    again = [wording.SCOPES[scope].removeprefix("other ") for scope in row["again"] or ()]
+    again = [_DRAWN[scope] for scope in row["again"] or ()]
     notes = [] if row["in_mean"] else ["not in the mean"]
     return {
         "group": row["group"],

@@ -10,11 +10,11 @@ import polars as pl
 from raybias import schema
 from raybias.report import wording
 from raybias.report.summary_tables import Cell, Row, SummaryTable, same, table
-from raybias.stats.over_models import MODEL_QUESTIONS
-from raybias.stats.scopes import QUESTIONS, SCOPES
+from raybias.stats.over_models import MODEL_REDRAWN
+from raybias.stats.scopes import REDRAWN, SCOPES
 
 #: What the chances of extremes are.
-CHANCE: Final = (
+_CHANCE: Final = (
     "p of lowest and highest: the chance of as many models or more if in every sentence the groups "
     "exchanged their names at random, alike in all models and runs; groups at one end share a model"
 )
@@ -30,7 +30,7 @@ def over_models(judged: pl.DataFrame) -> SummaryTable:
     """
     keys = [*schema.KEYS[1:], "attribute", "rate", "group"]
     wide = judged.unique(keys, keep="first", maintain_order=True)
-    for scope in MODEL_QUESTIONS:
+    for scope in MODEL_REDRAWN:
         one = judged.filter(scope=scope).select(
             *keys, pl.struct("low", "high", "survives").alias(f"of {scope}")
         )
@@ -41,14 +41,32 @@ def over_models(judged: pl.DataFrame) -> SummaryTable:
         "mean gap": lambda row: wording.signed(row["gap"]),
         **{
             question: _interval(f"of {scope}")
-            for scope, question in MODEL_QUESTIONS.items()
+            for scope, question in MODEL_REDRAWN.items()
             if scope in judged["scope"]
         },
         "lowest in": _models("lowest"),
         "highest in": _models("highest"),
     }
-    title = "On average over models (* after correction): would the mean gap be found again?"
+    title = "On average over models (* significant after correction)"
     return table(title, wide, columns)
+
+
+def chance(judged: pl.DataFrame) -> str:
+    """Say what the p of extremes are, and what the smallest is among as many.
+
+    Parameters
+    ----------
+    judged: schema.OVER_MODELS.
+    """
+    each = judged.unique([*schema.KEYS[1:], "attribute", "rate", "group"])
+    p = pl.concat([each["p_lowest"], each["p_highest"]]).drop_nulls().to_list()
+    if not p:
+        return f"{_CHANCE}."
+    least, most = min(p), min(1.0, len(p) * min(p))
+    return (
+        f"{_CHANCE}. The smallest of these {len(p)} is {wording.probability(least)}, which is "
+        f"{wording.probability(most)} after correction for their number (Bonferroni)."
+    )
 
 
 def reliability(rankings: pl.DataFrame) -> SummaryTable:
@@ -70,7 +88,7 @@ def reliability(rankings: pl.DataFrame) -> SummaryTable:
         summed,
         {
             **same("ranking", "rate"),
-            "drawn anew": lambda row: QUESTIONS[row["scope"]],
+            "drawn anew": lambda row: REDRAWN[row["scope"]],
             "reliability (median)": lambda row: wording.number(row["middle"], 2),
             "lowest to highest": lambda row: " to ".join(
                 wording.number(row[end], 2) for end in ("low", "high")

@@ -11,7 +11,7 @@ from raybias.config import Study
 from raybias.report import wording
 from raybias.report.judge_labels import judged_methods
 from raybias.report.summary_tables import Cell, SummaryTable, same, table
-from raybias.stats.scopes import QUESTIONS
+from raybias.stats.scopes import REDRAWN
 
 #: What is to be said where nobody labelled texts that a judge labelled.
 UNMEASURED: Final = (
@@ -63,17 +63,17 @@ def judge_section(study: Study, tables: Mapping[str, pl.DataFrame]) -> dict[str,
 
 
 def told(judged: pl.DataFrame) -> list[str]:
-    """Say what the corrected gaps are, what their intervals ask, and how many are significant."""
+    """Say what the corrected gaps are, what is redrawn, and how many are significant."""
     found = judged.filter(pl.col("no_verdict").is_null())
     alone = ((found["judged_low"] > 0) | (found["judged_high"] < 0)).sum()
-    asked = wording.listed([QUESTIONS[scope] for scope in found["scope"].unique().sort()])
+    asked = wording.listed([REDRAWN[scope] for scope in found["scope"].unique().sort()])
     counts = (
         f"Of {wording.counted(found.height, 'gap')}, the judge's verdicts alone would make {alone} "
         f"significant; corrected, {found['significant'].sum()} are, and {found['survives'].sum()} "
         "after correction for many tests."
     )
     lacking = sorted({*judged["no_verdict"].drop_nulls()})
-    return [_CORRECTED, *([f"They ask: {asked}", counts] if found.height else []),
+    return [_CORRECTED, *([f"In them {asked}.", counts] if found.height else []),
             *(f"Not corrected: {reason}." for reason in lacking)]  # fmt: skip
 
 

@@ -16,7 +16,8 @@ from raybias.report import wording
 from raybias.report.figure_parts import Drawn, inlined
 from raybias.report.load_results import example_texts
 from raybias.report.summary_tables import Cell, Row, SummaryTable, same, table
-from raybias.stats.scopes import QUESTIONS
+from raybias.stats.conclusive import refused
+from raybias.stats.scopes import REDRAWN
 from raybias.storage import Store
 
 #: Terms and templates shown of each group.
@@ -30,7 +31,7 @@ AMONG: Final = "a gap; not shown to differ from a neutral word"
 SHARED: Final = "no gap shown; unlike a neutral word, as other groups are"
 MARKING: Final = "no gap shown; being marked at all changes the rate"
 NOTHING: Final = "nothing shown"
-UNREAD: Final = "no verdict: most answers name no label word"
+UNABLE: Final = "no verdict: the classifier is not shown to do its task"
 
 
 def marked_parts(
@@ -57,8 +58,8 @@ def marked_parts(
                 "n_templates": part["n_templates"].max(),
                 "neutral": [*_neutral(part)],
                 "readings": counts.rows(),
-                "question": wording.listed(
-                    [QUESTIONS[scope] for scope in part["scope"].unique(maintain_order=True)]
+                "redrawn": wording.listed(
+                    [REDRAWN[scope] for scope in part["scope"].unique(maintain_order=True)]
                 ),
                 "effects": _effects(effects, attribute),
                 "figures": inlined(figures, f"m{place}-"),
@@ -80,8 +81,8 @@ def readings(markedness: pl.DataFrame) -> pl.DataFrame:
     survives for each effect, as `gap.estimate`; and `reading`. What counts is `survives`.
     """
     values = ("estimate", "low", "high", "survives")
-    unread = pl.col("no_verdict").str.ends_with(stats.UNREADABLE).fill_null(False)
-    wide = markedness.filter(effect="marking_effect").select(*_KEYS, unread=unread)
+    unable = refused("no_verdict")
+    wide = markedness.filter(effect="marking_effect").select(*_KEYS, unable=unable)
     for effect in ("marking_effect", "beyond_neutral", "gap"):
         named = [pl.col(value).alias(f"{effect}.{value}") for value in values]
         one = markedness.filter(effect=effect).select(*_KEYS, *named)
@@ -92,8 +93,8 @@ def readings(markedness: pl.DataFrame) -> pl.DataFrame:
     )
     same = pl.col("gap.estimate").sign() == pl.col("beyond_neutral.estimate").sign()
     reading = (
-        pl.when("unread")
-        .then(pl.lit(UNREAD))
+        pl.when("unable")
+        .then(pl.lit(UNABLE))
         .when(gap & beyond & same & marking)
         .then(pl.lit(BEYOND))
         .when(gap & beyond & same)
@@ -106,7 +107,7 @@ def readings(markedness: pl.DataFrame) -> pl.DataFrame:
         .then(pl.lit(MARKING))
         .otherwise(pl.lit(NOTHING))
     )
-    return wide.with_columns(reading=reading).drop("unread")
+    return wide.with_columns(reading=reading).drop("unable")
 
 
 def breakdowns(store: Store, tables: Mapping[str, pl.DataFrame]) -> list[SummaryTable]:

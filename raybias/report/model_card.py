@@ -16,19 +16,27 @@ from raybias.storage import Store
 
 
 def write_model_card(
-    store: Store, study: Study, all_tables: Sequence[SummaryTable], said: Sequence[str]
+    store: Store,
+    study: Study,
+    all_tables: Sequence[SummaryTable],
+    *,
+    answer: Sequence[str],
+    said: Sequence[str],
 ) -> None:
     """Write OUT/tables/model_card.md, and each table as OUT/tables/summary_NUMBER.tex.
 
     Parameters
     ----------
+    answer: what was found, or why nothing can be concluded; it stands first.
     said: what a reader must know before relying on the numbers.
 
     Raises
     ------
     OutputError: OUT cannot be written.
     """
-    store.write_text("tables/model_card.md", "\n".join(_card(study, all_tables, said)) + "\n")
+    store.write_text(
+        "tables/model_card.md", "\n".join(_card(study, all_tables, answer, said)) + "\n"
+    )
     for number, each in enumerate(all_tables, start=1):
         store.write_text(f"tables/summary_{number}.tex", latex(each))
 
@@ -42,10 +50,13 @@ def latex(table: SummaryTable) -> str:
     return f"% {' '.join(table.title.split())}\n{body}\n"
 
 
-def _card(study: Study, all_tables: Sequence[SummaryTable], said: Sequence[str]) -> Iterator[str]:
+def _card(
+    study: Study, all_tables: Sequence[SummaryTable], answer: Sequence[str], said: Sequence[str]
+) -> Iterator[str]:
     models = ", ".join(backbone.name for backbone in study.backbones)
     yield f"## Bias, Risks, and Limitations: {study.name}\n"
     yield f"Measured on {models} with raybias, profile {study.profile}.\n"
+    yield from (f"{text}\n" for text in answer)
     for each in all_tables:
         yield f"### {each.title}\n"
         rows = [[_cell(value) for value in row] for row in each.rows]

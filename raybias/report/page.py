@@ -99,7 +99,15 @@ def _write_report(store: Store, study: Study) -> pl.DataFrame:
     _write_page(store, context)
     shown = [part["table"] for part in context["asked"]]
     shown += [summary_tables.gaps(tables["gaps"])] if tables else []
-    write_model_card(store, study, [*shown, *context["cards"]], context["cautions"])
+    answer = [context["verdict"]] if tables else []
+    answer += [text for part in context["asked"] for text in part["unable"]]
+    write_model_card(
+        store,
+        study,
+        [*shown, *context["cards"]],
+        answer=[*context.get("unable", ()), *answer],
+        said=context["cautions"],
+    )
     return written["gaps"] if written else no_gaps()
 
 

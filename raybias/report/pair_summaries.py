@@ -15,7 +15,7 @@ from raybias.stats.pairs import (
     DIRECTIONS,
     ORIGINAL,
     PAIR_SCOPES,
-    QUESTIONS,
+    REDRAWN,
     UNWEIGHTED,
     WEIGHTED,
 )
@@ -120,7 +120,7 @@ def scopes(style_scopes: pl.DataFrame) -> SummaryTable:
 
     return table(
         "Mean over styles, over all pairs. "
-        + " ".join(f"Scope {scope}: {question}" for scope, question in QUESTIONS.items()),
+        + " ".join(f"Scope {scope}: {redrawn}." for scope, redrawn in REDRAWN.items()),
         joined,
         {
             **same(*wording.metric_keys(joined)),
@@ -130,7 +130,7 @@ def scopes(style_scopes: pl.DataFrame) -> SummaryTable:
             "with other pairs": reading,
             "styles ": lambda row: interval(styles(row)),
             "in other styles": lambda row: reading(styles(row)),
-            "shows from": lambda row: wording.number(row["detectable_other"], 1),
+            "shows from, uncorrected": lambda row: wording.number(row["detectable_other"], 1),
         },
     )  # fmt: skip
 
@@ -252,7 +252,7 @@ def _tested(
             **middle,
             "q": lambda row: wording.probability(row["q_value"]),
             "reading": lambda row: "no test" if row["bias_type"] == UNWEIGHTED else reading(row),
-            "shows from": lambda row: (
+            "shows from, uncorrected": lambda row: (
                 "" if row["bias_type"] == UNWEIGHTED else wording.number(row["resolvable"], 1)
             ),
         },

@@ -93,7 +93,7 @@ def drawn(scores: pl.DataFrame) -> Iterator[str]:
 
 
 def scope_headline(scopes: pl.DataFrame) -> str:
-    """Say at which step findings are lost: with other pairs, or with other styles.
+    """Say at which step findings are lost: where pairs are redrawn, or where styles are too.
 
     Parameters
     ----------
@@ -105,8 +105,8 @@ def scope_headline(scopes: pl.DataFrame) -> str:
     differs = "differs" if found["pairs"] == 1 else "differ"
     return (
         f"Averaged over styles, {found['pairs'] or 'none'} of {wording.counted(total, 'score')} "
-        f"{differs} from no bias with other pairs like these, and {found['styles'] or 'none'} with "
-        "other pairs in other styles."
+        f"{differs} from no bias if only pairs are redrawn, and {found['styles'] or 'none'} if "
+        "styles are too."
     )
 
 

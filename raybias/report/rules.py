@@ -17,8 +17,6 @@ from raybias.stats import GapRules, check_metrics
 from raybias.storage import Store
 from raybias.study_record import read_record
 
-_FOLDER = "/predictions/"
-
 
 def rules_of_files(
     paths: Sequence[str | Path],
@@ -58,11 +56,11 @@ def rules_of_files(
     return replace(_stated(rules, stated), everywhere=chosen)
 
 
-def out_of(path: str | Path) -> str | None:
-    """Return the OUT that a path is, or that it is a part of."""
+def out_of(path: str | Path, folder: str = "predictions") -> str | None:
+    """Return the OUT that a path is, or whose `folder` it is or is in."""
     text = str(path)
     whole = text if "://" in text or text.startswith("/") else f"./{text}"
-    for place in (whole, f"{whole}/".rpartition(_FOLDER)[0]):
+    for place in (whole, f"{whole}/".rpartition(f"/{folder}/")[0]):
         if place and Store(place).exists("study.yaml"):
             return place.rstrip("/")
     return None

@@ -10,6 +10,7 @@ import polars as pl
 from raybias.registry import Score, option_scores, triple_scores
 from raybias.report import wording
 from raybias.report.summary_tables import Cell, SummaryTable, same, table
+from raybias.stats.conclusive import is_refused, refusal, refused
 
 
 def options_table(measures: pl.DataFrame) -> SummaryTable:
@@ -58,20 +59,19 @@ def sentences_table(measures: pl.DataFrame) -> SummaryTable:
 
 #: What the intervals of each table cover, and how its numbers are defined.
 OPTIONS_COVER: Final = (
-    "[low, high]: 95% intervals over question templates (or templates and prompts): would others "
-    "like these, answered by the same model, show it?"
+    "[low, high]: 95% intervals over question templates (or templates and prompts), "
+    "which are redrawn; the model is this one."
 )
 TRIPLES_COVER: Final = (
-    "[low, high]: 95% intervals over target terms: would other terms like these, read by the same "
-    "model, show it?"
+    "[low, high]: 95% intervals over target terms, which are redrawn; the model is this one."
 )
 DECISIONS_COVER: Final = (
-    "[low, high]: 95% intervals over decisions: would others like these, taken by the same model, "
-    "show it? p is not corrected for many tests."
+    "[low, high]: 95% intervals over decisions, which are redrawn; the model is this one. "
+    "p is not corrected for many tests."
 )
 SENTENCES_COVER: Final = (
-    "[low, high]: 95% intervals over templates: would others like these, read by the same model, "
-    "show it? The share is .05 where no two descriptors differ (Mann-Whitney, p < .05)."
+    "[low, high]: 95% intervals over templates, which are redrawn; the model is this one. "
+    "The share is .05 where no two descriptors differ (Mann-Whitney, p < .05)."
 )
 
 
@@ -94,7 +94,8 @@ def triple_definitions() -> list[str]:
 def options_text(measures: pl.DataFrame) -> str:
     """Show schema.OPTION_MEASURES, what its intervals cover, and how each score is defined."""
     said = "\n  ".join(option_definitions())
-    return "\n\n".join((str(options_table(measures)), OPTIONS_COVER, said))
+    parts = (*refusals(measures), str(options_table(measures)), OPTIONS_COVER, said)
+    return "\n\n".join(parts)
 
 
 def triples_text(measures: pl.DataFrame) -> str:
@@ -105,7 +106,7 @@ def triples_text(measures: pl.DataFrame) -> str:
 
 def decisions_text(measures: pl.DataFrame) -> str:
     """Show schema.DECISION_MEASURES, and what its intervals cover."""
-    return f"{decisions_table(measures)}\n\n{DECISIONS_COVER}"
+    return "\n\n".join((*refusals(measures), str(decisions_table(measures)), DECISIONS_COVER))
 
 
 def sentences_text(measures: pl.DataFrame) -> str:
@@ -134,6 +135,21 @@ def _by_score(
     return table(title, wide, {**columns, **counts})
 
 
+def refusals(measures: pl.DataFrame) -> list[str]:
+    """Say which models cannot do the task, why, and what to do; nothing is judged of them.
+
+    Parameters
+    ----------
+    measures: schema.OPTION_MEASURES or schema.DECISION_MEASURES.
+    """
+    keys = wording.naming_keys(measures, ("probe", "method"))
+    rows = measures.filter(refused("no_interval")).unique([*keys], maintain_order=True)
+    return [
+        refusal(wording.classifier_name(row, keys), row["no_interval"], "score")
+        for row in rows.iter_rows(named=True)
+    ]
+
+
 def _estimate(row: Mapping[str, Any], scale: float, *, digits: int = 1) -> str:
     if row["value"] is None:
         return str(row["no_interval"])
@@ -142,6 +158,8 @@ def _estimate(row: Mapping[str, Any], scale: float, *, digits: int = 1) -> str:
         "" if row[name] is None else f"{round(row[name] * scale, digits) + 0.0}"
         for name in ("value", "low", "high")
     )
+    if is_refused(row["no_interval"]):
+        return f"{value} (not judged)"
     return (
         f"{value} ({row['no_interval']})" if row["no_interval"] else f"{value} [{', '.join(ends)}]"
     )

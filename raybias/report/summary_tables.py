@@ -15,9 +15,10 @@ from raybias import schema
 from raybias.config import Backbone, Study
 from raybias.methods import prompted_methods
 from raybias.report import wording
+from raybias.report.findings import once
 from raybias.report.terminal import laid_out, terminal_width
 from raybias.schema import LABELS
-from raybias.stats.scopes import QUESTIONS, SCOPES
+from raybias.stats.scopes import REDRAWN, SCOPES
 from raybias.study_record import Record
 
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
@@ -77,19 +78,20 @@ def same(*columns: str) -> dict[str, str]:
 
 def scopes(judged: pl.DataFrame) -> SummaryTable:
     """Count the gaps that are significant under each scope (schema.SCOPES), narrowest first."""
-    counts = judged.group_by("scope", maintain_order=True).agg(
-        pl.len(), pl.col("significant", "survives").sum(), pl.col("mde").median()
+    counts = (
+        once(judged.filter(pl.col("survives").is_not_null()))
+        .group_by("scope", maintain_order=True)
+        .agg(pl.len(), pl.col("significant", "survives").sum())
     )
     return table(
-        "Is it about more than these sentences? Significant gaps by what an interval covers",
+        "Significant gaps by what an interval draws anew",
         counts.sort(pl.col("scope").replace_strict({name: n for n, name in enumerate(SCOPES)})),
         {
             "scope": "scope",
-            "question": lambda row: QUESTIONS[row["scope"]],
+            "drawn anew": lambda row: REDRAWN[row["scope"]],
             "gaps": "len",
             "significant": "significant",
             "after correction": "survives",
-            "detectable gap": lambda row: wording.number(row["mde"]),
         },
     )
 

@@ -128,7 +128,9 @@ def further_tables(
 def rules_of(study: Study) -> stats.GapRules:
     """Return the rules by which a study's gaps are taken and judged."""
     return stats.GapRules(
-        study.statistics, {probe.name: probe.reference_groups for probe in study.probes}
+        study.statistics,
+        {probe.name: probe.reference_groups for probe in study.probes},
+        judged=frozenset(judged_methods(study)),
     )
 
 
@@ -189,15 +191,15 @@ def no_gaps() -> pl.DataFrame:
 
 
 def print_gap_table(tables: Mapping[str, pl.DataFrame]) -> None:
-    """Print `gap_table`, the verdict, how many gaps would be found again, and the headline.
+    """Print `gap_table`, the verdict, how many gaps are significant by scope, and the headline.
 
     Parameters
     ----------
     tables: `gaps`, `scopes` and `components`.
     """
-    again = findings.found_again(tables["scopes"], tables["components"])
+    scopes = findings.by_scope(tables["scopes"], tables["components"])
     said = findings.by_the_rules(tables["gaps"])
-    answer = [verdict(tables["gaps"]), *([again] if again else []), said]
+    answer = [text for text in (verdict(tables["gaps"]), scopes, said) if text]
     print(gap_table(tables["gaps"]), "", *answer, sep="\n")
 
 

@@ -11,7 +11,6 @@ from typing import Any, Final
 import polars as pl
 
 from raybias.report import findings, wording
-from raybias.stats.scopes import SCOPES
 
 _CLASSIFIER: Final = ("model", "method", "dataset", "style")
 
@@ -25,10 +24,10 @@ def verdict(gaps: pl.DataFrame) -> str:
 
     Returns
     -------
-    The finding of most classifiers, by size where they are equal; what could have been found where
-    nothing was; why nothing could be judged.
+    The finding of most classifiers, by size where they are equal; which gaps are not excluded
+    where none was found; why nothing could be judged.
     """
-    unread = " ".join(findings.no_verdicts(gaps))
+    unable = " ".join(findings.no_verdicts(gaps))
     judged = gaps.filter(pl.col("significant").is_not_null())
     if judged.is_empty():
         return findings.headline(gaps)
@@ -36,33 +35,41 @@ def verdict(gaps: pl.DataFrame) -> str:
     if found:
         more = len(found) - 1
         others = f" {wording.counted(more, 'other difference was', 'other differences were')} found"
-        return " ".join([unread, found[0] + (others + "." if more else "")]).strip()
-    shows = judged["mde"].median()
-    missed = (
-        f" A gap of {_size(judged['rate'][0], shows)} or more would most likely have been found."
-        if isinstance(shows, float)
+        return " ".join([unable, found[0] + (others + "." if more else "")]).strip()
+    return f"{unable} No group was shown to be treated unlike the others.{_open(judged)}".strip()
+
+
+def _open(judged: pl.DataFrame) -> str:
+    """Say how large a gap some interval still holds, of the first rate."""
+    rate = judged["rate"][0]
+    ends = judged.filter(rate=rate).select(pl.max_horizontal(pl.col("low", "high").abs()).max())
+    return (
+        f" Nor was it shown that all are treated alike: the intervals reach up to "
+        f"{_size(rate, ends.item())}."
+        if ends.item() is not None
         else ""
     )
-    return f"{unread} No group was shown to be treated unlike the others.{missed}".strip()
 
 
 def ranked(gaps: pl.DataFrame) -> list[pl.DataFrame]:
     """Split the gaps that survive by attribute, group, rate and sign, the clearest first."""
-    found = gaps.filter(pl.col("survives").fill_null(False)).with_columns(sign=pl.col("gap").sign())
+    found = findings.once(gaps).filter(pl.col("survives").fill_null(False))
+    found = found.with_columns(sign=pl.col("gap").sign())
     parts = found.partition_by("attribute", "group", "rate", "sign", maintain_order=True)
     return sorted(parts, key=lambda part: (part.height, part["gap"].abs().median()), reverse=True)
 
 
 def conclusions(gaps: pl.DataFrame) -> list[str]:
-    """List what may be concluded: each finding in a sentence, and what would show it again."""
+    """List what may be concluded: each finding in a sentence, and what significance is not."""
     parts = ranked(gaps)
     said = [_sentence(gaps, part) for part in parts[:_MOST]]
     if len(parts) > _MOST:
         said.append(f"{len(parts) - _MOST} more differences, which the tables below list.")
-    scopes = [scope for scope in SCOPES if (gaps["scope"] == scope).any()]
-    again = " or ".join(wording.SCOPES[scope] for scope in scopes)
-    if parts and again:
-        said.append(f"Such a difference would be expected again with {again} of the same kind.")
+    if parts:
+        said.append(
+            "Significant means that chance alone seldom makes such a difference. It is not how "
+            "likely another study would find it again."
+        )
     return said or [verdict(gaps)]
 
 

@@ -12,6 +12,7 @@ import polars as pl
 
 from raybias import stats
 from raybias.registry import Metric, metrics
+from raybias.stats.conclusive import is_refused
 from raybias.stats.scopes import Scope
 
 #: Metrics by name; a rate that is not here has no reading.
@@ -19,14 +20,16 @@ RATES: Final[Mapping[str, Metric]] = metrics
 
 #: What a table says instead of a verdict, where the reason needs other words.
 NO_VERDICT: Final = {stats.ONE_RUN: "not judged: one run"}
+#: What it says where the reason, which stands first, is that of a whole classifier.
+UNABLE: Final = "not judged: not shown to do the task"
 
 YES_NO: Final[Mapping[bool | None, str]] = {True: "yes", False: "no", None: ""}
 
-#: What an interval of each scope also covers.
+#: What an interval of each scope also draws anew.
 SCOPES: Final[Mapping[Scope, str]] = {
-    "runs": "other seeds",
-    "sentences": "other sentences",
-    "wording": "other words",
+    "runs": "only seeds",
+    "sentences": "sentences too",
+    "wording": "words too",
 }
 
 UNPARSED: Final = {
@@ -84,20 +87,17 @@ def heading(rate: str, gap: float) -> str:
 
 
 def verdict(row: Mapping[str, Any]) -> str:
-    """Return the verdict on a gap (schema.GAPS): `harm: called negative more often`.
-
-    What is not significant says how large it would have to be to be found (`mde`).
-    """
+    """Return the verdict on a gap (schema.GAPS): `harm: called negative more often`."""
     gap = row["gap"]
     if row["no_verdict"] is not None:
-        return NO_VERDICT.get(row["no_verdict"], str(row["no_verdict"]))
+        unable = UNABLE if is_refused(row["no_verdict"]) else str(row["no_verdict"])
+        return NO_VERDICT.get(row["no_verdict"], unable)
     if row["equivalent"]:
         return "smaller than the margin"
     if not row["significant"]:
-        shows = f"; shows from {number(row['mde'])}" if row["mde"] is not None else ""
-        return f"not significant{shows}"
+        return "not significant"
     if not row["survives"]:
-        return "alone, not after correction"
+        return "significant, not after correction"
     known = RATES.get(row["rate"])
     often = "more" if gap > 0 else "less"
     if known is None:

@@ -13,13 +13,7 @@ from raybias.stats.gaps import GAP_KEYS, GapAnalysis, gaps
 from raybias.stats.intervals import MIRROR, NO_VARIATION, ONE_RUN, REFERENCE, UNDEFINED
 from raybias.stats.judged import corrected_gaps
 from raybias.stats.judging import GapRules, gap_analysis, judged_tables
-from raybias.stats.likelihood_readout import (
-    UNREADABLE,
-    UNREADABLE_SHARE,
-    answers,
-    unreadable,
-    with_likelihood,
-)
+from raybias.stats.likelihood_readout import answers, with_likelihood
 from raybias.stats.markedness import markedness, members
 from raybias.stats.metric import DEFAULT, check_metrics
 from raybias.stats.predictions import Source, read_predictions, sources
@@ -43,8 +37,6 @@ __all__ = [
     "REFERENCE",
     "REFERENCE_GROUPS",
     "UNDEFINED",
-    "UNREADABLE",
-    "UNREADABLE_SHARE",
     "Counts",
     "GapAnalysis",
     "GapRules",
@@ -80,7 +72,6 @@ __all__ = [
     "spans",
     "spans_mean",
     "term_cells",
-    "unreadable",
     "with_likelihood",
     "without_extras",
 ]

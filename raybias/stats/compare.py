@@ -9,12 +9,13 @@ import polars as pl
 
 from raybias import schema
 from raybias.stats import pairs
-from raybias.stats.cells import RUN_KEYS
+from raybias.stats.cells import RUN_KEYS, cells
 from raybias.stats.compare_arms import Matched
 from raybias.stats.compare_flips import answer_flips, event_flips
 from raybias.stats.compare_gaps import changes, families
+from raybias.stats.conclusive import of_predictions
 from raybias.stats.judging import GapRules
-from raybias.stats.likelihood_readout import answers, unreadable
+from raybias.stats.likelihood_readout import answers
 from raybias.stats.reference_groups import membership
 
 _TEXTS: Final = ("probe", "attribute", "group", "rate")
@@ -57,7 +58,7 @@ def compare_arms(
 
     Returns
     -------
-    `CHANGES` and `ANSWERS`. There is no verdict where most answers of an arm name no label.
+    `CHANGES` and `ANSWERS`. There is no verdict where an arm cannot do the task (`conclusive`).
     Answers are `masked` where more of them change than between two runs of one arm, while every
     gap is equivalent.
     """
@@ -66,7 +67,7 @@ def compare_arms(
         family for each in arms for family in families(each, _inside(each, rules), options.metrics)
     ]
     judged = changes(found, scope=options.scope, level=options.level, margin=margin)
-    withheld = dict(pair for each in arms for pair in _unreadable(each))
+    withheld = dict(pair for each in arms for pair in _withheld(each, rules))
     for row in judged:
         reason = withheld.get(tuple(row[key] for key in schema.KEYS))
         if reason is not None:
@@ -105,13 +106,16 @@ def _typed(frame: pl.DataFrame, columns: pl.Schema) -> pl.DataFrame:
     return cast.with_columns(pl.col(pl.Float64).fill_nan(None))
 
 
-def _unreadable(arms: Matched) -> Iterator[tuple[tuple[object, ...], str]]:
-    """Yield the keys, with the reason, where most answers of an arm cannot be read."""
+def _withheld(arms: Matched, rules: GapRules) -> Iterator[tuple[tuple[object, ...], str]]:
+    """Yield the keys, with the reason, where an arm cannot do the task."""
     unparsed = pl.col("parsed").not_().sum()
     reasons = {"several": pl.lit(0), "negated": pl.lit(0)}  # Not told apart here.
     for name, arm in (("base", arms.base), ("candidate", arms.candidate)):
         runs = arm.group_by(RUN_KEYS).agg(predictions=pl.len(), unparsed=unparsed, **reasons)
-        for *_, reason in unreadable(answers(runs)).iter_rows():
+        found = of_predictions(
+            cells(arm), answers(runs), level=rules.statistics.level, judged=rules.judged
+        )
+        for *_, reason in found.iter_rows():
             yield arms.keys, f"{name}: {reason}"
 
 

@@ -129,7 +129,8 @@ class GapAnalysis:
     words: pl.DataFrame | None = None
     """schema.WORD_CELLS; without it nothing is judged under `wording`."""
     withheld: pl.DataFrame | None = None
-    """Of `unreadable`: classifiers that have gaps and intervals, but no verdict."""
+    """Of `conclusive`: classifiers that have gaps and intervals, but no verdict. By the papers' own
+    rule only those whose answers cannot be read have none, so that it stays as published."""
     values: pl.DataFrame | None = None
     """Of `run_values`: metrics of predictions, which have no cells to draw templates from."""
     _known: pl.DataFrame = field(init=False, repr=False)
@@ -227,7 +228,10 @@ class GapAnalysis:
         """What has no verdict whatever the group: keys, rate, and the reason as `no_verdict`."""
         withheld = [] if self.withheld is None else [self.withheld]
         twice = self._twice.drop("mirrors")
-        return withheld if self._by_papers else [*withheld, twice]
+        if self._by_papers:
+            unread = pl.col("no_verdict").str.contains("name no ", literal=True)
+            return [frame.filter(unread) for frame in withheld]
+        return [*withheld, twice]
 
     @cached_property
     def tables(self) -> list[GapTable]:

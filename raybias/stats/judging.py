@@ -12,10 +12,10 @@ from raybias import schema
 from raybias.config import Statistics
 from raybias.stats.breakdown import by_term
 from raybias.stats.cells import without_extras
+from raybias.stats.conclusive import of_predictions
 from raybias.stats.counts import Counts
 from raybias.stats.gaps import GapAnalysis
 from raybias.stats.leave_one_out import leave_one_out
-from raybias.stats.likelihood_readout import unreadable
 from raybias.stats.markedness import markedness
 from raybias.stats.metric import contrasts
 from raybias.stats.metric_files import contrasts_of_cells
@@ -38,6 +38,8 @@ class GapRules:
     """Reference groups by probe and attribute; the papers' lists for what is left out."""
     everywhere: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Reference groups by attribute for every probe that has it, instead of those above."""
+    judged: frozenset[str] = frozenset()
+    """Methods whose labels are a judge's verdicts."""
 
     def of(self, probe: str, attribute: str) -> tuple[str, ...] | None:
         """Return the reference groups that were chosen; None where the papers' list decides."""
@@ -50,20 +52,20 @@ class GapRules:
 def gap_analysis(counts: Counts, rules: GapRules) -> GapAnalysis:
     """Prepare the gaps of all probes with the reference groups and statistics of `rules`.
 
-    A classifier most of whose answers are unreadable has no verdict.
+    A classifier that cannot do its task has no verdict (`conclusive`).
 
     Raises
     ------
     ConfigError: reference groups that the cells do not have.
     """
-    cells = counts.cells
+    cells, level = counts.cells, rules.statistics.level
     check_reference_groups(cells, {a: g for a, g in rules.everywhere.items() if not _has(cells, a)})
     return GapAnalysis(
         cells,
         rules.statistics,
         rules.of,
         words=counts.words,
-        withheld=unreadable(counts.answers),
+        withheld=of_predictions(cells, counts.answers, level=level, judged=rules.judged),
         values=counts.values,
     )
 
@@ -75,7 +77,8 @@ def judged_tables(counts: Counts, rules: GapRules) -> dict[str, pl.DataFrame]:
     -------
     `gaps`, `scopes`, `components`, `leave_one_out`, `over_models`, `reliability`, `null_check`,
     `accuracy`, `net_significance`, `spans`, `spans_mean`, `extremes`, `composition`, `answers`,
-    `markedness` and `by_term`, as the functions of those names; some may have no rows. `metrics`
+    `markedness` and `by_term`, as the functions of those names; some may have no rows. `withheld`
+    (`conclusive.of_predictions`) names the classifiers that cannot do their task. `metrics`
     (schema.METRICS) where the rules name some that are numbers for all groups. `spans` and
     `extremes` also have what `bootstrap.resampled` finds of them, where templates are known.
 
@@ -106,6 +109,7 @@ def judged_tables(counts: Counts, rules: GapRules) -> dict[str, pl.DataFrame]:
     words = without_extras(counts.words)
     tables = {
         "gaps": found.gaps,
+        "withheld": found.withheld,
         "scopes": found.scopes,
         "components": found.components,
         "leave_one_out": leave_one_out(found.tables, counts.words, options.metrics),
@@ -125,7 +129,8 @@ def judged_tables(counts: Counts, rules: GapRules) -> dict[str, pl.DataFrame]:
         "by_term": by_term(counts.terms, of_groups, found.inside, **how),
     }
     if contrasts(options.metrics):
-        tables["metrics"] = contrasts_of_cells(cells, found.inside, options)
+        measured = contrasts_of_cells(cells, found.inside, options)
+        tables["metrics"] = _without_intervals(measured, found.excluded)
     return tables
 
 
@@ -142,6 +147,18 @@ def _judgeable(tables: Sequence[GapTable], excluded: Iterable[pl.DataFrame]) -> 
         names = names.join(frame.cast(dict.fromkeys(by, pl.String)), on=by, how="anti",
                            nulls_equal=True, maintain_order="left")  # fmt: skip
     return [tables[place] for place in names["place"]]
+
+
+def _without_intervals(measured: pl.DataFrame, excluded: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """Put the reason in the place of the intervals of classifiers that cannot do their task."""
+    for frame in (frame for frame in excluded if "rate" not in frame.columns):
+        measured = measured.join(
+            frame, on=schema.KEYS, how="left", nulls_equal=True, maintain_order="left"
+        )
+        low, high = (pl.when(pl.col("no_verdict").is_null()).then(end) for end in ("low", "high"))
+        note = pl.coalesce("no_verdict", "note")
+        measured = measured.with_columns(low=low, high=high, note=note).drop("no_verdict")
+    return measured
 
 
 def _beside(table: pl.DataFrame, drawn: pl.DataFrame, by: list[str]) -> pl.DataFrame:

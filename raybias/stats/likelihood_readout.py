@@ -7,19 +7,10 @@ run, and an interval over them would have no width (Kohankhaki2024 says neither)
 
 from __future__ import annotations
 
-from typing import Final
-
 import polars as pl
 
 from raybias import schema
 from raybias.stats.cells import LIKELIHOOD, RUN_KEYS
-
-#: A classifier of which a larger share of answers names no label word has no verdict: most of its
-#: labels are drawn or filled in, so that what they do to a group says nothing of the model.
-UNREADABLE_SHARE: Final = 0.5
-
-#: Ends the reason (column `no_verdict`) of such a classifier's rows.
-UNREADABLE: Final = "of its answers name no label word"
 
 
 def with_likelihood(predictions: pl.DataFrame) -> pl.DataFrame:
@@ -66,21 +57,3 @@ def answers(counted: pl.DataFrame) -> pl.DataFrame:
         .sort(*schema.KEYS, last, "run_id")
         .select(pl.col(name).cast(dtype) for name, dtype in pl.Schema(schema.ANSWERS).items())
     )
-
-
-def unreadable(answers: pl.DataFrame) -> pl.DataFrame:
-    """Find the classifiers whose gaps have no verdict, since most answers name no label word.
-
-    The likelihood reading of the same prompts rests on no answer and is not among them.
-
-    Parameters
-    ----------
-    answers: schema.ANSWERS.
-
-    Returns
-    -------
-    The keys and `no_verdict`: "98.3% of its answers name no label word".
-    """
-    most = answers.filter(pl.col("run_id") == "all", pl.col("share") > UNREADABLE_SHARE)
-    reasons = [f"{share:.1%} {UNREADABLE}" for share in most["share"]]
-    return most.select(schema.KEYS).with_columns(pl.Series("no_verdict", reasons, dtype=pl.String))

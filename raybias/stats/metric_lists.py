@@ -8,11 +8,9 @@ import polars as pl
 
 from raybias.registry import metrics
 from raybias.stats.metric_table import DEFAULT_BACKGROUND
-from raybias.stats.scopes import QUESTIONS
+from raybias.stats.scopes import REDRAWN
 
-_ITEMS: Final = (
-    "would other items like these show it, read by other seeds? (no templates are known)"
-)
+_ITEMS: Final = "seeds and items are redrawn (no templates are known)"
 _TURNED: Final = (
     "`corrected` is the value less what noise adds to it, or with what noise takes off a ratio of"
     " the lowest to the highest"
@@ -41,10 +39,10 @@ def listed_metrics() -> pl.DataFrame:
 
 
 def covered(table: pl.DataFrame) -> list[str]:
-    """Say in a line for each scope of schema.METRICS which question its intervals answer."""
-    questions: dict[str, str] = {**dict(QUESTIONS.items()), "items": _ITEMS}
+    """Say in a line for each scope of schema.METRICS what its intervals redraw."""
+    redrawn: dict[str, str] = {**dict(REDRAWN.items()), "items": _ITEMS}
     scopes = table["scope"].drop_nulls().unique().to_list()
-    said = [f"{scope}: {text}" for scope, text in questions.items() if scope in scopes]
+    said = [f"{scope}: {text}" for scope, text in redrawn.items() if scope in scopes]
     if table["corrected"].count():
         said.append(_TURNED)
     classes = table["positive"].drop_nulls().unique().sort().to_list()

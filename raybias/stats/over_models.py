@@ -27,10 +27,10 @@ from raybias.stats.scopes import GapTable, WordVariance, word_variances
 
 ModelScope = Literal["sentences", "wording", "models"]
 #: The question that an interval of a mean over models answers, by scope.
-MODEL_QUESTIONS: Final[Mapping[ModelScope, str]] = {
-    "sentences": "these models: would other seeds and sentences show it?",
-    "wording": "these models: would other words for the groups show it too?",
-    "models": "would other models like these show it, on other sentences?",
+MODEL_REDRAWN: Final[Mapping[ModelScope, str]] = {
+    "sentences": "these models; seeds and sentences redrawn",
+    "wording": "these models; words for the groups redrawn too",
+    "models": "models and sentences redrawn",
 }
 #: How often the extremes of groups whose names are exchanged are counted.
 _DRAWS: Final = 999
@@ -203,7 +203,7 @@ def over_models(
             ]  # fmt: skip
     table = pl.DataFrame(rows).fill_nan(None)
     parts = [
-        verdicts(table.filter(scope=scope), level=level, adjust=adjust) for scope in MODEL_QUESTIONS
+        verdicts(table.filter(scope=scope), level=level, adjust=adjust) for scope in MODEL_REDRAWN
     ]
     order = ["attribute", "rate", "group", *schema.KEYS[1:]]
     return pl.concat(parts).sort(order, maintain_order=True).select(types.names()).cast(types)

@@ -1,4 +1,4 @@
-"""Judge gaps under each scope: would other seeds, other sentences, other words show them too?
+"""Judge gaps under each scope: whether seeds, sentences and words are taken to be drawn anew.
 
 A gap is the mean over runs and templates of what each template adds to it. Its interval covers
 the facets that its scope counts as drawn anew: runs alone, runs and templates, or runs,
@@ -36,11 +36,11 @@ from raybias.stats.metric import DEFAULT, counted, shares
 Scope = Literal["runs", "sentences", "wording"]
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 
-#: The question that an interval of each scope answers.
-QUESTIONS: Final[Mapping[Scope, str]] = {
-    "runs": "would another seed show it, on these very sentences?",
-    "sentences": "would other sentences like these show it, read by other seeds?",
-    "wording": "would other sentences and other words for the groups show it?",
+#: What an interval of each scope takes to be drawn anew.
+REDRAWN: Final[Mapping[Scope, str]] = {
+    "runs": "seeds are redrawn, on these very sentences",
+    "sentences": "seeds and sentences are redrawn",
+    "wording": "seeds, sentences and words for the groups are redrawn",
 }
 
 _TABLE: Final = (*schema.KEYS, "attribute")

@@ -125,6 +125,19 @@ def test_orders_move_options_and_answers_keep_the_published_places(folder: Path)
     assert answer["scores"] == [-2.0, -3.0, -1.0]
 
 
+def test_likelihoods_are_chosen_by_length_where_the_study_says_so(folder: Path) -> None:
+    (item, *_) = items(folder, "bbq")
+    chosen = {}
+    for by in ("none", "characters", "bytes"):
+        method = OptionLikelihood.model_validate({"prompts": PROMPTS[:1], "normalise": by})
+        (asked,) = method.asked(item | {"options": ["Он", "The grandson", "Can't be determined"]})
+        answer = method.answer(item, asked, [-3.0, -17.0, -27.0])
+        assert answer["scores"] == [-3.0, -17.0, -27.0]
+        chosen[by] = answer["pred"]
+    # By characters -1.5, -1.42 and -1.42...: by bytes the first takes four.
+    assert chosen == {"none": 0, "characters": 1, "bytes": 0}
+
+
 def answered(path: str, prompt: str, count: int) -> str:
     """What transformers generates greedily behind a prompt."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(path)

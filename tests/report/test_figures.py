@@ -50,7 +50,7 @@ def test_gap_figures_are_valid_and_deterministic(tmp_path: Path, models: int) ->
         assert figure.svg == again[key].svg
         texts = texts_of(figure.svg)
         assert {HOSTILE[0], HOSTILE[1], HOSTILE[2], "other"} <= texts
-        assert {"significant", "not significant"} <= texts
+        assert {"significant after any correction", "not significant"} <= texts
         assert models == 1 or {f"m{i}" for i in range(models)} <= texts
         assert "date" not in figure.svg.lower().split("<title>")[0]
         assert "http" not in re.sub(r'(xmlns[:a-z]*|PUBLIC|DTD)[^>]*"http[^"]*"', "", figure.svg)
@@ -75,7 +75,7 @@ def test_intervals_are_nested_in_one_figure_of_the_clearest_gaps() -> None:
     assert drawn.svg == again.svg
     texts = texts_of(drawn.svg)
     assert {"far, called negative, race", "below, called negative, age"} <= texts
-    assert {"other seeds", "other sentences", "other words"} <= texts
+    assert {"only seeds", "sentences too", "words too"} <= texts
     assert "truth" not in texts
     told = "far, called negative, race: +0.300, other seeds [+0.250, +0.350], other sentences"
     assert told in drawn.svg
@@ -113,7 +113,7 @@ def test_a_gap_without_a_verdict_is_not_drawn_as_not_significant(tmp_path: Path)
         gap_figures.gap_figures(frame, level=0.95)[place].svg for frame in (gaps, some)
     )
     assert "no verdict" not in texts_of(judged)
-    assert {"significant", "not significant", "no verdict"} <= texts_of(partly)
+    assert {"significant after any correction", "not significant", "no verdict"} <= texts_of(partly)
     # Its interval is dotted, and so is that of the legend.
     assert judged.count("stroke-dasharray") == 0
     assert partly.count("stroke-dasharray") == 2

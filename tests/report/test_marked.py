@@ -93,6 +93,7 @@ def test_unreadable_answers_come_first_and_have_no_verdict(
     assert said
     assert first.end() < said.start()
     assert f"{first[1]} of answers; such an answer counts as the label with the highest" in text
+    assert "No gap of it is judged. Use a template that it answers with these words" in text
     assert re.search(sentence, " ".join(capsys.readouterr().out.split()))
     gaps = pl.read_parquet(tmp_path / "tables" / "gaps.parquet")
     judged = gaps.group_by("method").agg(pl.col("survives").is_not_null().any())
@@ -104,7 +105,7 @@ def test_unreadable_answers_come_first_and_have_no_verdict(
     read = (
         markedness_section.readings(marks).filter(method="zero_shot")["reading"].unique().to_list()
     )
-    assert read == [markedness_section.UNREAD]
+    assert read == [markedness_section.UNABLE]
 
 
 @pytest.mark.long

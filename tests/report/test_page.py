@@ -15,6 +15,7 @@ import polars as pl
 import pytest
 import yaml
 
+from raybias import schema
 from raybias.cli import main
 from raybias.report import findings, write_report
 from raybias.storage import Store
@@ -41,8 +42,11 @@ def test_the_answer_comes_first_with_direction_and_interval(written: Store) -> N
         r"more often than average \(\d\d\.\d to \d\d\.\d\)\. ",
         answer,
     )
-    again = "1 of 12 gaps would be found again with other seeds; 1 with other sentences; 1 with"
-    assert answer.index(again) < answer.index("1 of 12 gaps is significant.")
+    by_scope = (
+        "Significant if only seeds are redrawn: 1 of 12 gaps; if sentences are too: 1 of 12; if "
+        "words are too: 1 of 12."
+    )
+    assert answer.index(by_scope) < answer.index("1 of 12 gaps is significant.")
     assert re.search(
         r"Called negative too often \(harm\): quixlan \+0\.\d{3} \[\+0\.\d{3}, \+0\.\d{3}\]", answer
     )
@@ -97,31 +101,65 @@ def test_hostile_names_are_escaped_everywhere(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
-def test_the_answer_says_at_which_step_findings_are_lost() -> None:
+def test_significance_is_counted_by_scope_and_correction() -> None:
     flags = {"runs": (True, True, False), "sentences": (True, False, False),
              "wording": (False, False, False)}  # fmt: skip
-    scopes = pl.DataFrame(
-        [(scope, group, flag) for scope, of_groups in flags.items()
-         for group, flag in zip(("white", "black", "asian"), of_groups, strict=True)],
-        ["scope", "group", "survives"], orient="row",
-    )  # fmt: skip
+    keys = dict.fromkeys((*schema.KEYS, "attribute", "rate"), "x")
+    rows = [
+        {**keys, "scope": scope, "group": group, "survives": flag, "gap": 0.1}
+        for scope, of_groups in flags.items()
+        for group, flag in zip(("white", "black", "asian"), of_groups, strict=True)
+    ]
     components = pl.DataFrame(
         {"facets": ["word"] * 3, "group": ["white", "black", "asian"], "levels": ["1", "3", "1"]}
     )
-    scopes = scopes.with_columns(significant="survives")
-    said = (
-        "2 of 3 gaps would be found again with other seeds; 1 with other sentences; none with "
-        "other words: white has one word."
+    scopes = pl.DataFrame(rows).with_columns(significant="survives")
+    assert findings.by_scope(scopes, components) == (
+        "Significant if only seeds are redrawn: 2 of 3 gaps; if sentences are too: 1 of 3; if "
+        "words are too: none of 3; white has one word."
     )
-    assert findings.found_again(scopes, components) == said
     flagged = scopes.with_columns(significant=pl.col("scope") != "wording")
-    before = " Before correction for many tests: 3, 3 and 0."
-    assert findings.found_again(flagged, components) == said + before
-    unknown = scopes.filter(pl.col("scope") != "wording")
-    assert findings.found_again(unknown, components.clear()).endswith(
-        "1 with other sentences; no group has two words, so nothing is known of other words."
+    assert findings.by_scope(flagged, components) == (
+        "Significant if only seeds are redrawn: 3 of 3 gaps (2 after correction for many tests); "
+        "if sentences are too: 3 of 3 (1 after correction); if words are too: none of 3 (none "
+        "after correction); white has one word."
     )
-    assert findings.found_again(scopes.clear(), components) == ""
+    unknown = scopes.filter(pl.col("scope") != "wording")
+    assert findings.by_scope(unknown, components.clear()).endswith(
+        "if sentences are too: 1 of 3; no group has two words, so nothing is known of other words."
+    )
+    assert findings.by_scope(scopes.clear(), components) == ""
+    # Of two groups, one gap is the other with its sign turned: one finding.
+    two = scopes.filter(pl.col("group") != "asian").with_columns(
+        gap=pl.when(group="black").then(-0.1).otherwise(0.1)
+    )
+    assert findings.by_scope(two, components).startswith(
+        "Significant if only seeds are redrawn: 1 of 1 gap; if sentences are too: none of 1;"
+    )
+
+
+def test_the_headline_does_not_add_up_gaps_of_different_scopes() -> None:
+    keys = dict.fromkeys((*schema.KEYS, "rate"), "x")
+    rows = [
+        {**keys, "attribute": scope, "scope": scope, "group": group, "gap": 0.1,
+         "significant": n < many, "survives": n < many - 1, "no_verdict": None}
+        for scope, many in (("sentences", 3), ("wording", 1))
+        for n, group in enumerate("abc")
+    ]  # fmt: skip
+    types = {"no_verdict": pl.String}
+    assert findings.headline(pl.DataFrame(rows, schema_overrides=types)) == (
+        "1 of 3 gaps is significant if seeds, sentences and words are redrawn, 0 after correction "
+        "for many tests; 3 of 3 gaps are significant if seeds and sentences are redrawn, 2 after "
+        "correction for many tests."
+    )
+
+
+def test_no_sentence_tells_the_chance_of_finding_a_gap_again(written: Store) -> None:
+    words = " ".join(page_of(written).text.split())
+    for claim in ("found again", "would be expected", "most likely have been found", "shows from",
+                  "which is enough", "detectable gap"):  # fmt: skip
+        assert claim not in words
+    assert "It is not how likely another study would find it again." in words
 
 
 @pytest.mark.long
@@ -142,12 +180,14 @@ def test_a_failed_calibration_says_so(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_doubts_are_told(tmp_path: Path) -> None:
     study = make_study(("a", "b"), profile="paper", limit=9)
-    store = write_out(tmp_path, study, accuracy=0.38, size=0.1, planted=False)
+    store = write_out(tmp_path, study, accuracy=0.34, size=0.1, planted=False)
     store.delete(store.files("predictions", recursive=True)[0])
     write_report(store, study)
     text = " ".join(page_of(store).text.split())
     for doubt in (
-        "a classifies origin near chance",
+        "Nothing can be concluded.",
+        "No verdict for a: it is not shown to do the task: it is right in 3",
+        "and always answering 'negative' would be in 33.3%. No gap of it is judged. Tune it",
         "the study is not finished",
         "Only a balanced sample of some 9 items",
         "42% wider",

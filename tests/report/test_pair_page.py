@@ -41,8 +41,10 @@ def test_pairs_alone_make_the_page(tmp_path: Path, capsys: pytest.CaptureFixture
     for unsaid in ("The gaps", "A gap", "Chance", "label words", "prompt token", "Before you"):
         assert unsaid not in text
     assert re.search(r"question answer raises preference by \d+\.\d points \[\+", text)
-    assert "Averaged over styles, 2 of 3 scores differ from no bias with other pairs" in text
-    assert "would other pairs show it, written in other styles?" in text
+    assert (
+        "Averaged over styles, 2 of 3 scores differ from no bias if only pairs are redrawn" in text
+    )
+    assert "pairs and styles are redrawn" in text
     assert "are drawn one by one" in text
     assert (
         "e-0" not in text[text.index("What models prefer") : text.index("What it was measured on")]

@@ -94,3 +94,31 @@ def test_a_study_without_answers_is_one_line(out: Path, tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text((out / "study.yaml").read_text())
     with pytest.raises(DataError, match="holds no answers to questions; finish the study"):
         raybias.write_report(tmp_path)
+
+
+def test_options_of_uneven_length_are_a_caution(tmp_path: Path) -> None:
+    store, length = Store(tmp_path), ["He", "She", "It cannot be told from this"]
+    study = parse_study(
+        {
+            "name": "asked",
+            "backbones": ["m"],
+            "methods": [{"kind": "option_likelihood"}],
+            "questions": [{"source": "bbq", "data": "x"}],
+        }
+    )
+    begin(store, make_record(study, {}, command="raybias run asked.yaml"))
+    answers = option_answers(400, 12, seed=1, unparsed=0.0).with_columns(
+        model=pl.lit("m"),
+        method=pl.lit("option_likelihood"),
+        pred=pl.lit(0, pl.Int8),
+        scores=pl.lit([-3.0, -6.0, -9.0], pl.List(pl.Float32)),
+    )
+    store.write_table("options/bbq/m/0.parquet", answers.to_arrow().cast(schema.OPTION_ANSWERS))
+    items = answers.select("item_id", options=pl.lit(length, pl.List(pl.String)))
+    store.write_table("items/bbq.parquet", items.to_arrow())
+    raybias.write_report(tmp_path)
+    page = (tmp_path / "report.html").read_text()
+    assert "the options hold 5.2% of the probability of what may follow" in page
+    assert "in 100% of the questions one option is more than 1.5 times as long" in page
+    assert "by likelihood per character (normalise: characters) 100% of the answers would" in page
+    assert "No verdict for m: it cannot do the task: 100.0% of its answers stand in place A" in page

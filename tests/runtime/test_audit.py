@@ -105,7 +105,7 @@ def test_out_is_named_by_the_question_and_refuses_another(
         Question(causal, "age", "few_shot", Path("data")),
         Question("other", "age", None, Path("data")),
     ):
-        with pytest.raises(OutputError, match="holds a study of age in .* by lora; give another"):
+        with pytest.raises(OutputError, match=r"holds a study of age in .* by lora; give another"):
             other.check(study, where="out")
 
 

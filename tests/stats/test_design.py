@@ -107,7 +107,7 @@ def test_what_does_not_help_is_said_to_be_no_help() -> None:
     assert words["runs"] == 5
     enough = design(*tables(values), COSTS, target=0.5)
     assert enough["plan"].to_list() == ["now"]
-    assert design_sentences(enough, 0.5)[0].endswith("which is enough.")
+    assert design_sentences(enough, 0.5)[0].endswith("; 0.500 is wanted.")
     # One run does not say how runs vary: more of them are no plan, and no scope of their own.
     components, gaps = tables(values)
     single = components.filter(facets="template"), gaps

@@ -12,6 +12,7 @@ from polars.testing import assert_frame_equal
 
 from raybias import schema, stats
 from raybias.stats.cells import RUN_KEYS
+from raybias.stats.conclusive import of_predictions
 from raybias.stats.run_checks import fingerprints, left_out
 from support.stats_data import predictions, prompted
 
@@ -129,7 +130,9 @@ def test_a_classifier_with_mostly_unreadable_answers_has_no_verdict(tmp_path: Pa
     for place, table in enumerate(filled):
         table.write_parquet(tmp_path / f"{place}.parquet")
     counts = stats.read_counts([tmp_path])
-    withheld = stats.unreadable(counts.answers)
+    withheld = of_predictions(counts.cells, counts.answers, level=0.95)
+    # Of six templates not much is known, and the likelihoods are random.
+    withheld = withheld.filter(pl.col("no_verdict").str.contains("name no"))
     assert withheld.select("method", "probe").rows() == [("zero_shot", "made")]
     share = counts.answers.filter(method="zero_shot", run_id="all")["share"][0]
     assert withheld["no_verdict"].to_list() == [f"{share:.1%} of its answers name no label word"]
@@ -153,13 +156,3 @@ def test_a_classifier_with_mostly_unreadable_answers_has_no_verdict(tmp_path: Pa
         assert table.filter(~theirs)["no_verdict"].null_count() == table.filter(~theirs).height
         assert table.filter(theirs)["survives"].null_count() == table.filter(theirs).height
     assert terms.filter(theirs).height
-
-
-@pytest.mark.parametrize(("unparsed", "withheld"), [(49, 0), (50, 0), (51, 1)])
-def test_more_than_half_of_the_answers_must_be_unreadable(unparsed: int, withheld: int) -> None:
-    keys = dict.fromkeys(schema.KEYS, "x")
-    counted = pl.DataFrame(
-        {**keys, "run_id": ["a", "b"], "predictions": [50, 50], "unparsed": [unparsed, 0],
-         "several": [0, 0], "negated": [0, 0]}
-    )  # fmt: skip
-    assert stats.unreadable(stats.answers(counted)).height == withheld

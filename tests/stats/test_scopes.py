@@ -78,14 +78,21 @@ def shares(frame: pl.DataFrame) -> dict[str, float]:
 def test_the_published_regard_gaps_under_every_scope(shared: Path) -> None:
     files = sorted((shared / "data" / "regard_published").glob("*.tsv.gz"))
     found = gaps_of_files(files, profile="strict", scope="runs")
-    scopes, gaps = found.tables["scopes"], found.tables["gaps"]
-    by = scopes.group_by("scope").agg(pl.col("significant", "survives").sum(), pl.len())
-    assert {row[0]: row[1:] for row in by.iter_rows()} == {
-        "runs": (58, 35, 132),
-        "sentences": (34, 5, 132),
-        "wording": (7, 0, 132),
-    }
-    white = scopes.filter(group="white", rate="negative_fpr").group_by("scope")
+    gaps, rules = found.tables["gaps"], found.rules
+    every = stats.GapAnalysis(
+        found.counts.cells, rules.statistics, rules.of, words=found.counts.words
+    ).scopes
+    able = found.tables["scopes"].filter(pl.col("survives").is_not_null())
+    for scopes, expected in (
+        (every, {"runs": (58, 35, 132), "sentences": (34, 5, 132), "wording": (7, 0, 132)}),
+        # Four of the eleven models do not beat naming one label always.
+        (able, {"runs": (38, 31, 84), "sentences": (25, 5, 84), "wording": (5, 0, 84)}),
+    ):
+        by = scopes.group_by("scope").agg(pl.col("significant", "survives").sum(), pl.len())
+        assert {row[0]: row[1:] for row in by.iter_rows()} == expected
+    assert found.tables["withheld"].height == 4
+    scopes = found.tables["scopes"]
+    white = every.filter(group="white", rate="negative_fpr").group_by("scope")
     counts = dict(white.agg(pl.col("significant").sum()).iter_rows())
     assert counts == {"runs": 5, "sentences": 2, "wording": 1}
     on = [*KEYS, "group", "rate"]

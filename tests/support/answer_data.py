@@ -36,12 +36,16 @@ def bbq_file(*lines: dict[str, Any]) -> bytes:
 
 
 def option_answers(items: int, templates: int, seed: int, *, unparsed: float = 0.1) -> pl.DataFrame:
-    """schema.OPTION_ANSWERS of random answers; questions have all orders of options."""
+    """schema.OPTION_ANSWERS of random answers, right in most questions that tell the answer.
+
+    Questions have all orders of options.
+    """
     random = np.random.default_rng(seed)
     options = np.stack([random.permutation(3) for _ in range(items)])
     ambiguous = random.random(items) < 0.5
     pred = random.choice(3, items, p=(0.5, 0.3, 0.2))
     chosen = {"pred": pred, "label": np.where(ambiguous, 2, random.integers(0, 2, items))}
+    chosen["pred"] = np.where(~ambiguous & (random.random(items) < 0.7), chosen["label"], pred)
     places = {name: options[np.arange(items), kind] for name, kind in chosen.items()}
     frame = pl.DataFrame(
         {

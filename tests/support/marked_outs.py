@@ -122,7 +122,7 @@ def _predictions(
     parsed = random.random(len(label)) < heard if prompted else np.ones(len(label), bool)
     # Zero-shot likelihoods have no seed in them.
     of_scores = generator(str(run["model"]), probe) if run["method"] == "zero_shot" else random
-    scores = of_scores.normal(size=(len(label), 3)).astype(np.float32)
+    scores = (of_scores.normal(size=(len(label), 3)) + np.eye(3)[label]).astype(np.float32)
     return items.with_columns(
         *(
             pl.lit(run[key], pl.String).alias(key)

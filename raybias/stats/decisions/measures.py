@@ -17,6 +17,7 @@ from scipy import stats
 
 from raybias import schema
 from raybias.stats.components import Doubles
+from raybias.stats.conclusive import of_decisions
 from raybias.stats.decisions.reading import groups_of
 from raybias.stats.intervals import ROUNDING
 from raybias.stats.jackknife import ALIKE, ONE_UNIT
@@ -28,7 +29,8 @@ def decision_measures(answers: pl.DataFrame, *, level: float = 0.95) -> pl.DataF
     """Compute each group's contrast with its background, of every model, probe and attribute.
 
     The background is the group that `reference` names, else the unweighted mean of the groups.
-    Prompts are averaged over.
+    Prompts are averaged over. There is no interval where the two answers hold too little of the
+    probability (`conclusive.of_decisions`).
 
     Parameters
     ----------
@@ -39,6 +41,7 @@ def decision_measures(answers: pl.DataFrame, *, level: float = 0.95) -> pl.DataF
     schema.DECISION_MEASURES.
     """
     rows: list[tuple[object, ...]] = []
+    unable = of_decisions(answers)
     # Sums of floats depend on their order in the last bits.
     logits = answers.with_columns(y=pl.col("favourable") - pl.col("unfavourable"))
     keys = ("model", "probe", "decision_id", "item_id", "person", "reference")
@@ -50,15 +53,16 @@ def decision_measures(answers: pl.DataFrame, *, level: float = 0.95) -> pl.DataF
         reference = groups_of(str(named)) if named is not None else {}
         for attribute in people.columns:
             told = part.with_columns(people[attribute].alias("group")).drop_nulls("group")
+            refused = unable.get((str(model), str(probe)))
             for row in _contrasts(told, reference.get(attribute), level):
+                if refused:
+                    row[2:5], row[-1] = [None] * 3, refused
                 rows.append((model, attribute, *row, probe))
     table = pl.DataFrame(rows, pl.Schema(schema.DECISION_MEASURES), orient="row").fill_nan(None)
     return table.sort("model", "probe", maintain_order=True)
 
 
-def _contrasts(
-    items: pl.DataFrame, reference: str | None, level: float
-) -> Iterator[tuple[object, ...]]:
+def _contrasts(items: pl.DataFrame, reference: str | None, level: float) -> Iterator[list[object]]:
     """Yield the columns of each group from `group` to `no_interval`."""
     groups = items["group"].unique().sort().to_list()
     counts = dict(items.group_by("group").len().iter_rows())
@@ -75,7 +79,7 @@ def _contrasts(
         difference_D = mean_DG[:, g] - against_D
         there_D = difference_D[~np.isnan(difference_D)]
         value, ends, p_value, reason = _judged(there_D, level)
-        yield (group, value, *ends, p_value, background, len(there_D), counts[group], reason)
+        yield [group, value, *ends, p_value, background, len(there_D), counts[group], reason]
 
 
 def _judged(

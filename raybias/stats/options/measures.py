@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import fields
 from typing import Final
 
@@ -12,6 +12,7 @@ import polars as pl
 from raybias import schema
 from raybias.registry import Tally, option_scores
 from raybias.stats.components import Doubles
+from raybias.stats.conclusive import of_options
 from raybias.stats.jackknife import crossed_intervals, unit_intervals, without_each
 
 _KEYS: Final = ("model", "probe", "method", "category")
@@ -22,25 +23,33 @@ TEMPLATES: Final = "templates"
 PROMPTS: Final = "templates, prompts"
 
 
-def option_measures(answers: pl.DataFrame, *, level: float = 0.95) -> pl.DataFrame:
+def option_measures(
+    answers: pl.DataFrame, *, level: float = 0.95, letters: Collection[str] = ()
+) -> pl.DataFrame:
     """Compute every registered score of every model, method, category, context and prompt.
 
     An interval covers other question templates like these, answered by the same model. Where there
-    are several prompts, their average `all` has another that covers other prompts too.
+    are several prompts, their average `all` has another that covers other prompts too. There is
+    none where the model cannot do the task (`conclusive.of_options`).
 
     Parameters
     ----------
     answers: schema.OPTION_ANSWERS, in any order; those to items without a target do not count.
+    letters: methods that compare the likelihoods of letters.
 
     Returns
     -------
     schema.OPTION_MEASURES.
     """
     rows: list[tuple[object, ...]] = []
+    unable = of_options(answers, level=level, letters=letters)
     counts = _counts(answers.filter(pl.col("target").is_not_null()))
     for keys, part in counts.partition_by(_KEYS, as_dict=True).items():
         model, probe, method, category = map(str, keys)
+        reason = unable.get((model, probe, method))
         for prompt, scope, context, score, *numbers in _of_prompts(part, level):
+            if reason is not None:
+                numbers[1:3], numbers[-1] = (None, None), reason
             rows.append((model, category, context, score, *numbers, probe, method, prompt, scope))
     table = pl.DataFrame(rows, pl.Schema(schema.OPTION_MEASURES), orient="row").fill_nan(None)
     return table.sort(_KEYS, maintain_order=True)

@@ -18,7 +18,7 @@ from raybias.stats.pairs.outcomes import (
 )
 from raybias.stats.pairs.over_styles import (
     PAIR_SCOPES,
-    QUESTIONS,
+    REDRAWN,
     style_components,
     style_scopes,
 )
@@ -37,7 +37,7 @@ __all__ = [
     "LISTED_STYLES",
     "ORIGINAL",
     "PAIR_SCOPES",
-    "QUESTIONS",
+    "REDRAWN",
     "SCOPE",
     "UNWEIGHTED",
     "VERDICTS",

@@ -26,9 +26,9 @@ PairScope = Literal["pairs", "styles"]
 PAIR_SCOPES: Final[tuple[PairScope, ...]] = get_args(PairScope)
 
 #: The question that an interval of each scope answers.
-QUESTIONS: Final[Mapping[PairScope, str]] = {
-    "pairs": "would other pairs like these show it, in these very styles?",
-    "styles": "would other pairs show it, written in other styles?",
+REDRAWN: Final[Mapping[PairScope, str]] = {
+    "pairs": "pairs are redrawn, in these very styles",
+    "styles": "pairs and styles are redrawn",
 }
 
 _NUMBERS: Final = ("value", "low", "high", "neutral", "p_value", "detectable")

@@ -1,0 +1,288 @@
+"""Decide which answers can carry no conclusion, since their classifier cannot do its task.
+
+Gaps of a classifier that guesses show how it guesses. `why_not` is the one rule; the other
+functions measure what it needs, of predictions, of answers to questions with options, and of
+decisions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from string import ascii_uppercase
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from raybias import schema
+from raybias.stats.arrays import count_arrays, linearised
+from raybias.stats.cells import without_extras
+from raybias.stats.components import Balanced, MeanEstimate
+from raybias.stats.jackknife import unit_intervals, without_each
+
+#: Larger shares refuse: of answers that cannot be read, of one label, of one place of an option.
+UNREADABLE_SHARE: Final = 0.5
+_ONE_LABEL: Final = 0.95
+_ONE_PLACE: Final = 0.9
+#: A smaller share of the probability on what was offered refuses.
+HELD: Final = 0.5
+
+#: What to do, by words that each reason holds.
+CURES: Final[Mapping[str, str]] = {
+    "name no ": "Use a template that it answers with these words, or other words.",
+    " of the probability": "Use the model's chat template, or a prompt that it answers so.",
+    " stand in place ": "Read options by their words (option_likelihood, read: text), ask in "
+    "several orders (orders), or measure a model that can.",
+    " of its answers are '": "Tune it (soft_prompt, lora), show it examples (few_shot), or measure "
+    "a model that can.",
+    " always answering ": "Tune it (soft_prompt, lora), show it examples (few_shot), or measure a "
+    "model that can.",
+}
+
+_OPTION_KEYS: Final = ("model", "probe", "method")
+_LABELS: Final = dict(enumerate(schema.LABELS))
+
+
+@dataclass(frozen=True)
+class Showing:
+    """What answers show of what their classifier can do; None of what is not known."""
+
+    unread: float = 0.0
+    wanted: str = "label word"
+    """What an answer should name."""
+    held: float | None = None
+    """The probability on `offered`, from 0 to 1; the mean over answers."""
+    offered: str = ""
+    place: tuple[float, str] | None = None
+    """The share of the commonest place among the options as asked, and its letter."""
+    label: tuple[float, str] | None = None
+    """The share of the commonest answer."""
+    right: tuple[float, float, float] | None = None
+    """The accuracy and its interval."""
+    constant: tuple[float, str] | None = None
+    """The share of the commonest right answer, which always naming it would reach."""
+
+
+def why_not(shown: Showing) -> str | None:
+    """Return why nothing can be concluded from answers; None where something can."""
+    if shown.unread > UNREADABLE_SHARE:
+        return f"{shown.unread:.1%} of its answers name no {shown.wanted}"
+    if shown.held is not None and shown.held < HELD:
+        return f"{shown.offered} hold {shown.held:.1%} of the probability of what it would write"
+    if shown.place is not None and shown.place[0] > _ONE_PLACE:
+        share, letter = shown.place
+        return f"it cannot do the task: {share:.1%} of its answers stand in place {letter}"
+    if shown.label is not None and shown.label[0] > _ONE_LABEL:
+        share, name = shown.label
+        return f"it cannot do the task: {share:.1%} of its answers are '{name}'"
+    if shown.right is None or shown.constant is None or shown.right[1] > shown.constant[0]:
+        return None
+    accuracy, low, high = shown.right
+    share, name = shown.constant
+    able = "it cannot do the task" if accuracy <= share else "it is not shown to do the task"
+    return (
+        f"{able}: it is right in {accuracy:.1%} of answers [{low:.1%}, {high:.1%}], and always "
+        f"answering '{name}' would be in {share:.1%}"
+    )
+
+
+def refused(column: str) -> pl.Expr:
+    """Select the rows whose reason, in a column of text, is one of `why_not`."""
+    return pl.col(column).str.contains_any(list(CURES)).fill_null(False)
+
+
+def is_refused(reason: str | None) -> bool:
+    """Return whether a reason is one of `why_not`."""
+    return any(words in (reason or "") for words in CURES)
+
+
+def refusal(name: str, reason: str, what: str = "gap") -> str:
+    """Say that nothing of a classifier is judged, why, and what to do.
+
+    Parameters
+    ----------
+    reason: of `why_not`.
+    what: would be judged.
+    """
+    cure = next((text for words, text in CURES.items() if words in reason), "")
+    return f"No verdict for {name}: {reason}. No {what} of it is judged. {cure}".strip()
+
+
+def of_predictions(
+    cells: pl.DataFrame,
+    answers: pl.DataFrame,
+    *,
+    level: float,
+    judged: Collection[str] = (),
+) -> pl.DataFrame:
+    """Find the classifiers of whose predictions on a probe nothing is concluded.
+
+    The accuracy's interval covers other runs and other templates, crossed (without templates,
+    other runs or other sentences); it must lie above the commonest right label's share. A probe
+    with one right label shows no accuracy. The likelihood reading of the same prompts rests on no
+    answer that has to be read.
+
+    Parameters
+    ----------
+    cells: schema.CELLS.
+    answers: schema.ANSWERS.
+    judged: methods whose labels are a judge's, for which no label is right.
+
+    Returns
+    -------
+    schema.KEYS and `no_verdict`, why not.
+    """
+    whole = answers.filter(run_id="all")
+    unread = {tuple(row[:-1]): row[-1] for row in whole.select(*schema.KEYS, "share").iter_rows()}
+    known = without_extras(cells).cast({pl.Categorical: pl.String})
+    rows = []
+    for keys, part in known.partition_by(schema.KEYS, as_dict=True, maintain_order=True).items():
+        shown = Showing(unread.get(keys, 0.0))
+        # Of a comparison, `one -> other`.
+        if not {*keys[1].split(" -> ")} & {*judged}:
+            shown = _of_labels(part, shown.unread, level)
+        rows.append((*keys, why_not(shown)))
+    types = dict.fromkeys((*schema.KEYS, "no_verdict"), pl.String)
+    return pl.DataFrame(rows, types, orient="row").drop_nulls("no_verdict").sort(schema.KEYS)
+
+
+def _of_labels(cells: pl.DataFrame, unread: float, level: float) -> Showing:
+    """Measure the labels of one classifier on one probe."""
+    gold, named = (
+        cells.filter(pl.col(name).is_not_null())
+        .group_by(name)
+        .agg(pl.col("n").sum())
+        .sort("n", name, descending=[True, False])
+        for name in ("label", "pred")
+    )
+    if gold.height < 2 or named.is_empty():
+        return Showing(unread)
+    constant, label = (
+        (frame["n"][0] / frame["n"].sum(), _LABELS[frame[name][0]])
+        for frame, name in ((gold, "label"), (named, "pred"))
+    )
+    return Showing(unread, label=label, right=_accuracy(cells, level), constant=constant)
+
+
+def _accuracy(cells: pl.DataFrame, level: float) -> tuple[float, float, float]:
+    """Return the accuracy of one classifier and its interval over runs and templates."""
+    placed = not cells["template_id"].null_count()
+    one = cells.with_columns(
+        pl.lit("").alias("group"),
+        pl.lit("").alias("attribute"),
+        pl.col("template_id").fill_null(""),
+    )
+    (counts,) = count_arrays(one, ["accuracy"])
+    values_RT = linearised(counts.items_KGRT[0], counts.hits_KGRT[0])[0]
+    mean, (runs, templates) = values_RT.mean(), values_RT.shape
+    items = cells["n"].sum() / runs
+    found = MeanEstimate(mean, mean * (1 - mean) / items, np.float64(max(items - 1, 1)))
+    if placed and templates > 1:
+        facets = ("run", "template") if runs > 1 else ("template",)
+        found = Balanced(values_RT if runs > 1 else values_RT[0], facets).estimate()
+    elif runs > 1:
+        found = found.at_least(Balanced(values_RT.mean(axis=1), ("run",)).estimate())
+    return _ends(mean, *found.interval(level))
+
+
+def _ends(mean: float, low: float, high: float) -> tuple[float, float, float]:
+    """Return a share and its interval within 0 to 1; where nothing varies it has no width."""
+    if math.isnan(low):
+        return float(mean), float(mean), float(mean)
+    return float(mean), max(0.0, float(low)), min(1.0, float(high))
+
+
+def of_options(
+    answers: pl.DataFrame, *, level: float, letters: Collection[str] = ()
+) -> dict[tuple[str, ...], str]:
+    """Find whose answers to questions with options carry no conclusion.
+
+    The accuracy is that on disambiguated questions, its interval over question templates.
+
+    Parameters
+    ----------
+    answers: schema.OPTION_ANSWERS.
+    letters: methods that compare the likelihoods of letters, which must hold half of the
+        probability; of the words of options, which can be put otherwise, no share is asked.
+
+    Returns
+    -------
+    Reasons by model, probe and method.
+    """
+    found = {}
+    for key, part in answers.partition_by(_OPTION_KEYS, as_dict=True, maintain_order=True).items():
+        names = tuple(map(str, key))
+        sure = part.filter(context="disambig")
+        named = part.filter(pl.col("pred").is_not_null())
+        shown = Showing(
+            1 - named.height / part.height,
+            "option",
+            held=held(part) if names[2] in letters else None,
+            offered="the letters",
+            place=_place(named),
+            right=_right(sure, level) if sure.height else None,
+            constant=_constant(sure) if sure.height else None,
+        )
+        if reason := why_not(shown):
+            found[names] = reason
+    return found
+
+
+def held(answers: pl.DataFrame) -> float | None:
+    """Return the mean probability on all options together; None where scores are not known."""
+    sums = answers["scores"].list.eval(pl.element().cast(pl.Float64).exp()).list.sum()
+    known = sums.filter(answers["scores"].list.len().fill_null(0) > 1)
+    return float(known.to_numpy().mean()) if known.len() else None
+
+
+def _place(named: pl.DataFrame) -> tuple[float, str] | None:
+    """Return the commonest place of answers as asked, unless right answers stand there as often."""
+    if named.is_empty():
+        return None
+    options = 1 + max(named[name].max() or 0 for name in ("pred", "label", "unknown", "target"))
+    moved = pl.col("prompt").str.extract(r"order (\d+)").cast(pl.Int64).fill_null(1) - 1
+    asked_N2 = named.select(
+        (pl.col(name).cast(pl.Int64) - moved) % options for name in ("pred", "label")
+    ).to_numpy()
+    answered, right = (np.bincount(each, minlength=options) / len(each) for each in asked_N2.T)
+    place = int(answered.argmax())
+    if right[place] > _ONE_PLACE:
+        return None
+    return float(answered[place]), ascii_uppercase[place]
+
+
+def _constant(answers: pl.DataFrame) -> tuple[float, str]:
+    counts = np.bincount(answers["label"].to_numpy())
+    place = int(counts.argmax())
+    return float(counts[place] / counts.sum()), f"option {place + 1}"
+
+
+def _right(answers: pl.DataFrame, level: float) -> tuple[float, float, float]:
+    """Return the accuracy of answers and its interval over question templates (jackknife)."""
+    right = (pl.col("pred") == pl.col("label")).fill_null(False)
+    units = answers.group_by("category", "template_id").agg(right.sum().alias("right"), n=pl.len())
+    right_U, n_U = (units[name].to_numpy().astype(np.float64) for name in ("right", "n"))
+    value_M = np.array([right_U.sum() / n_U.sum()])
+    with np.errstate(invalid="ignore"):
+        without_MU = (without_each(right_U) / without_each(n_U))[None]
+    (low,), (high,), _ = unit_intervals(value_M, without_MU, n_U, (0, 1), level)
+    return _ends(value_M[0], low, high)
+
+
+def of_decisions(answers: pl.DataFrame) -> dict[tuple[str, ...], str]:
+    """Find whose decisions carry no conclusion: the two answers must hold half of the probability.
+
+    Parameters
+    ----------
+    answers: schema.DECISION_ANSWERS.
+
+    Returns
+    -------
+    Reasons by model and probe.
+    """
+    both = pl.sum_horizontal(pl.col("favourable", "unfavourable").exp())
+    shares = answers.group_by("model", "probe", maintain_order=True).agg(both.mean())
+    shown = {row[:2]: Showing(held=row[2], offered="the two answers") for row in shares.iter_rows()}
+    return {key: reason for key, each in shown.items() if (reason := why_not(each))}
