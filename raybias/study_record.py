@@ -30,7 +30,7 @@ from raybias.storage import Store
 NAME: Final = "study.yaml"
 _RUNS: Final = "runs.parquet"
 #: Columns of schema.RUNS that an older OUT lacks, and those that no run does.
-_NEWER: Final = ("weight_decay", "stop_window")
+_NEWER: Final = ("weight_decay", "stop_window", "untuned_accuracy")
 _NEEDED: Final = ("run_id", "model", "method", "dataset", "stage", "steps", "selected")
 _PACKAGES: Final = ("raybias", "torch", "transformers", "ray", "peft", "polars", "pyarrow")
 _SHOWN: Final = 3

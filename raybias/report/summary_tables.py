@@ -140,13 +140,15 @@ def training(study: Study, runs: pl.DataFrame) -> SummaryTable:
                 f"{kept.height} (seeds {', '.join(map(str, kept['seed'].sort()))})",
                 f"{selection} accuracy" if selection else "",
                 str(part.filter(pl.col("stop_reason") == "diverged").height),
+                _spread(kept, "untuned_accuracy"),
                 _spread(kept, "validation_accuracy"),
                 _spread(kept, "test_accuracy"),
             )
         )
     headers = (
         "model", "method", "training set", "source", "learning rate", "weight decay", "seeds run",
-        "kept", "kept by", "diverged", "validation accuracy of the kept",
+        "kept", "kept by", "diverged", "validation accuracy before tuning",
+        "validation accuracy of the kept",
         "test accuracy of the kept",
     )  # fmt: skip
     return SummaryTable("Tuning", headers, tuple(rows))
