@@ -119,8 +119,12 @@ class StudyRun:
         before = (each for each in self.tasks if each.key in task.after and each.kind != "fetch")
         if any(map(self._share, before)):
             return 1.0
-        shards, todo = self._listed[task.key] = self._shards(task)
-        return len(todo) / len(shards) if shards else 1.0
+        shards, todo = self._shards(task)
+        if not shards:
+            # Runs that tune nothing are not in the table before the study begins.
+            return 1.0
+        self._listed[task.key] = shards, todo
+        return len(todo) / len(shards)
 
     def _write_schedule(self, schedule: Schedule) -> None:
         """Keep which task held which devices, unless nothing was left to do."""
