@@ -35,8 +35,12 @@ class Backbone(Section):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Precision of the frozen weights; prompts, label logits and losses stay float32. auto is
     decided once per OUT: bfloat16 where the hardware multiplies in it, float32 elsewhere."""
-    bos: Literal["tokenizer", "prepend", "none"] = "tokenizer"
-    """Begin-of-sequence token before a text: as the tokenizer adds it, exactly one, or none."""
+    bos: str = Field("tokenizer", min_length=1)
+    """Begin-of-sequence token before a text: as the tokenizer adds it (`tokenizer`), exactly one
+    (`prepend`), `none`, or exactly one that is named, such as `<|endoftext|>`. Pair scores,
+    sentence likelihoods and soft prompts begin with the same token in any case: the named one, or
+    else the tokenizer's BOS (without one, its EOS); where that marks the turns of a chat, the token
+    that separates documents. OUT/study.yaml records it."""
 
     #: Fields that never change an answer, and so may differ when a study goes on.
     never_change_answers: ClassVar[frozenset[str]] = frozenset()

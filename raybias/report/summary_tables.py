@@ -96,7 +96,7 @@ def scopes(judged: pl.DataFrame) -> SummaryTable:
 
 def backbones(study: Study, runs: pl.DataFrame, record: Record) -> SummaryTable:
     """Describe each backbone: its commit or weights, and the token ids of its classifiers."""
-    headers = ["model", "id", "commit or sha256", "parameters", "dtype", "BOS"]
+    headers = ["model", "id", "commit or sha256", "parameters", "dtype", "BOS", "begin token"]
     if study.probes:
         headers += ["prompt token", "label words (token id)"]
     rows = []
@@ -109,6 +109,7 @@ def backbones(study: Study, runs: pl.DataFrame, record: Record) -> SummaryTable:
             "" if size is None else f"{size:,}",
             backbone.dtype,
             backbone.bos,
+            *list(record.begin_tokens.get(backbone.name, [""]))[:1],
         ]
         if study.probes:
             part = runs.filter(pl.col("model") == backbone.name)
