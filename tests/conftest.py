@@ -71,3 +71,12 @@ def shared() -> Path:
     if not (folder / "data").is_dir():
         pytest.skip(f"the published data is not at {folder}; set RAYBIAS_SHARED to its folder")
     return folder
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """SmolLM2-135M-Instruct, converted from GGUF; tests that need it skip where it is absent."""
+    folder = Path(__file__).resolve().parents[1] / ".real" / "smollm2"
+    if not folder.is_dir():
+        pytest.skip(f"SmolLM2 is not at {folder}; `make real` downloads and converts it")
+    return folder

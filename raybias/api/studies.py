@@ -26,7 +26,7 @@ from raybias.storage import Store
 if TYPE_CHECKING:
     import polars as pl
 
-    from raybias.engine.pickled import Converted
+    from raybias.engine.conversion import Converted
     from raybias.planning.description import StudyPlan
     from raybias.probes.card_design import ProbeDesign
     from raybias.runtime.progress import Reporter
@@ -34,25 +34,28 @@ if TYPE_CHECKING:
 
 
 def convert(model: str, out: str | Path, *, revision: str | None = None) -> Converted:
-    """Write a checkpoint with pickled weights as one with safetensors, for studies to name.
+    """Convert a GGUF file, or a checkpoint with pickled weights, into a folder with safetensors.
 
-    The pickle is read in a process of its own, without network and secrets, by torch's unpickler of
-    weights alone; OUT/converted.json has the sha256 of each pickled file.
+    transformers reads a GGUF file (extra `gguf`) and dequantises its weights to float32. A pickle
+    is read in a process of its own, without network and secrets, by torch's unpickler of weights
+    alone. OUT/converted.json has the sha256 of each file, and the quantisation of a GGUF file,
+    which becomes part of the backbone's default name.
 
     Parameters
     ----------
-    model: a hub id or a folder, with pytorch_model.bin, whole or in parts.
-    out: a folder that is not there yet.
+    model: a GGUF file, or a hub id or a folder with pytorch_model.bin, whole or in parts.
+    out: a folder that does not exist yet.
     revision: branch, tag or commit on the hub.
 
     Raises
     ------
-    ModelError: not found, safetensors already, no such file, or one that holds more than weights.
-    OutputError: `out` is there, or cannot be written.
+    ModelError: not found, damaged, of an architecture that transformers cannot load, safetensors
+        already, or a pickle that holds more than weights.
+    OutputError: `out` exists, or cannot be written.
     """
-    from raybias.engine import pickled
+    from raybias.engine import conversion
 
-    return pickled.convert(model, out, revision=revision)
+    return conversion.convert(model, out, revision=revision)
 
 
 def run(

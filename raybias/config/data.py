@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Self, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, model_validator
 
 from raybias.config.section import Name, Registered, Section
 from raybias.registry import pair_probes, probes, question_probes, training_sets
@@ -15,6 +18,8 @@ from raybias.schema import LABELS
 #: text; tell the likeliest first tokens of an answer; tell how likely a given text follows another.
 Ability = Literal["weights", "chat", "text", "first_tokens", "likelihoods"]
 EVERYTHING: Final = frozenset(get_args(Ability))
+#: The record that `raybias convert` writes beside the weights.
+CONVERTED: Final = "converted.json"
 
 
 class Backbone(Section):
@@ -23,14 +28,19 @@ class Backbone(Section):
     id: str
     """Hugging Face id or local path; `planted` is the embedded demonstration model."""
     name: Name = ""
-    """Short name in tables and file names; the last part of `id` by default."""
+    """Short name in tables and file names; by default the last part of `id`, with the quantisation
+    of a folder that was converted from GGUF, such as `smollm2-Q4_1`."""
     revision: str | None = None
     """Branch, tag or commit on the hub."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Precision of the frozen weights; prompts, label logits and losses stay float32. auto is
     decided once per OUT: bfloat16 where the hardware multiplies in it, float32 elsewhere."""
-    bos: Literal["tokenizer", "prepend", "none"] = "tokenizer"
-    """Begin-of-sequence token before a text: as the tokenizer adds it, exactly one, or none."""
+    bos: str = Field("tokenizer", min_length=1)
+    """Begin-of-sequence token before a text: as the tokenizer adds it (`tokenizer`), exactly one
+    (`prepend`), `none`, or exactly one that is named, such as `<|endoftext|>`. Pair scores,
+    sentence likelihoods and soft prompts begin with the same token in any case: the named one, or
+    else the tokenizer's BOS (without one, its EOS); where that marks the turns of a chat, the token
+    that separates documents. OUT/study.yaml records it."""
 
     #: Fields that never change an answer, and so may differ when a study goes on.
     never_change_answers: ClassVar[frozenset[str]] = frozenset()
@@ -71,12 +81,24 @@ class Backbone(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _default_name(cls, data: Any) -> Any:
+    def _default_name(cls, data: Any, info: ValidationInfo) -> Any:
         if isinstance(data, str):
             data = {"id": data}
         if isinstance(data, dict) and isinstance(data.get("id"), str) and not data.get("name"):
-            data = {**data, "name": data["id"].rstrip("/").rpartition("/")[2]}
+            name = data["id"].rstrip("/").rpartition("/")[2]
+            if cls.is_checkpoint:
+                # A study file's paths are relative to its folder.
+                how = _quantisation(Path(info.context or "", data["id"]))
+                name += f"-{how}" if how.lower() not in name.lower() else ""
+            data = {**data, "name": name}
         return data
+
+
+def _quantisation(folder: Path) -> str:
+    """Return the quantisation of the GGUF file that a folder was converted from, or nothing."""
+    with suppress(OSError, ValueError, AttributeError):
+        return str(json.loads((folder / CONVERTED).read_text()).get("quantisation", ""))
+    return ""
 
 
 class _Sourced(Section):

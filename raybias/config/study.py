@@ -322,14 +322,19 @@ def load_study(
         data["profile"] = profile
     if limit is not None:
         data["limit"] = limit
-    return _rebased(parse_study(data, where=str(path)), source.parent)
+    return _rebased(parse_study(data, where=str(path), folder=source.parent), source.parent)
 
 
-def parse_study(data: dict[str, Any], *, where: str = "study") -> Study:
-    """Check a mapping against `Study`; one `ConfigError` line for the first thing wrong."""
+def parse_study(data: dict[str, Any], *, where: str = "study", folder: Path | None = None) -> Study:
+    """Check a mapping against `Study`; one `ConfigError` line for the first thing wrong.
+
+    Relative paths start from `folder`, by default the working directory.
+    """
     from raybias.registry import methods, providers
 
-    return parse_section(Study, data, where=where, hidden={*methods, *providers, WEIGHTS})
+    return parse_section(
+        Study, data, where=where, hidden={*methods, *providers, WEIGHTS}, folder=folder
+    )
 
 
 def _rebased(study: Study, folder: Path) -> Study:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from pydantic import ValidationError
@@ -37,16 +38,22 @@ def yaml_mapping(text: str, *, where: str, cure: str) -> dict[str, Any]:
 
 
 def parse_section(
-    kind: type[AnySection], data: dict[str, Any], *, where: str, hidden: Collection[str] = ()
+    kind: type[AnySection],
+    data: dict[str, Any],
+    *,
+    where: str,
+    hidden: Collection[str] = (),
+    folder: Path | None = None,
 ) -> AnySection:
     """Check a mapping against a section; one `ConfigError` line for the first thing wrong.
 
     Parameters
     ----------
     hidden: parts of pydantic's places that no file has.
+    folder: that relative paths in the mapping start from; the working directory by default.
     """
     try:
-        return kind.model_validate(data)
+        return kind.model_validate(data, context=folder)
     except ValidationError as error:
         # Defaults that follow from a wrong value are no faults of their own.
         first, *others = (e for e in error.errors() if e["type"] != "default_factory_not_called")

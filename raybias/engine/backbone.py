@@ -8,6 +8,7 @@ with our packed layout when it is loaded (see `forward`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cached_property, partial
@@ -48,6 +49,11 @@ _KINDS: Final = {
 #: Weights that an error names; the others are counted.
 _NAMED: Final = 2
 
+#: Policies of `Backbone.bos`; any other value names a token.
+_POLICIES: Final = ("tokenizer", "prepend", "none")
+#: Tokens that separate documents in pretraining, by their usual names.
+_SEPARATORS: Final = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")
+
 #: Tokenizers without a limit report an absurd one.
 _NO_LIMIT: Final = 10**9
 
@@ -57,8 +63,7 @@ class TextEncoder:
     """A tokenizer under a begin-of-sequence policy.
 
     `context` is the longest input in tokens, or None where the model has no limit; `rows` are
-    those of its embeddings; `prompt_token_id` is the token whose embedding soft prompts start
-    from: BOS, or EOS where the tokenizer has no BOS (Tian2023 section 3).
+    those of its embeddings.
     """
 
     spec: Backbone
@@ -66,13 +71,61 @@ class TextEncoder:
     context: int | None
     rows: int | None = None
 
-    @cached_property
+    @property
     def prompt_token_id(self) -> int:
-        """Id of BOS, or of EOS for tokenizers without BOS."""
-        for token_id in (self.tokenizer.bos_token_id, self.tokenizer.eos_token_id):
-            if token_id is not None:
-                return int(token_id)
-        raise ModelError("the tokenizer has neither BOS nor EOS", where=self.spec.id)
+        """Id of the token that begins sentences, and that soft prompts start from.
+
+        The one that `bos` names; else BOS, or EOS for tokenizers without BOS (Tian2023 section 3),
+        unless that token marks the turns of a chat and so never precedes plain text: then the
+        token that separates documents.
+
+        Raises
+        ------
+        ModelError: the tokenizer has neither BOS nor EOS.
+        """
+        return self._begin_ids[0]
+
+    @property
+    def other_begin_id(self) -> int | None:
+        """Id of the other token that sentences could begin with; None where there is no doubt."""
+        return next(iter(self._begin_ids[1:]), None)
+
+    @property
+    def begin_tokens(self) -> list[str]:
+        """The token that begins sentences, and the other that could, if there is one."""
+        return [str(token) for token in self.tokenizer.convert_ids_to_tokens([*self._begin_ids])]
+
+    @cached_property
+    def _begin_ids(self) -> tuple[int, ...]:
+        given = (self.tokenizer.bos_token_id, self.tokenizer.eos_token_id)
+        own = next((int(token_id) for token_id in given if token_id is not None), None)
+        named = None if self.spec.bos in _POLICIES else self._vocabulary[self.spec.bos]
+        if own is None:
+            if named is None:
+                raise ModelError("the tokenizer has neither BOS nor EOS", where=self.spec.id)
+            return (named,)
+        separator = own
+        if self._marks_turns(self.tokenizer.decode([own])):
+            there = (self._vocabulary[name] for name in _SEPARATORS if name in self._vocabulary)
+            separator = next(there, own)
+        return tuple(dict.fromkeys([separator if named is None else named, separator, own]))[:2]
+
+    @cached_property
+    def _vocabulary(self) -> dict[str, int]:
+        return self.tokenizer.get_vocab()
+
+    def _marks_turns(self, token: str) -> bool:
+        """Tell whether the chat template writes a token in every turn, of the user and the model.
+
+        A template that begins a conversation, or each of the user's turns, with BOS does not.
+        """
+        if not self.has_chat_template:
+            return False
+        turns = [{"role": role, "content": "a"} for role in ("user", "assistant", "user")]
+        # A template that refuses these says nothing of the token.
+        with suppress(ModelError):
+            return self.chat(turns).count(token) >= len(turns)
+        return False
 
     #: Whether tokens are known, or only how many there are, roughly. Where they are, the model can
     #: be given the begin of its own turn in a chat.
@@ -129,7 +182,7 @@ class TextEncoder:
                 if texts
                 else []
             )
-        if self.spec.bos == "prepend":
+        if self.spec.bos not in ("tokenizer", "none"):
             rows = [[self.prompt_token_id, *row] for row in rows]
         if append_eos:
             if self.tokenizer.eos_token_id is None:
@@ -325,6 +378,13 @@ def load_tokenizer(spec: Backbone) -> TextEncoder:
         known = [int(limit) for limit in limits if limit is not None and 0 < limit < _NO_LIMIT]
         # What a tokenizer cannot do shows in its first use.
         tokenizer([LABELS[0]])
+        vocabulary = tokenizer.get_vocab()
+    if spec.bos not in _POLICIES and spec.bos not in vocabulary:
+        raise ModelError(
+            f"bos: {spec.bos!r} is no token of the tokenizer",
+            where=spec.id,
+            cure=f"name one of its tokens, or {', '.join(_POLICIES[:-1])} or {_POLICIES[-1]}",
+        )
     rows = getattr(config.get_text_config(), "vocab_size", None)
     return TextEncoder(spec, tokenizer, min(known, default=None), rows)
 

@@ -63,7 +63,18 @@ class Located:
 
 
 def folder_of(name: str) -> Path | None:
-    """Return the folder that a model's id names, or None where it is an id of the hub."""
+    """Return the folder that a model's id names, or None where it is an id of the hub.
+
+    Raises
+    ------
+    ModelError: it cannot be read, or is a GGUF file.
+    """
+    if name.lower().endswith(".gguf") and not Path(name).is_dir():
+        raise ModelError(
+            "is a GGUF file, and a study loads safetensors",
+            where=name,
+            cure=f"convert it once with `raybias convert {name} --out FOLDER` and name that folder",
+        )
     folder = PLANTED if name == "planted" else Path(name)
     try:
         return folder if folder.is_dir() else None
@@ -184,8 +195,8 @@ def refuse_pickled(folder: Path, name: str) -> None:
 def cure_of(name: str) -> str:
     """Say what mends a checkpoint without safetensors."""
     return (
-        f"convert its weights once with `raybias convert {name} FOLDER` and name that folder, or"
-        " give a revision that has safetensors"
+        f"convert its weights once with `raybias convert {name} --out FOLDER` and name that folder,"
+        " or give a revision that has safetensors"
     )
 
 

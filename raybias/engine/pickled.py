@@ -1,7 +1,6 @@
-"""Make safetensors of a checkpoint whose weights are pickled, once, where a user asks for it.
+"""Write pickled weights as safetensors, for `raybias.engine.conversion`.
 
-A study never does this: it refuses such a checkpoint, and the refusal names `raybias convert`. What
-reads the pickle is `raybias.engine.unpickle`, in a process without network and secrets.
+`raybias.engine.unpickle` reads the pickle, in a process without network and secrets.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 from contextlib import suppress
-from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Final
@@ -30,47 +28,25 @@ from raybias.engine.checkpoint import (
     pickled_files,
 )
 from raybias.engine.model_files import reading_model
-from raybias.errors import ModelError, OutputError
+from raybias.errors import ModelError
 
-#: File that says what was converted.
-RECORD: Final = "converted.json"
 #: What the process needs of the environment; tokens are not among it.
 _ENVIRONMENT: Final = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "TMPDIR")
 
 
-@dataclass(frozen=True)
-class Converted:
-    """A checkpoint whose weights were converted.
-
-    Attributes
-    ----------
-    folder: where it is.
-    tensors: how many it has.
-    offline: whether the process that read the pickle had no network.
-    """
-
-    folder: str
-    tensors: int
-    offline: bool
-
-
-def convert(model: str, out: str | Path, *, revision: str | None = None) -> Converted:
-    """Write a checkpoint with pickled weights as one with safetensors.
+def write_pickled(model: str, revision: str | None, out: Path) -> dict[str, Any]:
+    """Write a checkpoint with pickled weights into a folder; return the record of it.
 
     Parameters
     ----------
     model: a hub id or a folder, with pytorch_model.bin, whole or in parts.
-    out: a folder that is not there yet; it is there whole or not at all.
     revision: branch, tag or commit on the hub.
 
     Raises
     ------
     ModelError: not found, safetensors already, no such file, or one that holds more than weights.
-    OutputError: `out` is there, or cannot be written.
     """
-    where, place = (f"{model}@{revision}" if revision else model), Path(out)
-    if place.exists():
-        raise OutputError("is there already", where=str(out), cure="name a new folder")
+    where = f"{model}@{revision}" if revision else model
     folder, commit = _found(model, revision)
     if has_safetensors(folder):
         raise ModelError("has safetensors", where=where, cure="name it in the study as it is")
@@ -78,25 +54,11 @@ def convert(model: str, out: str | Path, *, revision: str | None = None) -> Conv
     if not files:
         raise ModelError(f"has no {PICKLED}, whole or in parts", where=where)
     digests = {file.name: file_digest(file) for file in files}
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        staged = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
-    except OSError as error:
-        raise OutputError(f"cannot be written ({error})", where=str(out)) from error
-    try:
-        done = _read_apart(where, staged, files)
-        record = {"model": model, "commit": commit, "sha256": digests, "torch": done["torch"]}
-        (staged / RECORD).write_text(json.dumps(record, indent=1))
-        for name in (p.name for p in folder.iterdir() if p.is_file()):
-            if any(fnmatch(name, each) for each in DECIDING):
-                shutil.copyfile(folder / name, staged / name)
-        staged.chmod(0o755)
-        staged.rename(place)
-    except OSError as error:
-        raise OutputError(f"cannot be written ({error})", where=str(out)) from error
-    finally:
-        shutil.rmtree(staged, ignore_errors=True)
-    return Converted(str(place), done["tensors"], done["offline"])
+    done = _read_apart(where, out, files)
+    for name in (p.name for p in folder.iterdir() if p.is_file()):
+        if any(fnmatch(name, each) for each in DECIDING):
+            shutil.copyfile(folder / name, out / name)
+    return {"model": model, "commit": commit, "sha256": digests, **done}
 
 
 def _found(model: str, revision: str | None) -> tuple[Path, str | None]:

@@ -94,7 +94,9 @@ class PairScore(PairMethod):
             # One copy of the sentence per masked token.
             return len(self.scores) * sum(length * length for length in sides)
         kinds = {"begun" if s in ("prepend", "sum", "shared") else s for s in self.scores}
-        return len(kinds) * sum(sides)
+        # Behind both begin tokens, where there are two.
+        twice = "begun" in kinds and text.encoder.other_begin_id is not None
+        return (len(kinds) + twice) * sum(sides)
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,7 @@ def _rows(
             "score_more": score.more,
             "score_less": score.less,
             "preference": score.preference,
+            "turned": score.turned,
         }
         for rule, scores in by_rule.items()
         for pair, score in zip(pairs, scores, strict=True)

@@ -109,7 +109,7 @@ def _tuning(
 ) -> Cost:
     """Count the cost if all runs go to their last step."""
     steps = work.last or 0
-    runs, checks = work.sweep + work.final, math.ceil(steps / work.every)
+    runs, checks = work.sweep + work.final, 1 + math.ceil(steps / work.every)
     tuned, tuned_on = product(
         (runs, "{} runs"), (steps, "{:,} steps"), (work.rows, "{} rows"), (work.length, "{:.1f}")
     )

@@ -262,7 +262,9 @@ class TuningWork:
         """Return the seconds of a pack whose runs stop at these steps and leave it then."""
         if self.most == 1 and len(stops) > 1:
             return sum(self.pack_seconds(speed, layout, (each,)) for each in stops)
-        seconds, reached, left = 0.0, 0, len(stops)
+        reached, left = 0, len(stops)
+        # Before the first step.
+        seconds = self.evaluation_seconds(speed, layout, left)
         for stop in sorted(stops):
             steps = stop - reached
             if steps:

@@ -36,8 +36,8 @@ from raybias.study_record import Record, read_record, read_runs
 
 _RUN_COLUMNS = (
     "model", "method", "dataset", "seed", "learning_rate", "weight_decay", "stage", "steps",
-    "weights_step", "stop_reason", "validation_loss", "validation_accuracy", "test_accuracy",
-    "rank", "selected", "tied",
+    "weights_step", "stop_reason", "validation_loss", "untuned_accuracy", "validation_accuracy",
+    "test_accuracy", "rank", "selected", "tied",
 )  # fmt: skip
 
 #: Of a page that is made of files alone.

@@ -183,7 +183,25 @@ def read_study_pairs(
         )
     files = pairs.read_score_files([store.uri_of(name) for name in folders])
     rules = PairRules.of(study.profile, study.statistics, sizes=record.parameters)
-    return pair_tables(files, rules), rules, [*_cautions(store, study, files)]
+    cautions = [*_turned(files, record), *_cautions(store, study, files)]
+    return pair_tables(files, rules), rules, cautions
+
+
+def _turned(files: pairs.ScoreFiles, record: Record) -> Iterator[str]:
+    """Report how many preferences turn with the other token that could begin sentences."""
+    if files.pair_scores is None:
+        return
+    known = files.pair_scores.filter(pl.col("turned").is_not_null())
+    counts = known.group_by("model", "score", "probe", maintain_order=True).agg(
+        pl.len(), pl.col("turned").sum()
+    )
+    for model, score, probe, n, turned in counts.iter_rows():
+        first, other = record.begin_tokens.get(model, ("a token", "another"))
+        verb = "turns" if turned == 1 else "turn"
+        yield (
+            f"{model}: {turned:,} of {wording.counted(n, 'preference')} of {probe} by {score} "
+            f"{verb} where sentences begin with {other} instead of {first}, which was used here."
+        )
 
 
 def _cautions(store: Store, study: Study, files: pairs.ScoreFiles) -> Iterator[str]:

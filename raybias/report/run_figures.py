@@ -91,7 +91,7 @@ def _loss_by_step(axes: Axes, part: pl.DataFrame, options: Tuned | None) -> str:
     last, most = 0, 1
     for row in part.sort("selected").iter_rows(named=True):
         losses = [np.nan if loss is None else loss for loss in row["eval_losses"] or []]
-        steps = [(place + 1) * every for place in range(len(losses))]
+        steps = [place * every for place in range(len(losses))]
         last = max([last, *steps])
         x, y, size = thinned(losses, steps)
         most = max(most, size)

@@ -98,7 +98,7 @@ def scopes(judged: pl.DataFrame) -> SummaryTable:
 
 def backbones(study: Study, runs: pl.DataFrame, record: Record) -> SummaryTable:
     """Describe each backbone: its commit or weights, and the token ids of its classifiers."""
-    headers = ["model", "id", "commit or sha256", "parameters", "dtype", "BOS"]
+    headers = ["model", "id", "commit or sha256", "parameters", "dtype", "BOS", "begin token"]
     if study.probes:
         headers += ["prompt token", "label words (token id)"]
     rows = []
@@ -111,6 +111,7 @@ def backbones(study: Study, runs: pl.DataFrame, record: Record) -> SummaryTable:
             "" if size is None else f"{size:,}",
             backbone.dtype,
             backbone.bos,
+            *list(record.begin_tokens.get(backbone.name, [""]))[:1],
         ]
         if study.probes:
             part = runs.filter(pl.col("model") == backbone.name)
@@ -142,13 +143,15 @@ def training(study: Study, runs: pl.DataFrame) -> SummaryTable:
                 f"{kept.height} (seeds {', '.join(map(str, kept['seed'].sort()))})",
                 f"{selection} accuracy" if selection else "",
                 str(part.filter(pl.col("stop_reason") == "diverged").height),
+                _spread(kept, "untuned_accuracy"),
                 _spread(kept, "validation_accuracy"),
                 _spread(kept, "test_accuracy"),
             )
         )
     headers = (
         "model", "method", "training set", "source", "learning rate", "weight decay", "seeds run",
-        "kept", "kept by", "diverged", "validation accuracy of the kept",
+        "kept", "kept by", "diverged", "validation accuracy before tuning",
+        "validation accuracy of the kept",
         "test accuracy of the kept",
     )  # fmt: skip
     return SummaryTable("Tuning", headers, tuple(rows))

@@ -31,8 +31,9 @@ _PARQUET_ONLY: Final = ("cells", "by_template")
 _NO_CORPUS: Final = stats.marked_rates(pl.DataFrame(schema=pl.Schema(schema.CORPUS)), where="")
 _RUN_TABLE: Final = (
     "model", "method", "dataset", "seed", "learning_rate", "weight_decay", "stop_window", "stage",
-    "steps", "weights_step", "stop_reason", "validation_loss", "validation_accuracy",
-    "test_accuracy", "rank", "selected", "tied", "tokens", "seconds", "run_id", "adapter",
+    "steps", "weights_step", "stop_reason", "validation_loss", "untuned_accuracy",
+    "validation_accuracy", "test_accuracy", "rank", "selected", "tied", "tokens", "seconds",
+    "run_id", "adapter",
 )  # fmt: skip
 
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from raybias.config import Study
-from raybias.errors import PlanError
+from raybias.errors import ModelError, PlanError
 from raybias.planning.inventory import Inventory, with_autoscaled_nodes
 from raybias.planning.plan import Plan, plan
 from raybias.planning.preflight import check_inputs, check_libraries
@@ -201,7 +201,13 @@ class _Start:
         rows = dict(record.rows_per_shard)
         for name, each in planned.rows_per_shard.items():
             rows[name] = {**rows.get(name, {}), **each}
-        record = replace(record, parameters=parameters, rows_per_shard=rows)
+        begins: dict[str, list[str]] = {}
+        for name, shape in planned.shapes.items():
+            # A tokenizer with neither BOS nor EOS has no such token.
+            with suppress(ModelError):
+                if not shape.encoder:
+                    begins[name] = self.prepared.data.tokens[name].encoder.begin_tokens
+        record = replace(record, parameters=parameters, begin_tokens=begins, rows_per_shard=rows)
         begin(self.store, record)
         # Whatever plans this OUT again finds its shards.
         self.prepared = replace(self.prepared, record=record)

@@ -27,7 +27,10 @@ _PARAMETERS: Final = (
     "model", "method", "dataset", "seed", "learning_rate", "weight_decay", "stop_window", "stage",
 )  # fmt: skip
 #: And those that it ended with.
-_RESULTS: Final = ("steps", "validation_loss", "validation_accuracy", "test_accuracy", "tokens")
+_RESULTS: Final = (
+    *("steps", "validation_loss", "untuned_accuracy", "validation_accuracy", "test_accuracy"),
+    "tokens",
+)
 _MARK: Final = "raybias"
 
 Row = Mapping[str, Any]
@@ -212,7 +215,7 @@ def _course(row: Row, every: int) -> list[Point]:
     """List a run's evaluations, and what it ended with."""
     points = []
     evaluations = zip(row["eval_losses"] or (), row["eval_accuracies"] or (), strict=True)
-    for number, (loss, accuracy) in enumerate(evaluations, start=1):
+    for number, (loss, accuracy) in enumerate(evaluations):
         numbers = {"eval_loss": loss, "eval_accuracy": accuracy}
         found = {name: value for name, value in numbers.items() if value is not None}
         points.append(Point(min(number * every, row["steps"]), found))

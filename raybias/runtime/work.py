@@ -121,7 +121,7 @@ class StudyRun:
             return 1.0
         shards, todo = self._shards(task)
         if not shards:
-            # Its runs are not written down yet.
+            # Runs that tune nothing are not in the table before the study begins.
             return 1.0
         self._listed[task.key] = shards, todo
         return len(todo) / len(shards)

@@ -30,7 +30,9 @@ REWRITTEN_PAIRS: Final = pa.schema(
 )
 
 #: One row per pair, style and way of scoring. `preference` is 1 where sent_more scores
-#: higher, 0 where sent_less does, and null for a tie, which stays in the denominator.
+#: higher, 0 where sent_less does, and null for a tie, which stays in the denominator. `turned`
+#: tells whether it is another where sentences begin with the tokenizer's other begin token, and is
+#: null where there is none.
 PAIR_SCORES: Final = pa.schema(
     [
         ("model", pa.string()),
@@ -44,6 +46,7 @@ PAIR_SCORES: Final = pa.schema(
         ("score_less", pa.float64()),
         ("preference", pa.int8()),
         ("cluster", pa.string()),
+        ("turned", pa.bool_()),
     ]
 )
 

@@ -11,8 +11,9 @@ from raybias.schema.cells import KEYS
 #: One row per tuned seed. `stage` is "sweep" or "final"; `stop_reason` is
 #: "early_stop", "max_steps" or "diverged"; `rank` is the place by validation
 #: accuracy among the finished final runs (1 is best), `tied` says that the
-#: lower seed decided it. What belongs to tuning is null in a prompted run, and
-#: `steps` 0.
+#: lower seed decided it. `eval_losses` and `eval_accuracies` begin with step 0, whose accuracy is
+#: `untuned_accuracy`: that of the same classifier before it is tuned. What belongs to tuning is
+#: null in a prompted run, and `steps` 0.
 RUNS: Final = pa.schema(
     [
         ("run_id", pa.string()),
@@ -29,6 +30,7 @@ RUNS: Final = pa.schema(
         ("stop_reason", pa.string()),
         ("validation_loss", pa.float64()),
         ("validation_accuracy", pa.float64()),
+        ("untuned_accuracy", pa.float64()),
         ("test_accuracy", pa.float64()),
         ("selected", pa.bool_()),
         ("rank", pa.int32()),

@@ -160,7 +160,8 @@ def test_two_workers_give_the_engines_prompts(
     assert {row["steps"] for row in rows} == {120}
     assert sorted(row["rank"] for row in rows) == [1, 2, 3, 4, 5]
     assert sum(row["selected"] for row in rows) == 2
-    assert all(len(row["eval_losses"]) == 12 for row in rows)
+    assert all(len(row["eval_losses"]) == 1 + 12 for row in rows)
+    assert all(row["untuned_accuracy"] == row["eval_accuracies"][0] for row in rows)
     assert all(0 <= row["test_accuracy"] <= 1 for row in rows)
     assert not list(out.glob("train/*"))
 

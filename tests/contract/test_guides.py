@@ -42,7 +42,7 @@ NEEDS = {
     "docker build": "a network", "pip install": "a network", "python -m venv": "a network",
     "ray job submit": "a cluster; tests/cluster/test_jobs.py",
     "raybias plan jobs/": "the hub's configurations; docs/plans.py wrote what they print",
-    "raybias convert": "a checkpoint with pickled weights; tests/engine/test_pickled.py",
+    "raybias convert": "a GGUF file or pickled weights; tests/engine/test_gguf.py, test_pickled.py",
     "raybias calibrate": "minutes; tests/stats/test_calibrate.py runs fewer studies",
     "raybias judge": "tests/runtime/test_judged_study.py",
     "raybias run jobs/minilm.yaml": "a quarter of an hour",
@@ -221,7 +221,7 @@ def test_the_page_on_precision(shared: Path, capsys: pytest.CaptureFixture[str])
     (name,) = yaml.safe_load(study.text)["backbones"]
     save_model(Path(name["id"]), positions=128)
     Path("data").symlink_to(shared / "data")
-    arms, run, quantise, compare, _ = commands("precision")
+    arms, run, quantise, compare, *_ = commands("precision")
     follow(run)
     follow(quantise)
     assert "of 300 labels differ" in capsys.readouterr().out

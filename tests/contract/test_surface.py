@@ -31,7 +31,7 @@ COMMANDS = {
     },
     "demo": {"--out", *RAY},
     "doctor": {"--address", "--out", "--hub", "--no-hub"},
-    "convert": {"MODEL", "OUT", "--revision"},
+    "convert": {"MODEL", "--out", "--revision"},
     "gaps": {
         *("FILES", "--out", "--profile", "--scope", "--margin", "--interval", "--reference"),
         "--metric",

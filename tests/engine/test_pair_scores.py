@@ -272,7 +272,7 @@ def test_one_reading_gives_what_single_ones_do(load: Load) -> None:
         for one, two in zip(alone, together[score], strict=True):
             assert near(one, two)
     assert PairScorer(backbone, CAUSAL).score([]) == {score: [] for score in CAUSAL}
-    begin = PairScorer(backbone, CAUSAL).pairs.begin
+    begin = PairScorer(backbone, CAUSAL).pairs.begins[0]
     assert backbone.tokenizer.convert_ids_to_tokens(begin) == "</s>"
 
 

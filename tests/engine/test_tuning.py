@@ -24,6 +24,7 @@ from raybias.engine.backbone import LoadedBackbone
 from raybias.engine.scoring.label_scorer import LabelScorer
 from raybias.errors import ModelError
 from raybias.methods import EarlyStop, SoftPrompt
+from raybias.seeding import generator
 from raybias.storage import Store
 from support import backbones
 from support.quantised import marked
@@ -144,7 +145,41 @@ def test_runs_stop_at_the_same_steps_in_a_pack_and_alone(
     for result in packed.values():
         steps = list(range(10, result.steps + 1, 10))
         for n in range(1, len(steps)):
-            assert not should_stop(result.losses[:n], steps[:n], METHOD.early_stop)
+            assert not should_stop(result.losses[1 : n + 1], steps[:n], METHOD.early_stop)
+
+
+def test_step_0_is_evaluated_and_changes_nothing_after_it(
+    backbone: Callable[[str], LoadedBackbone],
+) -> None:
+    model = backbone("opt")
+    method = METHOD.model_copy(update={"validation_rows": 9, "restore_best": True})
+    (trial,) = trials((1,))
+    packed = tuner(model, [trial], method)
+    first, second = packed.advance()
+    assert (first.step, first.stop_reason, second.step) == (0, None, 10)
+    state = packed.state(trial.run_id)
+    rows = packed.validation.rows
+
+    def loss_of(delta_PD: torch.Tensor, drawn: int) -> float:
+        numbers = generator(1, "validation", drawn).permutation(len(rows))[:9].tolist()
+        sequences = packed.trainer.prepare([rows[n] for n in numbers])
+        (logits_NL,) = packed.trainer.logits([{"delta": delta_PD}], [sequences])
+        labels = torch.tensor([packed.validation.labels[n] for n in numbers])
+        return float(cross_entropy(logits_NL.double(), labels))
+
+    assert first.loss == loss_of(initial_delta(1, method, model.width), 0)
+    assert second.loss == loss_of(state["weights/delta"], 0)
+    (third,) = packed.advance()
+    assert third.loss == loss_of(packed.state(trial.run_id)["weights/delta"], 1)
+    result = finished(packed)[trial.run_id]
+    assert result.losses[:3] == (first.loss, second.loss, third.loss)
+    assert result.losses[result.kept] == min(result.losses[1:])
+    # None of these is below the untuned prompt's, which is not restored.
+    still = METHOD.model_copy(update={"restore_best": True})
+    (trial,) = trials((1,), (1e-30,))
+    result = finished(tuner(model, [trial], still))[trial.run_id]
+    assert set(result.losses) == {result.losses[0]}
+    assert result.weights_step == 10
 
 
 def test_restore_best_keeps_the_weights_of_the_lowest_loss(
@@ -154,9 +189,9 @@ def test_restore_best_keeps_the_weights_of_the_lowest_loss(
     best = METHOD.model_copy(update={"restore_best": True})
     last = finished(tuner(model, trials((1,), (0.3,))))["lr0.3.s1"]
     kept = finished(tuner(model, trials((1,), (0.3,)), best))["lr0.3.s1"]
-    place = last.losses.index(min(last.losses))
+    place = last.losses.index(min(last.losses[1:]))
     assert kept.losses == last.losses
-    assert kept.weights_step == 10 * (place + 1) < last.steps == last.weights_step
+    assert kept.weights_step == 10 * place < last.steps == last.weights_step
     short = METHOD.model_copy(update={"max_steps": kept.weights_step})
     there = finished(tuner(model, trials((1,), (0.3,)), short))["lr0.3.s1"]
     assert torch.equal(delta(kept), delta(there))

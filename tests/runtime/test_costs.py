@@ -74,7 +74,8 @@ def costs(wanted: Study, machine: str = GPUS, **options: Any) -> dict[str, Cost]
 def test_tuning_and_scoring_are_counted_token_by_token(folder: Path) -> None:
     found = costs(study(folder), utilisation=0.5)
     block = 12 * 64 * 64 + 13 * 64  # four square matrices, two of 4 x, biases and norms
-    tuned, checked = 3 * STEPS * 4 * (3 + 2), 3 * (STEPS // EVERY) * 6 * (3 + 2)
+    # Step 0 is evaluated too.
+    tuned, checked = 3 * STEPS * 4 * (3 + 2), 3 * (1 + STEPS // EVERY) * 6 * (3 + 2)
     assert found["set"].tokens == tuned + checked
     assert found["set"].flops == 3 * block * (4 * tuned + 2 * checked)
     assert found[""].tokens == 2 * 8 * (5 + 2)
@@ -88,7 +89,7 @@ def test_a_sharded_step_gathers_the_weights_forward_and_backward(folder: Path) -
     weights = plan(PreparedStudy.of(wanted), assumed(GPUS)).tuning[0].memory[0]
     whole = int(weights.arithmetic.split()[0].replace(",", "")) * 2
     # Two ranks, each of which receives the other's half, in one pass a step.
-    assert found["set"].gathered == whole * (2 * STEPS + STEPS // EVERY)
+    assert found["set"].gathered == whole * (2 * STEPS + 1 + STEPS // EVERY)
     assert any(line.what == "gathered by all workers" for line in found["set"].lines)
     assert found[""].gathered > 0
 

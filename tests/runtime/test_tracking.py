@@ -92,7 +92,7 @@ def test_wandb_gets_runs_once_and_the_tables(
     track_runs(study, rows_of(study), mark="m", reporter=reporter)
     given, held = begun["run1"]
     assert (given["project"], given["config"]["learning_rate"]) == ("project", 0.001)
-    assert [step for _, step in held.logged] == [50, 100, 120, 120]
+    assert [step for _, step in held.logged] == [0, 50, 100, 120]
     assert held.logged[1][0] == {"eval_accuracy": 0.75}
     assert held.finished
     assert begun["run2"][1].logged == []

@@ -105,7 +105,8 @@ def _run(model: str, method: str, seed: int, place: int | None) -> dict[str, obj
         **name, "dataset": "planted", "learning_rate": 1e-5, "weight_decay": 1e-5,
         "stop_window": 7, "stage": "final", "steps": 25_000, "weights_step": 25_000,
         "stop_reason": "max_steps", "validation_loss": losses[-1], "validation_accuracy": 0.7,
-        "test_accuracy": 0.71, "selected": place < 5, "rank": place + 1, "tied": False,
+        "untuned_accuracy": losses[0], "test_accuracy": 0.71, "selected": place < 5,
+        "rank": place + 1, "tied": False,
         "eval_losses": losses, "eval_accuracies": losses, "tokens": 9, "seconds": 1.0,
         "adapter": f"adapters/{seed}",
     }  # fmt: skip

@@ -39,7 +39,7 @@ def pair_scores(
                         (model, "bias_bench", "crows_pairs", style, f"{t}-{number:03d}", bias_type,
                          "antistereo" if number % 4 == 3 else "stereo", more, less,
                          None if more == less else int(more > less),
-                         f"writer {number // clusters}" if clusters else None)
+                         f"writer {number // clusters}" if clusters else None, None)
                     )  # fmt: skip
     return pl.DataFrame(rows, pl.Schema(schema.PAIR_SCORES), orient="row")
 

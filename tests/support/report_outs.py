@@ -104,9 +104,10 @@ def _runs(model: str, study: Study) -> pl.DataFrame:
                 "stage": "final", "steps": 125 * n, "weights_step": 125 * n,
                 "stop_reason": "diverged" if broken else "early_stop",
                 "validation_loss": None if broken else losses[-1],
-                "validation_accuracy": None if broken else value,
+                "validation_accuracy": None if broken else value, "untuned_accuracy": 0.37,
                 "test_accuracy": None if broken else value - 0.01,
-                "eval_losses": losses, "eval_accuracies": [value] * n, "tokens": 1000 * n,
+                "eval_losses": [1.6, *losses], "eval_accuracies": [0.37, *[value] * n],
+                "tokens": 1000 * n,
                 "seconds": 12.5, "verbalizer_ids": [2430, 7974, 1313], "prompt_token_id": 2,
                 "adapter": f"adapters/{seed}",
             }

@@ -73,7 +73,10 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class TrialResult:
-    """A stopped run; `kept` is the place of the evaluation whose weights it has."""
+    """A stopped run; `kept` is the place of the evaluation whose weights it has.
+
+    The first of `losses` and `accuracies` are those of step 0, of weights not yet tuned.
+    """
 
     trial: Trial
     weights: Mapping[str, Tensor]
@@ -155,8 +158,12 @@ class PackedTuner:
         return not self._active()
 
     def advance(self) -> list[Evaluation]:
-        """Step the runs at work to their next evaluation, evaluate, and apply the stop rule."""
+        """Step the runs at work to their next evaluation, evaluate, and apply the stop rule.
+
+        A run that begins is evaluated at step 0 too.
+        """
         active = self._active()
+        evaluations = self._timed_evaluation([run for run in active if not run.steps])
         targets = {run.trial.run_id: self._next_evaluation(run) for run in active}
         while behind := [
             run for run in active if run.step < targets[run.trial.run_id] and not run.stop_reason
@@ -164,10 +171,7 @@ class PackedTuner:
             begun = time.perf_counter()
             self._step(behind)
             _share_time(behind, time.perf_counter() - begun)
-        begun = time.perf_counter()
-        evaluations = self._evaluate(active)
-        _share_time(active, time.perf_counter() - begun)
-        return evaluations
+        return evaluations + self._timed_evaluation(active)
 
     def result(self, run_id: str) -> TrialResult:
         """Return the result of a trial that has stopped."""
@@ -177,7 +181,7 @@ class PackedTuner:
             weights={name: tensor.detach() for name, tensor in run.weights.items()},
             steps=run.step,
             weights_step=run.weights_step,
-            kept=run.steps.index(run.weights_step) if run.weights_step in run.steps else -1,
+            kept=run.steps.index(run.weights_step) if run.weights_step else -1,
             stop_reason=run.stop_reason,
             losses=tuple(run.losses),
             accuracies=tuple(run.accuracies),
@@ -291,7 +295,7 @@ class PackedTuner:
             labels=[self.train.labels[n] for n in numbers],
             seed=run.trial.seed,
             step=run.step,
-            dropout=self.method.drops_out(evaluated=bool(run.steps)),
+            dropout=self.method.drops_out(evaluated=len(run.steps) > 1),
             loss_scale=run.scale.factor,
         )
 
@@ -303,6 +307,12 @@ class PackedTuner:
             group["lr"] = run.trial.learning_rate * factor
         run.optimizer.step()
         run.optimizer.zero_grad()
+
+    def _timed_evaluation(self, runs: Sequence[_Run]) -> list[Evaluation]:
+        begun = time.perf_counter()
+        evaluations = self._evaluate(runs)
+        _share_time(runs, time.perf_counter() - begun)
+        return evaluations
 
     def _evaluate(self, runs: Sequence[_Run]) -> list[Evaluation]:
         sound = [run for run in runs if run.stop_reason != "diverged"]
@@ -320,12 +330,16 @@ class PackedTuner:
         return [self._record(run, *measured[run.trial.run_id]) for run in runs]
 
     def _drawn(self, run: _Run) -> tuple[list[PackedSequence], Sequence[int]]:
-        """Draw the rows of a run's next evaluation; return them packed, and their labels."""
+        """Draw the rows of a run's next evaluation; return them packed, and their labels.
+
+        Step 0 and the evaluation after it have the same rows.
+        """
         rows, labels = self.validation.rows, self.validation.labels
         count = self.method.validation_rows or len(rows)
         if count >= len(rows):
             return self._whole, labels
-        order = generator(run.trial.seed, "validation", len(run.steps)).permutation(len(rows))
+        place = max(0, len(run.steps) - 1)
+        order = generator(run.trial.seed, "validation", place).permutation(len(rows))
         numbers = order[:count].tolist()
         return self.trainer.prepare([rows[n] for n in numbers]), [labels[n] for n in numbers]
 
@@ -333,16 +347,20 @@ class PackedTuner:
         run.steps.append(run.step)
         run.losses.append(loss)
         run.accuracies.append(accuracy)
+        if not run.step:
+            # It neither stops a run nor is restored.
+            return Evaluation(run.trial.run_id, 0, loss, accuracy, None)
+        tuned_losses = run.losses[1:]
         rule = self.method.early_stop.model_copy(update=self._window(run.trial))
         if not math.isfinite(loss):
             run.stop_reason = "diverged"
-        elif should_stop(run.losses, run.steps, rule):
+        elif should_stop(tuned_losses, run.steps[1:], rule):
             run.stop_reason = "early_stop"
         elif run.step == self._end:
             run.stop_reason = "max_steps"
         if not self.method.restore_best:
             run.weights_step = run.step
-        elif run.losses.index(min(run.losses)) == len(run.losses) - 1:
+        elif tuned_losses.index(min(tuned_losses)) == len(tuned_losses) - 1:
             run.weights_step = run.step
             run.best = {name: weight.detach().clone() for name, weight in run.weights.items()}
         elif run.stop_reason:

@@ -14,6 +14,8 @@ from typing import Final
 from raybias.engine.packing import Row
 
 CAUSAL: Final = ("bias_bench", "prepend", "sum", "perplexity", "shared")
+#: Causal rules that put a begin token before sentences.
+BEGUN: Final = ("bias_bench", "prepend", "sum", "shared")
 MASKED: Final = ("masked", "masked_differing")
 
 #: Decimals that masked scores are rounded to before they are compared.
@@ -27,14 +29,16 @@ Places = tuple[tuple[int, ...], tuple[int, ...]]
 class PairScore:
     """Scores of a pair's sentences, unrounded, and which the model prefers.
 
-    `preference` is 1 for the first sentence, 0 for the second, None for a tie. Scores are
-    None where the rule has nothing to score (`masked_differing`: a side without a token that
-    the other lacks).
+    `preference` is 1 for the first sentence, 0 for the second, None for a tie. `turned` tells
+    whether it is another with the tokenizer's other begin token, and is None where there is none
+    or the rule reads none. Scores are None where the rule has nothing to score (`masked_differing`:
+    a side without a token that the other lacks).
     """
 
     more: float | None
     less: float | None
     preference: int | None
+    turned: bool | None = None
 
 
 def preference(

@@ -13,13 +13,16 @@ Causal models:
 Masked models: the pseudo-log-likelihood of shared tokens (`masked`, nyu-mll), and the mean
 over differing ones (`masked_differing`, Bias-Bench), each rounded to 3 decimals to compare.
 
-A higher score is what the model prefers.
+A higher score is what the model prefers. Where a tokenizer leaves a doubt as to which token begins
+sentences (`TextEncoder.other_begin_id`), the rules that read one are computed with both, and tell
+which preferences turn.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -35,6 +38,7 @@ from raybias.engine.packing import Row
 from raybias.engine.scoring.causal_logprobs import TokenScorer, Values
 from raybias.engine.scoring.masked_logprobs import MaskedScorer, check_tokenizer, load_masked
 from raybias.engine.scoring.pair_rules import (
+    BEGUN,
     CAUSAL,
     MASKED,
     PairScore,
@@ -101,16 +105,24 @@ class PairScorer:
         read = self.pairs.prepare(pairs, self.scores, names)
 
         def score() -> dict[str, list[PairScore]]:
-            by_rule: dict[str, list[PairScore]] = {}
-            for rule, values in read().items():
-                _check_numbers(values, rule, names, where=self.backbone.spec.id)
-                by_rule[rule] = [
-                    PairScore(more, less, preference(rule, more, less, eps=self.eps))
-                    for more, less in values
-                ]
-            return by_rule
+            first, *others = ({rule: self._judged(rule, values, names) for rule, values in
+                               by_rule.items()} for by_rule in read())  # fmt: skip
+            for other, rule in ((other, rule) for other in others for rule in BEGUN):
+                if rule in first:
+                    first[rule] = [
+                        replace(one, turned=one.preference != two.preference)
+                        for one, two in zip(first[rule], other[rule], strict=True)
+                    ]
+            return first
 
         return score
+
+    def _judged(self, rule: str, values: Sequence[Scores], names: Sequence[str]) -> list[PairScore]:
+        _check_numbers(values, rule, names, where=self.backbone.spec.id)
+        return [
+            PairScore(more, less, preference(rule, more, less, eps=self.eps))
+            for more, less in values
+        ]
 
 
 class CausalPairs:
@@ -119,31 +131,36 @@ class CausalPairs:
     def __init__(self, backbone: LoadedBackbone) -> None:
         self.backbone = backbone
         self.scorer = TokenScorer(backbone)
-        self.begin = backbone.prompt_token_id
+        other = backbone.encoder.other_begin_id
+        self.begins = (backbone.prompt_token_id, *([] if other is None else [other]))
 
     def prepare(
         self, pairs: Sequence[Pair], scores: Sequence[str], names: Sequence[str]
-    ) -> Callable[[], dict[str, list[Scores]]]:
-        """Do what needs no device; return what computes each rule's two scores of each pair."""
+    ) -> Callable[[], list[dict[str, list[Scores]]]]:
+        """Do what needs no device; return what computes each rule's two scores of each pair.
+
+        These are given for each begin token.
+        """
         sides = _sides(pairs, names)
         rows = self._rows(sides, scores)
-        read = {kind: each for kind, each in rows.items() if kind != "bare" or "first" in rows}
+        bare = rows["bare"]
+        read = {k: each for k, each in rows.items() if k != "bare" or "bias_bench" in scores}
         log_probs = self.scorer.prepare([row for each in read.values() for row in each])
         number = {text: n for n, text in enumerate(sides)}
         places = [(number[more], number[less]) for more, less in pairs]
 
-        def score() -> dict[str, list[Scores]]:
+        def of_rule(rule: str, values: Mapping[str, Sequence[Values]], begin: int) -> list[Scores]:
+            if rule == "shared":
+                return [_shared(bare, values[f"begun {begin}"], *place) for place in places]
+            each = [_of_sentence(rule, values, n, begin) for n in range(len(number))]
+            return [(each[more], each[less]) for more, less in places]
+
+        def score() -> list[dict[str, list[Scores]]]:
             flat = iter(log_probs())
             values = {kind: [next(flat) for _ in each] for kind, each in read.items()}
-            by_rule: dict[str, list[Scores]] = {}
-            for rule in scores:
-                if rule == "shared":
-                    begun = values["begun"]
-                    by_rule[rule] = [_shared(rows["bare"], begun, *place) for place in places]
-                    continue
-                each = [_of_sentence(rule, values, n) for n in range(len(number))]
-                by_rule[rule] = [(each[more], each[less]) for more, less in places]
-            return by_rule
+            return [
+                {rule: of_rule(rule, values, begin) for rule in scores} for begin in self.begins
+            ]
 
         return score
 
@@ -153,10 +170,11 @@ class CausalPairs:
         bare = _tokens(self.backbone, texts, specials=False)
         _check_rows(bare, sides, self.backbone, least=1, taken=1)
         rows: dict[str, list[list[int]]] = {"bare": bare}
-        if "bias_bench" in scores:
-            rows["first"] = [[self.begin, row[0]] for row in bare]
-        if {"prepend", "sum", "shared"} & set(scores):
-            rows["begun"] = [[self.begin, *row] for row in bare]
+        for begin in self.begins:
+            if "bias_bench" in scores:
+                rows[f"first {begin}"] = [[begin, row[0]] for row in bare]
+            if {"prepend", "sum", "shared"} & set(scores):
+                rows[f"begun {begin}"] = [[begin, *row] for row in bare]
         if "perplexity" in scores:
             rows["whole"] = self.backbone.encode(texts)
             _check_rows(rows["whole"], sides, self.backbone, least=2)
@@ -172,7 +190,7 @@ class MaskedPairs:
 
     def prepare(
         self, pairs: Sequence[Pair], scores: Sequence[str], names: Sequence[str]
-    ) -> Callable[[], dict[str, list[Scores]]]:
+    ) -> Callable[[], list[dict[str, list[Scores]]]]:
         """Do what needs no device; return what computes each rule's two scores of each pair."""
         sides = _sides(pairs, names)
         rows = _tokens(self.backbone, list(sides), specials=True)
@@ -191,16 +209,17 @@ class MaskedPairs:
             [(row, place) for row, places in requests for place in places]
         )
 
-        def score() -> dict[str, list[Scores]]:
+        def score() -> list[dict[str, list[Scores]]]:
             values = iter(log_probs().tolist())
             taken = iter([[next(values) for _ in places] for _, places in requests])
-            return {
+            by_rule = {
                 rule: [
                     (masked_score(rule, next(taken)), masked_score(rule, next(taken)))
                     for _ in pairs
                 ]
                 for rule in scores
             }
+            return [by_rule]
 
         return score
 
@@ -243,13 +262,13 @@ def check_scores(spec: Backbone, scores: Sequence[str]) -> None:
         check_tokenizer(load_tokenizer(spec))
 
 
-def _of_sentence(score: str, values: Mapping[str, Sequence[Values]], n: int) -> float:
-    """Reduce the log-probabilities of sentence `n` to its causal score."""
+def _of_sentence(score: str, values: Mapping[str, Sequence[Values]], n: int, begin: int) -> float:
+    """Reduce the log-probabilities of sentence `n` behind a begin token to its causal score."""
     if score == "bias_bench":
-        return float(np.exp(mean([*values["first"][n], *values["bare"][n]])))
+        return float(np.exp(mean([*values[f"first {begin}"][n], *values["bare"][n]])))
     if score == "perplexity":
         return -float(np.exp(-mean(values["whole"][n])))
-    begun = values["begun"][n]
+    begun = values[f"begun {begin}"][n]
     return float(np.exp(mean(begun))) if score == "prepend" else math.fsum(begun)
 
 

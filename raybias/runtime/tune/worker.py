@@ -375,6 +375,7 @@ class WorkerPack:
             "stop_reason": result.stop_reason,
             "validation_loss": _number(result.losses[at]),
             "validation_accuracy": _number(result.accuracies[at]),
+            "untuned_accuracy": _number(result.accuracies[0]),
             "test_accuracy": test_accuracy,
             "eval_losses": [_number(loss) for loss in result.losses],
             "eval_accuracies": [_number(accuracy) for accuracy in result.accuracies],

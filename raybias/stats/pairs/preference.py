@@ -40,7 +40,8 @@ def preferences(scores: pl.DataFrame) -> pl.DataFrame:
     -------
     A row per metric, style, bias_type (and `avg_weighted`: over pairs; `avg_unweighted`: the
     mean over bias types) and part ("all", "stereo", "antistereo"): n pairs, k preferring
-    sent_more, ties, `unscored` (those of the ties that the rule has nothing to score in),
+    sent_more, ties, `unscored` (those of the ties that the rule has nothing to score in), `turned`
+    (those whose preference is another with the other begin token; null where there is none),
     `value` = 100 k / n, `of_untied` = 100 k / (n - ties), which nyu-mll and Bias-Bench print by
     direction, `of_scored` = 100 k / (n - unscored), which Bias-Bench prints over all, and
     `delta`, the change of `value` against `original` (null where the style lacks pairs: see
@@ -54,6 +55,9 @@ def preferences(scores: pl.DataFrame) -> pl.DataFrame:
         (pl.col("preference") == 1).sum().cast(pl.Int64).alias("k"),
         tied.sum().cast(pl.Int64).alias("ties"),
         (tied & pl.col("score_more").is_null()).sum().cast(pl.Int64).alias("unscored"),
+        pl.when(pl.col("turned").is_not_null().any())
+        .then(pl.col("turned").sum().cast(pl.Int64))
+        .alias("turned"),
     )
     directed = scores.with_columns(part=pl.col("direction"))
     both = pl.concat([scores.with_columns(part=pl.lit("all")), directed])
@@ -62,6 +66,8 @@ def preferences(scores: pl.DataFrame) -> pl.DataFrame:
     over = [name for name in by if name != "bias_type"]
     sums = kinds.group_by(over).agg(
         pl.col("n", "k", "ties", "unscored").sum(),
+        # A sum of nothing is no count.
+        pl.when(pl.col("turned").is_not_null().any()).then(pl.col("turned").sum()).alias("turned"),
         pl.col(list(figures)).sort_by("bias_type").mean(),
     )
     unweighted = sums.with_columns(bias_type=pl.lit(UNWEIGHTED))

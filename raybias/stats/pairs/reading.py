@@ -35,10 +35,11 @@ _SAMPLES: Final = (".jsonl", ".jsonl.gz")
 _TABLES: Final = {"pair_scores": schema.PAIR_SCORES, "answers": schema.COREFERENCE_ANSWERS}
 #: What a file of our own may leave out.
 _DEFAULTS: Final = {"probe": "", "score": "", "answer": None, "contains": None, "cluster": None,
-                    "scores": None, "method": "", "prompt": "", "reference": None}  # fmt: skip
+                    "turned": None, "scores": None, "method": "", "prompt": "",
+                    "reference": None}  # fmt: skip
 _MAY_BE_MISSING: Final = (
     "preference", "score_more", "score_less", "answer", "contains", "cluster", "pred", "target",
-    "scores", "reference",
+    "scores", "reference", "turned",
 )  # fmt: skip
 _ALLOWED: Final[Mapping[str, Collection[str]]] = {
     "style": registry.styles, "direction": DIRECTIONS, "condition": CONDITIONS,

@@ -1,0 +1,166 @@
+"""A GGUF file becomes a folder that computes what transformers computes from the file itself."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+import transformers
+from gguf.quants import quantize
+
+from raybias import convert
+from raybias.config import Backbone
+from raybias.config.study import load_study, parse_study
+from raybias.engine.backbone import load_backbone, load_tokenizer
+from raybias.errors import BadInput
+
+TEXT = "the cat sat on the mat"
+PIECES = [*"abcdefghijklmnopqrstuvwxyz", "Ġ", "th", "Ġth", "Ġthe"]
+MERGES = ["t h", "Ġ th", "Ġth e"]
+VOCABULARY = ["<|end|>", "<|turn|>", *PIECES]
+TEMPLATE = "{% for m in messages %}<|turn|>{{ m['content'] }}{% endfor %}"
+LAYERS, WIDTH, HEADS, INNER = 2, 64, 4, 96
+
+
+def write_llama(path: Path, *, architecture: str = "llama", left_out: str = "") -> Path:
+    """A random LLaMA of two layers: matrices in Q4_1, norms in float32."""
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q4_1)
+    writer.add_block_count(LAYERS)
+    writer.add_context_length(64)
+    writer.add_embedding_length(WIDTH)
+    writer.add_feed_forward_length(INNER)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(HEADS // 2)
+    writer.add_rope_freq_base(10_000)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_vocab_size(len(VOCABULARY))
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(VOCABULARY)
+    writer.add_token_types([3, 3, *[1] * len(PIECES)])
+    writer.add_token_merges(MERGES)
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(0)
+    writer.add_chat_template(TEMPLATE)
+    random = np.random.default_rng(7)
+    key = WIDTH // 2
+    inside = {
+        "attn_q": (WIDTH, WIDTH), "attn_k": (key, WIDTH), "attn_v": (key, WIDTH),
+        "attn_output": (WIDTH, WIDTH), "ffn_gate": (INNER, WIDTH), "ffn_up": (INNER, WIDTH),
+        "ffn_down": (WIDTH, INNER), "attn_norm": (WIDTH,), "ffn_norm": (WIDTH,),
+    }  # fmt: skip
+    shapes: dict[str, tuple[int, ...]] = {
+        "token_embd": (len(VOCABULARY), WIDTH),
+        "output_norm": (WIDTH,),
+        **{f"blk.{n}.{name}": shape for n in range(LAYERS) for name, shape in inside.items()},
+    }
+    for name, shape in shapes.items():
+        if name == left_out:
+            continue
+        values = random.normal(scale=0.3, size=shape).astype(np.float32)
+        if len(shape) == 1:
+            writer.add_tensor(f"{name}.weight", values)
+            continue
+        kind = gguf.GGMLQuantizationType.Q4_1
+        writer.add_tensor(f"{name}.weight", quantize(values, kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def same_as_file(folder: Path, file: Path, text: str) -> None:
+    """The converted folder has the tokens and logits of transformers' own load of the file."""
+    loaded = load_backbone(Backbone(id=str(folder), dtype="float32"))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        file.parent, gguf_file=file.name, dtype=torch.float32
+    )
+    (row,) = loaded.encode([text])
+    assert row == tokenizer(text)["input_ids"]
+    assert tokenizer.chat_template == loaded.tokenizer.chat_template
+    tokens = torch.tensor([row])
+    with torch.no_grad():
+        assert torch.equal(loaded.model(tokens).logits, model(tokens).logits)
+
+
+def test_a_gguf_file_becomes_a_folder_with_its_logits(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = write_llama(tmp_path / "tiny.gguf")
+    with pytest.raises(BadInput, match=r"is a GGUF file.*raybias convert .*tiny.gguf --out FOLDER"):
+        load_tokenizer(Backbone(id=str(file)))
+    done = convert(str(file), tmp_path / "made" / "tiny")
+    made = Path(done.folder)
+    assert (done.quantisation, done.tensors) == ("Q4_1", 2 + 9 * LAYERS)
+    assert [each.name for each in made.parent.iterdir()] == ["tiny"]
+    record = json.loads((made / "converted.json").read_text())
+    assert record["sha256"] == {"tiny.gguf": hashlib.sha256(file.read_bytes()).hexdigest()}
+    same_as_file(made, file, TEXT)
+    assert load_tokenizer(Backbone(id=str(made))).chat([{"role": "user", "content": "a"}]) == (
+        "<|turn|>a"
+    )
+    with pytest.raises(BadInput, match="is there already"):
+        convert(str(file), made)
+
+
+def test_the_quantisation_is_part_of_the_name(tmp_path: Path) -> None:
+    for name in ("tiny", "tiny.q4_1"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "converted.json").write_text('{"quantisation": "Q4_1"}')
+    assert Backbone(id=str(tmp_path / "tiny")).name == "tiny-Q4_1"
+    assert Backbone(id=str(tmp_path / "tiny.q4_1")).name == "tiny.q4_1"
+    assert Backbone(id=str(tmp_path / "tiny"), name="mine").name == "mine"
+    # A study's paths are relative to its file.
+    content = "{name: s, backbones: [{id: tiny}], methods: [{kind: zero_shot}], probes: [planted]}"
+    study = tmp_path / "study.yaml"
+    study.write_text(content.replace("[planted]", "[{source: planted}]"))
+    (backbone,) = load_study(study).backbones
+    assert (backbone.name, backbone.id) == ("tiny-Q4_1", str(tmp_path / "tiny"))
+    recorded = load_study(study).model_dump(mode="json")
+    (tmp_path / "tiny" / "converted.json").unlink()
+    assert parse_study(recorded).backbones[0].name == "tiny-Q4_1"
+
+
+@pytest.mark.parametrize(
+    ("way", "said"),
+    [
+        ("missing", "is not there"),
+        ("other", "is not a GGUF file"),
+        ("cut", "cannot load this GGUF file"),
+        ("header", "cannot load this GGUF file"),
+        ("architecture", r"cannot load this GGUF file \(.*wavtokenizer-dec"),
+        ("lacking", r"cannot load this GGUF file \(model.layers.1.mlp.up_proj.weight is missing"),
+    ],
+)
+def test_a_wrong_file_is_one_line_and_leaves_nothing(way: str, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "tiny.gguf"
+    if way != "missing":
+        write_llama(
+            file,
+            architecture="wavtokenizer-dec" if way == "architecture" else "llama",
+            left_out="blk.1.ffn_up" if way == "lacking" else "",
+        )
+    if way == "other":
+        file.write_bytes(b"GGML" + file.read_bytes()[4:])
+    if way in ("cut", "header"):
+        file.write_bytes(file.read_bytes()[: 20_000 if way == "cut" else 40])
+    with pytest.raises(BadInput, match=said) as caught:
+        convert(str(file), tmp_path / "out")
+    assert "\n" not in str(caught.value)
+    assert [each.name for each in tmp_path.iterdir()] == ["tiny.gguf"] * (way != "missing")
+
+
+@pytest.mark.long
+def test_smollm2_has_the_logits_of_its_gguf(smollm2: Path) -> None:
+    record = json.loads((smollm2 / "converted.json").read_text())
+    file = Path(record["model"])
+    if not file.is_file():
+        pytest.skip(f"the GGUF file is no longer at {file}; `make real` fetches it again")
+    same_as_file(smollm2, file, "In 2024 she said: the doctors are here.")
