@@ -25,8 +25,8 @@ from raybias.schema import OPTION_ANSWERS
 if TYPE_CHECKING:
     from raybias.config import Backbone
     from raybias.config.provider import Answers
-    from raybias.methods.asking import PromptFormat
     from raybias.engine.context import ModelContext
+    from raybias.methods.asking import PromptFormat
     from raybias.storage import Store
 
 _ASKED: Final = "{text}\n\nQuestion: {question}\n{options}\nAnswer with one letter.\n"
