@@ -1,8 +1,9 @@
 """Choose options, sentences and decisions by their likelihood, without anything being generated.
 
 Options and the answers of decisions are read as what follows a prompt, as lm-evaluation-harness
-reads multiple choice, in chats behind the cue that begins the model's turn; the sentences of triples as StereoSet's authors do (Nadeem et al. 2021): by
-the mean log-probability of a sentence's tokens, or under a masked model of the filled-in word's.
+reads multiple choice, in chats behind the cue that begins the model's turn; the sentences of
+triples as StereoSet's authors do (Nadeem et al. 2021): by the mean log-probability of a sentence's
+tokens, or under a masked model of the filled-in word's.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ def test_faults_name_their_line(folder: Path, tmp_path: Path) -> None:
 
 def test_prompts_to_the_character_and_named_as_in_the_paper(shared: Path) -> None:
     found = coreference_prompts("The cook met him .", "him")
-    assert found == {
+    assert {name: "".join(parts) for name, parts in found.items()} == {
         "what_does_p_stand_for": 'The cook met him .\nHere, what does "him" stand for?',
         "who_or_what_is_are": 'The cook met him .\n\nQuestion: Who or what is "him"?\n\nAnswer:',
         "by_p_they_mean": 'The cook met him .\nHere, by "him" they mean',
@@ -110,7 +110,7 @@ def test_prompts_to_the_character_and_named_as_in_the_paper(shared: Path) -> Non
         ),
     }
     plural = coreference_prompts("x", "Them")["who_or_what_is_are"]
-    assert plural == 'x\n\nQuestion: Who or what are "Them"?\n\nAnswer:'
+    assert plural == ('x\n\nQuestion: Who or what are "Them"?\n\n', "Answer:")
     with (shared / "paper_tables" / "002_tables10_17_winobias_detail.csv").open() as file:
         assert {row["prompt"] for row in csv.DictReader(file)} == set(found)
 
