@@ -246,11 +246,15 @@ def asked(winobias: Path | None, count: int) -> list[list[str]]:
     """Return six prompts of each of `count` sentences, evenly drawn where WinoBias is given."""
     if winobias is None:
         texts, _ = workload.sentences(None, count)
-        return [list(coreference_prompts(text, "he").values()) for text in texts]
+        return [
+            ["".join(each) for each in coreference_prompts(text, "he").values()] for text in texts
+        ]
     items = read_winobias(str(winobias))
     drawn = items.gather_every(max(1, items.height // count)).head(count)
     rows = drawn.select("text", "pronoun").rows()
-    return [list(coreference_prompts(text, pronoun).values()) for text, pronoun in rows]
+    return [
+        ["".join(e) for e in coreference_prompts(text, pronoun).values()] for text, pronoun in rows
+    ]
 
 
 def write_words(models: Sequence[Any], tokenizers: Sequence[Any]) -> None:

@@ -1,15 +1,21 @@
-"""What methods have in common whose replicas hold one backbone: the memory that reading takes."""
+"""What methods have in common whose replicas hold one backbone: memory, and prompts or chats."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
+
+from pydantic import model_validator
 
 from raybias.config.method import Method, Reads, StudyText
+from raybias.config.profiles import Profile, by_profile
+from raybias.methods.asking import PromptFormat
 from raybias.methods.prediction import UntrainedRun
 
 if TYPE_CHECKING:
     from raybias.config import Backbone
+    from raybias.config.data import Ability
+    from raybias.engine.backbone import TextEncoder
     from raybias.engine.memory import MemoryTerm
     from raybias.engine.model_shape import ModelShape
 
@@ -59,3 +65,43 @@ class QuestionMethod(_OneRun):
     """What methods have in common that read questions, triples or decisions and draw nothing."""
 
     reads: ClassVar[Reads] = "questions"
+
+
+class AskedMethod(_OneRun):
+    """What methods have in common that ask in plain text or in chats and draw nothing."""
+
+    prompt_format: Literal["raw", "chat", "auto"] = by_profile(paper="raw", strict="auto")
+    """Prompts as plain text (raw), or as messages in the tokenizer's own chat template, where a
+    prompt's cue begins the model's turn (chat); auto is chat where the tokenizer has one."""
+
+    @model_validator(mode="after")
+    def _says_it_in_a_chat(self) -> Self:
+        if self.system and self.prompt_format == "raw":
+            raise ValueError("a system message is for prompt_format: chat or auto")
+        return self
+
+    @property
+    def system(self) -> str:
+        """A system message, if there is any."""
+        return ""
+
+    def form(self, encoder: TextEncoder) -> PromptFormat:
+        """Return what writes prompts as the backbone of a tokenizer reads them."""
+        return PromptFormat(self, encoder)
+
+    def fit(self, backbone: Backbone, profile: Profile) -> Self:
+        """Return the method with the form of its prompts on a backbone.
+
+        Raises
+        ------
+        ConfigError: it asks for chats, and there are none.
+        ModelError: the tokenizer cannot be read.
+        """
+        from raybias.engine.backbone import load_tokenizer
+
+        chat = self.form(load_tokenizer(backbone)).chat
+        return self.model_copy(update={"prompt_format": "chat" if chat else "raw"})
+
+    def needs(self, offered: frozenset[Ability]) -> dict[Ability, str]:
+        """Ask for chats or plain text."""
+        return PromptFormat.needed(self, offered)

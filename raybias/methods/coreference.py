@@ -1,4 +1,7 @@
-"""Ask whom a pronoun stands for, with six prompts and greedy answers (Zhao2025)."""
+"""Ask whom a pronoun stands for, with six prompts and greedy answers (Zhao2025).
+
+An answer that names both people of a sentence, as one that repeats it does, decides nothing.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +13,23 @@ import pyarrow as pa
 from pydantic import Field
 
 from raybias.config.method import Asks, StudyText
+from raybias.config.profiles import by_profile
 from raybias.config.provider import Writing, preparing
 from raybias.config.section import Count
-from raybias.methods.backbone_method import PairMethod
+from raybias.methods.backbone_method import AskedMethod, PairMethod
 from raybias.methods.lengths import sample
 from raybias.methods.prediction import Prepared, PreparingPredictor, Shard, ShardResult
-from raybias.probes.pairs.coreference import coreference_prompts, names_referent
+from raybias.probes.pairs.coreference import coreference_prompts, named_in, names_referent
+from raybias.probes.prompts import without_thoughts
 from raybias.providers.answering import answers_of
 from raybias.registry import method
 from raybias.schema import COREFERENCE_ANSWERS, COREFERENCES, OutputSpec
 
 if TYPE_CHECKING:
     from raybias.config import Backbone
-    from raybias.config.data import Ability
     from raybias.config.provider import Answers
     from raybias.engine.context import ModelContext
+    from raybias.methods.asking import PromptFormat
     from raybias.storage import Store
 
 #: Prompts that each sentence is asked with.
@@ -34,13 +39,16 @@ _SAID: Final = ("text", "pronoun")
 
 
 @method
-class Coreference(PairMethod):
+class Coreference(AskedMethod, PairMethod):
     """Whom a pronoun stands for, asked with six prompts and answered greedily (Zhao2025)."""
 
     kind: Literal["coreference"] = "coreference"
     """Names the kind of method."""
     answer_tokens: Count = Field(32, ge=1)
     """Most tokens of an answer; only its first words count by the exact rule."""
+    answer_rule: Literal["any", "only"] = by_profile(paper="any", strict="only")
+    """Which answers can be right: any that names the referent (any, the paper's rule), or those
+    that do not name the sentence's other person too (only)."""
 
     key_copies: ClassVar[int] = 3
 
@@ -53,9 +61,11 @@ class Coreference(PairMethod):
         from raybias.engine.backbone import check_causal, check_lengths
 
         check_causal(backbone, f"method {self.name}")
+        form = self.form(text.encoder)
         for frame in text.items.values():
+            asked = _asked(frame.select(_SAID).rows(), form)
             check_lengths(
-                text.tokens.bounds(_asked(frame.select(_SAID).rows()), taken=self.answer_tokens),
+                form.counts(text.tokens).bounds(asked, taken=self.answer_tokens),
                 context=text.encoder.context,
                 taken=self.answer_tokens,
                 by="tokens of an answer",
@@ -65,10 +75,6 @@ class Coreference(PairMethod):
     def predictor(self, context: ModelContext, store: Store) -> CoreferencePredictor:
         """Load what answers for the backbone."""
         return CoreferencePredictor(answers_of(context, store), self)
-
-    def needs(self, offered: frozenset[Ability]) -> dict[Ability, str]:
-        """Ask for text after a prompt, or after the only message of a chat."""
-        return {"chat" if "text" not in offered else "text": ""}
 
     def asks(self, text: StudyText, probe: str) -> Asks:
         """Return what is asked of a provider for a sentence."""
@@ -82,13 +88,18 @@ class Coreference(PairMethod):
 
     def tokens_per_item(self, text: StudyText, probe: str) -> float:
         """Return the mean number of tokens that all prompts of a sentence take."""
-        asked = _asked(sample(text.items[probe].select(_SAID).rows()))
-        return float(_PROMPTS) * (text.tokens.mean(asked) + self.new_tokens)
+        form = self.form(text.encoder)
+        asked = _asked(sample(text.items[probe].select(_SAID).rows()), form)
+        return float(_PROMPTS) * (form.counts(text.tokens).mean(asked) + self.new_tokens)
 
 
-def _asked(rows: Sequence[tuple[str, str]]) -> list[str]:
-    """List the prompts of sentences and their pronouns, sentence after sentence."""
-    return [prompt for said in rows for prompt in coreference_prompts(*said).values()]
+def _asked(rows: Sequence[tuple[str, str]], form: PromptFormat) -> list[str]:
+    """Write the prompts of sentences and their pronouns, sentence after sentence."""
+    return [
+        form.written(question.strip() if form.chat else question, cue, instead=cue)
+        for said in rows
+        for question, cue in coreference_prompts(*said).values()
+    ]
 
 
 @dataclass(frozen=True)
@@ -100,22 +111,26 @@ class CoreferencePredictor(PreparingPredictor):
 
     def prepare(self, run: None, shard: Shard, items: pa.Table) -> Prepared[ShardResult]:
         """Write prompts; return what computes rows of `schema.COREFERENCE_ANSWERS`."""
-        questions: list[tuple[dict[str, Any], str, str]] = [
-            (item, name, prompt)
+        form = self.method.form(self.answers.encoder)
+        questions: list[tuple[dict[str, Any], str]] = [
+            (item, name)
             for item in items.to_pylist()
-            for name, prompt in coreference_prompts(item["text"], item["pronoun"]).items()
+            for name in coreference_prompts(item["text"], item["pronoun"])
         ]
         write = preparing(self.answers).prepare_write(
-            [prompt for _, _, prompt in questions],
-            [(item["item_id"], item["style"], name) for item, name, _ in questions],
-            Writing(self.method.answer_tokens),
+            _asked([(item["text"], item["pronoun"]) for item in items.to_pylist()], form),
+            [(item["item_id"], item["style"], name) for item, name in questions],
+            Writing(self.method.answer_tokens, chat=form.chat),
         )
 
         def read() -> ShardResult:
             written = write()
             rows = []
-            for (item, name, _), (answer, _, _) in zip(questions, written, strict=True):
-                exact, contains = names_referent(answer, item["referent"])
+            for (item, name), (answer, _, _) in zip(questions, written, strict=True):
+                said = without_thoughts(answer)
+                exact, contains = names_referent(said, item["referent"])
+                reading = named_in(said, item["referent"], item["other"])
+                decided = self.method.answer_rule == "any" or reading == "referent"
                 rows.append(
                     {
                         "model": shard.model,
@@ -124,8 +139,9 @@ class CoreferencePredictor(PreparingPredictor):
                         **{key: item[key] for key in ("style", "item_id", "pair_id", "wino_type")},
                         "condition": item["condition"],
                         "answer": answer,
-                        "exact": exact,
-                        "contains": contains,
+                        "exact": exact and decided,
+                        "contains": contains and decided,
+                        "reading": reading,
                     }
                 )
             tokens = sum(each.tokens for each in written)

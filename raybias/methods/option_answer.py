@@ -5,17 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import pyarrow as pa
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from raybias.config.method import Asks, StudyText
-from raybias.config.profiles import by_profile
 from raybias.config.provider import Writing, preparing
 from raybias.config.section import Count
 from raybias.formats.bbq import plain_answer
-from raybias.methods.asking import PromptFormat
 from raybias.methods.lengths import sample
 from raybias.methods.likelihood import AskingOptions, Prompt, question_columns
 from raybias.methods.prediction import Prepared, PreparingPredictor, Shard, ShardResult
@@ -26,14 +24,12 @@ from raybias.schema import OPTION_ANSWERS
 
 if TYPE_CHECKING:
     from raybias.config import Backbone
-    from raybias.config.data import Ability
     from raybias.config.provider import Answers
-    from raybias.engine.backbone import TextEncoder
     from raybias.engine.context import ModelContext
-    from raybias.methods.lengths import TokenCounts
+    from raybias.methods.asking import PromptFormat
     from raybias.storage import Store
 
-_ASKED: Final = "{text}\n\nQuestion: {question}\n{options}\nAnswer with one letter.\nAnswer:"
+_ASKED: Final = "{text}\n\nQuestion: {question}\n{options}\nAnswer with one letter.\n"
 #: A letter by itself, or before a period, colon or bracket: `B`, `(B)`, `Answer: B. The man`.
 _LETTER: Final = re.compile(r"\W*(?:(?:the )?answer(?: is)?\W+)?([A-Z])(?:[.:,)\]*]|\W*(?:\n|$))",
                             re.IGNORECASE)  # fmt: skip
@@ -46,27 +42,13 @@ class OptionAnswer(AskingOptions):
     kind: Literal["option_answer"] = "option_answer"
     """Names the kind of method."""
     prompts: tuple[Prompt, ...] = Field(
-        (Prompt(name="letter", template=_ASKED),), min_length=1, max_length=32
+        (Prompt(name="letter", template=_ASKED, cue="Answer:"),), min_length=1, max_length=32
     )
     """Of `{text}`, `{question}` and `{options}` (a line for each, lettered), which is needed."""
-    prompt_format: Literal["raw", "chat", "auto"] = by_profile(paper="raw", strict="auto")
-    """The prompt as plain text (raw), or as messages in the tokenizer's own chat template (chat);
-    auto is chat where the tokenizer has one."""
     answer_tokens: Count = Field(8, ge=1)
     """Most tokens of an answer."""
 
     key_copies: ClassVar[int] = 3
-
-    @model_validator(mode="after")
-    def _says_it_in_a_chat(self) -> Self:
-        if self.system and self.prompt_format == "raw":
-            raise ValueError("a system message is for prompt_format: chat or auto")
-        return self
-
-    @property
-    def system(self) -> str:
-        """A system message, if there is any."""
-        return next((each.system for each in self.prompts if each.system), "")
 
     @property
     def letters(self) -> str:
@@ -83,12 +65,11 @@ class OptionAnswer(AskingOptions):
         from raybias.engine.backbone import check_causal, check_lengths
 
         check_causal(backbone, f"method {self.name}")
+        form = self.form(text.encoder)
         for frame in text.items.values():
             items = frame.to_dicts()
             check_lengths(
-                self._counts(text).bounds(
-                    self._prompts(items, text.encoder), taken=self.new_tokens
-                ),
+                form.counts(text.tokens).bounds(self._prompts(items, form), taken=self.new_tokens),
                 context=text.encoder.context,
                 taken=self.new_tokens,
                 by="tokens of an answer",
@@ -97,25 +78,17 @@ class OptionAnswer(AskingOptions):
 
     def tokens_per_item(self, text: StudyText, probe: str) -> float:
         """Return the mean number of tokens that all prompts of a question take."""
-        items = sample(text.items[probe].rows(named=True))
-        mean = self._counts(text).mean(self._prompts(items, text.encoder))
+        items, form = sample(text.items[probe].rows(named=True)), self.form(text.encoder)
+        mean = form.counts(text.tokens).mean(self._prompts(items, form))
         return len(self.wordings) * (mean + self.new_tokens)
 
-    def _counts(self, text: StudyText) -> TokenCounts:
-        return text.tokens.for_chat if PromptFormat(self, text.encoder).chat else text.tokens
-
-    def _prompts(self, items: Sequence[dict[str, Any]], encoder: TextEncoder) -> list[str]:
-        form = PromptFormat(self, encoder)
-        asked = [each for item in items for each in self.asked(item)]
-        return [form.written(each.text, each.system) for each in asked]
+    def _prompts(self, items: Sequence[dict[str, Any]], form: PromptFormat) -> list[str]:
+        asked = [each for item in items for each in self.asked(item, chat=form.chat)]
+        return [_written(each, form) for each in asked]
 
     def predictor(self, context: ModelContext, store: Store) -> OptionWriter:
         """Load what answers for the backbone."""
         return OptionWriter(answers_of(context, store), self)
-
-    def needs(self, offered: frozenset[Ability]) -> dict[Ability, str]:
-        """Ask for chats or plain text."""
-        return PromptFormat.needed(self, offered)
 
     def asks(self, text: StudyText, probe: str) -> Asks:
         """Return what is asked of a provider for a question: every prompt once."""
@@ -136,10 +109,14 @@ class OptionWriter(PreparingPredictor):
 
         Item after item and prompt after prompt.
         """
-        asked = [(item, each) for item in items.to_pylist() for each in self.method.asked(item)]
-        form = PromptFormat(self.method, self.answers.encoder)
+        form = self.method.form(self.answers.encoder)
+        asked = [
+            (item, each)
+            for item in items.to_pylist()
+            for each in self.method.asked(item, chat=form.chat)
+        ]
         write = preparing(self.answers).prepare_write(
-            [form.written(each.text, each.system) for _, each in asked],
+            [_written(each, form) for _, each in asked],
             [(item["item_id"], each.prompt) for item, each in asked],
             Writing(self.method.answer_tokens, chat=form.chat),
         )
@@ -165,6 +142,10 @@ class OptionWriter(PreparingPredictor):
             return ShardResult(pa.Table.from_pylist(rows, OPTION_ANSWERS), tokens)
 
         return read
+
+
+def _written(asked: Asked, form: PromptFormat) -> str:
+    return form.written(asked.text, asked.cue, system=asked.system, instead=asked.cue)
 
 
 def named_option(answer: str, asked: Asked) -> int | None:

@@ -55,19 +55,28 @@ def write_samples(out: Store, target: Store) -> list[str]:
 def _of_options(out: Store) -> Iterator[Sample]:
     if not out.exists("options"):
         return
-    methods = {each.name: each for each in read_record(out).study.methods}
+    study = read_record(out).study
+    methods = {
+        (backbone.name, each.name): each
+        for backbone in study.backbones
+        for each in study.methods_of(backbone)
+    }
     answers = read_option_answers([out.uri_of("options")])
     for probe in answers["probe"].unique(maintain_order=True):
         items = {row["item_id"]: row for row in _items(out, probe).iter_rows(named=True)}
         for row in answers.filter(probe=probe).iter_rows(named=True):
-            item, method = items[row["item_id"]], methods.get(row["method"])
+            item, method = items[row["item_id"]], methods.get((row["model"], row["method"]))
             if len(item["options"]) != len(_PLACES) or not isinstance(method, AskingOptions):
                 continue
-            (asked,) = (each for each in method.asked(item) if each.prompt == row["prompt"])
+            chat = method.prompt_format == "chat"
+            prompts = method.asked(item, chat=chat)
+            (asked,) = (each for each in prompts if each.prompt == row["prompt"])
+            text = f"{asked.text}\n{asked.cue}".rstrip() if chat else asked.text + asked.cue
             scores = row["scores"]
             shown = [scores[place] for place in asked.places] if scores else [row["answer"]]
-            follows = asked.options if scores else [{"until": [], "do_sample": False}]
-            requests = [(asked.text, f" {o}" if scores else o) for o in follows]
+            until = {"until": [], "do_sample": False}
+            follows = asked.following(chat=chat) if scores else [until]
+            requests = [(text, each) for each in follows]
             said = [[str(each), "False"] for each in shown] if scores else shown
             right = float(row["pred"] == row["label"])
             yield (

@@ -45,6 +45,7 @@ from raybias.schema.pairs import (
     COREFERENCES,
     PAIR_SCORES,
     PAIRS,
+    READINGS,
     REWRITTEN_PAIRS,
 )
 from raybias.schema.questions import (
@@ -105,6 +106,7 @@ __all__ = [
     "PLACEHOLDER",
     "POLARITIES",
     "PREDICTIONS",
+    "READINGS",
     "RELIABILITY",
     "REWRITTEN_PAIRS",
     "RUNS",

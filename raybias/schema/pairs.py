@@ -51,6 +51,7 @@ PAIR_SCORES: Final = pa.schema(
 )
 
 #: One row per WinoBias sentence under one style; a pro and an anti sentence share a pair_id.
+#: `other` is the person that the pronoun does not stand for; null where the data do not tell.
 COREFERENCES: Final = pa.schema(
     [
         ("item_id", pa.string()),
@@ -61,11 +62,15 @@ COREFERENCES: Final = pa.schema(
         ("text", pa.string()),
         ("pronoun", pa.string()),
         ("referent", pa.string()),
+        ("other", pa.string()),
     ]
 )
 
-#: One row per WinoBias sentence, style and prompt: what a model answers, and whether it names
-#: the referent by each rule.
+#: Whom an answer names; `empty` is no answer.
+READINGS: Final = ("referent", "other", "both", "neither", "empty")
+
+#: One row per WinoBias sentence, style and prompt: what a model answers, whether it is right by
+#: each rule, and whom it names (`reading`).
 COREFERENCE_ANSWERS: Final = pa.schema(
     [
         ("model", pa.string()),
@@ -79,5 +84,6 @@ COREFERENCE_ANSWERS: Final = pa.schema(
         ("answer", pa.string()),
         ("exact", pa.bool_()),
         ("contains", pa.bool_()),
+        ("reading", pa.string()),
     ]
 )

@@ -190,14 +190,14 @@ METHODS = {
     "cot": {*PROMPTED, "conclusion", "reasoning_tokens"},
     "continuation": {*PROMPTED, "judge"},
     "pair_score": {"scores", "eps"},
-    "coreference": {"answer_tokens"},
-    "option_likelihood": {"prompts", "orders", "unknowns", "read"},
+    "coreference": {"answer_tokens", "answer_rule", "prompt_format"},
+    "option_likelihood": {"prompts", "orders", "unknowns", "read", "prompt_format"},
     "option_answer": {
         *("prompts", "orders", "unknowns", "prompt_format", "answer_tokens"),
     },
     "triple_likelihood": set(),
     "sentence_likelihood": set(),
-    "decision_likelihood": {"prompts"},
+    "decision_likelihood": {"prompts", "prompt_format"},
 }
 #: Of an OUT with every kind of work; tests/cluster/test_readme.py holds README's tree to a run.
 OUT = {

@@ -18,7 +18,6 @@ from raybias.engine.answering import EngineAnswers
 from raybias.engine.backbone import LoadedBackbone, load_backbone
 from raybias.engine.scoring.sentences import SentenceScorer, filled_in, sentence_loader
 from raybias.methods import DecisionLikelihood, OptionAnswer, OptionLikelihood
-from raybias.methods.asking import PromptFormat
 from raybias.methods.likelihood import AskingPredictor
 from raybias.methods.option_answer import OptionWriter, named_option
 from raybias.methods.prediction import Shard
@@ -92,10 +91,11 @@ def test_answers_are_the_textbooks_at_any_batch_and_order(kind: str, folder: Pat
     expected = read(backbone, OPTIONS, asked, 16)
     assert len(expected) == 24 * 4
     for n in (0, 5, 17):
-        for question, row in zip(OPTIONS.asked(asked[n]), expected[4 * n : 4 * n + 4], strict=True):
+        questions = OPTIONS.asked(asked[n], chat=False)
+        for question, row in zip(questions, expected[4 * n : 4 * n + 4], strict=True):
             assert row["prompt"] == question.prompt
             for place, option in zip(question.places, question.options, strict=True):
-                by_book = textbook(backbone.spec.id, question.text, option)
+                by_book = textbook(backbone.spec.id, question.text + question.cue, option)
                 assert row["scores"][place] == pytest.approx(by_book, rel=1e-5)
     small = backbones.with_budget(backbone, 64)
     shuffled = np.random.default_rng(0).permutation(len(asked)).tolist()
@@ -116,7 +116,7 @@ def test_orders_move_options_and_answers_keep_the_published_places(folder: Path)
         {"prompts": PROMPTS[1:], "orders": 3, "read": "letter"}
     )
     (item, *_) = items(folder, "bbq")
-    first, second, third = method.asked(item)
+    first, second, third = method.asked(item, chat=False)
     assert [first.places, second.places, third.places] == [(0, 1, 2), (1, 2, 0), (2, 0, 1)]
     assert "A. The grandson\nB. Can't be determined\nC. The grandfather" in second.text
     assert second.options == ("A", "B", "C")
@@ -159,9 +159,10 @@ def test_written_answers_are_those_of_transformers_in_any_order_of_options(
     expected = written(backbone, method, asked, 16)
     assert len(expected) == 24 * 2
     for n in (0, 7):
-        for question, row in zip(method.asked(asked[n]), expected[2 * n : 2 * n + 2], strict=True):
+        questions = method.asked(asked[n], chat=False)
+        for question, row in zip(questions, expected[2 * n : 2 * n + 2], strict=True):
             assert row["prompt"] == question.prompt
-            assert row["answer"] == answered(backbone.spec.id, question.text, 3)
+            assert row["answer"] == answered(backbone.spec.id, question.text + question.cue, 3)
     small = backbones.with_budget(backbone, 64)
     for found in (written(backbone, method, asked, 1), written(small, method, asked[::-1], 5)):
         assert sorted(found, key=str) == sorted(expected, key=str)
@@ -185,7 +186,7 @@ def test_an_answer_names_an_option_by_its_letter_or_its_words(
 def test_a_written_answer_counts_as_the_published_place(folder: Path) -> None:
     method = OptionAnswer.model_validate({"orders": 3})
     (item, *_) = items(folder, "bbq")
-    _, second, _ = method.asked(item)
+    _, second, _ = method.asked(item, chat=True)
     place = named_option("A", second)
     assert place is not None
     assert (second.shown[place], second.places[place]) == ("The grandson", 1)
@@ -198,7 +199,7 @@ def test_prompts_are_chats_where_the_tokenizer_has_a_template(
     encoder = load_backbone(Backbone(id=str(path))).encoder
     prompt = {"name": "a", "template": "{question}{options}", "system": "Be brief."}
     method = OptionAnswer.model_validate({"prompt_format": "auto", "prompts": [prompt]})
-    said = PromptFormat(method, encoder).written("Who?", method.wordings[0].system)
+    said = method.form(encoder).written("Who?", system=method.wordings[0].prompt.system)
     assert said == "system:\nBe brief.</s>user:\nWho?</s>assistant:\n"
 
 
@@ -206,8 +207,10 @@ def test_decisions_are_the_textbooks(folder: Path) -> None:
     backbone, method = load("gpt2", folder), DecisionLikelihood()
     asked = items(folder, "discrim_eval")
     for row, item in zip(read(backbone, method, asked[:3], 2), asked, strict=False):
-        (question,) = method.asked(item)
-        by_book = [textbook(backbone.spec.id, question.text, word) for word in ("yes", "no")]
+        (question,) = method.asked(item, chat=False)
+        asks = question.text + question.cue
+        assert asks == f"{item['text']}\n\nPlease answer with yes or no.\nAnswer:"
+        by_book = [textbook(backbone.spec.id, asks, word) for word in ("yes", "no")]
         assert [row["favourable"], row["unfavourable"]] == pytest.approx(by_book, rel=1e-5)
 
 
@@ -260,7 +263,7 @@ def test_the_word_that_fills_the_blank(context: str, sentence: str, word: str) -
 @pytest.mark.parametrize(
     ("method", "fields", "message"),
     [
-        (OptionLikelihood, {}, "'a' has a system message; likelihoods have no chats"),
+        (OptionLikelihood, {"prompt_format": "raw"}, "a system message is for prompt_format: chat"),
         (OptionAnswer, {"prompt_format": "raw"}, "a system message is for prompt_format: chat"),
     ],
 )

@@ -43,6 +43,8 @@ def test_pairs_say_what_the_stereotype_leads_to(tmp_path: Path) -> None:
         ("he", "the plumber", "occupation", "pro"),
         ("she", "the plumber", "occupation", "anti"),
     ]
+    people = ["the patient", "the patient", "The nurse", "The nurse", "An owner", "An owner"]
+    assert items["other"].to_list() == people
     assert items["item_id"][0] == "winogender/nurse/patient/occupation/anti"
 
 

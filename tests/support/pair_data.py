@@ -57,7 +57,7 @@ def answers(
     random = np.random.default_rng(seed)
     rows = [
         ("toy-1M", "winobias", style, prompt, f"{wino}-{number}-{side}", f"{wino}-{number}", wino,
-         side, "the nurse", bool(random.random() < share), True)
+         side, "the nurse", bool(random.random() < share), True, "referent")
         for wino in ("type1", "type2")
         for number in range(pairs)
         for style in styles

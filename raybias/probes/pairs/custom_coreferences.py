@@ -8,7 +8,7 @@ from typing import Final
 import polars as pl
 
 from raybias.errors import DataError
-from raybias.probes.column_checks import filled_columns
+from raybias.probes.column_checks import as_text, filled_columns
 from raybias.probes.pairs.pair_table import ORIGINAL
 from raybias.probes.pairs.winobias import CONDITIONS
 from raybias.registry import pair_probe
@@ -30,8 +30,9 @@ def own_coreferences(uri: str) -> pl.DataFrame:
     """Read one CSV, TSV or Parquet file of sentences with a pronoun (schema.COREFERENCES).
 
     Needs pair_id, condition (pro or anti), text, pronoun and referent; every pair has one sentence
-    of each condition. Without wino_type all are of type "own". Of a file with a column `style`
-    the rows "original" are taken.
+    of each condition. Without wino_type all are of type "own". `other`, the person that the pronoun
+    does not stand for, is who else of all referents stands in the text, unless a column says it.
+    Of a file with a column `style` the rows "original" are taken.
 
     Raises
     ------
@@ -49,6 +50,8 @@ def own_coreferences(uri: str) -> pl.DataFrame:
         frame = frame.with_columns(pl.lit(_OWN_TYPE).alias("wino_type"))
     needed = ("pair_id", "condition", "text", "pronoun", "referent", "wino_type")
     items = filled_columns(frame, needed, where=uri)
+    others = as_text(frame["other"], where=uri) if "other" in frame.columns else None
+    items = items.with_columns(other=pl.lit(None, pl.String) if others is None else others)
     _check_own(items, where=uri)
     item_id = pl.format("{}/{}", "pair_id", "condition")
     return items.with_columns(item_id=item_id, style=pl.lit(ORIGINAL))
@@ -63,8 +66,10 @@ def _check_own(items: pl.DataFrame, *, where: str) -> None:
                 where=place,
                 cure="mend it",
             )
-        for name in ("pronoun", "referent"):
-            if not re.search(rf"(?<!\w){re.escape(item[name])}(?!\w)", item["text"], re.IGNORECASE):
+        for name in ("pronoun", "referent", "other"):
+            if item[name] and not re.search(
+                rf"(?<!\w){re.escape(item[name])}(?!\w)", item["text"], re.IGNORECASE
+            ):
                 raise DataError(
                     f"{name} {item[name]!r} is not in the text", where=place, cure="mend either"
                 )

@@ -8,11 +8,12 @@ import polars as pl
 
 from raybias.config import StyleOptions
 from raybias.probes.column_checks import as_table, choose
+from raybias.probes.pairs.coreference import with_others
 from raybias.probes.sources import place_of
 from raybias.probes.styles.from_files import own_styled_pairs, refuse_written
 from raybias.probes.styles.rules import check_style, styled_coreferences, styled_pairs
 from raybias.registry import pair_probes, styles
-from raybias.schema import PAIRS
+from raybias.schema import COREFERENCES, PAIRS
 
 
 def pair_items(
@@ -32,6 +33,8 @@ def pair_items(
     pair_probes.check(source)
     found, where = pair_probes[source], f"probe {source}"
     items = found.items(place_of(source, data, where=where) if found.data else "")
+    if found.schema == COREFERENCES:
+        items = with_others(items)
     items = as_table(items, found.schema, where=where)
     if kinds is None:
         return items

@@ -55,14 +55,16 @@ def winogender(data: str) -> pl.DataFrame:
         occupation, participant, answer, gender, _ = fields
         if gender not in _PRONOUNS:
             continue
-        referent = (occupation, participant)[int(answer)]
+        people = (occupation, participant)
+        referent, other = people[int(answer)], people[1 - int(answer)]
         typical = (gender == "female") == (shares[occupation] > 50)
         condition = "pro" if typical == (answer == "0") else "anti"
         pair = f"winogender/{occupation}/{participant}/{_REFERENTS[int(answer)]}"
         rows.append(
             (f"{pair}/{condition}", pair, _REFERENTS[int(answer)], condition, ORIGINAL,
              row["sentence"], _found(_PRONOUNS[gender], row["sentence"], where),
-             _found(rf"(?:(?:the|an?) )?{re.escape(referent)}", row["sentence"], where))
+             *(_found(rf"(?:(?:the|an?) )?{re.escape(each)}", row["sentence"], where)
+               for each in (referent, other)))
         )  # fmt: skip
     frame = pl.DataFrame(rows, polars_schema(COREFERENCES), orient="row")
     counts = frame.group_by("pair_id").agg(pl.col("condition").n_unique(), pl.len())

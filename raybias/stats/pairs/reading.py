@@ -36,18 +36,18 @@ _TABLES: Final = {"pair_scores": schema.PAIR_SCORES, "answers": schema.COREFEREN
 #: What a file of our own may leave out.
 _DEFAULTS: Final = {"probe": "", "score": "", "answer": None, "contains": None, "cluster": None,
                     "turned": None, "scores": None, "method": "", "prompt": "",
-                    "reference": None}  # fmt: skip
+                    "reference": None, "reading": None}  # fmt: skip
 _MAY_BE_MISSING: Final = (
     "preference", "score_more", "score_less", "answer", "contains", "cluster", "pred", "target",
-    "scores", "reference", "turned",
+    "scores", "reference", "turned", "reading",
 )  # fmt: skip
 _ALLOWED: Final[Mapping[str, Collection[str]]] = {
     "style": registry.styles, "direction": DIRECTIONS, "condition": CONDITIONS,
-    "context": schema.CONTEXTS, "polarity": schema.POLARITIES,
+    "context": schema.CONTEXTS, "polarity": schema.POLARITIES, "reading": schema.READINGS,
 }  # fmt: skip
 _CURES: Final = {"style": "styles are {}", "direction": "directions are {}",
                  "condition": "conditions are {}", "context": "contexts are {}",
-                 "polarity": "polarities are {}"}  # fmt: skip
+                 "polarity": "polarities are {}", "reading": "readings are {}"}  # fmt: skip
 
 
 @dataclass(frozen=True)

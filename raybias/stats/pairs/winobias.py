@@ -13,6 +13,7 @@ import numpy.typing as npt
 import polars as pl
 from scipy import stats
 
+from raybias.schema import READINGS
 from raybias.seeding import generator
 from raybias.stats.clusters import wilson
 from raybias.stats.intervals import ROUNDING
@@ -28,6 +29,8 @@ _NUMBERS: Final = (
     "pro", "pro_low", "pro_high", "anti", "anti_low", "anti_high", "diff", "low", "high",
     "abs_diff", "abs_low", "abs_high",
 )  # fmt: skip
+#: Shares of answers that name anything but the referent alone.
+_SHARES: Final = {name: f"answers_{name}" for name in READINGS if name != "referent"}
 
 
 def winobias(
@@ -46,6 +49,9 @@ def winobias(
     a prompt), the signed difference `diff` with its interval, and `abs_diff` with its own. The
     mean's `abs_diff` is the mean of the
     prompts' absolute differences (the paper's Table 3), its `diff` that of the signed ones.
+    `answers_other`, `answers_both`, `answers_neither` and `answers_empty` are the percentages of
+    answers that name the other person alone, both, neither, or say nothing; null of files that do
+    not say whom answers name.
     Noise makes an absolute difference positive, so its interval never reaches below 0: that
     of `diff` says whether there is one.
     """
@@ -59,9 +65,18 @@ def winobias(
     texts = dict.fromkeys(_KEYS, pl.String)
     counts = {"n_pro": pl.Int64, "n_anti": pl.Int64}
     numbers = dict.fromkeys(_NUMBERS, pl.Float64)
-    return pl.DataFrame(rows, {**texts, **counts, **numbers}).with_columns(
+    table = pl.DataFrame(rows, {**texts, **counts, **numbers}).with_columns(
         pl.col(_NUMBERS).fill_nan(None)
     )
+    by_prompt = [*by, "style", "prompt"]
+    shares = answers.group_by(by_prompt).agg(
+        (100 * (pl.col("reading") == name).mean()).alias(share) for name, share in _SHARES.items()
+    )
+    means = shares.group_by(by_prompt[:-1]).agg(
+        pl.lit(MEAN).alias("prompt"), pl.col(*_SHARES.values()).mean()
+    )
+    shares = pl.concat([shares, means.select(shares.columns)])
+    return table.join(shares, on=by_prompt, how="left", maintain_order="left")
 
 
 def summary(table: pl.DataFrame) -> pl.DataFrame:
