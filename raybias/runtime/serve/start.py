@@ -17,7 +17,8 @@ from ray import serve as ray_serve
 from raybias.errors import ConfigError, PlanError
 from raybias.runtime.ending import undoing
 from raybias.runtime.inventory import read_inventory
-from raybias.runtime.predict.replica import delete_left, deploy
+from raybias.runtime.owners import app_name, delete_left
+from raybias.runtime.predict.replica import deploy
 from raybias.runtime.ray_session import connected
 from raybias.runtime.serve.app import (
     TOKEN_VARIABLE,
@@ -115,11 +116,12 @@ def _ingress(args: Serving, *, ends_with_ray: bool) -> Iterator[Ingress]:
     ray_serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
     try:
         with undoing(end), ThreadPoolExecutor() as pool:
-            names = [f"{prefix}-{name}" for name in held.scorers]
+            names = [app_name(prefix, name) for name in held.scorers]
             list(pool.map(deploy, held.scorers.values(), names))
-            handles = {name: ray_serve.get_app_handle(f"{prefix}-{name}") for name in held.scorers}
+            applications = dict(zip(held.scorers, names, strict=True))
+            handles = {key: ray_serve.get_app_handle(name) for key, name in applications.items()}
             ingress = Ingress(args, held.runs, handles, digest, held.meter)
-            ingress.watch(dict(zip(held.scorers, names, strict=True)), ended)
+            ingress.watch(applications, ended)
             yield ingress
     finally:
         end()
