@@ -62,6 +62,12 @@ def _checked_name(text: str) -> str:
     return text
 
 
+def name_of(text: str) -> str:
+    """Make a valid name of a folder's, or another that nobody chose as a name."""
+    name = re.sub(r"[^A-Za-z0-9_+.-]+", "-", text).lstrip("_+-.")
+    return re.sub(r"\.{2,}", ".", name)[:_LONGEST_NAME].rstrip(".-") or "model"
+
+
 Name = Annotated[str, AfterValidator(_checked_name)]
 #: How many of something there are or are made: nodes, workers, seeds, candidates, layers.
 Count = Annotated[int, Field(le=100_000)]
