@@ -226,7 +226,8 @@ def _check_public(name: str, value: Any) -> None:
     texts = value if isinstance(value, list | tuple) else [value]
     if any(isinstance(text, str) and holds_secret(text) for text in texts):
         raise ValueError(
-            f"{name} holds a password or token, which would be printed and written down; set it in"
+            f"{name} holds a password or token, or an option of a URL that can be one, which would"
+            " be printed and written down; set it in"
             " the environment, such as MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or"
             " AWS_SECRET_ACCESS_KEY"
         )

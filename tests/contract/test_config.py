@@ -196,6 +196,7 @@ def test_a_password_is_refused_and_not_said(tmp_path: Path, override: str) -> No
 def test_a_url_without_a_password_is_taken(tmp_path: Path) -> None:
     for url in (
         "http://server:5000", "sqlite:///mlflow.db", "postgresql://user@host/db",
+        "s3://bucket/part-?.csv", "s3://bucket/x?region=eu&endpoint_override=localhost:9000",
         "abfs://container@account.dfs.core.windows.net/x", "hf://datasets/a/b@main/x.csv",
     ):  # fmt: skip
         study = load_study(write(tmp_path), overrides=(f"tracking.mlflow={url}",))
