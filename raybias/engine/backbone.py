@@ -27,6 +27,7 @@ from raybias.engine.model_files import (
     weights_of,
 )
 from raybias.engine.quantised import dtype_of
+from raybias.engine.template_limits import check_template
 from raybias.errors import ModelError
 from raybias.schema import LABELS
 
@@ -103,6 +104,7 @@ class TextEncoder:
         """
         answered = [] if reply is None else [{"role": "assistant", "content": reply}]
         with reading_model(self.spec, "chat template"):
+            check_template(self.tokenizer, (*messages, *answered))
             return str(
                 self.tokenizer.apply_chat_template(
                     [dict(each) for each in (*messages, *answered)],
