@@ -31,7 +31,7 @@ from raybias.runtime.serve.app import (
 )
 from raybias.runtime.serve.front import answering, bound
 from raybias.runtime.serve.http import Limits, web
-from raybias.runtime.serve.security_audit import is_loopback
+from raybias.runtime.serve.security_audit import asks_for_token, is_loopback
 from raybias.storage import Store
 
 NAME: Final = "raybias-serve"
@@ -65,7 +65,7 @@ def serve(
     ------
     ConfigError: no token where one is needed, or a place that is taken.
     OutputError: OUT holds no study, or no run that labels texts.
-    PlanError: the cluster lacks CPUs or GPUs.
+    PlanError: the cluster lacks CPUs or GPUs, or asks for no token.
     WorkFailed: the replicas do not start.
     """
     anyone = token_file is None and TOKEN_VARIABLE not in os.environ
@@ -79,6 +79,13 @@ def serve(
     # Loading torch takes as long as a Ray of this machine does to start.
     threading.Thread(target=import_module, args=("raybias.engine.context",), daemon=True).start()
     with bound(host, port) as place, connected(address) as own:
+        if not asks_for_token():
+            raise PlanError(
+                "Ray asks for no token, and a replica's port, which Serve opens to every network,"
+                " runs what anyone sends",
+                where="RAY_AUTH_MODE",
+                cure="unset it, or set it to token on every node",
+            )
         serving = Serving(
             out=out,
             models=tuple(models),
