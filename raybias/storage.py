@@ -11,7 +11,7 @@ import errno
 import os
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -37,6 +37,10 @@ _ATTEMPTS: Final = 10
 _OBJECT_STORES: Final = ("s3", "gcs", "abfs")
 #: The name of a file that is being written.
 _PARTIAL: Final = re.compile(r"\.[0-9a-f]{32}\.tmp")
+#: Bytes that one file may unpack to: equal rows and blanks take next to nothing when packed.
+MOST_UNPACKED: Final = 2 * 2**30
+#: Rows that are unpacked before the next look at how much it is.
+_BATCH_ROWS: Final = 8192
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _AGAIN: Final = "the same command then goes on with what is there"
 #: What a user can do about an error code of S3.
@@ -227,7 +231,7 @@ class Store:
                 for column in schema.names if schema else ():
                     if column not in file.schema_arrow.names:
                         raise DataError(f"lacks the column {column}", where=self.uri_of(name))
-                table = file.read(schema.names if schema else None)
+                table = unpacked(file, self.uri_of(name), columns=schema.names if schema else None)
             table.validate(full=True)
             table = table.replace_schema_metadata(None)
             return table.select(schema.names).cast(schema) if schema else table
@@ -292,6 +296,38 @@ class Store:
                 where=self.uri_of(name),
                 cure="write it again",
             ) from error
+
+
+def unpacked(file: pq.ParquetFile, where: str, *, columns: Sequence[str] | None = None) -> pa.Table:
+    """Read a whole Parquet file, or some columns of it.
+
+    Raises
+    ------
+    DataError: it is small, and what it holds would fill the memory.
+    """
+    batches, size = [], 0
+    for batch in file.iter_batches(_BATCH_ROWS, columns=columns, use_threads=False):
+        batches.append(batch)
+        size += batch.nbytes
+        check_unpacked(size, where)
+    there = file.schema_arrow
+    kept = there if columns is None else pa.schema([there.field(name) for name in columns])
+    return pa.Table.from_batches(batches, schema=kept)
+
+
+def check_unpacked(size: int, where: str) -> None:
+    """Refuse a file that unpacks to more bytes than `MOST_UNPACKED`.
+
+    Raises
+    ------
+    DataError: names the limit.
+    """
+    if size > MOST_UNPACKED:
+        raise DataError(
+            f"unpacks to more than {MOST_UNPACKED / 2**30:g} GiB",
+            where=where,
+            cure="give fewer rows, or several files",
+        )
 
 
 class _Draft(Store):

@@ -10,11 +10,13 @@ import gzip
 import re
 import zlib
 from collections.abc import Sequence
+from io import BytesIO
 from typing import Final
 
 import polars as pl
 import pyarrow as pa
 
+from raybias import storage
 from raybias.errors import DataError
 from raybias.storage import Store
 
@@ -35,15 +37,18 @@ def unzipped(data: bytes, name: str, where: str) -> bytes:
 
     Raises
     ------
-    DataError: not a whole gzip file, or nothing in it.
+    DataError: not a whole gzip file, nothing in it, or more than memory holds.
     """
     if name.endswith(".gz"):
         try:
-            data = gzip.decompress(data)
+            with gzip.open(BytesIO(data)) as stream:
+                # A byte more than is allowed shows that there are more.
+                data = stream.read(storage.MOST_UNPACKED + 1)
         except (OSError, EOFError, zlib.error) as error:
             raise DataError(
                 f"is not a whole gzip file ({error})", where=where, cure="fetch it again"
             ) from error
+        storage.check_unpacked(len(data), where)
     if not data.strip():
         raise DataError("is empty", where=where, cure="leave it out")
     return data
@@ -71,6 +76,8 @@ def read_frame(store: Store, name: str) -> pl.DataFrame:
         )
     with store.reading(name, "as a table of UTF-8 text"):
         data = store.read_bytes(name)
+        if name.endswith(".gz"):
+            data = unzipped(data, name, store.uri_of(name))
         header = pl.read_csv(data, separator=separator, infer_schema=False, n_rows=0)
         check_separator(header.columns, separator, store.uri_of(name))
         try:

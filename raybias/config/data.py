@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self, get_args
 
 from pydantic import Field, ValidationInfo, model_validator
 
-from raybias.config.section import Name, Registered, Section
+from raybias.config.section import Name, Registered, Section, name_of
 from raybias.registry import pair_probes, probes, question_probes, training_sets
 from raybias.schema import LABELS
 
@@ -28,8 +28,9 @@ class Backbone(Section):
     id: str
     """Hugging Face id or local path; `planted` is the embedded demonstration model."""
     name: Name = ""
-    """Short name in tables and file names; by default the last part of `id`, with the quantisation
-    of a folder that was converted from GGUF, such as `smollm2-Q4_1`."""
+    """Short name in tables and file names; by default the last part of `id`, with a hyphen in place
+    of what no name may have, and the quantisation of a folder that was converted from GGUF, such as
+    `smollm2-Q4_1`."""
     revision: str | None = None
     """Branch, tag or commit on the hub."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
@@ -85,7 +86,7 @@ class Backbone(Section):
         if isinstance(data, str):
             data = {"id": data}
         if isinstance(data, dict) and isinstance(data.get("id"), str) and not data.get("name"):
-            name = data["id"].rstrip("/").rpartition("/")[2]
+            name = name_of(data["id"].rstrip("/").rpartition("/")[2])
             if cls.is_checkpoint:
                 # A study file's paths are relative to its folder.
                 how = _quantisation(Path(info.context or "", data["id"]))
@@ -142,7 +143,7 @@ class Probe(_Sourced):
     data: str | None = None
     """Folder with the published files, your own file, or a card that says what its columns are
     (`raybias probes new`)."""
-    attributes: tuple[str, ...] | None = None
+    attributes: tuple[str, ...] | None = Field(None, min_length=1)
     """Which protected attributes; all by default."""
     reference_groups: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """Per attribute, the groups whose mean a gap is taken from; the papers' by default."""
@@ -164,7 +165,7 @@ class PairProbe(_Sourced):
     data: str | None = None
     """Folder with the published files, your own file, or a card that says what its columns are
     (`raybias probes new`)."""
-    kinds: tuple[str, ...] | None = None
+    kinds: tuple[str, ...] | None = Field(None, min_length=1)
     """Bias types (or WinoBias types); all by default."""
 
 

@@ -62,6 +62,12 @@ def _checked_name(text: str) -> str:
     return text
 
 
+def name_of(text: str) -> str:
+    """Make a valid name of a folder's, or another that nobody chose as a name."""
+    name = re.sub(r"[^A-Za-z0-9_+.-]+", "-", text).lstrip("_+-.")
+    return re.sub(r"\.{2,}", ".", name)[:_LONGEST_NAME].rstrip(".-") or "model"
+
+
 Name = Annotated[str, AfterValidator(_checked_name)]
 #: How many of something there are or are made: nodes, workers, seeds, candidates, layers.
 Count = Annotated[int, Field(le=100_000)]
@@ -220,7 +226,8 @@ def _check_public(name: str, value: Any) -> None:
     texts = value if isinstance(value, list | tuple) else [value]
     if any(isinstance(text, str) and holds_secret(text) for text in texts):
         raise ValueError(
-            f"{name} holds a password or token, which would be printed and written down; set it in"
+            f"{name} holds a password or token, or an option of a URL that can be one, which would"
+            " be printed and written down; set it in"
             " the environment, such as MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or"
             " AWS_SECRET_ACCESS_KEY"
         )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from html import escape
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Final, Literal, Self
 
 import yaml
 from pydantic import (
@@ -25,6 +26,9 @@ from raybias.config.styles import Styles
 from raybias.config.tracking import Tracking
 from raybias.config.yaml_section import parse_section, yaml_mapping
 from raybias.errors import ConfigError
+
+#: How the part of a run id behind the names of model, training set and method can begin.
+_RUN_PART: Final = re.compile(r"\.(?=(lr|wd|t|s)[0-9])")
 
 Interval = Literal["normal", "t", "bootstrap"]
 Scope = Literal["runs", "sentences", "wording", "widest"]
@@ -228,6 +232,25 @@ class Study(Section):
                     )
         return self
 
+    @model_validator(mode="after")
+    def _one_run_each(self) -> Self:
+        """Refuse names that different runs, or replicas, would share once they are joined."""
+        runs: dict[str, str] = {}
+        replicas: dict[str, str] = {}
+        for backbone in self.backbones:
+            for method in self.methods_of(backbone):
+                who = f"{method.name!r} on {backbone.name!r}"
+                _claim(replicas, f"{backbone.name}-{method.name}", who)
+                needed = method.needs_training_set
+                for name in [each.name for each in self.training] if needed else ["none"]:
+                    run = f"{who} with {name!r}" if needed else who
+                    _claim(runs, f"{backbone.name}.{name}.{method.name}", run)
+        for name, run in runs.items():
+            for found in _RUN_PART.finditer(name):
+                if (other := runs.get(name[: found.start()])) is not None:
+                    raise ValueError(_ambiguous(other, run, name))
+        return self
+
     def methods_of(self, backbone: Backbone) -> list[Method]:
         """Return the methods that are used on a backbone."""
         return [m for m in self.methods if not m.backbones or backbone.name in m.backbones]
@@ -281,6 +304,21 @@ class Study(Section):
             for each in self.backbones
         )
         return self.model_copy(update={"backbones": backbones})
+
+
+def _claim(names: dict[str, str], name: str, who: str) -> None:
+    """Refuse a joined name that another has.
+
+    Raises
+    ------
+    ValueError: names both.
+    """
+    if (other := names.setdefault(name, who)) != who:
+        raise ValueError(_ambiguous(other, who, name))
+
+
+def _ambiguous(one: str, other: str, name: str) -> str:
+    return f"{one} and {other} would both be called {name}; give one of them another `name`"
 
 
 def _held_by(method: Method, what: str) -> str:

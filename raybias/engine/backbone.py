@@ -28,6 +28,7 @@ from raybias.engine.model_files import (
     weights_of,
 )
 from raybias.engine.quantised import dtype_of
+from raybias.engine.template_limits import check_template
 from raybias.errors import ModelError
 from raybias.schema import LABELS
 
@@ -157,6 +158,7 @@ class TextEncoder:
         """
         begun = messages[-1]["role"] == "assistant"
         with reading_model(self.spec, "chat template"):
+            check_template(self.tokenizer, messages)
             return str(
                 self.tokenizer.apply_chat_template(
                     [dict(each) for each in messages],

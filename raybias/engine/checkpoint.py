@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -67,7 +67,7 @@ def folder_of(name: str) -> Path | None:
 
     Raises
     ------
-    ModelError: it cannot be read, or is a GGUF file.
+    ModelError: it cannot be read, is a GGUF file, or holds a pipe or device, which has no end.
     """
     if name.lower().endswith(".gguf") and not Path(name).is_dir():
         raise ModelError(
@@ -77,9 +77,23 @@ def folder_of(name: str) -> Path | None:
         )
     folder = PLANTED if name == "planted" else Path(name)
     try:
-        return folder if folder.is_dir() else None
+        if not folder.is_dir():
+            return None
+        endless = next((path for path in _files(folder) if not path.is_file()), None)
     except (OSError, ValueError) as error:
         raise ModelError(f"cannot be read ({error})", where=name, cure="check the path") from error
+    if endless is not None:
+        raise ModelError(
+            f"{endless.name} is a pipe or device, not a file", where=name, cure="copy what it holds"
+        )
+    return folder
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Yield what is in a model's folders, and no folder."""
+    for path in (*folder.glob("*"), *folder.glob("additional_chat_templates/*")):
+        if path.exists() and not path.is_dir():
+            yield path
 
 
 def locate(name: str, revision: str | None) -> Located:
@@ -147,9 +161,7 @@ def file_hashes(folder: Path) -> dict[str, str]:
     known = _read_known()
     try:
         names = sorted(
-            path.relative_to(folder).as_posix()
-            for path in (*folder.glob("*"), *folder.glob("additional_chat_templates/*"))
-            if path.is_file()
+            path.relative_to(folder).as_posix() for path in _files(folder) if path.is_file()
         )
         deciding = [name for name in names if any(fnmatch(name, each) for each in DECIDING)]
         files = {name: (folder / name).resolve() for name in deciding}

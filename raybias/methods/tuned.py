@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
@@ -75,13 +75,13 @@ class EarlyStop(Section):
 class Tuned(BackboneMethod):
     """What every tuned classifier has in common."""
 
-    learning_rates: tuple[float, ...] = Field((1e-3,), min_length=1)
+    learning_rates: tuple[Annotated[float, Field(gt=0)], ...] = Field((1e-3,), min_length=1)
     """More than one is a sweep: the best by mean validation accuracy is kept."""
     weight_decay: float = Field(1e-2, ge=0)
     """AdamW decay of what is tuned; on a soft prompt it acts on the delta."""
-    weight_decays: tuple[float, ...] = ()
+    weight_decays: tuple[Annotated[float, Field(ge=0)], ...] = ()
     """Decays to sweep over, in every combination with the learning rates."""
-    stop_windows: tuple[int, ...] = ()
+    stop_windows: tuple[Annotated[Count, Field(ge=1)], ...] = ()
     """Early-stop windows to sweep over, in every combination with the others."""
     sweep_seeds: Count = Field(1, ge=1)
     """How many of the seeds, from the first, the sweep runs."""

@@ -1,7 +1,8 @@
 """Choose the dtype of frozen weights by the hardware that will run a study.
 
 bfloat16 halves memory and is fast where a processor multiplies in it; elsewhere it is emulated,
-tens of times slower than float32. What a CPU says of itself is confirmed by a short product.
+tens of times slower than float32. A CPU's instructions decide, so that a busy machine chooses as an
+idle one does; a short product only warns where they are slow.
 """
 
 from __future__ import annotations
@@ -31,11 +32,6 @@ class Product:
     """Whether the CPU has instructions for it."""
     slowdown: float
     """Its time in bfloat16 over that in float32."""
-
-    @property
-    def fast(self) -> bool:
-        """Whether bfloat16 is worth it."""
-        return self.native and self.slowdown <= 1
 
 
 @dataclass(frozen=True)
@@ -123,19 +119,21 @@ def _for_gpus(nodes: list[Node]) -> Precision:
 
 
 def _for_cpus(nodes: list[Node]) -> Precision:
-    known = [(node, node.product) for node in nodes if node.product]
-    slow = [(node, product) for node, product in known if not product.fast]
+    products = [node.product for node in nodes if node.product]
     one = len(nodes) == 1
-    if slow:
-        worst = max((product for _, product in slow), key=lambda product: product.slowdown)
-        whose = "this CPU" if one else f"the CPU of {len(slow)} of {len(nodes)} nodes"
-        how = "is slower in" if worst.native else "emulates"
-        return Precision(
-            "float32", f"{whose} {how} bfloat16 (product {worst.slowdown:.1f} times slower)"
-        )
-    if unknown := len(nodes) - len(known):
+    if emulating := [each.slowdown for each in products if not each.native]:
+        whose = "this CPU" if one else f"the CPU of {len(emulating)} of {len(nodes)} nodes"
+        how = f"emulates bfloat16 (product {max(emulating):.1f} times slower)"
+        return Precision("float32", f"{whose} {how}")
+    if unknown := len(nodes) - len(products):
         whose = f"{unknown} of {len(nodes)} nodes have CPUs that are"
         return Precision("float32", f"{whose} not known to multiply in bfloat16")
-    gain = 1 / max(product.slowdown for _, product in known)
+    slowest = max(each.slowdown for each in products)
+    measured = (
+        f"product {1 / slowest:.1f} times faster"
+        if slowest <= 1
+        else f"although a product just took {slowest:.1f} times as long as in float32; set dtype:"
+        " float32 if that holds while nothing else runs"
+    )
     whose = "this CPU multiplies" if one else "the CPUs of all nodes multiply"
-    return Precision("bfloat16", f"{whose} in it (product {gain:.1f} times faster)")
+    return Precision("bfloat16", f"{whose} in it ({measured})")

@@ -6,6 +6,7 @@ The `openai` package sends each, waits as `Retry-After` says and tries again.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -14,6 +15,7 @@ from raybias.config.provider import Key, Second, Writing, Written, write_after
 from raybias.errors import ConfigError, RaybiasError, WorkFailed
 from raybias.providers.ledger import Asked, Ledger
 from raybias.providers.requests import Continued, Prompt, Reply, Request
+from raybias.redaction import without_secrets
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -110,7 +112,9 @@ class OpenAIAnswers:
             for place, each in waiting:
                 with self._errors():
                     reply = await each.ask(client)
-                    replies[place] = each.read(reply)
+                    read = self._checked(each.read(reply))
+                    # A server can repeat the key that it was sent.
+                    replies[place] = read._replace(text=without_secrets(read.text))
                     self._note(reply)
 
         async def save() -> None:
@@ -130,12 +134,29 @@ class OpenAIAnswers:
     def _client(self) -> AsyncOpenAI:
         from openai import AsyncOpenAI
 
+        from raybias.providers.bounded import BoundedClient
+
         return AsyncOpenAI(
             api_key=self.spec.key() or "none",
             base_url=self.spec.endpoint,
             max_retries=self.spec.retries,
-            timeout=self.spec.timeout_s,
+            http_client=BoundedClient(self.spec.timeout_s),
         )
+
+    def _checked(self, reply: Reply) -> Reply:
+        """Return a reply whose log-probabilities are numbers; others must be kept nowhere.
+
+        Raises
+        ------
+        WorkFailed: names one that is none.
+        """
+        if wrong := next((each for each in reply.scores if not math.isfinite(each)), None):
+            raise WorkFailed(
+                f"the endpoint gives a log-probability of {wrong}",
+                where=f"{self.spec.name} at {self.spec.place}",
+                cure=f"mend the server; {_AGAIN}",
+            )
+        return reply
 
     def _note(self, reply: Any) -> None:
         """Count a reply, and refuse one of another model than those before it.
@@ -146,11 +167,12 @@ class OpenAIAnswers:
         """
         own, usage = self.ledger.own, reply.usage
         own.requests += 1
-        own.read += usage.prompt_tokens if usage else 0
-        own.written += usage.completion_tokens if usage else 0
+        # A server cannot give back what was spent.
+        own.read += max(0, int(usage.prompt_tokens)) if usage else 0
+        own.written += max(0, int(usage.completion_tokens)) if usage else 0
         if reply.system_fingerprint:
-            own.fingerprints[reply.system_fingerprint] += 1
-        said = str(reply.model)
+            own.fingerprints[_named(reply.system_fingerprint)] += 1
+        said = _named(reply.model)
         known = next(iter(self.ledger.before.models or own.models), said)
         if said != known:
             # Not counted, or a later command could take it for the one before.
@@ -182,9 +204,9 @@ class OpenAIAnswers:
     def _translated(self, error: Exception) -> RaybiasError:
         import openai
 
-        said = " ".join(str(getattr(error, "message", error)).split())[:_SHOWN]
-        if key := self.spec.key():
-            said = said.replace(key, "***")
+        if isinstance(error.__cause__, RaybiasError):
+            return error.__cause__
+        said = without_secrets(" ".join(str(getattr(error, "message", error)).split()))[:_SHOWN]
         kind: type[RaybiasError] = WorkFailed
         problem, cure = f"answers what is no completion ({said})", "check the URL"
         match error:
@@ -207,6 +229,11 @@ class OpenAIAnswers:
                 problem = f"breaks off or cannot be reached ({type(error.__cause__).__name__})"
         cure = cure if kind is ConfigError else f"{cure}; {_AGAIN}"
         return kind(problem, where=f"{self.spec.name} at {self.spec.place}", cure=cure)
+
+
+def _named(said: object) -> str:
+    """Return what a server calls itself, as it can be written down."""
+    return without_secrets(str(said))[:_SHOWN]
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

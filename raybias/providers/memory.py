@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from importlib.metadata import version
@@ -118,12 +120,16 @@ class RememberedAnswers:
         for first in range(0, len(waiting), _AT_A_TIME):
             numbers = waiting[first : first + _AT_A_TIME]
             made = dict(zip((addresses[n] for n in numbers), ask(numbers), strict=True))
-            self._keep(made)
+            self._keep({each: one for each, one in made.items() if _is_finite(one)})
             fresh |= made
         # What is remembered costs no tokens, also where one prompt stands twice.
-        return [fresh.pop(a) if a in fresh else self._known[a] for a in addresses]
+        again = {key: each._replace(tokens=0) for key, each in fresh.items()}
+        known = ChainMap(again, self._known)
+        return [fresh.pop(a) if a in fresh else known[a] for a in addresses]
 
     def _keep(self, made: dict[bytes, Written]) -> None:
+        if not made:
+            return
         columns = {
             "address": [*made],
             "text": [each.text for each in made.values()],
@@ -142,7 +148,14 @@ class RememberedAnswers:
             table = self.store.read_table(name, schema=_ANSWERS)
             columns = (column.to_pylist() for column in table.columns)
             for address, text, scores in zip(*columns, strict=True):
-                yield address, Written(text, tuple(scores), 0)
+                one = Written(text, tuple(scores), 0)
+                if _is_finite(one):
+                    yield address, one
+
+
+def _is_finite(answer: Written) -> bool:
+    """Tell whether an answer may be remembered: a score that is no number is a fault to mend."""
+    return all(score is not None and math.isfinite(score) for score in answer.label_scores)
 
 
 def _identity(spec: Backbone) -> Any:

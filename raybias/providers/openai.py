@@ -15,6 +15,7 @@ from pydantic import Field, field_validator, model_validator
 from raybias.config.data import Ability
 from raybias.config.provider import Provider
 from raybias.errors import ConfigError
+from raybias.redaction import secret
 from raybias.registry import provider
 
 if TYPE_CHECKING:
@@ -119,12 +120,12 @@ class OpenAI(Provider):
             return ""
         if self.key_file is None:
             if found := os.environ.get(str(self.key_variable), "").strip():
-                return found
+                return secret(found)
             problem = f"the environment variable {self.key_variable} is not set on this machine"
         else:
             with suppress(OSError, ValueError):
                 if found := Path(self.key_file).expanduser().read_text("utf-8").strip():
-                    return found
+                    return secret(found)
             problem = f"the key file {self.key_file} cannot be read on this machine, or is empty"
         raise ConfigError(
             problem,

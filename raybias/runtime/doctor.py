@@ -25,6 +25,7 @@ from raybias.planning.inventory import size
 from raybias.planning.precision import choose
 from raybias.redaction import redact
 from raybias.runtime.inventory import read_inventory, sick_gpus
+from raybias.runtime.owners import left_behind
 from raybias.runtime.ray_session import connected
 from raybias.runtime.serve.security_audit import Finding, cluster_weaknesses, out_weaknesses
 
@@ -123,9 +124,17 @@ def _ray(address: str | None) -> Iterator[Finding]:
             inventory = read_inventory(address, products=True)
             sick = sick_gpus() if inventory.gpus else {}
             weaknesses = list(cluster_weaknesses())
+            left = left_behind()
     except PlanError as error:
         yield Finding("fail", "ray", error.problem, f"{error.where}: {error.cure}")
         return
+    for app, driver in left.items():
+        yield Finding(
+            "warn",
+            "left behind",
+            f"{app}, whose driver has ended: {driver}",
+            f"it ends within 30 s; if not, `ray.serve.delete({app!r})` ends it",
+        )
     usable = inventory.cpus >= 1
     yield Finding.of(usable, "ray", str(inventory), "add nodes with CPUs", otherwise="fail")
     if inventory.gpus:

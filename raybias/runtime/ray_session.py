@@ -65,6 +65,13 @@ def connected(address: str | None = None) -> Iterator[bool]:
     place = address or os.environ.get("RAY_ADDRESS") or "local"
     own = place == "local"
     if own:
+        # Whatever listens on loopback, Serve opens a port of each replica to every network.
+        if os.environ.get("RAY_AUTH_MODE", "").lower() == "disabled":
+            raise PlanError(
+                "without its token anyone on the network could run code in the Ray of this machine",
+                where="RAY_AUTH_MODE=disabled",
+                cure="unset it",
+            )
         check_session_folder()
         if not os.access(Path("~").expanduser(), os.R_OK | os.W_OK | os.X_OK):
             # Ray 2.60 else writes a token for its own processes to ~/.ray.
@@ -157,7 +164,8 @@ def check_session_folder() -> None:
 def _on_loopback() -> Iterator[None]:
     """Have the Ray that is started listen on loopback alone, as it does by default on macOS.
 
-    What stays open to others is the gRPC port of each Serve replica, which Serve binds everywhere.
+    What stays open to others is the gRPC port of each Serve replica, which Serve binds everywhere,
+    and which asks for Ray's token.
     """
     from ray._private import ray_constants
 

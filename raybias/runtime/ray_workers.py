@@ -8,6 +8,7 @@ from raybias.config import Backbone, Resources
 from raybias.planning.plan import Plan
 from raybias.runtime.graph import Grant
 from raybias.runtime.inventory import fetch, free
+from raybias.runtime.owners import app_name
 from raybias.runtime.predict.readers import Readers
 from raybias.runtime.predict.replica import scorers
 from raybias.runtime.predict.stream import score_shards
@@ -95,7 +96,7 @@ class RayWorkers:
                 readers.fit()
 
     def _readers_of(self, reading: Reading) -> Readers:
-        name = f"{self.app}-{reading.name}"
+        name = app_name(self.app, reading.name)
         return Readers(
             name,
             lambda replicas: scorers(

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 #: Seconds that Ray, an actor that tunes and a replica that reads take to start on two cores.
 _STARTING_S: Final = 30.0
+#: Most holders of a full cluster that are named.
+_NAMED: Final = 3
 
 
 def run_study(
@@ -85,7 +87,7 @@ def run_study(
         if done:
             return
     with _on_ray(address, study.name, store, reporter) as own:
-        from raybias.runtime.predict.replica import delete_left
+        from raybias.runtime.owners import delete_left, others
         from raybias.runtime.ray_workers import RayWorkers
 
         app = f"raybias-{key(store.uri):016x}"
@@ -100,7 +102,8 @@ def run_study(
         with nullcontext() if own else undoing(end_replicas):
             work = start.work(planned, workers)
             if workers.free < 1:
-                reporter.say(f"{study.name}: other work holds the whole cluster; waiting")
+                for_whom = "".join(f" for {each}" for each in others()[:_NAMED])
+                reporter.say(f"{study.name}: other work holds the whole cluster; waiting{for_whom}")
             work.run()
         start.warn()
 

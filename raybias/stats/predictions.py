@@ -20,7 +20,7 @@ from raybias import schema
 from raybias.errors import DataError
 from raybias.stats.paper_tsv import read_paper_tsv
 from raybias.stats.plain_predictions import EXTRA, plain_predictions
-from raybias.storage import Store, split_uri
+from raybias.storage import Store, split_uri, unpacked
 from raybias.table_files import read_frame
 
 _TYPES: Final = pl.Schema(schema.PREDICTIONS)
@@ -208,7 +208,7 @@ def _parts(source: Source, columns: Sequence[str]) -> Iterator[_Part]:
             metadata = pq.read_metadata(stream)
             if _plain(metadata.schema.to_arrow_schema()):
                 frame = plain_predictions(
-                    pl.DataFrame(_sound_table(pq.read_table(stream))),
+                    pl.DataFrame(_sound_table(unpacked(pq.ParquetFile(stream), source.uri))),
                     name=source.name,
                     where=source.uri,
                 )

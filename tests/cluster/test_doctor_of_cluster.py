@@ -8,13 +8,22 @@ import pytest
 import ray
 from typer.testing import CliRunner
 
-from raybias.cli import app
+from raybias.cli import app as cli
+from raybias.runtime import owners
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
 
 
+def test_replicas_of_a_driver_that_has_ended_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = "raybias-0123456789abcdef-ffffffff-tiny-soft_prompt"
+    monkeypatch.setattr(owners, "applications", lambda: ["raybias", app])
+    result = CliRunner().invoke(cli, ["doctor", "--no-hub"])
+    (line,) = (each for each in result.stdout.splitlines() if "left behind" in each)
+    assert line.startswith(f"warn  left behind: {app}, whose driver has ended: job ffffffff; ")
+
+
 def test_a_cluster_is_measured_and_its_weaknesses_only_warn(tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["doctor", "--no-hub", "--out", str(tmp_path / "out")])
+    result = CliRunner().invoke(cli, ["doctor", "--no-hub", "--out", str(tmp_path / "out")])
     assert result.exit_code == 0, result.stdout
     assert ray.is_initialized(), "a cluster that others use stays up"
     lines = result.stdout.splitlines()

@@ -17,6 +17,7 @@ import ray
 import yaml
 from ray import serve
 
+from raybias.runtime import owners
 from support.rewriters import save_judge, save_pairs, save_t5
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
@@ -142,6 +143,31 @@ def test_a_driver_that_is_killed_is_followed_at_once_though_its_replicas_hold_th
     assert again.returncode == 0, again.stderr
     assert "resumed" not in again.stderr, "nothing is tuned again"
     until(lambda: not left(), "nothing is left")
+
+
+@pytest.mark.slow
+def test_replicas_end_with_a_driver_that_is_killed_and_until_then_are_named(tmp_path: Path) -> None:
+    path = study(tmp_path, steps=20)
+    content = yaml.safe_load(path.read_text("utf-8"))
+    content["methods"][0] |= {"early_stop": {"after_step": 20, "window": 1}}
+    content |= {"limit": None, "resources": {"train_workers": 1, "rows_per_shard": 8}}
+    path.write_text(yaml.safe_dump(content), "utf-8")
+    said = tmp_path / "said"
+    with said.open("w") as stream:
+        driver = subprocess.Popen(command_of(tmp_path, path), stdout=stream, stderr=stream)
+    try:
+        until(lambda: any((tmp_path / "out" / "predictions").rglob("*.parquet")), "it scores")
+        assert driver.poll() is None, said.read_text()
+    finally:
+        driver.kill()
+        driver.wait()
+    killed = time.monotonic()
+    until(lambda: f"process {driver.pid} on" in "".join(owners.left_behind().values()), "is named")
+    assert f"replicas of process {driver.pid} on" in "".join(owners.others())
+    until(lambda: not left(), "nothing is left")
+    took = time.monotonic() - killed
+    print(f"\n{took:.1f} s from SIGKILL to the end of the replicas")
+    assert took < 30
 
 
 def stopped(

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 import raybias
-from raybias.config import load_study
+from raybias.config import Backbone, TrainingSet, load_study
+from raybias.config.study import parse_study
 from raybias.errors import BadInput, ConfigError, PlanError
-from raybias.methods import EarlyStop
+from raybias.methods import EarlyStop, SoftPrompt
+from raybias.methods.selection import HyperParameters
+from raybias.runtime.tune.driver import trials_of
 
 STUDY = {
     "name": "mine",
@@ -192,6 +196,7 @@ def test_a_password_is_refused_and_not_said(tmp_path: Path, override: str) -> No
 def test_a_url_without_a_password_is_taken(tmp_path: Path) -> None:
     for url in (
         "http://server:5000", "sqlite:///mlflow.db", "postgresql://user@host/db",
+        "s3://bucket/part-?.csv", "s3://bucket/x?region=eu&endpoint_override=localhost:9000",
         "abfs://container@account.dfs.core.windows.net/x", "hf://datasets/a/b@main/x.csv",
     ):  # fmt: skip
         study = load_study(write(tmp_path), overrides=(f"tracking.mlflow={url}",))
@@ -231,6 +236,10 @@ def test_rewriting_is_paired_as_the_profile_says_and_found_beside_the_study(
         ({"methods": [{"sedes": [1]}]}, "methods.0: unknown key 'sedes'; did you mean 'seeds'?"),
         ({"methods": [{"seeds": [1, 2, 1], "keep": 1}]}, "seeds repeat: 1; list each once"),
         ({"methods": [{"seeds": [1], "keep": 2}]}, "keep is 2 but there are 1 seeds"),
+        ({"methods": [{"learning_rates": [-1.0]}]}, "learning_rates.0: Input should be greater"),
+        ({"methods": [{"weight_decays": [-1.0]}]}, "weight_decays.0: Input should be greater"),
+        ({"methods": [{"stop_windows": [-3, 3]}]}, "stop_windows.0: Input should be greater"),
+        ({"probes": [{"source": "regard", "attributes": []}]}, "attributes: Tuple should have"),
         ({"backbones": ["a/gpt2", "b/gpt2"]}, "backbones share the name 'gpt2'"),
         ({"methods": [{"kind": "lorra"}]}, "methods.0: unknown kind of method; known kinds: cot"),
         ({"methods": [{"kind": "full"}, {"kind": "full"}]}, "share the name 'full' on gpt2"),
@@ -360,3 +369,45 @@ def test_an_empty_study_says_what_writes_one(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text("")
     with pytest.raises(ConfigError, match="holds no keys; `raybias init MODEL` writes a study"):
         load_study(tmp_path / "x.yaml")
+
+
+def test_runs_and_replicas_of_different_parts_have_different_names() -> None:
+    def refused(**changes: Any) -> str:
+        sets = [{"source": "sst5", "name": name} for name in ("c", "b.c")]
+        parts = {"training": sets, "probes": [{"source": "regard"}], "methods": [{}]}
+        with pytest.raises(ConfigError) as caught:
+            parse_study({"name": "x", "backbones": ["a"], **parts, **changes})
+        return str(caught.value)
+
+    both = [{"id": "x/a"}, {"id": "x/a.b"}]
+    said = refused(backbones=both)
+    assert "'soft_prompt' on 'a' with 'b.c' and 'soft_prompt' on 'a.b' with 'c'" in said
+    assert "would both be called a.b.c.soft_prompt; give one of them another `name`" in said
+    shots = {"kind": "few_shot", "name": "soft_prompt.lr0.001"}
+    assert "called a.c.soft_prompt.lr0.001" in refused(methods=[{}, shots])
+    methods = [{"kind": "zero_shot", "name": name} for name in ("c", "b-c")]
+    assert "called a-b-c" in refused(backbones=["a", "a-b"], methods=methods)
+
+
+def test_rates_that_differ_in_the_tenth_digit_are_different_runs() -> None:
+    rates = (0.02, 0.0200000001, 1e-5, 1.0)
+    method = SoftPrompt(learning_rates=rates)
+    choices = [HyperParameters(rate, 0.01, 5) for rate in rates]
+    training, backbone = TrainingSet(source="sst5"), Backbone(id="opt")
+    trials = trials_of(backbone, training, method, seeds=[1], choices=choices, stage="sweep")
+    names = [trial.run_id.removeprefix("opt.sst5.soft_prompt.") for trial in trials]
+    assert names == ["lr0.02.s1", "lr0.0200000001.s1", "lr1e-05.s1", "lr1.s1"]
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [
+        ("my model", "my-model"),
+        ("..", "model"),
+        ("a..b", "a.b"),
+        ("-a b.", "a-b"),
+        ("m" * 80, "m" * 64),
+    ],
+)
+def test_a_folder_of_any_name_gives_a_valid_one(folder: str, name: str) -> None:
+    assert Backbone(id=f"/data/{folder}").name == name

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import polars as pl
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from raybias import storage
 from raybias.errors import DataError
 from raybias.stats import read_predictions
 from raybias.storage import Store
@@ -63,3 +66,18 @@ def test_another_separator_is_named(name: str, text: str, message: str, tmp_path
     if name == "x.tsv":
         with pytest.raises(DataError, match=message):
             read_predictions([tmp_path / name])
+
+
+@pytest.mark.parametrize("name", ["x.csv.gz", "x.jsonl.gz", "x.parquet"])
+def test_a_small_file_that_fills_the_memory_is_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "MOST_UNPACKED", 2**20)
+    store = Store(tmp_path)
+    if name.endswith(".parquet"):
+        store.write_table(name, pa.table({"text": ["a text of thirty-two characters."] * 2**16}))
+    else:
+        store.write_bytes(name, gzip.compress(b'{"a": 1}\n' * 2**17))
+    assert (tmp_path / name).stat().st_size < 2**16
+    with pytest.raises(DataError, match=r"unpacks to more than .* GiB; give fewer rows, or sev"):
+        read_frame(store, name)

@@ -198,3 +198,33 @@ def test_thoughts_are_no_part_of_the_answer() -> None:
     assert read_answer("<think>positive at first</think> Negative.", words).label == 0
     assert read_answer("<think>positive, as it seems", words).label is None
     assert read_answer("positive <think>negative</think>", words).label == 2
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for a in range(9999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        "{% for a in range(9999) %}{% for b in range(99999) %}x{% endfor %}{% endfor %}",
+        "{{ 'x' * 10 ** 10 }}",
+        "{{ 10 ** (10 ** 9) }}",
+        "{% if messages|length > 1 %}{{ 'x'.ljust(10 ** 10) }}{% endif %}",
+    ],
+)
+def test_a_template_that_takes_all_time_or_memory_is_refused(template: str, tmp_path: Path) -> None:
+    folder = prompting.save_chat("llama", tmp_path, template)
+    encoder = load_tokenizer(Backbone(id=str(folder)))
+    with pytest.raises(ModelError, match="its chat template takes more than 5 s, 1 GiB or"):
+        encoder.chat([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])
+
+
+def test_what_transformers_allows_in_a_template_is_taken(tmp_path: Path) -> None:
+    template = (
+        "{{ strftime_now('%Y')[:2] }}{% for m in messages %}{% if loop.first %}{% continue %}"
+        "{% endif %}{% generation %}{{ m | tojson(indent=1) }}{% endgeneration %}{% endfor %}"
+    )
+    folder = prompting.save_chat("llama", tmp_path, template)
+    said = load_tokenizer(Backbone(id=str(folder))).chat(
+        [{"role": "user", "content": "a"}, {"role": "assistant", "content": "é" * 99_999}]
+    )
+    assert said.startswith("20{")
+    assert len(said) > 99_999

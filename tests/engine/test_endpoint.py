@@ -26,7 +26,9 @@ from raybias.errors import ConfigError, RaybiasError, WorkFailed
 from raybias.methods import ChainOfThought, FewShot, ZeroShot, fit_methods
 from raybias.methods.prompted import Prompted
 from raybias.methods.prompted_predictor import PromptedPredictor, PromptedRun
+from raybias.providers import bounded
 from raybias.providers.ledger import read_asked
+from raybias.providers.memory import RememberedAnswers
 from raybias.providers.openai import OpenAI
 from raybias.schema import LABELS
 from raybias.storage import Store
@@ -168,6 +170,9 @@ FAULTS = [
     ("no choices", WorkFailed, "answers what is no completion"),
     ("half a body", WorkFailed, "breaks off"),
     ("never", WorkFailed, "does not answer within 0.3 s"),
+    ("drips", WorkFailed, "does not answer within 0.3 s"),
+    ("endless", WorkFailed, "a reply of more than 1 MiB"),
+    ("compressed", WorkFailed, "a compressed reply"),
     ("echoes the key", WorkFailed, "internal error at Bearer ***"),
 ]
 
@@ -182,8 +187,13 @@ def ask(spec: OpenAI, out: Path, count: int = 6) -> list[str]:
 
 @pytest.mark.parametrize(("fault", "kind", "message"), FAULTS, ids=[each[0] for each in FAULTS])
 def test_whatever_an_endpoint_does_is_one_line_without_the_key(
-    fault: str, kind: type[RaybiasError], message: str, tmp_path: Path
+    fault: str,
+    kind: type[RaybiasError],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(bounded, "MOST", 2**20)
     with serving(Endpoint(fault=lambda number: fault)) as server:
         with pytest.raises(kind) as error:
             ask(endpoint(server.url, timeout_s=0.3), tmp_path)
@@ -198,6 +208,41 @@ def test_a_passing_fault_is_tried_again(fault: str, tmp_path: Path) -> None:
     with serving(first) as server:
         assert ask(endpoint(server.url, timeout_s=0.5), tmp_path) == ["It is positive."] * 6
         assert len(server.asked) == 7
+
+
+def echoing_key(body: dict[str, Any]) -> dict[str, Any]:
+    said = {"role": "assistant", "content": f"yes {KEY}", "reasoning_content": f"it is {KEY}"}
+    return {"message": said}
+
+
+def test_a_key_that_an_endpoint_repeats_reaches_neither_answers_nor_notes(tmp_path: Path) -> None:
+    server = Endpoint(answer=echoing_key, model=f"tiny-{KEY}", fingerprint=f"fp-{KEY}")
+    with serving(server):
+        said = ask(endpoint(server.url), tmp_path)
+    assert set(said) == {"<think>it is ***</think>yes ***"}
+    asked = read_asked(Store(tmp_path), "tiny")
+    assert (set(asked.models), set(asked.fingerprints)) == ({"tiny-***"}, {"fp-***"})
+    assert not any(KEY in each.read_text() for each in tmp_path.rglob("*.json"))
+
+
+def test_a_log_probability_that_is_no_number_is_kept_nowhere(tmp_path: Path) -> None:
+    values = [float("nan")]
+
+    def answer(body: dict[str, Any]) -> dict[str, Any]:
+        told = {"tokens": ["a", " b"], "token_logprobs": [None, *values], "text_offset": [0, 1]}
+        return {"text": body["prompt"], "logprobs": told}
+
+    with serving(Endpoint(answer=answer)) as server:
+        spec = endpoint(server.url, offers=("text", "likelihoods"))
+        for _ in range(2):
+            remembered = RememberedAnswers(
+                spec.answers(Store(tmp_path)), Store(tmp_path / "memory"), spec
+            )
+            with pytest.raises(WorkFailed, match="gives a log-probability of nan"):
+                remembered.likelihoods([("a", " b")])
+            assert not list(tmp_path.rglob("*.parquet"))
+        values[0] = -1.5
+        assert remembered.likelihoods([("a", " b")])[0] == [-1.5]
 
 
 def test_as_many_requests_are_under_way_as_the_study_says(tmp_path: Path) -> None:
@@ -300,6 +345,11 @@ def test_a_method_that_an_endpoint_cannot_do_is_refused_with_what_can(
         ({"key_variable": KEY}, "the key itself must not stand in a study"),
         ({"api_key": KEY}, "unknown key 'api_key'"),
         ({"endpoint": f"https://user:{KEY}@host/v1"}, "holds a password or token"),
+        *(
+            ({"endpoint": f"https://host/v1?{name}={KEY}"}, "an option of a URL that can be one")
+            for name in ("key", "sig", "code", "pwd", "jwt", "api-version=1&x")
+        ),
+        ({"endpoint": f"https://host/v1?{KEY}"}, "an option of a URL that can be one"),
         ({"endpoint": "host/v1"}, "should match pattern"),
         ({"budget": {"money": 1}}, "budget.money needs prices"),
         ({"api": "telepathy"}, "unknown api of an endpoint; known: openai"),

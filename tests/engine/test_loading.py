@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -160,3 +161,10 @@ def test_weights_go_from_the_files_to_a_device(
     tensors = [*model.parameters(), *model.buffers()]
     assert {each.device.type for each in tensors} == {"meta"}
     assert {each.dtype for each in model.parameters()} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json"])
+def test_a_pipe_among_a_models_files_is_refused(name: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(ModelError, match=f"{name} is a pipe or device, not a file"):
+        load_backbone(Backbone(id=str(tmp_path)))

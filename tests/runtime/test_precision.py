@@ -33,7 +33,7 @@ def cpus(*products: Product | None) -> Inventory:
         (cpus(SLOW), "dtype float32: this CPU emulates bfloat16 (product 41.0 times slower)"),
         (
             cpus(Product(native=True, slowdown=1.3)),
-            "dtype float32: this CPU is slower in bfloat16 (product 1.3 times slower)",
+            "dtype bfloat16: this CPU multiplies in it (although a product just took 1.3 times",
         ),
         (
             cpus(FAST, SLOW, FAST),

@@ -369,7 +369,7 @@ def test_what_a_killed_driver_left_is_freed_before_the_inventory_is_read(
     prepared = SimpleNamespace(study=SimpleNamespace(undecided=False))
     monkeypatch.setattr(raybias.runtime.study, "prepare", lambda *_, command: prepared)
     monkeypatch.setattr(raybias.runtime.study, "read_inventory", asked)
-    monkeypatch.setattr("raybias.runtime.predict.replica.delete_left", done.append)
+    monkeypatch.setattr("raybias.runtime.owners.delete_left", done.append)
     for out in (tmp_path / "one", tmp_path / "one", tmp_path / "two"):
         with pytest.raises(WorkFailed, match="far enough"):
             raybias.runtime.study.run_study(study(), out, address="local")

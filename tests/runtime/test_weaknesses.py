@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import ast
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 import raybias
 from raybias import config
-from raybias.errors import ConfigError, OutputError
+from raybias.errors import ConfigError, OutputError, PlanError
 from raybias.runtime.doctor import _reachable
+from raybias.runtime.ray_session import connected
+from raybias.runtime.serve import start
 from raybias.runtime.serve.security_audit import (
     Finding,
     Port,
@@ -37,15 +40,31 @@ def test_ports_beyond_loopback_are_named() -> None:
     home = [Port("127.0.0.1", 8265, DASHBOARD.command), Port("::1", 6379, GCS.command)]
     assert [each.state for each in port_weaknesses(home, token=True)] == ["ok"]
     found = list(port_weaknesses([*home, PROXY, DASHBOARD, CLIENT, GCS], token=True))
-    assert [each.state for each in found] == ["warn", "warn", "warn", "ok"]
+    assert [each.state for each in found] == ["warn"] * 4, "a token closes no port"
     for part in ("proxy listens on 0.0.0.0:8000", "192.0.2.7:8265", ":::10001", "1 ports"):
         assert part in said(found)
     assert [each.state for each in port_weaknesses([GCS], token=False)] == ["warn"]
     command = DASHBOARD.command.replace("0.0.0.0", "127.0.0.1")
     agents = Port("0.0.0.0", 44227, command)
     found = list(port_weaknesses([*home, agents], token=True))
-    assert [each.state for each in found] == ["ok"], "the dashboard listens on loopback"
+    assert "1 ports between Ray's processes" in said(found), "the dashboard listens on loopback"
     listening()  # whatever runs here, it can be read
+
+
+def test_no_ray_is_started_without_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with pytest.raises(PlanError, match="RAY_AUTH_MODE=disabled: without its token"), connected():
+        pass
+
+
+def test_nothing_is_served_by_a_cluster_that_asks_for_no_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(start, "connected", lambda address: nullcontext(False))
+    monkeypatch.setattr(start, "asks_for_token", lambda: False)
+    with pytest.raises(PlanError, match="Ray asks for no token"), start.serve(str(tmp_path)):
+        pass
 
 
 def test_the_hubs_password_is_not_said(monkeypatch: pytest.MonkeyPatch) -> None:

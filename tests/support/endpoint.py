@@ -38,6 +38,7 @@ class Endpoint:
     answer: Answer = says_positive
     fault: Callable[[int], Fault] = lambda number: None
     model: str = "tiny-2026"
+    fingerprint: str = "fp_1"
     key: str | None = KEY
     delay_s: float = 0.0
     asked: list[dict[str, Any]] = field(default_factory=list)
@@ -77,6 +78,12 @@ class Endpoint:
         if fault == "no choices":
             return _send(handler, 200, json.dumps({"model": self.model}))
         text = json.dumps(self.completion(body, handler.path))
+        if fault == "drips":
+            return _drip(handler, text)
+        if fault == "endless":
+            return _drip(handler, " " * 2**20, pause_s=0, times=10_000)
+        if fault == "compressed":
+            return _send(handler, 200, text, {"Content-Encoding": "gzip"})
         return _send(handler, 200, text, half=fault == "half a body")
 
     def completion(self, body: dict[str, Any], path: str) -> dict[str, Any]:
@@ -91,7 +98,7 @@ class Endpoint:
             "object": "chat.completion" if chat else "text_completion",
             "created": 1,
             "model": self.model,
-            "system_fingerprint": "fp_1",
+            "system_fingerprint": self.fingerprint,
             "choices": [{"index": 0, "finish_reason": "stop", "logprobs": None, **made}],
             "usage": usage,
         }
@@ -115,6 +122,20 @@ def _send(
     handler.end_headers()
     handler.wfile.write(content[: len(content) // 2] if half else content)
     handler.close_connection = half
+
+
+def _drip(
+    handler: BaseHTTPRequestHandler, text: str, *, pause_s: float = 0.1, times: int = 1
+) -> None:
+    """Send a reply of unknown length: a byte at a time, or the whole text again and again."""
+    handler.send_response(200)
+    handler.send_header("Content-Type", "application/json")
+    handler.send_header("Connection", "close")
+    handler.end_headers()
+    handler.close_connection = True
+    for part in text if times == 1 else [text] * times:
+        handler.wfile.write(part.encode())
+        time.sleep(pause_s)
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from raybias.errors import WorkFailed
 from raybias.methods.prediction import prepared
 from raybias.planning.stage_plans import RewritePlan, ScorePlan
 from raybias.runtime.metrics import Meter
+from raybias.runtime.owners import end_with_driver
 from raybias.runtime.ways import keep_ways
 from raybias.runtime.workers import Served
 from raybias.seeding import key
@@ -73,6 +74,8 @@ class Scorer:
     ) -> None:
         from raybias.runtime.predict.predictor_cache import PredictorCache
 
+        # First, since its driver may end while a model is loaded.
+        end_with_driver()
         self.store, self.spec = Store(out), context.spec
         self.predictors = PredictorCache(context.here(), self.store)
         self.methods = {method.name: method for method in methods}
@@ -149,14 +152,6 @@ class Scorer:
 def model_id(method: str, run_id: str) -> str:
     """Return Serve's multiplexed model id of a run."""
     return f"{method}/{run_id}"
-
-
-def delete_left(prefix: str) -> None:
-    """Delete the Serve applications `prefix*` that a killed driver left in the cluster."""
-    client = _get_global_client(raise_if_no_controller_running=False)
-    if client is not None:
-        names = [status.name for status in client.list_serve_statuses()]
-        client.delete_apps([name for name in names if name.startswith(prefix)])
 
 
 @contextmanager

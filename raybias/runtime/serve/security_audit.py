@@ -103,9 +103,7 @@ def is_loopback(host: str) -> bool:
 
 def cluster_weaknesses() -> Iterator[Finding]:
     """Check who can reach the connected Ray, and whether it asks for a token."""
-    from ray._private.authentication.authentication_utils import is_token_auth_enabled
-
-    token = bool(is_token_auth_enabled())
+    token = asks_for_token()
     if token:
         yield Finding("ok", "Ray's token", "required")
         yield from _readable(Path.home() / ".ray" / "auth_token")
@@ -113,6 +111,13 @@ def cluster_weaknesses() -> Iterator[Finding]:
         detail = "not required: who reaches a port of Ray runs code as its user"
         yield Finding("warn", "Ray's token", detail, "set RAY_AUTH_MODE=token on every node")
     yield from port_weaknesses(listening(), token=token)
+
+
+def asks_for_token() -> bool:
+    """Tell whether Ray's processes ask each other, and everybody else, for a token."""
+    from ray._private.authentication.authentication_utils import is_token_auth_enabled
+
+    return bool(is_token_auth_enabled())
 
 
 def port_weaknesses(ports: Iterable[Port], *, token: bool) -> Iterator[Finding]:
@@ -136,7 +141,8 @@ def port_weaknesses(ports: Iterable[Port], *, token: bool) -> Iterator[Finding]:
     if internal:
         detail = f"{internal} ports between Ray's processes are open beyond loopback"
         cure = "keep them behind a firewall or network policy"
-        yield Finding("ok" if token else "warn", "ports", detail, cure)
+        asked = "; a token is asked for" if token else " and ask for no token"
+        yield Finding("warn", "ports", f"{detail}{asked}", cure)
 
 
 def listening() -> list[Port]:

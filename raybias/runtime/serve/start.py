@@ -17,7 +17,8 @@ from ray import serve as ray_serve
 from raybias.errors import ConfigError, PlanError
 from raybias.runtime.ending import undoing
 from raybias.runtime.inventory import read_inventory
-from raybias.runtime.predict.replica import delete_left, deploy
+from raybias.runtime.owners import app_name, delete_left
+from raybias.runtime.predict.replica import deploy
 from raybias.runtime.ray_session import connected
 from raybias.runtime.serve.app import (
     TOKEN_VARIABLE,
@@ -30,7 +31,7 @@ from raybias.runtime.serve.app import (
 )
 from raybias.runtime.serve.front import answering, bound
 from raybias.runtime.serve.http import Limits, web
-from raybias.runtime.serve.security_audit import is_loopback
+from raybias.runtime.serve.security_audit import asks_for_token, is_loopback
 from raybias.storage import Store
 
 NAME: Final = "raybias-serve"
@@ -64,7 +65,7 @@ def serve(
     ------
     ConfigError: no token where one is needed, or a place that is taken.
     OutputError: OUT holds no study, or no run that labels texts.
-    PlanError: the cluster lacks CPUs or GPUs.
+    PlanError: the cluster lacks CPUs or GPUs, or asks for no token.
     WorkFailed: the replicas do not start.
     """
     anyone = token_file is None and TOKEN_VARIABLE not in os.environ
@@ -78,6 +79,13 @@ def serve(
     # Loading torch takes as long as a Ray of this machine does to start.
     threading.Thread(target=import_module, args=("raybias.engine.context",), daemon=True).start()
     with bound(host, port) as place, connected(address) as own:
+        if not asks_for_token():
+            raise PlanError(
+                "Ray asks for no token, and a replica's port, which Serve opens to every network,"
+                " runs what anyone sends",
+                where="RAY_AUTH_MODE",
+                cure="unset it, or set it to token on every node",
+            )
         serving = Serving(
             out=out,
             models=tuple(models),
@@ -115,11 +123,12 @@ def _ingress(args: Serving, *, ends_with_ray: bool) -> Iterator[Ingress]:
     ray_serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
     try:
         with undoing(end), ThreadPoolExecutor() as pool:
-            names = [f"{prefix}-{name}" for name in held.scorers]
+            names = [app_name(prefix, name) for name in held.scorers]
             list(pool.map(deploy, held.scorers.values(), names))
-            handles = {name: ray_serve.get_app_handle(f"{prefix}-{name}") for name in held.scorers}
+            applications = dict(zip(held.scorers, names, strict=True))
+            handles = {key: ray_serve.get_app_handle(name) for key, name in applications.items()}
             ingress = Ingress(args, held.runs, handles, digest, held.meter)
-            ingress.watch(dict(zip(held.scorers, names, strict=True)), ended)
+            ingress.watch(applications, ended)
             yield ingress
     finally:
         end()

@@ -52,9 +52,9 @@ def trials_of(
     prefix = f"{backbone.name}.{training.name}.{method.name}"
 
     def name(choice: HyperParameters) -> str:
-        parts = [prefix, f"lr{choice.learning_rate:g}"]
+        parts = [prefix, f"lr{_exactly(choice.learning_rate)}"]
         if method.weight_decays:
-            parts.append(f"wd{choice.weight_decay:g}")
+            parts.append(f"wd{_exactly(choice.weight_decay)}")
         if method.stop_windows:
             parts.append(f"t{choice.stop_window}")
         return ".".join(parts)
@@ -71,6 +71,11 @@ def trials_of(
         for choice in choices
         for seed in seeds
     )
+
+
+def _exactly(value: float) -> str:
+    """Write a number so that no other is written alike."""
+    return repr(float(value)).removesuffix(".0")
 
 
 def tokenise(text: StudyText, training: str, method: Tuned) -> Tokens:
