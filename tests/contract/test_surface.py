@@ -191,7 +191,7 @@ METHODS = {
     "continuation": {*PROMPTED, "judge"},
     "pair_score": {"scores", "eps"},
     "coreference": {"answer_tokens", "answer_rule", "prompt_format"},
-    "option_likelihood": {"prompts", "orders", "unknowns", "read", "prompt_format"},
+    "option_likelihood": {"prompts", "orders", "unknowns", "read", "prompt_format", "normalise"},
     "option_answer": {
         *("prompts", "orders", "unknowns", "prompt_format", "answer_tokens"),
     },

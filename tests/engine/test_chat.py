@@ -224,7 +224,7 @@ def test_what_transformers_allows_in_a_template_is_taken(tmp_path: Path) -> None
     )
     folder = prompting.save_chat("llama", tmp_path, template)
     said = load_tokenizer(Backbone(id=str(folder))).chat(
-        [{"role": "user", "content": "a"}, {"role": "assistant", "content": "é" * 99_999}]
+        [{"role": "user", "content": "a"}, {"role": "user", "content": "é" * 99_999}]
     )
     assert said.startswith("20{")
     assert len(said) > 99_999

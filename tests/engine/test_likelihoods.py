@@ -130,7 +130,9 @@ def test_likelihoods_are_chosen_by_length_where_the_study_says_so(folder: Path) 
     chosen = {}
     for by in ("none", "characters", "bytes"):
         method = OptionLikelihood.model_validate({"prompts": PROMPTS[:1], "normalise": by})
-        (asked,) = method.asked(item | {"options": ["Он", "The grandson", "Can't be determined"]})
+        (asked,) = method.asked(
+            item | {"options": ["Он", "The grandson", "Can't be determined"]}, chat=False
+        )
         answer = method.answer(item, asked, [-3.0, -17.0, -27.0])
         assert answer["scores"] == [-3.0, -17.0, -27.0]
         chosen[by] = answer["pred"]

@@ -14,7 +14,7 @@ from raybias.errors import ConfigError
 from raybias.probes.pairs.crows_pairs import crows_pairs
 from raybias.probes.pairs.winobias import winobias
 from raybias.probes.readers import polars_schema
-from raybias.probes.styles.rules import REDRAWN, styled_coreferences, styled_pairs
+from raybias.probes.styles.rules import QUESTIONS, styled_coreferences, styled_pairs
 from raybias.registry import StyledPair, styles
 from raybias.schema import PAIRS
 
@@ -101,9 +101,9 @@ def test_real_pairs_in_all_styles(shared: Path) -> None:
             assert joined.to_series().all()
     seeded = StyleOptions(question="seeded")
     drawn = styled_pairs(pairs, "question_answer", options=seeded, seed=3)
-    first = drawn["sent_more"].str.starts_with(REDRAWN[0])
+    first = drawn["sent_more"].str.starts_with(QUESTIONS[0])
     assert 650 < first.sum() < 860
-    assert first.equals(drawn["sent_less"].str.starts_with(REDRAWN[0]).alias("sent_more"))
+    assert first.equals(drawn["sent_less"].str.starts_with(QUESTIONS[0]).alias("sent_more"))
     # A pair's draw is its own: neither order nor company changes it, and the seed does.
     some = pairs.sample(50, shuffle=True, seed=1)
     again = styled_pairs(some, "question_answer", options=seeded, seed=3)
