@@ -213,12 +213,25 @@ def _fetch(url: str, target: Path, *, known_hash: str) -> None:
         ) from error
     except (OSError, requests.RequestException) as error:
         raise WorkFailed(
-            f"cannot fetch ({error})", where=url, cure="check the network, or give a mirror"
+            f"cannot fetch ({_short(error)})", where=url, cure="check the network, or give a mirror"
         ) from error
     finally:
         with suppress(OSError):
             for folder in new:
                 folder.rmdir()
+
+
+def _short(error: Exception) -> str:
+    """Say why a file did not come; libraries say it in hundreds of characters."""
+    import requests
+
+    if isinstance(error, requests.HTTPError) and error.response is not None:
+        return f"{error.response.status_code} {error.response.reason}"
+    if isinstance(error, requests.Timeout):
+        return "the server does not answer"
+    if isinstance(error, requests.ConnectionError):
+        return "no connection to the server"
+    return str(error)[:80]
 
 
 def _locate(store: Store, part: Part, path: str) -> str | None:

@@ -8,10 +8,12 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 import typer
 from scipy.stats import t
 
+from raybias.seeding import generator
 from support.documents import ROOT
 
 
@@ -62,3 +64,22 @@ def test_what_is_not_there_is_a_reason(gathered: ModuleType) -> None:
     found, reason = gathered.compare("no_such_peer", gathered.SIZES["small"])
     assert found == ()
     assert reason.startswith("needs no_such_peer (`pip install")
+
+
+@pytest.mark.parametrize("favour", ["neutral", "positive"])
+def test_calibration_makes_no_gap_and_hides_none(favour: str) -> None:
+    """Raw likelihoods hide a gap behind the favoured word; calibrated ones keep most of it."""
+    simulated = importlib.import_module("benchmarks.calibrated_reading")
+    for push, studies in ((0.0, 200), (simulated.PUSHED, 60)):
+        made = [
+            simulated.readings(generator(n, favour), push, simulated.FAVOURS[favour])
+            for n in range(studies)
+        ]
+        for reading in ("calibrated, training set", "calibrated, probe"):
+            _, gap, truth, found = np.mean([study[reading] for study in made], axis=0)
+            raw = np.mean([study["likelihood"][1] for study in made])
+            assert abs(gap - truth) < 0.02
+            if push:
+                assert gap > 1.5 * raw
+            else:
+                assert found <= 0.08
