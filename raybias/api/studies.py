@@ -245,9 +245,9 @@ def audit(
             there = address or os.environ.get("RAY_ADDRESS")
             return plan(study, address=there).forecast.latest.wall
 
-        left = limit - (time.monotonic() - begun)
-        found = audits.choose(question, left, estimate)
-        tell(audits.said(found, left))
+        spent = time.monotonic() - begun
+        found = audits.choose(question, limit - spent, estimate)
+        tell(audits.said(found, limit, spent))
         study = found.study
     results = run(study, out=place, address=address, command=command)
     tell(audits.reached(study, results.table("scopes").collect()))

@@ -390,21 +390,28 @@ def forecast(study: Study) -> pl.DataFrame:
     return groups.hstack(pl.DataFrame(widths, names, orient="row")).sort("group")
 
 
-def said(choice: Choice, budget: float) -> str:
-    """Say what was chosen, how wide its intervals are expected, and what the budget leaves out."""
+def said(choice: Choice, budget: float, spent: float = 0.0) -> str:
+    """Say what was chosen, how wide its intervals are expected, and what the budget leaves out.
+
+    Parameters
+    ----------
+    budget, spent: seconds, and those of them that the pilot took.
+    """
     study, widths = choice.study, forecast(choice.study)
     lines = [
         f"{study.backbones[0].name}: {described(study)}; {widths.height} groups of"
         f" {study.probes[0].attributes[0] if study.probes[0].attributes else 'the probe'}, each in"
         f" {_span(widths['templates'])} templates with {_span(widths['words'])} words",
-        f"  {duration(choice.takes)} here as planned, of {duration(budget)}",
+        f"  {duration(choice.takes)} here as planned; {duration(budget - spent)} are left",
         "  were gaps to vary as on Regard, 95% intervals would reach"
         f" +-{_span(widths['sentences'])} for other sentences like these, and"
         f" +-{_span(widths['wording'])} for other words too",
     ]
     if choice.dearer:
         study, takes = choice.dearer[-1]
-        lines.append(f"  with --budget {math.ceil(_SURE * takes / 60)}m: {described(study)}")
+        lines.append(
+            f"  with --budget {math.ceil((spent + _SURE * takes) / 60)}m: {described(study)}"
+        )
     return "\n".join(lines)
 
 
