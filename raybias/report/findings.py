@@ -219,13 +219,21 @@ def _without_verdict(gaps: pl.DataFrame) -> dict[str, int]:
 def no_verdicts(gaps: pl.DataFrame) -> list[str]:
     """Say of which classifiers no gap has a verdict, since they cannot do their task.
 
+    The likelihood reading beside a classifier that can is not named: it is shown for comparison.
+
     Parameters
     ----------
     gaps: schema.KEYS and `no_verdict`.
     """
     keys = wording.shortest_keys(gaps)
     probe = ["probe"] if gaps["probe"].n_unique() > 1 else []
-    rows = gaps.filter(refused("no_verdict")).unique([*keys, *probe], maintain_order=True)
+    able = gaps.filter(~refused("no_verdict")).select(
+        *(key for key in schema.KEYS if key != "method"), pl.col("method") + stats.LIKELIHOOD
+    )
+    rows = gaps.filter(refused("no_verdict")).join(
+        able.unique(), on=schema.KEYS, how="anti", nulls_equal=True, maintain_order="left"
+    )
+    rows = rows.unique([*keys, *probe], maintain_order=True)
     named = [
         " on ".join((wording.classifier_name(row, keys), *(str(row[key]) for key in probe)))
         for row in rows.iter_rows(named=True)

@@ -13,6 +13,7 @@ import raybias
 from raybias import schema, stats
 from raybias.cli import main
 from raybias.config import Statistics
+from raybias.report.findings import no_verdicts
 from raybias.report.verdict import verdict
 from raybias.stats.cells import RUN_KEYS
 from raybias.stats.compare import compare_arms
@@ -198,3 +199,16 @@ def test_the_reason_stands_first_in_every_file_of_a_study(tmp_path: Path) -> Non
     assert "do the task" in config["no_verdict"]
     assert "do the task" in pl.read_csv(tmp_path / "tables/gaps.csv")["no_verdict"][0]
     assert first in str(raybias.open(tmp_path))
+
+
+def test_the_reading_beside_a_classifier_that_can_is_no_headline() -> None:
+    rows = pl.DataFrame(
+        {
+            **dict.fromkeys(schema.KEYS, "x"),
+            "method": ["zero_shot", "zero_shot+likelihood"],
+            "no_verdict": [None, "it cannot do the task: 99.8% of its answers are 'positive'"],
+        }
+    )
+    assert no_verdicts(rows) == []
+    neither = rows.with_columns(pl.col("no_verdict").fill_null(strategy="backward"))
+    assert len(no_verdicts(neither)) == 2
