@@ -37,7 +37,7 @@ def test_pairs_alone_make_the_page(tmp_path: Path, capsys: pytest.CaptureFixture
     assert all(link.startswith("#") for link in page.links)
     # Of each prompt, whom answers name.
     detail = text[text.index("WinoBias by prompt (Tables 10 to 17)") :]
-    assert re.search(r"answers other\s+answers both\s+answers neither\s+answers empty", detail)
+    assert re.search(r"answers other\s*answers both\s*answers neither\s*answers empty", detail)
     for said in ("styles", "Does it hold under another style?", "What style does",
                  "Pairs that were read", "Backbones", "raybias run styles.yaml"):  # fmt: skip
         assert said in text
