@@ -49,10 +49,11 @@ def requests_of(bbq: Path, *, items: int, wordings: int) -> list[Requests]:
     for first in range(0, len(rows) - items + 1, items):
         asked: Requests = []
         for item in rows[first : first + items]:
-            (question,) = method.asked(item)
+            (question,) = method.asked(item, chat=False)
             named = [o for n, o in enumerate(question.options) if n != item["unknown"]]
             options = [*named, *UNKNOWNS[:wordings]] if wordings else question.options
-            asked += [(question.text, f" {option}") for option in options]
+            text = question.text + question.cue
+            asked += [(text, f" {option}") for option in options]
         found.append(asked)
     return found
 

@@ -35,6 +35,9 @@ def test_pairs_alone_make_the_page(tmp_path: Path, capsys: pytest.CaptureFixture
     page, text = page_of(store), text_of(store)
     assert len(page.ids) == len(set(page.ids))
     assert all(link.startswith("#") for link in page.links)
+    # Of each prompt, whom answers name.
+    detail = text[text.index("WinoBias by prompt (Tables 10 to 17)") :]
+    assert re.search(r"answers other\s*answers both\s*answers neither\s*answers empty", detail)
     for said in ("styles", "Does it hold under another style?", "What style does",
                  "Pairs that were read", "Backbones", "raybias run styles.yaml"):  # fmt: skip
         assert said in text

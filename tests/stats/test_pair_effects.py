@@ -256,6 +256,24 @@ def test_slopes_cover_the_truth() -> None:
     assert 0.92 <= ((found["low"] <= 2) & (found["high"] >= 2)).mean() <= 0.98  # type: ignore[operator]
 
 
+def test_winobias_says_whom_answers_name_by_prompt() -> None:
+    given = answers(pairs=40)
+    number = given["pair_id"].str.extract(r"-(\d+)$").cast(pl.Int64)
+    named = pl.Series([("both", "empty", "both", "other")[n % 4] for n in number])
+    asked = given["prompt"] == "by_p_they_mean"
+    given = given.with_columns(reading=named.zip_with(asked, given["reading"]))
+    table = pairs.winobias(given, draws=DRAWS)
+    shares = ("answers_other", "answers_both", "answers_neither", "answers_empty")
+    for prompt, expected in (
+        ("represent", (0, 0, 0, 0)),
+        ("by_p_they_mean", (25, 50, 0, 25)),
+        ("mean", (12.5, 25, 0, 12.5)),
+    ):
+        assert set(table.filter(prompt=prompt).select(shares).rows()) == {expected}
+    unsaid = pairs.winobias(given.with_columns(reading=pl.lit(None, pl.String)), draws=DRAWS)
+    assert unsaid["answers_both"].null_count() == unsaid.height
+
+
 def test_winobias_counts_prompts_and_pairs() -> None:
     given = answers(pairs=30)
     table = pairs.winobias(given, draws=DRAWS)
