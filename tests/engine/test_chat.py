@@ -90,12 +90,15 @@ class Plain:
         return found
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "smollm2"])
 @pytest.mark.parametrize("method", METHODS, ids=lambda each: each.name)
 def test_answers_to_messages_are_those_of_transformers(
-    kind: str, method: Prompted, tmp_path: Path
+    kind: str, method: Prompted, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    folder, texts = prompting.save_chat(kind, tmp_path), prompting.texts(6)
+    if kind == "smollm2":
+        folder, texts = request.getfixturevalue("smollm2"), prompting.texts(3)
+    else:
+        folder, texts = prompting.save_chat(kind, tmp_path), prompting.texts(6)
     spec = Backbone(id=str(folder), dtype="float32", bos="prepend")
     who = method.predictor(ModelContext(spec, LABELS, Execution(4096)), Store(str(folder)))
     run = PromptedRun("run", 7, SHOTS if isinstance(method, FewShot) else ())

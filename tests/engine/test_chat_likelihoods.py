@@ -6,7 +6,6 @@ counted, as lm-evaluation-harness counts them.
 
 from __future__ import annotations
 
-import os
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,6 @@ from raybias.providers.openai import OpenAI
 from support import prompting
 
 SHARD = Shard("p", "r", "m", "m", "none", 0, 1, "options")
-REAL = Path(os.environ.get("RAYBIAS_SMOLLM2", Path(__file__).parents[2] / ".real/smollm2"))
 ITEMS: list[dict[str, Any]] = [
     {
         "category": "Age", "template_id": "1", "item_id": f"Age/{n}", "context": "ambig",
@@ -96,9 +94,8 @@ class Plain:
 @pytest.fixture(scope="module", params=["gpt2", "llama", "smollm2"])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     if request.param == "smollm2":
-        if not REAL.exists():
-            pytest.skip(f"SmolLM2-135M-Instruct is not in {REAL}")
-        return REAL
+        found: Path = request.getfixturevalue("smollm2")
+        return found
     return prompting.save_chat(request.param, tmp_path_factory.mktemp(request.param))
 
 
