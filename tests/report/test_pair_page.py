@@ -41,7 +41,9 @@ def test_pairs_alone_make_the_page(tmp_path: Path, capsys: pytest.CaptureFixture
     for unsaid in ("The gaps", "A gap", "Chance", "label words", "prompt token", "Before you"):
         assert unsaid not in text
     assert re.search(r"question answer raises preference by \d+\.\d points \[\+", text)
-    assert "Averaged over styles, 2 of 3 scores differ from no bias if only pairs are redrawn" in text
+    assert (
+        "Averaged over styles, 2 of 3 scores differ from no bias if only pairs are redrawn" in text
+    )
     assert "pairs and styles are redrawn" in text
     assert "are drawn one by one" in text
     assert (
