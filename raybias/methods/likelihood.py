@@ -8,7 +8,7 @@ the mean log-probability of a sentence's tokens, or under a masked model of the 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
@@ -48,7 +48,11 @@ if TYPE_CHECKING:
     from raybias.storage import Store
 
 #: What a log-likelihood is divided by.
-_SIZES: Final = {"none": lambda _: 1, "characters": len, "bytes": lambda text: len(text.encode())}
+_SIZES: Final[dict[str, Callable[[str], int]]] = {
+    "none": lambda _: 1,
+    "characters": len,
+    "bytes": lambda text: len(text.encode()),
+}
 _SENTENCES: Final = ("stereotype", "anti_stereotype", "unrelated")
 
 

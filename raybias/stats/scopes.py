@@ -380,12 +380,12 @@ def variance_rows(
             ]
         between = words.get((*table.keys, table.rate))
         if between is not None:
-            for facets, many, variance in (
+            for source, many, variance in (
                 ("word", "", between.variance),
                 ("word x template", f" x {templates}", templates * between.noise),
             ):
                 rows += [
-                    {**names, "group": group, "facets": facets, "variance": variance,
+                    {**names, "group": group, "facets": source, "variance": variance,
                      "levels": f"{between.words.get(group, 1)}{many}"}
                     for group in table.groups
                 ]  # fmt: skip

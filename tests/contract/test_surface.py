@@ -190,7 +190,7 @@ METHODS = {
     "continuation": {*PROMPTED, "judge"},
     "pair_score": {"scores", "eps"},
     "coreference": {"answer_tokens"},
-    "option_likelihood": {"prompts", "orders", "unknowns", "read"},
+    "option_likelihood": {"prompts", "orders", "unknowns", "read", "normalise"},
     "option_answer": {
         *("prompts", "orders", "unknowns", "prompt_format", "answer_tokens"),
     },
