@@ -9,7 +9,7 @@ tokens, or under a masked model of the filled-in word's.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
@@ -52,7 +52,11 @@ if TYPE_CHECKING:
     from raybias.storage import Store
 
 #: What a log-likelihood is divided by.
-_SIZES: Final = {"none": lambda _: 1, "characters": len, "bytes": lambda text: len(text.encode())}
+_SIZES: Final[dict[str, Callable[[str], int]]] = {
+    "none": lambda _: 1,
+    "characters": len,
+    "bytes": lambda text: len(text.encode()),
+}
 _SENTENCES: Final = ("stereotype", "anti_stereotype", "unrelated")
 #: What a chat is asked about a decision, and the begin of its answer (Tamkin et al. 2023).
 _DECIDE: Final = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, Literal, TypeVar
@@ -72,6 +73,8 @@ class Score(Generic[ScoreOf]):
     of: ScoreOf
     bounds: tuple[float, float]
     unparsed: Unparsed = "wrong"
+    most: float = math.inf
+    """The greatest that the least of its functions can be, where that is less than `bounds`."""
 
 
 option_scores: Final[Registry[Score[OptionScoreOf]]] = Registry(
@@ -110,7 +113,7 @@ def option_score(
 
 
 def triple_score(
-    *, formula: str, source: str, bounds: tuple[float, float]
+    *, formula: str, source: str, bounds: tuple[float, float], most: float = math.inf
 ) -> Callable[[TripleScoreOf], TripleScoreOf]:
     """Register a function as the score of its name, of triples of sentences.
 
@@ -119,10 +122,13 @@ def triple_score(
     formula: for a reader; shares are of a target term first, then averaged over terms.
     source: who defines it so.
     bounds: the least and the greatest that one of its smooth functions can be.
+    most: the greatest that the least of them can be.
     """
 
     def make(of: TripleScoreOf) -> Score[TripleScoreOf]:
-        return Score(name=_name(of), formula=formula, source=source, of=of, bounds=bounds)
+        return Score(
+            name=_name(of), formula=formula, source=source, of=of, bounds=bounds, most=most
+        )
 
     return lambda function: triple_scores.register(_name(function), make)(function)
 

@@ -78,6 +78,9 @@ class Comparison:
         scores = self.changes.filter(scope=pairs.SCOPE).height
         counts = {"gap": self.changes.height - scores, "score": scores}
         judged = [wording.counted(count, name) for name, count in counts.items() if count]
+        if self.answers.height:
+            share = float(self.answers["between"].to_numpy().max())
+            first.append(f"Up to {share:.1%} of the answers on an attribute differ.")
         said = f"{self.verdict.capitalize()}: of {wording.listed(judged)}, {wording.listed(parts)}."
         return " ".join([*first, said])
 
@@ -332,6 +335,13 @@ def _notes(
         f"{2 * level - 1:.0%} interval of its change lies within {margin:g}."
     )
     yield from dict.fromkeys(map(_about_runs, arms))
+    if any(not each.paired for each in arms):
+        half = changes.select(((pl.col("high") - pl.col("low")) / 2).median()).item()
+        if half is not None:
+            yield (
+                f"A true change of half the width of its band (median {half:.3f}) is found one "
+                "time in two at most, a smaller one less often."
+            )
     for row in answers.filter("masked").iter_rows(named=True):
         yield (
             f"Masked flips: {row['between']:.1%} of the answers on {row['attribute']} "

@@ -22,8 +22,8 @@ from raybias.study_record import read_runs
 ASSUMED: Final = (
     "Predicted from the variance components, averaged over groups and classifiers, as if what is "
     "added were more of the same: seeds, templates and words drawn as those at hand. Components "
-    "from few runs or words are rough, and so is the prediction. A new run is one that counts: "
-    "what tuning those that were not kept took is part of its price."
+    "from few runs or words are rough, and so is the prediction: it has a range. A new run is one "
+    "that counts: what tuning those that were not kept took is part of its price."
 )
 _TEXT: Final = pa.schema([("text", pa.string())])
 _PLACE: Final = ("probe", "attribute", "rate")
@@ -126,6 +126,9 @@ def designs_table(designs: pl.DataFrame, target: float) -> SummaryTable:
             "templates": _count("templates"),
             "words of a group, at least": _count("words"),
             "half width": lambda row: wording.number(row["half_width"]) or "not reached",
+            "four times of five": lambda row: " to ".join(
+                wording.number(row[end]) for end in ("half_low", "half_high") if row[end]
+            ),
             f"cost of what is added ({unit})": lambda row: _price(row["cost"]),
         },
     )
@@ -147,7 +150,8 @@ def _cheapest(row: Mapping[str, Any], now: Mapping[str, Any]) -> str:
         return "No design that was looked at reaches it."
     added = [_more(row, now, plan) for plan in _NOUNS if (row[plan] or 0) > (now[plan] or 0)]
     return (
-        f"Cheapest: {wording.listed(added)}: {wording.number(row['half_width'])}, "
+        f"Cheapest: {wording.listed(added)}: {wording.number(row['half_width'])}, four times of "
+        f"five {wording.number(row['half_low'])} to {wording.number(row['half_high'])}, "
         f"at {_priced(row)}."
     )
 

@@ -192,7 +192,8 @@ RELIABILITY: Final = pa.schema(
 
 #: One row per attribute, rate and plan (`stats.design`): `now`, more `runs`, `templates` or `words`
 #: alone, and the `cheapest`. `words` are those of the group with the fewest (null where no group
-#: has two), `half_width` that of an average gap's interval, `cost` that of what is added.
+#: has two), `half_width` that of an average gap's interval (four times of five from `half_low` to
+#: `half_high`), `cost` that of what is added.
 DESIGN: Final = pa.schema(
     [
         ("probe", pa.string()),
@@ -207,6 +208,8 @@ DESIGN: Final = pa.schema(
         ("reached", pa.bool_()),
         ("cost", pa.float64()),
         ("unit", pa.string()),
+        ("half_low", pa.float64()),
+        ("half_high", pa.float64()),
     ]
 )
 

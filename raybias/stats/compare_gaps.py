@@ -32,7 +32,7 @@ from raybias.registry import Share
 from raybias.seeding import generator
 from raybias.stats.cells import cells
 from raybias.stats.compare_arms import Matched
-from raybias.stats.components import Balanced, Doubles, MeanEstimate
+from raybias.stats.components import Balanced, Doubles, MeanEstimate, satterthwaite
 from raybias.stats.intervals import ROUNDING
 from raybias.stats.metric import shares
 from raybias.stats.scopes import (
@@ -48,6 +48,12 @@ from raybias.stats.scopes import (
 Verdict = Literal["worse", "cannot tell", "better", "equivalent"]
 #: The gravest first; of none that is grave, `better` says more than `equivalent`.
 VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)
+#: Of fewer templates or pairs nothing is shown to be equivalent: what was not seen to change in
+#: a few may well change in others.
+FEWEST_UNITS: Final = 30
+#: Of fewer runs of an arm their variance too often comes out too small, so that bands hold less
+#: often than they say (`benchmarks/compare_coverage.py`) unless the noise of cells counts twice.
+_ENOUGH_RUNS: Final = 5
 _DRAWS: Final = 100_000
 _CROSSED: Final = ("run", "template")
 
@@ -80,12 +86,17 @@ class Blend:
 
     def _crossed(self, runs: MeanEstimate) -> MeanEstimate:
         """Estimate the sums of arms with runs of their own and the same templates."""
-        total = self.templates.plus(runs.variance, runs.freedom)
-        for part in self.parts:
+        terms: list[tuple[Doubles, Doubles | float]] = [
+            (each.variance, each.freedom) for each in (self.templates, runs)
+        ]
+        few = min(part.values_GRT.shape[1] for part in self.parts) < _ENOUGH_RUNS
+        for part in () if few else self.parts:
+            # The noise of cells is in both of the above.
             crossed = Balanced(part.values_GRT, _CROSSED)
             counts = crossed.levels.values()
             cells_G = crossed.squares[_CROSSED] / math.prod(counts)
-            total = total.plus(-cells_G, np.full_like(cells_G, math.prod(n - 1 for n in counts)))
+            terms.append((-cells_G, math.prod(n - 1 for n in counts)))
+        total = MeanEstimate(self.templates.mean, *satterthwaite(terms))
         # As for one table: a difference of mean squares can by chance come out too small.
         return total.at_least(runs).at_least(self.templates)
 
@@ -250,6 +261,8 @@ def _rows(
     same_G = np.all([np.ptp(part.values_GRT, axis=(1, 2)) <= ROUNDING
                      for part in family.change.parts], axis=0)  # fmt: skip
     gaps = [table.values_GRT.mean(axis=(1, 2)) for table in (family.base, family.candidate)]
+    units = len(family.base.templates)
+    few = f"{FEWEST_UNITS} templates or more, not {units}" if units < FEWEST_UNITS else ""
     for g, group in enumerate(family.base.groups):
         base, candidate = (float(gap_G[g]) for gap_G in gaps)
         change = candidate - base
@@ -260,20 +273,23 @@ def _rows(
         if same_G[g] and abs(change) <= ROUNDING:
             # Not one answer that the gap rests on differs: there is nothing to estimate.
             yield {**row, "change": 0.0, "low": 0.0, "high": 0.0, "at_most": 0.0,
-                   "scope": "" if chosen is None else chosen[0], "verdict": "equivalent",
-                   "needs": ""}  # fmt: skip
+                   "scope": "" if chosen is None else chosen[0],
+                   "verdict": "cannot tell" if few else "equivalent", "needs": few}  # fmt: skip
             continue
         if chosen is None or middle is None:
             yield {**row, "change": change, "low": None, "high": None, "at_most": None,
                    "scope": scope, "verdict": "cannot tell", "needs": "runs that vary"}  # fmt: skip
             continue
         name, estimate = chosen
-        low, high = (float(end[g]) for end in estimate.interval(each))
+        # The gap of a share lies between -1 and 1.
+        low, high = (float(np.clip(end[g], -1 - base, 1 - base)) for end in estimate.interval(each))
         at_most = max(abs(float(end[g])) for end in estimate.interval(2 * level - 1))
         side = [float(end[g]) for end in middle.interval(each)]
-        verdict = verdict_of((low, high), (side[0], side[1]), within=at_most <= margin,
+        verdict = verdict_of((low, high), (side[0], side[1]), within=at_most <= margin and not few,
                              sure=not family.change.unseen_runs)  # fmt: skip
         needs = _needs(family, name, g, each, margin) if verdict == "cannot tell" else ""
+        if verdict == "cannot tell" and at_most <= margin:
+            needs = few
         yield {**row, "change": change, "low": low, "high": high, "at_most": at_most,
                "scope": name, "verdict": verdict, "needs": needs}  # fmt: skip
 

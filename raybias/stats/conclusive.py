@@ -178,13 +178,15 @@ def _accuracy(cells: pl.DataFrame, level: float) -> tuple[float, float, float]:
     values_RT = linearised(counts.items_KGRT[0], counts.hits_KGRT[0])[0]
     mean, (runs, templates) = values_RT.mean(), values_RT.shape
     items = cells["n"].sum() / runs
-    found = MeanEstimate(mean, mean * (1 - mean) / items, np.float64(max(items - 1, 1)))
+    spread = (mean * (1 - mean) / items, max(items - 1, 1))
+    found = MeanEstimate(*(np.asarray(value) for value in (mean, *spread)))
     if placed and templates > 1:
         facets = ("run", "template") if runs > 1 else ("template",)
         found = Balanced(values_RT if runs > 1 else values_RT[0], facets).estimate()
     elif runs > 1:
         found = found.at_least(Balanced(values_RT.mean(axis=1), ("run",)).estimate())
-    return _ends(mean, *found.interval(level))
+    low, high = (float(end) for end in found.interval(level))
+    return _ends(mean, low, high)
 
 
 def _ends(mean: float, low: float, high: float) -> tuple[float, float, float]:
@@ -241,7 +243,8 @@ def _place(named: pl.DataFrame) -> tuple[float, str] | None:
     """Return the commonest place of answers as asked, unless right answers stand there as often."""
     if named.is_empty():
         return None
-    options = 1 + max(named[name].max() or 0 for name in ("pred", "label", "unknown", "target"))
+    places = named.select(pl.col("pred", "label", "unknown", "target").max()).row(0)
+    options = 1 + max(int(place) for place in places if place is not None)
     moved = pl.col("prompt").str.extract(r"order (\d+)").cast(pl.Int64).fill_null(1) - 1
     asked_N2 = named.select(
         (pl.col(name).cast(pl.Int64) - moved) % options for name in ("pred", "label")

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 import polars as pl
-from scipy.special import stdtrit
+from scipy.special import chdtri, stdtrit
 
 from raybias import config, schema
 from raybias.stats.scopes import SCOPES, Scope
@@ -71,26 +71,62 @@ class Sources:
     """Words of each group in the mean."""
     items: float
     """Items of a run that can be wrong in this way."""
+    word_template: float = 0.0
+    """Of one word on a template, which is a part of what templates and cells vary."""
+    upper: Sources | None = None
+    """The same with components that came out below 0, which are not known to be 0, turned over."""
 
     def half_width(self, design: Design, scope: Scope, level: float) -> float:
         """Predict half the width of an interval, with Satterthwaite's degrees of freedom."""
-        runs, templates = design.runs, design.templates
-        n = runs * templates
-        terms = [((self.cell + templates * self.run) / n, runs - 1)]
-        if scope != "runs":
-            terms.append(((self.cell + runs * self.template) / n, templates - 1))
-            terms.append((-self.cell / n, (runs - 1) * (templates - 1)))
-        if scope == "wording" and self.word is not None:
-            # A gap is its group's rate less the mean, in which each group weighs 1 / groups.
-            groups, sizes = len(self.words), self._sizes(design)
-            shares = sum(1 / size for size in sizes) / groups
-            freedom = sum(size - 1 for size in sizes)
-            terms.append((self.word * (1 - 1 / groups) * shares, freedom))
-        variance = sum(value for value, _ in terms)
-        spread = sum(value**2 / freedom for value, freedom in terms if value)
+        variance, freedom = self._variance(design, design, scope)
         if variance <= 0:
             return 0.0
-        return float(stdtrit(variance**2 / spread, (1 + level) / 2)) * math.sqrt(variance)
+        return float(stdtrit(freedom, (1 + level) / 2)) * math.sqrt(variance)
+
+    def within(self, design: Design, scope: Scope, level: float) -> tuple[float, float]:
+        """Predict a range that the half width lies in four times of five.
+
+        Its variance is known with the degrees of freedom of the study at hand.
+        """
+        ends = []
+        for sources, share in ((self, 0.9), (self.upper or self, 0.1)):
+            _, freedom = sources._variance(design, self.now, scope)
+            width = sources.half_width(design, scope, level)
+            ends.append(width * math.sqrt(freedom / float(chdtri(freedom, 1 - share))))
+        return ends[0], ends[1]
+
+    def _variance(self, design: Design, known: Design, scope: Scope) -> tuple[float, float]:
+        """Return the variance of a design's gap, and its freedom as estimated by another."""
+        runs, templates = design.runs, design.templates
+        n, scale = runs * templates, self._narrowed(design)
+        cell, template = scale * self.cell, scale * self.template
+        of_runs, of_templates = known.runs - 1, known.templates - 1
+        terms = [((cell + templates * self.run) / n, of_runs)]
+        if scope != "runs":
+            terms.append(((cell + runs * template) / n, of_templates))
+            terms.append((-cell / n, of_runs * of_templates))
+        if scope == "wording" and self.word is not None:
+            freedom = sum(size - 1 for size in self._sizes(known))
+            terms.append((self.word * self._share(design), freedom))
+        variance = sum(value for value, _ in terms)
+        spread = sum(value**2 / freedom for value, freedom in terms if value)
+        return variance, variance**2 / spread if spread else 1.0
+
+    def _share(self, design: Design) -> float:
+        """Return the part of a word's variance that is in a gap.
+
+        A gap is its group's rate less the mean, in which each group weighs 1 / groups.
+        """
+        groups, sizes = len(self.words), self._sizes(design)
+        return (1 - 1 / groups) * sum(1 / size for size in sizes) / groups if groups else 1.0
+
+    def _narrowed(self, design: Design) -> float:
+        """Return what more words leave of the variances of templates and cells."""
+        whole = self.template + self.cell / self.now.runs
+        if not whole:
+            return 1.0
+        of_words = min(1.0, self.word_template * self._share(self.now) / whole)
+        return 1 - of_words * (1 - self._share(design) / self._share(self.now))
 
     def cost(self, design: Design, costs: Costs) -> float:
         """Price what a design adds: tuning and reading of new runs, reading of new items by all."""
@@ -116,7 +152,8 @@ def design(
     """Predict for each attribute and rate how narrow more of everything makes the intervals.
 
     The components are means over the groups of the mean and over classifiers; a negative mean
-    counts as 0.
+    counts as 0, and with its sign turned in the upper end of the range (`half_low` to `half_high`,
+    four times of five).
 
     Parameters
     ----------
@@ -151,12 +188,20 @@ def design(
                     **({} if tried is None else vars(tried)),
                     "words": None if tried is None or not sources.words else tried.words,
                     "half_width": found,
+                    **_range(sources, tried, covered, level),
                     "reached": found is not None and found <= target,
                     "cost": None if tried is None else sources.cost(tried, costs),
                     "unit": costs.unit,
                 }
             )
     return pl.DataFrame(rows, schema=pl.Schema(schema.DESIGN))
+
+
+def _range(
+    sources: Sources, tried: Design | None, scope: Scope, level: float
+) -> dict[str, float | None]:
+    low, high = (None, None) if tried is None else sources.within(tried, scope, level)
+    return {"half_low": low, "half_high": high}
 
 
 def _covered(sources: Sources, scope: config.Scope) -> Scope | None:
@@ -252,13 +297,12 @@ def _sources(
     )
     for place, part in table.group_by(_PLACE, maintain_order=True):
         of = {str(facets): rows for (facets,), rows in part.group_by("facets")}
-        means = {facets: max(0.0, _mean(rows["variance"])) for facets, rows in of.items()}
+        raw = {facets: _mean(rows["variance"]) for facets, rows in of.items()}
         levels = {facets: _least(rows["levels"]) for facets, rows in of.items()}
         words = of["word"] if "word" in of else part.clear()
         counts = dict(words.group_by("group").agg(pl.col("levels").min()).sort("group").iter_rows())
         items = of["template"].group_by(schema.KEYS).agg(pl.col("n_items").sum())["n_items"]
-        yield (
-            tuple(map(str, place)),
+        found, upper = (
             Sources(
                 Design(levels.get("run", 1), levels["template"], levels.get("word", 1)),
                 means.get("run", 0.0),
@@ -267,8 +311,14 @@ def _sources(
                 means.get("word"),
                 counts,
                 _mean(items),
-            ),
+                means.get("word x template", 0.0),
+            )
+            for means in (
+                {facets: max(0.0, value) for facets, value in raw.items()},
+                {facets: abs(value) for facets, value in raw.items()},
+            )
         )
+        yield tuple(map(str, place)), replace(found, upper=upper)
 
 
 def _least(values: pl.Series) -> int:

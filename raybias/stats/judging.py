@@ -109,7 +109,7 @@ def judged_tables(counts: Counts, rules: GapRules) -> dict[str, pl.DataFrame]:
     words = without_extras(counts.words)
     tables = {
         "gaps": found.gaps,
-        "withheld": found.withheld,
+        "withheld": pl.DataFrame() if found.withheld is None else found.withheld,
         "scopes": found.scopes,
         "components": found.components,
         "leave_one_out": leave_one_out(found.tables, counts.words, options.metrics),

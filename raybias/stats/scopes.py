@@ -380,9 +380,13 @@ def variance_rows(
             ]
         between = words.get((*table.keys, table.rate))
         if between is not None:
-            rows += [
-                {**names, "group": group, "facets": "word", "variance": between.variance,
-                 "levels": str(between.words.get(group, 1))}
-                for group in table.groups
-            ]  # fmt: skip
+            for source, many, variance in (
+                ("word", "", between.variance),
+                ("word x template", f" x {templates}", templates * between.noise),
+            ):
+                rows += [
+                    {**names, "group": group, "facets": source, "variance": variance,
+                     "levels": f"{between.words.get(group, 1)}{many}"}
+                    for group in table.groups
+                ]  # fmt: skip
     return pl.DataFrame(rows, schema=pl.Schema(schema.COMPONENTS))

@@ -77,7 +77,7 @@ def test_intervals_are_nested_in_one_figure_of_the_clearest_gaps() -> None:
     assert {"far, called negative, race", "below, called negative, age"} <= texts
     assert {"only seeds", "sentences too", "words too"} <= texts
     assert "truth" not in texts
-    told = "far, called negative, race: +0.300, other seeds [+0.250, +0.350], other sentences"
+    told = "far, called negative, race: +0.300, only seeds [+0.250, +0.350], sentences too"
     assert told in drawn.svg
     truth = pl.DataFrame({"rate": ["negative_fpr"], "group": ["far"], "truth": [0.25]})
     known = gap_figures.nested_figure(scopes, level=0.95, truth=truth)

@@ -22,6 +22,7 @@ from raybias.stats.compare import ANSWERS, CHANGES, compare_arms
 from raybias.stats.compare_arms import matched
 from raybias.stats.compare_gaps import Blend, band_level
 from raybias.stats.scopes import GapTable
+from raybias.stats.simulation import Design, simulate
 
 CONTRACT = ["probe", "attribute", "group", "rate", "change", "low", "high", "flips_up",
             "flips_down", "verdict"]  # fmt: skip
@@ -296,3 +297,34 @@ def test_arms_that_do_not_match_are_refused_in_one_line(
     assert message in said
     assert said.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_bands_of_arms_with_other_seeds_are_as_wide_as_their_noise() -> None:
+    """The noise of cells is in what runs and what templates vary, and counts once."""
+    found, _ = simulate(Design("again", runs=10, template_group=0.02), 300, gaps=(0.0,) * 6)
+    tables = [table for table, _ in found.tables()]
+    halves = [
+        [replace(table, values_GRT=weight * part) for weight, part in zip(
+            (-1.0, 1.0), np.split(table.values_GRT, 2, axis=1), strict=True)]
+        for table in tables
+    ]  # fmt: skip
+    estimates = [Blend(tuple(parts), None).estimates["sentences"] for parts in halves]
+    changes = np.array([each.mean for each in estimates])
+    variance = np.mean([each.variance for each in estimates])
+    # The templates' own effects are the same in both arms and cancel; no square is taken twice.
+    assert 0.9 < variance / changes.var() < 1.3
+    low_high = np.array([each.interval(0.95) for each in estimates])
+    held = (low_high[:, 0] <= 0) & (low_high[:, 1] >= 0)
+    assert 0.93 < held.mean() < 0.985
+
+
+def test_few_templates_show_nothing_to_be_equivalent(tmp_path: Path) -> None:
+    changes, _ = tables(arm(templates=20), arm(templates=20))
+    assert {*changes["verdict"]} == {"cannot tell"}
+    assert {*changes["needs"]} == {"30 templates or more, not 20"}
+    paths = [written(tmp_path, name, frame) for name, frame in (
+        ("base", arm((1, 2))), ("candidate", turned(arm((3, 4)), every=1)))]  # fmt: skip
+    found = raybias.compare(*paths)
+    assert found.changes["high"].max() <= 1  # type: ignore[operator]
+    assert " of the answers on an attribute differ. " in found.headline
+    assert any("is found one time in two at most" in note for note in found.notes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,10 @@ from raybias import schema
 from raybias.cli import main
 from raybias.errors import ConfigError
 from raybias.report import design_sentences
+from raybias.stats import simulation
 from raybias.stats.components import Balanced, Doubles
-from raybias.stats.design import Costs, Design, Sources, cheapest, design
+from raybias.stats.design import Costs, Design, Sources, _sources, cheapest, design
+from raybias.stats.scopes import GapTable, WordVariance, variance_rows
 from support.stats_data import predictions
 
 COSTS = Costs(run=1000.0, item=1.0, items=500)
@@ -142,3 +145,38 @@ def test_predictions_are_planned_for_from_files(
         main()
     assert ended.value.code == 2
     assert "templates of these predictions are not known" in capsys.readouterr().err
+
+
+def test_more_words_shrink_what_they_vary_by_template() -> None:
+    """Promises for six words a group from studies of two, against studies of six."""
+    plan = simulation.Design("few", templates=40, words=(2,) * 5)
+    many = replace(plan, name="many", words=(6,) * 5)
+    studies = list(simulation.simulate(plan, 200)[0].tables())
+    sources = mean_sources(studies)
+    promised = sources.half_width(Design(5, 40, 6), "wording", 0.95)
+    halves = []
+    for table, words in simulation.simulate(many, 200)[0].tables():
+        low, high = table.estimates(words)["wording"].interval(0.95)
+        halves.append(np.mean(high - low) / 2)
+    assert promised == pytest.approx(np.mean(halves), rel=0.12)
+    # One study's promise has a range that the truth of the larger lies in, four times of five.
+    reached = 0
+    for study in studies[:100]:
+        low_high = mean_sources([study]).within(Design(5, 40, 6), "wording", 0.95)
+        reached += low_high[0] <= np.mean(halves) <= low_high[1]
+    assert reached >= 70
+
+
+def mean_sources(studies: list[tuple[GapTable, WordVariance | None]]) -> Sources:
+    """The sources of the average gap of studies, with a range."""
+    rows = pl.concat(
+        variance_rows([table], {(*table.keys, table.rate): words} if words else {})
+        for table, words in studies
+    )
+    gaps = (
+        rows.select(*schema.KEYS, "attribute", "rate", "group")
+        .unique()
+        .with_columns(in_mean=pl.lit(True), n_items=pl.lit(100), no_verdict=pl.lit(None, pl.String))
+    )
+    ((_, found),) = _sources(rows, gaps)
+    return found

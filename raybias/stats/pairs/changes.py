@@ -18,7 +18,7 @@ import numpy as np
 import polars as pl
 
 from raybias.errors import ConfigError, DataError
-from raybias.stats.compare_gaps import sign, verdict_of
+from raybias.stats.compare_gaps import FEWEST_UNITS, sign, verdict_of
 from raybias.stats.components import Doubles, MeanEstimate
 from raybias.stats.intervals import ROUNDING
 from raybias.stats.pairs import paired_tests
@@ -165,6 +165,7 @@ class _Change:
         bands, sides = change.interval(shared), middle.interval(shared)
         nearest = np.abs(change.interval(2 * level - 1)).max(axis=0)
         ideal = change.detectable(shared)
+        clusters = math.inf if laid.cluster_N is None else len(np.unique(laid.cluster_N))
         for place in zip(*np.nonzero(n), strict=True):
             k, m, s = place
             model, score, test = laid.metrics[m]
@@ -178,20 +179,34 @@ class _Change:
                 "flips_up": int(up[place]), "flips_down": int(down[place]),
                 "p_flips": float(p_flips[place]),
             }  # fmt: skip
+            units = int(min(n[place], clusters))
+            few = f"{FEWEST_UNITS} pairs or clusters or more, not {units}"
+            enough = units >= FEWEST_UNITS
             if not up[place] + down[place]:
-                yield {**row, **_SAME}
+                yield {
+                    **row,
+                    **_SAME,
+                    **({} if enough else {"verdict": "cannot tell", "needs": few}),
+                }
                 continue
-            band = (float(bands[0][place]), float(bands[1][place]))
+            base = float(middle.mean[place] - change.mean[place] / 2) + NEUTRAL[test] / 100
+            low, high = (
+                float(np.clip(end[place], (0.0 if NEUTRAL[test] else -1.0) - base, 1.0 - base))
+                for end in bands
+            )
+            band = (low, high)
             side = (float(sides[0][place]), float(sides[1][place]))
             sure = not p_flips[place] > 1 - shared
-            verdict = verdict_of(band, side, within=bool(nearest[place] <= margin), sure=sure)
+            within = bool(nearest[place] <= margin)
+            verdict = verdict_of(band, side, within=within and enough, sure=sure)
             numbers = {
                 "change": float(change.mean[place]), "low": band[0], "high": band[1],
                 "at_most": float(nearest[place]), "verdict": verdict, "needs": "",
             }  # fmt: skip
             if verdict == "cannot tell":
                 needs = _needs(band, sure, int(n[place]), float(ideal[place]) / margin)
-                numbers["needs"] = needs
+                moved = f"{int(up[place] + down[place]):,} of {int(n[place]):,} changed sides"
+                numbers["needs"] = f"{moved}; {few if within else needs}"
             yield {**row, **numbers}
 
 

@@ -85,7 +85,10 @@ def _probe_rows(laid: Layout, level: float) -> Iterator[dict[str, Any]]:
             crossed = Balanced(100 * table_US - NEUTRAL[test], ("unit", "style"))
             for scope, drawn in zip(PAIR_SCOPES, (("unit",), None), strict=True):
                 found = crossed.estimate(drawn)
-                low, high = found.interval(level)
+                least = -NEUTRAL[test] or -100.0
+                low, high = (
+                    np.clip(end, least, 100 - NEUTRAL[test]) for end in found.interval(level)
+                )
                 yield {
                     "model": model, "score": score, "probe": laid.probe, "bias_type": name,
                     "scope": scope, "n": int(own_N.sum()), "n_styles": table_US.shape[1],

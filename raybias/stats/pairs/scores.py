@@ -95,7 +95,11 @@ def _probe_rows(
         p_value = laid.p_values(np.where(binary, np.where(tied, 0, 2 * values - 1), values))
     # Values that do not vary say nothing of others.
     flat = ~(found.high - found.low > ROUNDING)
-    low, high = (np.where(flat, np.nan, end) for end in (found.low, found.high))
+    # A preference is a share, and coreference a difference of shares.
+    least_M1 = np.where(neutral_M1 > 0, 0.0, -1.0)
+    low, high = (
+        np.where(flat, np.nan, np.clip(end, least_M1, 1.0)) for end in (found.low, found.high)
+    )
     for k, m, s in zip(*np.nonzero(found.n), strict=True):
         model, score, test = laid.metrics[m]
         row = {

@@ -44,7 +44,7 @@ def triple_measures(scores: pl.DataFrame, *, level: float = 0.95) -> pl.DataFram
             low_M, high_M, reason = unit_intervals(
                 value_M, without_MU, np.ones(terms.height), score.bounds, level
             )
-            ends = value_M.min(), low_M.min(), high_M.min()
+            ends = value_M.min(), low_M.min(), np.minimum(high_M.min(), score.most)
             rows.append((model, domain, task, score.name, *ends, *n, reason, probe))
     table = pl.DataFrame(rows, pl.Schema(schema.TRIPLE_MEASURES), orient="row").fill_nan(None)
     last = [pl.col(name) == ALL for name in ("domain", "task")]
