@@ -35,6 +35,7 @@ _PAIR_FOLDERS: Final = ("pair_scores", "coreference")
 MARGIN: Final = 0.02
 _DID: Final[Mapping[str, str]] = {
     "worse": "got worse",
+    "unread": "cannot be told, since more answers cannot be read",
     "cannot tell": "cannot be told",
     "better": "got better",
     "equivalent": "changed by less than",
@@ -115,6 +116,9 @@ class Comparison:
                 "answers of a run": lambda row: f"{row['answers']:,}",
                 "accuracy": lambda row: " → ".join(
                     wording.percent(row[f"{arm}_accuracy"]) for arm in ("base", "candidate")
+                ),
+                "unread": lambda row: " → ".join(
+                    wording.percent(row[f"{arm}_unread"]) for arm in ("base", "candidate")
                 ),
                 "between the arms": lambda row: wording.percent(row["between"]),
                 "between two runs of one": lambda row: wording.percent(row["within"]),
