@@ -42,8 +42,8 @@ def compare(
         typer.Option(
             metavar="margin=0.02",
             help="Exit with 3 where a gap is worse, with 4 where that cannot be told and with 5 "
-            "where more answers of the candidate cannot be read; a gap that changed by less than the "
-            "margin is equivalent.",
+            "where more answers of the candidate cannot be read; a gap that changed by less than "
+            "the margin is equivalent.",
         ),
     ] = None,
     out: Annotated[

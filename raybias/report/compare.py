@@ -18,7 +18,7 @@ from raybias.config import Scope, Study
 from raybias.errors import ConfigError, DataError
 from raybias.report import wording
 from raybias.report.rules import out_of, rules_of_files
-from raybias.report.summary_tables import SummaryTable, table
+from raybias.report.summary_tables import SummaryTable, markdown_text, table
 from raybias.report.tables import markdown
 from raybias.stats import pairs
 from raybias.stats.compare import ANSWERS, compare_arms, compare_scores
@@ -135,14 +135,18 @@ class Comparison:
         place = changes.headers.index("verdict")
         still = tuple(row for row in changes.rows if row[place] == "equivalent")
         moved = tuple(row for row in changes.rows if row[place] != "equivalent")
-        parts = [f"## raybias: {self.candidate} against {self.base}", f"**{self.headline}**"]
+        arms = markdown_text(f"{self.candidate} against {self.base}")
+        parts = [f"## raybias: {arms}", f"**{self.headline}**"]
         if moved:
             parts.append(_markdown(SummaryTable(changes.title, changes.headers, moved)))
         if still:
             folded = _markdown(SummaryTable(changes.title, changes.headers, still))
             summary = wording.counted(len(still), "equivalent change")
             parts.append(f"<details><summary>{summary}</summary>\n\n{folded}\n</details>")
-        parts += [*map(_markdown, answers), "\n".join(f"- {note}" for note in self.notes)]
+        parts += [
+            *map(_markdown, answers),
+            "\n".join(f"- {markdown_text(note)}" for note in self.notes),
+        ]
         return "\n\n".join(parts) + "\n"
 
     def write(self, store: Store) -> None:
