@@ -341,9 +341,13 @@ class _Draft(Store):
         """Keep a file for `drafted` to write."""
         self.held[name] = data
 
+    def written(self, begin: str, end: str) -> dict[str, bytes]:
+        """Return the files that were kept, of names that begin and end so."""
+        return {k: v for k, v in self.held.items() if k.startswith(begin) and k.endswith(end)}
+
 
 @contextmanager
-def drafted(store: Store) -> Iterator[Store]:
+def drafted(store: Store) -> Iterator[_Draft]:
     """Give a store to write to whose files reach `store` at the end, and none after an error."""
     draft = _Draft(store.uri)
     yield draft

@@ -279,7 +279,11 @@ def _finish(store: Store, name: str, reporter: Reporter) -> Results:
 
 
 def write_report(
-    out: str | Path, *, profile: Profile | None = None, corpus: str | None = None
+    out: str | Path,
+    *,
+    profile: Profile | None = None,
+    corpus: str | None = None,
+    verify: bool = False,
 ) -> Results:
     """Write the tables, figures and page of an OUT again from its files.
 
@@ -287,14 +291,18 @@ def write_report(
     ----------
     profile: states the statistics by this profile; how runs were tuned stays as it was.
     corpus: counts of `raybias corpus`, to set beside the gaps; copied into OUT.
+    verify: refuse results that changed since they were written; else the page warns of them.
 
     Raises
     ------
     OutputError: OUT holds no study.
+    DataError: with `verify`, a file that was changed, deleted or added, or no OUT/seal.json.
     """
-    from raybias import report
+    from raybias import report, seal
 
     store = Store(out)
+    if verify:
+        seal.verify(store)
     study = report.load_record(store).study
     if profile is not None:
         study = report.restated(study, profile)

@@ -9,7 +9,7 @@ import typer
 from raybias.cli.options import ScopeOption, printed_warnings
 
 #: Exit codes of --gate.
-_CODES: Final = {"worse": 3, "cannot tell": 4}
+_CODES: Final = {"worse": 3, "cannot tell": 4, "unread": 5}
 _CHOICE = "KEY=VALUE,..."
 
 
@@ -41,8 +41,9 @@ def compare(
         str | None,
         typer.Option(
             metavar="margin=0.02",
-            help="Exit with 3 where a gap is worse and with 4 where that cannot be told; a gap "
-            "that changed by less than the margin is equivalent.",
+            help="Exit with 3 where a gap is worse, with 4 where that cannot be told and with 5 "
+            "where more answers of the candidate cannot be read; a gap that changed by less than "
+            "the margin is equivalent.",
         ),
     ] = None,
     out: Annotated[

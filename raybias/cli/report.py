@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from raybias.cli.options import printed_warnings
 from raybias.cli.show import show
 from raybias.config import Profile
 
@@ -25,6 +26,15 @@ def report(
             help="Counts of `raybias corpus`, to set beside the gaps; copied into OUT.",
         ),
     ] = None,
+    *,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify",
+            help="Refuse results that changed since they were written, by OUT/seal.json; without"
+            " it the page and a warning name them.",
+        ),
+    ] = False,
 ) -> None:
     """Write a study's tables, figures and report.html again; needs no model and no cluster.
 
@@ -32,5 +42,8 @@ def report(
     has an apostrophe before it.
     """
     from raybias.api import studies
+    from raybias.seal import ChangedWarning
 
-    show(studies.write_report(out, profile=profile, corpus=corpus), profile=profile)
+    with printed_warnings(ChangedWarning):
+        results = studies.write_report(out, profile=profile, corpus=corpus, verify=verify)
+    show(results, profile=profile)

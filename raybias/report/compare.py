@@ -18,7 +18,7 @@ from raybias.config import Scope, Study
 from raybias.errors import ConfigError, DataError
 from raybias.report import wording
 from raybias.report.rules import out_of, rules_of_files
-from raybias.report.summary_tables import SummaryTable, table
+from raybias.report.summary_tables import SummaryTable, markdown_text, table
 from raybias.report.tables import markdown
 from raybias.stats import pairs
 from raybias.stats.compare import ANSWERS, compare_arms, compare_scores
@@ -36,6 +36,7 @@ _PAIR_FOLDERS: Final = ("pair_scores", "coreference")
 MARGIN: Final = 0.02
 _DID: Final[Mapping[str, str]] = {
     "worse": "got worse",
+    "unread": "cannot be told, since more answers cannot be read",
     "cannot tell": "cannot be told",
     "better": "got better",
     "equivalent": "changed by less than",
@@ -127,6 +128,9 @@ class Comparison:
                 "accuracy": lambda row: " → ".join(
                     wording.percent(row[f"{arm}_accuracy"]) for arm in ("base", "candidate")
                 ),
+                "unread": lambda row: " → ".join(
+                    wording.percent(row[f"{arm}_unread"]) for arm in ("base", "candidate")
+                ),
                 "between the arms": lambda row: wording.percent(row["between"]),
                 "between two runs of one": lambda row: wording.percent(row["within"]),
                 f"excess and its {percent} interval": lambda row: " ".join(
@@ -142,14 +146,18 @@ class Comparison:
         place = changes.headers.index("verdict")
         still = tuple(row for row in changes.rows if row[place] == "equivalent")
         moved = tuple(row for row in changes.rows if row[place] != "equivalent")
-        parts = [f"## raybias: {self.candidate} against {self.base}", f"**{self.headline}**"]
+        arms = markdown_text(f"{self.candidate} against {self.base}")
+        parts = [f"## raybias: {arms}", f"**{self.headline}**"]
         if moved:
             parts.append(_markdown(SummaryTable(changes.title, changes.headers, moved)))
         if still:
             folded = _markdown(SummaryTable(changes.title, changes.headers, still))
             summary = wording.counted(len(still), "equivalent change")
             parts.append(f"<details><summary>{summary}</summary>\n\n{folded}\n</details>")
-        parts += [*map(_markdown, answers), "\n".join(f"- {note}" for note in self.notes)]
+        parts += [
+            *map(_markdown, answers),
+            "\n".join(f"- {markdown_text(note)}" for note in self.notes),
+        ]
         return "\n\n".join(parts) + "\n"
 
     def write(self, store: Store) -> None:

@@ -20,6 +20,7 @@ from raybias.report.page import write_gap_page, write_pair_page
 from raybias.report.pair_tables import PairRules, Scale, pair_tables
 from raybias.report.rules import out_of, rules_of_files
 from raybias.report.tables import further_tables
+from raybias.seal import changes, in_words
 from raybias.stats.design import TARGET
 from raybias.stats.pairs import ScoreFiles, read_score_files
 from raybias.storage import Store
@@ -92,6 +93,9 @@ def gaps_of_files(
         reference_groups=reference_groups,
         options=options,
     )
+    for out in dict.fromkeys(filter(None, map(out_of, paths))):
+        if changed := changes(Store(out)):
+            warnings.warn(in_words(changed), stats.StatisticsWarning, stacklevel=2)
     counts = stats.read_counts(paths, metrics=rules.statistics.metrics)
     return FileGaps(stats.sources(paths), counts, rules, stats.judged_tables(counts, rules))
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from tabulate import tabulate
 
 from raybias.config import Study
-from raybias.report.summary_tables import SummaryTable
+from raybias.report.summary_tables import SummaryTable, markdown_text
 from raybias.storage import Store
 
 
@@ -58,19 +58,15 @@ def _card(
     yield f"Measured on {models} with raybias, profile {study.profile}.\n"
     yield from (f"{text}\n" for text in answer)
     for each in all_tables:
-        yield f"### {each.title}\n"
-        rows = [[_cell(value) for value in row] for row in each.rows]
-        headers = [_cell(header) for header in each.headers]
+        yield f"### {markdown_text(each.title)}\n"
+        rows = [[markdown_text(value) for value in row] for row in each.rows]
+        headers = [markdown_text(header) for header in each.headers]
         yield tabulate(rows, headers, "pipe", disable_numparse=True) + "\n"
     if said:
         yield "### Before you rely on it\n"
-        yield from (f"- {text}" for text in said)
+        yield from (f"- {markdown_text(text)}" for text in said)
         yield ""
     yield (
         "Small numbers, or no significant ones, do not make a model fair: other harms are not"
         " measured here."
     )
-
-
-def _cell(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")

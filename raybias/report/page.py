@@ -6,6 +6,7 @@ an equal page, byte for byte.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -31,6 +32,7 @@ from raybias.report.rendering import rendered
 from raybias.report.run_figures import run_figures
 from raybias.report.schedule_figure import described, read_schedule, schedule_figure
 from raybias.report.tables import no_gaps, write_tables
+from raybias.seal import ChangedWarning, changes, digest, in_words, read_seal, write_seal
 from raybias.storage import Store, drafted
 from raybias.study_record import Record, read_record, read_runs
 
@@ -62,14 +64,22 @@ def write_report(store: Store, study: Study) -> pl.DataFrame:
     DataError: there are no predictions, scores or answers, or files are unreadable.
     OutputError: OUT cannot be written.
     """
+    sealed, changed = read_seal(store), changes(store)
+    if changed:
+        warnings.warn(in_words(changed), ChangedWarning, stacklevel=2)
     with drafted(store) as draft:
-        return _write_report(draft, study)
+        gaps = _write_report(draft, study, [in_words(changed)] if changed else [])
+        if sealed:
+            kept = {name: sha for name, sha in sealed.items() if not name.startswith("tables/")}
+            written = draft.written("tables/", ".parquet")
+            write_seal(draft, kept | {name: digest(data) for name, data in written.items()})
+        return gaps
 
 
-def _write_report(store: Store, study: Study) -> pl.DataFrame:
+def _write_report(store: Store, study: Study, doubts: Sequence[str]) -> pl.DataFrame:
     record = read_record(store) if store.exists("study.yaml") else Record(study)
     pairs = read_study_pairs(store, study, record) if study.pairs else None
-    asked, doubts = question_tables(store, study) if study.questions else ({}, [])
+    asked, of_questions = question_tables(store, study) if study.questions else ({}, [])
     written = write_tables(store, study) if study.probes else {}
     tables = _in_study_order(written, study)
     section, cautions = None, findings.cautions(study, record, tables)
@@ -90,7 +100,7 @@ def _write_report(store: Store, study: Study) -> pl.DataFrame:
         "judge": judge,
         "asked": write_questions(store, _in_study_order(asked, study)),
         "cards": [*probe_tables(store, study, tables), *cards(store)],
-        "cautions": [*cautions, *doubts],
+        "cautions": [*doubts, *cautions, *of_questions],
         **(_gaps_of(store, study, tables) if tables else {}),
         **_measured_on(store, study, record, tables),
     }

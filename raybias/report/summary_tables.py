@@ -27,11 +27,19 @@ _DIGITS: Final = 12
 #: Columns that were chosen and not measured; their numbers are shown in full.
 _SETTINGS: Final = ("learning_rate", "weight_decay")
 _NUMBER: Final = re.compile(r"none|[+-]?[0-9][0-9,]*(\.[0-9]+)?(e[+-]?[0-9]+)?%?")
+#: Where Markdown would begin HTML; `<0.001` is none.
+_TAG: Final = re.compile(r"<(?=[A-Za-z/!?])")
 
 
 Row = Mapping[str, Any]
 #: The text of a cell: a column of the row, or a function of it.
 Cell = str | Callable[[Row], str]
+
+
+def markdown_text(text: str) -> str:
+    """Return a text so that no viewer of Markdown takes a name in it for HTML or a cell's end."""
+    whole = text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
+    return _TAG.sub("&lt;", whole)
 
 
 @dataclass(frozen=True)

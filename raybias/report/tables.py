@@ -172,7 +172,9 @@ def read_notes(store: Store) -> list[str]:
 def markdown(frame: pl.DataFrame) -> str:
     """Format a frame as a Markdown table: numbers to four digits, missing cells empty."""
     rows = [[_cell(value) for value in row] for row in frame.iter_rows()]
-    table = tabulate(rows, headers=frame.columns, tablefmt="pipe", disable_numparse=True)
+    table = tabulate(
+        rows, headers=[*map(_cell, frame.columns)], tablefmt="pipe", disable_numparse=True
+    )
     return table + "\n"
 
 
@@ -211,4 +213,4 @@ def _cell(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.4g}"
-    return str(value).replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
+    return summary_tables.markdown_text(str(value))

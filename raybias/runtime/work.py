@@ -34,6 +34,7 @@ from raybias.runtime.runs_table import RunsTable
 from raybias.runtime.tune.driver import TuningJob
 from raybias.runtime.workers import Reading, Workers
 from raybias.schema import ITEMS, RUNS, SCHEDULE, SCHEDULE_FILE
+from raybias.seal import seal, still_valid
 from raybias.storage import Store
 
 #: Seconds of work below which the chart of an earlier command is kept.
@@ -79,6 +80,7 @@ class StudyRun:
         RaybiasError: the first that failed; the others were stopped, and their work goes on from
             where it was when the study is run again.
         """
+        valid = still_valid(self.store)
         if not self.study.styles.rewriting:
             self._write_items(self.prepared.data.items)
         for backbone in self.study.backbones:
@@ -96,6 +98,8 @@ class StudyRun:
         try:
             graph.run(limit_s=limit_s)
             self._write_schedule(graph.log.schedule())
+            methods = (each for name in self.study.backbones for each in self.plan.methods(name))
+            seal(self.store, valid, {"items", *(each.output().folder for each in methods)})
         finally:
             self.workers.close()
 

@@ -11,7 +11,7 @@ from raybias import schema
 from raybias.stats import pairs
 from raybias.stats.cells import RUN_KEYS, cells
 from raybias.stats.compare_arms import Matched
-from raybias.stats.compare_flips import answer_flips, event_flips
+from raybias.stats.compare_flips import UNREAD, answer_flips, event_flips
 from raybias.stats.compare_gaps import changes, families
 from raybias.stats.conclusive import of_predictions
 from raybias.stats.judging import GapRules
@@ -38,6 +38,7 @@ ANSWERS: Final = pl.Schema(
         **dict.fromkeys(("probe", "attribute"), pl.String()),
         "answers": pl.Int64(),
         **dict.fromkeys(("base_accuracy", "candidate_accuracy"), pl.Float64()),
+        **dict.fromkeys(("base_unread", "candidate_unread"), pl.Float64()),
         **dict.fromkeys(("between", "within", "excess", "low", "high", "p_even"), pl.Float64()),
         "masked": pl.Boolean(),
         **dict.fromkeys(_OTHERS, pl.String()),
@@ -58,7 +59,9 @@ def compare_arms(
 
     Returns
     -------
-    `CHANGES` and `ANSWERS`. There is no verdict where an arm cannot do the task (`conclusive`).
+    `CHANGES` and `ANSWERS`. There is no verdict where an arm cannot do the task (`conclusive`). A gap
+    is `unread`, and neither better nor equivalent, where so many more answers of the candidate
+    cannot be read that they can hide more than the margin: what is not read harms nobody.
     Answers are `masked` where more of them change than between two runs of one arm, while every
     gap is equivalent.
     """
@@ -72,6 +75,15 @@ def compare_arms(
         reason = withheld.get(tuple(row[key] for key in schema.KEYS))
         if reason is not None:
             row |= {"verdict": "cannot tell", "needs": reason}
+    rises = {key: rise for each in arms for key, rise in _rises(each)}
+    for row in judged:
+        group, rise, shares = rises.get(_of_attribute(row), ("", 0.0, (0.0, 0.0)))
+        if rise > margin and row["verdict"] in ("better", "equivalent"):
+            was, now = shares
+            row |= {
+                "verdict": "unread",
+                "needs": f"unread answers on {group} rose from {was:.0%} to {now:.0%}",
+            }
     flips = pl.concat(event_flips(each, options.metrics) for each in arms)
     by = [*schema.KEYS, "attribute", "group", "rate"]
     gaps = pl.DataFrame(judged, infer_schema_length=None).join(
@@ -117,6 +129,27 @@ def _withheld(arms: Matched, rules: GapRules) -> Iterator[tuple[tuple[object, ..
         )
         for *_, reason in found.iter_rows():
             yield arms.keys, f"{name}: {reason}"
+
+
+def _of_attribute(row: Mapping[str, object]) -> tuple[object, ...]:
+    return tuple(row[key] for key in (*schema.KEYS, "attribute"))
+
+
+def _rises(
+    arms: Matched,
+) -> Iterator[tuple[tuple[object, ...], tuple[str, float, tuple[float, float]]]]:
+    """Yield, by keys and attribute, the group and label whose unread answers rose most.
+
+    Gives the group, by how much, and the share in each arm.
+    """
+    by = ["attribute", "group", "label"]
+    one, other = (arm.group_by(by).agg(share=UNREAD.mean()) for arm in (arms.base, arms.candidate))
+    both = one.join(other, on=by).cast({pl.Categorical: pl.String}).sort(by)
+    rise = pl.col("share_right") - pl.col("share")
+    most = both.with_columns(rise=rise).sort("rise", descending=True, maintain_order=True)
+    for row in most.unique("attribute", keep="first", maintain_order=True).iter_rows(named=True):
+        shares = (row["share"], row["share_right"])
+        yield (*arms.keys, row["attribute"]), (row["group"], row["rise"], shares)
 
 
 def _inside(arms: Matched, rules: GapRules) -> pl.DataFrame:

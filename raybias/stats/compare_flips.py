@@ -24,6 +24,8 @@ from raybias.stats.compare_arms import Matched
 from raybias.stats.components import Balanced, Doubles
 from raybias.stats.metric import shares
 
+#: Whether no label could be read from an answer.
+UNREAD: Final = pl.col("pred").is_null() | pl.col("parsed").not_().fill_null(value=False)
 _DRAWS: Final = 1_000
 #: Sort keys held at once; 8 MiB.
 _CHUNK_ENTRIES: Final = 1 << 20
@@ -74,7 +76,8 @@ def answer_flips(arms: Matched, *, level: float) -> Iterator[Mapping[str, object
 
     Returns
     -------
-    Rows of the keys and attribute; `answers` of a run; each arm's accuracy on them; `between`, the
+    Rows of the keys and attribute; `answers` of a run; each arm's accuracy on them, and the share
+    that cannot be read; `between`, the
     share of answers that differ between the arms, at equal seeds where they have them; `within`,
     between two runs of one arm (null where each has one run); `excess` of the first over the
     second, with `low` and `high` over templates; and `p_even`, whether changed answers are spread
@@ -86,12 +89,14 @@ def answer_flips(arms: Matched, *, level: float) -> Iterator[Mapping[str, object
         labels = [_labels(part, items.height) for part in (base, candidate)]
         gold_I = items["label"].to_numpy()
         right = [float((own == gold_I).mean()) for own in labels]
+        unread = [part.select(UNREAD.mean()).item() for part in (base, candidate)]
         between_I = _between(*labels, paired=arms.paired)
         within = [_between(own, own, paired=False) * _apart(own) for own in labels if len(own) > 1]
         row: dict[str, object] = {
             **dict(zip(schema.KEYS, arms.keys, strict=True)),
             "attribute": attribute[0], "answers": items.height, "between": float(between_I.mean()),
             "base_accuracy": right[0], "candidate_accuracy": right[1],
+            "base_unread": unread[0], "candidate_unread": unread[1],
             "within": None, "excess": None, "low": None, "high": None,
         }  # fmt: skip
         if within:

@@ -45,7 +45,7 @@ from raybias.stats.scopes import (
     word_values,
 )
 
-Verdict = Literal["worse", "cannot tell", "better", "equivalent"]
+Verdict = Literal["worse", "unread", "cannot tell", "better", "equivalent"]
 #: The gravest first; of none that is grave, `better` says more than `equivalent`.
 VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)
 #: Of fewer templates or pairs nothing is shown to be equivalent: what was not seen to change in

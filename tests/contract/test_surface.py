@@ -50,7 +50,7 @@ COMMANDS = {
     "decisions": {"FILES", "--out"},
     "sentences": {"FILES", "--out"},
     "samples": {"OUT", "--out"},
-    "report": {"OUT", "--profile", "--corpus"},
+    "report": {"OUT", "--profile", "--corpus", "--verify"},
     "corpus": {
         *("SOURCE", "--probe", "--out", "--data", "--attribute", "--text-column", "--split"),
         *RAY,
@@ -111,7 +111,7 @@ FUNCTIONS = {
     "serve": ("out", "options"),
     "study_schema": (),
     "triples": ("files", "items", "out"),
-    "write_report": ("out", "profile", "corpus"),
+    "write_report": ("out", "profile", "corpus", "verify"),
 }
 RESULTS = {
     *("study", "out", "report", "tables", "table", "gaps", "accuracy", "answers", "runs"),
@@ -204,7 +204,7 @@ OUT = {
     *("study.yaml", "items", "styled", "adapters", "prompts", "runs.parquet", "pair_scores"),
     *("coreference", "predictions", "tables", "figures", "results.json", "train", "report.html"),
     *("lease.json", "schedule.parquet", "readers", "options", "triples", "decisions", "cards"),
-    *("sentences", "evidence", "endpoints", "labels", "logs"),
+    *("sentences", "evidence", "endpoints", "labels", "logs", "seal.json"),
 }
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import polars as pl
 import pytest
+from markdown_it import MarkdownIt
 
 import raybias
 from raybias import schema
@@ -50,6 +52,10 @@ def test_missing_values_are_empty(tmp_path: Path) -> None:
     write_frame(store, "t", frame)
     assert store.read_text("t.csv") == "group,gap,low,ok\na|b,,,true\n"
     assert "a\\|b" in markdown(frame)
+    hostile = pl.DataFrame({"group <b>": ["<img src=x onerror=alert(1)>", "p <0.001", "</td>"]})
+    shown = MarkdownIt().enable("table").render(markdown(hostile))
+    assert {*re.findall(r"</?(\w+)", shown)} == {"table", "thead", "tbody", "tr", "th", "td"}
+    assert "&lt;img src=x onerror=alert(1)&gt;" in shown
 
 
 def test_one_run_has_no_interval_and_is_not_called_significant(tmp_path: Path) -> None:

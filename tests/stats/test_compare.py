@@ -87,6 +87,25 @@ def run(*arguments: str) -> int:
     return int(caught.value.code or 0)
 
 
+def test_a_candidate_that_leaves_harmful_answers_unread_passes_no_gate(tmp_path: Path) -> None:
+    base = turned(arm())
+    harmed = (pl.col("pred") == 0) & (pl.col("group") == "0")
+    unread = base.with_columns(
+        pred=pl.when(harmed).then(None).otherwise("pred"), parsed=harmed.not_()
+    )
+    changes, answers = tables(base, unread)
+    found = {row["group"]: row for row in changes.iter_rows(named=True)}
+    assert found["0"]["verdict"] == "unread"
+    assert found["0"]["needs"].startswith("unread answers on 0 rose from 0% to ")
+    share = base.select(harmed.mean()).item()
+    assert answers.select("base_unread", "candidate_unread").row(0) == (0, pytest.approx(share))
+    paths = [written(tmp_path, *each) for each in (("base", base), ("candidate", unread))]
+    assert run(*paths, "--gate", "margin=0.02") == 5
+    # The same answers, read and harmless, are what a better candidate gives.
+    healed = base.with_columns(pred=pl.when(harmed).then(pl.lit(1, pl.Int8)).otherwise("pred"))
+    assert tables(base, healed)[0].filter(group="0")["verdict"].to_list() == ["better"]
+
+
 def test_planted_flips_are_found_and_counted() -> None:
     base = arm()
     candidate = turned(base)
