@@ -53,8 +53,8 @@ def main(
         return TokenSet(tuple(map(tuple, encoded)), tuple(frame["label"].to_list()))
 
     validation = splits["validation"].sample(rows, seed=_SEED, shuffle=True)
-    shares = validation["label"].value_counts(normalize=True)["proportion"]
-    print(f"{rows} sentences, the commonest label's share {shares.max():.3f}")
+    commonest = max(validation["label"].to_list().count(label) for label in range(len(LABELS)))
+    print(f"{rows} sentences, the commonest label's share {commonest / rows:.3f}")
     window = method.early_stop.window
     trials = [
         Trial(f"{rate:g}, {seed}", seed, rate, "final", method.weight_decay, window)
