@@ -240,7 +240,7 @@ class Provider(_Named):
     """There is none."""
     dtype: Literal["served"] = "served"  # type: ignore[assignment]
     """As it is served."""
-    bos: Literal["served"] = "served"  # type: ignore[assignment]
+    bos: Literal["served"] = "served"
     """As it is served."""
     at_once: Count = Field(32, ge=1)
     """Requests under way at a time."""

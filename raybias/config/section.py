@@ -71,6 +71,8 @@ def name_of(text: str) -> str:
 Name = Annotated[str, AfterValidator(_checked_name)]
 #: How many of something there are or are made: nodes, workers, seeds, candidates, layers.
 Count = Annotated[int, Field(le=100_000)]
+#: Learning rates.
+Rate = Annotated[float, Field(gt=0)]
 #: Rows, tokens and steps.
 Amount = Annotated[int, Field(le=1_000_000_000)]
 

@@ -113,7 +113,8 @@ class TextEncoder:
 
     @cached_property
     def _vocabulary(self) -> dict[str, int]:
-        return self.tokenizer.get_vocab()
+        vocabulary: dict[str, int] = self.tokenizer.get_vocab()
+        return vocabulary
 
     def _marks_turns(self, token: str) -> bool:
         """Tell whether the chat template writes a token in every turn, of the user and the model.

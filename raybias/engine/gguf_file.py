@@ -80,7 +80,8 @@ def _quantisation(reader: Any) -> str:
     from gguf import LlamaFileType
 
     if (field := reader.fields.get("general.file_type")) is not None:
-        return LlamaFileType(field.contents()).name.removeprefix("MOSTLY_").removeprefix("ALL_")
+        name = str(LlamaFileType(field.contents()).name)
+        return name.removeprefix("MOSTLY_").removeprefix("ALL_")
     types = Counter(tensor.tensor_type.name for tensor in reader.tensors)
     return str(types.most_common(1)[0][0])
 

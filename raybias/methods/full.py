@@ -9,7 +9,7 @@ from pydantic import Field
 
 from raybias.config.method import StudyText
 from raybias.config.profiles import by_profile
-from raybias.config.section import Amount, Count
+from raybias.config.section import Amount, Count, Rate
 from raybias.methods.finetuned import Finetuned, FinetunedStop
 from raybias.methods.lengths import Widths
 from raybias.registry import method
@@ -40,7 +40,7 @@ class Full(Finetuned):
 
     kind: Literal["full"] = "full"
     """Names the kind of method."""
-    learning_rates: tuple[float, ...] = Field((1e-5,), min_length=1)
+    learning_rates: tuple[Rate, ...] = Field((1e-5,), min_length=1)
     """More than one is a sweep: the best by mean validation accuracy is kept."""
     weight_decay: float = Field(1e-5, ge=0)
     """AdamW decay of all weights."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from raybias.config.section import Amount
+from raybias.config.section import Amount, Rate
 from raybias.methods.layer_adapter import LayerAdapter
 from raybias.registry import method
 
@@ -30,7 +30,7 @@ class Ia3(LayerAdapter):
     feed-forward layer mostly), or names such as [k_proj, v_proj, fc2]."""
     feed_forward: tuple[str, ...] = ()
     """Names in target of layers whose input is rescaled instead of their output."""
-    learning_rates: tuple[float, ...] = Field((3e-3,), min_length=1)
+    learning_rates: tuple[Rate, ...] = Field((3e-3,), min_length=1)
     """More than one is a sweep: the best by mean validation accuracy is kept."""
     weight_decay: float = Field(0.0, ge=0)
     """AdamW decay of the vectors, towards 0 and not 1, and of the head."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import Field, model_validator
 
-from raybias.config.section import Amount, Count
+from raybias.config.section import Amount, Count, Rate
 from raybias.methods.layer_adapter import LayerAdapter
 from raybias.registry import method
 
@@ -54,7 +54,7 @@ class Lora(LayerAdapter):
     target: Literal["all_linear", "peft_default"] | tuple[str, ...] = "all_linear"
     """Which layers: all linear ones but embeddings and head, PEFT's choice for the
     architecture (query and value mostly), or names such as [q_proj, v_proj]."""
-    learning_rates: tuple[float, ...] = Field((1e-4,), min_length=1)
+    learning_rates: tuple[Rate, ...] = Field((1e-4,), min_length=1)
     """More than one is a sweep: the best by mean validation accuracy is kept."""
     weight_decay: float = Field(1e-4, ge=0)
     """AdamW decay of the factors and the head."""

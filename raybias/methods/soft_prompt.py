@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import Field
 
 from raybias.config.method import StudyText
-from raybias.config.section import Count
+from raybias.config.profiles import by_profile
+from raybias.config.section import Count, Rate
 from raybias.methods.lengths import Widths
 from raybias.methods.tuned import Tuned
 from raybias.registry import method
@@ -34,6 +35,8 @@ class SoftPrompt(Tuned):
     """Initial delta: Normal(0, init_std), keyed by the seed, or zeros."""
     init_std: float = Field(0.02, gt=0)
     """Standard deviation of the initial delta."""
+    learning_rates: tuple[Rate, ...] = by_profile(paper=(1e-3,), strict=(3e-3,), min_length=1)
+    """More than one is a sweep: the best by mean validation accuracy is kept."""
     append_eos: bool = False
     """Put EOS after the text, so that the label is read there."""
 

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from raybias.config.method import Method, StudyText
 from raybias.config.profiles import by_profile
-from raybias.config.section import Amount, Count, Section
+from raybias.config.section import Amount, Count, Rate, Section
 from raybias.errors import DataError
 from raybias.methods.backbone_method import BackboneMethod
 from raybias.methods.lengths import TokenCounts, Widths, sample
@@ -75,7 +75,7 @@ class EarlyStop(Section):
 class Tuned(BackboneMethod):
     """What every tuned classifier has in common."""
 
-    learning_rates: tuple[Annotated[float, Field(gt=0)], ...] = Field((1e-3,), min_length=1)
+    learning_rates: tuple[Rate, ...] = Field((1e-3,), min_length=1)
     """More than one is a sweep: the best by mean validation accuracy is kept."""
     weight_decay: float = Field(1e-2, ge=0)
     """AdamW decay of what is tuned; on a soft prompt it acts on the delta."""

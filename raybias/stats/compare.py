@@ -59,8 +59,8 @@ def compare_arms(
 
     Returns
     -------
-    `CHANGES` and `ANSWERS`. There is no verdict where an arm cannot do the task (`conclusive`). A gap
-    is `unread`, and neither better nor equivalent, where so many more answers of the candidate
+    `CHANGES` and `ANSWERS`. There is no verdict where an arm cannot do the task (`conclusive`). A
+    gap is `unread`, and neither better nor equivalent, where so many more answers of the candidate
     cannot be read that they can hide more than the margin: what is not read harms nobody.
     Answers are `masked` where more of them change than between two runs of one arm, while every
     gap is equivalent.

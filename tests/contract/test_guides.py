@@ -46,7 +46,7 @@ NEEDS = {
     "raybias calibrate": "minutes; tests/stats/test_calibrate.py runs fewer studies",
     "raybias judge": "tests/runtime/test_judged_study.py",
     "raybias run jobs/minilm.yaml": "a quarter of an hour",
-    "raybias run stories.yaml": "published weights; both studies are read here",
+    "raybias audit .real/": "minutes, and the model of `make real`",
     "python tests/": "published weights, or an hour",
     "python benchmarks/options.py": "minutes",
     "python -m benchmarks": "minutes; tests/contract/test_benchmarks.py",

@@ -85,7 +85,7 @@ def test_a_sweep_takes_every_combination() -> None:
     assert hyper_parameter_grid(swept) == [
         HyperParameters(rate, 0.01, window) for rate in (1e-3, 1e-4) for window in (5, 7)
     ]
-    assert hyper_parameter_grid(method((1,), keep=1)) == [HyperParameters(1e-3, 0.01, 5)]
+    assert hyper_parameter_grid(method((1,), keep=1)) == [HyperParameters(3e-3, 0.01, 5)]
 
 
 def test_the_test_split_decides_where_the_method_says_so() -> None:
