@@ -53,8 +53,9 @@ def training(random: np.random.Generator) -> Doubles:
 
 def gaps(labels: npt.NDArray[np.int64], gold_T: npt.NDArray[np.int64]) -> Doubles:
     """Return gaps [groups, templates that are not negative]: shares called negative, less mean."""
-    rates = (labels[:, gold_T != 0] == 0).mean(axis=2)
-    return rates - rates.mean(axis=0)
+    rates_GT: Doubles = (labels[:, gold_T != 0] == 0).mean(axis=2)
+    gaps_GT: Doubles = rates_GT - rates_GT.mean(axis=0)
+    return gaps_GT
 
 
 def readings(

@@ -12,7 +12,7 @@ import argparse
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,7 @@ CUES = {
     "few_shot": "Answer:",
     "cot": "Reasoning: Let's think step by step",
 }
-KINDS: dict[str, type[Prompted]] = {
+KINDS: dict[str, Callable[..., Prompted]] = {
     "zero_shot": ZeroShot,
     "few_shot": FewShot,
     "cot": ChainOfThought,

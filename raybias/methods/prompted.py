@@ -347,13 +347,21 @@ class Prompted(BackboneMethod):
 
     def asks(self, text: StudyText, probe: str) -> Asks:
         """Return what one run asks of a provider for an item."""
-        return Asks(1.0, self._read(text, probe, self.asking(text.encoder).last), self.new_tokens)
+        read = self._read(text, probe, self.asking(text.encoder).last)
+        times = self._with_calibration(text, probe)
+        return Asks(times, times * read, times * self.new_tokens)
+
+    def _with_calibration(self, text: StudyText, probe: str) -> float:
+        """Return how many texts a run reads for an item, those of the calibration counted."""
+        more = self.calibration * (self.read == "calibrated")
+        return 1.0 + more / max(1, text.items[probe].height)
 
     def _calibration(self, text: StudyText, seed: int) -> dict[str, list[str]]:
         """Draw the sentences whose mean scores `read: calibrated` takes off."""
         if self.read != "calibrated":
             return {}
-        pool, groups = next((each["train"] for each in text.sentences.values()), None), ()
+        groups: tuple[str, ...] = ()
+        pool = next((each["train"] for each in text.sentences.values()), None)
         if pool is None:
             groups = ("attribute", "group")
             pool = pl.concat(frame.select("text", *groups) for frame in text.items.values())
@@ -384,7 +392,7 @@ class Prompted(BackboneMethod):
             # A replica reads the opening once for all rows of a run.
             opening = tokens.mean([shown]) - tokens.mean([bare])
             length += opening / max(1, text.items[probe].height)
-        return length + self.new_tokens
+        return (length + self.new_tokens) * self._with_calibration(text, probe)
 
 
 def prompted_methods(methods: Iterable[Method]) -> list[Prompted]:

@@ -456,8 +456,8 @@ def reached(study: Study, scopes: pl.DataFrame) -> str:
 
 def _span(values: pl.Series) -> str:
     """Write the least and the most of some numbers, once where they are alike."""
-    low, high = (f"{each:.2f}" if values.dtype.is_float() else f"{each}"
-                 for each in (values.min(), values.max()))  # fmt: skip
+    form = ".2f" if values.dtype.is_float() else "d"
+    low, high = (format(each, form) for each in (min(values), max(values)))
     return low if low == high else f"{low} to {high}"
 
 
