@@ -133,7 +133,9 @@ class ChainOfThought(Prompted):
         """Return what one run asks of a provider for an item: two prompts."""
         asking = self.asking(text.encoder)
         read = self._read(text, probe, asking.first) + self._read(text, probe, asking.last)
-        return Asks(2.0, read + self._reasoning_room, self.new_tokens)
+        times = self._with_calibration(text, probe)
+        read += self._reasoning_room
+        return Asks(2.0 * times, read * times, self.new_tokens * times)
 
     @property
     def new_tokens(self) -> int:
