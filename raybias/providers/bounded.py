@@ -16,7 +16,7 @@ MOST: Final = 64 * 2**20
 _HTTP: Final = import_module(DefaultAsyncHttpxClient.__mro__[1].__module__.partition(".")[0])
 
 
-class BoundedClient(DefaultAsyncHttpxClient):
+class BoundedClient(DefaultAsyncHttpxClient):  # type: ignore[misc]
     """Sends a request and reads its whole reply within a time and size.
 
     Parameters
