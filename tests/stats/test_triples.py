@@ -199,3 +199,16 @@ def test_wrong_items_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[
         (line,) = capsys.readouterr().err.splitlines()
         assert said in line
     assert not (tmp_path / "out").exists()
+
+
+def test_no_interval_reaches_beyond_what_a_score_can_be() -> None:
+    rows = [
+        ("m", "p", "race", "intra", f"t{term}", f"{term}.{n}", float((term + n) % 4 > 0),
+         float(n % 2), float(term % 3 - 1))
+        for term in range(3) for n in range(6)
+    ]  # fmt: skip
+    names = ("model", "probe", "domain", "task", "term", "item_id", "stereotype",
+             "anti_stereotype", "unrelated")  # fmt: skip
+    found = triple_measures(pl.DataFrame(rows, list(names), orient="row"))
+    icat = found.filter(score="icat").row(0, named=True)
+    assert icat["low"] < icat["value"] < icat["high"] <= 100
