@@ -53,15 +53,15 @@ def test_an_endpoint_is_asked_once_for_each_row_and_never_again(tmp_path: Path) 
     assert predictions(tmp_path / "other").equals(predictions(out))
     assert "ask tiny (zero_shot): mine 30 items" in plan
     assert f"at {server.url}, 4 requests at once" in plan
-    assert "72" in plan  # 60 prompts, and a fifth of them again
+    assert "36" in plan  # 30 prompts, and a fifth of them again
     rows = predictions(out)
-    assert rows.height == 3 * 30
+    assert rows.height == 2 * 30
     assert rows.select("run_id", "item_id").is_unique().all()
     words = {0: "negative", 1: "neutral", 2: "positive"}
     for row in rows.iter_rows(named=True):
         assert words[row["pred"]] in row["answer"]
     asked = notes(out)
-    # Greedy prompts of two seeds are one prompt; reasoning takes two.
+    # Greedy prompts of two seeds are one run; reasoning takes two prompts.
     assert asked["requests"] == once == 30 + 30 * 2 + asked["twice"]
     assert 0 < asked["same"] == asked["twice"] < 45
     assert asked["models"] == {"tiny-2026": once}
@@ -98,7 +98,7 @@ def test_a_budget_and_faults_stop_a_study_that_then_goes_on(tmp_path: Path) -> N
         assert "answers as model 'tiny-2027', and before as 'tiny-2026'" in stopped()
         server.model = "tiny-2026"
         run(study, out, *NO_RAY, *alone)
-    assert predictions(out).height == 3 * 30
+    assert predictions(out).height == 2 * 30
     assert predictions(out).select("run_id", "item_id").is_unique().all()
 
 
@@ -126,7 +126,7 @@ def test_a_killed_driver_loses_what_was_under_way_and_asks_no_row_again(tmp_path
         run(study, out, *options)
         assert len(server.asked) == first + again
     rows = predictions(out)
-    assert rows.height == 3 * 30
+    assert rows.height == 2 * 30
     assert rows.select("run_id", "item_id").is_unique().all()
     assert rows.join(there, on=rows.columns, how="semi", nulls_equal=True).height == there.height
     # One prompt for each row of two runs, two for those of the run that reasons.
