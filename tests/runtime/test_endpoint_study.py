@@ -131,7 +131,7 @@ def test_a_killed_driver_loses_what_was_under_way_and_asks_no_row_again(tmp_path
     assert rows.join(there, on=rows.columns, how="semi", nulls_equal=True).height == there.height
     # One prompt for each row of two runs, two for those of the run that reasons.
     spent = there.height + there.filter(method="cot").height
-    assert again == 30 * 2 + 2 * 30 - spent
+    assert again == 30 + 2 * 30 - spent
     assert KEY not in said
 
 
