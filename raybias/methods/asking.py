@@ -131,7 +131,8 @@ class Asking(PromptFormat):
         if not self.chat:
             return self.method.prompt(text, words, shots)
         messages = self.method.messages(text, words, shots)
-        return self.begun(messages, self.method.cue, instead=self.method.asked_in_a_chat)
+        cue = self.method.opening(text, words)
+        return self.begun(messages, cue, instead=self.method.asked_in_a_chat)
 
     def last(
         self, text: str, words: Sequence[str], shots: Sequence[Shot] = (), *, reasoning: str = ""

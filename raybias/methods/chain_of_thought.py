@@ -95,7 +95,7 @@ class ChainOfThought(Prompted):
 
     def answered_cue(self, text: str, words: Sequence[str], *, reasoning: str = "") -> str:
         """Write the reasoning with its cue, and what asks for the label behind it."""
-        return self.cue + prompts.filled(
+        return self.opening(text, words) + prompts.filled(
             self.conclusion, text=text, choices=prompts.choices(words), reasoning=reasoning
         )
 

@@ -97,6 +97,7 @@ class Prompted(BackboneMethod):
     @model_validator(mode="after")
     def _asks_about_the_text(self) -> Self:
         prompts.check_placeholders("template", self.template, needed=("text",), others=("choices",))
+        prompts.check_placeholders("cue", self.cue, needed=(), others=("text", "choices"))
         return self
 
     @model_validator(mode="after")
@@ -121,12 +122,16 @@ class Prompted(BackboneMethod):
     ) -> list[Message]:
         """Write the messages that the answer follows where it cannot be given its begin."""
         *before, question = self.messages(text, words, shots)
-        asked = f"{question['content']}\n{self.asked_in_a_chat}"
+        asked = f"{question['content']}\n{self.asked_in_a_chat}".strip()
         return [*before, Message(role=question["role"], content=asked)]
+
+    def opening(self, text: str, words: Sequence[str]) -> str:
+        """Fill the cue, with which the model's turn begins."""
+        return prompts.filled(self.cue, text=text, choices=prompts.choices(words))
 
     def answered_cue(self, text: str, words: Sequence[str], *, reasoning: str = "") -> str:
         """Write what the model's turn begins with where the answer is read."""
-        return self.cue
+        return self.opening(text, words)
 
     @property
     def asked_in_a_chat(self) -> str:
@@ -145,7 +150,8 @@ class Prompted(BackboneMethod):
         words: the label words, in label order.
         shots: text and label (0, 1, 2) of each demonstration, in the order shown.
         """
-        return prompts.filled(self.template + self.cue, text=text, choices=prompts.choices(words))
+        asked = prompts.filled(self.template, text=text, choices=prompts.choices(words))
+        return asked + self.opening(text, words)
 
     def answered_prompt(
         self, text: str, words: Sequence[str], shots: Sequence[Shot] = (), *, reasoning: str = ""

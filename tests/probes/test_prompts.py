@@ -67,6 +67,10 @@ def test_a_template_is_the_users_to_set_and_braces_in_texts_stay() -> None:
     text = '{"a": {choices}} {text} {0!r}'
     asked = ZeroShot(template='{"text": "{text}"} One of {choices}:')
     assert asked.cue == ""
+    led = ZeroShot(template="{text} is", cue="of {choices}")
+    assert led.prompt("It", OTHERS) == "It isof bad, okay, or good"
+    with pytest.raises(ValueError, match=r"cue has \{word\}, which stands for nothing"):
+        ZeroShot(cue="{word}:")
     assert asked.prompt(text, OTHERS) == (f'{{"text": "{text}"}} One of bad, okay, or good:')
     shown = FewShot(template="{text} =", demonstration="{text} = {label}\n")
     assert shown.prompt(text, OTHERS, [("{label}", 2)]) == (f"{{label}} = good\n{text} =")
