@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -59,6 +58,7 @@ class PromptedPredictor(PreparingLabelPredictor):
     words: the label words, which are looked for in answers.
     asking: what writes the prompts as the backbone reads them.
     label_ids: by label, the tokens that may begin its word behind the prompt.
+    means: by run, the labels' mean scores over its calibration sentences, once computed.
     """
 
     answers: Answers
@@ -67,6 +67,7 @@ class PromptedPredictor(PreparingLabelPredictor):
     asking: Asking
     label_ids: tuple[tuple[int, ...], ...] | tuple[str, ...]
     store: Store
+    means: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict, repr=False)
 
     def writing(self, most: int) -> Writing:
         """Return how answers of so many tokens are written."""
@@ -91,11 +92,13 @@ class PromptedPredictor(PreparingLabelPredictor):
         asked = [self.asking.first(text, self.words, run.shots) for text in texts]
         return self.method.ask(self, run, item_ids, texts, asked)
 
-    @cached_property
-    def _means(self) -> Callable[[PromptedRun], npt.NDArray[np.float64]]:
-        """Computes the mean scores over a run's calibration sentences, once for a run."""
-        # Not of the predictor, which would keep itself, and with it the backbone, from being freed.
-        return lru_cache(maxsize=self.method.runs_per_replica)(partial(_mean_scores, self._ask))
+    def _means(self, run: PromptedRun) -> npt.NDArray[np.float64]:
+        """Compute each label's mean score over a run's calibration sentences, once for a run."""
+        if run.run_id not in self.means:
+            ids = [f"calibration-{n}" for n in range(len(run.calibration))]
+            _, written = self._ask(run, ids, run.calibration)()
+            self.means[run.run_id] = _scores(written).mean(axis=0)
+        return self.means[run.run_id]
 
     def _likeliest(
         self, run: PromptedRun, reasoned: Sequence[Written], written: Sequence[Written]
@@ -177,13 +180,3 @@ def _scores(written: Sequence[Written]) -> npt.NDArray[np.float64]:
             cure="set read: answer, or take first_tokens out of `offers`",
         )
     return np.array([each.label_scores for each in written], np.float64)
-
-
-def _mean_scores(
-    ask: Callable[..., Prepared[tuple[list[Written], list[Written]]]], run: PromptedRun
-) -> npt.NDArray[np.float64]:
-    """Return the mean score of each label over the calibration sentences of a run."""
-    ids = [f"calibration-{n}" for n in range(len(run.calibration))]
-    _, written = ask(run, ids, run.calibration)()
-    means_L: npt.NDArray[np.float64] = _scores(written).mean(axis=0)
-    return means_L
