@@ -95,7 +95,8 @@ def printed(place: Path) -> str:
 
 def test_every_block_is_run_parsed_or_shown() -> None:
     assert len(README) >= 10
-    assert {block.language for block in README} == {"", "yaml", "python"}
+    # Blocks of text show what is printed.
+    assert {block.language for block in README} == {"", "yaml", "python", "text"}
     for command in COMMANDS:
         assert command.startswith((*RUN, *PARSED)), f"{command!r}: run it here, or say why not"
 

@@ -54,6 +54,8 @@ def test_ports_beyond_loopback_are_named() -> None:
 def test_no_ray_is_started_without_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    # Another test's Ray may be connected to this process.
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
     with pytest.raises(PlanError, match="RAY_AUTH_MODE=disabled: without its token"), connected():
         pass
 
