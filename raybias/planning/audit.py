@@ -16,21 +16,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-import numpy.typing as npt
 import polars as pl
 
-from raybias.config import Backbone, Study, TrainingSet, parse_study
+from raybias.config import Backbone, Study, parse_study
 from raybias.engine.backbone import is_encoder, load_tokenizer
 from raybias.errors import ConfigError, DataError, ModelError, OutputError, PlanError
 from raybias.methods.zero_shot import ZeroShot
 from raybias.planning.forecast import duration
+from raybias.planning.pilot import Way, sentences, ways_of
 from raybias.planning.prepared import PreparedStudy
-from raybias.probes import sources, training_sentences
+from raybias.probes import sources
 from raybias.probes.card_design import gap_widths
 from raybias.registry import methods
 from raybias.schema import LABELS
-from raybias.seeding import generator
 from raybias.storage import Store
 
 _SEEDS: Final = (2024, 2025, 2026, 2027, 2028)
@@ -42,8 +40,7 @@ _TUNED: Final = ((None, None), (None, 800), (600, 400), (240, 300))
 #: Rates that are right for one try; by default a method tries several.
 _RATES: Final[Mapping[str, dict[str, Any]]] = {"lora": {"learning_rates": [5e-4]},
                  "full": {"learning_rates": [5e-5], "batch_size": 32}}  # fmt: skip
-#: Sentences of the pilot, and the accuracy from which asking goes before a short tuning.
-PILOT: Final = 24
+#: The pilot's accuracy from which asking goes before a short tuning.
 _GOOD: Final = 0.6
 #: A plan knows the arithmetic of a machine, and nothing of what else it does meanwhile.
 _SURE: Final = 2.0
@@ -84,35 +81,6 @@ def suited_methods(model: str) -> tuple[str, ...]:
         ZeroShot().asking(load_tokenizer(backbone)).label_ids(LABELS)
         return "lora", "soft_prompt", "zero_shot", "few_shot"
     return "lora", "soft_prompt"
-
-
-@dataclass(frozen=True)
-class Way:
-    """A way of asking that the pilot tried.
-
-    Attributes
-    ----------
-    options: of the method.
-    read: answer, likelihood or calibrated; what calibration takes off comes from the other half.
-    unread: share of the answers that name no label word.
-    named: how many sentences got each label.
-    mass: mean probability on the label words where the answer begins.
-    """
-
-    options: Mapping[str, Any]
-    read: str
-    accuracy: float
-    unread: float
-    named: tuple[int, ...]
-    mass: float
-
-    def __str__(self) -> str:
-        kind, form = self.options["kind"], self.options["prompt_format"]
-        named = ", ".join(f"{n} {label}" for n, label in zip(self.named, LABELS, strict=True))
-        return (
-            f"{kind} {form}, read by {self.read}: accuracy {self.accuracy:.2f}, {self.unread:.0%}"
-            f" unread ({named}; {self.mass:.0%} of the probability on the label words)"
-        )
 
 
 @dataclass(frozen=True)
@@ -178,25 +146,11 @@ class Question:
 
         Ways of asking that do not fit the model's context are left out.
 
-        Sentences are equally many of each label, of the split that nothing is tuned on and no
-        demonstration comes from.
         """
         asked = [kind for kind in self.kinds if not methods[kind].trains]
         if not asked:
             return None
-        splits = training_sentences(TrainingSet(source="sst5", data=str(self.folders["sst5"])))
-        pool = splits.get("validation", splits["train"])
-        rows = [
-            int(row)
-            for label in range(len(LABELS))
-            for row in generator(_SEEDS[0], "pilot", label).choice(
-                (pool["label"] == label).arg_true().to_numpy(), PILOT // len(LABELS), replace=False
-            )
-        ]
-        items = pool[rows].select("text", "label").with_columns(
-            attribute=pl.lit("pilot"), group=pl.lit("all")
-        )  # fmt: skip
-        folder.write_table("sentences.parquet", items.to_arrow())
+        folder.write_table("sentences.parquet", sentences(self._training).to_arrow())
         forms = ["raw"]
         if load_tokenizer(Backbone(id=self.model)).has_chat_template:
             forms.append("chat")
@@ -223,21 +177,8 @@ class Question:
         return study.model_copy(update={"methods": tuple(fitting)}) if fitting else None
 
     def piloted(self, predictions: pl.DataFrame) -> Question:
-        """Return the question with the ways that the pilot's predictions tell of.
-
-        Parameters
-        ----------
-        predictions: schema.PREDICTIONS.
-        """
-        found = []
-        for (name,), rows in predictions.sort("method", "item_id").group_by(
-            "method", maintain_order=True
-        ):
-            kind, _, form = str(name).rpartition("_")
-            found += _ways({"kind": kind, "prompt_format": form}, rows)
-        order = ("calibrated", "likelihood", "answer")
-        found.sort(key=lambda way: (-way.accuracy, way.unread, order.index(way.read)))
-        return replace(self, ways=tuple(found))
+        """Return the question with the ways that the pilot's predictions tell of."""
+        return replace(self, ways=ways_of(predictions))
 
     def designs(self) -> Iterator[Study]:
         """Yield studies, those that tell most first.
@@ -306,26 +247,6 @@ class Question:
                     if sources.recognise(Store(each)) == name:
                         return each
         return own
-
-
-def _ways(options: Mapping[str, Any], rows: pl.DataFrame) -> list[Way]:
-    """Read one way's predictions by answers, by likelihoods, and by calibrated likelihoods."""
-    gold, scores_NL = rows["label"].to_numpy(), np.array(rows["scores"].to_list(), np.float64)
-    half = np.arange(len(gold)) % 2
-    means_HL = np.array([scores_NL[half != h].mean(axis=0) for h in (0, 1)])
-    answers = rows["pred"].fill_null(-1).to_numpy()
-    mass = float(np.exp(scores_NL).sum(axis=1).mean())
-
-    def way(read: str, labels: npt.NDArray[np.integer[Any]]) -> Way:
-        named = tuple(int((labels == label).sum()) for label in range(len(LABELS)))
-        unread = float((labels < 0).mean())
-        return Way(options, read, float((labels == gold).mean()), unread, named, mass)
-
-    return [
-        way("answer", answers),
-        way("likelihood", scores_NL.argmax(axis=1)),
-        way("calibrated", (scores_NL - means_HL[half]).argmax(axis=1)),
-    ]
 
 
 @dataclass(frozen=True)
