@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -12,11 +11,10 @@ from typing import Any, Final
 import torch
 
 from raybias.engine.checkpoint import file_digest
-from raybias.errors import ModelError, of_library
+from raybias.engine.model_files import as_model_error
+from raybias.errors import ModelError
 
 _MAGIC: Final = b"GGUF"
-#: Characters of a library's message.
-_SAID: Final = 300
 
 
 def write_gguf(file: str, out: Path) -> dict[str, Any]:
@@ -86,17 +84,7 @@ def _quantisation(reader: Any) -> str:
     return str(types.most_common(1)[0][0])
 
 
-@contextmanager
-def _reading(file: str, problem: str) -> Iterator[None]:
+def _reading(file: str, problem: str) -> AbstractContextManager[None]:
     """Raise whatever a library says of the file as one `ModelError`."""
-    try:
-        yield
-    except BaseException as error:
-        if not of_library(error):
-            raise
-        said = " ".join(str(error).split()) or type(error).__name__
-        raise ModelError(
-            f"{problem} ({said[:_SAID]})",
-            where=file,
-            cure="check that it is whole and of an architecture that transformers reads from GGUF",
-        ) from error
+    cure = "check that it is whole and of an architecture that transformers reads from GGUF"
+    return as_model_error(f"{problem} ({{}})", where=file, cure=cure)

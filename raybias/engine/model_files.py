@@ -38,17 +38,26 @@ def reading_model(spec: Backbone, what: str) -> Iterator[None]:
     ----------
     what: the file or part that is read.
     """
+    where = spec.id if spec.revision is None else f"{spec.id}@{spec.revision}"
+    with as_model_error(f"cannot load the backbone ({what}: {{}})", where=where, cure=_MODEL):
+        yield
+
+
+@contextmanager
+def as_model_error(problem: str, *, where: str, cure: str) -> Iterator[None]:
+    """Raise whatever a library says inside the body as one `ModelError`.
+
+    Parameters
+    ----------
+    problem: the message; `{}` stands for what the library says.
+    """
     try:
         yield
     except BaseException as error:
         if not of_library(error):
             raise
         said = " ".join(str(error).split()) or type(error).__name__
-        raise ModelError(
-            f"cannot load the backbone ({what}: {said[:_SAID]})",
-            where=spec.id if spec.revision is None else f"{spec.id}@{spec.revision}",
-            cure=_MODEL,
-        ) from error
+        raise ModelError(problem.replace("{}", said[:_SAID]), where=where, cure=cure) from error
 
 
 def read_config(spec: Backbone) -> PretrainedConfig:
