@@ -71,6 +71,7 @@ def make(folder: Path, shard_rows: int) -> int:
             ],
         }
     )
+    unknown = dict.fromkeys(("answer", "unread", "term", "family"), pl.lit(None, pl.String))
     for classifier in range(CLASSIFIERS):
         model, dataset = f"opt-{classifier // 2}", ("sst5", "semeval2018")[classifier % 2]
         for seed in range(RUNS):
@@ -82,7 +83,7 @@ def make(folder: Path, shard_rows: int) -> int:
                 run_id=pl.lit(run_id), probe=pl.lit("amazon"), style=pl.lit("original"),
                 pred=pl.Series(np.where(right, label, random.integers(0, 3, ITEMS)), dtype=pl.Int8),
                 scores=pl.Series(scores).cast(pl.List(pl.Float32)),
-                parsed=pl.lit(True), answer=pl.lit(None, pl.String), term=pl.lit(None, pl.String),
+                parsed=pl.lit(True), **unknown,
             )  # fmt: skip
             run = folder / "predictions" / "amazon" / run_id
             run.mkdir(parents=True)

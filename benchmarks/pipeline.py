@@ -48,7 +48,7 @@ def fill(store: Store, spec: Backbone, *, texts: list[str], runs: int, width: in
     count = len(texts)
     names = [f"{n:06d}" for n in range(count)]
     columns = (names, [n % 3 for n in range(count)], ["a"] * count, ["g"] * count, texts,
-               names, [None] * count)  # fmt: skip
+               names, *[[None] * count] * 2)  # fmt: skip
     table = pa.table(dict(zip(ITEMS.names, columns, strict=True)), schema=ITEMS)
     store.write_table("items/probe.parquet", table)
     rows = []

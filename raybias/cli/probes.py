@@ -105,7 +105,7 @@ def write(
     question: Question = "first",
     seed: Seed = 0,
 ) -> None:
-    """Write a probe's items: item_id, label, attribute, group, text, template_id, term.
+    """Write a probe's items: item_id, label, attribute, group, text, template_id, term, family.
 
     Labels are 0 negative, 1 neutral, 2 positive; rows keep their published order. A probe in
     pairs has columns of its own, and may be written in several styles. In CSV, text that a

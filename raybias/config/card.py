@@ -18,7 +18,10 @@ from raybias.config.yaml_section import parse_section, yaml_mapping
 CardKind = Literal["label", "pair", "triple", "options", "decision"]
 #: By kind, the columns that a probe must have, and those that it may have.
 COLUMNS: Final[Mapping[CardKind, tuple[tuple[str, ...], tuple[str, ...]]]] = {
-    "label": (("text", "label", "attribute", "group"), ("item_id", "template_id", "term")),
+    "label": (
+        ("text", "label", "attribute", "group"),
+        ("item_id", "template_id", "term", "family"),
+    ),
     "pair": (("sent_more", "sent_less", "bias_type"), ("direction", "pair_id", "cluster")),
     "triple": (
         ("domain", "term", "stereotype", "anti_stereotype", "unrelated"),

@@ -209,7 +209,7 @@ def prediction_rows(shard: Shard, items: pa.Table, labelled: Labelling) -> pa.Ta
             "style": ORIGINAL,
         }.items()
     }
-    for name in ("item_id", "label", "attribute", "group", "template_id", "term"):
+    for name in ("item_id", "label", "attribute", "group", "template_id", "term", "family"):
         columns[name] = pc.cast(items[name], PREDICTIONS.field(name).type)
     columns["pred"] = pa.array(labelled["labels"], pa.int8())
     columns["scores"] = pa.array(list(logits_NL), pa.list_(pa.float32()))

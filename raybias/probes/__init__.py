@@ -49,7 +49,10 @@ def base_items(probe: Probe) -> pl.DataFrame:
     wanted = probe.attributes
     if wanted is not None and source.attributes:
         wanted = tuple(choose(map(attribute_name, wanted), source.attributes, where=where))
-    items = as_table(source.items(_data(probe, source), wanted), ITEMS, where=where)
+    items = source.items(_data(probe, source), wanted)
+    if "family" not in items.columns:
+        items = items.with_columns(family=pl.lit(None, pl.String))
+    items = as_table(items, ITEMS, where=where)
     if wanted is None:
         return items
     there = items["attribute"].unique(maintain_order=True)

@@ -18,6 +18,7 @@ from tabulate import tabulate
 
 from raybias.config import Probe, QuestionProbe
 from raybias.config.card import Card, CardKind
+from raybias.formats.openings import look_alike
 from raybias.probes import base_items
 from raybias.probes.card_table import SOURCES, read_card
 from raybias.probes.pairs.items import pair_items
@@ -112,6 +113,7 @@ def _labels(items: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
                 f"{apart} of {len(per)} templates of {attribute} are not said of every group:"
                 " differences of groups are differences of sentences there"
             )
+    cannot += look_alike(items.filter(pl.col("family").is_null()))
     names = ["attribute", "group", "items", "words", "templates",
              f"gap +- ({_RUNS} runs, sentences)", "(and words)"]  # fmt: skip
     return pl.DataFrame(rows, names, orient="row"), cannot

@@ -30,7 +30,7 @@ from raybias.table_files import csv_text
 #: The tables of prediction files, as far as they have rows.
 _TABLES: Final[tuple[str, ...]] = (
     *("gaps", "accuracy", "spans", "spans_mean", "extremes", "composition", "answers"),
-    *("markedness", "by_term", "scopes", "components", "leave_one_out", "over_models"),
+    *("markedness", "by_term", "scopes", "by_family", "components", "leave_one_out", "over_models"),
     *("reliability", "null_check", "metrics", "withheld"),
 )
 

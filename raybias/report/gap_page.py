@@ -88,7 +88,7 @@ def gap_section(
         "lead_bars": nested_bars(
             tables["scopes"], level=level, truth=truth, corrected=options.adjust != "none"
         ),
-        "doubts": findings.doubts(tables),
+        "doubts": [*findings.doubts(tables), *findings.about_templates(tables, sentences)],
         "findings": findings.findings(gaps),
         "calibration": calibration(planted, tables["scopes"]),
         "summaries": _summaries(tables),

@@ -24,7 +24,8 @@ UNMARKED: Final = "unmarked"
 PLACEHOLDER: Final = "placeholder"
 EXTRA_GROUPS: Final = (UNMARKED, PLACEHOLDER)
 
-#: One row per probe sentence.
+#: One row per probe sentence. Templates of one `family` were written from one opening; null where
+#: that is not known.
 ITEMS: Final = pa.schema(
     [
         ("item_id", pa.string()),
@@ -34,6 +35,7 @@ ITEMS: Final = pa.schema(
         ("text", pa.string()),
         ("template_id", pa.string()),
         ("term", pa.string()),
+        ("family", pa.string()),
     ]
 )
 

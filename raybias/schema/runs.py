@@ -63,6 +63,7 @@ PREDICTIONS: Final = pa.schema(
         ("group", pa.string()),
         ("template_id", pa.string()),
         ("term", pa.string()),
+        ("family", pa.string()),
         ("pred", pa.int8()),
         ("scores", pa.list_(pa.float32())),
         ("parsed", pa.bool_()),

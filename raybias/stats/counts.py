@@ -18,6 +18,7 @@ import numpy.typing as npt
 import polars as pl
 
 from raybias import schema
+from raybias.errors import DataError
 from raybias.stats.cells import LIKELIHOOD, RUN_KEYS
 from raybias.stats.likelihood_readout import answers, with_likelihood
 from raybias.stats.metric import DEFAULT, check_metrics, reads_predictions, run_values
@@ -26,7 +27,8 @@ from raybias.stats.run_checks import checked_runs, fingerprints
 
 #: An odd number without pattern (2**64 by the golden ratio), for mixing runs into hashes.
 _MIX: Final = np.uint64(0x9E3779B97F4A7C15)
-_COLUMNS: Final = (*schema.CELLS.names[:-1], "term", "item_id", "parsed")
+_COLUMNS: Final = (*schema.CELLS.names[:-1], "term", "family", "item_id", "parsed")
+_FAMILY: Final = ("probe", "attribute", "template_id", "family")
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class Counts:
     """RUN_KEYS, predictions, repeated and unparsed ones; a row per run, readings not apart."""
     values: pl.DataFrame
     """Of metrics of predictions: as `stats.metric.run_values`."""
+    families: pl.DataFrame
+    """probe, attribute, template_id and family, of the templates that have one."""
 
 
 def read_counts(paths: Sequence[str | Path], *, metrics: Sequence[str] = DEFAULT) -> Counts:
@@ -111,6 +115,7 @@ def count_files(
         answers(asked),
         coverage.drop("answers", "unread", "several", "negated"),
         run_values(kept, metrics, left_out),
+        _one_family_each(seen.families, where),
     )
 
 
@@ -122,7 +127,7 @@ def item_counts(files: Sequence[Source]) -> pl.DataFrame:
     schema.KEYS, attribute, group, template_id, term, item_id, label, pred, `n` runs, and `answer`,
     one that was given where answers are known.
     """
-    by = [name for name in _COLUMNS if name not in ("run_id", "parsed")]
+    by = [name for name in _COLUMNS if name not in ("run_id", "family", "parsed")]
     first, n = pl.col("answer").drop_nulls().first(), pl.len().cast(pl.Int64)
     parts = []
     for piece in pieces(files, columns=_COLUMNS):
@@ -146,6 +151,7 @@ class _Seen:
     words: list[pl.DataFrame] = field(default_factory=list)
     prints: list[pl.DataFrame] = field(default_factory=list)
     read: list[pl.DataFrame] = field(default_factory=list)
+    families: list[pl.DataFrame] = field(default_factory=list)
     items: list[npt.NDArray[np.uint64]] = field(default_factory=list)
     item_runs: list[npt.NDArray[np.int32]] = field(default_factory=list)
 
@@ -164,6 +170,8 @@ class _Seen:
             self.terms.append(_counted(known, schema.TERM_CELLS.names))
             placed = known.filter(pl.col("template_id").is_not_null())
             self.words.append(_counted(placed, schema.WORD_CELLS.names))
+        if piece["family"].null_count() < piece.height:
+            self.families.append(piece.select(_FAMILY).drop_nulls().unique())
         unparsed = ~pl.col("parsed").fill_null(True)
         answered = pl.col("answer").is_not_null() if asked else pl.lit(False)
         why = pl.col("unread") if asked else pl.lit(None, pl.String)
@@ -251,6 +259,21 @@ class _Seen:
 def _counted(piece: pl.DataFrame, table: Sequence[str]) -> pl.DataFrame:
     by = ["run", *(name for name in table if name not in (*RUN_KEYS, "n"))]
     return piece.lazy().group_by(by, maintain_order=True).agg(n=pl.len().cast(pl.Int64)).collect()
+
+
+def _one_family_each(parts: Sequence[pl.DataFrame], where: str) -> pl.DataFrame:
+    """Join the families of templates; `DataError` for a template with two."""
+    empty = pl.DataFrame(schema=dict.fromkeys(_FAMILY, pl.String))
+    found = pl.concat([empty, *(part.cast(pl.String) for part in parts)]).unique().sort(_FAMILY)
+    twice = found.filter(pl.struct(_FAMILY[:-1]).is_duplicated())
+    if twice.height:
+        one, other = twice["family"][:2]
+        raise DataError(
+            f"template {twice['template_id'][0]!r} has the families {one!r} and {other!r}",
+            where=where,
+            cure="give a template one family",
+        )
+    return found
 
 
 def _ahead(frames: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:

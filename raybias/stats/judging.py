@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,7 @@ from raybias.stats.breakdown import by_term
 from raybias.stats.cells import without_extras
 from raybias.stats.conclusive import of_predictions
 from raybias.stats.counts import Counts
+from raybias.stats.families import of_families
 from raybias.stats.gaps import GapAnalysis
 from raybias.stats.leave_one_out import leave_one_out
 from raybias.stats.markedness import markedness
@@ -22,7 +24,7 @@ from raybias.stats.metric_files import contrasts_of_cells
 from raybias.stats.null_check import null_check
 from raybias.stats.over_models import model_tables, over_models
 from raybias.stats.rates import accuracies, rates
-from raybias.stats.reference_groups import check_reference_groups
+from raybias.stats.reference_groups import StatisticsWarning, check_reference_groups
 from raybias.stats.reliability import reliability
 from raybias.stats.scopes import GapTable
 from raybias.stats.summaries import composition, extremes, net_significance, spans, spans_mean
@@ -75,7 +77,8 @@ def judged_tables(counts: Counts, rules: GapRules) -> dict[str, pl.DataFrame]:
 
     Returns
     -------
-    `gaps`, `scopes`, `components`, `leave_one_out`, `over_models`, `reliability`, `null_check`,
+    `gaps`, `scopes`, `by_family` (`scopes` where families of templates are resampled in their
+    place), `components`, `leave_one_out`, `over_models`, `reliability`, `null_check`,
     `accuracy`, `net_significance`, `spans`, `spans_mean`, `extremes`, `composition`, `answers`,
     `markedness` and `by_term`, as the functions of those names; some may have no rows. `withheld`
     (`conclusive.of_predictions`) names the classifiers that cannot do their task. `metrics`
@@ -111,6 +114,7 @@ def judged_tables(counts: Counts, rules: GapRules) -> dict[str, pl.DataFrame]:
         "gaps": found.gaps,
         "withheld": pl.DataFrame() if found.withheld is None else found.withheld,
         "scopes": found.scopes,
+        "by_family": _by_family(counts, rules),
         "components": found.components,
         "leave_one_out": leave_one_out(found.tables, counts.words, options.metrics),
         "over_models": over_models(together, words, level=options.level, adjust=options.adjust),
@@ -132,6 +136,16 @@ def judged_tables(counts: Counts, rules: GapRules) -> dict[str, pl.DataFrame]:
         measured = contrasts_of_cells(cells, found.inside, options)
         tables["metrics"] = _without_intervals(measured, found.excluded)
     return tables
+
+
+def _by_family(counts: Counts, rules: GapRules) -> pl.DataFrame:
+    """Judge the gaps where families of templates are resampled; without rows if none is known."""
+    if counts.families.is_empty():
+        return pl.DataFrame(schema=pl.Schema(schema.SCOPES))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", StatisticsWarning)
+        scopes = gap_analysis(of_families(counts), rules).scopes
+    return scopes.filter(pl.col("scope") != "runs")
 
 
 def _judgeable(tables: Sequence[GapTable], excluded: Iterable[pl.DataFrame]) -> list[GapTable]:

@@ -13,6 +13,7 @@ import polars as pl
 
 from raybias import schema
 from raybias.errors import DataError
+from raybias.formats.openings import regard_opening
 from raybias.stats.recovered_templates import recovered_templates
 from raybias.table_files import check_separator, refuse, unzipped
 
@@ -63,7 +64,9 @@ def read_paper_tsv(data: bytes, *, name: str, where: str) -> pl.DataFrame:
         unread=pl.lit(None, pl.String),
         answer=pl.lit(None, pl.String),
     )
-    return pl.concat([frame, recovered_templates(frame)], how="horizontal").select(
+    frame = pl.concat([frame, recovered_templates(frame)], how="horizontal")
+    continued = pl.when(probe="regard").then(regard_opening("text"))
+    return frame.with_columns(family=continued).select(
         pl.col(column).cast(dtype) for column, dtype in pl.Schema(schema.PREDICTIONS).items()
     )
 

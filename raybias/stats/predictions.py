@@ -32,7 +32,7 @@ _PIECE_ROWS: Final = 1 << 18
 #: Columns of few different texts.
 _REPEATED: Final = (
     *("model", "method", "dataset", "run_id", "probe", "style", "attribute", "group"),
-    *("template_id", "term"),
+    *("template_id", "term", "family"),
 )
 #: Of a piece: categories spare the work of a million equal strings.
 _PIECE_TYPES: Final = pl.Schema({**_TYPES, **EXTRA, **dict.fromkeys(_REPEATED, pl.Categorical())})

@@ -307,7 +307,7 @@ def test_the_layout_of_an_out_is_documented() -> None:
 
 def test_the_columns_that_others_read() -> None:
     assert schema.ITEMS.names == [
-        "item_id", "label", "attribute", "group", "text", "template_id", "term",
+        "item_id", "label", "attribute", "group", "text", "template_id", "term", "family",
     ]  # fmt: skip
     assert schema.GAPS.names[:10] == [
         "model", "attribute", "group", "rate", "gap", "low", "high", "half_width", "n_runs",

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from raybias.config import Probe
 from raybias.probes import probe_items
 from raybias.probes.pairs.items import pair_items
-from raybias.probes.readers import polars_schema
 from raybias.probes.sampling import sample_items, sample_pairs
-from raybias.schema import ITEMS, PLACEHOLDER, UNMARKED
+from raybias.probes.templates.slots import items_frame
+from raybias.schema import PLACEHOLDER, UNMARKED
 
 #: A template: its label, and how many terms each group has on it.
 Templates = Sequence[tuple[int, dict[str, int]]]
@@ -39,7 +39,7 @@ def made(templates: Templates) -> pl.DataFrame:
         for term in range(terms)
     ]
     named = [(f"i{row}", *content) for row, content in enumerate(rows)]
-    return pl.DataFrame(named, schema=polars_schema(ITEMS), orient="row")
+    return items_frame(named)
 
 
 def ids(items: pl.DataFrame) -> list[str]:

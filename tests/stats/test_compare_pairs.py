@@ -13,8 +13,10 @@ from statsmodels.stats.contingency_tables import mcnemar
 
 import raybias
 from raybias.cli import main
+from raybias.stats.compare_gaps import overall
 from raybias.stats.pairs import pair_outcomes
 from raybias.stats.pairs.changes import score_changes
+from raybias.stats.pairs.outcomes import coreference_outcomes
 from support.pair_data import answers, pair_scores
 from support.pair_outs import pair_study, write_pair_out
 
@@ -68,6 +70,38 @@ def test_worse_is_away_from_no_bias_and_better_is_towards_it() -> None:
     # As far from no bias, on the other side.
     assert verdict("low", "high") == {"cannot tell"}
     assert verdict("even", "even") == {"equivalent"}
+
+
+def test_a_candidate_that_answers_nothing_where_its_base_was_biased_is_not_better() -> None:
+    base = answers(pairs=100, styles=("original",), pro=1.0, anti=0.3, seed=1)
+    silent = (pl.col("condition") == "pro") & (pl.int_range(pl.len()) % 20 < 14)
+    quiet = base.with_columns(
+        exact=pl.col("exact") & ~silent,
+        reading=pl.when(silent).then(pl.lit("neither")).otherwise("reading"),
+    )
+    arms = [coreference_outcomes(each) for each in (base, quiet)]
+    rows = [row for row in score_changes(*arms, level=0.95, margin=0.02) if row["rate"] == "exact"]
+    assert {row["verdict"] for row in rows} == {"unread"}
+    assert all("name nobody rose from 0% to 70%" in row["needs"] for row in rows)
+    assert overall([row["verdict"] for row in rows]) == "unread"
+    heard = quiet.with_columns(reading=pl.lit("other"))
+    rows = score_changes(arms[0], coreference_outcomes(heard), level=0.95, margin=0.02)
+    assert "better" in {row["verdict"] for row in rows}
+
+
+def test_few_pairs_are_never_equivalent_and_bands_are_possible() -> None:
+    for pairs, verdict in ((2, "cannot tell"), (29, "cannot tell"), (30, "equivalent")):
+        scores = pair_scores(types=("age",), pairs=pairs, styles=("original",), ties=0)
+        one = pair_outcomes(preferring(scores, np.arange(pairs) % 2 == 0))
+        found = row_of(score_changes(one, one, level=0.95, margin=0.02), group="age")
+        assert found["verdict"] == verdict
+        assert bool(found["needs"]) == (verdict == "cannot tell")
+    scores = pair_scores(types=("age",), pairs=12, styles=("original",), ties=0)
+    most = [pair_outcomes(preferring(scores, np.arange(12) < n)) for n in (10, 12)]
+    found = row_of(score_changes(*most, level=0.95, margin=0.02), group="age")
+    assert found["low"] + found["base"] >= 0
+    assert found["high"] + found["base"] <= 1 + 1e-12
+    assert found["needs"].startswith("2 of 12 changed sides; ")
 
 
 @pytest.mark.long

@@ -68,7 +68,7 @@ def test_published_gaps_are_reproduced(
     }  # fmt: skip
     assert {path.name for path in tmp_path.iterdir()} == {
         *(f"{name}.csv" for name in ("gaps", "accuracy", "spans", "spans_mean", "extremes",
-                                     "composition", "by_term", "scopes", "components",
+                                     "composition", "by_term", "scopes", "by_family", "components",
                                      "leave_one_out", "null_check", "over_models", "reliability",
                                      "withheld")),
         "figures", "evidence", "report.html",

@@ -30,7 +30,7 @@ def predictions(*, templates: int = 30, runs: int = 2, seed: int = 0) -> pl.Data
     names = [
         name
         for name in schema.PREDICTIONS.names
-        if name not in ("scores", "parsed", "unread", "answer")
+        if name not in ("family", "scores", "parsed", "unread", "answer")
     ]
     types = {name: pl.Schema(schema.PREDICTIONS)[name] for name in names} | {"human": pl.Int8}
     return pl.DataFrame(rows, types, orient="row")

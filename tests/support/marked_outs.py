@@ -11,6 +11,7 @@ import yaml
 
 from raybias import schema
 from raybias.config import Study, parse_study
+from raybias.probes.templates.slots import items_frame
 from raybias.seeding import generator
 from raybias.storage import Store
 
@@ -91,7 +92,7 @@ def _items() -> pl.DataFrame:
         for group, term in forms
         if template < 50 or group not in schema.EXTRA_GROUPS
     ]  # fmt: skip
-    return pl.DataFrame(rows, pl.Schema(schema.ITEMS), orient="row")
+    return items_frame(rows)
 
 
 def _run(model: str, method: str, seed: int, place: int | None) -> dict[str, object]:

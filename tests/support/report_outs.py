@@ -11,6 +11,7 @@ import yaml
 
 from raybias import schema
 from raybias.config import Study, parse_study
+from raybias.probes.templates.slots import items_frame
 from raybias.seeding import generator
 from raybias.storage import Store
 
@@ -84,7 +85,7 @@ def _items(groups: tuple[str, ...], attribute: str) -> pl.DataFrame:
         for template in range(60)
         for term in ("person", "neighbour")
     ]
-    return pl.DataFrame(rows, pl.Schema(schema.ITEMS), orient="row")
+    return items_frame(rows)
 
 
 def _runs(model: str, study: Study) -> pl.DataFrame:

@@ -1,7 +1,7 @@
 """Read a user's own probe: one CSV, TSV or Parquet file of labelled sentences about groups.
 
-Columns text, label, attribute and group are needed; item_id, template_id and
-term are taken where they are there. Other columns are left alone.
+Columns text, label, attribute and group are needed; item_id, template_id, term and
+family (of templates that are alike) are taken where they are there. Other columns are left alone.
 """
 
 from __future__ import annotations
@@ -51,4 +51,5 @@ def own_items(uri: str, attributes: Sequence[str] | None = None) -> pl.DataFrame
         ids = pl.Series([f"{stem}/{row:05d}" for row in range(len(frame))])
     clusters = filled(frame["template_id"], where=uri) if "template_id" in frame.columns else ids
     term = as_text(frame["term"], where=uri) if "term" in frame.columns else None
-    return items.with_columns(item_id=ids, template_id=clusters, term=term)
+    family = as_text(frame["family"], where=uri) if "family" in frame.columns else None
+    return items.with_columns(item_id=ids, template_id=clusters, term=term, family=family)

@@ -8,7 +8,7 @@ predictions; their rows are led back to templates and terms. Rules: Kohankhaki20
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -44,10 +44,12 @@ class RaceTemplates:
     ----------
     name: of the probe in a study file.
     path: its file of templates.
+    family: from the column of sentences, the family of the template of each.
     """
 
     name: str
     path: str
+    family: Callable[[str], pl.Expr] | None = None
 
     def register(self, *, about: str) -> None:
         """Register the probe; see `registry.probe`."""
@@ -67,8 +69,10 @@ class RaceTemplates:
         DataError: a file is missing or malformed.
         """
         if _is_samples(data):
-            return items_frame([row for row, _ in self._samples(data)])
-        return expand_suite(Store(data), self._suite, probe=self.name, attribute=ATTRIBUTE)
+            items = items_frame([row for row, _ in self._samples(data)])
+        else:
+            items = expand_suite(Store(data), self._suite, probe=self.name, attribute=ATTRIBUTE)
+        return items if self.family is None else items.with_columns(family=self.family("text"))
 
     def templates(self, data: str, attributes: Sequence[str]) -> dict[str, list[Slotted]]:
         """Read every template with its slot, in published order."""

@@ -156,8 +156,10 @@ def expand_suite(store: Store, suite: Suite, *, probe: str, attribute: str) -> p
 
 
 def items_frame(rows: Sequence[tuple[object, ...]]) -> pl.DataFrame:
-    """Make a frame of rows in the order of schema.ITEMS."""
-    return pl.DataFrame(rows, schema=polars_schema(ITEMS), orient="row")
+    """Make a frame of rows in the order of schema.ITEMS, whose templates have no `family`."""
+    types = polars_schema(ITEMS)
+    family = types.pop("family")
+    return pl.DataFrame(rows, types, orient="row").with_columns(family=pl.lit(None, family))
 
 
 def _plain(slot: str) -> str:

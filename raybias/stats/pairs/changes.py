@@ -30,6 +30,7 @@ from raybias.stats.pairs.reading import read_score_files
 #: What intervals cover: other pairs like these, of other writers where writers are known.
 SCOPE: Final[PairScope] = "pairs"
 _CHOICES: Final = ("model", "probe", "style")
+_SCORED: Final = ("model", "probe", "style", "rate")
 _PAIR: Final = (*METRIC, "style", "bias_type", "pair_id")
 
 
@@ -77,7 +78,9 @@ def score_changes(
     -------
     Rows of the columns of `stats.compare.CHANGES`: `attribute` is "bias_type", `group` the type or
     average, `rate` the score, and `scope` "pairs". Where pairs stand alone, a change for better or
-    worse must hold by McNemar's exact test too.
+    worse must hold by McNemar's exact test too. A score is `unread`, and neither better nor
+    equivalent, where so many more answers of the candidate name nobody (or more pairs tie) that
+    they can hide more than the margin.
 
     Raises
     ------
@@ -90,7 +93,29 @@ def score_changes(
         for (probe,), part in one.sort("probe").group_by(["probe"], maintain_order=True)
     ]
     shared = 1 - (1 - level) / max(1, sum(each.judged for each in found))
-    return [row for each in found for row in each.rows(level, shared, margin)]
+    rows = [row for each in found for row in each.rows(level, shared, margin)]
+    rises = _rises(one, other)
+    for row in rows:
+        kind, was, now = rises[tuple(row[key] for key in _SCORED)]
+        if now - was > margin and row["verdict"] in ("better", "equivalent"):
+            needs = f"answers on {kind} that name nobody rose from {was:.0%} to {now:.0%}"
+            row |= {"verdict": "unread", "needs": needs}
+    return rows
+
+
+def _rises(
+    base: pl.DataFrame, candidate: pl.DataFrame
+) -> dict[tuple[object, ...], tuple[str, float, float]]:
+    """Find, for each score and style, the bias type whose unread answers rose most: shares."""
+    by = [*_SCORED, "bias_type"]
+    one, other = (
+        arm.rename({"score": "rate"}).group_by(by).agg(pl.col("unread").mean())
+        for arm in (base, candidate)
+    )
+    rise = pl.col("unread_right") - pl.col("unread")
+    both = one.join(other, on=by).sort(rise, *by, descending=[True] + [False] * len(by))
+    most = both.unique(_SCORED, keep="first", maintain_order=True)
+    return {tuple(row[: len(_SCORED)]): row[len(_SCORED) :] for row in most.iter_rows()}
 
 
 def _named_alike(base: pl.DataFrame, candidate: pl.DataFrame) -> list[pl.DataFrame]:

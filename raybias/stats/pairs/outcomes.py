@@ -64,7 +64,7 @@ def pair_outcomes(scores: pl.DataFrame) -> pl.DataFrame:
     Returns
     -------
     The metric, bias_type, style, pair_id, cluster, value, state (0, 1, or 2 for a tie: what
-    may flip) and test ("mcnemar").
+    may flip), test ("mcnemar") and unread (whether it is a tie, which shows no preference).
     """
     return scores.select(
         *METRIC,
@@ -75,6 +75,7 @@ def pair_outcomes(scores: pl.DataFrame) -> pl.DataFrame:
         value=(pl.col("preference") == 1).fill_null(False).cast(pl.Float64),
         state=pl.col("preference").fill_null(2).cast(pl.Float64),
         test=pl.lit("mcnemar"),
+        unread=pl.col("preference").is_null().cast(pl.Float64),
     )
 
 
@@ -89,6 +90,7 @@ def coreference_outcomes(answers: pl.DataFrame) -> pl.DataFrame:
     Returns
     -------
     As `pair_outcomes`; `state` is null, since the value is a mean over prompts, and `cluster`.
+    `unread` is the share of prompts of which an answer names nobody, or both people.
     """
     by = ["model", "probe", "wino_type", "style", "pair_id"]
     parts = []
@@ -96,10 +98,11 @@ def coreference_outcomes(answers: pl.DataFrame) -> pl.DataFrame:
         right = pl.col(rule).cast(pl.Float64)
         sides = answers.group_by(*by, "prompt", maintain_order=True).agg(
             value=right.filter(pl.col("condition") == "pro").mean()
-            - right.filter(pl.col("condition") == "anti").mean()
+            - right.filter(pl.col("condition") == "anti").mean(),
+            unread=pl.col("reading").is_in(["both", "neither", "empty"]).any(),
         )
         whole = sides.group_by(by, maintain_order=True).agg(
-            pl.col("value").mean(), whole=pl.col("value").is_not_null().all()
+            pl.col("value", "unread").mean(), whole=pl.col("value").is_not_null().all()
         )
         parts.append(
             whole.filter("whole").select(
@@ -107,6 +110,7 @@ def coreference_outcomes(answers: pl.DataFrame) -> pl.DataFrame:
                 pl.col("wino_type").alias("bias_type"), "style", "pair_id",
                 pl.lit(None, pl.String).alias("cluster"), "value",
                 pl.lit(None, pl.Float64).alias("state"), pl.lit("paired_t").alias("test"),
+                "unread",
             )
         )  # fmt: skip
     return pl.concat(parts)

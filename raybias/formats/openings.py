@@ -1,0 +1,76 @@
+"""Tell which templates begin alike: those of one opening say much the same.
+
+Regard's templates continue ten openings, such as `worked as` (Sheng et al. 2019).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import polars as pl
+
+#: Of Regard.
+OPENINGS: Final = (
+    "worked as",
+    "had a part-time job as",
+    "earned money by",
+    "started working as",
+    "was regarded as",
+    "was known for",
+    "was described as",
+    "was thought of as",
+    "was well-known for",
+    "had a job as",
+)
+
+
+#: Templates look alike where there are this many times as many as openings.
+_ALIKE: Final = 2
+#: Words behind what all templates begin with that make an opening.
+_OPENING: Final = 2
+
+
+def regard_opening(text: str) -> pl.Expr:
+    """Find the opening of Regard that a sentence continues; null where it is none of the ten.
+
+    Parameters
+    ----------
+    text: the column of sentences.
+    """
+    return pl.col(text).str.extract(rf" ({'|'.join(OPENINGS)}) ")
+
+
+def openings(templates: Iterable[str]) -> int:
+    """Count the ways in which templates begin: two words behind what all of them begin with."""
+    rows = [text.split() for text in templates]
+    shared = 0
+    if len(rows) < 2:
+        return len(rows)
+    while all(len(row) > shared and row[shared] == rows[0][shared] for row in rows):
+        shared += 1
+    return len({tuple(row[shared : shared + _OPENING]) for row in rows})
+
+
+def look_alike(items: pl.DataFrame) -> list[str]:
+    """Say of which attributes the templates begin alike, so that families would say more.
+
+    Parameters
+    ----------
+    items: attribute, group, text, template_id and term, of templates without families.
+    """
+    said = []
+    for (attribute,), part in items.group_by("attribute", maintain_order=True):
+        of_one = part.filter(group=part["group"][0]).unique("template_id", maintain_order=True)
+        texts = {
+            text.replace(term, "{}") if term else text
+            for text, term in of_one.select("text", "term").iter_rows()
+        }
+        ways = openings(texts)
+        if len(texts) > 1 and len(texts) >= _ALIKE * ways:
+            said.append(
+                f"{len(texts)} templates of {attribute} begin in {ways} way{'s' * (ways > 1)}: "
+                "templates that begin alike say much the same, and intervals that resample them "
+                "one by one can be too narrow; give a column `family`"
+            )
+    return said

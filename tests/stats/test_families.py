@@ -1,0 +1,127 @@
+"""Families of templates: resampled as units, recovered for Regard, and asked for where missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from raybias import schema
+from raybias.config import Probe
+from raybias.errors import DataError
+from raybias.formats.openings import look_alike
+from raybias.probes import base_items
+from raybias.report import gaps_of_files
+from raybias.report.findings import about_templates
+from raybias.report.from_files import FileGaps
+
+NOBODY = pl.DataFrame(schema=dict.fromkeys(
+    ("probe", "attribute", "group", "text", "template_id", "term"), pl.String))  # fmt: skip
+
+
+def study(copies: int, *, families: bool = True) -> pl.DataFrame:
+    """Neutral sentences of 2 groups, 6 runs and 12 openings, each template `copies` times alike."""
+    random = np.random.default_rng(3)
+    shift = np.array([0.0, 0.3])[:, None, None]
+    wrong = random.random((2, 6, 12)) < 0.3 + shift + random.normal(0, 0.3, (2, 1, 12))
+    happy = random.random((2, 6, 12)) < 0.2
+    rows = [
+        {
+            "model": "m", "method": "lora", "dataset": "d", "probe": "p", "run_id": f"r{run}",
+            "item_id": f"{group}.{opening}.{copy}", "label": 1, "attribute": "x",
+            "group": "ab"[group], "template_id": f"t{opening}.{copy}",
+            "family": f"o{opening}" if families else None,
+            "pred": 0 if wrong[group, run, opening] else 1 + happy[group, run, opening],
+        }
+        for group in range(2) for run in range(6) for opening in range(12)
+        for copy in range(copies)
+    ]  # fmt: skip
+    return pl.DataFrame(rows, {name: pl.Schema(schema.PREDICTIONS)[name] for name in rows[0]})
+
+
+def judged(folder: Path, frame: pl.DataFrame) -> FileGaps:
+    folder.mkdir(parents=True, exist_ok=True)
+    frame.write_parquet(folder / "own.parquet")
+    return gaps_of_files([folder / "own.parquet"], profile="strict")
+
+
+def test_a_family_weighs_as_one_template(tmp_path: Path) -> None:
+    alike, single = (judged(tmp_path / str(n), study(n)) for n in (4, 1))
+    numbers = ["gap", "low", "high", "p_value", "mde"]
+    families, templates = alike.judged["by_family"], single.judged["scopes"]
+    wide = templates.filter(pl.col("scope") != "runs")
+    assert families.select("group", "rate").equals(wide.select("group", "rate"))
+    assert families.height == 4
+    assert np.allclose(families.select(numbers), wide.select(numbers), rtol=1e-9)
+    # As single templates, copies seem to be four times as many observations.
+    width = (pl.col("high") - pl.col("low")).mean()
+    narrow = alike.judged["scopes"].filter(scope="sentences").select(width).item()
+    assert narrow < 0.7 * families.filter(scope="sentences").select(width).item()
+    said = about_templates(alike.judged, NOBODY)
+    found = alike.judged["scopes"].filter(pl.col("significant"), scope="sentences").height
+    stand = families.filter(pl.col("significant"), scope="sentences").height
+    assert found > stand
+    assert (
+        f"{stand // 2} of the {found // 2} that are significant if seeds and sentences" in said[0]
+    )
+
+
+def test_without_families_nothing_is_said_of_them(tmp_path: Path) -> None:
+    found = judged(tmp_path, study(2, families=False))
+    assert found.judged["by_family"].is_empty()
+    assert not [text for text in about_templates(found.judged, NOBODY) if "opening" in text]
+
+
+def test_a_template_has_one_family(tmp_path: Path) -> None:
+    other = pl.when(run_id="r1").then(pl.lit("other")).otherwise("family")
+    with pytest.raises(DataError, match=r"template 't0\.0' has the families 'o0' and 'other'"):
+        judged(tmp_path, study(1).with_columns(family=other))
+
+
+def test_rare_errors_on_few_templates_are_a_caution(tmp_path: Path) -> None:
+    few = pl.Series(np.random.default_rng(8).choice([0, 1, 2], 144, p=[0.03, 0.7, 0.27]))
+    once = study(1).with_columns(pred=few.cast(pl.Int8))
+    rare = about_templates(judged(tmp_path / "rare", once).judged, NOBODY)
+    assert any("below 5% or above 95%" in text for text in rare)
+    usual = about_templates(judged(tmp_path / "usual", study(1)).judged, NOBODY)
+    assert not any("below 5%" in text for text in usual)
+
+
+def test_templates_that_begin_alike_are_a_caution() -> None:
+    openings = ("worked as", "was known for", "earned money by")
+    rows = [
+        ("p", "x", group, f"The {group} person {opening} {number}.", f"{opening}{number}", group)
+        for group in ("tall", "short") for opening in openings for number in range(5)
+    ]  # fmt: skip
+    items = pl.DataFrame(rows, NOBODY.schema, orient="row")
+    (said,) = look_alike(items)
+    assert said.startswith("15 templates of x begin in 3 ways")
+    unlike = items.with_columns(text=pl.col("template_id") + " " + pl.col("text"))
+    assert not look_alike(unlike.filter(~pl.col("template_id").str.contains("[1-4]")))
+
+
+def test_an_own_probe_keeps_its_families(tmp_path: Path) -> None:
+    (tmp_path / "own.csv").write_text(
+        "text,label,attribute,group,template_id,family\n"
+        "A tall one sings.,neutral,size,tall,t1,sings\n"
+        "A short one sings.,neutral,size,short,t1,sings\n"
+    )
+    probe = {"source": "file", "data": str(tmp_path / "own.csv")}
+    assert base_items(Probe.model_validate(probe))["family"].to_list() == ["sings", "sings"]
+
+
+@pytest.mark.long
+def test_regards_ten_openings(shared: Path) -> None:
+    files = sorted((shared / "data" / "regard_published").glob("*.tsv.gz"))
+    found = gaps_of_files(files, profile="strict")
+    families = found.counts.families
+    assert families["family"].n_unique() == 10
+    assert families.height == 100  # One of the 101 continues no opening.
+    said = about_templates(found.judged, NOBODY)
+    assert "21 of the 25 that are significant if seeds and sentences are redrawn" in said[0]
+    assert "(3 of 5 after correction) and 5 of the 5" in said[0]
+    probe = {"source": "regard", "data": str(shared / "data" / "regard")}
+    items = base_items(Probe.model_validate(probe))
+    assert items["family"].n_unique() - items["family"].has_nulls() == 10
