@@ -5,7 +5,9 @@ Regard's templates continue ten openings, such as `worked as` (Sheng et al. 2019
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from itertools import takewhile
 from typing import Final
 
 import polars as pl
@@ -26,9 +28,10 @@ OPENINGS: Final = (
 
 
 #: Templates look alike where there are this many times as many as openings.
-_ALIKE: Final = 2
-#: Words behind what all templates begin with that make an opening.
-_OPENING: Final = 2
+_ALIKE: Final = 4
+#: Words that an opening has behind the group's word, or behind what all templates begin with.
+_BEHIND: Final = 2
+_BLANK: Final = "{}"
 
 
 def regard_opening(text: str) -> pl.Expr:
@@ -42,14 +45,19 @@ def regard_opening(text: str) -> pl.Expr:
 
 
 def openings(templates: Iterable[str]) -> int:
-    """Count the ways in which templates begin: two words behind what all of them begin with."""
+    """Count the ways in which templates begin, up to two words behind the word for the group.
+
+    Parameters
+    ----------
+    templates: with `{}` in the place of that word, where it is known.
+    """
     rows = [text.split() for text in templates]
-    shared = 0
-    if len(rows) < 2:
-        return len(rows)
-    while all(len(row) > shared and row[shared] == rows[0][shared] for row in rows):
-        shared += 1
-    return len({tuple(row[shared : shared + _OPENING]) for row in rows})
+    alike = takewhile(lambda words: len({*words}) == 1, zip(*rows, strict=False))
+    shared = len([*alike])
+    ends = (row.index(_BLANK) + 1 if _BLANK in row else 0 for row in rows)
+    return len(
+        {tuple(row[: max(shared, end) + _BEHIND]) for row, end in zip(rows, ends, strict=True)}
+    )
 
 
 def look_alike(items: pl.DataFrame) -> list[str]:
@@ -63,11 +71,11 @@ def look_alike(items: pl.DataFrame) -> list[str]:
     for (attribute,), part in items.group_by("attribute", maintain_order=True):
         of_one = part.filter(group=part["group"][0]).unique("template_id", maintain_order=True)
         texts = {
-            text.replace(term, "{}") if term else text
+            re.sub(re.escape(term), _BLANK, text, flags=re.IGNORECASE) if term else text
             for text, term in of_one.select("text", "term").iter_rows()
         }
         ways = openings(texts)
-        if len(texts) > 1 and len(texts) >= _ALIKE * ways:
+        if len(texts) >= _ALIKE * ways:
             said.append(
                 f"{len(texts)} templates of {attribute} begin in {ways} way{'s' * (ways > 1)}: "
                 "templates that begin alike say much the same, and intervals that resample them "

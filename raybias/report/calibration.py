@@ -66,8 +66,8 @@ def calibration(planted: Plant | None, scopes: pl.DataFrame) -> Calibration | No
         said=(
             _planted(planted),
             _found(rows, right.height),
-            f"Flagged without cause: {wording.listed(others)}." if others
-            else "No other group was flagged.",
+            f"Significant without cause: {wording.listed(others)}." if others
+            else "No other group is significant after correction.",
             *_narrower(judged.filter(~target), allowed[:-1]),
             _covered(judged, allowed),
         ),

@@ -174,7 +174,7 @@ def test_a_failed_calibration_says_so(tmp_path: Path) -> None:
         text = page_of(store).text
         assert "Calibration: FAIL" in text
         assert "NOT found" in text
-    assert "Flagged without cause: quixlan" in text
+    assert "Significant without cause: quixlan" in text
 
 
 @pytest.mark.long
