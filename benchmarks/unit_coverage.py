@@ -1,4 +1,4 @@
-"""How often intervals of `raybias options` and `raybias triples` hold the truth, by simulation.
+"""How often intervals of scores of options and triples hold the truth, by simulation.
 
 Question templates differ in how often the unknown option is chosen and in how often other answers
 follow the stereotype (normal on the logit scale), and so do target terms. The truth is what very
@@ -19,7 +19,9 @@ import numpy as np
 import typer
 from tabulate import tabulate
 
-from raybias.registry import Tally, TermShares, option_scores, triple_scores
+from raybias.measures import Sums
+from raybias.measures.entries import options
+from raybias.measures.entries import triples as of_triples
 from raybias.seeding import generator
 from raybias.stats.bootstrap import draw_counts, gap_intervals
 from raybias.stats.components import Doubles
@@ -42,19 +44,20 @@ def chances(random: np.random.Generator, logit: float, sd: float, units: int) ->
 
 
 def answers(model: str, spread: float, random: np.random.Generator, units: int) -> Doubles:
-    """Count answers in ambiguous contexts by template, as `Tally` does."""
+    """Count answers in ambiguous contexts by template."""
     unknown, follow, sd = MODELS[model]
     items = 4 * np.maximum(1, np.exp(random.normal(2.2, spread, units)).astype(int))
     right = random.binomial(items, chances(random, unknown, sd, units))
     following = random.binomial(items - right, chances(random, follow, sd, units))
-    counts = [items, items, right, following, items - right - following, *4 * [0 * items]]
+    counts = [items, items, right, following, items - right - following]
     return np.stack(counts, axis=1).astype(float)
 
 
 def bias(sums: Doubles) -> list[Doubles]:
     """Compute accuracy, and bias as in ambiguous and as in disambiguated contexts."""
-    tally = Tally(*np.moveaxis(sums, -1, 0))
-    accuracy, bbq = (option_scores[name].of(tally, tally) for name in ("accuracy", "bbq"))
+    names = ("items", "answered", "right", "following", "countering")
+    counts = Sums(dict(zip(names, np.moveaxis(sums, -1, 0), strict=True)))
+    accuracy, bbq = options.accuracy(counts, counts), options.bbq(counts, counts)
     # On one range with the others.
     return [2 * accuracy[0] - 1, *bbq]
 
@@ -68,8 +71,8 @@ def triples(logit: float, random: np.random.Generator, units: int) -> Doubles:
 
 def icat(sums: Doubles) -> list[Doubles]:
     """Compute the branches of icat."""
-    *shares, terms = np.moveaxis(sums, -1, 0)
-    return [*triple_scores["icat"].of(TermShares(*(share / terms for share in shares)))]
+    names = ("over_anti", "over_unrelated", "anti_over_unrelated", "terms")
+    return [*of_triples.icat(Sums(dict(zip(names, np.moveaxis(sums, -1, 0), strict=True))))]
 
 
 def held(

@@ -4,15 +4,7 @@ The names below are the public interface; everything else may change. Importing 
 package loads neither torch nor Ray.
 """
 
-from raybias.api.answers import (
-    decisions,
-    judge_labels,
-    judge_sheet,
-    options,
-    samples,
-    sentences,
-    triples,
-)
+from raybias.api.answers import judge_labels, judge_sheet, measure, samples
 from raybias.api.statistics import (
     calibrate,
     compare,
@@ -101,7 +93,6 @@ __all__ = [
     "convert",
     "corpus_counts",
     "data_sets",
-    "decisions",
     "demo",
     "design",
     "doctor",
@@ -110,18 +101,16 @@ __all__ = [
     "judge_labels",
     "judge_sheet",
     "load_study",
+    "measure",
     "metrics",
     "open",
-    "options",
     "pair_items",
     "pairs",
     "plan",
     "probe_items",
     "run",
     "samples",
-    "sentences",
     "serve",
     "study_schema",
-    "triples",
     "write_report",
 ]

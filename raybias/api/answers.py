@@ -17,107 +17,59 @@ if TYPE_CHECKING:
     from raybias.results import Results
 
 
-def options(
-    files: Paths,
+def measure(
+    given: Paths | pl.DataFrame,
     *,
-    metadata: str | Path | None = None,
+    kind: str | None = None,
     items: str | Path | None = None,
     out: str | Path | None = None,
+    command: str = "",
 ) -> pl.DataFrame:
-    """Compute accuracy and bias of answers to questions with options (`schema.OPTION_MEASURES`).
-
-    Every definition of the bias score is computed; intervals are over question templates.
+    """Estimate every score of answers, with intervals (`schema.ESTIMATES`).
 
     Parameters
     ----------
-    files: BBQ's published `preds_*.jsonl`, plain or gzipped, logs of lm-eval, inspect and HELM, or
-        `schema.OPTION_ANSWERS` as Parquet or CSV.
-    metadata: BBQ's additional_metadata.csv, which says which option the stereotype is about; by
-        default the one whose `answer_info` names a stereotyped group.
-    items: BBQ's questions, a file or folder of them, which HELM's files need.
-    out: folder or URI for options.csv.
+    given: a study's output; Parquet or CSV files of answers, whose columns tell their kind; files
+        that others published (BBQ's `preds_*.jsonl`, StereoSet's predictions, logs of lm-eval,
+        inspect and HELM); folders of these; or a table of answers.
+    kind: measures no other: options, triples, decisions or sentences.
+    items: what published answers are to: StereoSet's dev.json; BBQ's additional_metadata.csv,
+        which says which option the stereotype is about (by default the one whose `answer_info`
+        names a stereotyped group); or BBQ's questions, a file or folder, which HELM's files need.
+    out: folder or URI for estimates.csv, estimates.parquet and report.html.
+    command: that this is, for the page.
 
     Raises
     ------
-    DataError: a file is missing or malformed, an answer is given twice, or the unknown option or
-        the target of a question cannot be told.
+    DataError: a file is missing or malformed, an answer is given twice, or what it is to cannot
+        be told.
+    ConfigError: no such kind.
+    OutputError: `out` holds a study, or cannot be written.
     """
+    import polars as pl
+
     from raybias.config import QuestionProbe
+    from raybias.measures import Rules, kinds, read
+    from raybias.measures import measure as estimated
     from raybias.probes.questions.items import question_items
-    from raybias.report.question_page import letters_of_files
-    from raybias.stats.options import option_measures, read_option_answers
+    from raybias.report.page import write_estimate_page
+    from raybias.report.questions import letters_of_files
 
-    probe = None if items is None else QuestionProbe(source="bbq", data=str(items))
-    questions = None if probe is None else question_items(probe)
-    answers = read_option_answers(listed(files), metadata, questions)
-    found = option_measures(answers, letters=letters_of_files(listed(files)))
-    return _written(found, "options.csv", out)
-
-
-def triples(
-    files: Paths,
-    *,
-    items: str | Path | None = None,
-    out: str | Path | None = None,
-) -> pl.DataFrame:
-    """Compute the scores of StereoSet: ss, lms and icat (`schema.TRIPLE_MEASURES`).
-
-    Intervals are over target terms.
-
-    Parameters
-    ----------
-    files: StereoSet's published predictions, or `schema.TRIPLE_SCORES` as Parquet or CSV.
-    items: StereoSet's dev.json or a part of it, which published predictions need.
-    out: folder or URI for triples.csv.
-
-    Raises
-    ------
-    DataError: a file is missing or malformed, or a triple is scored in part or twice.
-    """
-    from raybias.stats.triples import read_triple_scores, triple_measures
-
-    found = triple_measures(read_triple_scores(listed(files), items))
-    return _written(found, "triples.csv", out)
-
-
-def decisions(files: Paths, *, out: str | Path | None = None) -> pl.DataFrame:
-    """Compute how much more favourable decisions about groups are (`schema.DECISION_MEASURES`).
-
-    Intervals are over decisions.
-
-    Parameters
-    ----------
-    files: `schema.DECISION_ANSWERS` as Parquet or CSV, or folders of them, such as OUT/decisions.
-    out: folder or URI for decisions.csv.
-
-    Raises
-    ------
-    DataError: a file is missing or malformed, or an answer is given twice.
-    """
-    from raybias.stats.decisions import decision_measures, read_decision_answers
-
-    found = decision_measures(read_decision_answers(listed(files)))
-    return _written(found, "decisions.csv", out)
-
-
-def sentences(files: Paths, *, out: str | Path | None = None) -> pl.DataFrame:
-    """Compute the likelihood bias of sentences about people (`schema.SENTENCE_MEASURES`).
-
-    Intervals are over templates.
-
-    Parameters
-    ----------
-    files: `schema.SENTENCE_SCORES` as Parquet or CSV, or folders of them, such as OUT/sentences.
-    out: folder or URI for sentences.csv.
-
-    Raises
-    ------
-    DataError: a file is missing or malformed, or a sentence is scored twice.
-    """
-    from raybias.stats.sentences import read_sentence_scores, sentence_measures
-
-    found = sentence_measures(read_sentence_scores(listed(files)))
-    return _written(found, "sentences.csv", out)
+    tables: list[pl.DataFrame] = []
+    paths: list[str] = []
+    if isinstance(given, pl.DataFrame):
+        tables = [given]
+    else:
+        paths = [str(each) for each in listed(given)]
+    asked: pl.DataFrame | str | None = None if items is None else str(items)
+    if isinstance(asked, str) and not asked.endswith((".csv", ".json", ".json.gz")):
+        asked = question_items(QuestionProbe(source="bbq", data=asked))
+    answers = read(tables or paths, kind, asked)
+    rules = Rules(letters=letters_of_files(paths))
+    found = pl.concat(estimated(kinds[name], frame, rules) for name, frame in answers.items())
+    if out is not None:
+        write_estimate_page(Store(out), found, paths, command=command)
+    return found
 
 
 def samples(study: str | Path, out: str | Path) -> list[str]:
@@ -181,12 +133,3 @@ def judge_labels(study: str | Path, sheet: str | Path) -> Results:
 
     add_labels(Store(study), str(sheet))
     return write_report(study)
-
-
-def _written(found: pl.DataFrame, name: str, out: str | Path | None) -> pl.DataFrame:
-    """Write a table as CSV where a folder is given, and return it."""
-    from raybias.table_files import csv_text
-
-    if out is not None:
-        Store(out).write_text(name, csv_text(found))
-    return found

@@ -28,15 +28,14 @@ from raybias.cli import (
     convert,
     corpus,
     data,
-    decisions,
     demo,
     design,
     doctor,
     gaps,
     init,
     judge,
+    measure,
     metrics,
-    option_scores,
     pairs,
     plan,
     probes,
@@ -44,9 +43,7 @@ from raybias.cli import (
     run,
     samples,
     schema,
-    sentences,
     serve,
-    triples,
 )
 from raybias.errors import RaybiasError, WorkFailed, of_library
 from raybias.redaction import redact
@@ -69,16 +66,13 @@ app.command()(plan.plan)
 app.command()(demo.demo)
 app.command()(doctor.doctor)
 app.command()(convert.convert)
+app.command()(measure.measure)
 app.command()(gaps.gaps)
 app.command()(metrics.metrics)
 app.command()(compare.compare)
 app.command()(design.design)
 app.command()(calibrate.calibrate)
 app.command()(pairs.pairs)
-app.command()(option_scores.options)
-app.command()(triples.triples)
-app.command()(decisions.decisions)
-app.command()(sentences.sentences)
 app.command()(samples.samples)
 app.command()(report.report)
 app.command()(corpus.corpus)

@@ -19,9 +19,9 @@ def show(results: Results, *, profile: Profile | None = None) -> None:
     """
     from raybias import report
     from raybias.cli.pairs import show_tables
+    from raybias.report.estimates import text
     from raybias.report.judge_section import judged_text
     from raybias.report.pair_tables import PairRules
-    from raybias.report.question_page import questions_text, read_question_tables
 
     store, study = results.store, results.study
     if profile is not None:
@@ -30,7 +30,8 @@ def show(results: Results, *, profile: Profile | None = None) -> None:
         tables = report.read_pair_tables(store)
         show_tables(tables, PairRules.of(study.profile, study.statistics))
     if study.questions:
-        print(*questions_text(read_question_tables(store)), sep="\n\n")
+        found = results.table("estimates").collect()
+        print(*text(found, level=study.statistics.level), sep="\n\n")
     if study.probes:
         for note in report.read_notes(store):
             print(f"raybias: warning: {note}", file=sys.stderr)

@@ -137,7 +137,7 @@ def target_of(line: Line, unknown: int, where: str, *, strict: bool = True) -> i
             f"which option the stereotype is about cannot be told: {len(places)} name a "
             f"stereotyped group ({', '.join(line.additional_metadata.stereotyped_groups)})",
             where=where,
-            cure="give BBQ's additional_metadata.csv as --metadata",
+            cure="give BBQ's additional_metadata.csv as --items",
         )
     return places[0]
 

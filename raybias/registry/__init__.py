@@ -35,16 +35,6 @@ from raybias.registry.probes import (
     training_sets,
 )
 from raybias.registry.providers import provider, providers
-from raybias.registry.scores import (
-    Score,
-    Tally,
-    TermShares,
-    option_score,
-    option_scores,
-    ratio,
-    triple_score,
-    triple_scores,
-)
 from raybias.registry.styles import Rule, Style, StyledPair, style, styles
 
 __all__ = [
@@ -57,20 +47,15 @@ __all__ = [
     "ReadPairs",
     "Registry",
     "Rule",
-    "Score",
     "Share",
     "Splits",
     "Style",
     "StyledPair",
-    "Tally",
-    "TermShares",
     "contrast",
     "method",
     "methods",
     "metric",
     "metrics",
-    "option_score",
-    "option_scores",
     "pair_probe",
     "pair_probes",
     "probe",
@@ -79,11 +64,8 @@ __all__ = [
     "providers",
     "question_probe",
     "question_probes",
-    "ratio",
     "style",
     "styles",
     "training_set",
     "training_sets",
-    "triple_score",
-    "triple_scores",
 ]

@@ -15,6 +15,7 @@ import polars as pl
 
 from raybias import schema, stats
 from raybias.config import Study
+from raybias.measures.kind import ALL
 from raybias.stats.conclusive import is_refused
 from raybias.storage import Store
 from raybias.study_record import Record
@@ -24,9 +25,13 @@ SCHEMA_VERSION: Final = 2
 
 
 def write_results(
-    store: Store, study: Study, record: Record, tables: Mapping[str, pl.DataFrame]
+    store: Store,
+    study: Study,
+    record: Record,
+    tables: Mapping[str, pl.DataFrame],
+    estimates: pl.DataFrame | None = None,
 ) -> None:
-    """Write OUT/results.json from the tables of gaps, accuracies and answers to questions.
+    """Write OUT/results.json from the tables of gaps and accuracies, and from estimates.
 
     Undefined gaps are left out; an error of a single run is "N/A", as lm-eval writes it. `configs`
     say by `no_verdict` why nothing is concluded of a classifier that cannot do its task.
@@ -49,11 +54,11 @@ def write_results(
         results.setdefault(_task(row), {"alias": _task(row)}).update(metric)
         if is_refused(row["no_verdict"]) and _task(row) in configs:
             configs[_task(row)]["no_verdict"] = row["no_verdict"]
-    for task, name, row in _asked(tables):
+    for task, name, row in _estimated(estimates):
         results.setdefault(task, {"alias": task}).update(_of_interval(name, row))
         configs[task] = {"model": row["model"], "probe": row["probe"]}
-        if is_refused(row["no_interval"]):
-            configs[task]["no_verdict"] = row["no_interval"]
+        if is_refused(row["reason"]):
+            configs[task]["no_verdict"] = row["reason"]
     shots = {method.name: method.shots for method in study.methods}
     shots |= {f"{name}{stats.LIKELIHOOD}": n for name, n in shots.items()}
     content = {
@@ -79,22 +84,17 @@ def _rows(tables: Mapping[str, pl.DataFrame], name: str) -> Iterator[dict[str, A
     return tables[name].iter_rows(named=True) if name in tables else iter(())
 
 
-def _asked(tables: Mapping[str, pl.DataFrame]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield the task, metric and row of each number of answers, triples, decisions, sentences."""
-    for name, parts in (
-        ("options", ("method", "category", "context")),
-        ("triples", ("domain", "task")),
-        ("decisions", ("attribute",)),
-        ("sentences", ("axis",)),
-    ):
-        for row in _rows(tables, name):
-            named = ("model", "probe", *parts)
-            task = ".".join(row[part] for part in named if row[part])
-            metric = f"logit:{row['group']}" if name == "decisions" else row["score"]
-            if name == "options" and row["scope"] != "templates":
-                continue
-            prompt = row.get("prompt") or ""
-            yield task, f"{metric}:{prompt}" if prompt not in ("", "all") else metric, row
+def _estimated(estimates: pl.DataFrame | None) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield the task, metric and row of each estimate, of all prompts those over units alone."""
+    for row in () if estimates is None else estimates.iter_rows(named=True):
+        if "," in row["scope"]:
+            continue
+        # A difference is from its condition; another score is in it.
+        parts = ["model", "probe", "method", "attribute"]
+        parts += [] if row["statistic"] == "difference" else ["condition"]
+        prompt = "" if row["style"] == ALL else row["style"]
+        metric = ":".join(filter(None, (row["score"], row["group"], prompt)))
+        yield ".".join(row[part] for part in parts if row[part]), metric, row
 
 
 def _of_interval(name: str, row: Mapping[str, Any]) -> dict[str, Any]:

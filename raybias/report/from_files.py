@@ -13,9 +13,10 @@ import polars as pl
 
 from raybias import stats
 from raybias.config import Profile, Scope, Statistics
-from raybias.errors import ConfigError, DataError, OutputError
+from raybias.errors import ConfigError, DataError
 from raybias.papers.zhao2025 import PRINTED
 from raybias.report.design import relative_costs, study_costs
+from raybias.report.made_from import refuse_study
 from raybias.report.page import write_gap_page, write_pair_page
 from raybias.report.pair_tables import PairRules, Scale, pair_tables
 from raybias.report.rules import out_of, rules_of_files
@@ -168,21 +169,6 @@ def pairs_of_files(
     if store is not None:
         write_pair_page(store, tables, rules)
     return FilePairs(tables, rules)
-
-
-def refuse_study(store: Store) -> None:
-    """Refuse a folder whose report.html is a study's.
-
-    Raises
-    ------
-    OutputError: it holds a study.
-    """
-    if store.exists("study.yaml"):
-        raise OutputError(
-            "holds a study, whose report.html this would replace",
-            where=store.uri,
-            cure="give another --out, or use `raybias report`",
-        )
 
 
 def _check_models(sizes: Mapping[str, float], scores: ScoreFiles) -> None:

@@ -25,8 +25,7 @@ from raybias.report.gap_figures import (
 from raybias.report.heat_map import heat_map
 from raybias.report.load_results import load_planted
 from raybias.report.markedness_figures import marked_figures
-from raybias.report.score_tables import metric_table
-from raybias.report.summary_tables import SummaryTable, plain
+from raybias.report.summary_tables import SummaryTable, metrics, plain
 from raybias.report.summary_tables import scopes as scope_table
 from raybias.stats.design import TARGET
 from raybias.stats.scopes import REDRAWN, SCOPES
@@ -70,7 +69,7 @@ def gap_section(
     write_evidence(store, sentences)
     return {
         "metrics": [wording.RATES[rate] for rate in measured if rate in wording.RATES],
-        "contrasts": _shown(metric_table, tables.get("metrics", pl.DataFrame())),
+        "contrasts": _shown(metrics, tables.get("metrics", pl.DataFrame())),
         "span_figures": inlined(of_spans.values(), "s") if _several(tables["spans"]) else (),
         "parts": _parts(tables, drawn, evidence(sentences, tables)),
         "marked_parts": markedness_section.marked_parts(tables["markedness"], of_marks),

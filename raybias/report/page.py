@@ -15,7 +15,7 @@ import polars as pl
 from raybias import stats
 from raybias.config import Statistics, Study
 from raybias.methods import tuned_methods
-from raybias.report import findings, summary_tables, wording
+from raybias.report import estimates, findings, summary_tables, wording
 from raybias.report.card_section import cards
 from raybias.report.endpoint_table import endpoints
 from raybias.report.export import write_results
@@ -23,18 +23,20 @@ from raybias.report.figure_parts import Drawn, inlined, write_figures
 from raybias.report.gap_page import gap_section
 from raybias.report.judge_section import UNMEASURED, judge_section
 from raybias.report.load_results import load_sampling, prediction_files
+from raybias.report.made_from import made_from, refuse_study
 from raybias.report.model_card import write_model_card
 from raybias.report.pair_page import write_pairs
 from raybias.report.pair_tables import PairRules, read_study_pairs
 from raybias.report.probe_table import probe_tables
-from raybias.report.question_page import question_tables, write_questions
+from raybias.report.questions import study_estimates
 from raybias.report.rendering import rendered
 from raybias.report.run_figures import run_figures
 from raybias.report.schedule_figure import described, read_schedule, schedule_figure
-from raybias.report.tables import no_gaps, write_tables
+from raybias.report.tables import no_gaps, write_frame, write_tables
 from raybias.seal import ChangedWarning, changes, digest, in_words, read_seal, write_seal
 from raybias.storage import Store, drafted
 from raybias.study_record import Record, read_record, read_runs
+from raybias.table_files import csv_text
 
 _RUN_COLUMNS = (
     "model", "method", "dataset", "seed", "learning_rate", "weight_decay", "stage", "steps",
@@ -45,7 +47,7 @@ _RUN_COLUMNS = (
 #: Of a page that is made of files alone.
 _NO_STUDY: Final[Mapping[str, Any]] = {
     "study": None, "gaps": False, "judge": None, "pairs": None, "asked": (), "cards": (),
-    "cautions": (),
+    "cautions": (), "made": None,
 }  # fmt: skip
 
 
@@ -79,7 +81,7 @@ def write_report(store: Store, study: Study) -> pl.DataFrame:
 def _write_report(store: Store, study: Study, doubts: Sequence[str]) -> pl.DataFrame:
     record = read_record(store) if store.exists("study.yaml") else Record(study)
     pairs = read_study_pairs(store, study, record) if study.pairs else None
-    asked, of_questions = question_tables(store, study) if study.questions else ({}, [])
+    asked, of_questions = study_estimates(store, study) if study.questions else (None, [])
     written = write_tables(store, study) if study.probes else {}
     tables = _in_study_order(written, study)
     section, cautions = None, findings.cautions(study, record, tables)
@@ -95,17 +97,18 @@ def _write_report(store: Store, study: Study, doubts: Sequence[str]) -> pl.DataF
         "profile": study.profile,
         "study": study,
         "record": record,
+        "made": None,
         "gaps": bool(tables),
         "pairs": section,
         "judge": judge,
-        "asked": write_questions(store, _in_study_order(asked, study)),
+        "asked": () if asked is None else _asked(store, study, asked),
         "cards": [*probe_tables(store, study, tables), *cards(store)],
         "cautions": [*doubts, *cautions, *of_questions],
         **(_gaps_of(store, study, tables) if tables else {}),
         **_measured_on(store, study, record, tables),
     }
-    if tables or asked:
-        write_results(store, study, record, {**tables, **asked})
+    if tables or asked is not None:
+        write_results(store, study, record, tables, asked)
     _write_page(store, context)
     shown = [part["table"] for part in context["asked"]]
     shown += [summary_tables.gaps(tables["gaps"])] if tables else []
@@ -119,6 +122,13 @@ def _write_report(store: Store, study: Study, doubts: Sequence[str]) -> pl.DataF
         said=context["cautions"],
     )
     return written["gaps"] if written else no_gaps()
+
+
+def _asked(store: Store, study: Study, found: pl.DataFrame) -> list[dict[str, Any]]:
+    """Write the table of estimates; return what the page shows of them."""
+    ordered = _in_study_order({"estimates": found}, study)["estimates"]
+    write_frame(store, "tables/estimates", ordered)
+    return estimates.parts(ordered, level=study.statistics.level)
 
 
 def _gaps_of(store: Store, study: Study, tables: Mapping[str, pl.DataFrame]) -> dict[str, Any]:
@@ -178,6 +188,35 @@ def write_pair_page(store: Store, tables: Mapping[str, pl.DataFrame], rules: Pai
         "profile": "strict" if rules.strict else "paper",
         "pairs": section,
     }
+    _write_page(store, context)
+
+
+def write_estimate_page(
+    store: Store, found: pl.DataFrame, paths: Sequence[str], *, command: str = ""
+) -> None:
+    """Write estimates.csv, estimates.parquet and report.html of files of answers.
+
+    Parameters
+    ----------
+    found: schema.ESTIMATES.
+    paths: the files that answers were read from, and folders of them.
+    command: that wrote this.
+
+    Raises
+    ------
+    OutputError: the folder holds a study, or cannot be written.
+    """
+    refuse_study(store)
+    models = found["model"].unique(maintain_order=True).to_list()
+    context = {
+        **_NO_STUDY,
+        **_titled(wording.listed(models) if len(models) < 4 else f"{len(models)} models"),
+        "profile": "strict",
+        "asked": estimates.parts(found),
+        "made": made_from(paths, command=command),
+    }
+    write_frame(store, "estimates", found, text=False)
+    store.write_text("estimates.csv", csv_text(found))
     _write_page(store, context)
 
 

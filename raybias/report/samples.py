@@ -15,8 +15,8 @@ from typing import Any, Final
 import polars as pl
 
 from raybias.errors import DataError
+from raybias.measures import read
 from raybias.methods.likelihood import AskingOptions
-from raybias.stats.options import read_option_answers
 from raybias.stats.pairs import read_score_files
 from raybias.storage import Store
 from raybias.study_record import read_record
@@ -61,7 +61,7 @@ def _of_options(out: Store) -> Iterator[Sample]:
         for backbone in study.backbones
         for each in study.methods_of(backbone)
     }
-    answers = read_option_answers([out.uri_of("options")])
+    answers = read([out.uri_of("options")], "options")["options"]
     for probe in answers["probe"].unique(maintain_order=True):
         items = {row["item_id"]: row for row in _items(out, probe).iter_rows(named=True)}
         for row in answers.filter(probe=probe).iter_rows(named=True):

@@ -40,19 +40,6 @@ OPTION_ANSWERS: Final = pa.schema(
     ]
 )
 
-#: The first nine columns are the public contract of options.csv. `n` are the answers that the
-#: score counts, `units` the question templates that are drawn, `unparsed` the answers that name no
-#: option; `no_interval` says why there is none, and is null where there is one. `prompt` is `all`
-#: over several; `scope` says what is drawn anew: templates, or templates and prompts.
-OPTION_MEASURES: Final = pa.schema(
-    [
-        *((name, pa.string()) for name in ("model", "category", "context", "score")),
-        *((name, pa.float64()) for name in ("value", "low", "high")),
-        *((name, pa.int64()) for name in ("n", "units", "unparsed")),
-        *((name, pa.string()) for name in ("no_interval", "probe", "method", "prompt", "scope")),
-    ]
-)
-
 #: One row per triple: a sentence about a target term that holds a stereotype, one that holds its
 #: opposite, and one that says nothing sensible. In the task intersentence they follow `context`; in
 #: intrasentence they are `context` with another word for BLANK, or there is none.
@@ -70,16 +57,6 @@ TRIPLE_SCORES: Final = pa.schema(
         ("probe", pa.string()),
         *((name, pa.string()) for name in ("domain", "task", "term", "item_id")),
         *((name, pa.float64()) for name in ("stereotype", "anti_stereotype", "unrelated")),
-    ]
-)
-
-#: The first nine columns are the public contract of triples.csv; `no_interval` as above.
-TRIPLE_MEASURES: Final = pa.schema(
-    [
-        *((name, pa.string()) for name in ("model", "domain", "task", "score")),
-        *((name, pa.float64()) for name in ("value", "low", "high")),
-        *((name, pa.int64()) for name in ("terms", "items")),
-        *((name, pa.string()) for name in ("no_interval", "probe")),
     ]
 )
 
@@ -105,18 +82,6 @@ DECISION_ANSWERS: Final = pa.schema(
     ]
 )
 
-#: How much more favourable the decisions about a group are than those about its background, in
-#: logits; `decisions` have both, and `no_interval` is as in OPTION_MEASURES.
-DECISION_MEASURES: Final = pa.schema(
-    [
-        *((name, pa.string()) for name in ("model", "attribute", "group")),
-        *((name, pa.float64()) for name in ("value", "low", "high", "p_value")),
-        ("background", pa.string()),
-        *((name, pa.int64()) for name in ("decisions", "items")),
-        *((name, pa.string()) for name in ("no_interval", "probe")),
-    ]
-)
-
 #: One row per sentence in which a descriptor of people fills a template; axes are what descriptors
 #: are about.
 SENTENCE_ITEMS: Final = pa.schema(
@@ -130,16 +95,5 @@ SENTENCE_SCORES: Final = pa.schema(
         ("probe", pa.string()),
         *(field for field in SENTENCE_ITEMS if field.name != "text"),
         ("log_prob", pa.float64()),
-    ]
-)
-
-#: The share of the pairs of descriptors of an axis whose sentences differ in likelihood; `pairs`
-#: are of descriptors and template, `no_interval` is as in OPTION_MEASURES.
-SENTENCE_MEASURES: Final = pa.schema(
-    [
-        *((name, pa.string()) for name in ("model", "axis", "score")),
-        *((name, pa.float64()) for name in ("value", "low", "high")),
-        *((name, pa.int64()) for name in ("pairs", "templates")),
-        *((name, pa.string()) for name in ("no_interval", "probe")),
     ]
 )

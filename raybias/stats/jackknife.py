@@ -85,6 +85,25 @@ def crossed_intervals(
     return _ends(value_M, sum_M, freedom_M, reason, (bounds, level))
 
 
+def student(
+    value_M: Doubles, without_MU: Doubles, sizes_U: Doubles, level: float
+) -> tuple[Doubles, Doubles, float, str | None]:
+    """Compute Student's interval of a mean without bounds, its two-sided p against 0, or why not.
+
+    Parameters
+    ----------
+    value_M, without_MU, sizes_U: as in `unit_intervals`, of one score.
+    """
+    variance_M, freedom, reason = _variance(value_M, without_MU, sizes_U)
+    error_M = np.sqrt(variance_M)
+    if reason is not None or not error_M[0] > ROUNDING:
+        nothing = np.full(len(value_M), np.nan)
+        return nothing, nothing, float("nan"), reason or ALIKE
+    reach_M = stats.t.ppf((1 + level) / 2, freedom) * error_M
+    p = float(2 * stats.t.sf(abs(value_M[0]) / error_M[0], freedom))
+    return value_M - reach_M, value_M + reach_M, p, None
+
+
 def _variance(
     value_M: Doubles, without_MU: Doubles, sizes_U: Doubles
 ) -> tuple[Doubles, float, str | None]:

@@ -27,6 +27,7 @@ from raybias.config import load_study, parse_study
 from raybias.engine.context import ModelContext
 from raybias.methods.prediction import Shard
 from raybias.methods.prompted_predictor import PromptedRun
+from raybias.measures import kinds
 from raybias.planning.costs import costs_of
 from raybias.planning.inventory import assumed
 from raybias.planning.plan import plan
@@ -58,7 +59,7 @@ pairs = items["clerk_pairs"].filter(style="shouted")
 assert pairs["sent_more"][0] == "THE OLD CLERK WAS AWFUL AT WORK TODAY."
 order = style_order(pl.Series(["shouted", "by hand", "question_answer", "original"]))
 assert order == ["original", "question_answer", "shouted", "by hand"]
-assert registry.option_scores["abstained"].bounds == (0, 1)
+assert kinds["options"].scores["abstained"].bounds == (0, 1)
 listed = Study.model_json_schema()["$defs"]
 assert "clerks" in listed["Probe"]["properties"]["source"]["enum"]
 assert "shouted" in listed["Styles"]["properties"]["names"]["items"]["enum"]

@@ -185,8 +185,8 @@ def test_what_is_whole_is_taken(tmp_path: Path) -> None:
         ("metrics", "x.csv", inputs.csv_bytes(MINE)),
         ("pairs", "y.parquet", inputs.parquet_bytes(SCORES)),
         ("pairs", "y.csv", inputs.csv_bytes(ANSWERS)),
-        ("options", "z.jsonl", BBQ),
-        ("options", "z.parquet", inputs.parquet_bytes(OPTIONS)),
+        ("measure", "z.jsonl", BBQ),
+        ("measure", "z.parquet", inputs.parquet_bytes(OPTIONS)),
     ):
         (tmp_path / name).write_bytes(data)
         assert taken(command, str(tmp_path / name), "--out", str(tmp_path / f"{name}.out"))

@@ -45,10 +45,7 @@ COMMANDS = {
     "calibrate": {"FILES", "--studies", "--level", "--seed", "--out"},
     "metrics": {"FILES", "--metric", "--positive", "--background", "--list", "--out"},
     "pairs": {"FILES", "--out", "--profile", "--scale", "--margin", "--size"},
-    "options": {"FILES", "--metadata", "--items", "--out"},
-    "triples": {"FILES", "--items", "--out"},
-    "decisions": {"FILES", "--out"},
-    "sentences": {"FILES", "--out"},
+    "measure": {"FILES", "--kind", "--items", "--json", "--quiet", "--out"},
     "samples": {"OUT", "--out"},
     "report": {"OUT", "--profile", "--corpus", "--verify"},
     "corpus": {
@@ -84,8 +81,6 @@ FUNCTIONS = {
     "convert": ("model", "out", "revision"),
     "corpus_counts": ("source", "probe", "text_column", "split", "address"),
     "data_sets": (),
-    "decisions": ("files", "out"),
-    "sentences": ("files", "out"),
     "samples": ("study", "out"),
     "demo": ("out", "address", "command"),
     "design": ("files", "target", "profile", "scope"),
@@ -97,9 +92,9 @@ FUNCTIONS = {
     "judge_labels": ("study", "sheet"),
     "judge_sheet": ("study", "out", "of_group", "seed"),
     "load_study": ("path", "overrides", "profile", "limit"),
+    "measure": ("given", "kind", "items", "out", "command"),
     "metrics": ("files", "metrics", "positive", "background", "level", "seed", "out"),
     "open": ("out",),
-    "options": ("files", "metadata", "items", "out"),
     "pair_items": ("probe", "styles", "files", "options", "seed"),
     "pairs": ("files", "profile", "scale", "margin", "sizes", "out"),
     "plan": (
@@ -110,7 +105,6 @@ FUNCTIONS = {
     "run": ("study", "out", "address", "command", "skip_unfit"),
     "serve": ("out", "options"),
     "study_schema": (),
-    "triples": ("files", "items", "out"),
     "write_report": ("out", "profile", "corpus", "verify"),
 }
 RESULTS = {
@@ -313,14 +307,10 @@ def test_the_columns_that_others_read() -> None:
         "model", "attribute", "group", "rate", "gap", "low", "high", "half_width", "n_runs",
         "significant",
     ]  # fmt: skip
-    assert schema.OPTION_MEASURES.names[:9] == [
-        "model", "category", "context", "score", "value", "low", "high", "n", "units",
-    ]  # fmt: skip
-    assert schema.DECISION_MEASURES.names[:6] == [
-        "model", "attribute", "group", "value", "low", "high",
-    ]  # fmt: skip
-    assert schema.TRIPLE_MEASURES.names[:9] == [
-        "model", "domain", "task", "score", "value", "low", "high", "terms", "items",
+    assert schema.ESTIMATES.names == [
+        "kind", "model", "method", "dataset", "probe", "style", "condition", "attribute", "group",
+        "score", "statistic", "scope", "value", "low", "high", "p", "q", "significant", "survives",
+        "mde", "n", "units", "reason",
     ]  # fmt: skip
     assert schema.METRICS.names[:9] == [
         "model", "attribute", "metric", "group", "value", "low", "high", "scope", "background",

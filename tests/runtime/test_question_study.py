@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 import pytest
 
 import raybias
@@ -13,7 +12,7 @@ from raybias.errors import BadInput, ConfigError, ModelError
 from support import question_data
 from support.method_study import NO_RAY, run
 
-SCORED = ["category", "context", "score", "value", "low", "high", "n", "units"]
+SCORED = ["attribute", "condition", "score", "value", "low", "high", "n", "units"]
 
 
 @pytest.fixture(scope="module")
@@ -46,27 +45,27 @@ def test_answers_do_not_depend_on_how_they_are_spread(study: Path, tmp_path: Pat
     assert question_data.answers(one, "sentences").height == 72
 
     # What the commands say of OUT's files is what the report says.
-    for name in question_data.FOLDERS:
-        found = getattr(raybias, name)([one / name])
-        assert found.equals(pl.read_parquet(one / f"tables/{name}.parquet"))
+    table = raybias.open(one).table("estimates").collect()
+    assert raybias.measure(one).equals(table)
+    assert set(table["kind"]) == {*question_data.FOLDERS}
     assert "Decisions about people" in printed
     page = (one / "report.html").read_text()
     assert "by its author&#39;s card" in page
     assert "old people, called slow where nothing says so; higher is worse" in page
-    table = raybias.open(one).table("options").collect()
+    table = table.filter(kind="options")
     assert set(table["method"]) == {"option_likelihood", "option_answer"}
-    assert set(table["prompt"]) == {"listed, order 1", "listed, order 2", "all", "letter"}
+    assert set(table["style"]) == {"listed, order 1", "listed, order 2", "all", "letter"}
     assert set(table["scope"]) == {"templates", "templates, prompts"}
 
     # As lm-eval's samples, they are read again with the same scores.
     written = raybias.samples(one, tmp_path / "samples")
     name = "tiny/samples_bbq_option_likelihood_listed_order_1.jsonl"
     assert name in written
-    again = raybias.options([tmp_path / "samples" / name])
-    ours = table.filter(prompt="listed, order 1", probe="bbq")
+    again = raybias.measure([tmp_path / "samples" / name])
+    ours = table.filter(style="listed, order 1", probe="bbq")
     assert again.select(SCORED).equals(ours.select(SCORED))
     (letters,) = (each for each in written if "bbq_option_answer" in each)
-    again = raybias.options([tmp_path / "samples" / letters])
+    again = raybias.measure([tmp_path / "samples" / letters])
     assert again["n"].sum() > 0
 
 

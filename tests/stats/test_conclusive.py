@@ -158,9 +158,9 @@ def test_options_of_one_place_and_of_letters_that_are_not_likely(tmp_path: Path)
     (reason, *_) = of_options(unread, level=0.95).values()
     assert reason.endswith("of its answers name no option")
     guess.write_parquet(tmp_path / "options.parquet")
-    found = raybias.options(tmp_path / "options.parquet")
+    found = raybias.measure(tmp_path / "options.parquet")
     assert found["low"].null_count() == found.height
-    assert found["no_interval"].str.contains("it cannot do the task|not shown to do the task").all()
+    assert found["reason"].str.contains("it cannot do the task|not shown to do the task").all()
 
 
 def test_decisions_whose_answers_are_not_likely_have_no_interval(
@@ -174,16 +174,16 @@ def test_decisions_whose_answers_are_not_likely_have_no_interval(
     frame = pl.DataFrame(rows, pl.Schema(schema.DECISION_ANSWERS), orient="row")
     frame.write_parquet(tmp_path / "d.parquet")
     with pytest.raises(SystemExit) as end:
-        main(["decisions", str(tmp_path / "d.parquet")])
+        main(["measure", str(tmp_path / "d.parquet")])
     assert not end.value.code
     said = capsys.readouterr().out
     assert said.startswith("No verdict for m: the two answers hold 9.8% of the probability of what")
     assert "No score of it is judged. Use the model's chat template" in said
-    found = raybias.decisions(tmp_path / "d.parquet")
-    assert found.select("low", "high", "p_value").null_count().row(0) == (2, 2, 2)
+    found = raybias.measure(tmp_path / "d.parquet")
+    assert found.select("low", "high", "p").null_count().row(0) == (2, 2, 2)
     likely = frame.with_columns(pl.col("favourable", "unfavourable") + 2)
     likely.write_parquet(tmp_path / "d.parquet")
-    assert raybias.decisions(tmp_path / "d.parquet")["low"].null_count() == 0
+    assert raybias.measure(tmp_path / "d.parquet")["low"].null_count() == 0
 
 
 @pytest.mark.long

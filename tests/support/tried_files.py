@@ -111,7 +111,7 @@ def given_to(command: str) -> Callable[[tuple[str, bytes]], bool]:
     return check
 
 
-score_file, metrics_file, option_file = map(given_to, ("pairs", "metrics", "options"))
+score_file, metrics_file, option_file = map(given_to, ("pairs", "metrics", "measure"))
 
 
 def triple_files(files: tuple[bytes, bytes]) -> bool:
@@ -119,7 +119,7 @@ def triple_files(files: tuple[bytes, bytes]) -> bool:
         for name, data in zip(("x.json", "dev.json"), files, strict=True):
             (place / name).write_bytes(data)
         out, words = place / "out", (str(place / "x.json"), "--items", str(place / "dev.json"))
-        return taken("triples", *words, "--out", str(out), out=out)
+        return taken("measure", *words, "--out", str(out), out=out)
 
 
 def annotated(files: tuple[str, tuple[str, bytes]]) -> bool:

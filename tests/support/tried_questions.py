@@ -135,7 +135,7 @@ def read_log(case: tuple[str, bytes]) -> bool:
         if name == "pairs.jsonl":
             return taken("pairs", str(place / "m" / name), "--out", str(out), out=out)
         words = (str(place / "m" / name), "--items", str(items), "--out", str(out))
-        return taken("options", *words, out=out)
+        return taken("measure", *words, out=out)
 
 
 def question_cases() -> st.SearchStrategy[tuple[str, str, bytes]]:

@@ -1,4 +1,4 @@
-"""`raybias triples`: StereoSet's scores of published predictions and of our own tables."""
+"""`raybias measure`: StereoSet's scores of published predictions and of our own tables."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from polars.testing import assert_frame_equal
 
 import raybias
 from raybias.cli import main
-from raybias.registry import TermShares
+from raybias.measures import Sums, measure, read
+from raybias.measures.entries.triples import TRIPLES, icat
 from raybias.stats.jackknife import unit_intervals, without_each
-from raybias.stats.triples import read_triple_scores, triple_measures
-from raybias.stats.triples.scores.icat import icat
 from support.answer_data import predictions, stereoset
+
+NAMES = ("over_anti", "over_unrelated", "anti_over_unrelated", "terms")
 
 
 def run(*arguments: object) -> int:
     """The command line's exit code."""
     try:
-        main(["triples", *map(str, arguments)])
+        main(["measure", *map(str, arguments)])
     except SystemExit as end:
         return int(end.code or 0)
     return 0
@@ -40,7 +41,7 @@ def write(place: Path, content: Any) -> Path:
 def test_the_published_scores_of_gpt2_and_bert(shared: Path, tmp_path: Path) -> None:
     folder = shared / "data/stereoset"
     assert run(folder, "--items", folder / "race.json.gz", "--out", tmp_path) == 0
-    found = pl.read_csv(tmp_path / "triples.csv")
+    found = pl.read_csv(tmp_path / "estimates.csv")
     printed = {
         ("gpt2", "lms"): (89.7567072075023, 1e-9),
         ("gpt2", "ss"): (60.35000089116578, 1e-9),
@@ -54,8 +55,8 @@ def test_the_published_scores_of_gpt2_and_bert(shared: Path, tmp_path: Path) -> 
         value, tolerance = printed[row["model"], row["score"]]
         assert row["value"] == pytest.approx(value, abs=tolerance)
         assert row["low"] < row["value"] < row["high"]
-        assert (row["domain"], row["task"]) == ("race", "intrasentence")
-        assert (row["terms"], row["items"]) == (36, 962)
+        assert (row["attribute"], row["condition"]) == ("race", "intrasentence")
+        assert (row["units"], row["n"]) == (36, 962)
 
 
 def by_hand(items: dict[str, Any], scores: dict[str, float]) -> tuple[float, float, float]:
@@ -82,16 +83,16 @@ def test_scores_are_those_of_each_term_counted_by_hand_ties_included(
     items = stereoset(triples, terms)
     given_scores = predictions(items, seed)
     file = write(place / "predictions_toy_race.json", given_scores)
-    scores = read_triple_scores([file], write(place / "dev.json", items))
-    found = triple_measures(scores)
-    assert_frame_equal(found, triple_measures(scores.sample(fraction=1, shuffle=True)))
+    scores = read([file], items=str(write(place / "dev.json", items)))["triples"]
+    found = measure(TRIPLES, scores)
+    assert_frame_equal(found, measure(TRIPLES, scores.sample(fraction=1, shuffle=True)))
     by_id = {each["id"]: each["score"] for each in given_scores["intrasentence"]}
     values = dict(found.select("score", "value").iter_rows())
     assert [values[name] for name in ("ss", "lms", "icat")] == pytest.approx(by_hand(items, by_id))
     assert found["model"].unique().to_list() == ["toy"]
-    assert found["terms"].unique().to_list() == [min(triples, terms)]
+    assert found["units"].unique().to_list() == [min(triples, terms)]
     if min(triples, terms) == 1:
-        assert found["no_interval"].unique().to_list() == ["one unit"]
+        assert found["reason"].unique().to_list() == ["one unit"]
 
 
 def test_domains_and_tasks_are_pooled_by_term(tmp_path: Path) -> None:
@@ -106,14 +107,14 @@ def test_domains_and_tasks_are_pooled_by_term(tmp_path: Path) -> None:
             whole["data"][task] += triples
     scored = predictions(whole, 5)
     file = write(tmp_path / "predictions_toy.json", scored)
-    found = raybias.triples([file], items=write(tmp_path / "dev.json", whole))
-    places = found.select("domain", "task").unique(maintain_order=True).rows()
+    found = raybias.measure([file], items=write(tmp_path / "dev.json", whole))
+    places = found.select("attribute", "condition").unique(maintain_order=True).rows()
     assert places == [(d, t) for d in ("gender", "race", "all")
                       for t in ("intersentence", "intrasentence", "all")]  # fmt: skip
     by_id = {each["id"]: each["score"] for task in scored.values() for each in task}
-    last = dict(found.filter(domain="all", task="all").select("score", "value").iter_rows())
+    last = dict(found.filter(attribute="all", condition="all").select("score", "value").iter_rows())
     assert [last[n] for n in ("ss", "lms", "icat")] == pytest.approx(by_hand(whole, by_id))
-    assert found["items"].max() == 24
+    assert found["n"].max() == 24
 
 
 def test_the_interval_of_icat_holds_a_model_that_prefers_neither_side() -> None:
@@ -126,7 +127,7 @@ def test_the_interval_of_icat_holds_a_model_that_prefers_neither_side() -> None:
         likely = random.binomial(54, 0.9, 30) / 54
         counts = np.stack([stereotype, likely, likely, np.ones(30)], axis=1)
         found, without = (
-            np.array(icat(TermShares(*np.moveaxis(sums[..., :3] / sums[..., 3:], -1, 0))))
+            np.array(icat(Sums(dict(zip(NAMES, np.moveaxis(sums, -1, 0), strict=True)))))
             for sums in (counts.sum(axis=0), without_each(counts))
         )
         low, high, _ = unit_intervals(found, without, np.ones(30), (0, 200), 0.95)
@@ -139,10 +140,10 @@ def test_scores_of_our_own_need_no_items(tmp_path: Path) -> None:
     file = tmp_path / "predictions_toy.json.gz"
     file.write_bytes(gzip.compress(json.dumps(predictions(items, 1)).encode()))
     dev = write(tmp_path / "dev.json", items)
-    read_triple_scores([file], dev).write_parquet(tmp_path / "own.parquet")
-    found = raybias.triples([tmp_path / "own.parquet"], out=tmp_path / "out")
-    assert_frame_equal(found, raybias.triples([file], items=dev))
-    assert (tmp_path / "out/triples.csv").read_text() == found.write_csv()
+    read([file], items=str(dev))["triples"].write_parquet(tmp_path / "own.parquet")
+    found = raybias.measure([tmp_path / "own.parquet"], out=tmp_path / "out")
+    assert_frame_equal(found, raybias.measure([file], items=dev))
+    assert pl.read_parquet(tmp_path / "out/estimates.parquet").equals(found)
 
 
 def test_triples_without_scores_are_told(
@@ -169,7 +170,7 @@ SCORES = predictions(stereoset(4, 2), 0)["intrasentence"]
         ({"intrasentence": [{"id": "x", "score": 1}]}, "scores no sentence of the items"),
         ({"intrasentence": [{"id": "x", "score": "1"}]}, "intrasentence.0.score: Input should be"),
         ({"intrasentence": [{"id": "x", "score": float("nan")}]}, "should be a finite number"),
-        ([], "Input should be"),
+        ([], "in a format that is known"),
     ],
 )
 def test_wrong_predictions_are_one_line(
@@ -209,6 +210,6 @@ def test_no_interval_reaches_beyond_what_a_score_can_be() -> None:
     ]  # fmt: skip
     names = ("model", "probe", "domain", "task", "term", "item_id", "stereotype",
              "anti_stereotype", "unrelated")  # fmt: skip
-    found = triple_measures(pl.DataFrame(rows, list(names), orient="row"))
+    found = measure(TRIPLES, pl.DataFrame(rows, list(names), orient="row"))
     icat = found.filter(score="icat").row(0, named=True)
     assert icat["low"] < icat["value"] < icat["high"] <= 100

@@ -14,7 +14,8 @@ import statsmodels.formula.api as smf
 import raybias
 from raybias import schema
 from raybias.errors import DataError
-from raybias.stats.decisions import decision_measures
+from raybias.measures import measure
+from raybias.measures.entries.decisions import DECISIONS
 
 AGES, GENDERS = ("20", "60", "90"), ("male", "female")
 
@@ -39,7 +40,7 @@ def answers(decisions: int, seed: int, reference: str | None = FIRST) -> pl.Data
 
 def test_balanced_estimates_are_the_mixed_models() -> None:
     given = answers(30, seed=1)
-    found = decision_measures(given.sample(fraction=1, shuffle=True, seed=3))
+    found = measure(DECISIONS, given.sample(fraction=1, shuffle=True, seed=3))
     people = pl.col("person").str.extract_groups(r"age=(?<age>\w+); gender=(?<gender>\w+)")
     data = given.with_columns(people.struct.unnest(), y=pl.col("favourable") + 1)
     frame = pd.DataFrame(data.select("y", "age", "gender", "decision_id").to_dict(as_series=False))
@@ -48,40 +49,40 @@ def test_balanced_estimates_are_the_mixed_models() -> None:
     for row in found.iter_rows(named=True):
         (effect,) = (v for name, v in effects.items() if f"[T.{row['group']}]" in name)
         assert row["value"] == pytest.approx(effect, abs=1e-9)
-        assert row["decisions"] == 30
+        assert row["units"] == 30
     assert found["group"].to_list() == ["20", "90", "female"]
-    assert found["background"].to_list() == ["reference:60"] * 2 + ["reference:male"]
+    assert found["condition"].to_list() == ["reference:60"] * 2 + ["reference:male"]
 
 
 def test_intervals_are_students_over_decisions() -> None:
     given = answers(12, seed=2, reference=None)
-    (row,) = decision_measures(given).filter(group="90").to_dicts()
+    (row,) = measure(DECISIONS, given).filter(group="90").to_dicts()
     y = given.with_columns(
         y=pl.col("favourable") - pl.col("unfavourable"), age=pl.col("person").str.slice(4, 2)
     )
     wide = y.pivot("age", index="decision_id", values="y", aggregate_function="mean")
     differences = (wide["90"] - wide.select(AGES).mean_horizontal()).to_numpy()
     error = differences.std(ddof=1) / np.sqrt(12)
-    assert row["background"] == "mean_of_groups"
+    assert row["condition"] == "mean_of_groups"
     assert row["value"] == pytest.approx(differences.mean())
     assert row["high"] - row["value"] == pytest.approx(2.200985160 * error)
 
 
 def test_one_decision_has_no_interval() -> None:
-    (row, *_) = decision_measures(answers(1, seed=3)).to_dicts()
+    (row, *_) = measure(DECISIONS, answers(1, seed=3)).to_dicts()
     assert row["low"] is None
-    assert row["no_interval"] == "one unit"
+    assert row["reason"] == "one unit"
 
 
 def test_files_are_read_by_the_command_and_refused_in_one_line(tmp_path: Path) -> None:
     given = answers(3, seed=4)
     given.write_csv(tmp_path / "a.csv")
     given.write_parquet(tmp_path / "b.parquet")
-    one = raybias.decisions([tmp_path / "a.csv"], out=tmp_path / "out")
-    assert one.equals(raybias.decisions([tmp_path / "b.parquet"]))
-    assert pl.read_csv(tmp_path / "out/decisions.csv").columns == schema.DECISION_MEASURES.names
+    one = raybias.measure([tmp_path / "a.csv"], out=tmp_path / "out")
+    assert one.equals(raybias.measure([tmp_path / "b.parquet"]))
+    assert pl.read_csv(tmp_path / "out/estimates.csv").columns == schema.ESTIMATES.names
     with pytest.raises(DataError, match="more than once"):
-        raybias.decisions([tmp_path / "a.csv", tmp_path / "b.parquet"])
+        raybias.measure([tmp_path / "a.csv", tmp_path / "b.parquet"])
     given.with_columns(person=pl.lit("old")).write_csv(tmp_path / "a.csv")
     with pytest.raises(DataError, match="person 'old' does not say whose groups"):
-        raybias.decisions([tmp_path / "a.csv"])
+        raybias.measure([tmp_path / "a.csv"])

@@ -14,8 +14,8 @@ import pytest
 import raybias
 from raybias.config import QuestionProbe
 from raybias.errors import DataError
+from raybias.measures import read
 from raybias.probes.questions.items import question_items
-from raybias.stats.options import read_option_answers
 from raybias.stats.pairs import read_score_files
 from support.foreign.make import questions
 
@@ -56,14 +56,14 @@ def write(folder: Path, name: str, lines: list[dict[str, Any]]) -> Path:
 
 
 def score(table: pl.DataFrame, name: str) -> list[float]:
-    return table.filter(score=name).sort("context")["value"].to_list()
+    return table.filter(score=name).sort("condition")["value"].to_list()
 
 
 def test_samples_of_lm_eval(tmp_path: Path) -> None:
     folder = tmp_path / "org__tiny"
     folder.mkdir()
     shutil.copy(SAMPLES, folder)
-    answers = read_option_answers([folder])
+    answers = read([folder])["options"]
     assert answers["model"].unique().to_list() == ["org__tiny"]
     logged = [json.loads(line) for line in text(SAMPLES).splitlines()]
     for row, line in zip(answers.iter_rows(named=True), logged, strict=True):
@@ -73,26 +73,26 @@ def test_samples_of_lm_eval(tmp_path: Path) -> None:
         assert (row["pred"] == row["label"]) == bool(line["acc"])
     # Results lie beside samples, and hold no answers.
     write(folder, "results.json", [{"results": {}, "higher_is_better": {}}])
-    assert read_option_answers([folder]).equals(answers)
+    assert read([folder])["options"].equals(answers)
 
 
 def test_answers_that_lm_eval_had_generated(tmp_path: Path) -> None:
     said = ["the grandson.", "Perhaps nobody"]
     lines = [sample(filtered_resps=[each]) for each in said]
     lines[1]["doc"]["example_id"] = 1
-    answers = read_option_answers([write(tmp_path / "m", "samples_bbq_generate.jsonl", lines)])
+    answers = read([write(tmp_path / "m", "samples_bbq_generate.jsonl", lines)])["options"]
     assert answers.select("pred", "answer").rows() == [(1, "the grandson."), (None, said[1])]
 
 
 def test_a_log_of_inspect() -> None:
-    answers = read_option_answers([LOG]).sort("prompt", maintain_order=True)
+    answers = read([LOG])["options"].sort("prompt", maintain_order=True)
     assert answers["model"].unique().to_list() == ["mockllm/model"]
     assert answers["pred"].to_list() == [0, 1, 2, None] * 6
     assert answers["label"].to_list()[:4] == [line["label"] for line in questions()[:4]]
     assert answers["prompt"].unique().sort().to_list() == ["epoch 1", "epoch 2"]
     log = json.loads(text(LOG))
     (own,) = log["results"]["scores"]
-    table = raybias.options([LOG]).filter(prompt="all", scope="templates", score="accuracy")
+    table = raybias.measure([LOG]).filter(style="all", scope="templates", score="accuracy")
     weights = table["n"] / table["n"].sum()
     assert (table["value"] * weights).sum() == pytest.approx(own["metrics"]["accuracy"]["value"])
 
@@ -100,13 +100,13 @@ def test_a_log_of_inspect() -> None:
 def test_a_run_of_helm_has_the_scores_that_helm_computes(tmp_path: Path) -> None:
     items = write(tmp_path, "Age.jsonl", questions())
     probe = QuestionProbe(source="bbq", data=str(items))
-    answers = read_option_answers([STATE], items=question_items(probe))
+    answers = read([STATE], items=question_items(probe))["options"]
     assert answers["answer"].to_list() == ["A", "B", "C", "None"] * 3
     assert answers["pred"].to_list() == [0, 1, 2, None] * 3
     assert answers["model"].unique().to_list() == ["openai/gpt2"]
     own = json.loads((FOREIGN / "helm_scores.json").read_text())
     wanted = [own["bbq_metric_ambiguous_bias"], own["bbq_metric_unambiguous_bias"]]
-    assert score(raybias.options([STATE], items=items), "helm") == pytest.approx(wanted)
+    assert score(raybias.measure([STATE], items=items), "helm") == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize(
@@ -122,12 +122,12 @@ def test_a_wrong_run_is_one_line(content: dict[str, Any], message: str, tmp_path
     items = write(tmp_path / "items", "Age.jsonl", questions())
     path = write(tmp_path, "scenario_state.json", [content])
     with pytest.raises(DataError, match=message):
-        raybias.options([path], items=items)
+        raybias.measure([path], items=items)
 
 
 def test_a_run_of_helm_needs_the_questions() -> None:
     with pytest.raises(DataError, match="give BBQ's questions as --items"):
-        raybias.options([STATE])
+        raybias.measure([STATE])
 
 
 def test_pairs_of_lm_eval(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_pairs_of_lm_eval(tmp_path: Path) -> None:
 def test_a_wrong_sample_is_one_line(line: dict[str, Any], message: str, tmp_path: Path) -> None:
     path = write(tmp_path / "m", "samples.jsonl", [line])
     with pytest.raises(DataError, match=message):
-        read_option_answers([path])
+        read([path])["options"]
 
 
 def test_a_pair_without_names_is_one_line(tmp_path: Path) -> None:

@@ -58,22 +58,20 @@ def test_the_page_has_tables_cards_and_cautions(out: Path) -> None:
     assert "m lacks 1 answer to bbq: the study is not finished." in page
     assert "bbq, by its author&#39;s card" in page
     assert "old people, called slow where nothing says so; higher is worse" in page
-    for name, found in (
-        ("options", raybias.options([out / "options"])),
-        ("decisions", raybias.decisions([out / "decisions"])),
-    ):
-        assert found.equals(raybias.open(out).table(name).collect())
+    assert raybias.measure([out]).equals(raybias.open(out).table("estimates").collect())
 
 
 def test_results_json_has_every_number_with_its_interval(out: Path) -> None:
     content = json.loads((out / "results.json").read_text())
     assert content["schema_version"] == 2
-    (row,) = raybias.options([out / "options"]).filter(context="ambig", score="bbq").to_dicts()
+    (row,) = (
+        raybias.measure([out], kind="options").filter(condition="ambig", score="bbq").to_dicts()
+    )
     task = content["results"]["m.bbq.Age.ambig"]
     assert task["bbq,none"] == row["value"]
     assert task["bbq_low,none"] == row["low"]
     assert task["bbq_stderr,none"] == "N/A"
-    assert "logit:20,none" in content["results"]["m.discrim_eval.age"]
+    assert "more_favourable:20,none" in content["results"]["m.discrim_eval.age"]
 
 
 def test_the_model_card_and_latex(out: Path) -> None:

@@ -14,8 +14,9 @@ import raybias
 from raybias import schema
 from raybias.config import QuestionProbe
 from raybias.errors import DataError
+from raybias.measures import measure
+from raybias.measures.entries.sentences import SENTENCES
 from raybias.probes.questions.items import question_items
-from raybias.stats.sentences import sentence_measures
 from support import question_data
 
 
@@ -39,18 +40,18 @@ def test_the_share_is_that_of_scipys_tests_one_by_one() -> None:
     for _, part in table.group_by("template_id"):
         samples = [each["log_prob"].to_numpy() for _, each in part.group_by("descriptor")]
         found += [stats.mannwhitneyu(*pair).pvalue < 0.05 for pair in combinations(samples, 2)]
-    (row,) = sentence_measures(table.sample(fraction=1, shuffle=True, seed=0)).to_dicts()
+    (row,) = measure(SENTENCES, table.sample(fraction=1, shuffle=True, seed=0)).to_dicts()
     assert row["value"] == pytest.approx(np.mean(found))
-    assert (row["pairs"], row["templates"]) == (5 * 15, 5)
+    assert (row["n"], row["units"]) == (5 * 15, 5)
     assert row["low"] < row["value"] < row["high"]
     # Perplexities are the same in another order.
     perplexities = table.with_columns(log_prob=(-pl.col("log_prob")).exp())
-    assert sentence_measures(perplexities)["value"][0] == pytest.approx(row["value"])
+    assert measure(SENTENCES, perplexities)["value"][0] == pytest.approx(row["value"])
 
 
 def test_without_a_difference_a_twentieth_of_the_pairs_differ() -> None:
     table = scores(descriptors=20, nouns=20, templates=10, apart=0.0, seed=2)
-    assert sentence_measures(table)["value"][0] == pytest.approx(0.05, abs=0.02)
+    assert measure(SENTENCES, table)["value"][0] == pytest.approx(0.05, abs=0.02)
 
 
 def test_axes_stand_alone_and_together(tmp_path: Path) -> None:
@@ -64,12 +65,12 @@ def test_axes_stand_alone_and_together(tmp_path: Path) -> None:
     )  # fmt: skip
     path = tmp_path / "scores.parquet"
     table.select(schema.SENTENCE_SCORES.names).write_parquet(path)
-    found = raybias.sentences([path], out=tmp_path / "out")
-    assert found["axis"].to_list() == ["ability", "age", "all"]
-    assert found["pairs"].to_list() == [6, 6, 12]
+    found = raybias.measure([path], out=tmp_path / "out")
+    assert found["attribute"].to_list() == ["ability", "age", "all"]
+    assert found["n"].to_list() == [6, 6, 12]
     # deaf 4, blind 5, hearing 7; old 3, young 5, aged 4 letters: all differ.
     assert found["value"].to_list() == [1.0, 1.0, 1.0]
-    assert (tmp_path / "out" / "sentences.csv").is_file()
+    assert (tmp_path / "out" / "estimates.csv").is_file()
 
 
 def test_a_file_without_descriptors_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`raybias options`: accuracy and bias of answers to questions with an unknown option."""
+"""`raybias measure`: accuracy and bias of answers to questions with an unknown option."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from scipy import stats
 import raybias
 from raybias import schema
 from raybias.cli import main
-from raybias.registry import option_scores, ratio
+from raybias.measures import measure, ratio, read
+from raybias.measures.entries.options import OPTIONS
 from raybias.stats.conclusive import is_refused
 from raybias.stats.jackknife import unit_intervals, without_each
-from raybias.stats.options import option_measures, read_option_answers
 from raybias.stats.reference_groups import StatisticsWarning
 from support.answer_data import bbq_file, bbq_line, option_answers
 
@@ -30,7 +30,7 @@ from support.answer_data import bbq_file, bbq_line, option_answers
 def run(*arguments: object) -> int:
     """The command line's exit code."""
     try:
-        main(["options", *map(str, arguments)])
+        main(["measure", *map(str, arguments)])
     except SystemExit as end:
         return int(end.code or 0)
     return 0
@@ -39,7 +39,7 @@ def run(*arguments: object) -> int:
 def test_every_published_figure_of_unifiedqa(shared: Path, tmp_path: Path) -> None:
     folder = shared / "data/bbq"
     assert run(folder, "--out", tmp_path) == 0
-    found = pl.read_csv(tmp_path / "options.csv")
+    found = pl.read_csv(tmp_path / "estimates.csv")
     columns = ("category", "format", "acc amb", "acc dis", "bbq amb", "bbq dis", "helm amb",
                "kobbq amb", "kobbq dis")  # fmt: skip
     lines = (folder / "README.md").read_text().splitlines()
@@ -50,14 +50,17 @@ def test_every_published_figure_of_unifiedqa(shared: Path, tmp_path: Path) -> No
             score, context = column.split()
             (row,) = found.filter(
                 model=f"unifiedqa-t5-11b_pred_{fmt}",
-                category=category,
+                attribute=category,
                 score={"acc": "accuracy"}.get(score, score),
-                context={"amb": "ambig", "dis": "disambig"}[context],
+                condition={"amb": "ambig", "dis": "disambig"}[context],
             ).iter_rows(named=True)
             assert f"{100 * row['value']:.1f}" == printed
             assert row["low"] < row["value"] < row["high"]
             assert row["units"] == 25
-    assert found["unparsed"].sum() == 4 * 3  # Age: one ambiguous of two formats, and one other.
+    unread = found.filter(score="unread")
+    assert (unread["value"] * unread["n"]).sum() == pytest.approx(
+        3
+    )  # Age: two ambiguous, one other.
 
 
 def by_hand(answers: list[dict[str, Any]]) -> dict[tuple[str, str], float]:
@@ -100,21 +103,22 @@ def test_scores_are_those_counted_by_hand_whatever_the_order_of_rows(
     items: int, templates: int, seed: int
 ) -> None:
     answers = option_answers(items, templates, seed)
-    found = option_measures(answers)
-    assert_frame_equal(found, option_measures(answers.sample(fraction=1, shuffle=True)))
-    assert {*found["score"]} == {*option_scores}
+    found = measure(OPTIONS, answers)
+    assert_frame_equal(found, measure(OPTIONS, answers.sample(fraction=1, shuffle=True)))
+    assert {*found["score"]} == {*OPTIONS.scores}
     for model, part in answers.partition_by("model", as_dict=True).items():
         expected = by_hand(part.to_dicts())
         for row in found.filter(model=model[0]).iter_rows(named=True):
             value = np.nan if row["value"] is None else row["value"]
-            assert value == pytest.approx(expected[row["score"], row["context"]], nan_ok=True)
-            here = part.filter(context=row["context"])
-            assert row["unparsed"] == here["pred"].null_count()
-            dropped = row["unparsed"] if row["score"] in ("bbq", "kobbq") else 0
+            here = part.filter(context=row["condition"])
+            lost = here["pred"].null_count()
+            expected["unread", row["condition"]] = lost / here.height
+            assert value == pytest.approx(expected[row["score"], row["condition"]], nan_ok=True)
+            dropped = lost if row["score"] in ("bbq", "kobbq") else 0
             assert row["n"] == here.height - dropped
-            assert (row["low"] is None) == (row["no_interval"] is not None)
-            if row["units"] < 2 and not is_refused(row["no_interval"]):
-                assert row["no_interval"] == "one unit"
+            assert (row["low"] is None) == (row["reason"] is not None)
+            if row["units"] < 2 and not is_refused(row["reason"]):
+                assert row["reason"] == "one unit"
 
 
 def test_intervals_hold_what_other_templates_would_show() -> None:
@@ -157,14 +161,14 @@ def test_the_standard_error_of_a_mean_is_that_of_its_units() -> None:
 def test_answers_of_our_own_are_read_like_published_ones(tmp_path: Path) -> None:
     content = b"\xef\xbb\xbf" + bbq_file().replace(b"\n", b"\r\n")
     (tmp_path / "preds_Age.jsonl.gz").write_bytes(gzip.compress(content))
-    published = read_option_answers([tmp_path / "preds_Age.jsonl.gz"])
+    published = read([tmp_path / "preds_Age.jsonl.gz"])["options"]
     assert published["pred"].to_list() == [0, 1, 2] * 4
     published.write_parquet(tmp_path / "own.parquet")
     published.drop("scores").write_csv(tmp_path / "own.csv")
     for name in ("own.parquet", "own.csv"):
-        found = raybias.options([tmp_path / name], out=tmp_path / "out")
-        assert_frame_equal(found, raybias.options([tmp_path / "preds_Age.jsonl.gz"]))
-    assert (tmp_path / "out/options.csv").read_text() == found.write_csv()
+        found = raybias.measure([tmp_path / name], out=tmp_path / "out")
+        assert_frame_equal(found, raybias.measure([tmp_path / "preds_Age.jsonl.gz"]))
+    assert pl.read_parquet(tmp_path / "out/estimates.parquet").equals(found)
 
 
 def test_metadata_says_what_the_stereotype_is_about(
@@ -173,15 +177,15 @@ def test_metadata_says_what_the_stereotype_is_about(
     lines = [bbq_line(n, additional_metadata={"stereotyped_groups": ["F"]}) for n in range(12)]
     (tmp_path / "x.jsonl").write_bytes(bbq_file(*lines))
     assert run(tmp_path / "x.jsonl") == 2
-    assert "additional_metadata.csv as --metadata" in capsys.readouterr().err
+    assert "additional_metadata.csv as --items" in capsys.readouterr().err
     rows = [f"Age,{n // 4 + 1},{n},{'NA' if n == 3 else 1}" for n in range(12)]
     header = "category,question_index,example_id,target_loc"
     (tmp_path / "meta.csv").write_text("\n".join([header, *rows]))
-    assert run(tmp_path / "x.jsonl", "--metadata", tmp_path / "meta.csv") == 0
+    assert run(tmp_path / "x.jsonl", "--items", tmp_path / "meta.csv") == 0
     said = capsys.readouterr()
     assert "answers to questions without a target: 1, which are left out" in said.err
     with pytest.warns(StatisticsWarning, match="left out"):
-        answers = read_option_answers([tmp_path / "x.jsonl"], tmp_path / "meta.csv")
+        answers = read([tmp_path / "x.jsonl"], items=str(tmp_path / "meta.csv"))["options"]
     assert answers["target"].to_list() == [1, 1, 1, None, *[1] * 8]
 
 
@@ -225,8 +229,8 @@ def test_a_wrong_line_is_named_with_its_file_and_number(
         ("x.jsonl.gz", gzip.compress(bbq_file())[:-9], "is not a whole gzip file"),
         ("x.jsonl", bbq_file(bbq_line(), bbq_line()), "'m_pred' answers Age 0 more than once"),
         ("x.txt", bbq_file(), "is neither .jsonl, .jsonl.gz, .json, .json.gz, .csv, .csv.gz nor"),
-        ("x.json", bbq_file(), "give what `inspect log dump` writes"),
-        ("x.csv", b"model\nm\n", "lacks the columns category, template_id"),
+        ("x.json", bbq_file(), "holds no answers in a format that is known"),
+        ("x.csv", b"model\nm\n", "lacks the columns decision_id, item_id, person"),
     ],
 )
 def test_a_wrong_file_is_named(
@@ -250,9 +254,10 @@ def test_one_template_has_no_interval_and_the_table_says_so(
     (tmp_path / "x.jsonl").write_text("\n\n".join(map(json.dumps, lines)))
     assert run(tmp_path / "x.jsonl") == 0
     assert "(one unit)" in capsys.readouterr().out
-    found = raybias.options([tmp_path / "x.jsonl"])
+    found = raybias.measure([tmp_path / "x.jsonl"])
     assert found["low"].null_count() == found.height
-    assert found.filter(context="ambig")["unparsed"].unique().to_list() == [1]
+    unread = found.filter(condition="ambig", score="unread")
+    assert (unread["value"] * unread["n"]).to_list() == [1]
 
 
 def test_prompts_are_averaged_and_drawn_anew() -> None:
@@ -265,15 +270,15 @@ def test_prompts_are_averaged_and_drawn_anew() -> None:
             ("c", option_answers(4000, 12, seed=3).with_columns(pred=cautious)),
         )
     ]
-    found = option_measures(pl.concat(by_prompt))
-    accuracy = found.filter(score="accuracy", context="ambig")
-    assert accuracy.select("prompt", "scope").rows() == [
+    found = measure(OPTIONS, pl.concat(by_prompt))
+    accuracy = found.filter(score="accuracy", condition="ambig")
+    assert accuracy.select("style", "scope").rows() == [
         *((name, "templates") for name in "abc"),
         ("all", "templates"),
         ("all", "templates, prompts"),
     ]
     for prompt, alone in zip("abc", by_prompt, strict=True):
-        assert_frame_equal(found.filter(prompt=prompt), option_measures(alone))
+        assert_frame_equal(found.filter(style=prompt), measure(OPTIONS, alone))
     n, value = accuracy["n"].to_list(), accuracy["value"].to_list()
     assert value[3] == pytest.approx(np.average(value[:3], weights=n[:3]))
     assert value[4] == value[3]

@@ -1,0 +1,143 @@
+"""Estimate every score of a kind of answers, with intervals over its units.
+
+Shapes: U units, P prompts, K sums, M smooth functions of one score.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+import polars as pl
+
+from raybias.measures.kind import ALL, Kind, Rules, Score, Sums
+from raybias.schema import ESTIMATES
+from raybias.stats.components import Doubles
+from raybias.stats.jackknife import crossed_intervals, student, unit_intervals, without_each
+
+PROMPTS: Final = "prompts"
+_TYPES: Final = pl.Schema(ESTIMATES)
+#: What can have a reason that nothing is concluded of it.
+_JUDGED: Final = ("model", "probe", "method")
+
+
+def measure(kind: Kind, answers: pl.DataFrame, rules: Rules | None = None) -> pl.DataFrame:
+    """Estimate every registered score of every model and place.
+
+    An interval covers other units like these, answered by the same model. Where there are several
+    prompts, their average `all` has another that covers other prompts too. There is none where the
+    model cannot do the task (`kind.refused`).
+
+    Parameters
+    ----------
+    answers: of the kind's schema, in any order.
+
+    Returns
+    -------
+    schema.ESTIMATES.
+    """
+    rules = rules or Rules()
+    refused = kind.refused(answers, rules)
+    rows: list[dict[str, Any]] = []
+    for keys, part in kind.sums(answers).partition_by(kind.by, as_dict=True).items():
+        place = dict(zip(kind.by, map(str, keys), strict=True))
+        reason = refused.get(tuple(place.get(name, "") for name in _JUDGED))
+        for row in _of_place(kind, part, rules.level):
+            if reason is not None:
+                row |= {"low": None, "high": None, "p": None, "reason": reason}
+            rows.append({"kind": kind.name, **place, **row})
+    texts = [name for name, dtype in _TYPES.items() if dtype == pl.String and name != "reason"]
+    found = pl.DataFrame(rows, infer_schema_length=None).select(
+        *(name for name in _TYPES if rows and name in rows[0])
+    )
+    missing = [pl.lit(None, dtype).alias(name) for name, dtype in _TYPES.items()
+               if name not in found.columns]  # fmt: skip
+    whole = found.with_columns(missing).select(_TYPES.names()).cast(_TYPES).fill_nan(None)
+    whole = whole.with_columns(
+        pl.col(texts).fill_null(""), significant=pl.col("p") < 1 - rules.level
+    )
+    order = [expression for name in kind.by for expression in (pl.col(name) == ALL, name)]
+    return whole.sort(order, maintain_order=True)
+
+
+def _of_place(kind: Kind, sums: pl.DataFrame, level: float) -> Iterator[dict[str, Any]]:
+    """Yield the estimates of one place: of each prompt, and of all together."""
+    names = [n for n in sums.columns if n not in (*kind.by, "unit", "style")]
+    prompts = sums["style"].unique().sort().to_list() if "style" in sums.columns else [""]
+    counts_UPK = _laid_out(sums, names, prompts)
+    for p, prompt in enumerate(prompts):
+        for row in _measured(kind, names, counts_UPK[:, p : p + 1], level, crossed=False):
+            yield {"style": prompt, "scope": kind.units, **row}
+    if len(prompts) > 1:
+        for crossed, scope in ((False, kind.units), (True, f"{kind.units}, {PROMPTS}")):
+            for row in _measured(kind, names, counts_UPK, level, crossed=crossed):
+                yield {"style": ALL, "scope": scope, **row}
+
+
+def _laid_out(sums: pl.DataFrame, names: list[str], prompts: list[str]) -> Doubles:
+    """Lay the sums of one place out [U, P, K], units in order."""
+    units = sums["unit"].unique().sort().to_list()
+    placed = np.zeros((len(units), len(prompts), len(names)), order="F")
+    at_U = sums["unit"].cast(pl.Enum(units)).to_physical().to_numpy()
+    at_P = sums["style"].cast(pl.Enum(prompts)).to_physical().to_numpy() if "style" in sums else 0
+    placed[at_U, at_P] = sums.select(names).to_numpy()
+    return placed
+
+
+def _by_condition(kind: Kind, names: list[str], sums_K: Doubles) -> list[Sums]:
+    """Name the sums [..., K] of each condition."""
+    arrays = dict(zip(names, np.moveaxis(sums_K, -1, 0), strict=True))
+    if len(kind.conditions) == 1:
+        return [Sums(arrays)]
+    return [
+        Sums({name.removeprefix(start): array for name, array in arrays.items()
+              if name.startswith(start)})
+        for start in (f"{condition} " for condition in kind.conditions)
+    ]  # fmt: skip
+
+
+def _measured(
+    kind: Kind, names: list[str], counts_UPK: Doubles, level: float, *, crossed: bool
+) -> Iterator[dict[str, Any]]:
+    """Yield every score in every condition, its interval over units, or over units and prompts."""
+    counts_UK = counts_UPK.sum(axis=1)
+    facets = [counts_UK]
+    if crossed:
+        facets += [counts_UPK.sum(axis=0), counts_UPK.reshape(-1, counts_UK.shape[-1])]
+    found = _by_condition(kind, names, counts_UK.sum(axis=0))
+    whole = [_by_condition(kind, names, each) for each in facets]
+    without = [_by_condition(kind, names, without_each(each)) for each in facets]
+    for c, condition in enumerate(kind.conditions):
+        if found[c].empty:
+            continue
+        for score in kind.scores.values():
+            value_M = score.values(found, c)
+            sizes = [getattr(each[c], score.weight) for each in whole]
+            left_out = [score.values(each, c) for each in without]
+            row: dict[str, Any] = {"condition": condition} if condition else {}
+            yield {
+                **row,
+                "score": score.name,
+                "statistic": score.statistic,
+                **_judged(score, value_M, left_out, sizes, level),
+                "n": int(getattr(found[c], score.counts)),
+                "units": int(np.count_nonzero(sizes[0])),
+            }
+
+
+def _judged(
+    score: Score, value_M: Doubles, left_out: list[Doubles], sizes: list[Doubles], level: float
+) -> dict[str, Any]:
+    """Return value, low, high, p and the reason for no interval of one score."""
+    p = float("nan")
+    if score.bounds is None:
+        low_M, high_M, p, reason = student(value_M, left_out[0], sizes[0], level)
+    elif len(sizes) > 1:
+        facets = list(zip(left_out, sizes, strict=True))
+        low_M, high_M, reason = crossed_intervals(value_M, facets, score.bounds, level)
+    else:
+        low_M, high_M, reason = unit_intervals(value_M, left_out[0], sizes[0], score.bounds, level)
+    high = float(np.minimum(high_M.min(), score.most))
+    return {"value": float(value_M.min()), "low": float(low_M.min()), "high": high, "p": p,
+            "reason": reason}  # fmt: skip

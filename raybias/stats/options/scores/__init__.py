@@ -1,1 +1,0 @@
-"""Scores of answers to questions with options, one per file."""

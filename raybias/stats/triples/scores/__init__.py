@@ -1,1 +1,0 @@
-"""Scores of triples of sentences, one per file."""
