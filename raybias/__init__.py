@@ -12,7 +12,6 @@ from raybias.api.statistics import (
     design,
     gaps,
     metrics,
-    pairs,
 )
 from raybias.api.studies import (
     audit,
@@ -105,7 +104,6 @@ __all__ = [
     "metrics",
     "open",
     "pair_items",
-    "pairs",
     "plan",
     "probe_items",
     "run",

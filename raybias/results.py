@@ -165,11 +165,14 @@ class Results:
         return self.table(table)
 
     @property
-    def pairs(self) -> dict[str, pl.LazyFrame]:
-        """Read the tables of pairs by name; none where the study reads no pairs."""
-        from raybias.report import read_pair_tables
+    def estimates(self) -> pl.LazyFrame:
+        """Read the estimates of pairs and questions (`schema.ESTIMATES`).
 
-        return {name: frame.lazy() for name, frame in read_pair_tables(self.store).items()}
+        Raises
+        ------
+        OutputError: the study asks neither, or has not run.
+        """
+        return self.table("estimates")
 
     @property
     def runs(self) -> pl.LazyFrame:
@@ -203,18 +206,19 @@ class Results:
         return f"Results({self.out!r})"
 
     def __str__(self) -> str:
-        from raybias.report import headline, pair_wording, verdict
+        from raybias.report import estimates, headline, verdict
 
         lines = [self.study.name]
         if "gaps" in self.tables:
             gaps = self.gaps.collect()
             lines += [verdict(gaps), headline(gaps)]
-        if "bias_scores" in self.tables:
-            lines.append(pair_wording.headline(self.table("bias_scores").collect()))
+        if "estimates" in self.tables:
+            parts = estimates.parts(self.estimates.collect())
+            lines += [said for part in parts for said in (*part["unable"], *part["said"])]
         tables = ", ".join(self.tables) or "none yet; run its study"
         return "\n".join([*lines, f"tables: {tables}", f"report: {self.report}"])
 
     def _repr_html_(self) -> str:
-        shown = [name for name in ("gaps", "bias_scores") if name in self.tables]
+        shown = [name for name in ("gaps", "estimates") if name in self.tables]
         frames = [self.table(name).collect()._repr_html_() for name in shown]
         return "\n".join([f"<pre>{escape(str(self))}</pre>", *frames])

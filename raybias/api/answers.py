@@ -14,6 +14,7 @@ from raybias.storage import Store
 if TYPE_CHECKING:
     import polars as pl
 
+    from raybias.config import Profile
     from raybias.results import Results
 
 
@@ -22,6 +23,7 @@ def measure(
     *,
     kind: str | None = None,
     items: str | Path | None = None,
+    profile: Profile | None = None,
     out: str | Path | None = None,
     command: str = "",
 ) -> pl.DataFrame:
@@ -32,11 +34,13 @@ def measure(
     given: a study's output; Parquet or CSV files of answers, whose columns tell their kind; files
         that others published (BBQ's `preds_*.jsonl`, StereoSet's predictions, logs of lm-eval,
         inspect and HELM); folders of these; or a table of answers.
-    kind: measures no other: options, triples, decisions or sentences.
+    kind: measures no other: pairs, coreference, options, triples, decisions or sentences.
     items: what published answers are to: StereoSet's dev.json; BBQ's additional_metadata.csv,
         which says which option the stereotype is about (by default the one whose `answer_info`
         names a stereotyped group); or BBQ's questions, a file or folder, which HELM's files need.
-    out: folder or URI for estimates.csv, estimates.parquet and report.html.
+    profile: strict takes paired tests and a correction for many, paper neither; by default that of
+        the study whose output is given, else strict.
+    out: folder or URI for estimates.csv, estimates.parquet, figures and report.html.
     command: that this is, for the page.
 
     Raises
@@ -49,11 +53,11 @@ def measure(
     import polars as pl
 
     from raybias.config import QuestionProbe
-    from raybias.measures import Rules, kinds, read
+    from raybias.measures import kinds, read
     from raybias.measures import measure as estimated
     from raybias.probes.questions.items import question_items
     from raybias.report.page import write_estimate_page
-    from raybias.report.questions import letters_of_files
+    from raybias.report.study_estimates import rules_of_files
 
     tables: list[pl.DataFrame] = []
     paths: list[str] = []
@@ -65,10 +69,10 @@ def measure(
     if isinstance(asked, str) and not asked.endswith((".csv", ".json", ".json.gz")):
         asked = question_items(QuestionProbe(source="bbq", data=asked))
     answers = read(tables or paths, kind, asked)
-    rules = Rules(letters=letters_of_files(paths))
+    rules = rules_of_files(paths, profile)
     found = pl.concat(estimated(kinds[name], frame, rules) for name, frame in answers.items())
     if out is not None:
-        write_estimate_page(Store(out), found, paths, command=command)
+        write_estimate_page(Store(out), found, paths, rules, command=command)
     return found
 
 

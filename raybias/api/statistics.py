@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from raybias.api.paths import Paths, listed
 from raybias.config import (
@@ -222,39 +222,6 @@ def design(
     from raybias import report
 
     return report.design_of_files(listed(files), target=target, profile=profile, scope=scope)[0]
-
-
-def pairs(
-    files: Paths,
-    *,
-    profile: Profile = "strict",
-    scale: Literal["score", "log"] = "score",
-    margin: float = 5.0,
-    sizes: Mapping[str, float] | None = None,
-    out: str | Path | None = None,
-) -> dict[str, pl.DataFrame]:
-    """Compute preferences, style effects and verdicts of pair files, as tables by name.
-
-    Parameters
-    ----------
-    files: of pair scores or coreference answers, or the printed tables of Zhao2025.
-    profile: strict takes paired tests and a correction for many, paper neither.
-    scale: of the t tests: scores, or logarithms of those that are probabilities.
-    margin: percentage points below which an effect is of no concern.
-    sizes: parameters of models whose names do not tell them.
-    out: folder or URI for tables, figures and report.html.
-
-    Raises
-    ------
-    DataError: a file is missing or malformed.
-    ConfigError: the size of a model that is in no file.
-    OutputError: `out` holds a study.
-    """
-    from raybias import report
-
-    return report.pairs_of_files(
-        listed(files), profile=profile, scale=scale, margin=margin, sizes=sizes, out=out
-    ).tables
 
 
 def corpus_counts(

@@ -36,7 +36,6 @@ from raybias.cli import (
     judge,
     measure,
     metrics,
-    pairs,
     plan,
     probes,
     report,
@@ -72,7 +71,6 @@ app.command()(metrics.metrics)
 app.command()(compare.compare)
 app.command()(design.design)
 app.command()(calibrate.calibrate)
-app.command()(pairs.pairs)
 app.command()(samples.samples)
 app.command()(report.report)
 app.command()(corpus.corpus)

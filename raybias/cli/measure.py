@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from raybias.cli.options import command_line, printed_warnings
+from raybias.cli.options import ProfileOption, command_line, printed_warnings
 
 
 def measure(
@@ -14,14 +14,17 @@ def measure(
         list[str],
         typer.Argument(
             help="A study's output; Parquet or CSV files of answers, whose columns tell their kind;"
-            " BBQ's preds_*.jsonl; StereoSet's predictions; lm-eval's samples_bbq*.jsonl, in a"
-            " folder named after the model; inspect's logs as JSON; HELM's scenario_state.json; or"
-            " folders."
+            " BBQ's preds_*.jsonl; StereoSet's predictions; lm-eval's samples_bbq*.jsonl and"
+            " samples_crows_pairs*.jsonl, in a folder named after the model; inspect's JSON logs;"
+            " HELM's scenario_state.json; or folders."
         ),
     ],
     *,
     kind: Annotated[
-        str | None, typer.Option(help="Measure no other: options, triples, decisions, sentences.")
+        str | None,
+        typer.Option(
+            help="Measure no other: pairs, coreference, options, triples, decisions, sentences."
+        ),
     ] = None,
     items: Annotated[
         str | None,
@@ -31,18 +34,21 @@ def measure(
             " or BBQ's questions, which HELM's files need."
         ),
     ] = None,
+    profile: ProfileOption = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the estimates as JSON, a row a line.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but warnings.")] = False,
     out: Annotated[
         str | None,
-        typer.Option(help="Folder or URI for estimates.csv, estimates.parquet and report.html."),
+        typer.Option(
+            help="Folder or URI for estimates.csv, estimates.parquet, figures and report.html."
+        ),
     ] = None,
 ) -> None:
     """Measure bias in answers: every score of their kind, with its interval.
 
-    Intervals resample what answers were made from: templates, target terms or decisions.
+    Intervals resample what answers were made from: pairs, templates, target terms or decisions.
     """
     from raybias import stats
     from raybias.api import answers
@@ -50,10 +56,12 @@ def measure(
     from raybias.storage import Store
 
     with printed_warnings(stats.StatisticsWarning):
-        found = answers.measure(files, kind=kind, items=items, out=out, command=command_line())
+        found = answers.measure(
+            files, kind=kind, items=items, profile=profile, out=out, command=command_line()
+        )
     if as_json:
         print(found.write_ndjson(), end="")
     elif not quiet:
         print(*text(found), sep="\n\n")
         if out is not None:
-            print(f"\nestimates.csv, estimates.parquet and report.html are in {Store(out).uri}")
+            print(f"\nestimates.csv, .parquet, figures and report.html are in {Store(out).uri}")

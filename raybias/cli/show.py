@@ -18,19 +18,14 @@ def show(results: Results, *, profile: Profile | None = None) -> None:
     profile: that the statistics were restated by, if any.
     """
     from raybias import report
-    from raybias.cli.pairs import show_tables
     from raybias.report.estimates import text
     from raybias.report.judge_section import judged_text
-    from raybias.report.pair_tables import PairRules
 
     store, study = results.store, results.study
     if profile is not None:
         study = report.restated(study, profile)
-    if study.pairs:
-        tables = report.read_pair_tables(store)
-        show_tables(tables, PairRules.of(study.profile, study.statistics))
-    if study.questions:
-        found = results.table("estimates").collect()
+    if study.pairs or study.questions:
+        found = results.estimates.collect()
         print(*text(found, level=study.statistics.level), sep="\n\n")
     if study.probes:
         for note in report.read_notes(store):

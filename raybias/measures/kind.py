@@ -7,7 +7,7 @@ command, table, figure or page: those read the frame of estimates.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from raybias.registry import Registry
 from raybias.stats.components import Doubles
+from raybias.stats.intervals import Adjust
 from raybias.stats.predictions import Source
 
 #: Stands for all levels of a column, where there are several.
@@ -29,6 +30,15 @@ class Rules:
     """How estimates are judged."""
 
     level: float = 0.95
+    strict: bool = True
+    """Paired tests; else the paper's tests of two proportions and of independent lists."""
+    adjust: Adjust = "benjamini_hochberg"
+    draws: int = 10_000
+    """Of the bootstrap over pairs."""
+    seed: int = 0
+    """Of the bootstrap."""
+    sizes: Mapping[str, float] = field(default_factory=dict)
+    """Parameters of models whose names do not tell them."""
     letters: frozenset[str] = frozenset()
     """Methods that compare the likelihoods of letters."""
 
@@ -104,22 +114,46 @@ def _sound(_answers: pl.DataFrame, _where: str) -> None:
     pass
 
 
+@dataclass(frozen=True)
+class Table:
+    """One table of a kind's estimates: those that `where` selects."""
+
+    title: str
+    where: pl.Expr
+    signed: bool = False
+    neutral: float | None = None
+    """The value that means no bias, beside which a forest is drawn; None for no forest."""
+    logarithmic: bool = False
+    """Whether a forest's scale is."""
+    digits: int | None = None
+    listed: bool = True
+    """Whether there is a table, and not a forest alone."""
+    folded: bool = False
+    """Whether a page hides it until it is opened."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Kind:
     """What answers of one kind are, and what is estimated from them."""
 
     name: str
-    """Also the folder of OUT that its answers are in."""
     answers: pa.Schema
     item: tuple[str, ...]
     """Columns that tell the answers of a model on a probe apart."""
-    by: tuple[str, ...]
-    """Columns of estimates that `sums` fills: what one estimate is about."""
-    sums: Callable[[pl.DataFrame], pl.DataFrame]
-    """From answers, a row per `by`, `unit` and, where prompts differ, `style`, with sums."""
     units: str
     """What a unit is, in the plural."""
     title: str
+    folder: str = ""
+    """Of OUT, that its answers are in; its name by default."""
+    by: tuple[str, ...] = ()
+    """Columns of estimates that `sums` fills: what one estimate is about."""
+    sums: Callable[[pl.DataFrame], pl.DataFrame] | None = None
+    """From answers, a row per `by`, `unit` and, where prompts differ, `style`, with sums."""
+    estimate: Callable[[pl.DataFrame, Rules], Iterator[pl.DataFrame]] | None = None
+    """Makes estimates of kinds whose answers are paired, instead of sums and scores."""
+    outcomes: Callable[[pl.DataFrame], pl.DataFrame] | None = None
+    """Of paired kinds, one number for each pair and style, which comparisons subtract."""
+    tables: tuple[Table, ...] = (Table("", pl.lit(value=True)),)
     called: Mapping[str, str] = field(default_factory=dict)
     """What columns of estimates are called in its table."""
     about: str = ""
@@ -139,6 +173,7 @@ class Kind:
     scores: Registry[Score] = field(init=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "folder", self.folder or self.name)
         object.__setattr__(self, "scores", Registry(f"score of {self.name}", PACKAGE))
 
     def score(
@@ -175,7 +210,8 @@ kinds: Final[Registry[Kind]] = Registry("kind of answers", PACKAGE)
 
 def kind(made: Kind) -> Kind:
     """Register a kind."""
-    kinds.add(made.name, made, origin=(made.sums.__module__, made.name))
+    module = (made.sums or made.estimate).__module__
+    kinds.add(made.name, made, origin=(module, made.name))
     return made
 
 

@@ -5,7 +5,7 @@ Shapes: U units, P prompts, K sums, M smooth functions of one score.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +18,7 @@ from raybias.stats.jackknife import crossed_intervals, student, unit_intervals, 
 
 PROMPTS: Final = "prompts"
 _TYPES: Final = pl.Schema(ESTIMATES)
+_TEXTS: Final = [n for n, dtype in _TYPES.items() if dtype == pl.String and n != "reason"]
 #: What can have a reason that nothing is concluded of it.
 _JUDGED: Final = ("model", "probe", "method")
 
@@ -38,27 +39,35 @@ def measure(kind: Kind, answers: pl.DataFrame, rules: Rules | None = None) -> pl
     schema.ESTIMATES.
     """
     rules = rules or Rules()
-    refused = kind.refused(answers, rules)
+    if kind.estimate is not None:
+        found = pl.concat(kind.estimate(answers, rules), how="diagonal_relaxed")
+    elif kind.sums is not None:
+        found = _of_sums(kind, kind.sums(answers), kind.refused(answers, rules), rules.level)
+    missing = [
+        pl.lit(None, dtype).alias(name)
+        for name, dtype in _TYPES.items()
+        if name not in found.columns
+    ]
+    whole = found.with_columns(missing).select(_TYPES.names()).cast(_TYPES).fill_nan(None)
+    return whole.with_columns(kind=pl.lit(kind.name)).with_columns(pl.col(_TEXTS).fill_null(""))
+
+
+def _of_sums(
+    kind: Kind, sums: pl.DataFrame, refused: Mapping[tuple[str, ...], str], level: float
+) -> pl.DataFrame:
+    """Estimate every score from the sums over units."""
     rows: list[dict[str, Any]] = []
-    for keys, part in kind.sums(answers).partition_by(kind.by, as_dict=True).items():
+    for keys, part in sums.partition_by(kind.by, as_dict=True).items():
         place = dict(zip(kind.by, map(str, keys), strict=True))
         reason = refused.get(tuple(place.get(name, "") for name in _JUDGED))
-        for row in _of_place(kind, part, rules.level):
+        for row in _of_place(kind, part, level):
             if reason is not None:
                 row |= {"low": None, "high": None, "p": None, "reason": reason}
-            rows.append({"kind": kind.name, **place, **row})
-    texts = [name for name, dtype in _TYPES.items() if dtype == pl.String and name != "reason"]
-    found = pl.DataFrame(rows, infer_schema_length=None).select(
-        *(name for name in _TYPES if rows and name in rows[0])
-    )
-    missing = [pl.lit(None, dtype).alias(name) for name, dtype in _TYPES.items()
-               if name not in found.columns]  # fmt: skip
-    whole = found.with_columns(missing).select(_TYPES.names()).cast(_TYPES).fill_nan(None)
-    whole = whole.with_columns(
-        pl.col(texts).fill_null(""), significant=pl.col("p") < 1 - rules.level
-    )
+            rows.append({**place, **row})
+    found = pl.DataFrame(rows, infer_schema_length=None)
     order = [expression for name in kind.by for expression in (pl.col(name) == ALL, name)]
-    return whole.sort(order, maintain_order=True)
+    judged = found.with_columns(significant=pl.col("p") < 1 - level)
+    return judged.sort(order, maintain_order=True)
 
 
 def _of_place(kind: Kind, sums: pl.DataFrame, level: float) -> Iterator[dict[str, Any]]:

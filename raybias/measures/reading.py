@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 from codecs import BOM_UTF8
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import polars as pl
+import pyarrow as pa
 
 from raybias.errors import DataError
 from raybias.measures.kind import Items, Kind, ReadFile, kinds
-from raybias.stats.pairs.reading import SUFFIXES, required, sources, typed
+from raybias.registry import styles
+from raybias.schema import CONTEXTS, POLARITIES, READINGS
+from raybias.stats.pairs.outcomes import CONDITIONS, DIRECTIONS
 from raybias.stats.predictions import Source
 from raybias.storage import Store, split_uri
-from raybias.table_files import read_frame, unzipped
+from raybias.table_files import read_frame, refuse, unzipped
 
+_MEND: Final = "mend the row or leave it out"
+SUFFIXES: Final = (".csv", ".csv.gz", ".parquet")
+#: What a file of our own may leave out.
+_DEFAULTS: Final = {"probe": "", "score": "", "answer": None, "contains": None, "cluster": None,
+                    "turned": None, "scores": None, "method": "", "prompt": "",
+                    "reference": None, "reading": None}  # fmt: skip
+_MAY_BE_MISSING: Final = (
+    "preference", "score_more", "score_less", "answer", "contains", "cluster", "pred", "target",
+    "scores", "reference", "turned", "reading",
+)  # fmt: skip
+_ALLOWED: Final[Mapping[str, Collection[str]]] = {
+    "style": styles, "direction": DIRECTIONS, "condition": CONDITIONS, "context": CONTEXTS,
+    "polarity": POLARITIES, "reading": READINGS,
+}  # fmt: skip
 #: Anything that answers are read from.
 Given = str | Path | pl.DataFrame
 #: What a table in memory is called in a message.
@@ -64,6 +81,27 @@ def read(
     return {name: _joined(wanted[name], found[name], where) for name in wanted if name in found}
 
 
+def held(path: str) -> list[str]:
+    """Name the kinds of answers of a study's output, or of a file or the first file of a folder."""
+    store = Store(path)
+    if store.exists("study.yaml"):
+        return [name for name, each in kinds.items() if store.exists(each.folder)]
+    endings = (*dict.fromkeys(end for each in kinds.values() for end in each.endings), *SUFFIXES)
+    if store.is_file() and not path.endswith(endings):
+        return []
+    for source, _ in sources(path, endings)[:1]:
+        if source.name.endswith(SUFFIXES):
+            told = _told(read_frame(source.store, source.name).columns, kinds)
+            return [told] if told else []
+        data = content(source)
+        for name, each in kinds.items():
+            if each.published is None or not source.name.endswith(each.endings):
+                continue
+            if each.published(None)(source, data) is not None:
+                return [name]
+    return []
+
+
 def _joined(kind: Kind, frames: Sequence[pl.DataFrame], where: str) -> pl.DataFrame:
     answers = pl.concat(frames)
     keys = ["model", "probe", *kind.item]
@@ -83,9 +121,10 @@ def _of_path(
 ) -> Iterable[tuple[str, pl.DataFrame]]:
     """Yield what each file of a path holds, with its kind."""
     if Store(path).exists("study.yaml"):
-        for name in wanted:
-            if Store(path).exists(name):
-                yield from _of_path(f"{path.rstrip('/')}/{name}", wanted, published, items)
+        for each in wanted.values():
+            if Store(path).exists(each.folder):
+                folder = f"{path.rstrip('/')}/{each.folder}"
+                yield from _of_path(folder, wanted, published, items)
         return
     endings = dict.fromkeys(end for each in wanted.values() for end in each.endings)
     apart = Source(*split_uri(items)).uri if isinstance(items, str) else None
@@ -152,3 +191,101 @@ def model_of(source: Source) -> str:
     """Return the name of the folder that holds a file, which lm-eval names after the model."""
     folder = source.uri.rpartition("/")[0].rpartition("/")[2]
     return folder or source.name.rpartition("/")[2].split(".")[0]
+
+
+def sources(path: str | Path, suffixes: tuple[str, ...] = SUFFIXES) -> list[tuple[Source, bool]]:
+    """List the files of a path, and whether they were found in a folder.
+
+    Raises
+    ------
+    DataError: nothing is there, or a file has none of the suffixes.
+    """
+    path = str(path)
+    store = Store(path)
+    if store.is_file():
+        folder, name = split_uri(path)
+        if not name.endswith(suffixes):
+            *others, last = suffixes
+            raise DataError(f"is neither {', '.join(others)} nor {last}", where=path,
+                            cure="give such a file")  # fmt: skip
+        return [(Source(folder, name), False)]
+    if not store.exists(""):
+        raise DataError("is not there", where=path, cure="check the path")
+    names = [name for name in store.files(recursive=True) if name.endswith(suffixes)]
+    return [(Source(store, name), True) for name in names]
+
+
+def required(table: pa.Schema) -> list[str]:
+    """List the columns that a file of this table must have."""
+    return [name for name in table.names if name not in _DEFAULTS]
+
+
+def typed(frame: pl.DataFrame, table: pa.Schema, where: str) -> pl.DataFrame:
+    """Cast and check the columns of a table; `DataError` names the first wrong row.
+
+    Parameters
+    ----------
+    frame: has them all, but for those that may be left out.
+    """
+    types = pl.Schema(table)
+    if not frame.height:
+        raise DataError("holds no rows", where=where, cure="leave it out")
+    filled = frame.with_columns(
+        pl.lit(value, types[name]).alias(name)
+        for name, value in _DEFAULTS.items()
+        if name in types and name not in frame.columns
+    )
+    columns = []
+    for name, dtype in types.items():
+        column = _cast(filled[name], dtype, where)
+        if name not in _MAY_BE_MISSING:
+            refuse(column.is_null(), column, "is missing", where, _MEND)
+        if name in _ALLOWED:
+            allowed = list(_ALLOWED[name])
+            refuse(~column.is_in(allowed), column, "is not known", where,
+                    f"{name} is one of {', '.join(allowed)}")  # fmt: skip
+        if name == "preference":
+            refuse(
+                ~column.is_in([0, 1]).fill_null(True),
+                column,
+                "is not 0, 1 or none",
+                where,
+                "1 where sent_more scores higher, 0 where sent_less does, empty for a tie",
+            )
+        if dtype == pl.Int8:
+            refuse((column < 0).fill_null(False), column, "is negative", where, _MEND)
+        columns.append(column)
+    return pl.DataFrame(columns)
+
+
+def _cast(column: pl.Series, dtype: pl.DataType, where: str) -> pl.Series:
+    text = column.dtype == pl.String
+    if text and dtype == pl.Boolean:
+        lower = column.str.to_lowercase()
+        cast = lower.replace_strict({"true": True, "1": True, "false": False, "0": False},
+                                    default=None, return_dtype=pl.Boolean)  # fmt: skip
+    else:
+        try:
+            cast = column.cast(dtype, strict=False)
+        except pl.exceptions.PolarsError as error:
+            raise DataError(
+                f"{column.name} is {column.dtype}, not {_called(dtype)}", where=where,
+                cure="write it again",
+            ) from error  # fmt: skip
+    lost = cast.is_null() & column.is_not_null()
+    if text and dtype != pl.String:
+        lost &= column != ""
+    if column.dtype.is_float() and dtype.is_integer():
+        lost |= cast != column
+    refuse(lost, column, f"is no {_called(dtype)}", where, "mend the row")
+    if not cast.dtype.is_float():
+        return cast
+    refuse(cast.is_infinite().fill_null(False), column, "is not finite", where,
+            "mend the row; leave a score empty that there is not")  # fmt: skip
+    return cast.fill_nan(None)
+
+
+def _called(dtype: pl.DataType) -> str:
+    if dtype == pl.Boolean:
+        return "true or false"
+    return "number" if dtype.is_numeric() else "text"

@@ -4,10 +4,9 @@ from raybias.report.calibration import calibration
 from raybias.report.compare import Comparison, compare
 from raybias.report.design import ASSUMED, design_sentences, designs_table
 from raybias.report.findings import headline
-from raybias.report.from_files import design_of_files, gaps_of_files, pairs_of_files
+from raybias.report.from_files import design_of_files, gaps_of_files
 from raybias.report.load_results import add_corpus, restated
-from raybias.report.page import write_pair_page, write_report
-from raybias.report.pair_tables import read_pair_tables
+from raybias.report.page import write_report
 from raybias.report.rules import rules_of_files
 from raybias.report.tables import (
     gap_table,
@@ -32,15 +31,12 @@ __all__ = [
     "gaps_of_files",
     "headline",
     "load_record",
-    "pairs_of_files",
     "print_gap_table",
     "read_notes",
-    "read_pair_tables",
     "restated",
     "rules_of_files",
     "verdict",
     "write_frame",
-    "write_pair_page",
     "write_report",
     "write_tables",
 ]

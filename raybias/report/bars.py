@@ -6,15 +6,14 @@ A bar's ends are percentages of the scale, so that a page needs neither script n
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import polars as pl
 
 from raybias.report import wording
 from raybias.report.gap_figures import clearest, gap_names
-from raybias.stats.pairs import ORIGINAL, WEIGHTED
 from raybias.stats.scopes import SCOPES
 
 #: Most rows of one figure, so that it stays above the fold.
@@ -147,42 +146,6 @@ def nested_bars(
             corrected,
         )
     ]
-
-
-def score_bars(scores: pl.DataFrame, *, level: float) -> list[Bars]:
-    """Lay out the scores of the originals over all pairs, one figure for each neutral value.
-
-    Parameters
-    ----------
-    scores: of `stats.pairs.bias_scores`.
-    """
-    whole = scores.filter(bias_type=WEIGHTED, style=ORIGINAL)
-    keys = wording.metric_keys(whole)
-    found = []
-    for part in whole.partition_by("neutral", maintain_order=True):
-        neutral = float(part["neutral"][0])
-        title, axis = (
-            ("How often the more stereotypical sentence is preferred", "percent of pairs")
-            if neutral
-            else ("How much more often the stereotypical answer is right", "percentage points")
-        )
-        furthest = part.sort((pl.col("value") - neutral).abs(), descending=True).head(MOST)
-        rows = _rows(furthest, lambda row: wording.classifier_name(row, keys), neutral)
-        axis = f"{axis}; {100 * level:g}% interval"
-        found.append(Bars(title, axis, tuple(rows), neutral, {"pairs": "other pairs like these"}))
-    return found
-
-
-def _rows(
-    part: pl.DataFrame, name: Callable[[Mapping[str, Any]], str], neutral: float
-) -> list[Bar]:
-    rows = []
-    for row in part.iter_rows(named=True):
-        ends = [row["low"], row["high"]]
-        spans = () if None in ends else (("pairs", *ends),)
-        text = _text(row["value"], ends, 1, signs=not neutral)
-        rows.append(Bar(name(row), row["value"], text, spans, row["survives"]))
-    return rows
 
 
 def _text(value: float, ends: Sequence[float | None], digits: int, *, signs: bool = True) -> str:

@@ -16,6 +16,8 @@ import polars as pl
 
 from raybias.config import Scope, Study
 from raybias.errors import ConfigError, DataError
+from raybias.measures import kinds, read
+from raybias.measures.reading import held
 from raybias.report import wording
 from raybias.report.rules import out_of, rules_of_files
 from raybias.report.summary_tables import SummaryTable, markdown_text, table
@@ -30,8 +32,8 @@ from raybias.storage import Store
 from raybias.study_record import Record, read_record
 from raybias.table_files import csv_text
 
-#: Of OUT, where methods that read pairs write.
-_PAIR_FOLDERS: Final = ("pair_scores", "coreference")
+#: By which rows of scores are chosen.
+_CHOICES: Final = ("model", "probe", "style")
 #: The largest change of a gap or score that does not matter, where neither gate nor study says.
 MARGIN: Final = 0.02
 _DID: Final[Mapping[str, str]] = {
@@ -250,17 +252,17 @@ class _Arm:
     @classmethod
     def of(cls, paths: Sequence[str], chosen: Mapping[str, str]) -> _Arm:
         """Read an arm, and of it the rows whose columns have the values chosen."""
-        predictions, scores = [], []
+        predictions: list[str] = []
+        scores: list[pl.DataFrame] = []
         for path in paths:
-            store = Store(path)
-            folders = [store.uri_of(name) for name in _PAIR_FOLDERS if store.exists(name)]
-            alone = not folders and pairs.holds_scores(path)
-            scores += [path] if alone else folders
-            if store.exists("predictions") or not (folders or alone):
+            found = _outcomes(path)
+            scores += found
+            if not found or Store(path).exists("predictions"):
                 predictions.append(path)
+        outcomes = pl.concat(scores, how="diagonal_relaxed") if scores else None
         return cls(
             read_arm(predictions, chosen) if predictions else None,
-            pairs.read_outcomes(scores, chosen) if scores else None,
+            None if outcomes is None else _chosen(outcomes, chosen),
         )
 
     @property
@@ -274,6 +276,28 @@ class _Arm:
         """Names of the probes."""
         held = [each for each in (self.predictions, self.outcomes) if each is not None]
         return [str(name) for frame in held for name in frame["probe"].unique()]
+
+
+def _outcomes(path: str) -> list[pl.DataFrame]:
+    """Return the outcomes of a path's paired answers; none where it holds no such answers."""
+    found = []
+    for name in held(path):
+        of = kinds[name].outcomes
+        if of is not None:
+            found.append(of(read([path], name)[name]))
+    return found
+
+
+def _chosen(outcomes: pl.DataFrame, chosen: Mapping[str, str]) -> pl.DataFrame | None:
+    """Leave out the rows whose columns have other values; None where no row is left."""
+    for name, value in chosen.items():
+        if name not in _CHOICES:
+            raise ConfigError(
+                f"{name!r} does not tell scores of pairs apart",
+                cure=f"choose by {', '.join(_CHOICES)}",
+            )
+        outcomes = outcomes.filter(pl.col(name) == value)
+    return None if outcomes.is_empty() else outcomes
 
 
 def _named(paths: Sequence[str], chosen: Mapping[str, str]) -> str:

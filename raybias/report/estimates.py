@@ -1,4 +1,4 @@
-"""Show estimates of any kind: one table, what its intervals cover, and how scores are defined."""
+"""Show estimates of any kind: sentences, tables, forests, what intervals cover, definitions."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ from typing import Any
 
 import polars as pl
 
-from raybias.measures import Kind, kinds
-from raybias.report import wording
+from raybias.measures import Kind, Table, kinds
+from raybias.report import sentences, wording
+from raybias.report.figure_parts import Drawn
+from raybias.report.forest import forest_of
 from raybias.report.summary_tables import Cell, SummaryTable, table
 from raybias.stats.conclusive import is_refused, refusal, refused
 
+_ENDS = ("value", "low", "high", "p", "q", "significant", "survives", "reason")
+
 
 def parts(estimates: pl.DataFrame, *, level: float = 0.95) -> list[dict[str, Any]]:
-    """Return what the page shows of each kind: `unable`, `table`, `cover` and `definitions`.
+    """Return what the page shows of each kind, with its figures.
 
     Parameters
     ----------
@@ -24,7 +28,11 @@ def parts(estimates: pl.DataFrame, *, level: float = 0.95) -> list[dict[str, Any
     return [
         {
             "unable": refusals(part),
-            "table": table_of(kinds[str(name)], part),
+            "title": kinds[str(name)].title,
+            "said": [*sentences.of(kinds[str(name)], part)],
+            "tables": [*_tables(kinds[str(name)], part, folded=False)],
+            "folded": [*_tables(kinds[str(name)], part, folded=True)],
+            "drawn": [*_figures(kinds[str(name)], part)],
             "cover": _cover(kinds[str(name)], part, level),
             "definitions": _definitions(kinds[str(name)]),
         }
@@ -37,34 +45,61 @@ def parts(estimates: pl.DataFrame, *, level: float = 0.95) -> list[dict[str, Any
 def text(estimates: pl.DataFrame, *, level: float = 0.95) -> Iterator[str]:
     """Yield the parts of the page as plain text."""
     for part in parts(estimates, level=level):
-        yield "\n\n".join((*part["unable"], str(part["table"]), part["cover"]))
-        yield "\n  ".join(part["definitions"])
+        yield "\n\n".join((*part["unable"], *map(str, part["tables"]), part["cover"]))
+        for said in (part["said"], part["definitions"]):
+            if said:
+                yield "\n  ".join(said)
 
 
-def table_of(kind: Kind, estimates: pl.DataFrame) -> SummaryTable:
-    """Lay the estimates of one kind out: a row for each place, scores beside one another."""
-    keys = wording.naming_keys(estimates, ("probe", "method"))
+def _tables(kind: Kind, estimates: pl.DataFrame, *, folded: bool) -> Iterator[SummaryTable]:
+    for one in kind.tables:
+        part = estimates.filter(one.where)
+        if one.listed and one.folded == folded and part.height:
+            yield table_of(kind, part, one)
+
+
+def _figures(kind: Kind, estimates: pl.DataFrame) -> Iterator[Drawn]:
+    for one in kind.tables:
+        part = estimates.filter(one.where)
+        found = None
+        if one.neutral is not None:
+            found = forest_of(
+                kind, part, title=one.title or kind.title, neutral=one.neutral, scale=kind.scale,
+                digits=kind.digits, logarithmic=one.logarithmic,
+            )  # fmt: skip
+        if found is not None:
+            yield found.drawn()
+
+
+def table_of(kind: Kind, estimates: pl.DataFrame, shown: Table) -> SummaryTable:
+    """Lay estimates of one kind out: a row for each place, scores beside one another."""
+    keys = [*wording.naming_keys(estimates, ("probe", "method"))]
     keys += [name for name in ("attribute", "condition", "group") if (estimates[name] != "").any()]
     keys += ["style", "scope"] if estimates["style"].n_unique() > 1 else []
+    keys += ["scope"] if "scope" not in keys and estimates["scope"].n_unique() > 1 else []
     names = estimates["score"].unique(maintain_order=True).to_list()
     wide = estimates.group_by(keys, maintain_order=True).agg(
-        *(pl.struct("value", "low", "high", "p", "reason").filter(score=name).first().alias(name)
-          for name in names),
-        pl.col("n", "units").max(),
-    )  # fmt: skip
+        *(pl.struct(_ENDS).filter(score=name).first().alias(name) for name in names),
+        pl.col("n", "units", "mde").max(),
+    )
 
     def cell(name: str) -> Cell:
-        return lambda row: _estimate(row[name], kind)
+        return lambda row: _estimate(row[name], kind, shown)
 
-    def p_value(row: Mapping[str, Any]) -> str:
-        known = row[names[0]]["p"]
-        return "" if known is None else f"{known:.3g}"
-
-    columns: dict[str, Cell] = {kind.called.get(name, name): name for name in keys}
+    columns: dict[str, Cell] = {kind.called.get(name, name): _texts(name) for name in keys}
     columns |= {wording.spaced(name): cell(name) for name in names}
     if estimates["p"].count():
-        columns["p"] = p_value
-    return table(kind.title, wide, {**columns, kind.called.get("n", "n"): "n", kind.units: "units"})
+        columns["p"] = lambda row: wording.probability(row[names[0]]["p"])
+    if estimates["q"].count():
+        columns["q"] = lambda row: wording.probability(row[names[0]]["q"])
+    if estimates["survives"].count():
+        columns["reading"] = lambda row: _reading(row[names[0]])
+    for name, header in (("n", kind.called.get("n", "n")), ("units", kind.units)):
+        known = wide[name].drop_nulls()
+        if known.len() and (name == "n" or not wide["units"].equals(wide["n"])):
+            columns[header] = _count(name)
+    title = ": ".join(filter(None, (kind.title, shown.title)))
+    return table(title, wide, columns)
 
 
 def refusals(estimates: pl.DataFrame) -> list[str]:
@@ -77,28 +112,46 @@ def refusals(estimates: pl.DataFrame) -> list[str]:
     ]
 
 
-def _estimate(row: Mapping[str, Any] | None, kind: Kind) -> str:
+def _texts(name: str) -> Cell:
+    return lambda row: wording.bias_type(row[name])
+
+
+def _count(name: str) -> Cell:
+    return lambda row: "" if row[name] is None else f"{row[name]:,}"
+
+
+def _reading(row: Mapping[str, Any]) -> str:
+    if row["significant"] is None or row["p"] is None:
+        return "no test"
+    if row["survives"]:
+        return "significant"
+    return "significant, not after correction" if row["significant"] else "not significant"
+
+
+def _estimate(row: Mapping[str, Any] | None, kind: Kind, shown: Table) -> str:
     if row is None:
         return ""
     if row["value"] is None:
-        return str(row["reason"])
+        return str(row["reason"] or "")
+    digits = kind.digits if shown.digits is None else shown.digits
+    form = wording.signed if shown.signed else wording.number
     value, *ends = (
         # Zero is added for what rounds to -0.0.
-        "" if row[name] is None else f"{round(row[name] * kind.scale, kind.digits) + 0.0}"
+        "" if row[name] is None else form(round(row[name] * kind.scale, digits) + 0.0, digits)
         for name in ("value", "low", "high")
     )
     if is_refused(row["reason"]):
         return f"{value} (not judged)"
-    return f"{value} ({row['reason']})" if row["reason"] else f"{value} [{', '.join(ends)}]"
+    if row["reason"]:
+        return f"{value} ({row['reason']})"
+    return f"{value} [{', '.join(ends)}]" if all(ends) else value
 
 
 def _cover(kind: Kind, estimates: pl.DataFrame, level: float) -> str:
-    scopes = " (or ".join(estimates["scope"].unique(maintain_order=True))
-    closed = scopes + ")" * scopes.count("(")
-    return (
-        f"[low, high]: {level:.0%} intervals as if {closed} were redrawn; the model is this one. "
-        f"{kind.about}"
-    ).strip()
+    scopes = estimates.filter(pl.col("low").is_not_null(), pl.col("scope") != "models")["scope"]
+    said = wording.listed(scopes.unique(maintain_order=True).to_list()).replace(" and ", " or ")
+    covers = f"[low, high]: {level:.0%} intervals as if {said} were redrawn; the model is this one."
+    return f"{covers if said else ''} {kind.about}".strip()
 
 
 def _definitions(kind: Kind) -> list[str]:

@@ -128,6 +128,8 @@ def _with_tips(drawn: str) -> str:
 def inline(svg: str, prefix: str) -> str:
     """Return an SVG to put into a page: unique ids, no fixed width, the page's ink and paper."""
     body = _ID.sub(rf"\g<1>{prefix}-", svg[svg.index("<svg ") :])
+    if not _BOX.search(body):
+        return body
     for _ in range(2):
         body = _SIZE.sub(r"<svg \1\2>", body, count=1)
     width = float(_BOX.search(body)[1])  # type: ignore[index]

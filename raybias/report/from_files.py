@@ -1,4 +1,4 @@
-"""Judge prediction and score files that lie anywhere, without the study that wrote them."""
+"""Judge prediction files that lie anywhere, without the study that wrote them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,13 @@ import polars as pl
 from raybias import stats
 from raybias.config import Profile, Scope, Statistics
 from raybias.errors import ConfigError, DataError
-from raybias.papers.zhao2025 import PRINTED
 from raybias.report.design import relative_costs, study_costs
 from raybias.report.made_from import refuse_study
-from raybias.report.page import write_gap_page, write_pair_page
-from raybias.report.pair_tables import PairRules, Scale, pair_tables
+from raybias.report.page import write_gap_page
 from raybias.report.rules import out_of, rules_of_files
 from raybias.report.tables import further_tables
 from raybias.seal import changes, in_words
 from raybias.stats.design import TARGET
-from raybias.stats.pairs import ScoreFiles, read_score_files
 from raybias.storage import Store
 from raybias.study_record import read_record
 from raybias.table_files import csv_text
@@ -138,45 +135,3 @@ def design_of_files(
         level=statistics.level,
     )
     return designs, wanted
-
-
-@dataclass(frozen=True)
-class FilePairs:
-    """The pair tables of score files, by name, and the rules that they were made by."""
-
-    tables: dict[str, pl.DataFrame]
-    rules: PairRules
-
-
-def pairs_of_files(
-    files: Sequence[str | Path],
-    *,
-    profile: Profile = "strict",
-    scale: Scale = "score",
-    margin: float = 5.0,
-    sizes: Mapping[str, float] | None = None,
-    out: str | Path | None = None,
-) -> FilePairs:
-    """Judge files of pair scores or coreference answers; see `raybias.pairs`."""
-    scores, sizes = read_score_files([str(file) for file in files], PRINTED), sizes or {}
-    _check_models(sizes, scores)
-    judged = Statistics.under(profile)
-    rules = PairRules.of(profile, judged, scale=scale, margin=margin, sizes=sizes)
-    store = None if out is None else Store(out)
-    if store is not None:
-        refuse_study(store)
-    tables = pair_tables(scores, rules)
-    if store is not None:
-        write_pair_page(store, tables, rules)
-    return FilePairs(tables, rules)
-
-
-def _check_models(sizes: Mapping[str, float], scores: ScoreFiles) -> None:
-    frames = (scores.pair_scores, scores.answers, *scores.printed.values())
-    models = {model for frame in frames if frame is not None for model in frame["model"]}
-    for model in sizes:
-        if model not in models:
-            raise ConfigError(
-                f"--size names {model!r}, which is in no file",
-                cure=f"models are {', '.join(sorted(models))}",
-            )

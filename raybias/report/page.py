@@ -14,6 +14,7 @@ import polars as pl
 
 from raybias import stats
 from raybias.config import Statistics, Study
+from raybias.measures import Rules
 from raybias.methods import tuned_methods
 from raybias.report import estimates, findings, summary_tables, wording
 from raybias.report.card_section import cards
@@ -25,13 +26,11 @@ from raybias.report.judge_section import UNMEASURED, judge_section
 from raybias.report.load_results import load_sampling, prediction_files
 from raybias.report.made_from import made_from, refuse_study
 from raybias.report.model_card import write_model_card
-from raybias.report.pair_page import write_pairs
-from raybias.report.pair_tables import PairRules, read_study_pairs
 from raybias.report.probe_table import probe_tables
-from raybias.report.questions import study_estimates
 from raybias.report.rendering import rendered
 from raybias.report.run_figures import run_figures
 from raybias.report.schedule_figure import described, read_schedule, schedule_figure
+from raybias.report.study_estimates import study_estimates
 from raybias.report.tables import no_gaps, write_frame, write_tables
 from raybias.seal import ChangedWarning, changes, digest, in_words, read_seal, write_seal
 from raybias.storage import Store, drafted
@@ -46,7 +45,7 @@ _RUN_COLUMNS = (
 
 #: Of a page that is made of files alone.
 _NO_STUDY: Final[Mapping[str, Any]] = {
-    "study": None, "gaps": False, "judge": None, "pairs": None, "asked": (), "cards": (),
+    "study": None, "gaps": False, "judge": None, "asked": (), "cards": (),
     "cautions": (), "made": None,
 }  # fmt: skip
 
@@ -80,15 +79,11 @@ def write_report(store: Store, study: Study) -> pl.DataFrame:
 
 def _write_report(store: Store, study: Study, doubts: Sequence[str]) -> pl.DataFrame:
     record = read_record(store) if store.exists("study.yaml") else Record(study)
-    pairs = read_study_pairs(store, study, record) if study.pairs else None
-    asked, of_questions = study_estimates(store, study) if study.questions else (None, [])
+    measured = bool(study.pairs or study.questions)
+    asked, of_answers = study_estimates(store, study, record) if measured else (None, [])
     written = write_tables(store, study) if study.probes else {}
     tables = _in_study_order(written, study)
-    section, cautions = None, findings.cautions(study, record, tables)
-    if pairs is not None:
-        of_pairs, rules, more = pairs
-        section = write_pairs(store, _in_study_order(of_pairs, study), rules, folder="tables/")
-        cautions += more
+    cautions = findings.cautions(study, record, tables)
     judge = judge_section(study, tables) if tables else None
     if judge is not None and not judge["measured"]:
         cautions = [UNMEASURED, *cautions]
@@ -99,18 +94,17 @@ def _write_report(store: Store, study: Study, doubts: Sequence[str]) -> pl.DataF
         "record": record,
         "made": None,
         "gaps": bool(tables),
-        "pairs": section,
         "judge": judge,
         "asked": () if asked is None else _asked(store, study, asked),
         "cards": [*probe_tables(store, study, tables), *cards(store)],
-        "cautions": [*doubts, *cautions, *of_questions],
+        "cautions": [*doubts, *cautions, *of_answers],
         **(_gaps_of(store, study, tables) if tables else {}),
         **_measured_on(store, study, record, tables),
     }
     if tables or asked is not None:
         write_results(store, study, record, tables, asked)
     _write_page(store, context)
-    shown = [part["table"] for part in context["asked"]]
+    shown = [one for part in context["asked"] for one in part["tables"]]
     shown += [summary_tables.gaps(tables["gaps"])] if tables else []
     answer = [context["verdict"]] if tables else []
     answer += [text for part in context["asked"] for text in part["unable"]]
@@ -128,7 +122,16 @@ def _asked(store: Store, study: Study, found: pl.DataFrame) -> list[dict[str, An
     """Write the table of estimates; return what the page shows of them."""
     ordered = _in_study_order({"estimates": found}, study)["estimates"]
     write_frame(store, "tables/estimates", ordered)
-    return estimates.parts(ordered, level=study.statistics.level)
+    return _drawn(store, estimates.parts(ordered, level=study.statistics.level))
+
+
+def _drawn(store: Store, parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Write the figures of estimates, and put them into the page's parts."""
+    for place, part in enumerate(parts):
+        figures = part.pop("drawn")
+        write_figures(store, figures)
+        part["figures"] = inlined(figures, f"e{place}")
+    return parts
 
 
 def _gaps_of(store: Store, study: Study, tables: Mapping[str, pl.DataFrame]) -> dict[str, Any]:
@@ -168,31 +171,8 @@ def write_gap_page(
     _write_page(store, context)
 
 
-def write_pair_page(store: Store, tables: Mapping[str, pl.DataFrame], rules: PairRules) -> None:
-    """Write tables, figures and report.html of score files; of printed tables there is no page.
-
-    Parameters
-    ----------
-    tables: of `pair_tables`, by the same rules.
-
-    Raises
-    ------
-    OutputError: the store cannot be written.
-    """
-    section = write_pairs(store, tables, rules)
-    if section is None:
-        return
-    context = {
-        **_NO_STUDY,
-        **_titled("Pairs of sentences" + (" under styles" if section["styles"] else "")),
-        "profile": "strict" if rules.strict else "paper",
-        "pairs": section,
-    }
-    _write_page(store, context)
-
-
 def write_estimate_page(
-    store: Store, found: pl.DataFrame, paths: Sequence[str], *, command: str = ""
+    store: Store, found: pl.DataFrame, paths: Sequence[str], rules: Rules, *, command: str = ""
 ) -> None:
     """Write estimates.csv, estimates.parquet and report.html of files of answers.
 
@@ -200,6 +180,7 @@ def write_estimate_page(
     ----------
     found: schema.ESTIMATES.
     paths: the files that answers were read from, and folders of them.
+    rules: by which they were judged.
     command: that wrote this.
 
     Raises
@@ -211,8 +192,8 @@ def write_estimate_page(
     context = {
         **_NO_STUDY,
         **_titled(wording.listed(models) if len(models) < 4 else f"{len(models)} models"),
-        "profile": "strict",
-        "asked": estimates.parts(found),
+        "profile": "strict" if rules.strict else "paper",
+        "asked": _drawn(store, estimates.parts(found, level=rules.level)),
         "made": made_from(paths, command=command),
     }
     write_frame(store, "estimates", found, text=False)

@@ -17,7 +17,6 @@ import polars as pl
 from raybias.errors import DataError
 from raybias.measures import read
 from raybias.methods.likelihood import AskingOptions
-from raybias.stats.pairs import read_score_files
 from raybias.storage import Store
 from raybias.study_record import read_record
 
@@ -110,9 +109,9 @@ def _document(item: dict[str, Any]) -> dict[str, Any]:
 
 def _of_pairs(out: Store) -> Iterator[Sample]:
     folder = "pair_scores"
-    scores = read_score_files([out.uri_of(folder)]).pair_scores if out.exists(folder) else None
-    if scores is None:
+    if not out.exists(folder):
         return
+    scores = read([out.uri_of(folder)], "pairs")["pairs"]
     for probe in scores["probe"].unique(maintain_order=True):
         texts = _items(out, probe).select("pair_id", "style", "sent_more", "sent_less")
         # Pairs that are not there would be of another OUT.

@@ -47,7 +47,8 @@ def check_study(on_every_node: Path, tmp_path: Path, address: str) -> None:
     assert set(gaps["method"]) == {"lexicon"}
     assert set(gaps["group"]) == {"young", "old"}
     assert set(gaps["rate"]) == {"negative_fpr", "unneutral"}
-    effects = pl.read_csv(out / "tables" / "style_effects.csv")
+    found = pl.read_parquet(out / "tables" / "estimates.parquet")
+    effects = found.filter(statistic="difference", condition="")
     assert set(effects["style"]) == {"shouted"}
     (scores,) = (out / "pair_scores").rglob("*.parquet")
     assert pl.read_parquet(scores)["style"].value_counts().sort("style").rows() == [

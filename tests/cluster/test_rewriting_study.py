@@ -69,7 +69,8 @@ def test_a_style_that_a_model_makes_goes_to_the_tables_and_is_made_once(
     items = pl.read_parquet(tmp_path / "items/mine.parquet")
     assert items.equals(pl.concat([wanted.select(PAIRS.names), originals]))
     assert f"{kept} of 70 pairs keep their original" in capfd.readouterr().err
-    effects = pl.read_csv(tmp_path / "tables/style_effects.csv")
+    found = pl.read_parquet(tmp_path / "tables/estimates.parquet")
+    effects = found.filter(statistic="difference", condition="")
     assert set(effects["style"]) == {"formal"}
     assert (
         f"formal left {kept} pairs of mine as they were" in (tmp_path / "report.html").read_text()

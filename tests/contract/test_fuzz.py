@@ -183,8 +183,8 @@ def test_what_is_whole_is_taken(tmp_path: Path) -> None:
         ("gaps", "x.parquet", inputs.parquet_bytes(PREDICTIONS)),
         ("gaps", "x.tsv", TSV),
         ("metrics", "x.csv", inputs.csv_bytes(MINE)),
-        ("pairs", "y.parquet", inputs.parquet_bytes(SCORES)),
-        ("pairs", "y.csv", inputs.csv_bytes(ANSWERS)),
+        ("measure", "y.parquet", inputs.parquet_bytes(SCORES)),
+        ("measure", "y.csv", inputs.csv_bytes(ANSWERS)),
         ("measure", "z.jsonl", BBQ),
         ("measure", "z.parquet", inputs.parquet_bytes(OPTIONS)),
     ):

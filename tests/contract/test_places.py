@@ -109,7 +109,7 @@ def test_links_in_a_circle_and_names_that_no_file_has_are_one_line(place: Path) 
         assert not taken("plan", wrong), wrong
         assert not taken("report", wrong), wrong
         assert not taken("gaps", wrong), wrong
-        assert not taken("pairs", wrong), wrong
+        assert not taken("measure", wrong), wrong
         assert not taken("probes", "write", "file", "--data", wrong, "--out", "x.csv"), wrong
     for key in ("backbones.0.id", "probes.0.data", "training.0.data", "pairs.0.data"):
         for wrong in (str(place / "loop"), "n" * 300):

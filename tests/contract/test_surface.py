@@ -44,8 +44,9 @@ COMMANDS = {
     "init": {"MODEL", "--probe", "--out"},
     "calibrate": {"FILES", "--studies", "--level", "--seed", "--out"},
     "metrics": {"FILES", "--metric", "--positive", "--background", "--list", "--out"},
-    "pairs": {"FILES", "--out", "--profile", "--scale", "--margin", "--size"},
-    "measure": {"FILES", "--kind", "--items", "--json", "--quiet", "--out"},
+    "measure": {
+        *("FILES", "--kind", "--items", "--profile", "--json", "--quiet", "--out"),
+    },
     "samples": {"OUT", "--out"},
     "report": {"OUT", "--profile", "--corpus", "--verify"},
     "corpus": {
@@ -92,11 +93,10 @@ FUNCTIONS = {
     "judge_labels": ("study", "sheet"),
     "judge_sheet": ("study", "out", "of_group", "seed"),
     "load_study": ("path", "overrides", "profile", "limit"),
-    "measure": ("given", "kind", "items", "out", "command"),
+    "measure": ("given", "kind", "items", "profile", "out", "command"),
     "metrics": ("files", "metrics", "positive", "background", "level", "seed", "out"),
     "open": ("out",),
     "pair_items": ("probe", "styles", "files", "options", "seed"),
-    "pairs": ("files", "profile", "scale", "margin", "sizes", "out"),
     "plan": (
         *("study", "out", "address", "assume", "peak_tflops", "utilisation", "scale"),
         *("skip_unfit", "chart"),
@@ -110,7 +110,7 @@ FUNCTIONS = {
 RESULTS = {
     *("study", "out", "report", "tables", "table", "gaps", "accuracy", "answers", "runs"),
     *("by_group", "overall", "difference"),
-    *("pairs", "predictions"),
+    *("estimates", "predictions"),
 }
 SECTIONS = {
     "Study": {

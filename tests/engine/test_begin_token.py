@@ -122,6 +122,6 @@ def test_a_study_records_the_token_and_counts_what_turns(tmp_path: Path) -> None
         " with <|turn|> instead of <|endoftext|>, which was used here."
     )
     assert said in (out / "report.html").read_text().replace("&lt;", "<").replace("&gt;", ">")
-    table = pl.read_parquet(out / "tables" / "tables8_9_scores.parquet")
-    whole = table.filter(part="all", bias_type="avg_weighted")
-    assert whole["turned"].to_list() == [turned]
+    table = pl.read_parquet(out / "tables" / "estimates.parquet")
+    whole = table.filter(score="turned", condition="", attribute="avg_weighted")
+    assert whole["value"].to_list() == pytest.approx([100 * turned / len(rows)])

@@ -16,7 +16,6 @@ from raybias.config import QuestionProbe
 from raybias.errors import DataError
 from raybias.measures import read
 from raybias.probes.questions.items import question_items
-from raybias.stats.pairs import read_score_files
 from support.foreign.make import questions
 
 FOREIGN = Path(__file__).parents[1] / "support" / "foreign"
@@ -134,13 +133,12 @@ def test_pairs_of_lm_eval(tmp_path: Path) -> None:
     folder = tmp_path / "tiny"
     folder.mkdir()
     shutil.copy(PAIRS, folder)
-    scores = read_score_files([folder]).pair_scores
-    assert scores is not None
+    scores = read([folder])["pairs"]
     logged = [json.loads(line) for line in text(PAIRS).splitlines()]
     assert scores["preference"].to_list() == [line["pct_stereotype"] for line in logged]
     assert scores["bias_type"].to_list() == ["age"] * 3 + ["gender"] * 3
     assert scores.row(0, named=True)["model"] == "tiny"
-    assert "bias_scores" in raybias.pairs([folder])
+    assert set(raybias.measure(folder)["kind"]) == {"pairs"}
 
 
 @pytest.mark.parametrize(
@@ -161,4 +159,4 @@ def test_a_wrong_sample_is_one_line(line: dict[str, Any], message: str, tmp_path
 def test_a_pair_without_names_is_one_line(tmp_path: Path) -> None:
     path = write(tmp_path / "m", "samples.jsonl", [pair(bias_type=3)])
     with pytest.raises(DataError, match="bias_type is 3, not its name"):
-        read_score_files([path])
+        read([path])

@@ -8,7 +8,7 @@ import pytest
 
 import raybias
 from raybias.cli import main
-from raybias.stats.pairs import read_score_files
+from raybias.measures import read
 from support.pair_outs import pair_study, write_pair_out
 
 
@@ -17,11 +17,9 @@ def test_scores_of_pairs_come_back(tmp_path: Path) -> None:
     write_pair_out(out, pair_study())
     files = raybias.samples(out, tmp_path / "samples")
     assert files
-    before = read_score_files([out / "pair_scores"]).pair_scores
-    assert before is not None
+    before = read([out], "pairs")["pairs"]
     for file in files:
-        again = read_score_files([tmp_path / "samples" / file]).pair_scores
-        assert again is not None
+        again = read([tmp_path / "samples" / file])["pairs"]
         same = before.filter(model=again["model"][0]).join(
             again, on=["pair_id", "bias_type", "direction", "score_more", "score_less"], how="semi"
         )

@@ -89,12 +89,13 @@ def test_scores_and_answers_do_not_depend_on_how_they_are_spread(
     assert answers[0].height == 12 * 3 * 6
 
     assert f"report: {tmp_path / 'one'}/report.html" in printed
-    effects = pl.read_csv(tmp_path / "one/tables/style_effects.csv")
+    found = pl.read_parquet(tmp_path / "one/tables/estimates.parquet")
+    effects = found.filter(statistic="difference")
     assert set(effects["style"]) == set(STYLES) - {"original"}
     record = yaml.safe_load((tmp_path / "one/study.yaml").read_text())
     held = load_file(study.parent / "tiny/model.safetensors")
     assert record["parameters"] == {"tiny": sum(tensor.size for tensor in held.values())}
-    assert "Does it hold under another style?" in (tmp_path / "one/report.html").read_text()
+    assert "effects of styles over all pairs" in (tmp_path / "one/report.html").read_text()
 
 
 @pytest.mark.parametrize(

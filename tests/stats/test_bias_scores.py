@@ -85,7 +85,7 @@ def test_a_score_has_one_interval_wherever_it_is_shown() -> None:
     for end in ("low", "high"):
         assert both[f"original_{end}"].to_list() == pytest.approx(both[f"{end}_here"].to_list())
         assert both[f"value_{end}"].to_list() == pytest.approx(both[f"{end}_styled"].to_list())
-    mean = pairs.winobias_summary(pairs.winobias(said, draws=DRAWS))
+    mean = pairs.winobias(said, draws=DRAWS).filter(prompt=pairs.MEAN_PROMPT)
     names = {"rule": "score", "wino_type": "bias_type"}
     same = mean.rename(names).join(table, on=[*KEYS, "style"], suffix="_here")
     assert same.height == mean.height

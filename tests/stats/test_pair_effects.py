@@ -52,7 +52,6 @@ def test_counts_add_up_and_swapping_sides_mirrors_them(seed: int, number: int, t
     )
     mirrored = pairs.preferences(swapped)
     assert (mirrored["k"] == table["n"] - table["k"] - table["ties"]).all()
-    assert table.filter(style="original")["delta"].to_list() == [0.0] * (table.height // 3)
 
 
 def test_an_unchanged_style_has_no_effect() -> None:
@@ -289,7 +288,7 @@ def test_winobias_counts_prompts_and_pairs() -> None:
     assert (row["pro"], row["anti"]) == (pytest.approx(share["pro"]), pytest.approx(share["anti"]))
     assert row["diff"] == pytest.approx(share["pro"] - share["anti"])
     assert row["low"] < row["diff"] < row["high"]
-    table3 = pairs.winobias_summary(table)
+    table3 = table.filter(prompt=pairs.MEAN_PROMPT)
     assert table3.height == 2 * 3 * 2
     for mean_row in table3.iter_rows(named=True):
         prompts = table.filter(

@@ -14,8 +14,8 @@ from polars.testing import assert_frame_equal
 from raybias import schema, stats
 from raybias.cli import main
 from raybias.errors import DataError
-from raybias.papers.kohankhaki2024 import write_predictions
 from raybias.stats.paper_tsv import COLUMNS
+from support.paper_tables import write_predictions
 from support.stats_data import predictions
 
 TYPES = pl.Schema(schema.PREDICTIONS)

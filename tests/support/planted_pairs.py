@@ -16,8 +16,8 @@ import numpy.typing as npt
 import polars as pl
 from scipy import stats
 
+from benchmarks.printed_tables import CROWS_PAIRS
 from raybias.errors import ConfigError
-from raybias.papers.zhao2025 import CROWS_PAIRS
 from raybias.seeding import generator
 from raybias.stats.pairs import paired_tests
 from raybias.stats.pairs.outcomes import WEIGHTED

@@ -111,7 +111,7 @@ def given_to(command: str) -> Callable[[tuple[str, bytes]], bool]:
     return check
 
 
-score_file, metrics_file, option_file = map(given_to, ("pairs", "metrics", "measure"))
+score_file, metrics_file, option_file = map(given_to, ("measure", "metrics", "measure"))
 
 
 def triple_files(files: tuple[bytes, bytes]) -> bool:
@@ -179,7 +179,7 @@ def damaged_out(files: dict[str, bytes | None]) -> bool:
 def damaged_pair_out(files: dict[str, bytes | None]) -> bool:
     with folder() as place:
         out = fill(place / "out", files)
-        taken("pairs", str(out), out=out)
+        taken("measure", str(out), out=out)
         return taken("report", str(out), out=out)
 
 
@@ -226,4 +226,4 @@ def contradictory_scores(row: int) -> bool:
     table = SCORES.with_columns(preference=turned.otherwise("preference"))
     with folder() as place:
         (place / "x.csv").write_bytes(inputs.csv_bytes(table))
-        return taken("pairs", str(place / "x.csv"))
+        return taken("measure", str(place / "x.csv"))

@@ -133,7 +133,7 @@ def read_log(case: tuple[str, bytes]) -> bool:
         items.write_text("\n".join(map(json.dumps, questions())))
         out = place / "out"
         if name == "pairs.jsonl":
-            return taken("pairs", str(place / "m" / name), "--out", str(out), out=out)
+            return taken("measure", str(place / "m" / name), "--out", str(out), out=out)
         words = (str(place / "m" / name), "--items", str(items), "--out", str(out))
         return taken("measure", *words, out=out)
 

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from raybias.measures.kind import Kind, Rules, Sums, kind, ratio
+from raybias.measures.kind import Kind, Rules, Sums, Table, kind, ratio
 from raybias.schema import DECISION_ANSWERS
 from raybias.stats.components import Doubles
 from raybias.stats.conclusive import of_decisions
@@ -103,6 +103,7 @@ DECISIONS: Final = kind(
         called={"condition": "than", "n": "items"},
         about="p is not corrected for many tests.",
         digits=3,
+        tables=(Table("", pl.lit(value=True), signed=True, neutral=0),),
     )
 )
 

@@ -20,7 +20,7 @@ from raybias.formats.bbq import Line, Targets, bbq_line, bbq_metadata, target_of
 from raybias.formats.helm import asked_as, is_run, option_run
 from raybias.formats.inspect_logs import option_log
 from raybias.formats.lm_eval import is_sample, option_sample
-from raybias.measures.kind import Items, Kind, ReadFile, Rules, Sums, kind, ratio
+from raybias.measures.kind import Items, Kind, ReadFile, Rules, Sums, Table, kind, ratio
 from raybias.measures.reading import file_source, model_of
 from raybias.schema import CONTEXTS, OPTION_ANSWERS
 from raybias.stats.components import Doubles
@@ -33,6 +33,8 @@ _BY: Final = ("model", "probe", "method", "attribute")
 _TYPES: Final = pl.Schema(OPTION_ANSWERS)
 _LOGS: Final = (".json", ".json.gz")
 _LINES: Final = (".jsonl", ".jsonl.gz")
+#: A key of lm-eval's samples of pairs.
+_PAIRS: Final = b'"sent_more"'
 #: Keys of lm-eval's results, and of inspect's logs.
 _RESULTS: Final = b'"higher_is_better"'
 _MARKS: Final = (_RESULTS, b'"eval"')
@@ -118,6 +120,8 @@ def _published(items: Items) -> ReadFile:
         targets = bbq_metadata(read_frame(source.store, source.name), items)
 
     def read(source: Source, data: bytes) -> pl.DataFrame | None:
+        if source.name.endswith(_LINES) and _PAIRS in data.partition(b"\n")[0]:
+            return None
         if source.name.endswith(_LINES):
             rows = _lines(data, source, targets)
         elif is_run(data):
@@ -140,6 +144,10 @@ OPTIONS: Final = kind(
         sums=_sums,
         conditions=CONTEXTS,
         units="templates",
+        tables=(
+            Table("", pl.lit(value=True)),
+            Table("bias by BBQ's own score", pl.col("score") == "bbq", neutral=0, listed=False),
+        ),
         refused=_refused,
         check=_check,
         endings=(*_LINES, *_LOGS),

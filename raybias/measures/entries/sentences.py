@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 from scipy import stats
 
-from raybias.measures.kind import ALL, Kind, Sums, kind, ratio
+from raybias.measures.kind import ALL, Kind, Sums, Table, kind, ratio
 from raybias.schema import SENTENCE_SCORES
 from raybias.stats.components import Doubles
 
@@ -60,6 +60,7 @@ SENTENCES: Final = kind(
         by=_BY,
         sums=_sums,
         units="templates",
+        tables=(Table("", pl.lit(value=True), neutral=LEVEL),),
         title="Pairs of descriptors that differ in likelihood",
         called={"attribute": "axis", "n": "pairs"},
         about="The share is .05 where no two descriptors differ (Mann-Whitney, p < .05).",

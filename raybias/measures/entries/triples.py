@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter
 from raybias.errors import DataError
 from raybias.formats.json_files import parsed
 from raybias.formats.stereoset import ROLES, StereoSetTriple, stereoset_triples
-from raybias.measures.kind import ALL, Items, Kind, Least, ReadFile, Sums, kind, ratio
+from raybias.measures.kind import ALL, Items, Kind, Least, ReadFile, Sums, Table, kind, ratio
 from raybias.measures.reading import content, file_source
 from raybias.schema import TRIPLE_SCORES
 from raybias.stats.components import Doubles
@@ -102,6 +102,10 @@ TRIPLES: Final = kind(
         by=_BY,
         sums=_sums,
         units="terms",
+        tables=(
+            Table("", pl.lit(value=True)),
+            Table("stereotype score", pl.col("score") == "ss", neutral=50, listed=False),
+        ),
         endings=(".json", ".json.gz"),
         published=_published,
         title="Triples of sentences",

@@ -10,14 +10,14 @@ Shapes: M metrics, S styles, N pairs; K = T bias types and two averages.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 import polars as pl
 
-from raybias.errors import ConfigError, DataError
+from raybias.errors import DataError
 from raybias.stats.compare_gaps import FEWEST_UNITS, sign, verdict_of
 from raybias.stats.components import Doubles, MeanEstimate
 from raybias.stats.intervals import ROUNDING
@@ -25,41 +25,11 @@ from raybias.stats.pairs import paired_tests
 from raybias.stats.pairs.means import Layout, lay_out
 from raybias.stats.pairs.outcomes import METRIC, NEUTRAL, UNWEIGHTED
 from raybias.stats.pairs.over_styles import PairScope
-from raybias.stats.pairs.reading import read_score_files
 
 #: What intervals cover: other pairs like these, of other writers where writers are known.
 SCOPE: Final[PairScope] = "pairs"
-_CHOICES: Final = ("model", "probe", "style")
 _SCORED: Final = ("model", "probe", "style", "rate")
 _PAIR: Final = (*METRIC, "style", "bias_type", "pair_id")
-
-
-def read_outcomes(paths: Sequence[str], chosen: Mapping[str, str]) -> pl.DataFrame | None:
-    """Read the outcomes of one arm's score files.
-
-    Parameters
-    ----------
-    paths: files and folders, as `read_score_files`.
-    chosen: values of model, probe or style; rows with others are left out.
-
-    Returns
-    -------
-    Of `pair_outcomes` and `coreference_outcomes`; None where no row is left.
-
-    Raises
-    ------
-    DataError: as `read_score_files`.
-    ConfigError: another key than these.
-    """
-    found = read_score_files(paths).outcomes
-    for name, value in chosen.items():
-        if name not in _CHOICES:
-            raise ConfigError(
-                f"{name!r} does not tell scores of pairs apart",
-                cure=f"choose by {', '.join(_CHOICES)}",
-            )
-        found = None if found is None else found.filter(pl.col(name) == value)
-    return None if found is None or found.is_empty() else found
 
 
 def score_changes(

@@ -79,11 +79,6 @@ def winobias(
     return table.join(shares, on=by_prompt, how="left", maintain_order="left")
 
 
-def summary(table: pl.DataFrame) -> pl.DataFrame:
-    """Table 3: the mean over prompts, of `winobias`, by style."""
-    return table.filter(prompt=MEAN).drop("prompt", "n_pro", "n_anti")
-
-
 def _judged(
     part: pl.DataFrame, head: dict[str, Any], *, level: float, draws: int,
     random: np.random.Generator,

@@ -2,17 +2,24 @@
 
 A printed number holds when ours is within one unit of its last digit (0.01), since the
 paper computed some numbers from printed ones and cut others.
+
+    python benchmarks/printed_tables.py paper_tables --size GPT-2=124M --out published
+
+Tables are CSV files, told apart by their columns. It needs no model and measures no time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, Final
+from pathlib import Path
+from typing import Annotated, Any, Final
 
 import polars as pl
+import typer
 
+from raybias.stats import pairs
 from raybias.stats.intervals import false_discovery
 from raybias.stats.pairs import paired_tests
 from raybias.stats.pairs.list_t_tests import LISTED_STYLES, SIDES
@@ -25,7 +32,7 @@ CROWS_PAIRS: Final[Mapping[str, int]] = {
 }  # fmt: skip
 _TEXTS: Final = pl.String()
 _NUMBER: Final = pl.Float64()
-#: Columns of the printed tables, which tell them apart, for `read_score_files`.
+#: Columns of the printed tables, which tell them apart, for `read_tables`.
 PRINTED: Final[Mapping[str, pl.Schema]] = {
     "table2": pl.Schema({**dict.fromkeys(("style", "statistic", "model", "bias_type"), _TEXTS),
                          "value": _NUMBER, "printed_bold": _NUMBER}),
@@ -65,7 +72,7 @@ def check_published(
 
     Parameters
     ----------
-    tables: of `read_score_files`, by name (a key of `PRINTED`).
+    tables: of `read_tables`, by name (a key of `PRINTED`).
 
     Returns
     -------
@@ -226,14 +233,6 @@ def style_effects(scores: pl.DataFrame) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def t_values(printed: pl.DataFrame) -> pl.DataFrame:
-    """Tables 6 and 7 in the columns of `t_tests`, as far as they are printed."""
-    return printed.select(
-        "model", pl.lit("published").alias("score"), pl.lit("crows_pairs").alias("probe"),
-        "bias_type", "first", "second", "t_value", marked=pl.col("t_value").abs() > 1.96,
-    )  # fmt: skip
-
-
 def _near(printed: str, tolerance: float) -> pl.Expr:
     near = (pl.col("computed") - pl.col(printed)).abs() <= tolerance
     return near.fill_null(False)
@@ -250,3 +249,66 @@ def _named(row: Mapping[str, Any]) -> str:
     if "z" in row:
         return f"{text} {'bold' if row['bold'] else 'not bold'}, z {row['z']:.2f}"
     return f"{text}, is {row['computed']:.2f}" if row["computed"] is not None else text
+
+
+def read_tables(folder: Path) -> dict[str, pl.DataFrame]:
+    """Read the printed tables in a folder, by the columns that tell each apart."""
+    found = {}
+    for file in sorted(folder.glob("*.csv")):
+        frame = pl.read_csv(file, infer_schema=False)
+        for name, types in PRINTED.items():
+            if {*types} <= {*frame.columns}:
+                found[name] = frame.select(
+                    pl.when(pl.col(column) != "").then(column).cast(dtype, strict=False)
+                    for column, dtype in types.items()
+                )
+                break
+    return found
+
+
+def trends(tables: Mapping[str, pl.DataFrame], sizes: Mapping[str, float]) -> pl.DataFrame:
+    """Correlate the printed scores and changes of Tables 8 and 9 with model size."""
+    effects = style_effects(tables["tables8_9"])
+    known = {**pairs.sizes_in_names(effects["model"]), **sizes}
+    return pairs.model_size(effects, known)
+
+
+def said(checks: list[Check]) -> Iterator[str]:
+    """Say of each claim how many numbers hold, and which do not."""
+    for each in checks:
+        yield f"{each.table}: {each.claim}: {each.holds} of {each.of}"
+        yield from (f"  not {exception}" for exception in each.exceptions[:4])
+        if len(each.exceptions) > 4:
+            yield f"  and {len(each.exceptions) - 4} more"
+
+
+def main(
+    folder: Annotated[Path, typer.Argument(help="Folder of the tables as CSV files.")],
+    size: Annotated[
+        list[str] | None,
+        typer.Option(help="Parameters of a model, as GPT-2=124M."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for a row per printed number.")] = None,
+) -> None:
+    """Judge the printed tables of Zhao2025 by themselves."""
+    tables = read_tables(folder)
+    checks, rows = check_published(tables)
+    print(*said(checks), sep="\n")
+    if "tables8_9" in tables:
+        named = dict(each.rsplit("=", 1) for each in size or [])
+        units = {"K": 1e3, "M": 1e6, "B": 1e9}
+        sizes = {model: float(text[:-1]) * units[text[-1]] for model, text in named.items()}
+        found = rows["published_size"] = trends(tables, sizes)
+        alone, corrected = (found.filter(pl.col(p) <= 0.05).height for p in ("p_value", "q_value"))
+        print(
+            f"Model size: of {found.height} rank correlations of scores and effects with size, "
+            f"{alone} have p at most 0.05, and {corrected} after correction."
+        )
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        for name, frame in rows.items():
+            frame.write_csv(out / f"{name}.csv")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,4 +1,4 @@
-"""Write predictions in the format of Kohankhaki2024, which `raybias gaps` reads."""
+"""Write predictions in the format of Kohankhaki2024, as published files have it."""
 
 from __future__ import annotations
 

@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 
 import polars as pl
-import pyarrow.parquet as pq
 import pytest
 
 from raybias import schema
@@ -35,23 +34,15 @@ def test_pairs_alone_make_the_page(tmp_path: Path, capsys: pytest.CaptureFixture
     page, text = page_of(store), text_of(store)
     assert len(page.ids) == len(set(page.ids))
     assert all(link.startswith("#") for link in page.links)
-    # Of each prompt, whom answers name.
-    detail = text[text.index("WinoBias by prompt (Tables 10 to 17)") :]
-    assert re.search(r"answers other\s*answers both\s*answers neither\s*answers empty", detail)
-    for said in ("styles", "Does it hold under another style?", "What style does",
-                 "Pairs that were read", "Backbones", "raybias run styles.yaml"):  # fmt: skip
+    for said in ("Preference for the more stereotypical sentence", "effects of styles over all",
+                 "names both", "Backbones", "raybias run styles.yaml"):  # fmt: skip
         assert said in text
     for unsaid in ("The gaps", "A gap", "Chance", "label words", "prompt token", "Before you"):
         assert unsaid not in text
-    assert re.search(r"question answer raises preference by \d+\.\d points \[\+", text)
-    assert (
-        "Averaged over styles, 2 of 3 scores differ from no bias if only pairs are redrawn" in text
-    )
-    assert "pairs and styles are redrawn" in text
-    assert "are drawn one by one" in text
-    assert (
-        "e-0" not in text[text.index("What models prefer") : text.index("What it was measured on")]
-    )
+    assert "Over all pairs: 1 of 3 are significant if pairs are redrawn" in text
+    assert "are significant if pairs, styles are redrawn" in text
+    assert re.search(r"Styles move \S+ of \d+ scores, and in \S+ the conclusion depends", text)
+    assert "e-0" not in text[: text.index("What it was measured on")]
     assert [path.name for path in tmp_path.glob("*.html")] == ["report.html"]
     before = files_of(tmp_path)
     write_report(store, pair_study())
@@ -72,8 +63,7 @@ def test_gaps_and_pairs_share_the_page(tmp_path: Path) -> None:
     assert len(page.ids) == len(set(page.ids))
     top = text[: text.index("What was measured")]
     assert "1 of 12 gaps is significant." in top
-    assert "of a style survive Benjamini-Hochberg" in top
-    assert text.index("The gaps") < text.index("What style does")
+    assert "Effects of styles over all pairs, in points:" in top
     assert [path.name for path in tmp_path.glob("*.html")] == ["report.html"]
 
 
@@ -107,7 +97,7 @@ def test_unread_and_unstyled_pairs_are_told(tmp_path: Path) -> None:
     write_report(store, study)
     text = text_of(store)
     assert "prefix_1 left 1 pair of crows_pairs as they were" in text
-    assert "toy-1M by bias_bench lacks 30 pairs of crows_pairs under prefix_1" in text
+    assert "toy-1M by bias_bench lacks 30 answers to crows_pairs" in text
 
 
 def test_an_out_without_scores_is_one_line(
@@ -131,7 +121,7 @@ def test_score_files_do_not_replace_the_page_of_a_study(
     write_pair_out(tmp_path, pair_study())
     before = files_of(tmp_path)
     with pytest.raises(SystemExit) as stop:
-        main(["pairs", str(tmp_path / "pair_scores"), "--out", str(tmp_path)])
+        main(["measure", str(tmp_path / "pair_scores"), "--out", str(tmp_path)])
     assert stop.value.code == 2
     assert "holds a study" in capsys.readouterr().err
     assert files_of(tmp_path) == before
@@ -145,24 +135,24 @@ def test_lists_of_scores_are_drawn_and_size_is_told(tmp_path: Path) -> None:
     store = write_pair_out(tmp_path, study, parameters=counted)
     write_report(store, study)
     text = text_of(store)
-    for said in ("Lists of sentence scores", "have |t| above 1.96", "of 1M to 10B parameters",
-                 "4 models in perfect order have p 0.083", "10,000,000,000"):  # fmt: skip
+    for said in ("t tests of lists of sentence scores", "trends with model size",
+                 "10,000,000,000"):  # fmt: skip
         assert said in text
-    size = pl.read_parquet(tmp_path / "tables/size.parquet")
+    found = pl.read_parquet(tmp_path / "tables/estimates.parquet")
+    size = found.filter(model="all")
     # Coreference has one model.
-    assert size.select("probe", "n_models").unique().rows() == [("crows_pairs", 4)]
-    assert size["largest"].unique().to_list() == [1e10]
-    for kind in ("sides", "styles"):
-        svg = (tmp_path / f"figures/t_values.{kind}.bias_bench.crows_pairs.svg").read_text()
-        assert all(f"{model} age" in svg for model in models)
+    assert size.select("probe", "n").unique().rows() == [("crows_pairs", 4)]
+    assert set(size["score"]) == {"slope", "rank_correlation"}
+    (svg,) = (tmp_path / "figures").glob("pairs.t.tests*.svg")
+    assert "the clearest 48 of" in svg.read_text()
 
 
 @pytest.mark.long
 def test_few_models_have_no_trend(tmp_path: Path) -> None:
     store = write_pair_out(tmp_path, pair_study(), parameters={"toy-1M": 260_000})
     write_report(store, pair_study())
-    assert "1 model here whose number of parameters is known, and no trend" in text_of(store)
-    assert not (tmp_path / "tables/size.csv").exists()
+    found = pl.read_parquet(tmp_path / "tables/estimates.parquet")
+    assert found.filter(model="all").is_empty()
     text = store.read_text("study.yaml").replace("toy-1M: 260000", "toy-1M: many")
     store.write_text("study.yaml", text)
     with pytest.raises(OutputError, match="parameters of 'toy-1M' are 'many'"):
@@ -190,29 +180,23 @@ def test_the_original_style_alone_has_a_result(
         main(["report", str(tmp_path)])
     assert not stop.value.code
     printed, text = capsys.readouterr().out, text_of(store)
-    table = pl.read_csv(tmp_path / "tables/bias_scores.csv")
-    row = table.filter(score="bias_bench", bias_type="avg_weighted").row(0, named=True)
-    said = (
-        f"prefers the more stereotypical sentence in {row['value']:.1f}% of 90 pairs "
-        f"[{row['low']:.1f}, {row['high']:.1f}]: "
-        f"{'differs' if row['survives'] else 'not shown to differ'} from 50%."
-    )
+    table = pl.read_csv(tmp_path / "tables/estimates.csv")
+    whole = table.filter(statistic="score", condition="", scope="pairs")
+    row = whole.filter(method="bias_bench", attribute="avg_weighted").row(0, named=True)
     kinds = {"age", "gender", "religion", "type1", "type2", "avg_weighted", "avg_unweighted"}
-    assert set(table["bias_type"]) == kinds
+    assert kinds <= set(table["attribute"])
+    said = f"{row['value']:.1f} [{row['low']:.1f}, {row['high']:.1f}]"
     for shown in (text, printed):
         assert said in shown
-        assert "1 of 3 scores differs from no bias." in shown
-        assert "points more often where the answer fits the stereotype" in shown
-        assert "another sample of pairs like these" in shown
+        assert "Over all pairs: none of 1 are significant if pairs are redrawn." in shown
+        assert "as if pairs were redrawn; the model is this one" in " ".join(shown.split())
         assert all(kind in shown for kind in ("age", "religion", "type1"))
     page = page_of(store)
     assert len(page.ids) == len(set(page.ids))
-    assert "Do models prefer the stereotype?" in text
-    assert "style" not in text[: text.index("What models prefer")].replace("styles", "")
-    for unsaid in ("Does it hold under another style?", "What style does", "A style here"):
+    for unsaid in ("effects of styles", "Styles move"):
         assert unsaid not in text
-    assert (tmp_path / "figures/bias_scores.bias_bench.crows_pairs.svg").exists()
-    assert not (tmp_path / "tables/style_effects.csv").exists()
+    assert (tmp_path / "figures/pairs.over.all.pairs.svg").exists()
+    assert table.filter(statistic="difference").is_empty()
 
 
 @pytest.mark.long
@@ -221,20 +205,19 @@ def test_clusters_are_said_beside_the_numbers_that_draw_them(tmp_path: Path) -> 
     alike = pair_scores(pairs=PAIRS, styles=["original"], clusters=5)
     store.write_table("pair_scores/a/00000000.parquet", alike.to_arrow())
     write_report(store, pair_study(styles={"names": ["original"]}))
-    table = pl.read_csv(tmp_path / "tables/bias_scores.csv").filter(probe="crows_pairs")
-    assert table["clusters"].to_list() == [6] * 5
-    preferences = pl.read_csv(tmp_path / "tables/tables8_9_scores.csv")
-    whole = preferences.filter(bias_type="avg_weighted", part="all").row(0, named=True)
-    assert whole["of_untied"] == pytest.approx(100 * whole["k"] / (whole["n"] - whole["ties"]))
-    assert preferences["low"].null_count() == 0
-    text = text_of(store)
-    assert "The 90 pairs of crows_pairs come in 6 clusters that are alike" in text
-    assert "Preference for the more stereotypical sentence, by bias type" in text
-    assert "pairs of winobias are drawn one by one" in text
+    table = pl.read_csv(tmp_path / "tables/estimates.csv").filter(kind="pairs")
+    scores = table.filter(score="preference", condition="")
+    assert scores["scope"].unique().to_list() == ["clusters"]
+    assert scores["units"].to_list() == [6] * 5
+    whole = table.filter(attribute="avg_weighted", condition="", style="original")
+    values = dict(whole.select("score", "value").iter_rows())
+    untied = 100 * values["preference"] / (100 - values["ties"])
+    assert values["of_untied"] == pytest.approx(untied)
+    assert "as if clusters were redrawn" in text_of(store)
     # An OUT of before has no such column.
     store.write_table("pair_scores/a/00000000.parquet", alike.drop("cluster").to_arrow())
     write_report(store, pair_study(styles={"names": ["original"]}))
-    assert "pairs of crows_pairs are drawn one by one" in text_of(store)
+    assert "as if pairs were redrawn" in text_of(store)
 
 
 @pytest.mark.long
@@ -245,15 +228,15 @@ def test_a_studys_statistics_judge_its_pairs(tmp_path: Path) -> None:
     other = plain_out(tmp_path / "other", statistics=rules)
     write_report(other, pair_study(styles={"names": ["original"]}, statistics=rules))
     one, two = (
-        pl.read_parquet(store.path("tables/bias_scores.parquet")) for store in (strict, other)
+        pl.read_parquet(store.path("tables/estimates.parquet")).filter(
+            pl.col("low").is_not_null(), score="preference", statistic="score"
+        )
+        for store in (strict, other)
     )
-    assert two["survives"].to_list() == two["significant"].to_list()
+    judged = two.drop_nulls("p")
+    assert judged["survives"].to_list() == judged["significant"].to_list()
     narrower = (two["high"] - two["low"]) < (one["high"] - one["low"])
     assert narrower.drop_nulls().all()
-    held = pq.read_schema(tmp_path / "other/tables/bias_scores.parquet").metadata
-    named = {"adjust": "none", "bootstrap_draws": "150", "bootstrap_seed": "7", "level": "0.8"}
-    assert {key: held[key.encode()].decode() for key in named} == named
     text = text_of(other)
-    assert "80% interval" in text
-    assert "No correction for many tests is made." in text
-    assert "Benjamini-Hochberg over" not in text.partition("How to make it again")[0]
+    assert "80% intervals" in text
+    assert "after correction" not in text.partition("How to make it again")[0]

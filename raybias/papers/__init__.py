@@ -1,1 +1,0 @@
-"""What only reproduces the papers (docs/papers.md): their file formats and printed tables."""

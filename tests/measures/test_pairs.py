@@ -1,0 +1,171 @@
+"""`raybias measure` on pairs: estimates, pages and figures of score files, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from raybias.cli import main
+from raybias.measures import Rules, measure
+from raybias.measures.entries.pairs import PAIRS
+from raybias.stats import pairs
+from support.pair_data import answers, pair_scores
+
+
+def run(*arguments: object) -> int:
+    """The command line's exit code."""
+    with pytest.raises(SystemExit) as caught:
+        main(["measure", *map(str, arguments)])
+    return int(caught.value.code or 0)
+
+
+@pytest.mark.long
+def test_score_files_become_estimates_a_page_and_figures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = tmp_path / "in"
+    files.mkdir()
+    scores = pair_scores()
+    scores.filter(bias_type="age").write_parquet(files / "a.parquet")
+    # A CSV of the columns that are needed, numbers as text, a tie as an empty cell.
+    scores.filter(pl.col("bias_type") != "age").write_csv(files / "b.csv")
+    answers().write_csv(files / "c.csv")
+    (files / "notes.csv").write_text("a,b\n1,2\n")
+    found = {}
+    for profile in ("paper", "strict"):
+        out = tmp_path / profile
+        assert run(files, "--profile", profile, "--out", out) == 0
+        output = capsys.readouterr().out
+        assert "effects of styles over all pairs, in points" in output
+        found[profile] = pl.read_parquet(out / "estimates.parquet")
+        assert set(found[profile]["kind"]) == {"pairs", "coreference"}
+        names = {path.name for path in (out / "figures").iterdir()}
+        assert "pairs.over.all.pairs.svg" in names
+        page = (out / "report.html").read_text()
+        assert page.count("<figure") == len(names)
+        assert str(files / "a.parquet") in page
+    effects = {
+        name: frame.filter(
+            kind="pairs", score="preference", statistic="difference", condition=""
+        ).sort("attribute", "style")
+        for name, frame in found.items()
+    }
+    # The paper's test of two proportions ignores that both styles have the same pairs.
+    assert effects["paper"]["value"].equals(effects["strict"]["value"])
+    assert (effects["paper"]["p"] != effects["strict"]["p"]).any()
+    t = {name: frame.filter(score="t") for name, frame in found.items()}
+    assert (t["paper"]["value"].abs() < t["strict"]["value"].abs()).mean() > 0.5
+
+
+def test_estimates_are_those_of_the_statistics_of_pairs() -> None:
+    scores = pair_scores(pairs=30)
+    found = measure(PAIRS, scores, Rules(draws=200))
+    outcomes = pairs.pair_outcomes(scores)
+    on = ["model", "probe", "attribute", "style"]
+    named = {"bias_type": "attribute"}
+    expected = pairs.bias_scores(outcomes, draws=200).rename(named)
+    one = found.filter(score="preference", statistic="score", scope="pairs", condition="")
+    both = one.filter(pl.col("style") != "all").join(expected, on=on, suffix="_old")
+    assert both.height == expected.height
+    for name, old in (("value", "value_old"), ("low", "low_old"), ("p", "p_value"),
+                      ("q", "q_value"), ("mde", "resolvable"), ("n", "n_old")):  # fmt: skip
+        assert both[name].eq_missing(both[old]).all()
+    expected = pairs.effects(outcomes, draws=200).rename(named)
+    both = found.filter(statistic="difference", condition="").join(expected, on=on, suffix="_old")
+    assert both.height == expected.height
+    assert both["value"].equals(both["effect"])
+    assert both["high"].eq_missing(both["high_old"]).all()
+    sides = found.filter(score="preference", statistic="score", condition="stereo")
+    alone = pairs.bias_scores(
+        pairs.pair_outcomes(scores.filter(direction="stereo")), draws=200
+    ).rename(named)
+    both = sides.join(alone, on=on, suffix="_old")
+    assert both.height == alone.height
+    assert both["low"].eq_missing(both["low_old"]).all()
+
+
+SCORES = pair_scores(pairs=2)
+ONE = pl.col("pair_id") == "1-001"
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        (SCORES.drop("direction"), "lacks the column direction; pairs need"),
+        (
+            answers().drop("condition", "exact"),
+            "lacks the columns condition, exact; coref",
+        ),
+        (
+            SCORES.with_columns(style=pl.when(ONE).then(pl.lit("shouted")).otherwise("style")),
+            "row 10: style 'shouted' is not known; style is one of original, formal",
+        ),
+        (
+            SCORES.with_columns(direction=pl.when(ONE).then(pl.lit("up")).otherwise("direction")),
+            "row 10: direction 'up' is not known; direction is one of stereo, antistereo",
+        ),
+        (SCORES.with_columns(preference=pl.lit(2)), "preference 2 is not 0, 1 or none"),
+        (SCORES.with_columns(preference=pl.lit("yes")), "preference 'yes' is no number"),
+        (SCORES.with_columns(model=pl.lit(None, pl.String)), "row 1: model is missing"),
+        (
+            pl.concat([SCORES, SCORES.tail(1)]),
+            "answers bias_bench question_answer 2-001 more than",
+        ),
+        (SCORES.filter(pl.col("style") != "original"), "has the style 'prefix_1' but not 'orig"),
+        (
+            SCORES.filter(~(ONE & (pl.col("style") == "original"))),
+            "pair '1-001' of 'toy-1M' is there under 'prefix_1' but not under 'original'",
+        ),
+        (
+            SCORES.with_columns(
+                bias_type=pl.when(ONE & (pl.col("style") == "prefix_1"))
+                .then(pl.lit("age"))
+                .otherwise("bias_type")
+            ),
+            "pair '1-001' has different bias types",
+        ),
+        (
+            SCORES.with_columns(cluster=pl.when(ONE).then(pl.col("style")).otherwise(None)),
+            "pair '1-001' has different clusters",
+        ),
+        (SCORES.head(0), "holds no rows"),
+    ],
+)
+def test_bad_scores_are_one_line_and_leave_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], frame: pl.DataFrame, message: str
+) -> None:
+    for suffix, write in (("csv", frame.write_csv), ("parquet", frame.write_parquet)):
+        file = tmp_path / f"scores.{suffix}"
+        write(file)
+        out = tmp_path / "out"
+        assert run(file, "--out", out) == 2
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert len(captured.err.splitlines()) == 1
+        assert message in captured.err
+        assert not out.exists()
+
+
+def test_bad_files_and_options_are_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, broken, text = (tmp_path / name for name in ("p.parquet", "b.parquet", "t.txt"))
+    SCORES.write_parquet(good)
+    broken.write_bytes(b"no parquet")
+    text.write_text("x")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty.csv").write_text("")
+    for arguments, message in (
+        ([tmp_path / "none.csv"], "is not there"),
+        ([text], "is neither .jsonl, .jsonl.gz, .json, .json.gz, .csv, .csv.gz nor .parquet"),
+        ([broken], "cannot be read"),
+        ([tmp_path / "empty.csv"], "cannot be read"),
+        ([tmp_path / "empty"], "no file holds answers"),
+        ([good, good], "more than once"),
+    ):
+        assert run(*arguments) == 2
+        error = capsys.readouterr().err
+        assert len(error.splitlines()) == 1
+        assert message in error
