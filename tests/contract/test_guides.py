@@ -43,7 +43,7 @@ NEEDS = {
     "ray job submit": "a cluster; tests/cluster/test_jobs.py",
     "raybias plan jobs/": "the hub's configurations; docs/plans.py wrote what they print",
     "raybias convert": "a GGUF file or pickled weights; tests/engine/test_gguf.py, test_pickled.py",
-    "raybias calibrate": "minutes; tests/stats/test_calibrate.py runs fewer studies",
+    "python benchmarks/calibrate.py": "minutes; tests/stats/test_calibrate.py runs fewer studies",
     "raybias judge": "tests/runtime/test_judged_study.py",
     "raybias run jobs/minilm.yaml": "a quarter of an hour",
     "raybias audit .real/": "minutes, and the model of `make real`",
