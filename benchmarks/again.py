@@ -1,7 +1,7 @@
 """How often significant gaps are significant again: what significance by scope does not say.
 
 Studies of six groups and two rates, five runs, 57 templates and words, with variances as on the
-published Regard predictions (`stats/simulation.py`) and true gaps of a standard deviation of .03.
+published Regard predictions (`calibrate.py`) and true gaps of a standard deviation of .03.
 Each study is repeated with what its scope draws anew: other seeds on the same sentences, other
 seeds and sentences, or other words too. Told are, of the gaps that survive the correction for many
 tests, how many are significant (p < .05) in the repetition with the same sign, and how many survive
@@ -19,12 +19,12 @@ from typing import Annotated
 
 import numpy as np
 import typer
+from calibrate import Design, WordTables
 from scipy.special import ndtri
 from scipy.stats import false_discovery_control
 from tabulate import tabulate
 
 from raybias.stats.scopes import SCOPES, Scope
-from raybias.stats.simulation import Design, WordTables
 
 RATES, SIZE = 2, 0.03
 Arrays = dict[str, np.ndarray]

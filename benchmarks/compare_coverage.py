@@ -1,7 +1,7 @@
 """How often `raybias compare` errs, in simulated arms that are alike but for their seeds.
 
 Both arms answer the same sentences about six groups, with two rates, 57 templates and variances as
-on the published Regard predictions (`stats/simulation.py`), and every group has a gap of a tenth,
+on the published Regard predictions (`calibrate.py`), and every group has a gap of a tenth,
 which is the same in both arms but for the seeds of their runs. Told are the shares of comparisons
 in which some gap is called worse or better, and in which the bands of all twelve changes hold.
 
@@ -17,11 +17,11 @@ from typing import Annotated
 
 import numpy as np
 import typer
+from calibrate import Design, simulate
 from tabulate import tabulate
 
 from raybias.stats.compare_gaps import Blend, Family, changes
 from raybias.stats.scopes import GapTable
-from raybias.stats.simulation import Design, simulate
 
 #: Runs of the base and of the candidate; how much runs vary.
 ARMS = ((5, 5, 1.0), (2, 3, 1.0), (2, 3, 2.0))

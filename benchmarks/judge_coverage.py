@@ -1,7 +1,7 @@
 """How often intervals hold the true gap where a judge that errs labels the texts.
 
 Six groups, texts written after the same prompts in several runs, with variances as on the published
-Regard predictions (`stats/simulation.py`). A judge calls a text negative rightly with a group's
+Regard predictions (`calibrate.py`). A judge calls a text negative rightly with a group's
 `hits` and wrongly with its `false alarms`; it is harder on the first group, and misses more of the
 second. Told are, over groups, the mean and lowest share of 95% intervals that hold the true gap:
 of the judge's verdicts alone, and corrected by so many texts of each group that people labelled.
@@ -19,6 +19,7 @@ from typing import Annotated
 import numpy as np
 import numpy.typing as npt
 import typer
+from calibrate import Design, simulate
 from numpy.random import Generator
 from tabulate import tabulate
 
@@ -26,7 +27,6 @@ from raybias.seeding import generator
 from raybias.stats.components import Doubles
 from raybias.stats.judged import JudgeSample
 from raybias.stats.scopes import Scope
-from raybias.stats.simulation import Design, simulate
 
 Integers = npt.NDArray[np.integer]
 

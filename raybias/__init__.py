@@ -6,7 +6,6 @@ package loads neither torch nor Ray.
 
 from raybias.api.answers import judge_labels, judge_sheet, measure, samples
 from raybias.api.statistics import (
-    calibrate,
     compare,
     corpus_counts,
     design,
@@ -85,7 +84,6 @@ __all__ = [
     "WorkFailed",
     "ZeroShot",
     "audit",
-    "calibrate",
     "check_data",
     "check_probe",
     "compare",

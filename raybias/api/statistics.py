@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from raybias.api.paths import Paths, listed
 from raybias.config import (
@@ -109,51 +109,6 @@ def metrics(
         store = Store(out)
         for name, frame in found.items():
             store.write_text(f"{name}.csv", csv_text(frame))
-    return found
-
-
-def calibrate(
-    files: Paths = (),
-    *,
-    studies: int = 200,
-    level: float = 0.95,
-    seed: int = 0,
-    out: str | Path | None = None,
-) -> pl.DataFrame:
-    """Find out how often the rules of gaps are right, where the truth is known.
-
-    Parameters
-    ----------
-    files: predictions, whose words change places so that no group effect is left; without files
-        studies of several designs are simulated.
-    studies: of each design, or shuffles of each classifier.
-    out: folder or URI for calibration.csv and calibration.md.
-
-    Returns
-    -------
-    As `stats.calibrate.shuffled_rules` with files, else as `simulated_rules`.
-
-    Raises
-    ------
-    DataError: as `gaps`, or predictions without templates.
-    """
-    import polars as pl
-
-    from raybias.report.tables import markdown
-    from raybias.stats import read_counts, read_predictions
-    from raybias.stats.calibrate import DESIGNS, shuffled_rules, simulated_rules
-    from raybias.table_files import csv_text
-
-    how: Any = {"studies": studies, "level": level, "seed": seed}
-    if files:
-        read_counts(listed(files))  # refuses runs that contradict one another
-        found = shuffled_rules(read_predictions(listed(files)), **how)
-    else:
-        found = pl.concat(simulated_rules(design, **how) for design in DESIGNS)
-    if out is not None:
-        store = Store(out)
-        store.write_text("calibration.csv", csv_text(found))
-        store.write_text("calibration.md", markdown(found))
     return found
 
 

@@ -23,7 +23,6 @@ import typer
 from raybias.cli import (
     annotate,
     audit,
-    calibrate,
     compare,
     convert,
     corpus,
@@ -70,7 +69,6 @@ app.command()(gaps.gaps)
 app.command()(metrics.metrics)
 app.command()(compare.compare)
 app.command()(design.design)
-app.command()(calibrate.calibrate)
 app.command()(samples.samples)
 app.command()(report.report)
 app.command()(corpus.corpus)

@@ -4,7 +4,7 @@ In every template the groups' parts change places at random, alike in all runs a
 that no group effect is left while templates, runs and their noise stay as they are. A rule at
 level .95 should then flag 5% of gaps, and find a survivor of its correction in at most 5% of
 studies. Groups outside the mean stay out; so do words, whose variance needs their own shuffle
-(`raybias calibrate`): under `wording` it is added as the study has it.
+(`benchmarks/calibrate.py`): under `wording` it is added as the study has it.
 
 Parts, not counts, change places (`arrays.linearised`), since a group can have more words than
 another. Shuffles are products with 0/1 matrices, and means of squares by template move along.

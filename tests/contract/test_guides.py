@@ -5,6 +5,7 @@ Those that need Ray, the hub or hours are named in `NEEDS`; test_documented.py p
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import re
@@ -43,7 +44,7 @@ NEEDS = {
     "ray job submit": "a cluster; tests/cluster/test_jobs.py",
     "raybias plan jobs/": "the hub's configurations; docs/plans.py wrote what they print",
     "raybias convert": "a GGUF file or pickled weights; tests/engine/test_gguf.py, test_pickled.py",
-    "raybias calibrate": "minutes; tests/stats/test_calibrate.py runs fewer studies",
+    "python benchmarks/calibrate.py": "minutes; tests/stats/test_calibrate.py runs fewer studies",
     "raybias judge": "tests/runtime/test_judged_study.py",
     "raybias run jobs/minilm.yaml": "a quarter of an hour",
     "raybias audit .real/": "minutes, and the model of `make real`",
@@ -86,7 +87,8 @@ def follow(line: str, **stand_ins: str) -> None:
             if words[0] == "-c":
                 exec(words[1], {})
             else:
-                runpy.run_path(str(ROOT / words[0]), run_name="__main__")
+                with contextlib.suppress(SystemExit):
+                    runpy.run_path(str(ROOT / words[0]), run_name="__main__")
 
 
 @pytest.fixture(autouse=True)

@@ -42,7 +42,6 @@ COMMANDS = {
         *("MODEL", "--probe", "--method", "--data", "--budget", "--out", "--address", "--debug"),
     },
     "init": {"MODEL", "--probe", "--out"},
-    "calibrate": {"FILES", "--studies", "--level", "--seed", "--out"},
     "metrics": {"FILES", "--metric", "--positive", "--background", "--list", "--out"},
     "measure": {
         *("FILES", "--kind", "--items", "--profile", "--json", "--quiet", "--out"),
@@ -78,7 +77,6 @@ FUNCTIONS = {
     "audit": (
         *("model", "probe", "method", "data", "budget", "out", "address", "command", "tell"),
     ),
-    "calibrate": ("files", "studies", "level", "seed", "out"),
     "convert": ("model", "out", "revision"),
     "corpus_counts": ("source", "probe", "text_column", "split", "address"),
     "data_sets": (),

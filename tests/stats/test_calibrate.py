@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import runpy
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,15 +11,13 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
-import raybias
-from raybias.cli import app
+from benchmarks import calibrate
+from benchmarks.calibrate import Design, simulate
 from raybias.config import Statistics
-from raybias.stats import calibrate
 from raybias.stats.components import Balanced
 from raybias.stats.null_check import null_check, shuffle_matrices
-from raybias.stats.simulation import Design, simulate
+from support.documents import ROOT
 from support.stats_data import predictions
 
 RULES = Statistics.under("strict")
@@ -88,7 +88,7 @@ def test_the_truth_of_a_simulation_is_its_average() -> None:
 def test_intervals_hold_what_their_scope_promises(
     design: Design, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calibrate, "_DRAWN_TABLES", 20)
+    monkeypatch.setattr(calibrate, "DRAWN_TABLES", 20)
     monkeypatch.setattr(calibrate, "POWER_OF", ())
     found = calibrate.simulated_rules(design, studies=60, level=0.95)
     coverage = {
@@ -101,21 +101,48 @@ def test_intervals_hold_what_their_scope_promises(
     assert found.filter(scope="widest")["flagged"].item() < 0.08
 
 
-def test_calibrate_prints_and_writes_a_table_of_files(tmp_path: Path) -> None:
+def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int | str | None:
+    """Run the script as a shell would; returns its exit code, or the line that it ends with."""
+    monkeypatch.setattr(sys, "argv", ["calibrate.py", *words])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(ROOT / "benchmarks/calibrate.py"), run_name="__main__")
+    return ended.value.code
+
+
+def test_the_script_prints_and_writes_a_table_of_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "predictions.parquet"
     predictions(templates=12, terms=True, models=1).write_parquet(file)
     out = tmp_path / "out"
-    done = CliRunner().invoke(
-        app, ["calibrate", str(file), "--studies", "3", "--out", str(out)], catch_exceptions=False
-    )
-    assert done.exit_code == 0
-    assert "| null" in done.output
-    assert "\nwith_survivor: share of such studies" in done.output
-    assert "\ncoverage: " not in done.output
+    assert run(monkeypatch, str(file), "--studies", "3", "--out", str(out)) == 0
+    shown = capsys.readouterr().out
+    assert "| null" in shown
+    assert "\nwith_survivor: share of such studies" in shown
+    assert "\ncoverage: " not in shown
     written = pl.read_csv(out / "calibration.csv")
     assert set(written["null"]) == {"templates", "words"}
     assert written["flagged"].is_between(0, 1).all()
     without = predictions().with_columns(template_id=pl.lit(None, pl.String))
     without.write_parquet(file)
-    with pytest.raises(raybias.BadInput, match="no prediction has a template_id"):
-        raybias.calibrate([file])
+    said = run(monkeypatch, str(file))
+    assert str(said).startswith("calibrate: no prediction has a template_id")
+
+
+def test_the_script_tables_every_rule_of_every_design(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "--studies", "1", "--out", str(tmp_path)) == 0
+    assert "\npower_05: share of studies" in capsys.readouterr().out
+    written = pl.read_csv(tmp_path / "calibration.csv")
+    assert written["design"].unique(maintain_order=True).to_list() == [
+        design.name for design in calibrate.DESIGNS
+    ]
+    assert {*written["scope", "interval"].unique().iter_rows()} == {
+        *((scope, "t") for scope in ("runs", "sentences", "wording", "widest")),
+        *(("sentences", "span"), ("sentences", "bootstrap"), ("runs", "normal")),
+    }
+    is_drawn = pl.col("interval").is_in(["span", "bootstrap"])
+    assert written.filter(is_drawn)["power_05"].null_count() == 2 * len(calibrate.DESIGNS)
+    told = written.filter(~is_drawn)["coverage", "flagged", "with_survivor", "power_08"]
+    assert told.null_count().row(0) == (0, 0, 0, 0)

@@ -15,6 +15,7 @@ import pytest
 from statsmodels.stats.contingency_tables import mcnemar
 
 import raybias
+from benchmarks.calibrate import Design, simulate
 from raybias.cli import main
 from raybias.config import Statistics
 from raybias.stats import GapRules, compare_gaps
@@ -22,7 +23,6 @@ from raybias.stats.compare import ANSWERS, CHANGES, compare_arms
 from raybias.stats.compare_arms import matched
 from raybias.stats.compare_gaps import Blend, band_level
 from raybias.stats.scopes import GapTable
-from raybias.stats.simulation import Design, simulate
 
 CONTRACT = ["probe", "attribute", "group", "rate", "change", "low", "high", "flips_up",
             "flips_down", "verdict"]  # fmt: skip

@@ -12,11 +12,11 @@ import pytest
 from scipy import stats as reference
 
 import raybias
+from benchmarks import calibrate
 from raybias import schema
 from raybias.cli import main
 from raybias.errors import ConfigError
 from raybias.report import design_sentences
-from raybias.stats import simulation
 from raybias.stats.components import Balanced, Doubles
 from raybias.stats.design import Costs, Design, Sources, _sources, cheapest, design
 from raybias.stats.scopes import GapTable, WordVariance, variance_rows
@@ -149,13 +149,13 @@ def test_predictions_are_planned_for_from_files(
 
 def test_more_words_shrink_what_they_vary_by_template() -> None:
     """Promises for six words a group from studies of two, against studies of six."""
-    plan = simulation.Design("few", templates=40, words=(2,) * 5)
+    plan = calibrate.Design("few", templates=40, words=(2,) * 5)
     many = replace(plan, name="many", words=(6,) * 5)
-    studies = list(simulation.simulate(plan, 200)[0].tables())
+    studies = list(calibrate.simulate(plan, 200)[0].tables())
     sources = mean_sources(studies)
     promised = sources.half_width(Design(5, 40, 6), "wording", 0.95)
     halves = []
-    for table, words in simulation.simulate(many, 200)[0].tables():
+    for table, words in calibrate.simulate(many, 200)[0].tables():
         low, high = table.estimates(words)["wording"].interval(0.95)
         halves.append(np.mean(high - low) / 2)
     assert promised == pytest.approx(np.mean(halves), rel=0.12)

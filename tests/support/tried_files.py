@@ -94,7 +94,6 @@ def prediction_file(file: tuple[str, bytes]) -> bool:
         (place / name).write_bytes(data)
         out = place / "out"
         taken("design", str(place / name))
-        taken("calibrate", str(place / name), "--studies", "2")
         return taken("gaps", str(place / name), "--out", str(out), out=out)
 
 
@@ -171,7 +170,6 @@ def damaged_out(files: dict[str, bytes | None]) -> bool:
         for command in ("gaps", "design"):
             taken(command, str(out), out=out)
         taken("compare", str(out), str(out), out=out)
-        taken("calibrate", str(out), "--studies", "2", out=out)
         served(out)
         return taken("report", str(out), out=out)
 
@@ -210,12 +208,7 @@ def contradictory(what: str) -> bool:
     with folder() as place:
         for number, run in enumerate([runs[0], hostile.CONTRADICTIONS[what](runs[1])]):
             (place / f"{number}.parquet").write_bytes(inputs.parquet_bytes(run))
-        for command in (
-            ("gaps",),
-            ("design",),
-            ("calibrate", "--studies", "2"),
-            ("compare", str(place)),
-        ):
+        for command in (("gaps",), ("design",), ("compare", str(place))):
             assert not taken(*command, str(place)), f"{what} was taken by {command[0]}"
     return False
 
