@@ -135,8 +135,7 @@ def differences(name: str, old: pl.DataFrame, found: pl.DataFrame) -> pl.DataFra
     # A difference near 0 keeps the rounding of what it is made of; scores that are probabilities
     # are small without it.
     least = np.where((both["table"] == "answers: pair_scores").to_numpy(), 0.0, 0.1)
-    near = np.abs(one - other) <= tolerance * np.maximum(np.abs(one), least)
-    near |= (one == other) | (np.isnan(one) & np.isnan(other))
+    near = np.isclose(other, one, rtol=tolerance, atol=tolerance * least, equal_nan=True)
     alike = pl.Series(near) & both["text"].eq_missing(both["text_new"])
     shown = {
         "old": pl.coalesce(pl.col("number").cast(pl.String), "text"),
