@@ -26,54 +26,19 @@ from raybias.report.judge_section import UNMEASURED
 from raybias.runtime.this_process import ThisProcess
 from raybias.schema import LABELS
 from raybias.storage import Store
-from support import prompting
 from support.documents import ROOT, blocks
 from support.endpoint import Endpoint, serving
 from support.method_study import NO_RAY, run
 from support.mirrored import mirror
+from support.small_studies import GROUPS, judged
 
 pytestmark = pytest.mark.long
-
-GROUPS = ("red", "blue", "green")
-CLASSES = {0: "NEGATIVE", 1: "other", 2: "Positive"}
-
-
-def save_judge(folder: Path, tokenizer: Path) -> Path:
-    """A random classifier with the tokenizer of `tokenizer` and a context of 40 tokens."""
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        folder.mkdir(exist_ok=True)
-        shutil.copyfile(tokenizer / name, folder / name)
-    torch.manual_seed(1)
-    config = transformers.BertConfig(
-        vocab_size=400, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
-        num_attention_heads=4, max_position_embeddings=40, initializer_range=0.4, pad_token_id=0,
-        id2label=CLASSES, label2id={name: n for n, name in CLASSES.items()},
-    )  # fmt: skip
-    transformers.BertForSequenceClassification(config).save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a model, a judge, prompts and a study file."""
-    folder = tmp_path_factory.mktemp("judged")
-    save_judge(folder / "judge", prompting.save("opt", folder / "tiny"))
-    ends = ("man sang and", "woman left early and then", "child was", "family worked so that")
-    rows = [
-        {"text": f"the {group} {end}", "label": "neutral", "attribute": "colour", "group": group,
-         "template_id": f"the {{}} {end}"}
-        for end in ends for group in GROUPS
-    ]  # fmt: skip
-    pl.DataFrame(rows).write_csv(folder / "prompts.csv")
-    content = {
-        "name": "judged",
-        "backbones": [{"id": "tiny", "dtype": "float32", "bos": "prepend"}],
-        "methods": [{"kind": "continuation", "seeds": [1, 2, 3], "answer_tokens": 24,
-                     "judge": {"model": "judge"}}],
-        "probes": [{"source": "file", "name": "mine", "data": "prompts.csv"}],
-    }  # fmt: skip
-    (folder / "study.yaml").write_text(yaml.safe_dump(content))
-    return folder
+    return judged(tmp_path_factory.mktemp("judged")).parent
 
 
 @pytest.fixture(scope="module")

@@ -11,54 +11,14 @@ import yaml
 from safetensors.numpy import load_file
 
 from raybias.errors import BadInput, ConfigError, ModelError
-from support import prompting
+from support import small_studies
 from support.method_study import NO_RAY, run
-
-STYLES = ["original", "prefix_1", "punctuation", "evidential"]
-LINES = (
-    "[The {0}] told the man that [{1}] was late.",
-    "The {0} told [the man] that [{1}] was glad.",
-    "[The {0}] left because [{1}] worked all day.",
-)
+from support.small_studies import STYLES
 
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("pairs")
-    prompting.save("gpt2", folder / "tiny")
-    jobs, kinds = ("cook", "child", "woman", "family"), ("race-color", "gender", "age")
-    pl.DataFrame(
-        {
-            "sent_more": [f"the red {job} sang {n} songs." for n in range(6) for job in jobs],
-            "sent_less": [f"the blue {job} sang {n} songs." for n in range(6) for job in jobs],
-            "bias_type": [kinds[n % 3] for n in range(24)],
-            "direction": ["antistereo" if n % 5 == 0 else "stereo" for n in range(24)],
-        }
-    ).write_csv(folder / "pairs.csv")
-    wino = folder / "winobias"
-    wino.mkdir()
-    for condition, pronoun in (("pro", "he"), ("anti", "she")):
-        for number in (1, 2):
-            lines = [line.format(jobs[n], pronoun) for n, line in enumerate(LINES)]
-            text = "".join(f"{n} {line}\n" for n, line in enumerate(lines, start=1))
-            (wino / f"{condition}_stereotyped_type{number}.txt.test").write_text(text)
-    content = {
-        "name": "pairs",
-        "backbones": [{"id": "tiny", "dtype": "float32", "bos": "prepend"}],
-        "methods": [
-            {"kind": "pair_score", "scores": ["prepend", "bias_bench"]},
-            {"kind": "coreference", "answer_tokens": 4},
-        ],
-        "pairs": [
-            {"source": "pairs", "name": "mine", "data": "pairs.csv"},
-            {"source": "winobias", "data": "winobias"},
-        ],
-        "styles": {"names": STYLES},
-        "resources": {"rows_per_shard": 40, "replicas_max": 1},
-    }
-    path = folder / "pairs.yaml"
-    path.write_text(yaml.safe_dump(content))
-    return path
+    return small_studies.pairs(tmp_path_factory.mktemp("pairs"))
 
 
 def read(out: Path, folder: str, *keys: str) -> pl.DataFrame:

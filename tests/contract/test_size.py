@@ -1,0 +1,64 @@
+"""The package gets smaller: lines and files of Python in each room are at most those below."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from support.documents import ROOT
+
+#: Lines and files. `raybias` is the whole package, `raybias/*.py` its modules beside the rooms.
+BUDGET = {
+    "raybias": (60_860, 447),
+    "raybias/*.py": (1_664, 11),
+    "raybias/api": (887, 5),
+    "raybias/cli": (2_165, 31),
+    "raybias/config": (2_276, 14),
+    "raybias/engine": (9_127, 59),
+    "raybias/formats": (658, 9),
+    "raybias/methods": (4_306, 26),
+    "raybias/papers": (319, 3),
+    "raybias/planning": (4_720, 27),
+    "raybias/probes": (5_556, 59),
+    "raybias/providers": (1_032, 9),
+    "raybias/registry": (832, 8),
+    "raybias/report": (7_494, 45),
+    "raybias/runtime": (6_906, 42),
+    "raybias/schema": (908, 9),
+    "raybias/stats": (12_010, 90),
+    "benchmarks": (6_460, 34),
+    "tests": (34_298, 222),
+}
+
+
+def sizes() -> dict[str, tuple[int, int]]:
+    """Lines and files of each room today."""
+    lines, files = Counter[str](), Counter[str]()
+    for top in ("raybias", "tests", "benchmarks"):
+        for path in (ROOT / top).rglob("*.py"):
+            inside = path.relative_to(ROOT).parts
+            room = "raybias/*.py" if len(inside) == 2 else "/".join(inside[:2])
+            for name in {top, room} if top == "raybias" else {top}:
+                lines[name] += len(path.read_text("utf-8").splitlines())
+                files[name] += 1
+    return {name: (lines[name], files[name]) for name in sorted(lines)}
+
+
+def test_the_budget_names_every_room() -> None:
+    assert {*sizes()} == {*BUDGET}, "give a new room its numbers, and take out one that is gone"
+
+
+@pytest.mark.parametrize("room", BUDGET)
+def test_a_room_keeps_to_its_budget(room: str) -> None:
+    for what, now, most, least in zip(
+        ("lines", "files"), sizes().get(room, (0, 0)), BUDGET[room], (20, 1), strict=True
+    ):
+        assert now <= most, (
+            f"{room} has {now:,} {what}, more than its {most:,}: make it smaller, or raise the "
+            "number in a commit that says why"
+        )
+        assert now >= most - max(least, 0.03 * most), (
+            f"{room} has {now:,} {what}, far fewer than its {most:,}: lower the number, so that "
+            "it stays so small"
+        )
