@@ -53,8 +53,7 @@ def measure(
     import polars as pl
 
     from raybias.config import QuestionProbe
-    from raybias.measures import kinds, read
-    from raybias.measures import measure as estimated
+    from raybias.measures import measure_all, read
     from raybias.probes.questions.items import question_items
     from raybias.report.page import write_estimate_page
     from raybias.report.study_estimates import rules_of_files
@@ -70,7 +69,7 @@ def measure(
         asked = question_items(QuestionProbe(source="bbq", data=asked))
     answers = read(tables or paths, kind, asked)
     rules = rules_of_files(paths, profile)
-    found = pl.concat(estimated(kinds[name], frame, rules) for name, frame in answers.items())
+    found = measure_all(answers, rules)
     if out is not None:
         write_estimate_page(Store(out), found, paths, rules, command=command)
     return found

@@ -11,12 +11,14 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from raybias.measures.kind import ALL, Kind, Rules, Score, Sums
+from raybias.measures.kind import ALL, Kind, Rules, Score, Sums, kinds
 from raybias.schema import ESTIMATES
 from raybias.stats.components import Doubles
+from raybias.stats.intervals import false_discovery
 from raybias.stats.jackknife import crossed_intervals, student, unit_intervals, without_each
 
 PROMPTS: Final = "prompts"
+STYLES: Final = "styles"
 _TYPES: Final = pl.Schema(ESTIMATES)
 _TEXTS: Final = [n for n, dtype in _TYPES.items() if dtype == pl.String and n != "reason"]
 #: What can have a reason that nothing is concluded of it.
@@ -50,6 +52,46 @@ def measure(kind: Kind, answers: pl.DataFrame, rules: Rules | None = None) -> pl
     ]
     whole = found.with_columns(missing).select(_TYPES.names()).cast(_TYPES).fill_nan(None)
     return whole.with_columns(kind=pl.lit(kind.name)).with_columns(pl.col(_TEXTS).fill_null(""))
+
+
+def measure_all(answers: Mapping[str, pl.DataFrame], rules: Rules | None = None) -> pl.DataFrame:
+    """Estimate every score of answers of several kinds.
+
+    Tests of paired kinds are corrected together: scores, effects of styles, and means over styles
+    are a family each.
+
+    Parameters
+    ----------
+    answers: by the name of their kind.
+
+    Returns
+    -------
+    schema.ESTIMATES.
+    """
+    rules = rules or Rules()
+    found = pl.concat(measure(kinds[name], frame, rules) for name, frame in answers.items())
+    paired = [name for name in answers if kinds[name].outcomes is not None]
+    if len(paired) < 2:
+        return found
+    tested = pl.col("q").is_not_null() & pl.col("kind").is_in(paired)
+    family = (
+        pl.col("statistic", "condition"),
+        (pl.col("style") == ALL).alias("over styles"),
+        pl.col("scope").str.contains(STYLES).alias("styles drawn"),
+        (pl.col("model") == ALL).alias("over models"),
+    )
+    place = found.with_row_index("place").filter(tested).select("place", "p", *family)
+    corrected = pl.concat(
+        part.select("place", q_together=false_discovery(part["p"]))
+        for part in place.partition_by(place.columns[2:])
+    )
+    joined = found.with_row_index("place").join(corrected, on="place", how="left")
+    q = pl.coalesce("q_together", "q")
+    passes = pl.lit(value=True) if rules.adjust == "none" else q <= 1 - rules.level
+    survives = pl.when(pl.col("q_together").is_not_null() & pl.col("survives").is_not_null())
+    return joined.sort("place").with_columns(
+        q=q, survives=survives.then(pl.col("significant") & passes).otherwise("survives")
+    ).select(_TYPES.names())  # fmt: skip
 
 
 def _of_sums(

@@ -10,7 +10,7 @@ import polars as pl
 
 from raybias.config import Profile, Statistics, Study
 from raybias.errors import DataError
-from raybias.measures import Kind, Rules, kinds, measure, read
+from raybias.measures import Kind, Rules, kinds, measure_all, read
 from raybias.methods.likelihood import OptionLikelihood
 from raybias.report import wording
 from raybias.report.load_results import restated
@@ -63,8 +63,7 @@ def study_estimates(store: Store, study: Study, record: Record) -> tuple[pl.Data
             cautions += _turned(frame, record)
         if "scores" in frame.columns:
             cautions += _about_likelihoods(store, study, frame)
-    found = pl.concat(measure(kinds[name], frame, rules) for name, frame in answers.items())
-    return found, cautions
+    return measure_all(answers, rules), cautions
 
 
 def rules_of_study(study: Study, record: Record) -> Rules:

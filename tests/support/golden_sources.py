@@ -17,6 +17,7 @@ import transformers
 import yaml
 
 import raybias
+from benchmarks.printed_tables import check_published, read_tables, trends
 from raybias import report, schema, stats
 from raybias.config import PairProbe, Probe, QuestionProbe, TrainingSet, load_study, parse_study
 from raybias.errors import PlanError
@@ -112,7 +113,7 @@ def of_made_up(folder: Path) -> Iterator[tuple[str, Tables]]:
 
 
 def made_up_files(folder: Path) -> Tables:
-    """What `gaps`, `metrics`, `pairs` and `compare` say of files of one's own."""
+    """What `gaps`, `metrics`, `measure` and `compare` say of files of one's own."""
     own = pl.DataFrame(
         [(n % 2, "abc"[n % 3], f"t{n // 6}", (7 * n % 31 + 9 * (n % 2)) / 40) for n in range(90)],
         schema=["label", "group", "template_id", "score"], orient="row",
@@ -131,8 +132,8 @@ def made_up_files(folder: Path) -> Tables:
     found = prefixed("metrics", raybias.metrics([folder / "own.csv"]))
     for name in ("extras", "prompted"):
         found |= prefixed(f"gaps of {name}", gaps_of([str(at[name])], "strict"))
-    found |= prefixed("pairs, paper", raybias.pairs([at["coreference"], at["pairs"]],
-                                                    profile="paper", scale="log"))  # fmt: skip
+    pairs = raybias.measure([at["coreference"], at["pairs"]], profile="paper")
+    found["pairs, paper: estimates"] = pairs
     for name, arms in {"labels": ("m0", "m1"), "pairs": ("one", "two")}.items():
         base, candidate = ({"model": arm} for arm in arms)
         one = raybias.compare(at[name], at[name], base_is=base, candidate_is=candidate)
@@ -148,15 +149,35 @@ def gaps_of(files: list[str], profile: Any) -> Tables:
     return report.gaps_of_files(files, profile=profile).judged
 
 
+def measured(files: list[Path], items: Path | None = None) -> Tables:
+    return {"estimates": raybias.measure(files, items=items)}
+
+
+def printed() -> Tables:
+    """The printed tables of Zhao2025, judged by themselves."""
+    tables = read_tables(SHARED / "paper_tables")
+    checks, rows = check_published(tables)
+    said = [
+        {"table": each.table, "claim": each.claim, "holds": each.holds, "of": each.of,
+         "exceptions": "; ".join(each.exceptions)}
+        for each in checks
+    ]  # fmt: skip
+    more = {
+        "published_checks": pl.DataFrame(said),
+        "published_size": trends(tables, {"GPT-2": 124e6}),
+    }
+    return {**rows, **more}
+
+
 def of_foreign(folder: Path) -> Iterator[tuple[str, Tables]]:
     """Logs that lm-eval, inspect and HELM wrote of made-up questions."""
     logs = ROOT / "tests/support/foreign"
     items = folder / "Age.jsonl"
     items.write_text("\n".join(map(json.dumps, questions())))
-    yield "lm_eval", {"options": raybias.options([logs / "samples_bbq.jsonl.gz"])}
-    yield "inspect", {"options": raybias.options([logs / "inspect_bbq.json.gz"])}
-    yield "helm", {"options": raybias.options([logs / "scenario_state.json.gz"], items=items)}
-    yield "lm_eval pairs", raybias.pairs([logs / "samples_crows_pairs_english.jsonl.gz"])
+    yield "lm_eval", measured([logs / "samples_bbq.jsonl.gz"])
+    yield "inspect", measured([logs / "inspect_bbq.json.gz"])
+    yield "helm", measured([logs / "scenario_state.json.gz"], items)
+    yield "lm_eval pairs", measured([logs / "samples_crows_pairs_english.jsonl.gz"])
 
 
 def of_published(folder: Path) -> Iterator[tuple[str, Tables]]:
@@ -174,11 +195,11 @@ def of_published(folder: Path) -> Iterator[tuple[str, Tables]]:
     yield "regard, metrics", raybias.metrics([one])
     found = raybias.compare(one, other)
     yield "regard, compare", {"changes": found.changes, "answers": found.answers}
-    yield "bbq", {"options": raybias.options(sorted((data / "bbq").glob("*.jsonl.gz")))}
+    yield "bbq", measured(sorted((data / "bbq").glob("*.jsonl.gz")))
     stereoset = data / "stereoset"
     scored = sorted(stereoset.glob("predictions_*.json.gz"))
-    yield "stereoset", {"triples": raybias.triples(scored, items=stereoset / "race.json.gz")}
-    yield "zhao2025", raybias.pairs([SHARED / "paper_tables"], sizes={"GPT-2": 124e6})
+    yield "stereoset", measured(scored, stereoset / "race.json.gz")
+    yield "zhao2025", printed()
     race = Probe(source="amazon", data=str(data / "amazon_templates"), attributes=("race",))
     known = vocabularies(race)
     texts = pl.concat(raybias.probe_items(p)["text"] for p in (race, label_probes()[1]))

@@ -42,11 +42,9 @@ def _by_prompt(answers: pl.DataFrame, rules: Rules) -> Iterator[pl.DataFrame]:
     """Give accuracies, differences and whom answers name, by prompt (`group`) and over prompts."""
     found = pairs.winobias(answers, level=rules.level, draws=rules.draws, seed=rules.seed)
     named = found.rename({"wino_type": "attribute", "rule": "method", "prompt": "group"})
-    shown = [*((score, *columns) for score, columns in _NUMBERS.items())]
-    shown += [
-        (f"names_{reading}", f"answers_{reading}", None, None)
-        for reading in READINGS
-        if reading != "referent"
+    shown: list[tuple[str, str, str | None, str | None]] = [
+        *((score, *columns) for score, columns in _NUMBERS.items()),
+        *((f"names_{each}", f"answers_{each}", None, None) for each in READINGS[1:]),
     ]
     for score, value, low, high in shown:
         yield named.select(
