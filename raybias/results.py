@@ -32,7 +32,7 @@ class Gaps(pl.LazyFrame):
         level: of the intervals, for the axis label.
         """
         from raybias.report.figure_parts import Shown
-        from raybias.report.gap_figures import gap_figures
+        from raybias.report.gap_forests import gap_figures
 
         return Shown(tuple(gap_figures(self.collect(), level=level).values()))
 

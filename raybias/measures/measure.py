@@ -106,7 +106,8 @@ def _of_sums(
             if reason is not None:
                 row |= {"low": None, "high": None, "p": None, "reason": reason}
             rows.append({**place, **row})
-    found = pl.DataFrame(rows, infer_schema_length=None)
+    # NaN would be less than no level, and so no missing verdict.
+    found = pl.DataFrame(rows, infer_schema_length=None).fill_nan(None)
     order = [expression for name in kind.by for expression in (pl.col(name) == ALL, name)]
     judged = found.with_columns(significant=pl.col("p") < 1 - level)
     return judged.sort(order, maintain_order=True)

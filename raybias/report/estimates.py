@@ -75,8 +75,7 @@ def table_of(kind: Kind, estimates: pl.DataFrame, shown: Table) -> SummaryTable:
     """Lay estimates of one kind out: a row for each place, scores beside one another."""
     keys = [*wording.naming_keys(estimates, ("probe", "method"))]
     keys += [name for name in ("attribute", "condition", "group") if (estimates[name] != "").any()]
-    keys += ["style", "scope"] if estimates["style"].n_unique() > 1 else []
-    keys += ["scope"] if "scope" not in keys and estimates["scope"].n_unique() > 1 else []
+    keys += [name for name in ("style", "scope") if estimates[name].n_unique() > 1]
     names = estimates["score"].unique(maintain_order=True).to_list()
     wide = estimates.group_by(keys, maintain_order=True).agg(
         *(pl.struct(_ENDS).filter(score=name).first().alias(name) for name in names),

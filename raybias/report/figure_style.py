@@ -11,9 +11,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import count
 from typing import Any, Final, Literal
-from urllib.parse import quote, unquote
 from xml.sax.saxutils import escape, quoteattr
 
 import matplotlib as mpl
@@ -32,14 +30,6 @@ PAPER: Final = "#fefefe"
 COLOURS: Final = (
     "#0077bb", "#d55e00", "#009e73", "#c45a91", "#a87b00", "#2a8fa8", "#8c6bb1", "#7d6f55",
 )  # fmt: skip
-MARKERS: Final = ("o", "s", "D", "^", "v", "P", "X", "p")
-
-
-def mark(index: int) -> tuple[str, str]:
-    """Return colour and marker of the series `index`; no two of the first 64 are the same."""
-    turn, place = divmod(index, len(COLOURS))
-    return COLOURS[place], MARKERS[(place + turn) % len(MARKERS)]
-
 
 _STYLE: Final[dict[Any, Any]] = {
     "svg.fonttype": "none",
@@ -67,7 +57,6 @@ _STYLE: Final[dict[Any, Any]] = {
     "ytick.color": FAINT,
     "ytick.labelcolor": INK,
 }
-_TIP: Final = re.compile(r'(<g id=")tip:([^"]*)(">)')
 _BOX: Final = re.compile(r'viewBox="0 0 ([0-9.]+) ')
 #: Fewest pixels of a point on a page, so that its text stays legible; a narrow page scrolls.
 _LEGIBLE: Final = 1.1
@@ -104,25 +93,8 @@ def to_svg(figure: Figure, *, title: str, description: str) -> str:
     opening = drawn.index("<svg ")
     inside = drawn.index(">", opening)
     named = f"<title>{escape(title)}</title><desc>{escape(description)}</desc>"
-    drawn = _with_tips(drawn)
     root = drawn[opening:inside] + f' role="img" aria-label={quoteattr(title)}>'
     return f"{drawn[:opening]}{root}\n {named}{drawn[inside + 1 :]}"
-
-
-def tip(text: str) -> str:
-    """Return the `gid` of an artist that shows a text where it is pointed at."""
-    return f"tip:{quote(text)}"
-
-
-def _with_tips(drawn: str) -> str:
-    """Give what was drawn with `tip` a title, which browsers show and screen readers read."""
-    numbers = count()
-    return _TIP.sub(
-        lambda found: (
-            f"{found[1]}t{next(numbers)}{found[3]}<title>{escape(unquote(found[2]))}</title>"
-        ),
-        drawn,
-    )
 
 
 def inline(svg: str, prefix: str) -> str:

@@ -22,7 +22,9 @@ _MOST: Final = 48
 #: Pixels of a row, of a panel's title, and below the last row.
 _ROW: Final = 36
 _TITLE: Final = 28
-_FOOT: Final = 64
+_FOOT: Final = 30
+#: Pixels of a letter, about.
+_CHARACTER: Final = 7
 #: Marks on the scale, about.
 _TICKS: Final = 6
 #: Columns that tell rows apart, and those of panels.
@@ -41,6 +43,8 @@ class Row:
     sure: bool | None
     """Whether it is significant; None without a verdict."""
     truth: float | None = None
+    told: str = ""
+    """What a reader is shown who points at it, instead of `text`."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,11 @@ class Forest:
     neutral: float = 0.0
     logarithmic: bool = False
     """Whether distances from `neutral` are drawn by their logarithms, beyond about 2."""
-    key: str = "filled: significant; hollow: not; broken: no verdict"
+    one_sided: bool = False
+    """Whether nothing lies below `neutral`."""
+    band: tuple[float, float] | None = None
+    """What is shaded."""
+    keys: tuple[str, ...] = ("filled: significant; hollow: not; broken: no verdict",)
 
     def drawn(self) -> Drawn:
         """Return the figure as SVG."""
@@ -63,11 +71,13 @@ class Forest:
 
     def place(self, value: float) -> str:
         """Return where a value is on the scale, as a percentage of its width."""
-        return f"{50 + 47 * self._far(value) / self._limit:.2f}"
+        middle, half = (3, 94) if self.one_sided else (50, 47)
+        return f"{middle + half * self._far(value) / self._limit:.2f}"
 
     def width(self, low: float, high: float) -> str:
         """Return how wide an interval is, as a percentage of the scale."""
-        return f"{max(47 * (self._far(high) - self._far(low)) / self._limit, 0.1):.2f}"
+        half = 94 if self.one_sided else 47
+        return f"{max(half * (self._far(high) - self._far(low)) / self._limit, 0.1):.2f}"
 
     def _far(self, value: float) -> float:
         far = value - self.neutral
@@ -79,6 +89,7 @@ class Forest:
         rows = [row for _, each in self.panels for row in each]
         ends = [end for row in rows for span in row.spans for end in span]
         ends += [end for row in rows for end in (row.value, row.truth) if end is not None]
+        ends += self.band or ()
         return 1.05 * max((abs(self._far(end)) for end in ends), default=0.0) or 1.0
 
     @property
@@ -92,7 +103,7 @@ class Forest:
             power = 10 ** math.floor(math.log10(rough))
             step = next(n * power for n in (1, 2, 5, 10) if n * power >= rough)
             n = math.floor(self._limit / step)
-            offsets = [place * step for place in range(-n, n + 1)]
+            offsets = [place * step for place in range(0 if self.one_sided else -n, n + 1)]
         values = [self.neutral + offset for offset in offsets]
         form = "{:g}" if self.neutral else "{:+g}"
         return [
@@ -134,7 +145,21 @@ class Forest:
     @property
     def height(self) -> int:
         """Pixels from top to bottom."""
-        return self.bottom + _FOOT
+        return self.bottom + _FOOT + 16 * len(self.lines)
+
+    @property
+    def lines(self) -> list[str]:
+        """What the scale and the marks are, below the scale."""
+        return [*self.axis.split("; "), *self.keys]
+
+    @property
+    def least(self) -> int:
+        """Pixels across that names and texts need beside one another."""
+        rows = [row for _, each in self.panels for row in each]
+        names, texts = ([getattr(row, name) for row in rows] for name in ("name", "text"))
+        longest = sum(max(map(len, each), default=0) for each in (names, texts))
+        small = max(map(len, self.lines[1:]), default=0)
+        return max(_CHARACTER * longest + 20, (_CHARACTER - 1) * small)
 
 
 def forest_of(
@@ -173,7 +198,7 @@ def forest_of(
     shown = place.join(shown, on=by, how="inner", maintain_order="left")
     signed = neutral == 0
     panels = tuple(
-        (str(model) if known[_PANEL].n_unique() > 1 or not keys else "",
+        (str(model) if known[_PANEL].n_unique() > 1 and keys else "",
          tuple(_row(row, keys, scale, digits, signed) for row in part.iter_rows(named=True)))
         for (model,), part in shown.group_by(_PANEL, maintain_order=True)
     )  # fmt: skip

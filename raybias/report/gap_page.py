@@ -10,21 +10,20 @@ import polars as pl
 from raybias import schema, stats
 from raybias.config import Statistics
 from raybias.report import findings, generality, markedness_section, verdict, wording
-from raybias.report.bars import nested_bars
 from raybias.report.calibration import calibration, truths
 from raybias.report.design import ASSUMED, design_sentences, designs_table
 from raybias.report.evidence import Evidence, evidence, page_name, read_sentences
 from raybias.report.evidence_page import write_evidence
 from raybias.report.figure_parts import Drawn, inlined, write_figures
-from raybias.report.gap_figures import (
+from raybias.report.gap_forests import (
     gap_figures,
     group_order,
+    marked_figures,
     nested_figure,
     span_figures,
 )
 from raybias.report.heat_map import heat_map
 from raybias.report.load_results import load_planted
-from raybias.report.markedness_figures import marked_figures
 from raybias.report.summary_tables import SummaryTable, metrics, plain
 from raybias.report.summary_tables import scopes as scope_table
 from raybias.stats.design import TARGET
@@ -58,7 +57,8 @@ def gap_section(
     level, gaps = options.level, tables["gaps"]
     planted = load_planted(store)
     truth = None if planted is None else truths(planted)
-    lead = nested_figure(tables["scopes"], level=level, truth=truth)
+    corrected = options.adjust != "none"
+    lead = nested_figure(tables["scopes"], level=level, truth=truth, corrected=corrected)
     drawn = gap_figures(gaps, level=level)
     of_spans = span_figures(tables["spans"])
     of_marks = marked_figures(tables["markedness"], level=level)
@@ -84,9 +84,7 @@ def gap_section(
             "measured": [*verdict.measured(gaps, tables["composition"])],
             "may": verdict.conclusions(gaps),
         },
-        "lead_bars": nested_bars(
-            tables["scopes"], level=level, truth=truth, corrected=options.adjust != "none"
-        ),
+        "lead": inlined(lead_figures, "a"),
         "doubts": [*findings.doubts(tables), *findings.about_templates(tables, sentences)],
         "findings": findings.findings(gaps),
         "calibration": calibration(planted, tables["scopes"]),

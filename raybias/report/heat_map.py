@@ -8,7 +8,7 @@ from typing import Final
 import polars as pl
 
 from raybias.report import wording
-from raybias.report.gap_figures import group_order
+from raybias.report.gap_forests import group_order
 
 #: Shades on either side of none.
 _SHADES: Final = 5

@@ -16,7 +16,16 @@ from matplotlib.axes import Axes
 from raybias.config import Method
 from raybias.methods import Tuned, tuned_methods
 from raybias.report import figure_parts as parts
-from raybias.report.figure_style import COLOURS, FAINT, INK, WIDTH, drawing, quiet_axes, to_svg
+from raybias.report.figure_style import (
+    COLOURS,
+    FAINT,
+    INK,
+    PAPER,
+    WIDTH,
+    drawing,
+    quiet_axes,
+    to_svg,
+)
 
 #: Most points of one line; a longer one is drawn as means of equal stretches.
 _POINTS: Final = 200
@@ -75,7 +84,8 @@ def _accuracy_by_seed(axes: Axes, part: pl.DataFrame, options: Tuned | None) -> 
             axes.text(place, 0.04, "diverged", rotation=90, ha="center", va="bottom",
                       transform=axes.get_xaxis_transform(), fontsize=8)  # fmt: skip
             continue
-        parts.dot(axes, place, value, (COLOURS[0], "o"), verdict=kept)
+        axes.plot([place], [value], "o", color=COLOURS[0], markersize=7, markeredgewidth=1.5,
+                  markerfacecolor=COLOURS[0] if kept else PAPER)  # fmt: skip
     seeds = [str(seed) for seed in part["seed"]]
     axes.set_xticks(range(len(seeds)), seeds, rotation=90 if len(seeds) > 8 else 0)
     axes.set_xlim(-0.6, len(seeds) - 0.4)

@@ -13,7 +13,7 @@ import pytest
 from raybias import schema
 from raybias.engine.adapters.schedule import should_stop
 from raybias.methods import Tuned
-from raybias.report import figure_style, gap_figures
+from raybias.report import figure_style, gap_forests
 from raybias.report.figure_parts import slug
 from raybias.report.run_figures import run_figures
 from raybias.report.tables import write_tables
@@ -42,15 +42,16 @@ def texts_of(svg: str) -> set[str]:
 def test_gap_figures_are_valid_and_deterministic(tmp_path: Path, models: int) -> None:
     gaps = gaps_of(tmp_path, models)
     before = dict(mpl.rcParams)
-    drawn = gap_figures.gap_figures(gaps, level=0.95)
+    drawn = gap_forests.gap_figures(gaps, level=0.95)
     assert dict(mpl.rcParams) == before
     assert set(drawn) == {("planted", "origin", rate) for rate in ("negative_fpr", "positive_fpr")}
-    again = gap_figures.gap_figures(gaps, level=0.95)
+    again = gap_forests.gap_figures(gaps, level=0.95)
     for key, figure in drawn.items():
         assert figure.svg == again[key].svg
         texts = texts_of(figure.svg)
-        assert {HOSTILE[0], HOSTILE[1], HOSTILE[2], "other"} <= texts
-        assert {"significant after any correction", "not significant"} <= texts
+        named = " ".join(texts)
+        assert all(each in named for each in (HOSTILE[0], HOSTILE[1], HOSTILE[2], "other"))
+        assert "filled: significant; hollow: not; broken: no verdict" in texts
         assert models == 1 or {f"m{i}" for i in range(models)} <= texts
         assert "date" not in figure.svg.lower().split("<title>")[0]
         assert "http" not in re.sub(r'(xmlns[:a-z]*|PUBLIC|DTD)[^>]*"http[^"]*"', "", figure.svg)
@@ -68,37 +69,34 @@ def test_intervals_are_nested_in_one_figure_of_the_clearest_gaps() -> None:
         for scope, reach in (("runs", 0.05), ("sentences", 0.08), ("wording", 0.2))
     ]  # fmt: skip
     scopes = pl.DataFrame(rows)
-    drawn = gap_figures.nested_figure(scopes, level=0.95)
+    drawn = gap_forests.nested_figure(scopes, level=0.95)
     assert drawn is not None
-    again = gap_figures.nested_figure(scopes.sort("scope", "group"), level=0.95)
+    again = gap_forests.nested_figure(scopes.sort("scope", "group"), level=0.95)
     assert again is not None
     assert drawn.svg == again.svg
     texts = texts_of(drawn.svg)
     assert {"far, called negative, race", "below, called negative, age"} <= texts
-    assert {"only seeds", "sentences too", "words too"} <= texts
-    assert "truth" not in texts
+    assert "redrawn, thickest line first: only seeds, sentences too, words too" in texts
+    assert 'class="truth"' not in drawn.svg
     told = "far, called negative, race: +0.300, only seeds [+0.250, +0.350], sentences too"
     assert told in drawn.svg
     truth = pl.DataFrame({"rate": ["negative_fpr"], "group": ["far"], "truth": [0.25]})
-    known = gap_figures.nested_figure(scopes, level=0.95, truth=truth)
+    known = gap_forests.nested_figure(scopes, level=0.95, truth=truth)
     assert known is not None
-    assert "truth" in texts_of(known.svg)
+    assert known.svg.count('class="truth"') == 1
     many = [scopes.with_columns(model=pl.lit(f"m{n}")) for n in range(20)]
-    most = gap_figures.nested_figure(pl.concat(many), level=0.95)
+    most = gap_forests.nested_figure(pl.concat(many), level=0.95)
     assert most is not None
-    assert len([text for text in texts_of(most.svg) if ", m" in text]) == 16
-    assert gap_figures.nested_figure(scopes.clear(), level=0.95) is None
+    assert len([text for text in texts_of(most.svg) if ", m" in text]) == 12
+    assert gap_forests.nested_figure(scopes.clear(), level=0.95) is None
 
 
 def test_significance_shows_in_the_fill(tmp_path: Path) -> None:
     gaps = gaps_of(tmp_path, 1)
-    dots = {}
     for value in (True, False):
         flat = gaps.with_columns(survives=pl.lit(value))
-        svg = gap_figures.gap_figures(flat, level=0.95)["planted", "origin", "negative_fpr"].svg
-        dots[value] = svg.count(f"fill: {figure_style.PAPER}; stroke: {figure_style.COLOURS[0]}")
-    # The key alone has one hollow dot when everything is significant.
-    assert dots[False] > dots[True]
+        svg = gap_forests.gap_figures(flat, level=0.95)["planted", "origin", "negative_fpr"].svg
+        assert svg.count("fill:var(--paper") == (0 if value else svg.count("<circle"))
 
 
 def test_a_gap_without_a_verdict_is_not_drawn_as_not_significant(tmp_path: Path) -> None:
@@ -110,13 +108,10 @@ def test_a_gap_without_a_verdict_is_not_drawn_as_not_significant(tmp_path: Path)
     )
     place = ("planted", "origin", "negative_fpr")
     judged, partly = (
-        gap_figures.gap_figures(frame, level=0.95)[place].svg for frame in (gaps, some)
+        gap_forests.gap_figures(frame, level=0.95)[place].svg for frame in (gaps, some)
     )
-    assert "no verdict" not in texts_of(judged)
-    assert {"significant after any correction", "not significant", "no verdict"} <= texts_of(partly)
-    # Its interval is dotted, and so is that of the legend.
     assert judged.count("stroke-dasharray") == 0
-    assert partly.count("stroke-dasharray") == 2
+    assert partly.count("stroke-dasharray") == 1
 
 
 def test_no_span_lies_beyond_the_scale_of_the_first_rate() -> None:
@@ -127,8 +122,11 @@ def test_no_span_lies_beyond_the_scale_of_the_first_rate() -> None:
             "rate": ["negative_fpr", "positive_fpr"], "span": [0.1, 0.4],
         }
     )  # fmt: skip
-    svg = gap_figures.span_figures(spans)["race"].svg
-    assert {"0.10", "0.40"} <= texts_of(svg)
+    svg = gap_forests.span_figures(spans)["race"].svg
+    assert {"0.100", "0.400"} <= texts_of(svg)
+    places = [float(each) for each in re.findall(r'circle cx="([0-9.]+)%', svg)]
+    assert all(3 <= place <= 97 for place in places)
+    assert places[1] > 3 * places[0] / 2
 
 
 @pytest.mark.parametrize("early_stop", [{}, {"after_step": 1000, "count_early": False}])
@@ -150,7 +148,7 @@ def test_undefined_gaps_and_intervals_are_left_out(tmp_path: Path) -> None:
     gaps = gaps_of(tmp_path, 1)
     none = pl.lit(None, pl.Float64)
     empty = gaps.with_columns(gap=none, low=none, high=none, significant=pl.lit(None, pl.Boolean))
-    drawn = gap_figures.gap_figures(empty, level=0.9)
+    drawn = gap_forests.gap_figures(empty, level=0.9)
     ET.fromstring(drawn["planted", "origin", "negative_fpr"].svg)
 
 
@@ -165,8 +163,9 @@ def test_run_figure_marks_kept_and_diverged(tmp_path: Path) -> None:
 
 
 def test_inlined_figures_share_no_ids_and_take_the_pages_colours(tmp_path: Path) -> None:
-    drawn = list(gap_figures.gap_figures(gaps_of(tmp_path, 2), level=0.95).values())
-    pages = [figure_style.inline(figure.svg, f"f{i}") for i, figure in enumerate(drawn)]
+    store = write_out(tmp_path, study := make_study())
+    (drawn,) = run_figures(read_runs(store), study.methods).values()
+    pages = [figure_style.inline(drawn.svg, f"f{i}") for i in range(2)]
     ids = [set(re.findall(r'\bid="([^"]+)"', page)) for page in pages]
     assert not ids[0] & ids[1]
     for page, own in zip(pages, ids, strict=True):

@@ -32,7 +32,7 @@ for (const width of WIDTHS) {
   document.body.append(frame);
   frame.addEventListener("load", async () => {
     const page = frame.contentDocument, box = (node) => node.getBoundingClientRect();
-    const first = page.querySelector("figure.bars"), seen = (node) => box(node).width > 0;
+    const first = page.querySelector("figure svg.forest"), seen = (node) => box(node).width > 0;
     const scale = (svg) => box(svg).width / svg.viewBox.baseVal.width;
     found[width] = {
       verdict: box(page.querySelector(".headline")).bottom, figure: box(first).top,

@@ -14,7 +14,7 @@ from raybias import schema
 from raybias.cli import main
 from raybias.methods import Full
 from raybias.report import markedness_section, write_report, write_tables
-from raybias.report.markedness_figures import marked_figures
+from raybias.report.gap_forests import marked_figures
 from raybias.report.run_figures import run_figures, thinned
 from raybias.storage import Store
 from raybias.study_record import read_runs
