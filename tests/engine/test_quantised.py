@@ -90,6 +90,7 @@ def test_what_quantisation_did_is_a_comparison(models: dict[int, Path], tmp_path
         "group": [("red", "blue", "green")[n % 3] for n in range(count)],
         "template_id": [f"t{n // 3}" for n in range(count)],
         "term": ["a"] * count,
+        "family": pa.nulls(count, pa.string()),
     }
     method = ZeroShot(temperature=0.8, prompt_format="raw", unparsed="likelihood")
     for bits in (32, 4):

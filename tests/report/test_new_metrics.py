@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import polars as pl
@@ -13,31 +14,17 @@ from raybias.cli import main
 from raybias.errors import ConfigError
 from raybias.planning.preflight import check_inputs
 from raybias.planning.prepared import PreparedStudy
-from raybias.registry import Share, metric
+from raybias.registry import Share, metric, metrics
 from raybias.report import write_report
 from raybias.report.tables import write_tables
 from raybias.stats.cells import RUN_KEYS
 from support.report_outs import make_study, write_out
 
 
-@metric(
-    of="counts",
-    title="called neutral",
-    about="the share of the group's sentences that are called neutral",
-    words="called neutral",
-)
 def neutral_share(label: pl.Expr, pred: pl.Expr) -> Share:
     return Share(among=label.is_not_null(), holds=pred == 1)
 
 
-@metric(
-    of="predictions",
-    title="labelled unlike the template",
-    about="the share of the group's templates whose label is not the one of most groups",
-    words="labelled unlike the others",
-    above="harm",
-    below="benefit",
-)
 def flip_rate(predictions: pl.DataFrame) -> pl.DataFrame:
     place = [*RUN_KEYS, "attribute", "template_id"]
     usual = predictions.group_by(place).agg(usual=pl.col("pred").mode().min())
@@ -52,6 +39,27 @@ def flip_rate(predictions: pl.DataFrame) -> pl.DataFrame:
 
 
 METRICS = ("negative_fpr", "neutral_share", "flip_rate")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _registered() -> Iterator[None]:
+    metric(
+        of="counts",
+        title="called neutral",
+        about="the share of the group's sentences that are called neutral",
+        words="called neutral",
+    )(neutral_share)
+    metric(
+        of="predictions",
+        title="labelled unlike the template",
+        about="the share of the group's templates whose label is not the one of most groups",
+        words="labelled unlike the others",
+        above="harm",
+        below="benefit",
+    )(flip_rate)
+    yield
+    for name in METRICS[1:]:
+        del metrics._entries[name]
 
 
 @pytest.mark.long
