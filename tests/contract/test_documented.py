@@ -109,7 +109,8 @@ def test_the_metric_and_the_probe_of_the_guides_are_taken(
 ) -> None:
     (made,) = blocks(ROOT / "docs/guides/own_metric.md")
     exec(compile(made.text, "own_metric.md", "exec"), {"__name__": "own_metric"})
-    assert metrics["neutral_negative"].effect(0.1) == "harm"
+    # Taken out again, since other tests of this process compute all metrics there are.
+    assert metrics._entries.pop("neutral_negative").effect(0.1) == "harm"
     monkeypatch.chdir(tmp_path)
     Path("data").mkdir()
     shown = [line for block in blocks(ROOT / "docs/guides/own_probe.md") if not block.language
