@@ -129,8 +129,8 @@ def compare(
 
     Parameters
     ----------
-    base, candidate: an OUT, prediction files and folders as `gaps` takes, or scores of pairs as
-        `pairs` takes.
+    base, candidate: an OUT, prediction files and folders as `gaps` takes, or answers about pairs
+        as `measure` takes.
     base_is, candidate_is: which of an arm's rows are meant, by model, method, dataset,
         probe or style, so that two arms of one OUT can be compared.
     scope: what intervals cover (`Statistics.scope`); by default the study's, else the widest.

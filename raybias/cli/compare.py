@@ -18,7 +18,7 @@ def compare(
         str,
         typer.Argument(
             help="An OUT, or a file or folder of predictions as `raybias gaps` takes, or of "
-            "scores as `raybias pairs` takes."
+            "answers about pairs as `raybias measure` takes."
         ),
     ],
     candidate: Annotated[str, typer.Argument(help="Likewise; may be the same OUT.")],

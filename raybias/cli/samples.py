@@ -14,8 +14,8 @@ def samples(
 ) -> None:
     """Write answers to questions with options, and scores of pairs, as lm-eval's samples.
 
-    A file holds a task of a model, a JSON object a line, with schema_version; `raybias measure` and
-    `raybias pairs` read them again, as they read lm-eval's own.
+    A file holds a task of a model, a JSON object a line, with schema_version; `raybias measure`
+    reads them again, as it reads lm-eval's own.
     """
     from raybias.api import answers
 

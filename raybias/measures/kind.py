@@ -38,9 +38,9 @@ class Rules:
     seed: int = 0
     """Of the bootstrap."""
     sizes: Mapping[str, float] = field(default_factory=dict)
-    """Parameters of models whose names do not tell them."""
+    """Numbers of parameters, by model, where the model's name does not tell."""
     letters: frozenset[str] = frozenset()
-    """Methods that compare the likelihoods of letters."""
+    """Methods that answer by the likelihoods of the options' letters."""
 
 
 class Sums:
@@ -127,7 +127,7 @@ class Table:
     """Whether a forest's scale is."""
     digits: int | None = None
     listed: bool = True
-    """Whether there is a table, and not a forest alone."""
+    """Whether it is shown as a table; else as a figure alone."""
     folded: bool = False
     """Whether a page hides it until it is opened."""
 
@@ -144,20 +144,20 @@ class Kind:
     """What a unit is, in the plural."""
     title: str
     folder: str = ""
-    """Of OUT, that its answers are in; its name by default."""
+    """The folder of OUT that holds its answers; by default its name."""
     by: tuple[str, ...] = ()
-    """Columns of estimates that `sums` fills: what one estimate is about."""
+    """Columns such as model and attribute: each score is estimated for every combination."""
     sums: Callable[[pl.DataFrame], pl.DataFrame] | None = None
-    """From answers, a row per `by`, `unit` and, where prompts differ, `style`, with sums."""
+    """Makes of answers a row per `by`, `unit` and, where prompts differ, `style`, with sums."""
     estimate: Callable[[pl.DataFrame, Rules], Iterator[pl.DataFrame]] | None = None
-    """Makes estimates of kinds whose answers are paired, instead of sums and scores."""
+    """Of paired kinds: estimates straight from answers, instead of sums and scores."""
     outcomes: Callable[[pl.DataFrame], pl.DataFrame] | None = None
-    """Of paired kinds, one number for each pair and style, which comparisons subtract."""
+    """Of paired kinds: makes of answers a number per pair and style, which `compare` subtracts."""
     tables: tuple[Table, ...] = (Table("", pl.lit(value=True)),)
     called: Mapping[str, str] = field(default_factory=dict)
-    """What columns of estimates are called in its table."""
+    """Headers of its tables, where a column's own name is too general."""
     about: str = ""
-    """What a reader must know of all its scores."""
+    """How to read its scores; stands below their tables."""
     scale: float = 1
     digits: int = 1
     conditions: tuple[str, ...] = ("",)

@@ -136,13 +136,6 @@ def probability(value: float | None) -> str:
     return "<0.001" if value is not None and value < 0.001 else number(value)
 
 
-def magnitude(n: float) -> str:
-    """Format a number of parameters to three digits: `124M`, `2.7B`."""
-    units = ((1e9, "B"), (1e6, "M"), (1e3, "K"))
-    unit, name = next(((u, name) for u, name in units if n >= u), (1.0, ""))
-    return f"{n / unit:.3g}{name}"
-
-
 def counted(n: int, one: str, many: str = "") -> str:
     """Format a count with its noun: `1 run`, `5 runs`."""
     return f"{n:,} {one if n == 1 else many or one + 's'}"
@@ -159,11 +152,6 @@ def naming_keys(
 ) -> list[str]:
     """Return the columns that tell classifiers apart: the model, and which of `others` vary."""
     return ["model", *(key for key in others if key in frame and frame[key].n_unique() > 1)]
-
-
-def metric_keys(frame: pl.DataFrame) -> list[str]:
-    """Return the columns that tell metrics of pairs apart: the model, and whatever else varies."""
-    return naming_keys(frame, ("score", "probe"))
 
 
 def shortest_keys(frame: pl.DataFrame) -> list[str]:
