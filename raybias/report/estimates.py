@@ -25,21 +25,23 @@ def parts(estimates: pl.DataFrame, *, level: float = 0.95) -> list[dict[str, Any
     estimates: schema.ESTIMATES.
     level: of the intervals.
     """
-    return [
-        {
-            "unable": refusals(part),
-            "title": kinds[str(name)].title,
-            "said": [*sentences.of(kinds[str(name)], part)],
-            "tables": [*_tables(kinds[str(name)], part, folded=False)],
-            "folded": [*_tables(kinds[str(name)], part, folded=True)],
-            "drawn": [*_figures(kinds[str(name)], part)],
-            "cover": _cover(kinds[str(name)], part, level),
-            "definitions": _definitions(kinds[str(name)]),
-        }
-        for (name,), part in estimates.partition_by(
-            "kind", as_dict=True, maintain_order=True
-        ).items()
-    ]
+    found = []
+    for (name,), part in estimates.partition_by("kind", as_dict=True, maintain_order=True).items():
+        kind = kinds[str(name)]
+        found.append(
+            {
+                "unable": refusals(part),
+                "title": kind.title,
+                "said": [*sentences.of(kind, part)],
+                "tables": [*_tables(kind, part, folded=False)],
+                "folded": [*_tables(kind, part, folded=True)],
+                # Drawn when they are asked for: text shows none.
+                "drawn": _figures(kind, part),
+                "cover": _cover(kind, part, level),
+                "definitions": _definitions(kind),
+            }
+        )
+    return found
 
 
 def text(estimates: pl.DataFrame, *, level: float = 0.95) -> Iterator[str]:
@@ -133,17 +135,10 @@ def _estimate(row: Mapping[str, Any] | None, kind: Kind, shown: Table) -> str:
     if row["value"] is None:
         return str(row["reason"] or "")
     digits = kind.digits if shown.digits is None else shown.digits
-    form = wording.signed if shown.signed else wording.number
-    value, *ends = (
-        # Zero is added for what rounds to -0.0.
-        "" if row[name] is None else form(round(row[name] * kind.scale, digits) + 0.0, digits)
-        for name in ("value", "low", "high")
-    )
-    if is_refused(row["reason"]):
-        return f"{value} (not judged)"
-    if row["reason"]:
-        return f"{value} ({row['reason']})"
-    return f"{value} [{', '.join(ends)}]" if all(ends) else value
+    why = "not judged" if is_refused(row["reason"]) else row["reason"]
+    ends = () if why else sentences.ends(row, kind)
+    value = wording.estimate(row["value"] * kind.scale, ends, digits, plus=shown.signed)
+    return f"{value} ({why})" if why else value
 
 
 def _cover(kind: Kind, estimates: pl.DataFrame, level: float) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import polars as pl
@@ -83,7 +84,7 @@ class Forest:
         far = value - self.neutral
         return math.copysign(math.log1p(abs(far) / 2), far) if self.logarithmic else far
 
-    @property
+    @cached_property
     def _limit(self) -> float:
         """The half width of the scale, which `neutral` is the middle of."""
         rows = [row for _, each in self.panels for row in each]
@@ -214,10 +215,7 @@ def _row(row: dict[str, Any], keys: Sequence[str], scale: float, digits: int, si
         if low is not None and high is not None
     ]
     name = ", ".join(wording.bias_type(str(row[key])) for key in keys if row[key]) or row[_PANEL]
-    form = wording.signed if signed else wording.number
     value = scale * row["value"]
-    text = form(value, digits)
-    if spans:
-        text += f" [{form(spans[0][0], digits)}, {form(spans[0][1], digits)}]"
+    text = wording.estimate(value, spans[0] if spans else (), digits, plus=signed)
     sure = row["survives"] if row["survives"] is not None else row["significant"]
     return Row(wording.spaced(name), text, value, tuple(spans), sure)

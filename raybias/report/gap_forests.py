@@ -291,9 +291,6 @@ def _row(
     spans = tuple(
         (scale * low, scale * high) for low, high in ends if low is not None and high is not None
     )
-    form = wording.signed if signed else wording.number
-    text = form(scale * value, digits)
-    if spans:
-        text += f" {wording.span(*spans[0], digits)}"
+    text = wording.estimate(scale * value, spans[0] if spans else (), digits, plus=signed)
     return Row(wording.shortened(name, 60), text, scale * value, spans, sure,
                None if truth is None else scale * truth, told)  # fmt: skip

@@ -128,7 +128,7 @@ def _asked(store: Store, study: Study, found: pl.DataFrame) -> list[dict[str, An
 def _drawn(store: Store, parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Write the figures of estimates, and put them into the page's parts."""
     for place, part in enumerate(parts):
-        figures = part.pop("drawn")
+        figures = [*part.pop("drawn")]
         write_figures(store, figures)
         part["figures"] = inlined(figures, f"e{place}")
     return parts

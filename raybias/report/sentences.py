@@ -57,7 +57,10 @@ def _counted(kind: Kind, part: pl.DataFrame, shown: Table) -> Iterator[str]:
     far = (pl.col("value") - shown.neutral).abs()
     clearest = found.sort("p", far, descending=[False, True]).row(0, named=True)
     keys = [key for key in _KEYS if part[key].n_unique() > 1]
-    yield f"The clearest: {_named(clearest, keys)} {estimate(clearest, kind, signed=shown.signed)}."
+    value = wording.estimate(
+        kind.scale * clearest["value"], ends(clearest, kind), kind.digits, plus=shown.signed
+    )
+    yield f"The clearest: {_named(clearest, keys)} {value}."
 
 
 def _named(row: Mapping[str, Any], keys: list[str]) -> str:
@@ -65,11 +68,6 @@ def _named(row: Mapping[str, Any], keys: list[str]) -> str:
     return wording.spaced(", ".join(said))
 
 
-def estimate(row: Mapping[str, Any], kind: Kind, *, signed: bool) -> str:
-    """Write a value with its interval: `57.2 [54.7, 59.7]`."""
-    form = wording.signed if signed else wording.number
-    value, low, high = (
-        None if row[name] is None else form(kind.scale * row[name], kind.digits)
-        for name in ("value", "low", "high")
-    )
-    return str(value) if low is None else f"{value} [{low}, {high}]"
+def ends(row: Mapping[str, Any], kind: Kind) -> list[float | None]:
+    """Return low and high in the unit of a kind's tables."""
+    return [None if row[name] is None else kind.scale * row[name] for name in ("low", "high")]

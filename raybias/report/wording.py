@@ -126,6 +126,21 @@ def number(value: float | None, digits: int = 3) -> str:
     return "" if value is None else f"{value:.{digits}f}"
 
 
+def estimate(
+    value: float, ends: Sequence[float | None], digits: int = 3, *, plus: bool = True
+) -> str:
+    """Format a value with its interval, if it has one: `+57.2 [+54.7, +59.7]`, or without `plus`.
+
+    Parameters
+    ----------
+    ends: low and high; either None, or nothing at all, is no interval.
+    """
+    form = signed if plus else number
+    # Zero is added for what rounds to -0.0.
+    text, *others = (form(round(x, digits) + 0.0, digits) for x in (value, *ends) if x is not None)
+    return f"{text} [{', '.join(others)}]" if len(others) == 2 else text
+
+
 def percent(value: float | None) -> str:
     """Format as `41.2%`; empty for a missing value."""
     return "" if value is None else f"{value:.1%}"
