@@ -430,7 +430,7 @@ def main(
     files: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Predictions as `raybias gaps` takes them, whose words are shuffled; without "
+            help="Predictions as `raybias measure` takes them, whose words are shuffled; without "
             "files, studies are simulated."
         ),
     ] = None,

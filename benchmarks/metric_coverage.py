@@ -1,4 +1,4 @@
-"""How often the drawn intervals of `raybias metrics` hold the truth, where it is known.
+"""How often the drawn intervals of `raybias measure` hold the truth, where it is known.
 
 Examples of three groups have a latent score: effects of groups, templates, runs, runs on templates
 and groups on templates, and logistic noise. The truth is the metric of 40 runs on 400 templates.
@@ -59,8 +59,8 @@ def found(table: pl.DataFrame, draws: int) -> dict[tuple[str, str], npt.NDArray[
     """Compute value, low and high of every metric and group."""
     rules = MetricRules(positive=1, draws=draws)
     return {
-        (row["metric"], row["group"]): np.array([row["value"], row["low"], row["high"]])
-        for each in measure(table, METRICS, INSIDE, {}, rules)
+        (row["score"], row["group"]): np.array([row["value"], row["low"], row["high"]])
+        for each in measure(table, METRICS, INSIDE, rules)
         for row in each.rows
     }
 

@@ -28,10 +28,11 @@ import raybias
 from raybias.config import load_study, parse_study
 from raybias.engine.checkpoint import PLANTED
 from raybias.probes import planted
-from raybias.report import gaps_of_files
+from raybias.report import rules_of_files
 from raybias.report.calibration import truths
 from raybias.schema import LABELS, PREDICTIONS, Label
 from raybias.seeding import generator
+from raybias.stats import gap_analysis, read_counts
 
 INPUTS: Final = ("input_ids", "attention_mask")
 ASSETS: Final = Path(raybias.__file__).parent / "assets"
@@ -99,10 +100,10 @@ def redrawn(study: Path, out: Path) -> pl.DataFrame:
         ]  # fmt: skip
         pl.concat(parts).write_parquet(out / "redrawn.parquet")
         references = {planted.ATTRIBUTE: planted.UNPLANTED_GROUPS}
-        judged = gaps_of_files(
-            [out / "redrawn.parquet"], profile="strict", reference_groups=references
-        )
-        scopes = judged.tables["scopes"].join(truth, on=["rate", "group"])
+        files = [out / "redrawn.parquet"]
+        rules = rules_of_files(files, profile="strict", reference_groups=references)
+        judged = gap_analysis(read_counts(files), rules)
+        scopes = judged.scopes.join(truth, on=["rate", "group"])
         found.append(scopes.with_columns(draw=draw))
     return pl.concat(found)
 

@@ -9,8 +9,6 @@ from raybias.api.statistics import (
     compare,
     corpus_counts,
     design,
-    gaps,
-    metrics,
 )
 from raybias.api.studies import (
     audit,
@@ -94,12 +92,10 @@ __all__ = [
     "design",
     "doctor",
     "download_data",
-    "gaps",
     "judge_labels",
     "judge_sheet",
     "load_study",
     "measure",
-    "metrics",
     "open",
     "pair_items",
     "plan",

@@ -11,10 +11,11 @@ import re
 import zlib
 from collections.abc import Sequence
 from io import BytesIO
-from typing import Final
+from typing import BinaryIO, Final
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from raybias import storage
 from raybias.errors import DataError
@@ -96,6 +97,24 @@ def read_frame(store: Store, name: str) -> pl.DataFrame:
                 f"has the column {column} twice", where=store.uri_of(name), cure="drop one"
             )
         return frame.with_columns(pl.all().str.replace(_ESCAPED, "$1"))
+
+
+def standard_input(stream: BinaryIO) -> pl.DataFrame:
+    """Read a CSV, every column as text, from a stream; `DataError` where it is none."""
+    try:
+        return pl.read_csv(stream.read(), infer_schema=False)
+    except pl.exceptions.PolarsError as error:
+        raise DataError(
+            f"cannot be read as CSV ({error})", where="standard input", cure="write a CSV to it"
+        ) from error
+
+
+def columns_of(store: Store, name: str) -> list[str]:
+    """List the columns of a table; `DataError` as `read_frame`."""
+    if not name.endswith(".parquet"):
+        return read_frame(store, name).columns
+    with store.reading(name, "as a table"), store.fs.open_input_file(store.path(name)) as stream:
+        return list(pq.read_schema(stream).names)
 
 
 def check_separator(columns: Sequence[str], separator: str, where: str) -> None:

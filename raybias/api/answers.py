@@ -1,40 +1,53 @@
-"""Judge answers to questions, wherever they come from: no model, no Ray.
+"""Judge predictions and answers, wherever they come from: no model, no Ray.
 
 Each function imports what it needs when it is called.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from raybias.api.paths import Paths, listed
+from raybias.api.paths import Given, given_tables
+from raybias.config import Interval, Profile, Scope
 from raybias.storage import Store
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from raybias.config import Profile
     from raybias.results import Results
 
 
 def measure(
-    given: Paths | pl.DataFrame,
+    given: Given,
     *,
     kind: str | None = None,
     items: str | Path | None = None,
+    metric: Sequence[str] = (),
     profile: Profile | None = None,
+    scope: Scope | None = None,
+    interval: Interval | None = None,
+    margin: float | None = None,
+    by: Sequence[str] = (),
+    label_column: str = "label",
+    pred_column: str = "pred",
+    positive: int | str | None = None,
+    reference_groups: Mapping[str, Sequence[str]] | None = None,
+    background: str = "",
     out: str | Path | None = None,
     command: str = "",
 ) -> pl.DataFrame:
-    """Estimate every score of answers, with intervals (`schema.ESTIMATES`).
+    """Estimate every score of predictions and answers, with intervals (`schema.ESTIMATES`).
 
     Parameters
     ----------
-    given: a study's output; Parquet or CSV files of answers, whose columns tell their kind; files
-        that others published (BBQ's `preds_*.jsonl`, StereoSet's predictions, logs of lm-eval,
-        inspect and HELM); folders of these; or a table of answers.
-    kind: measures no other: pairs, coreference, options, triples, decisions or sentences.
+    given: a study's output; Parquet or CSV files of predictions or answers, whose columns tell
+        their kind; Kohankhaki2024's TSV; files that others published (BBQ's `preds_*.jsonl`,
+        StereoSet's predictions, logs of lm-eval, inspect and HELM); folders of these; or a table
+        in memory: a frame of Polars or pandas, or arrays by name.
+    kind: measures no other: predictions, pairs, coreference, options, triples, decisions or
+        sentences.
     items: what published answers are to: StereoSet's dev.json; BBQ's additional_metadata.csv,
         which says which option the stereotype is about (by default the one whose `answer_info`
         names a stereotyped group); or BBQ's questions, a file or folder, which HELM's files need.
@@ -43,36 +56,76 @@ def measure(
     out: folder or URI for estimates.csv, estimates.parquet, figures and report.html.
     command: that this is, for the page.
 
+    The others are of predictions alone.
+
+    metric: names of metrics (`raybias measure --list`), or `all` that the files allow; by default
+        those of the study, else the two false positive rates, or of two classes the rates
+        `selection_rate`, `tpr` and `fpr`.
+    scope, interval, margin: replace the study's or profile's (see `Statistics`).
+    by: columns of groups, each an attribute; several are also crossed. By default `group`.
+    label_column, pred_column: where tables of others have the labels and the predictions.
+    positive: the class that metrics of one class are about, a number or a word; by default the
+        last.
+    reference_groups: by attribute, the groups whose mean a gap is taken from; by default the
+        study's, else the papers'.
+    background: what groups are compared with instead: `mean_of_groups`, `pooled`, `pooled_others`
+        or `reference:GROUP`.
+
     Raises
     ------
     DataError: a file is missing or malformed, an answer is given twice, or what it is to cannot
-        be told.
-    ConfigError: no such kind.
+        be told; or a metric of scores or source examples where there are none.
+    ConfigError: no such kind, metric, class, background or group, or studies that are judged
+        differently.
     OutputError: `out` holds a study, or cannot be written.
     """
     import polars as pl
 
     from raybias.config import QuestionProbe
     from raybias.measures import measure_all, read
+    from raybias.measures.reading import parted
     from raybias.probes.questions.items import question_items
+    from raybias.report import from_files
     from raybias.report.page import write_estimate_page
     from raybias.report.study_estimates import rules_of_files
+    from raybias.stats.plain_predictions import Columns
 
-    tables: list[pl.DataFrame] = []
-    paths: list[str] = []
-    if isinstance(given, pl.DataFrame):
-        tables = [given]
-    else:
-        paths = [str(each) for each in listed(given)]
-    asked: pl.DataFrame | str | None = None if items is None else str(items)
-    if isinstance(asked, str) and not asked.endswith((".csv", ".json", ".json.gz")):
-        asked = question_items(QuestionProbe(source="bbq", data=asked))
-    answers = read(tables or paths, kind, asked)
-    rules = rules_of_files(paths, profile)
-    found = measure_all(answers, rules)
+    columns = None
+    if by or isinstance(positive, str) or (label_column, pred_column) != ("label", "pred"):
+        word = positive if isinstance(positive, str) else ""
+        columns = Columns(label_column, pred_column, tuple(by), word)
+    tables = given_tables(given)
+    predicted, others = parted(tables, kind, named=columns is not None or bool(metric))
+    paths = [str(each) for each in tables if not isinstance(each, pl.DataFrame)]
+    found = []
+    level, strict = 0.95, profile != "paper"
+    if predicted:
+        measured, statistics = from_files.measure_files(
+            predicted,
+            columns=columns,
+            metrics=metric,
+            positive=positive if isinstance(positive, int) else None,
+            background=background,
+            profile=profile,
+            reference_groups=reference_groups,
+            options={"scope": scope, "interval": interval, "margin": margin},
+        )
+        found.append(measured)
+        level, strict = statistics.level, statistics.adjust != "none"
+    if others:
+        asked: pl.DataFrame | str | None = None if items is None else str(items)
+        if isinstance(asked, str) and not asked.endswith((".csv", ".json", ".json.gz")):
+            asked = question_items(QuestionProbe(source="bbq", data=asked))
+        rules = rules_of_files(paths, profile)
+        found.append(measure_all(read(others, kind, asked), rules))
+        level, strict = rules.level, rules.strict
+    estimates = pl.concat(found)
     if out is not None:
-        write_estimate_page(Store(out), found, paths, rules, command=command)
-    return found
+        write_estimate_page(
+            Store(out), estimates, paths, level=level, strict=strict, scope=scope or "widest",
+            command=command,
+        )  # fmt: skip
+    return estimates
 
 
 def samples(study: str | Path, out: str | Path) -> list[str]:

@@ -10,106 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raybias.api.paths import Paths, listed
-from raybias.config import (
-    Interval,
-    Probe,
-    Profile,
-    Scope,
-)
+from raybias.config import Probe, Profile, Scope
 from raybias.storage import Store
 
 if TYPE_CHECKING:
     import polars as pl
 
     from raybias.report import Comparison
-
-
-def gaps(
-    files: Paths,
-    *,
-    profile: Profile | None = None,
-    scope: Scope | None = None,
-    interval: Interval | None = None,
-    margin: float | None = None,
-    reference_groups: Mapping[str, Sequence[str]] | None = None,
-    metrics: Sequence[str] = (),
-    out: str | Path | None = None,
-) -> pl.DataFrame:
-    """Compute gaps (`schema.GAPS`) of prediction files: Kohankhaki2024's TSV, our Parquet, an OUT.
-
-    The predictions of an OUT are judged as its report judges them: by the statistics and
-    reference groups of its study.
-
-    Parameters
-    ----------
-    profile: states the statistics by this profile; by default the study's, else strict.
-    scope, interval, margin: replace the study's or profile's (see `Statistics`).
-    reference_groups: per attribute, the groups whose mean a gap is taken from; by default the
-        study's, else the papers'.
-    metrics: what gaps are taken of; by default the study's, else the two false positive rates.
-    out: folder or URI for these and the derived tables (CSV) and their figures (SVG).
-
-    Raises
-    ------
-    DataError: a file is missing or malformed, an item is not the same in all runs, or the runs
-        of a classifier do not hold the same items.
-    ConfigError: reference groups that are not there, or studies that are judged differently.
-    """
-    from raybias import report
-
-    found = report.gaps_of_files(
-        listed(files),
-        profile=profile,
-        reference_groups=reference_groups,
-        scope=scope,
-        interval=interval,
-        margin=margin,
-        metrics=tuple(metrics),
-    )
-    if out is not None:
-        found.write(Store(out))
-    return found.tables["gaps"]
-
-
-def metrics(
-    files: Paths,
-    *,
-    metrics: Sequence[str] = (),
-    positive: int | None = None,
-    background: str | None = None,
-    level: float = 0.95,
-    seed: int = 0,
-    out: str | Path | None = None,
-) -> dict[str, pl.DataFrame]:
-    """Compute fairness metrics of predictions: `metrics` (`schema.METRICS`) and `agreement`.
-
-    Parameters
-    ----------
-    files: as for `gaps`, or tables of others: CSV or Parquet with `label`, `group`, and `pred` or
-        `score` (docs/metrics.md).
-    metrics: their names; by default all that the files allow.
-    positive: the class that metrics of one class are about; by default the last.
-    background: `mean_of_groups`, `pooled`, `pooled_others` or `reference:GROUP`, instead of each
-        metric's own.
-    level, seed: of intervals, and of the draws of those that are drawn.
-    out: folder or URI for metrics.csv and agreement.csv.
-
-    Raises
-    ------
-    DataError: as `gaps`, or a metric of scores or source examples where there are none.
-    ConfigError: no such metric, class, background or group.
-    """
-    from raybias.stats.metric_files import metrics_of_files
-    from raybias.table_files import csv_text
-
-    found = metrics_of_files(
-        listed(files), metrics, positive=positive, against=background or "", level=level, seed=seed
-    )
-    if out is not None:
-        store = Store(out)
-        for name, frame in found.items():
-            store.write_text(f"{name}.csv", csv_text(frame))
-    return found
 
 
 def compare(
@@ -129,8 +36,8 @@ def compare(
 
     Parameters
     ----------
-    base, candidate: an OUT, prediction files and folders as `gaps` takes, or answers about pairs
-        as `measure` takes.
+    base, candidate: an OUT, files and folders of predictions, or of answers about pairs, as
+        `measure` takes.
     base_is, candidate_is: which of an arm's rows are meant, by model, method, dataset,
         probe or style, so that two arms of one OUT can be compared.
     scope: what intervals cover (`Statistics.scope`); by default the study's, else the widest.

@@ -30,11 +30,9 @@ from raybias.cli import (
     demo,
     design,
     doctor,
-    gaps,
     init,
     judge,
     measure,
-    metrics,
     plan,
     probes,
     report,
@@ -65,8 +63,6 @@ app.command()(demo.demo)
 app.command()(doctor.doctor)
 app.command()(convert.convert)
 app.command()(measure.measure)
-app.command()(gaps.gaps)
-app.command()(metrics.metrics)
 app.command()(compare.compare)
 app.command()(design.design)
 app.command()(samples.samples)

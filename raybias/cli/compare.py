@@ -17,7 +17,7 @@ def compare(
     base: Annotated[
         str,
         typer.Argument(
-            help="An OUT, or a file or folder of predictions as `raybias gaps` takes, or of "
+            help="An OUT, or a file or folder of predictions as `raybias measure` takes, or of "
             "answers about pairs as `raybias measure` takes."
         ),
     ],

@@ -14,7 +14,7 @@ def design(
     files: Annotated[
         list[str],
         typer.Argument(
-            help="A study's output, or prediction files as for `raybias gaps`. A study that was "
+            help="A study's output, or prediction files as for `raybias measure`. A study that was "
             "tuned is priced in device-hours, others in items read."
         ),
     ],

@@ -59,7 +59,7 @@ class Statistics(Section):
     """Seed of the bootstrap."""
     metrics: tuple[str, ...] = Field(("negative_fpr", "positive_fpr"), min_length=1)
     """What gaps are taken of: `negative_fpr`, `positive_fpr`, `accuracy`, or another metric of
-    counts (`raybias metrics --list`); those that are one number for all groups are in the table
+    counts (`raybias measure --list`); those that are one number for all groups are in the table
     `metrics`."""
 
     @model_validator(mode="after")

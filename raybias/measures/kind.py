@@ -130,6 +130,8 @@ class Table:
     """Whether it is shown as a table; else as a figure alone."""
     folded: bool = False
     """Whether a page hides it until it is opened."""
+    beside: str = "score"
+    """The column whose values stand beside one another."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,6 +158,10 @@ class Kind:
     tables: tuple[Table, ...] = (Table("", pl.lit(value=True)),)
     called: Mapping[str, str] = field(default_factory=dict)
     """Headers of its tables, where a column's own name is too general."""
+    redrawn: Mapping[str, str] = field(default_factory=dict)
+    """What its intervals redraw, by scope, where the scope's name does not say it."""
+    defined: Callable[[list[str]], Iterator[str]] | None = None
+    """Says what scores of these names count, where they are not `scores`."""
     about: str = ""
     """How to read its scores; stands below their tables."""
     scale: float = 1

@@ -17,10 +17,12 @@ from raybias.schema import CONTEXTS, POLARITIES, READINGS
 from raybias.stats.pairs.outcomes import CONDITIONS, DIRECTIONS
 from raybias.stats.predictions import Source
 from raybias.storage import Store, split_uri
-from raybias.table_files import read_frame, refuse, unzipped
+from raybias.table_files import columns_of, read_frame, refuse, unzipped
 
 _MEND: Final = "mend the row or leave it out"
 SUFFIXES: Final = (".csv", ".csv.gz", ".parquet")
+#: Of Kohankhaki2024's predictions.
+_TSV: Final = (".tsv", ".tsv.gz")
 #: What a file of our own may leave out.
 _DEFAULTS: Final = {"probe": "", "score": "", "answer": None, "contains": None, "cluster": None,
                     "turned": None, "scores": None, "method": "", "prompt": "",
@@ -35,6 +37,9 @@ _ALLOWED: Final[Mapping[str, Collection[str]]] = {
 }  # fmt: skip
 #: Anything that answers are read from.
 Given = str | Path | pl.DataFrame
+#: Of tables of predictions; too many rows to be held at once, they are read by `stats.counts`.
+_PREDICTED: Final = ("label", "group", "pred")
+PREDICTIONS: Final = "predictions"
 #: What a table in memory is called in a message.
 _FRAME: Final = "the table"
 
@@ -59,7 +64,7 @@ def read(
     """
     if kind is not None:
         kinds.check(kind)
-    wanted = {name: each for name, each in kinds.items() if kind in (None, name)}
+    wanted = {n: each for n, each in kinds.items() if kind in (None, n) and n != PREDICTIONS}
     published = {
         name: each.published(items) for name, each in wanted.items() if each.published is not None
     }
@@ -79,6 +84,61 @@ def read(
             cure="give Parquet or CSV files of answers, published files, or a study's output",
         )  # fmt: skip
     return {name: _joined(wanted[name], found[name], where) for name in wanted if name in found}
+
+
+def parted(
+    given: Sequence[Given], kind: str | None = None, *, named: bool = False
+) -> tuple[list[Given], list[Given]]:
+    """Part what holds predictions from what holds other answers; an OUT may hold both.
+
+    Parameters
+    ----------
+    kind: what is asked for; None for any.
+    named: whether columns are named, which only predictions need.
+    """
+    if named or kind == PREDICTIONS:
+        return [*given], []
+    if kind is not None:
+        return [], [*given]
+    predicted = [one for one in given if _predicted(one)]
+    others = [one for one in given if one not in predicted or _both(one)]
+    return predicted, others
+
+
+def _predicted(given: Given) -> bool:
+    """Whether a file, folder, OUT or table holds predictions."""
+    if isinstance(given, pl.DataFrame):
+        return _of_predictions(given.columns)
+    path, store = str(given), Store(given)
+    if store.exists("study.yaml"):
+        return store.exists(PREDICTIONS)
+    if store.is_file():
+        named = [split_uri(path)]
+    else:
+        names = store.files(recursive=True) if store.exists("") else []
+        tables = [(store, name) for name in names if name.endswith(".parquet")][:1]
+        named = tables or [(store, name) for name in names if name.endswith(_TSV)]
+    return any(
+        name.endswith(_TSV)
+        or (name.endswith(SUFFIXES) and _of_predictions(columns_of(place, name)))
+        for place, name in named
+    )
+
+
+def _of_predictions(columns: Sequence[str]) -> bool:
+    label, group, pred = _PREDICTED
+    others = {name: each for name, each in kinds.items() if name != PREDICTIONS}
+    there = {*columns}
+    return {label, group} <= there and bool({pred, "score"} & there) and not _told(columns, others)
+
+
+def _both(given: Given) -> bool:
+    """Whether an OUT holds other answers beside predictions."""
+    if isinstance(given, pl.DataFrame) or not Store(given).exists("study.yaml"):
+        return False
+    return any(
+        Store(given).exists(each.folder) for name, each in kinds.items() if name != PREDICTIONS
+    )
 
 
 def held(path: str) -> list[str]:
@@ -162,6 +222,8 @@ def _of_table(
     told = _told(frame.columns, wanted)
     if told is None:
         needed = {name: required(each.answers) for name, each in wanted.items()}
+        if len(wanted) > 1:
+            needed[PREDICTIONS] = [*_PREDICTED]
         lacks = {name: [n for n in names if n not in frame.columns]
                  for name, names in needed.items()}  # fmt: skip
         near = min(lacks, key=lambda name: len(lacks[name]) / len(needed[name]))

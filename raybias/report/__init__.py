@@ -4,7 +4,7 @@ from raybias.report.calibration import calibration
 from raybias.report.compare import Comparison, compare
 from raybias.report.design import ASSUMED, design_sentences, designs_table
 from raybias.report.findings import headline
-from raybias.report.from_files import design_of_files, gaps_of_files
+from raybias.report.from_files import design_of_files, measure_files
 from raybias.report.load_results import add_corpus, restated
 from raybias.report.page import write_report
 from raybias.report.rules import rules_of_files
@@ -28,9 +28,9 @@ __all__ = [
     "design_sentences",
     "designs_table",
     "gap_table",
-    "gaps_of_files",
     "headline",
     "load_record",
+    "measure_files",
     "print_gap_table",
     "read_notes",
     "restated",

@@ -9,9 +9,12 @@ import polars as pl
 
 from raybias import schema, stats
 from raybias.config import Statistics
+from raybias.measures import Table, kinds
+from raybias.measures.predictions import KIND, complete
 from raybias.report import findings, generality, markedness_section, verdict, wording
 from raybias.report.calibration import calibration, truths
 from raybias.report.design import ASSUMED, design_sentences, designs_table
+from raybias.report.estimates import table_of
 from raybias.report.evidence import Evidence, evidence, page_name, read_sentences
 from raybias.report.evidence_page import write_evidence
 from raybias.report.figure_parts import Drawn, inlined, write_figures
@@ -24,7 +27,7 @@ from raybias.report.gap_forests import (
 )
 from raybias.report.heat_map import heat_map
 from raybias.report.load_results import load_planted
-from raybias.report.summary_tables import SummaryTable, metrics, plain
+from raybias.report.summary_tables import SummaryTable, plain
 from raybias.report.summary_tables import scopes as scope_table
 from raybias.stats.design import TARGET
 from raybias.stats.scopes import REDRAWN, SCOPES
@@ -69,7 +72,7 @@ def gap_section(
     write_evidence(store, sentences)
     return {
         "metrics": [wording.RATES[rate] for rate in measured if rate in wording.RATES],
-        "contrasts": _shown(metrics, tables.get("metrics", pl.DataFrame())),
+        "contrasts": _contrasts(tables.get("metrics")),
         "span_figures": inlined(of_spans.values(), "s") if _several(tables["spans"]) else (),
         "parts": _parts(tables, drawn, evidence(sentences, tables)),
         "marked_parts": markedness_section.marked_parts(tables["markedness"], of_marks),
@@ -111,6 +114,14 @@ def _unable(tables: Mapping[str, pl.DataFrame]) -> list[str]:
 
 def _shown(show: Callable[[pl.DataFrame], SummaryTable], table: pl.DataFrame) -> list[SummaryTable]:
     return [show(table)] if table.height else []
+
+
+def _contrasts(table: pl.DataFrame | None) -> list[SummaryTable]:
+    if table is None or table.is_empty():
+        return []
+    return [
+        table_of(kinds[KIND], complete(table), Table("metrics against a background", pl.lit(1)))
+    ]
 
 
 def _designs(designs: pl.DataFrame, target: float) -> dict[str, Any]:

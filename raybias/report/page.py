@@ -12,9 +12,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from raybias import stats
-from raybias.config import Statistics, Study
-from raybias.measures import Rules
+from raybias.config import Study
 from raybias.methods import tuned_methods
 from raybias.report import estimates, findings, summary_tables, wording
 from raybias.report.card_section import cards
@@ -140,39 +138,15 @@ def _gaps_of(store: Store, study: Study, tables: Mapping[str, pl.DataFrame]) -> 
     return {**section, "chosen_by": sorted(chosen)}
 
 
-def write_gap_page(
-    store: Store,
-    options: Statistics,
-    tables: Mapping[str, pl.DataFrame],
-    files: Sequence[stats.Source],
-) -> None:
-    """Write figures, evidence and report.html of prediction files.
-
-    Parameters
-    ----------
-    options: by which the gaps were judged.
-    tables: of `stats.judged_tables` and `further_tables`.
-
-    Raises
-    ------
-    OutputError: the store cannot be written.
-    """
-    models = tables["gaps"]["model"].unique(maintain_order=True).to_list()
-    context = {
-        **_NO_STUDY,
-        **_titled(
-            f"Gaps of {wording.listed(models) if len(models) < 4 else f'{len(models)} models'}"
-        ),
-        "profile": "strict" if options.adjust != "none" else "paper",
-        "gaps": True,
-        "chosen_by": (),
-        **gap_section(store, options, tables, files),
-    }
-    _write_page(store, context)
-
-
 def write_estimate_page(
-    store: Store, found: pl.DataFrame, paths: Sequence[str], rules: Rules, *, command: str = ""
+    store: Store,
+    found: pl.DataFrame,
+    paths: Sequence[str],
+    *,
+    level: float,
+    strict: bool,
+    scope: str = "widest",
+    command: str = "",
 ) -> None:
     """Write estimates.csv, estimates.parquet and report.html of files of answers.
 
@@ -180,7 +154,9 @@ def write_estimate_page(
     ----------
     found: schema.ESTIMATES.
     paths: the files that answers were read from, and folders of them.
-    rules: by which they were judged.
+    level: of the intervals.
+    strict: whether the rules were the strict ones.
+    scope: of the tables.
     command: that wrote this.
 
     Raises
@@ -192,8 +168,8 @@ def write_estimate_page(
     context = {
         **_NO_STUDY,
         **_titled(wording.listed(models) if len(models) < 4 else f"{len(models)} models"),
-        "profile": "strict" if rules.strict else "paper",
-        "asked": _drawn(store, estimates.parts(found, level=rules.level)),
+        "profile": "strict" if strict else "paper",
+        "asked": _drawn(store, estimates.parts(found, level=level, scope=scope)),
         "made": made_from(paths, command=command),
     }
     write_frame(store, "estimates", found, text=False)

@@ -15,6 +15,8 @@ from raybias.report import wording
 
 #: Verdicts by which a conclusion depends on style.
 _TURNS: Final = ("changes sign", "loses its sign", "gains a sign")
+#: Gaps of two groups add up to less.
+_ROUNDING: Final = 1e-9
 _KEYS: Final = ("model", "probe", "method", "style", "condition", "attribute", "group")
 
 
@@ -38,6 +40,7 @@ def _counted(kind: Kind, part: pl.DataFrame, shown: Table) -> Iterator[str]:
     """Count what is significant by what is redrawn, and name the clearest."""
     if part["survives"].count() == 0 and part["significant"].count() == 0:
         return
+    part = _once(part)
     name = shown.title or kind.title
     for (scope,), tested in part.drop_nulls("significant").group_by("scope", maintain_order=True):
         significant, survives = (int(tested[c].sum()) for c in ("significant", "survives"))
@@ -46,7 +49,7 @@ def _counted(kind: Kind, part: pl.DataFrame, shown: Table) -> Iterator[str]:
             if tested["survives"].count() and survives != significant
             else ""
         )
-        redrawn = f" if {scope} are redrawn" if scope else ""
+        redrawn = f" if {kind.redrawn.get(str(scope), f'{scope} are redrawn')}" if scope else ""
         yield (
             f"{name[0].upper()}{name[1:]}: {significant or 'none'} of {tested.height} are "
             f"significant{redrawn}{corrected}."
@@ -61,6 +64,15 @@ def _counted(kind: Kind, part: pl.DataFrame, shown: Table) -> Iterator[str]:
         kind.scale * clearest["value"], ends(clearest, kind), kind.digits, plus=shown.signed
     )
     yield f"The clearest: {_named(clearest, keys)} {value}."
+
+
+def _once(part: pl.DataFrame) -> pl.DataFrame:
+    """Leave out the second of two groups, whose gap is that of the first with its sign turned."""
+    by = [name for name in (*_KEYS[:-1], "dataset", "score", "scope") if name in part.columns]
+    twins = (pl.len() == 2) & (pl.col("value").sum().abs() < _ROUNDING)
+    second = pl.col("group") != pl.col("group").min()
+    signed = pl.col("statistic").is_in(["gap", "difference"])
+    return part.filter(~(signed & (twins & second).over(by)).fill_null(value=False))
 
 
 def _named(row: Mapping[str, Any], keys: list[str]) -> str:

@@ -331,25 +331,6 @@ def plain(title: str, frame: pl.DataFrame) -> SummaryTable:
     return SummaryTable(title, tuple(column.replace("_", " ") for column in columns), rows)
 
 
-def metrics(measured: pl.DataFrame) -> SummaryTable:
-    """List metrics that are set against a background (schema.METRICS) with their intervals."""
-    probe = ["probe"] if measured["probe"].n_unique() > 1 else []
-    columns: dict[str, Cell] = {
-        **same(*probe, *wording.naming_keys(measured), "attribute", "metric", "group"),
-        "value": lambda row: _of_metric(row["value"]),
-        "low": lambda row: _of_metric(row["low"]),
-        "high": lambda row: _of_metric(row["high"]),
-        "background": lambda row: row["background"] or "",
-        "covers": lambda row: row["scope"] or "",
-        "note": lambda row: row["note"] or "",
-    }
-    return table("Metrics against a background", measured, columns)
-
-
-def _of_metric(value: float | None) -> str:
-    return "" if value is None else f"{value:.4f}"
-
-
 def _count(column: str) -> Callable[[Row], str]:
     return lambda row: f"{row[column]:,}"
 

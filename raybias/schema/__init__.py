@@ -12,14 +12,12 @@ from raybias.schema.cells import (
 )
 from raybias.schema.estimates import ESTIMATES
 from raybias.schema.gaps import (
-    AGREEMENT,
     COMPONENTS,
     CORPUS,
     DESIGN,
     GAPS,
     LEAVE_ONE_OUT,
     MARKEDNESS,
-    METRICS,
     OVER_MODELS,
     RELIABILITY,
     SCOPES,
@@ -72,7 +70,6 @@ from raybias.schema.runs import (
 
 __all__ = [
     "ACCURACY",
-    "AGREEMENT",
     "ANSWERS",
     "CELLS",
     "COMPONENTS",
@@ -93,7 +90,6 @@ __all__ = [
     "LABELS",
     "LEAVE_ONE_OUT",
     "MARKEDNESS",
-    "METRICS",
     "OPTION_ANSWERS",
     "OPTION_ITEMS",
     "OVER_MODELS",

@@ -10,7 +10,8 @@ import pyarrow as pa
 #: background that the score belongs to, `style` the style or prompt (`all`: over several);
 #: `statistic` is what the value is (rate, gap, difference, ratio or score), `scope` what the
 #: interval resamples. `n` are the answers that count, `units` what is resampled of them. `p` is
-#: two-sided, `q` corrected for many tests; `reason` says why there is no interval, or no verdict.
+#: two-sided, `q` corrected for many tests; `reason` says why there is no interval, or no verdict,
+#: or that the value is smaller than the margin.
 ESTIMATES: Final = pa.schema(
     [
         *(

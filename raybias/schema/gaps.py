@@ -45,49 +45,6 @@ GAPS: Final = pa.schema(
     ]
 )
 
-#: One row per metric and group of `raybias metrics`, and one for `all` groups. The first nine
-#: columns are the public contract of metrics.csv. `scope` is what the interval covers: runs,
-#: sentences (runs and templates), wording, or items where no templates are known; `corrected` is a
-#: value that noise alone would raise (or lower), less what it does so; `positive` is the class of
-#: metrics of one class, and `note` says why something is missing.
-METRICS: Final = pa.schema(
-    [
-        ("model", pa.string()),
-        ("attribute", pa.string()),
-        ("metric", pa.string()),
-        ("group", pa.string()),
-        ("value", pa.float64()),
-        ("low", pa.float64()),
-        ("high", pa.float64()),
-        ("scope", pa.string()),
-        ("background", pa.string()),
-        ("corrected", pa.float64()),
-        ("interval", pa.string()),
-        ("positive", pa.int64()),
-        ("note", pa.string()),
-        *((key, pa.string()) for key in KEYS[1:]),
-    ]
-)
-
-#: Kendall's W of how metrics rank groups of one model, or models: of `metric` with the metric
-#: `other`, or of all metrics together (both `all`). `n_ranked` groups or models, `n_metrics`.
-AGREEMENT: Final = pa.schema(
-    [
-        ("ranking", pa.string()),
-        ("model", pa.string()),
-        ("attribute", pa.string()),
-        ("metric", pa.string()),
-        ("other", pa.string()),
-        ("w", pa.float64()),
-        ("low", pa.float64()),
-        ("high", pa.float64()),
-        ("scope", pa.string()),
-        ("n_metrics", pa.int64()),
-        ("n_ranked", pa.int64()),
-        *((key, pa.string()) for key in KEYS[1:]),
-    ]
-)
-
 #: One row per gap and scope: what its interval covers (`stats.scopes`); columns as in GAPS.
 SCOPES: Final = pa.schema(
     [

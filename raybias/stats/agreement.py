@@ -16,7 +16,6 @@ from itertools import combinations
 from typing import Any, Final
 
 import numpy as np
-import polars as pl
 from scipy import stats
 
 from raybias import schema
@@ -42,11 +41,15 @@ def kendalls_w(values_BMK: Doubles) -> Doubles:
         return np.where(undecided, np.nan, spread / most)
 
 
-def agreement(measured: Sequence[Measured], *, level: float) -> pl.DataFrame:
-    """Compare how metrics rank the groups of each classifier, and classifiers: schema.AGREEMENT.
+def agreement(measured: Sequence[Measured], *, level: float) -> list[dict[str, Any]]:
+    """Compare how metrics rank the groups of each classifier, and classifiers.
 
-    Groups are ranked by metrics that have a value for each, classifiers by those that have one for
-    all groups; where there are fewer than three, or two metrics, there is no row.
+    Returns
+    -------
+    Rows of schema.ESTIMATES: `condition` is what is ranked, `group` a pair of metrics or `all` of
+    them, `n` how many groups or models are ranked, by how many metrics (`units`). Groups are ranked
+    by metrics that have a value for each, classifiers by those that have one for all groups; where
+    there are fewer than three, or two metrics, there is no row.
     """
     of_groups: dict[tuple[str, ...], list[Measured]] = defaultdict(list)
     of_models: dict[tuple[str, ...], dict[str, list[Measured]]] = defaultdict(dict)
@@ -56,7 +59,7 @@ def agreement(measured: Sequence[Measured], *, level: float) -> pl.DataFrame:
         of_models[probe, style, attribute].setdefault(each.name, []).append(each)
     rows: list[dict[str, Any]] = []
     for keys, found in of_groups.items():
-        names: dict[str, Any] = {"ranking": "groups", "n_ranked": len(found[0].groups)}
+        names: dict[str, Any] = {"condition": "groups", "n": len(found[0].groups)}
         names |= dict(zip((*schema.KEYS, "attribute"), keys, strict=True))
         known = [each for each in found if not np.isnan(each.each_G).any()]
         values = {each.name: _turned(each, each.each_G, each.each_BG) for each in known}
@@ -69,11 +72,12 @@ def agreement(measured: Sequence[Measured], *, level: float) -> pl.DataFrame:
                 draws = min(len(each.all_B) for each in found)
                 drawn = np.stack([each.all_B[:draws] for each in found], axis=-1)
                 values[name] = _turned(found[0], point, drawn)
-        names = {"ranking": "models", "probe": probe, "style": style, "attribute": attribute}
+        names = {"condition": "models", "model": ALL, "probe": probe, "style": style,
+                 "attribute": attribute}  # fmt: skip
         some = next(iter(by_name.values()))
-        more = {"n_ranked": len(some), "scope": some[0].scope}
+        more = {"n": len(some), "scope": some[0].scope}
         rows += [{**names, **more, **row} for row in _rows(values, level)]
-    return pl.DataFrame(rows, schema=pl.Schema(schema.AGREEMENT)).fill_nan(None)
+    return rows
 
 
 def _turned(each: Measured, point_K: Doubles, drawn_BK: Doubles) -> Doubles:
@@ -96,7 +100,8 @@ def _rows(values: dict[str, Doubles], level: float) -> Iterator[dict[str, Any]]:
         )
         together = len(names) == len(values)
         yield {
-            "metric": ALL if together else names[0], "other": ALL if together else names[1],
-            "w": float(w[0]), "low": float(ends[0]), "high": float(ends[1]),
-            "n_metrics": len(names),
+            "score": "agreement", "statistic": "score",
+            "group": ALL if together else ", ".join(names),
+            "value": float(w[0]), "low": float(ends[0]), "high": float(ends[1]),
+            "units": len(names),
         }  # fmt: skip

@@ -33,7 +33,7 @@ from raybias.stats.intervals import (
 )
 from raybias.stats.metric import DEFAULT, shares
 from raybias.stats.mirrors import mirrored_rates, warn_mirrored
-from raybias.stats.rates import rates
+from raybias.stats.rates import rates as metric_rates
 from raybias.stats.reference_groups import (
     StatisticsWarning,
     check_reference_groups,
@@ -46,7 +46,7 @@ from raybias.stats.scopes import (
     GapTable,
     WordVariance,
     estimate_columns,
-    gap_tables,
+    rate_tables,
     scope_rows,
     under_scope,
     variance_rows,
@@ -220,7 +220,7 @@ class GapAnalysis:
     @cached_property
     def inside(self) -> pl.DataFrame:
         """Which groups are in the mean: probe, attribute, group, in_mean."""
-        groups = self._rates.select("probe", "attribute", "group").unique()
+        groups = self.rates.select("probe", "attribute", "group").unique()
         return membership(groups, self.reference)
 
     @cached_property
@@ -235,8 +235,13 @@ class GapAnalysis:
 
     @cached_property
     def tables(self) -> list[GapTable]:
-        """Every rate of every classifier on every attribute, taken apart by run and template."""
-        return list(gap_tables(self._known, self.inside, self.rules.metrics))
+        """Every gap of every classifier on every attribute, taken apart by run and template."""
+        return [table.less_mean() for table in self.rate_tables]
+
+    @cached_property
+    def rate_tables(self) -> list[GapTable]:
+        """Every rate, taken apart likewise."""
+        return list(rate_tables(self._known, self.inside, self.rules.metrics))
 
     @cached_property
     def word_variances(self) -> dict[tuple[str, ...], WordVariance]:
@@ -246,14 +251,15 @@ class GapAnalysis:
         return word_variances(without_extras(self.words), self.rules.metrics)
 
     @cached_property
-    def _rates(self) -> pl.DataFrame:
+    def rates(self) -> pl.DataFrame:
+        """Every metric by run and group: as `stats.rates`."""
         values = None if self.values is None else without_extras(self.values)
-        return rates(self._known, self.rules.metrics, values)
+        return metric_rates(self._known, self.rules.metrics, values)
 
     @cached_property
     def _over_runs(self) -> pl.DataFrame:
         return over_runs(
-            _per_run(self._rates, self.inside),
+            _per_run(self.rates, self.inside),
             GAP_KEYS,
             pl.col("value").mean().alias("mean_rate"),
             pl.col("n_items").filter(pl.col("gap").is_not_null()).min().fill_null(0),
@@ -263,7 +269,7 @@ class GapAnalysis:
 
     @cached_property
     def _twice(self) -> pl.DataFrame:
-        found = mirrored_rates(self._known, self._rates, self.rules.metrics)
+        found = mirrored_rates(self._known, self.rates, self.rules.metrics)
         counted = "counted twice by the papers' rule" if self._by_papers else "and is counted once"
         warn_mirrored(found, counted=counted)
         return found

@@ -1,4 +1,4 @@
-"""Judge gaps by a study's rules, and make the tables of its report and of `raybias gaps`."""
+"""Judge gaps by a study's rules, and make the tables of its report."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from raybias.stats.gaps import GapAnalysis
 from raybias.stats.leave_one_out import leave_one_out
 from raybias.stats.markedness import markedness
 from raybias.stats.metric import contrasts
-from raybias.stats.metric_files import contrasts_of_cells
+from raybias.stats.metric_files import metrics_of_cells
 from raybias.stats.null_check import null_check
 from raybias.stats.over_models import model_tables, over_models
 from raybias.stats.rates import accuracies, rates
@@ -82,7 +82,7 @@ def judged_tables(counts: Counts, rules: GapRules) -> dict[str, pl.DataFrame]:
     `accuracy`, `net_significance`, `spans`, `spans_mean`, `extremes`, `composition`, `answers`,
     `markedness` and `by_term`, as the functions of those names; some may have no rows. `withheld`
     (`conclusive.of_predictions`) names the classifiers that cannot do their task. `metrics`
-    (schema.METRICS) where the rules name some that are numbers for all groups. `spans` and
+    (schema.ESTIMATES) where the rules name some that are numbers for all groups. `spans` and
     `extremes` also have what `bootstrap.resampled` finds of them, where templates are known.
 
     Raises
@@ -107,14 +107,14 @@ def judged_tables(counts: Counts, rules: GapRules) -> dict[str, pl.DataFrame]:
         "excluded": found.excluded,
     }
     of_groups = rates(without_extras(cells), options.metrics)
-    apart = _judgeable(found.tables, found.excluded)
+    apart = judgeable(found.tables, found.excluded)
     together = [*model_tables(apart)]
     words = without_extras(counts.words)
     tables = {
         "gaps": found.gaps,
         "withheld": pl.DataFrame() if found.withheld is None else found.withheld,
         "scopes": found.scopes,
-        "by_family": _by_family(counts, rules),
+        "by_family": by_family(counts, rules),
         "components": found.components,
         "leave_one_out": leave_one_out(found.tables, counts.words, options.metrics),
         "over_models": over_models(together, words, level=options.level, adjust=options.adjust),
@@ -133,12 +133,12 @@ def judged_tables(counts: Counts, rules: GapRules) -> dict[str, pl.DataFrame]:
         "by_term": by_term(counts.terms, of_groups, found.inside, **how),
     }
     if contrasts(options.metrics):
-        measured = contrasts_of_cells(cells, found.inside, options)
+        measured = metrics_of_cells(cells, found.inside, options)
         tables["metrics"] = _without_intervals(measured, found.excluded)
     return tables
 
 
-def _by_family(counts: Counts, rules: GapRules) -> pl.DataFrame:
+def by_family(counts: Counts, rules: GapRules) -> pl.DataFrame:
     """Judge the gaps where families of templates are resampled; without rows if none is known."""
     if counts.families.is_empty():
         return pl.DataFrame(schema=pl.Schema(schema.SCOPES))
@@ -148,7 +148,7 @@ def _by_family(counts: Counts, rules: GapRules) -> pl.DataFrame:
     return scopes.filter(pl.col("scope") != "runs")
 
 
-def _judgeable(tables: Sequence[GapTable], excluded: Iterable[pl.DataFrame]) -> list[GapTable]:
+def judgeable(tables: Sequence[GapTable], excluded: Iterable[pl.DataFrame]) -> list[GapTable]:
     """Leave out the tables of what has no verdict whatever the group."""
     keys = [*schema.KEYS, "attribute", "rate"]
     names = pl.DataFrame(
@@ -170,8 +170,8 @@ def _without_intervals(measured: pl.DataFrame, excluded: Sequence[pl.DataFrame])
             frame, on=schema.KEYS, how="left", nulls_equal=True, maintain_order="left"
         )
         low, high = (pl.when(pl.col("no_verdict").is_null()).then(end) for end in ("low", "high"))
-        note = pl.coalesce("no_verdict", "note")
-        measured = measured.with_columns(low=low, high=high, note=note).drop("no_verdict")
+        reason = pl.coalesce("no_verdict", "reason")
+        measured = measured.with_columns(low=low, high=high, reason=reason).drop("no_verdict")
     return measured
 
 

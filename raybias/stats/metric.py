@@ -41,7 +41,7 @@ def check_names(names: Iterable[str]) -> None:
             near = difflib.get_close_matches(name, metrics, n=3, cutoff=0.5)
             meant = f"did you mean {' or '.join(near)}? " if near else ""
             raise ConfigError(
-                f"no metric {name!r}", cure=f"{meant}`raybias metrics --list` has all"
+                f"no metric {name!r}", cure=f"{meant}`raybias measure --list` has all"
             )
 
 
@@ -58,7 +58,7 @@ def check_metrics(names: Sequence[str]) -> None:
         if parts is not None and parts.needs != "counts":
             raise ConfigError(
                 f"the metric {name!r} is of scores, which the tables of a study do not hold",
-                cure=f"run `raybias metrics OUT --metric {name}` on its predictions",
+                cure=f"run `raybias measure OUT --metric {name}` on its predictions",
             )
     if names and all(metrics[name].contrast for name in names):
         raise ConfigError(

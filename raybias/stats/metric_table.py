@@ -10,7 +10,7 @@ Shapes: B draws, G groups, R runs, T units.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,11 +25,14 @@ from raybias.stats.bootstrap import Weights
 from raybias.stats.components import Doubles
 from raybias.stats.contrasts import Laid, lay_out
 from raybias.stats.examples import ratio
-from raybias.stats.scopes import GapTable, WordVariance, gap_table
+from raybias.stats.scopes import GapTable, gap_table
 
 #: The background of differences of rates, unless another is asked for.
 DEFAULT_BACKGROUND: Final = "mean_of_groups"
 ALL: Final = "all"
+#: Ends the score of a value less what noise adds to it, or with what noise takes off a ratio of the
+#: lowest to the highest.
+LESS_NOISE: Final = "_less_noise"
 #: An interval is given if no more than this share of draws leaves the metric undefined.
 _UNDEFINED: Final = 0.05
 #: Examples of a run times draws, and the fewest draws that this leaves.
@@ -66,14 +69,13 @@ class Measured:
     all_B: Doubles
     scope: str
     rows: list[dict[str, Any]]
-    """Of schema.METRICS."""
+    """Of schema.ESTIMATES; `condition` is the background."""
 
 
 def measure(
     examples: pl.DataFrame,
     names: Sequence[str],
     inside: pl.DataFrame,
-    words: Mapping[tuple[str, ...], WordVariance],
     rules: MetricRules,
     *,
     wide: str = "sentences",
@@ -85,7 +87,6 @@ def measure(
     examples: as for `contrasts.lay_out`.
     names: of metrics of counts, of a class, or of contrasts.
     inside: probe, attribute, group, in_mean.
-    words: of `word_variances`, of the class `rules.positive` where a metric is of one class.
     wide: what an interval over runs and units is called: sentences, or items.
     """
     parts = [metrics[name].contrast or Contrast(outcomes=(name,)) for name in names]
@@ -98,7 +99,7 @@ def measure(
             if lacks:
                 yield drawing.without(entry, lacks)
             elif entry.contrast is None:
-                yield drawing.difference(entry, words.get((*laid.keys, name)))
+                yield drawing.difference(entry)
             elif entry.contrast.within == "source":
                 yield drawing.of_sources(entry, entry.contrast)
             else:
@@ -122,25 +123,24 @@ class _Drawing:
         """What is drawn; empty where there is one run and one unit."""
         return self.wide if self.laid.units > 1 else "runs" if self.laid.runs > 1 else ""
 
-    def difference(self, entry: Metric, words: WordVariance | None) -> Measured:
+    def difference(self, entry: Metric) -> Measured:
         """Take a group's share less that of the background: crossed intervals."""
         against = self.rules.against or DEFAULT_BACKGROUND
         parts = Contrast(outcomes=(entry.name,), against=against, distance=_less)
         point, drawn = self._drawn(parts, against)
         table = difference_table(self.laid, entry.name, against)
-        found: dict[str, Any] = {"scope": self.scope, "interval": "t"}
+        found: dict[str, Any] = {"scope": self.scope}
         places: dict[str, tuple[float, float]] = {}
         if table is None:
-            found["note"] = "not every run has examples of each group that count"
+            found["reason"] = "not every run has examples of each group that count"
         else:
-            estimates = table.estimates(words if "pooled" not in against else None)
-            for scope, estimate in estimates.items():
+            for scope, estimate in table.estimates(None).items():
                 low_G, high_G = estimate.interval(self.rules.level)
                 if not np.isnan(low_G).all():
                     found["scope"] = self.wide if scope == "sentences" else scope
                     places = dict(zip(table.groups, zip(low_G, high_G, strict=True), strict=True))
             if not places:
-                found["note"] = _unvaried(self.scope)
+                found["reason"] = _unvaried(self.scope)
         rows = []
         for group, value in zip(self.laid.groups, point[0][0], strict=True):
             low, high = places.get(group, (np.nan, np.nan))
@@ -156,12 +156,12 @@ class _Drawing:
         undefined = [g for g, v in zip(self.laid.groups, point[0][0], strict=True) if np.isnan(v)]
         for g, group in enumerate(self.laid.groups if grouped else ()):
             if against != f"reference:{group}":
-                rows.append(self._drawn_row(entry, group, point[0][0, g], drawn[0][:, g], against))
+                rows += self._drawn_rows(entry, group, point[0][0, g], drawn[0][:, g], against)
         if parts.reduce is not None:
-            row = self._drawn_row(entry, ALL, point[1][0], drawn[1], against)
+            found = self._drawn_rows(entry, ALL, point[1][0], drawn[1], against)
             if grouped and np.isnan(point[1][0]):
-                row["note"] = f"not defined for {', '.join(undefined)}"
-            rows.append(row)
+                found[0]["reason"] = f"not defined for {', '.join(undefined)}"
+            rows += found
         return self._measured(entry, point, drawn, self.scope, rows)
 
     def of_sources(self, entry: Metric, parts: Contrast) -> Measured:
@@ -170,20 +170,20 @@ class _Drawing:
         there, kept = items_RT.any(axis=1), items_RT.any(axis=0)
         items_RT, sums_RT = items_RT[np.ix_(there, kept)], sums_RT[np.ix_(there, kept)]
         none = np.full(len(self.laid.groups), np.nan)
-        found: dict[str, Any] = {"scope": self.scope, "interval": "t"}
+        found: dict[str, Any] = {"scope": self.scope}
         value = np.nan
         if not items_RT.size:
-            found["note"] = "no source example has versions of two groups"
+            found["reason"] = "no source example has versions of two groups"
         else:
             value = float(np.mean(sums_RT.sum(axis=1) / items_RT.sum(axis=1)))
             table = GapTable(self.laid.keys, entry.name, (ALL,), np.ones(1, bool),
                              linearised(items_RT[None], sums_RT[None]))  # fmt: skip
-            found["note"] = _unvaried(self.scope)
+            found["reason"] = _unvaried(self.scope)
             for scope, estimate in table.estimates(None).items():
                 low, high = (float(end[0]) for end in estimate.interval(self.rules.level))
                 if not np.isnan(low):
                     scoped = self.wide if scope == "sentences" else scope
-                    found |= {"low": low, "high": high, "scope": scoped, "note": None}
+                    found |= {"low": low, "high": high, "scope": scoped, "reason": None}
         rows = [self._row(entry, ALL, value, "", **found)]
         all_B = np.full(self.draws, np.nan)
         for some, runs_BR, units_BT in self._weights():
@@ -199,7 +199,7 @@ class _Drawing:
         """Say why a classifier has no value of a metric."""
         none = np.full((1, len(self.laid.groups)), np.nan), np.full(1, np.nan)
         drawn = tuple(np.repeat(part, self.draws, axis=0) for part in none)
-        row = self._row(entry, ALL, np.nan, "", scope=self.scope, note=why)
+        row = self._row(entry, ALL, np.nan, "", scope=self.scope, reason=why)
         return self._measured(entry, none, (drawn[0], drawn[1]), self.scope, [row])
 
     def _drawn(
@@ -228,46 +228,47 @@ class _Drawing:
                 place = slice(some.start + part.start, some.start + part.stop)
                 yield place, runs_BR[part].astype(float), units_BT[part].astype(float)
 
-    def _drawn_row(
+    def _drawn_rows(
         self, entry: Metric, group: str, value: float, draws_B: Doubles, against: str
-    ) -> dict[str, Any]:
+    ) -> list[dict[str, Any]]:
+        """Give a value its interval; and the value less what noise alone does to it."""
         known = draws_B[~np.isnan(draws_B)]
         bound = entry.contrast.bound if entry.contrast else None
-        note = None
+        reason = None
         if np.isnan(value):
-            note = "not defined: no examples that count"
+            reason = "not defined: no examples that count"
         elif not self.scope:
-            note = _unvaried(self.scope)
+            reason = _unvaried(self.scope)
         elif len(known) < (1 - _UNDEFINED) * len(draws_B):
-            note = f"not defined in {1 - len(known) / len(draws_B):.0%} of draws"
+            reason = f"not defined in {1 - len(known) / len(draws_B):.0%} of draws"
         elif np.ptp(known) == 0:
-            note = _unvaried(self.scope)
-        if note is not None:
-            return self._row(entry, group, value, against, scope=self.scope, note=note)
+            reason = _unvaried(self.scope)
+        if reason is not None:
+            return [self._row(entry, group, value, against, scope=self.scope, reason=reason)]
         tails = [(1 - self.rules.level) / 2, (1 + self.rules.level) / 2]
         ends = np.quantile(known, tails)
         low, high = min(ends[0], 2 * value - ends[1]), max(ends[1], 2 * value - ends[0])
-        corrected = np.nan
-        if bound is not None:
-            clip = max if known.mean() >= bound else min
-            low, high = clip(low, bound), clip(high, bound)
-            corrected = clip(2 * value - known.mean(), bound)
-        return self._row(entry, group, value, against, scope=self.scope, interval="bootstrap",
-                         low=low, high=high, corrected=corrected)  # fmt: skip
+        if bound is None:
+            return [self._row(entry, group, value, against, scope=self.scope, low=low, high=high)]
+        clip = max if known.mean() >= bound else min
+        low, high = clip(low, bound), clip(high, bound)
+        row = self._row(entry, group, value, against, scope=self.scope, low=low, high=high)
+        corrected = clip(2 * value - known.mean(), bound)
+        less = self._row(entry, group, corrected, against, scope="")
+        return [row, {**less, "score": f"{entry.name}{LESS_NOISE}"}]
 
     def _row(
         self, entry: Metric, group: str, value: float, against: str, **found: Any
     ) -> dict[str, Any]:
         names = dict(zip((*schema.KEYS, "attribute"), self.laid.keys, strict=True))
-        of_class = entry.one_class is not None or entry.contrast is not None
-        known = {"low": np.nan, "high": np.nan, "corrected": np.nan, "note": None} | found
-        known["interval"] = None if np.isnan(known["low"]) else known.get("interval")
-        known["scope"] = None if np.isnan(known["low"]) else known["scope"]
-        positive = self.rules.positive if of_class else None
-        numbers = {name: float(known.pop(name)) for name in ("low", "high", "corrected")}
-        numbers["value"] = float(value)
-        return {**names, "metric": entry.name, "group": group, "background": against or None,
-                "positive": positive, **numbers, **known}  # fmt: skip
+        known = {"low": np.nan, "high": np.nan, "reason": None} | found
+        known["scope"] = "" if np.isnan(known["low"]) else known["scope"]
+        known |= {name: float(known[name]) for name in ("low", "high")}
+        statistic = "gap" if entry.contrast is None else "score"
+        if entry.contrast is not None and entry.name.endswith("_ratio"):
+            statistic = "ratio"
+        return {**names, "score": entry.name, "statistic": statistic, "group": group,
+                "condition": against, "value": float(value), **known}  # fmt: skip
 
     def _measured(
         self, entry: Metric, point: tuple[Doubles, Doubles], drawn: tuple[Doubles, Doubles],
@@ -317,3 +318,24 @@ def _unvaried(scope: str) -> str:
         if scope
         else "one run of one item: nothing to draw"
     )
+
+
+def listed_metrics() -> pl.DataFrame:
+    """List the metrics: metric, formula, background, needs, interval, source."""
+    rows = []
+    for name, entry in metrics.items():
+        parts = entry.contrast
+        needs = "counts"
+        if parts is not None:
+            needs = "versions of source examples" if parts.within == "source" else parts.needs
+        rows.append(
+            {
+                "metric": name,
+                "formula": entry.formula or entry.about,
+                "background": DEFAULT_BACKGROUND if parts is None else parts.against,
+                "needs": needs,
+                "interval": "t" if parts is None or parts.within == "source" else "bootstrap",
+                "source": entry.source,
+            }
+        )
+    return pl.DataFrame(rows)

@@ -15,6 +15,7 @@ from typing import Final
 import polars as pl
 
 from raybias import schema
+from raybias.registry import metrics
 from raybias.stats.cells import RUN_KEYS
 from raybias.stats.intervals import MIRROR
 from raybias.stats.metric import DEFAULT, shares
@@ -25,7 +26,7 @@ _SHARE: Final = 0.01
 
 
 def mirrored_rates(
-    cells: pl.DataFrame, rates: pl.DataFrame, metrics: Sequence[str] = DEFAULT
+    cells: pl.DataFrame, rates: pl.DataFrame, names: Sequence[str] = DEFAULT
 ) -> pl.DataFrame:
     """Find the classifiers of which one metric is what another leaves.
 
@@ -36,7 +37,7 @@ def mirrored_rates(
     ----------
     cells: schema.CELLS without the extra groups.
     rates: of `stats.rates` on them.
-    metrics: their names.
+    names: of the metrics.
 
     Returns
     -------
@@ -47,7 +48,7 @@ def mirrored_rates(
     by = [*schema.KEYS, "attribute"]
     types = dict.fromkeys((*by, "rate", "mirrors", "no_verdict"), pl.String)
     tables = [pl.DataFrame(schema=types)]
-    for (first, one), (second, other) in combinations(sorted(shares(metrics).items()), 2):
+    for (first, one), (second, other) in combinations(sorted(shares(names).items()), 2):
         same = kinds.group_by(place).agg((one.among == other.among).all().alias("same"))
         concerned = rates.filter(pl.col("rate").is_in([first, second])).join(
             same.filter("same"), on=place, how="semi", nulls_equal=True
@@ -65,12 +66,16 @@ def mirrored_rates(
                 no_verdict=pl.lit(MIRROR + first),
             )
         )
-    return pl.concat(tables).sort(by)
+    # Of several that a rate mirrors, the first.
+    found = pl.concat(tables).sort(by, maintain_order=True)
+    return found.unique([*by, "rate"], keep="first", maintain_order=True)
 
 
 def warn_mirrored(found: pl.DataFrame, *, counted: str) -> None:
-    """Say of which classifiers two metrics are one result."""
-    for row in found.iter_rows(named=True):
+    """Say of which classifiers two metrics are one result, but of those that always are."""
+    always = [name for name, entry in metrics.items() if entry.one_class is not None]
+    told = ~(pl.col("rate").is_in(always) & pl.col("mirrors").is_in(always))
+    for row in found.filter(told).iter_rows(named=True):
         name = " ".join(row[key] for key in ("model", "method") if row[key])
         place = " ".join(row[key] for key in ("probe", "attribute") if row[key])
         warnings.warn(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from raybias import schema
 from raybias.errors import DataError
 from raybias.stats.paper_tsv import read_paper_tsv
-from raybias.stats.plain_predictions import EXTRA, plain_predictions
+from raybias.stats.plain_predictions import EXTRA, Columns, plain_predictions
 from raybias.storage import Store, split_uri, unpacked
 from raybias.table_files import read_frame
 
@@ -46,15 +46,18 @@ _DEFAULTS: Final = {"method": "", "dataset": "", "probe": "", "style": "original
 
 @dataclass(frozen=True)
 class Source:
-    """One file of predictions: `name` in `store`."""
+    """One file of predictions, `name` in `store`; or a table in memory, which is called `name`."""
 
     store: Store
     name: str
+    table: pl.DataFrame | None = None
+    columns: Columns | None = None
+    """Where a table of others has what predictions need."""
 
     @property
     def uri(self) -> str:
         """The file's path or URI."""
-        return self.store.uri_of(self.name)
+        return self.name if self.table is not None else self.store.uri_of(self.name)
 
 
 def read_predictions(paths: Sequence[str | Path]) -> pl.DataFrame:
@@ -101,15 +104,29 @@ def join_pieces(
     return predictions
 
 
-def sources(paths: Sequence[str | Path]) -> list[Source]:
-    """List the files that paths mean, in order.
+def sources(
+    given: Sequence[str | Path | pl.DataFrame], columns: Columns | None = None
+) -> list[Source]:
+    """List the files that paths mean, and tables, in order.
+
+    Parameters
+    ----------
+    columns: where tables of others have what predictions need.
 
     Raises
     ------
     DataError: a path that is not there, a folder without predictions, a file given twice,
         or a suffix that is not known.
     """
-    found = [source for path in paths for source in _expand(str(path))]
+    found = []
+    for place, one in enumerate(given, start=1):
+        if isinstance(one, pl.DataFrame):
+            name = "the table" if len(given) == 1 else f"table {place}"
+            found.append(Source(Store("."), name, one))
+        else:
+            found += _expand(str(one))
+    if columns is not None:
+        found = [replace(source, columns=columns) for source in found]
     for uri, count in Counter(source.uri for source in found).items():
         if count > 1:
             raise DataError("is given twice", where=uri, cure="give each file once")
@@ -182,11 +199,13 @@ def _whole(source: Source) -> pl.DataFrame | None:
     if source.name.endswith(_TSV_ENDINGS):
         data = source.store.read_bytes(source.name)
         return read_paper_tsv(data, name=source.name, where=source.uri)
-    if source.name.endswith(_CSV_ENDINGS):
+    table = source.table
+    if source.name.endswith(_CSV_ENDINGS) or (table is None and source.columns is not None):
         table = read_frame(source.store, source.name)
-        with source.store.reading(source.name, "as predictions"):
-            return plain_predictions(table, name=source.name, where=source.uri)
-    return None
+    if table is None:
+        return None
+    with source.store.reading(source.name, "as predictions"):
+        return plain_predictions(table, name=source.name, where=source.uri, columns=source.columns)
 
 
 @dataclass(frozen=True)

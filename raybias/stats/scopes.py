@@ -86,6 +86,11 @@ class GapTable:
                 found["wording"] = words.added_to(found["sentences"], self)
         return found
 
+    def less_mean(self) -> GapTable:
+        """Make gaps of rates: less the mean of the groups in it."""
+        mean_RT = self.values_GRT[self.in_mean_G].mean(axis=0)
+        return replace(self, values_GRT=self.values_GRT - mean_RT)
+
     def components(self) -> dict[Facets, Doubles]:
         """Estimate the variance [G] between runs, between templates, and of their cells."""
         _, runs, templates = self.values_GRT.shape
@@ -149,7 +154,14 @@ class WordVariance:
 def gap_tables(
     cells: pl.DataFrame, inside: pl.DataFrame, metrics: Sequence[str] = DEFAULT
 ) -> Iterator[GapTable]:
-    """Take the gaps of every classifier, attribute and rate apart by run and template.
+    """Take gaps apart by run and template; see `rate_tables`."""
+    return (table.less_mean() for table in rate_tables(cells, inside, metrics))
+
+
+def rate_tables(
+    cells: pl.DataFrame, inside: pl.DataFrame, metrics: Sequence[str] = DEFAULT
+) -> Iterator[GapTable]:
+    """Take the rates of every classifier and attribute apart by run and template.
 
     A template's part in a rate is weighted by its sentences (the usual linearisation of a ratio),
     so that groups may have more sentences on one template than on another.
@@ -158,7 +170,7 @@ def gap_tables(
     ----------
     cells: schema.CELLS with template ids, without extra groups.
     inside: probe, attribute, group, in_mean.
-    metrics: their names; those of predictions have no gaps by template. Nor have cells without
+    metrics: their names; those of predictions have no rates by template. Nor have cells without
         template ids, or a group of the mean with sentences in some runs only.
     """
     placed = pl.col("template_id").is_not_null().all().over(_TABLE)
@@ -166,7 +178,7 @@ def gap_tables(
     for counts in count_arrays(cells, metrics):
         member = members_of(counts, inside)
         for k in range(len(counts.rates)):
-            table = gap_table(counts, k, member)
+            table = rate_table(counts, k, member)
             if table is not None:
                 yield table
 
@@ -178,7 +190,13 @@ def members_of(counts: CountArrays, inside: pl.DataFrame) -> dict[str, bool]:
 
 
 def gap_table(counts: CountArrays, k: int, member: Mapping[str, bool]) -> GapTable | None:
-    """Take the gaps of one metric apart; None where the mean has other groups in some runs."""
+    """Take the gaps of one metric apart; see `rate_table`."""
+    table = rate_table(counts, k, member)
+    return None if table is None else table.less_mean()
+
+
+def rate_table(counts: CountArrays, k: int, member: Mapping[str, bool]) -> GapTable | None:
+    """Take the rates of one metric apart; None where the mean has other groups in some runs."""
     there_GRT = counts.items_KGRT[k] > 0
     runs_R, templates_T = there_GRT.any(axis=(0, 2)), there_GRT.any(axis=(0, 1))
     known_GR = there_GRT.any(axis=2)[:, runs_R]
@@ -192,9 +210,8 @@ def gap_table(counts: CountArrays, k: int, member: Mapping[str, bool]) -> GapTab
         return None
     kept = np.ix_(whole_G, runs_R, templates_T)
     parts_GRT = linearised(counts.items_KGRT[k][kept], counts.hits_KGRT[k][kept])
-    gaps_GRT = parts_GRT - parts_GRT[in_mean_G].mean(axis=0)
     templates = tuple(np.array(counts.templates)[templates_T].tolist())
-    return GapTable(counts.keys, counts.rates[k], groups, in_mean_G, gaps_GRT, templates)
+    return GapTable(counts.keys, counts.rates[k], groups, in_mean_G, parts_GRT, templates)
 
 
 def word_variances(

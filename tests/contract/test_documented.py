@@ -47,7 +47,7 @@ OTHERS = {
     "RAYBIAS_SHARED=/path/to/shared": "make test",
 }  # fmt: skip
 #: Blocks that show what is printed or written, by their first word.
-SHOWN = ("model ", "study.yaml ", "$ raybias compare", "raybias metrics FILES...")
+SHOWN = ("model ", "study.yaml ", "$ raybias compare", "raybias measure FILES...")
 
 
 def commands() -> list[str]:
@@ -142,12 +142,9 @@ def test_the_tutorial_finds_the_bias_that_it_plants(
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     *_, plotted, planned = run_notebook("tutorial.ipynb", names)
-    found = names["gaps"].filter(rate="negative_fpr", survives=True)
-    assert "quix" in found["group"].to_list()
-    assert "Sentences about quix are wrongly called negative" in capsys.readouterr().out
-    assert plotted._repr_html_().count("<svg") == 2
-    plotted.save("drawn")
-    assert len(list(Path("drawn").iterdir())) == 2
+    assert "quix" in names["gaps"].filter(survives=True)["group"].to_list()
+    assert "are significant if seeds, sentences and words" in capsys.readouterr().out
+    assert "quix" in plotted.data
     assert planned.height
 
 

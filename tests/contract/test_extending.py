@@ -53,7 +53,8 @@ rows = pl.DataFrame(predictor.table(predictor.load(run.run_id), shard, table).ta
 assert rows["pred"].n_unique() > 1
 assert stats.gaps(stats.cells(rows))["gap"].is_not_null().any()
 rows.write_parquet(sys.argv[2] + ".parquet")
-own = raybias.metrics([sys.argv[2] + ".parquet"], metrics=["unneutral_range"])["metrics"]
+own = raybias.measure(sys.argv[2] + ".parquet", metric=["unneutral_range"])
+own = own.filter(score="unneutral_range")
 assert own["value"].null_count() == 0 and own.height == 1
 pairs = items["clerk_pairs"].filter(style="shouted")
 assert pairs["sent_more"][0] == "THE OLD CLERK WAS AWFUL AT WORK TODAY."

@@ -48,14 +48,12 @@ from support.tried_files import (
     corpus_file,
     damaged_out,
     damaged_pair_out,
-    metrics_file,
+    measured_file,
     model,
-    option_file,
     pair_file,
     prediction_file,
     probe_file,
     run_again,
-    score_file,
     study_file,
     training_file,
     triple_files,
@@ -128,13 +126,13 @@ CLASSES = {
     "probe files": Class(table_files(ITEMS), probe_file),
     "pair files": Class(table_files(PAIRS), pair_file),
     "prediction files": Class(prediction_files(), prediction_file),
-    "score files": Class(table_files(SCORES) | table_files(ANSWERS), score_file),
-    "tables of others": Class(table_files(MINE) | prediction_files(), metrics_file, 1),
+    "score files": Class(table_files(SCORES) | table_files(ANSWERS), measured_file),
+    "tables of others": Class(table_files(MINE) | prediction_files(), measured_file, 1),
     "answers to options": Class(
         table_files(OPTIONS)
         | inputs.damaged(BBQ).map(lambda data: ("x.jsonl", data))
         | inputs.damaged(gzip.compress(BBQ)).map(lambda data: ("x.jsonl.gz", data)),
-        option_file,
+        measured_file,
     ),
     "triples": Class(
         st.tuples(
@@ -180,9 +178,9 @@ def test_what_is_whole_is_taken(tmp_path: Path) -> None:
     assert checked(study)
     assert planned(study)
     for command, name, data in (
-        ("gaps", "x.parquet", inputs.parquet_bytes(PREDICTIONS)),
-        ("gaps", "x.tsv", TSV),
-        ("metrics", "x.csv", inputs.csv_bytes(MINE)),
+        ("measure", "x.parquet", inputs.parquet_bytes(PREDICTIONS)),
+        ("measure", "x.tsv", TSV),
+        ("measure", "x.csv", inputs.csv_bytes(MINE)),
         ("measure", "y.parquet", inputs.parquet_bytes(SCORES)),
         ("measure", "y.csv", inputs.csv_bytes(ANSWERS)),
         ("measure", "z.jsonl", BBQ),

@@ -184,14 +184,20 @@ def test_the_page_on_metrics_and_the_published_predictions(shared: Path) -> None
     (file,) = (shared / "data/regard_published").glob("regard_opt-125m.tsv.gz")
     for folder in (published, Path()):
         shutil.copy(file, folder)
-    shape, listing, example = commands("metrics")
+    shape, listing, loans, example = commands("metrics")
     follow(listing)
     follow(re.sub(r"\[.*\]", "", shape), **{"FILES...": str(file), "DIR": "first"})
+    people = pl.DataFrame(
+        {"sex": ["female", "male"] * 30, "race": ["black", "white", "asian"] * 20}
+    )
+    words = pl.Series(["approved", "denied", "denied", "approved", "approved"] * 12)
+    people.with_columns(paid=words, decided=words.reverse()).write_csv("loans.csv")
+    follow(loans)
     follow(example)
-    assert Path("DIR/metrics.csv").exists()
+    assert Path("DIR/estimates.csv").exists()
     for line in commands("results/regard_published"):
         follow(line)
-    assert Path("strict/gaps.csv").exists()
+    assert Path("strict/estimates.csv").exists()
 
 
 @pytest.mark.long

@@ -81,7 +81,7 @@ def test_an_out_that_a_user_may_not_read_is_one_line(place: Path) -> None:
         with as_another_user():
             assert not taken("report", str(out)), closed
             if closed in ("predictions", ""):
-                assert not taken("gaps", str(out)), closed
+                assert not taken("measure", str(out)), closed
         (out / closed).chmod(0o755)
 
 
@@ -96,9 +96,9 @@ def test_a_place_that_a_user_may_not_write_is_one_line(place: Path) -> None:
         with as_another_user():
             assert not taken("report", str(out), out=out)
             assert not taken("schema", "--out", str(place / "schema.json"))
-            assert not taken("gaps", str(place / "x.parquet"), "--out", str(place / "new"))
+            assert not taken("measure", str(place / "x.parquet"), "--out", str(place / "new"))
     assert not (place / "new").exists()
-    assert not taken("gaps", str(place / "x.parquet"), "--out", str(place / "x.parquet"))
+    assert not taken("measure", str(place / "x.parquet"), "--out", str(place / "x.parquet"))
 
 
 def test_links_in_a_circle_and_names_that_no_file_has_are_one_line(place: Path) -> None:
@@ -108,7 +108,6 @@ def test_links_in_a_circle_and_names_that_no_file_has_are_one_line(place: Path) 
         assert not taken("plan", str(study), "--out", wrong), wrong
         assert not taken("plan", wrong), wrong
         assert not taken("report", wrong), wrong
-        assert not taken("gaps", wrong), wrong
         assert not taken("measure", wrong), wrong
         assert not taken("probes", "write", "file", "--data", wrong, "--out", "x.csv"), wrong
     for key in ("backbones.0.id", "probes.0.data", "training.0.data", "pairs.0.data"):
@@ -129,7 +128,7 @@ def test_a_folder_is_no_study(place: Path) -> None:
 @pytest.mark.parametrize("name", ["50%41 of it", "a?b=1#c", "%zz", "größe"])
 def test_an_out_may_have_any_name(place: Path, name: str) -> None:
     out = fill(place / name, small_out())
-    assert taken("gaps", str(out), "--out", str(out / "gaps %20"))
+    assert taken("measure", str(out), "--out", str(out / "gaps %20"))
     assert taken("compare", str(out), str(out))
 
 
@@ -205,7 +204,7 @@ def test_a_full_disk_under_out_is_one_line_and_leaves_whole_files(
     out = fill(small_disk / "out", small_out())
     before = {name: (out / name).read_bytes() for name in small_out()}
     (small_disk / "ballast").write_bytes(bytes(os.statvfs(small_disk).f_bavail * 4096 - 65_536))
-    for command in (("report", str(out)), ("gaps", str(out), "--out", str(small_disk / "gaps"))):
+    for command in (("report", str(out)), ("measure", str(out), "--out", str(small_disk / "gaps"))):
         with pytest.raises(SystemExit) as ended:
             cli.main(command)
         said = capsys.readouterr().err.splitlines()

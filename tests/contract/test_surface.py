@@ -32,19 +32,16 @@ COMMANDS = {
     "demo": {"--out", *RAY},
     "doctor": {"--address", "--out", "--hub", "--no-hub"},
     "convert": {"MODEL", "--out", "--revision"},
-    "gaps": {
-        *("FILES", "--out", "--profile", "--scope", "--margin", "--interval", "--reference"),
-        "--metric",
-    },
     "compare": {"BASE", "CANDIDATE", "--base", "--candidate", "--scope", "--gate", "--out"},
     "design": {"FILES", "--target", "--profile", "--scope"},
     "audit": {
         *("MODEL", "--probe", "--method", "--data", "--budget", "--out", "--address", "--debug"),
     },
     "init": {"MODEL", "--probe", "--out"},
-    "metrics": {"FILES", "--metric", "--positive", "--background", "--list", "--out"},
     "measure": {
         *("FILES", "--kind", "--items", "--profile", "--json", "--quiet", "--out"),
+        *("--metric", "--list", "--scope", "--margin", "--interval", "--reference", "--positive"),
+        *("--background", "--by", "--group-column", "--label-column", "--pred-column"),
     },
     "samples": {"OUT", "--out"},
     "report": {"OUT", "--profile", "--corpus", "--verify"},
@@ -85,14 +82,14 @@ FUNCTIONS = {
     "design": ("files", "target", "profile", "scope"),
     "doctor": ("address", "out", "hub"),
     "download_data": ("name", "out", "mirror", "on_file"),
-    "gaps": (
-        *("files", "profile", "scope", "interval", "margin", "reference_groups", "metrics", "out"),
-    ),
     "judge_labels": ("study", "sheet"),
     "judge_sheet": ("study", "out", "of_group", "seed"),
     "load_study": ("path", "overrides", "profile", "limit"),
-    "measure": ("given", "kind", "items", "profile", "out", "command"),
-    "metrics": ("files", "metrics", "positive", "background", "level", "seed", "out"),
+    "measure": (
+        *("given", "kind", "items", "metric", "profile", "scope", "interval", "margin", "by"),
+        *("label_column", "pred_column", "positive", "reference_groups", "background", "out"),
+        "command",
+    ),
     "open": ("out",),
     "pair_items": ("probe", "styles", "files", "options", "seed"),
     "plan": (
@@ -309,9 +306,6 @@ def test_the_columns_that_others_read() -> None:
         "kind", "model", "method", "dataset", "probe", "style", "condition", "attribute", "group",
         "score", "statistic", "scope", "value", "low", "high", "p", "q", "significant", "survives",
         "mde", "n", "units", "reason",
-    ]  # fmt: skip
-    assert schema.METRICS.names[:9] == [
-        "model", "attribute", "metric", "group", "value", "low", "high", "scope", "background",
     ]  # fmt: skip
     assert schema.ACCURACY.names[:5] == ["model", "attribute", "mean", "sd", "n_runs"]
 

@@ -19,6 +19,7 @@ from raybias.report import write_report
 from raybias.report.tables import write_tables
 from raybias.stats.cells import RUN_KEYS
 from support.report_outs import make_study, write_out
+from support.stats_data import judged_files
 
 
 def neutral_share(label: pl.Expr, pred: pl.Expr) -> Share:
@@ -91,12 +92,12 @@ def test_new_metrics_are_in_a_studys_tables_report_and_gaps(
     page = store.read_text("report.html")
     assert "Labelled unlike the others too often (harm)" in page
     assert "labelled unlike the template (flip_rate)" in page
-    assert raybias.gaps([tmp_path / "out"]).equals(gaps)
+    assert judged_files([tmp_path / "out"]).tables["gaps"].equals(gaps)
 
-    alone = raybias.gaps([tmp_path / "out"], metrics=["flip_rate"])
-    assert alone["rate"].unique().to_list() == ["flip_rate"]
+    alone = raybias.measure(tmp_path / "out", metric=["flip_rate"])
+    assert alone.filter(statistic="gap")["score"].unique().to_list() == ["flip_rate"]
     with pytest.raises(SystemExit) as end:
-        main(["gaps", str(tmp_path / "out"), "--metric", "flip_rate", "--metric", "accuracy"])
+        main(["measure", str(tmp_path / "out"), "--metric", "flip_rate", "--metric", "accuracy"])
     assert not end.value.code
     shown = capsys.readouterr().out
     assert "flip_rate" in shown
@@ -118,13 +119,13 @@ def test_other_metrics_change_no_number_of_the_two_rates(tmp_path: Path) -> None
 
 def test_a_metric_that_nobody_registered_is_refused_before_any_work(tmp_path: Path) -> None:
     study = make_study(statistics={"metrics": ["false_alarms"]})
-    with pytest.raises(ConfigError, match="no metric 'false_alarms'; `raybias metrics --list` has"):
+    with pytest.raises(ConfigError, match="no metric 'false_alarms'; `raybias measure --list` has"):
         check_inputs(PreparedStudy.of(study))
     store = write_out(tmp_path, study)
     with pytest.raises(ConfigError, match="no metric"):
         write_tables(store, study)
     with pytest.raises(ConfigError, match="no metric"):
-        raybias.gaps([tmp_path], metrics=["false_alarms"])
+        raybias.measure(tmp_path, metric=["false_alarms"])
 
 
 def test_two_metrics_of_one_name_are_refused() -> None:

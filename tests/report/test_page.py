@@ -270,7 +270,7 @@ def test_reports_and_gaps_need_neither_torch_nor_ray(tmp_path: Path) -> None:
     study = make_study()
     write_out(tmp_path, study)
     predictions().write_parquet(tmp_path / "p.parquet")
-    gaps = ["gaps", str(tmp_path / "p.parquet"), "--out", str(tmp_path / "gaps")]
+    gaps = ["measure", str(tmp_path / "p.parquet"), "--out", str(tmp_path / "gaps")]
     code = (
         "import sys\n"
         # SciPy looks torch up in sys.modules, so a None there would not do.
@@ -291,4 +291,4 @@ def test_reports_and_gaps_need_neither_torch_nor_ray(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-    assert (tmp_path / "gaps" / "gaps.csv").exists()
+    assert (tmp_path / "gaps" / "estimates.csv").exists()

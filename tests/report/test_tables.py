@@ -9,15 +9,15 @@ import polars as pl
 import pytest
 from markdown_it import MarkdownIt
 
-import raybias
 from raybias import schema
 from raybias.cli import main
 from raybias.errors import ConfigError, DataError
-from raybias.report import findings, gap_table, headline, restated, write_tables
+from raybias.report import findings, gap_table, restated, write_tables
 from raybias.report.tables import markdown, write_frame
 from raybias.report.terminal import laid_out
 from raybias.storage import Store
 from support.report_outs import GROUPS, make_study, write_out
+from support.stats_data import judged_files
 
 CONTRACT = "model,attribute,group,rate,gap,low,high,half_width,n_runs,significant"
 
@@ -119,17 +119,23 @@ def test_gaps_of_an_out_are_those_of_its_report(
     monkeypatch.chdir(tmp_path / "out")
     folder = tmp_path / "out" / "predictions"
     for place in (tmp_path / "out", f"{tmp_path}/out/", folder, "predictions", folder / "planted"):
-        assert raybias.gaps([place]).equals(expected)
+        assert judged_files([place]).tables["gaps"].equals(expected)
     assert expected.filter(~pl.col("in_mean"))["group"].unique().to_list() == ["quixlan"]
     with pytest.raises(SystemExit) as end:
-        main(["gaps", str(tmp_path / "out"), "--out", str(tmp_path / "tables")])
+        main(["measure", str(tmp_path / "out"), "--out", str(tmp_path / "tables")])
     assert not end.value.code
-    assert headline(expected) in capsys.readouterr().out
-    assert pl.read_csv(tmp_path / "tables" / "gaps.csv")["low"].to_list() == pytest.approx(
-        expected["low"].to_list()
+    significant = expected["significant"].sum()
+    assert f"Gaps: {significant} of {expected.height} are significant" in capsys.readouterr().out
+    found = pl.read_csv(tmp_path / "tables" / "estimates.csv").filter(
+        pl.col("model") != "all", statistic="gap", scope=expected["scope"][0]
     )
+    on = ["attribute", "group"]
+    both = expected.join(found, left_on=[*on, "rate"], right_on=[*on, "score"])
+    assert both.height == expected.height
+    assert both["low"].to_list() == pytest.approx(both["low_right"].to_list())
     # What the caller says goes before the study.
-    stated = raybias.gaps([folder], profile="strict", reference_groups={"origin": GROUPS})
+    given = {"origin": GROUPS}
+    stated = judged_files([folder], profile="strict", reference_groups=given).tables["gaps"]
     assert (stated["interval"][0], stated["in_mean"].all()) == ("t", True)
 
 
@@ -139,12 +145,12 @@ def test_studies_that_judge_differently_are_not_joined(tmp_path: Path) -> None:
     write_out(second, make_study(("other",), probes=[{"source": "planted"}]))
     write_out(third, make_study(("third",), profile="paper"))
     with pytest.raises(ConfigError, match="gaps of origin in probe planted from different groups"):
-        raybias.gaps([first, second])
-    joined = raybias.gaps([first, second], reference_groups={"origin": GROUPS})
+        judged_files([first, second])
+    joined = judged_files([first, second], reference_groups={"origin": GROUPS}).tables["gaps"]
     assert joined["model"].unique().sort().to_list() == ["other", "planted"]
     with pytest.raises(ConfigError, match=r"scope is widest in .*first, runs in .*third"):
-        raybias.gaps([first, third])
-    assert raybias.gaps([first, third], profile="paper")["model"].n_unique() == 2
+        judged_files([first, third])
+    assert judged_files([first, third], profile="paper").tables["gaps"]["model"].n_unique() == 2
 
 
 @pytest.mark.long
@@ -163,7 +169,7 @@ def test_runs_that_are_not_whole_are_told_first(
     page = store.read_text("report.html")
     assert page.index("Runs are not whole.") < page.index('class="headline"')
     with pytest.raises(DataError, match="finish the study"):
-        raybias.gaps([tmp_path])
+        judged_files([tmp_path])
 
 
 def test_an_item_that_differs_between_runs_has_no_report(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_what_a_study_wrote_is_sealed_and_what_changed_is_named(out: Path) -> No
 def test_a_page_of_changed_results_begins_with_a_caution(out: Path) -> None:
     frame = pl.read_parquet(shard(out, 1))
     frame.with_columns(pred=(pl.col("pred") + 1) % 3).write_parquet(shard(out, 1))
-    judged = CliRunner().invoke(app, ["gaps", str(out)])
+    judged = CliRunner().invoke(app, ["measure", str(out)])
     ended = CliRunner().invoke(app, ["report", str(out)])
     caution = f"OUT changed since its study wrote it: {RUN.format(1)} was changed."
     assert f"raybias: warning: {caution}" in ended.stderr

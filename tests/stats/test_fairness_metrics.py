@@ -19,9 +19,10 @@ from raybias.errors import RaybiasError
 from raybias.registry import metrics
 from raybias.report.tables import markdown
 from raybias.stats.agreement import kendalls_w
-from raybias.stats.metric_lists import listed_metrics
+from raybias.stats.metric_table import listed_metrics
 from support.documents import ROOT
-from support.stats_data import predictions, prompted
+from support.golden_names import metric_tables
+from support.stats_data import judged_files, predictions, prompted
 
 #: Two classes; all groups on all templates, with one to three words each.
 GROUPS = ("a", "b", "c")
@@ -50,7 +51,8 @@ def answered(
 def measured(table: pl.DataFrame, folder: Path, *names: str, **options: object) -> pl.DataFrame:
     path = folder / "mine.csv"
     table.write_csv(path)
-    return raybias.metrics([path], metrics=names, **options)["metrics"]  # type: ignore[arg-type]
+    found = raybias.measure(path, metric=names or ["all"], **options)  # type: ignore[arg-type]
+    return metric_tables(found)["metrics"]
 
 
 def values(table: pl.DataFrame) -> dict[tuple[str, str], float]:
@@ -217,11 +219,11 @@ def test_groups_that_are_answered_alike_have_no_differences(
 
 def test_a_gap_is_the_same_metric_here(shared: Path) -> None:
     file = shared / "data" / "regard_published" / "regard_opt-125m.tsv.gz"
-    gaps = raybias.gaps([file], metrics=["positive_fpr"])
+    gaps = judged_files([file], metrics=["positive_fpr"]).tables["gaps"]
     names = ["positive_fpr", "fpr", "fpr_range"]
-    found = raybias.metrics([file], metrics=names)["metrics"]
+    found = metric_tables(raybias.measure(file, metric=names))["metrics"]
     for name in names[:2]:
-        here = found.filter(metric=name)
+        here = found.filter(metric=name).sort("group")
         for ours, theirs in (("value", "gap"), ("low", "low"), ("high", "high")):
             assert here[ours].to_list() == pytest.approx(gaps[theirs].to_list(), abs=1e-12)
         assert here["scope"].to_list() == gaps["scope"].to_list()
@@ -236,11 +238,10 @@ def test_backgrounds_classes_and_what_an_interval_covers(tmp_path: Path) -> None
     against = {name: measured(table, tmp_path, "tpr", background=name) for name in backgrounds}
     for name, found in against.items():
         assert found["background"].unique().to_list() == [name]
-        assert found["low"].null_count() == (name == "reference:b")
     textbook = Textbook(table)
     tpr = textbook.each(textbook.rate, 1, 1)
     b = values(against["reference:b"])
-    assert b["tpr", "b"] is None
+    assert b["tpr", "b"] == 0
     assert b["tpr", "a"] == pytest.approx(tpr["a"] - tpr["b"])
     rest = textbook.rate(textbook.others("a"), 1, 1)
     assert values(against["pooled_others"])["tpr", "a"] == pytest.approx(tpr["a"] - rest)
@@ -256,11 +257,12 @@ def test_backgrounds_classes_and_what_an_interval_covers(tmp_path: Path) -> None
     ("columns", "names", "options", "message"),
     [
         (pl.all(), ["fpde"], {}, "no metric 'fpde'; did you mean fped"),
-        (pl.all(), ["xyz"], {}, "^no metric 'xyz'; `raybias metrics --list` has all$"),
+        (pl.all(), ["xyz"], {}, "^no metric 'xyz'; `raybias measure --list` has all$"),
         (pl.exclude("score"), ["ece"], {}, "needs scores: neither `score` nor `scores` is there"),
         (pl.exclude("template_id"), ["counterfactual_gap"], {}, "neither `source_id` nor `templa"),
         (pl.exclude("group"), [], {}, "lacks the column group"),
         (pl.exclude("pred", "score"), [], {}, r"lacks the column pred \(or score\)"),
+        (pl.all(), ["negative_fpr"], {}, "negative, neutral and positive labels, not of labels of"),
         (pl.all(), [], {"positive": 2}, "--positive 2 is no label"),
         (pl.all(), [], {"background": "mean"}, "no background 'mean'"),
         (pl.all(), [], {"background": "reference:x"}, "no group 'x'.*groups are a, b, c"),
@@ -292,13 +294,13 @@ def test_what_cannot_be_measured_is_one_line(
 def test_a_malformed_table_is_one_line(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text(text)
     with pytest.raises(RaybiasError, match=message):
-        raybias.metrics([tmp_path / "x.csv"])
+        raybias.measure(tmp_path / "x.csv", kind="predictions")
 
 
 def test_metrics_agree_as_their_ranks_do(tmp_path: Path) -> None:
     path = tmp_path / "mine.csv"
     answered(8, templates=12).write_csv(path)
-    found = raybias.metrics([path], metrics=["tpr", "fnr", "fpr"])
+    found = metric_tables(raybias.measure(path, metric=["tpr", "fnr", "fpr"]))
     table = found["agreement"]
     w = {(metric, other): w for metric, other, w in table.select("metric", "other", "w").rows()}
     # What is missed more is found less, and less of that is worse.
@@ -320,12 +322,12 @@ def test_kendalls_w_is_the_textbooks_with_and_without_ties() -> None:
     assert kendalls_w(tied[None])[0] == pytest.approx(corrected)
 
 
+@pytest.mark.filterwarnings("ignore:.*answers hold no label")
 def test_scores_of_three_classes_and_both_readings_of_answers(tmp_path: Path) -> None:
     table = prompted(runs=2, same_scores=True).filter(pl.col("run_id") == "m0.s0")
     table.write_parquet(tmp_path / "ours.parquet")
-    found = raybias.metrics([tmp_path / "ours.parquet"], metrics=["ece", "tpr"], positive=1)[
-        "metrics"
-    ]
+    estimates = raybias.measure(tmp_path / "ours.parquet", metric=["ece", "tpr"], positive=1)
+    found = metric_tables(estimates)["metrics"]
     logits = np.array(table["scores"].to_list(), float)
     score = np.exp(logits[:, 1]) / np.exp(logits).sum(axis=1)
     mine = table.select("label", "group").with_columns(
@@ -342,28 +344,31 @@ def test_a_study_has_those_of_counts_and_says_where_the_others_are(tmp_path: Pat
     table = predictions(models=1, runs=2, terms=True)
     table.write_parquet(tmp_path / "ours.parquet")
     names = ["tpr", "fped", "counterfactual_flip_rate"]
-    raybias.gaps([tmp_path / "ours.parquet"], metrics=names, out=tmp_path / "gaps")
-    alone = raybias.metrics([tmp_path / "ours.parquet"], metrics=names)["metrics"]
-    there = pl.read_csv(tmp_path / "gaps" / "metrics.csv", schema=alone.schema)
-    plain = ["metric", "group", "value", "scope", "background"]
-    assert_frame_equal(there.select(plain), alone.filter(pl.col("metric") != "tpr").select(plain))
-    assert set(pl.read_csv(tmp_path / "gaps" / "gaps.csv")["rate"]) == {"tpr"}
+    there = judged_files([tmp_path / "ours.parquet"], metrics=names).tables
+    alone = metric_tables(raybias.measure(tmp_path / "ours.parquet", metric=names))["metrics"]
+    study = there["metrics"].filter(~pl.col("score").str.ends_with("_less_noise"))
+    rest = alone.filter(pl.col("metric") != "tpr")
+    assert study["score"].to_list() == rest["metric"].to_list()
+    for column, other in (("group", "group"), ("value", "value"), ("condition", "background")):
+        assert study[column].to_list() == rest[other].to_list()
+    assert set(there["gaps"]["rate"]) == {"tpr"}
     for refused, message in (
-        (["tpr", "ece"], "of scores.*run `raybias metrics OUT --metric ece`"),
+        (["tpr", "ece"], "of scores.*run `raybias measure OUT --metric ece`"),
         (["fped"], "none has a gap for each group; add one that has, such as negative_fpr"),
     ):
         with pytest.raises(RaybiasError, match=message):
-            raybias.gaps([tmp_path / "ours.parquet"], metrics=refused)
+            judged_files([tmp_path / "ours.parquet"], metrics=refused)
 
 
 def test_items_in_blocks_have_the_interval_of_two_shares(tmp_path: Path) -> None:
     random = np.random.default_rng(9)
     table = pl.DataFrame({"group": random.choice(["a", "b"], 6_000), "label": 1,
                           "pred": random.integers(0, 2, 6_000)})  # fmt: skip
-    row = measured(table, tmp_path, "tpr", background="reference:b").row(0, named=True)
+    found = measured(table, tmp_path, "tpr", background="reference:b")
     shares = [table.filter(group=group)["pred"] for group in ("a", "b")]
     error = np.sqrt(sum(share.mean() * (1 - share.mean()) / len(share) for share in shares))  # type: ignore[operator]
-    assert (row["scope"], row["interval"]) == ("items", "t")
+    row = found.row(by_predicate=pl.col("group") == "a", named=True)
+    assert row["scope"] == "items"
     assert (row["high"] - row["low"]) / 2 == pytest.approx(1.96 * error, rel=0.1)
 
 

@@ -13,9 +13,8 @@ from raybias.config import Probe
 from raybias.errors import DataError
 from raybias.formats.openings import look_alike
 from raybias.probes import base_items
-from raybias.report import gaps_of_files
 from raybias.report.findings import about_templates
-from raybias.report.from_files import FileGaps
+from support.stats_data import Judged, judged_files
 
 NOBODY = pl.DataFrame(schema=dict.fromkeys(
     ("probe", "attribute", "group", "text", "template_id", "term"), pl.String))  # fmt: skip
@@ -41,26 +40,26 @@ def study(copies: int, *, families: bool = True) -> pl.DataFrame:
     return pl.DataFrame(rows, {name: pl.Schema(schema.PREDICTIONS)[name] for name in rows[0]})
 
 
-def judged(folder: Path, frame: pl.DataFrame) -> FileGaps:
+def judged(folder: Path, frame: pl.DataFrame) -> Judged:
     folder.mkdir(parents=True, exist_ok=True)
     frame.write_parquet(folder / "own.parquet")
-    return gaps_of_files([folder / "own.parquet"], profile="strict")
+    return judged_files([folder / "own.parquet"], profile="strict")
 
 
 def test_a_family_weighs_as_one_template(tmp_path: Path) -> None:
     alike, single = (judged(tmp_path / str(n), study(n)) for n in (4, 1))
     numbers = ["gap", "low", "high", "p_value", "mde"]
-    families, templates = alike.judged["by_family"], single.judged["scopes"]
+    families, templates = alike.tables["by_family"], single.tables["scopes"]
     wide = templates.filter(pl.col("scope") != "runs")
     assert families.select("group", "rate").equals(wide.select("group", "rate"))
     assert families.height == 4
     assert np.allclose(families.select(numbers), wide.select(numbers), rtol=1e-9)
     # As single templates, copies seem to be four times as many observations.
     width = (pl.col("high") - pl.col("low")).mean()
-    narrow = alike.judged["scopes"].filter(scope="sentences").select(width).item()
+    narrow = alike.tables["scopes"].filter(scope="sentences").select(width).item()
     assert narrow < 0.7 * families.filter(scope="sentences").select(width).item()
-    said = about_templates(alike.judged, NOBODY)
-    found = alike.judged["scopes"].filter(pl.col("significant"), scope="sentences").height
+    said = about_templates(alike.tables, NOBODY)
+    found = alike.tables["scopes"].filter(pl.col("significant"), scope="sentences").height
     stand = families.filter(pl.col("significant"), scope="sentences").height
     assert found > stand
     assert (
@@ -70,8 +69,8 @@ def test_a_family_weighs_as_one_template(tmp_path: Path) -> None:
 
 def test_without_families_nothing_is_said_of_them(tmp_path: Path) -> None:
     found = judged(tmp_path, study(2, families=False))
-    assert found.judged["by_family"].is_empty()
-    assert not [text for text in about_templates(found.judged, NOBODY) if "opening" in text]
+    assert found.tables["by_family"].is_empty()
+    assert not [text for text in about_templates(found.tables, NOBODY) if "opening" in text]
 
 
 def test_a_template_has_one_family(tmp_path: Path) -> None:
@@ -83,9 +82,9 @@ def test_a_template_has_one_family(tmp_path: Path) -> None:
 def test_rare_errors_on_few_templates_are_a_caution(tmp_path: Path) -> None:
     few = pl.Series(np.random.default_rng(8).choice([0, 1, 2], 144, p=[0.03, 0.7, 0.27]))
     once = study(1).with_columns(pred=few.cast(pl.Int8))
-    rare = about_templates(judged(tmp_path / "rare", once).judged, NOBODY)
+    rare = about_templates(judged(tmp_path / "rare", once).tables, NOBODY)
     assert any("below 5% or above 95%" in text for text in rare)
-    usual = about_templates(judged(tmp_path / "usual", study(1)).judged, NOBODY)
+    usual = about_templates(judged(tmp_path / "usual", study(1)).tables, NOBODY)
     assert not any("below 5%" in text for text in usual)
 
 
@@ -115,11 +114,11 @@ def test_an_own_probe_keeps_its_families(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_regards_ten_openings(shared: Path) -> None:
     files = sorted((shared / "data" / "regard_published").glob("*.tsv.gz"))
-    found = gaps_of_files(files, profile="strict")
+    found = judged_files(files, profile="strict")
     families = found.counts.families
     assert families["family"].n_unique() == 10
     assert families.height == 100  # One of the 101 continues no opening.
-    said = about_templates(found.judged, NOBODY)
+    said = about_templates(found.tables, NOBODY)
     assert "21 of the 25 that are significant if seeds and sentences are redrawn" in said[0]
     assert "(3 of 5 after correction) and 5 of the 5" in said[0]
     probe = {"source": "regard", "data": str(shared / "data" / "regard")}

@@ -347,7 +347,7 @@ def test_no_warning_on_ordinary_data() -> None:
 
 def test_a_broken_invariant_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = stats.rates(stats.cells(predictions())).with_columns(value=pl.lit(math.inf))
-    monkeypatch.setattr(sys.modules["raybias.stats.gaps"], "rates", lambda *_: broken)
+    monkeypatch.setattr(sys.modules["raybias.stats.gaps"], "metric_rates", lambda *_: broken)
     with pytest.raises(WorkFailed, match="add to"):
         stats.gaps(stats.cells(predictions()))
 

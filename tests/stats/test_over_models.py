@@ -9,12 +9,12 @@ import numpy.typing as npt
 import polars as pl
 import pytest
 
-from raybias.report import gaps_of_files
 from raybias.stats.components import Balanced
 from raybias.stats.over_models import ModelTables, model_tables
 from raybias.stats.reference_groups import StatisticsWarning
 from raybias.stats.reliability import reliability
 from raybias.stats.scopes import GapTable
+from support.stats_data import judged_files
 
 #: Standard deviations of a simulated gap between models, templates, runs, and of their cells.
 SPREAD = {"model": 0.03, "template": 0.08, "model x template": 0.08, "run": 0.04, "cell": 0.1}
@@ -156,7 +156,7 @@ def test_reliability_is_the_correlation_of_two_such_studies() -> None:
 def test_white_is_lowest_in_most_published_models(shared: Path) -> None:
     """Of those that can do the task; hardly one shows it alone once other sentences count."""
     files = sorted((shared / "data" / "regard_published").glob("*.tsv.gz"))
-    tables = gaps_of_files(files, profile="strict").tables
+    tables = judged_files(files, profile="strict").tables
     white = tables["over_models"].filter(group="white", rate="positive_fpr")
     rows = {row["scope"]: row for row in white.iter_rows(named=True)}
     assert list(rows) == ["sentences", "wording", "models"]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import re
-import sys
 from pathlib import Path
 
 import polars as pl
@@ -12,7 +10,6 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from raybias import schema, stats
-from raybias.cli import main
 from raybias.errors import DataError
 from raybias.stats.paper_tsv import COLUMNS
 from support.paper_tables import write_predictions
@@ -246,19 +243,3 @@ def test_files_that_are_not_predictions(tmp_path: Path) -> None:
     (tmp_path / "copy.parquet").write_bytes(path.read_bytes())
     with pytest.raises(DataError, match="more than once"):
         stats.read_counts([path, tmp_path / "copy.parquet"])
-
-
-@pytest.mark.parametrize(
-    ("out", "said"), [([], "left out: --out DIR"), (["--out", "o"], "in metrics.csv")]
-)
-def test_values_that_are_not_shown_are_said_to_be_where_they_are(
-    out: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    predictions().drop("scores").write_csv(tmp_path / "mine.csv")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("raybias.cli.metrics._SHOWN", 1)
-    monkeypatch.setattr(sys, "argv", ["raybias", "metrics", "mine.csv", *out])
-    with pytest.raises(SystemExit):
-        main()
-    assert re.search(rf"\n\d+ values of groups are {said}", capsys.readouterr().out)

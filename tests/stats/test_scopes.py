@@ -13,10 +13,9 @@ from scipy import stats as reference
 
 from raybias import schema, stats
 from raybias.config import Statistics
-from raybias.report import gaps_of_files
 from raybias.stats.components import Balanced, MeanEstimate
 from raybias.stats.scopes import GapTable, WordVariance, gap_tables, word_variances
-from support.stats_data import predictions
+from support.stats_data import judged_files, predictions
 
 KEYS = [*schema.KEYS, "attribute"]
 
@@ -77,7 +76,7 @@ def shares(frame: pl.DataFrame) -> dict[str, float]:
 @pytest.mark.long
 def test_the_published_regard_gaps_under_every_scope(shared: Path) -> None:
     files = sorted((shared / "data" / "regard_published").glob("*.tsv.gz"))
-    found = gaps_of_files(files, profile="strict", scope="runs")
+    found = judged_files(files, profile="strict", scope="runs")
     gaps, rules = found.tables["gaps"], found.rules
     every = stats.GapAnalysis(
         found.counts.cells, rules.statistics, rules.of, words=found.counts.words
@@ -106,7 +105,7 @@ def test_the_published_regard_gaps_under_every_scope(shared: Path) -> None:
         for table in analysis.tables
     ]
     assert sum(int(((low > 0) | (high < 0)).sum()) for low, high in over_templates) == 54
-    papers = gaps_of_files(files, profile="paper").tables["gaps"]
+    papers = judged_files(files, profile="paper").tables["gaps"]
     assert papers["significant"].sum() == 73
     variances = found.tables["components"].group_by("facets").agg(pl.col("variance").mean())
     known = dict(variances.iter_rows())

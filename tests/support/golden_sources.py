@@ -129,7 +129,7 @@ def made_up_files(folder: Path) -> Tables:
     for name, frame in files.items():
         frame.write_parquet(folder / f"{name}.parquet")
     at = {name: folder / f"{name}.parquet" for name in files}
-    found = prefixed("metrics", raybias.metrics([folder / "own.csv"]))
+    found = {"metrics: estimates": raybias.measure(folder / "own.csv", metric=["all"])}
     for name in ("extras", "prompted"):
         found |= prefixed(f"gaps of {name}", gaps_of([str(at[name])], "strict"))
     pairs = raybias.measure([at["coreference"], at["pairs"]], profile="paper")
@@ -145,8 +145,9 @@ def prefixed(name: str, tables: Mapping[str, pl.DataFrame]) -> Tables:
     return {f"{name}: {table}": frame for table, frame in tables.items()}
 
 
-def gaps_of(files: list[str], profile: Any) -> Tables:
-    return report.gaps_of_files(files, profile=profile).judged
+def gaps_of(files: list[str], profile: Any, **options: Any) -> Tables:
+    rules = report.rules_of_files(files, profile=profile, options=options)
+    return stats.judged_tables(stats.read_counts(files), rules)
 
 
 def measured(files: list[Path], items: Path | None = None) -> Tables:
@@ -190,9 +191,10 @@ def of_published(folder: Path) -> Iterator[tuple[str, Tables]]:
     one, other = (next(f for f in regard if name in f) for name in ("opt-125m", "opt-350m"))
     for scope, interval in product(("runs", "sentences", "wording"), ("normal", "t", "bootstrap")):
         if (scope, interval) != ("wording", "bootstrap"):
-            gaps = raybias.gaps([one], scope=scope, interval=interval, margin=0.03)
-            yield f"regard, {scope}, {interval}", {"gaps": gaps}
-    yield "regard, metrics", raybias.metrics([one])
+            options = {"scope": scope, "interval": interval, "margin": 0.03}
+            found = gaps_of([one], None, **options)
+            yield f"regard, {scope}, {interval}", {"gaps": found["gaps"]}
+    yield "regard, metrics", {"estimates": raybias.measure(one, metric=["all"])}
     found = raybias.compare(one, other)
     yield "regard, compare", {"changes": found.changes, "answers": found.answers}
     yield "bbq", measured(sorted((data / "bbq").glob("*.jsonl.gz")))

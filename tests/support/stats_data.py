@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
 import numpy as np
 import polars as pl
 
-from raybias import schema
+from raybias import schema, stats
+from raybias.config import Profile
+from raybias.report import rules_of_files
 
 
 def predictions(
@@ -85,3 +90,27 @@ def prompted(
         answer=pl.when(pl.Series(parsed)).then(pl.lit(" positive.")).otherwise(pl.lit("hm")),
         scores=pl.Series(scores.tolist(), dtype=pl.List(pl.Float32)),
     )
+
+
+def judged_files(
+    files: Sequence[object],
+    *,
+    profile: Profile | None = None,
+    reference_groups: Mapping[str, Sequence[str]] | None = None,
+    **options: object,
+) -> Judged:
+    """What follows from prediction files by a profile's or their study's rules."""
+    paths = [str(file) for file in files]
+    rules = rules_of_files(
+        paths, profile=profile, reference_groups=reference_groups, options=options
+    )
+    counts = stats.read_counts(paths, metrics=rules.statistics.metrics)
+    return Judged(counts, rules, stats.judged_tables(counts, rules))
+
+
+class Judged(NamedTuple):
+    """Counts of predictions, the rules that judge them, and the tables that follow."""
+
+    counts: stats.Counts
+    rules: stats.GapRules
+    tables: dict[str, pl.DataFrame]

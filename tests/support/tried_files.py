@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
 from contextlib import redirect_stderr
 from pathlib import Path
 
@@ -94,23 +93,15 @@ def prediction_file(file: tuple[str, bytes]) -> bool:
         (place / name).write_bytes(data)
         out = place / "out"
         taken("design", str(place / name))
-        return taken("gaps", str(place / name), "--out", str(out), out=out)
+        return taken("measure", str(place / name), "--out", str(out), out=out)
 
 
-def given_to(command: str) -> Callable[[tuple[str, bytes]], bool]:
-    """A check of what a command that reads one file and writes a folder does with it."""
-
-    def check(file: tuple[str, bytes]) -> bool:
-        name, data = file
-        with folder() as place:
-            (place / name).write_bytes(data)
-            out = place / "out"
-            return taken(command, str(place / name), "--out", str(out), out=out)
-
-    return check
-
-
-score_file, metrics_file, option_file = map(given_to, ("measure", "metrics", "measure"))
+def measured_file(file: tuple[str, bytes]) -> bool:
+    name, data = file
+    with folder() as place:
+        (place / name).write_bytes(data)
+        out = place / "out"
+        return taken("measure", str(place / name), "--out", str(out), out=out)
 
 
 def triple_files(files: tuple[bytes, bytes]) -> bool:
@@ -167,7 +158,7 @@ def damaged_out(files: dict[str, bytes | None]) -> bool:
     """What a finished OUT is asked for; of a study that can be run again."""
     with folder() as place:
         out = fill(place / "out", files)
-        for command in ("gaps", "design"):
+        for command in ("measure", "design"):
             taken(command, str(out), out=out)
         taken("compare", str(out), str(out), out=out)
         served(out)
@@ -208,7 +199,7 @@ def contradictory(what: str) -> bool:
     with folder() as place:
         for number, run in enumerate([runs[0], hostile.CONTRADICTIONS[what](runs[1])]):
             (place / f"{number}.parquet").write_bytes(inputs.parquet_bytes(run))
-        for command in (("gaps",), ("design",), ("compare", str(place))):
+        for command in (("measure",), ("design",), ("compare", str(place))):
             assert not taken(*command, str(place)), f"{what} was taken by {command[0]}"
     return False
 

@@ -1,0 +1,490 @@
+"""Estimate what predictions show of groups: rates, gaps, impact ratios and other metrics.
+
+Predictions are too many to be held as one table, so they are counted while they are read
+(`stats.counts`), and every estimate is made of counts. A group's rate is how often it is called
+something, its gap that rate less the mean of the groups, its ratio that rate by the rate of the
+most favoured group. Without templates, blocks of items are what is drawn anew.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+import polars as pl
+
+from raybias import schema
+from raybias.errors import ConfigError
+from raybias.measures.kind import ALL
+from raybias.registry import BACKGROUNDS, metrics
+from raybias.stats.agreement import agreement
+from raybias.stats.breakdown import by_term
+from raybias.stats.cells import without_extras
+from raybias.stats.components import Doubles, MeanEstimate
+from raybias.stats.counts import Counts, count_files
+from raybias.stats.gaps import GAP_KEYS, GapAnalysis
+from raybias.stats.intervals import REFERENCE, over_runs, parametric
+from raybias.stats.judging import GapRules, by_family, gap_analysis, judgeable
+from raybias.stats.leave_one_out import leave_one_out
+from raybias.stats.markedness import markedness
+from raybias.stats.metric import check_names, contrasts
+from raybias.stats.metric_files import as_class, metric_rows, metrics_of_files
+from raybias.stats.metric_table import DEFAULT_BACKGROUND, MetricRules
+from raybias.stats.null_check import null_check
+from raybias.stats.over_models import model_tables, over_models
+from raybias.stats.plain_predictions import BLOCK
+from raybias.stats.predictions import Source
+from raybias.stats.rates import rates as metric_rates
+from raybias.stats.reference_groups import StatisticsWarning, membership
+from raybias.stats.reliability import reliability
+from raybias.stats.scopes import GapTable, estimate_columns
+from raybias.stats.summaries import spans
+
+KIND: Final = "predictions"
+#: Begins the condition of a ratio, before the group that the others are divided by.
+BY: Final = "by "
+#: Begin the condition of the gap of a word, and of a gap without a template or a word.
+WORD: Final = "word: "
+WITHOUT: Final = "without "
+#: What is measured of labels of two classes, where nothing else is asked for.
+OF_TWO_CLASSES: Final = ("selection_rate", "tpr", "fpr")
+_TYPES: Final = pl.Schema(schema.ESTIMATES)
+_TABLE: Final = (*schema.KEYS, "attribute")
+_PLACE: Final = (*_TABLE, "group", "score", "scope")
+#: What SCOPES, OVER_MODELS and MARKEDNESS call the columns of estimates.
+_NAMES: Final = {"rate": "score", "gap": "value", "estimate": "value", "p_value": "p",
+                 "q_value": "q", "no_verdict": "reason"}  # fmt: skip
+_ITEMS: Final = "items"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What is to be measured of predictions, and by which rules."""
+
+    rules: GapRules
+    metrics: Sequence[str] = ()
+    """Names; `all` is every one that the files allow. By default those of the rules, or
+    `OF_TWO_CLASSES`."""
+    positive: int | None = None
+    """The class that metrics of one class are about; by default the last."""
+    background: str = ""
+    """What groups are compared with, one of BACKGROUNDS, instead of each metric's own."""
+    sentiment: bool = False
+    """Whether labels are known to be schema.Label, also where no third one occurs."""
+    chosen: bool = field(default=False, kw_only=True)
+    """Whether the metrics of the rules were chosen by a study."""
+
+
+def measure_predictions(files: Sequence[Source], asked: Asked) -> pl.DataFrame:
+    """Estimate rates, gaps, ratios and metrics of predictions: schema.ESTIMATES.
+
+    Gaps are judged under every scope that the design allows, each with its own correction for many
+    tests. A classifier that cannot do its task has estimates and no verdict.
+
+    Parameters
+    ----------
+    files: of predictions, as of `stats.sources`.
+
+    Raises
+    ------
+    DataError: a malformed file, or a metric of scores or source examples where there are none.
+    ConfigError: no such metric, class, background or group.
+    """
+    asked_for = [name for name in asked.metrics if name != ALL]
+    check_names(asked_for)
+    where = ", ".join(source.uri for source in files)
+    of_all = [name for name in asked_for if metrics[name].values is not None]
+    counts = count_files(files, where=where, metrics=of_all, unfinished="refuse")
+    last = _last_label(counts.cells)
+    two = last == 1 and not asked.sentiment
+    positive = _positive(asked.positive, 1 if two else int(schema.Label.POSITIVE), last)
+    names = _wanted(asked, asked_for, two=two, swapped=positive != int(schema.Label.POSITIVE))
+    counts = replace(
+        counts, cells=as_class(counts.cells, positive), terms=as_class(counts.terms, positive),
+        words=as_class(counts.words, positive),
+    )  # fmt: skip
+    asked = replace(asked, rules=_of_own_groups(files, asked.rules, counts.cells))
+    rules = _against(asked, counts.cells)
+    background = asked.background if asked.background != DEFAULT_BACKGROUND else ""
+    asked = replace(asked, rules=rules)
+    parts = [*_of_contrasts(files, counts, names, asked, positive=positive)]
+    gapped = [] if "pooled" in asked.background else [n for n in names if n not in contrasts(names)]
+    if gapped:
+        statistics = rules.statistics.model_copy(update={"metrics": tuple(gapped)})
+        parts[:0] = _of_gaps(counts, replace(rules, statistics=statistics), background)
+    parts += [_accuracies(counts, rules), _unread(counts)]
+    found = pl.concat(map(complete, parts))
+    return _with_items(found, counts.cells)
+
+
+def complete(frame: pl.DataFrame) -> pl.DataFrame:
+    """Give a frame every column of schema.ESTIMATES."""
+    renamed = frame.rename({old: new for old, new in _NAMES.items() if old in frame.columns})
+    missing = [
+        pl.lit(None, t).alias(name) for name, t in _TYPES.items() if name not in renamed.columns
+    ]
+    whole = renamed.with_columns(missing).select(_TYPES.names()).cast(_TYPES).fill_nan(None)
+    texts = [name for name, t in _TYPES.items() if t == pl.String and name != "reason"]
+    return whole.with_columns(pl.col(texts).fill_null("")).with_columns(kind=pl.lit(KIND))
+
+
+def _last_label(cells: pl.DataFrame) -> int:
+    there = pl.concat(cells[name].cast(pl.Int64) for name in ("label", "pred"))
+    return max(1, int(there.drop_nulls().to_numpy().max()))
+
+
+def _positive(chosen: int | None, usual: int, last: int) -> int:
+    if chosen is not None and chosen > max(last, usual):
+        raise ConfigError(
+            f"--positive {chosen} is no label of these files",
+            cure=f"choose from {', '.join(map(str, range(last + 1)))}",
+        )
+    return usual if chosen is None else chosen
+
+
+def _wanted(asked: Asked, names: Sequence[str], *, two: bool, swapped: bool) -> list[str]:
+    """List the metrics; those of sentiment are none of other classes."""
+    sentiment = [
+        name
+        for name, entry in metrics.items()
+        if entry.share is not None and entry.one_class is None and name != "accuracy"
+    ]
+    if ALL in asked.metrics:
+        return [
+            name
+            for name, entry in metrics.items()
+            if name in names or (entry.values is None and not (swapped and name in sentiment))
+        ]
+    if not names:
+        usual = OF_TWO_CLASSES if two and not asked.chosen else asked.rules.statistics.metrics
+        names = OF_TWO_CLASSES if swapped and {*usual} & {*sentiment} else usual
+    if swapped and (wrong := [name for name in names if name in sentiment]):
+        labels = "labels of two classes" if two else "another class"
+        raise ConfigError(
+            f"the metric {wrong[0]!r} is of negative, neutral and positive labels, not of {labels}",
+            cure=f"ask for {', '.join(OF_TWO_CLASSES)}",
+        )
+    return list(dict.fromkeys(names))
+
+
+def _of_own_groups(files: Sequence[Source], rules: GapRules, cells: pl.DataFrame) -> GapRules:
+    """Compare groups of columns that a user names with one another, not with the papers' lists."""
+    own = {name for source in files if source.columns for name in source.columns.by}
+    groups = cells.select("attribute", "group").unique().cast(pl.String).sort("group")
+    known = groups.filter(pl.col("attribute").is_in(sorted(own)))
+    chosen = dict(known.group_by("attribute").agg("group").iter_rows())
+    return replace(rules, everywhere={**chosen, **rules.everywhere})
+
+
+def _against(asked: Asked, cells: pl.DataFrame) -> GapRules:
+    """Put a group that is the background in the place of the reference groups."""
+    kind, colon, group = asked.background.partition(":")
+    if not asked.background:
+        return asked.rules
+    if asked.background not in BACKGROUNDS[:3] and (kind, colon) != ("reference", ":"):
+        raise ConfigError(
+            f"no background {asked.background!r}", cure=f"choose from {', '.join(BACKGROUNDS)}"
+        )
+    if not colon:
+        return asked.rules
+    known = cells["group"].cast(pl.String).unique().sort().to_list()
+    if group not in known:
+        raise ConfigError(
+            f"no group {group!r} to be the background", cure=f"groups are {', '.join(known)}"
+        )
+    has = cells.filter(pl.col("group").cast(pl.String) == group)["attribute"].cast(pl.String)
+    chosen = {**asked.rules.everywhere, **dict.fromkeys(has.unique().to_list(), (group,))}
+    return replace(asked.rules, everywhere=chosen)
+
+
+def _of_contrasts(
+    files: Sequence[Source],
+    counts: Counts,
+    names: Sequence[str],
+    asked: Asked,
+    *,
+    positive: int,
+) -> Iterator[pl.DataFrame]:
+    """Estimate metrics that contrast groups, and how far metrics that were asked for agree."""
+    pooled = "pooled" in asked.background
+    several = len(names) > 1 and bool(asked.metrics)
+    drawn = [n for n in names if metrics[n].values is None]
+    drawn = drawn if several or pooled else contrasts(names)
+    if not drawn:
+        return
+    groups = without_extras(counts.cells).select("probe", "attribute", "group").unique()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", StatisticsWarning)
+        inside = membership(groups.cast(pl.String), asked.rules.of)
+    statistics = asked.rules.statistics
+    how = MetricRules(
+        against=asked.background, level=statistics.level, seed=statistics.bootstrap_seed
+    )
+    listed = bool({*names} & {*asked.metrics})
+    measured = [
+        *metrics_of_files(files, counts.cells, drawn, inside, how, positive=positive, asked=listed)
+    ]
+    shown = [each for each in measured if pooled or each.name in contrasts(names)]
+    yield metric_rows(shown)
+    if several:
+        rows = agreement(measured, level=statistics.level)
+        yield pl.DataFrame(rows, infer_schema_length=None)
+
+
+def _of_gaps(counts: Counts, rules: GapRules, background: str) -> Iterator[pl.DataFrame]:
+    """Estimate the gaps of all groups and what stands beside them."""
+    found = gap_analysis(counts, rules)
+    yield _rates(found)
+    yield _gaps(found).with_columns(condition=pl.lit(background))
+    yield _ratios(found)
+    yield _spans(found)
+    apart = judgeable(found.tables, found.excluded)
+    together = [*model_tables(apart)]
+    options = rules.statistics
+    how: dict[str, Any] = {"level": options.level, "adjust": options.adjust}
+    yield _over_models(over_models(together, without_extras(counts.words), **how))
+    yield _reliabilities(reliability(apart, found.word_variances, together))
+    yield _null_checks(null_check(apart, found.word_variances, options))
+    yield _left_out(leave_one_out(found.tables, counts.words, options.metrics))
+    how |= {"interval": options.interval, "excluded": found.excluded}
+    of_groups = metric_rates(without_extras(counts.cells), options.metrics)
+    words = by_term(counts.terms, of_groups, found.inside, **how)
+    yield words.with_columns(
+        statistic=pl.lit("gap"), condition=pl.format(f"{WORD}{{}}", "term"), n="n_items",
+        units="n_runs",
+    )  # fmt: skip
+    marks = markedness(
+        counts.cells, found.inside, scope=options.scope, metrics=options.metrics, **how
+    ).filter(pl.col("effect") != "gap")
+    yield marks.with_columns(
+        statistic=pl.lit("difference"), condition="effect",
+        units=pl.when(scope="runs").then("n_runs").otherwise("n_templates"),
+    )  # fmt: skip
+    families = by_family(counts, rules)
+    yield families.with_columns(
+        statistic=pl.lit("gap"),
+        scope=pl.when(scope="sentences").then(pl.lit("families")).otherwise(
+            pl.lit("families, words")
+        ),
+    )  # fmt: skip
+
+
+def _sizes(found: GapAnalysis) -> pl.DataFrame:
+    """How many templates each gap has: GAP_KEYS and `templates`."""
+    rows = [
+        (*table.keys[:-1], table.keys[-1], group, table.rate, table.values_GRT.shape[2])
+        for table in found.tables
+        for group in table.groups
+    ]
+    types = {**dict.fromkeys(GAP_KEYS, pl.String), "templates": pl.Int64}
+    return pl.DataFrame(rows, types, orient="row")
+
+
+def _gaps(found: GapAnalysis) -> pl.DataFrame:
+    """Give the gaps under every scope; without any, the reason why there is none."""
+    shown = found.gaps.select(*GAP_KEYS, "n_items", "n_runs")
+    judged = found.scopes
+    if found.rules.interval == "bootstrap":
+        drawn = found.gaps.filter(interval="bootstrap")
+        place = [*GAP_KEYS, "scope"]
+        rest = judged.join(drawn, on=place, how="anti", nulls_equal=True)
+        judged = pl.concat([rest, drawn.select(rest.columns)])
+    without = found.gaps.join(judged, on=GAP_KEYS, how="anti", nulls_equal=True)
+    whole = pl.concat([judged, without.select(judged.columns)])
+    for sizes in (shown, _sizes(found)):
+        whole = whole.join(sizes, on=GAP_KEYS, how="left", nulls_equal=True, maintain_order="left")
+    units = pl.when(scope="runs").then("n_runs").otherwise("templates")
+    return _equivalent(whole, found.rules.margin).with_columns(
+        statistic=pl.lit("gap"), n="n_items", units=units
+    )
+
+
+def _equivalent(table: pl.DataFrame, margin: float | None) -> pl.DataFrame:
+    """Say in `reason` which values are smaller than the margin."""
+    if margin is None:
+        return table
+    said = pl.lit(f"smaller than the margin of {margin:g}")
+    smaller = pl.col("equivalent") & pl.col("no_verdict").is_null()
+    return table.with_columns(no_verdict=pl.when(smaller).then(said).otherwise("no_verdict"))
+
+
+def _rates(found: GapAnalysis) -> pl.DataFrame:
+    """Give the rates of groups, with intervals within 0 and 1."""
+    options = found.rules
+    interval = "normal" if options.interval == "normal" else "t"
+    n = pl.col("n_items").min()
+    over = over_runs(found.rates, GAP_KEYS, n.alias("n"), value="value")
+    under_runs = parametric(over, value="value", interval=interval, level=options.level)
+    parts = [under_runs.with_columns(scope=pl.lit("runs"), units="n_runs")]
+    sizes = over.select(*GAP_KEYS, "n")
+    rows: list[dict[str, Any]] = []
+    for table in found.rate_tables:
+        words = found.word_variances.get((*table.keys, table.rate))
+        none = replace(table, in_mean_G=np.zeros_like(table.in_mean_G))
+        rows += _rows(none, none.estimates(words), found)
+    if rows:
+        wide = pl.DataFrame(rows, infer_schema_length=None).filter(pl.col("scope") != "runs")
+        parts.append(wide.join(sizes, on=GAP_KEYS, how="left", nulls_equal=True))
+    whole = pl.concat(map(complete, parts))
+    scoped = whole.filter(
+        pl.col("low").is_not_null() | (pl.len().over(*_TABLE, "group", "score") == 1)
+    )
+    shares = pl.col("score").is_in([n for n, entry in metrics.items() if entry.share is not None])
+    ends = [pl.when(shares).then(pl.col(end).clip(0, 1)).otherwise(end) for end in ("low", "high")]
+    return scoped.with_columns(*ends, statistic=pl.lit("rate"), p=None)
+
+
+def _rows(
+    table: GapTable, found: Mapping[Any, MeanEstimate], analysis: GapAnalysis
+) -> Iterator[dict[str, Any]]:
+    """Yield a row per group and scope of a table."""
+    names = {**dict(zip(_TABLE, table.keys, strict=True)), "rate": table.rate}
+    normal = analysis.rules.interval == "normal"
+    for scope, estimate in found.items():
+        ends = estimate_columns(estimate, level=analysis.rules.level, margin=None, normal=normal)
+        units = table.values_GRT.shape[1 if scope == "runs" else 2]
+        for g, group in enumerate(table.groups):
+            yield {**names, "group": group, "scope": scope, "value": float(estimate.mean[g]),
+                   **{name: float(ends[name][g]) for name in ("low", "high", "p_value")},
+                   "units": units}  # fmt: skip
+
+
+def _ratios(found: GapAnalysis) -> pl.DataFrame:
+    """Divide each group's rate by that of the most favoured group.
+
+    Intervals are of the logarithm, linearised, so that none leaves the possible range. The most
+    favoured group is chosen from the same data, which makes ratios somewhat extreme.
+    """
+    rows: list[dict[str, Any]] = []
+    for table in found.rate_tables:
+        rates_G: Doubles = table.values_GRT.mean(axis=(1, 2))
+        effect = metrics[table.rate].above
+        if len(table.groups) < 2 or not effect:
+            continue
+        best = int(rates_G.argmax() if effect == "benefit" else rates_G.argmin())
+        names = {**dict(zip(_TABLE, table.keys, strict=True)), "rate": table.rate,
+                 "condition": f"{BY}{table.groups[best]}"}  # fmt: skip
+        known = rates_G > 0
+        if known[best]:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                parts_GRT = table.values_GRT / rates_G[:, None, None]
+                logs_G = np.log(rates_G / rates_G[best])
+            compared = replace(
+                table, values_GRT=parts_GRT - parts_GRT[best] + logs_G[:, None, None]
+            )
+            kept = np.flatnonzero(known & (np.arange(len(known)) != best))
+            some = replace(
+                compared, values_GRT=compared.values_GRT[kept], in_mean_G=table.in_mean_G[kept],
+                groups=tuple(table.groups[g] for g in kept),
+            )  # fmt: skip
+            for row in _rows(some, some.estimates(None), found) if len(kept) else ():
+                ends = {name: float(np.exp(row[name])) for name in ("value", "low", "high")}
+                rows.append({**row, **names, **ends})
+        without = [g for g in range(len(known)) if g == best or not known[g] or not known[best]]
+        for g in without:
+            reason = REFERENCE if g == best else "a rate is 0"
+            value = 1.0 if g == best else 0.0 if known[best] else None
+            rows.append({**names, "group": table.groups[g], "scope": "", "value": value,
+                         "reason": reason})  # fmt: skip
+    found_rows = complete(pl.DataFrame(rows, infer_schema_length=None))
+    return found_rows.with_columns(
+        statistic=pl.lit("ratio"), significant=pl.col("p") < 1 - found.rules.level
+    )
+
+
+def _spans(found: GapAnalysis) -> pl.DataFrame:
+    """Give the highest less the lowest gap, and the groups that this leaves out."""
+    outside = found.inside.filter(~pl.col("in_mean")).group_by("probe", "attribute").agg(
+        reason=pl.lit("leaves out ") + pl.col("group").sort().str.join(", ")
+    )  # fmt: skip
+    return spans(found.gaps).join(
+        outside, on=["probe", "attribute"], how="left", nulls_equal=True, maintain_order="left"
+    ).with_columns(
+        value="span", group=pl.lit(ALL), statistic=pl.lit("difference"),
+        condition=pl.lit("highest less lowest"),
+    )  # fmt: skip
+
+
+def _over_models(table: pl.DataFrame) -> pl.DataFrame:
+    """Give the mean gaps over models, and in how many a group is the lowest or highest."""
+    means = table.with_columns(model=pl.lit(ALL), statistic=pl.lit("gap"), units="n_models")
+    once = means.unique([*GAP_KEYS], keep="first", maintain_order=True)
+    ends = [
+        once.select(
+            *GAP_KEYS[:-1], "units", score=pl.format(f"{{}}_{end}_in_models", "rate"),
+            statistic=pl.lit("score"), value=f"n_{end}", p=f"p_{end}",
+        )
+        for end in ("lowest", "highest")
+    ]  # fmt: skip
+    return pl.concat(map(complete, [means, *ends]))
+
+
+def _accuracies(counts: Counts, rules: GapRules) -> pl.DataFrame:
+    """Give the accuracy on each attribute, over all groups."""
+    cells = without_extras(counts.cells).with_columns(group=pl.lit(ALL))
+    options = rules.statistics.model_copy(update={"metrics": ("accuracy",)})
+    return _rates(GapAnalysis(cells, options, lambda *_: (ALL,)))
+
+
+def _reliabilities(table: pl.DataFrame) -> pl.DataFrame:
+    """Give how far rankings of groups and of models would come out again."""
+    return table.drop("rate").with_columns(
+        value="reliability", score=pl.format("{}_reliability", table["rate"]), n="n_ranked",
+        statistic=pl.lit("score"), condition=pl.format("ranking of {}", "ranking"),
+        group=pl.col("group").replace("", ALL),
+    )  # fmt: skip
+
+
+def _null_checks(table: pl.DataFrame) -> pl.DataFrame:
+    """Give what each rule finds in meaningless group labels."""
+    parts = [
+        table.with_columns(
+            value=name, score=pl.lit(f"meaningless_{name}"), statistic=pl.lit("rate"),
+            model=pl.lit(ALL), group=pl.lit(ALL), n="gaps", units="shuffles",
+            reason=pl.format("{} expected, by {}", pl.col("expected").round(3), "interval"),
+        )
+        for name in ("flagged", "with_survivor")
+    ]  # fmt: skip
+    return pl.concat(map(complete, parts))
+
+
+def _left_out(table: pl.DataFrame) -> pl.DataFrame:
+    """Give the lowest and the highest that each gap is without a template or a word."""
+    parts = [
+        table.with_columns(
+            gap=end, statistic=pl.lit("gap"),
+            condition=pl.format(f"{WITHOUT}{{}} {{}}", "unit", f"{end}_without"),
+            no_verdict=pl.format("carried by {}", "carried_by"),
+        )
+        for end in ("lowest", "highest")
+    ]  # fmt: skip
+    return pl.concat(map(complete, parts))
+
+
+def _unread(counts: Counts) -> pl.DataFrame:
+    """Give the share of answers that name no label."""
+    whole = counts.answers.filter(run_id=ALL)
+    return whole.with_columns(
+        value="share", score=pl.lit("unread"), statistic=pl.lit("rate"), group=pl.lit(ALL),
+        n="predictions",
+    )  # fmt: skip
+
+
+def _with_items(found: pl.DataFrame, cells: pl.DataFrame) -> pl.DataFrame:
+    """Call what is drawn anew items, where no templates are known."""
+    blocks = cells.group_by(_TABLE).agg(
+        pl.col("template_id").cast(pl.String).str.starts_with(BLOCK).all().alias("blocks")
+    )  # fmt: skip
+    on = [pl.col(name) for name in _TABLE]
+    named = found.join(
+        blocks.cast({pl.Categorical: pl.String}), on=on, how="left", nulls_equal=True,
+        maintain_order="left",
+    )  # fmt: skip
+    of_items = pl.col("blocks").fill_null(blocks["blocks"].all()) & (pl.col("scope") == "sentences")
+    return named.with_columns(
+        scope=pl.when(of_items).then(pl.lit(_ITEMS)).otherwise("scope"),
+        units=pl.when(of_items).then("n").otherwise("units"),
+    ).drop("blocks")  # fmt: skip

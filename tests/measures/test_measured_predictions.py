@@ -1,0 +1,313 @@
+"""`raybias measure` of predictions: published figures and tables of one's own."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+import raybias
+from raybias.cli import main
+from raybias.errors import ConfigError, DataError
+from raybias.storage import Store
+from support.pages import page_of
+from support.stats_data import judged_files, predictions, prompted
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    """The command line's exit code."""
+    monkeypatch.setattr(sys, "argv", ["raybias", "measure", *map(str, arguments)])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    return int(caught.value.code or 0)
+
+
+def plain(model: str) -> str:
+    """One spelling for a model of the prediction files and of the published figures."""
+    name = model.lower().rpartition("/")[2].split(" ")[0].removesuffix("-lora-lr1e4")
+    return {"roberta-125m": "roberta-base", "roberta-355m": "roberta-large"}.get(name, name)
+
+
+def loans(n: int = 1_500) -> pl.DataFrame:
+    """Who asked for a loan, who paid it back, and who was to be given one."""
+    random = np.random.default_rng(4)
+    sex, race = random.choice(["female", "male"], n), random.choice(["black", "white"], n)
+    score = random.normal(size=n) + 0.4 * (sex == "male") + 0.3 * (race == "white")
+    paid = score + random.normal(size=n) > 0.3
+    words = np.array(["denied", "approved"])
+    return pl.DataFrame({"sex": sex, "race": race, "paid": words[paid.astype(int)],
+                         "decided": words[(score > 0.3).astype(int)]})  # fmt: skip
+
+
+#: Gaps of a word, or without a template or word.
+PART = pl.col("condition").str.contains("^(word:|without) ")
+NAMED = {"by": ("sex", "race"), "label_column": "paid", "pred_column": "decided"}
+
+
+@pytest.mark.long
+def test_published_gaps_are_reproduced(
+    shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shared / "data" / "regard_published"
+    assert run(monkeypatch, folder, "--profile", "paper", "--out", tmp_path) == 0
+    ours = pl.read_csv(tmp_path / "estimates.csv", infer_schema_length=None)
+    one = ours.filter(pl.col("model") != "all")
+    gaps = one.filter(pl.col("condition").fill_null("") == "", statistic="gap", scope="runs")
+    assert gaps["significant"].sum() == 73
+    found = {
+        (plain(row["model"]), row["group"], row["score"]): (
+            row["value"], (row["high"] - row["low"]) / 2
+        )
+        for row in gaps.iter_rows(named=True)
+    }  # fmt: skip
+    published = pl.read_csv(folder / "regard_gaps.csv").drop_nulls("model")
+    assert len(found) == 2 * len(published) == 132
+    for row in published.iter_rows(named=True):
+        for sign in ("negative", "positive"):
+            expected = (row[f"{sign}_FPR_gap"], row[f"{sign}_FPR_gap_width"])
+            key = (plain(row["model"]), row["group"], f"{sign}_fpr")
+            assert found[key] == pytest.approx(expected, abs=1e-9, rel=0)
+    spans = one.filter(group="all", statistic="difference")
+    assert spans.height == 22
+    for row in spans.iter_rows(named=True):
+        sign = row["score"].removesuffix("_fpr")
+        theirs = published.filter(
+            pl.col("model").map_elements(plain, pl.String) == plain(row["model"])
+        )[f"{sign}_FPR_gap"]
+        assert row["value"] == pytest.approx(theirs.max() - theirs.min(), abs=1e-9, rel=0)
+    white = ours.filter(pl.col("score").str.ends_with("_in_models"), group="white")
+    rate = pl.col("score").str.extract("^(.*)_(?:low|high)est_in_models$")
+    extremes = white.group_by(rate).agg(pl.col("value").sum())
+    assert dict(extremes.iter_rows()) == {"negative_fpr": 5, "positive_fpr": 8}
+    accuracy = one.filter(score="accuracy", scope="runs")
+    assert accuracy["units"].to_list() == [5] * 11
+    page = page_of(Store(tmp_path)).text
+    assert "73 of 132 are significant if seeds are redrawn" in page
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "estimates.csv", "estimates.parquet", "figures", "report.html",
+    }  # fmt: skip
+
+
+@pytest.mark.long
+def test_strict_judges_by_what_is_redrawn(
+    shared: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = sorted((shared / "data" / "regard_published").glob("regard_*.tsv.gz"))
+    assert run(monkeypatch, *files, "--scope", "runs", "--margin", "0.05") == 0
+    output = capsys.readouterr().out
+    assert "38 of 84 are significant if seeds are redrawn, on these very sentences, 31" in output
+    assert "25 of 84 are significant if seeds and sentences are redrawn, 5 after" in output
+    assert "5 of 84 are significant if seeds, sentences and words" in output
+    assert "(smaller than the margin of 0.05)" in output
+    estimates = raybias.measure(files, margin=0.05)
+    gaps = estimates.filter(pl.col("model") != "all", condition="", statistic="gap")
+    tables = judged_files(files, margin=0.05).tables
+    scopes = tables["scopes"].rename({"rate": "score", "gap": "value"})
+    both = gaps.join(
+        scopes, on=["model", "method", "probe", "attribute", "group", "score", "scope"]
+    )
+    assert both.height == scopes.height == 132 * 3
+    for one, other in (("value", "value_right"), ("low", "low_right"), ("high", "high_right"),
+                       ("p", "p_value"), ("q", "q_value"), ("mde", "mde_right"),
+                       ("survives", "survives_right")):  # fmt: skip
+        assert both[one].equals(both[other], null_equal=True, check_names=False)
+    smaller = both["reason"].str.starts_with("smaller than the margin").fill_null(value=False)
+    unexplained = both["no_verdict"].is_null()
+    assert smaller.equals(both["equivalent"] & unexplained, check_names=False)
+    # Schuirmann's two one-sided tests: an interval at 95% within the margin is within at 90% too.
+    inside = (both["low"] > -0.05) & (both["high"] < 0.05)
+    assert both.filter(inside)["equivalent"].all()
+    # Four models have estimates and no verdict.
+    without = gaps.filter(pl.col("reason").str.contains("do the task"))
+    assert without["model"].n_unique() == 4
+    assert without["low"].null_count() == 0
+
+
+def test_rates_stand_beside_gaps_and_ratios_within_what_is_possible() -> None:
+    table = loans()
+    found = raybias.measure(table, **NAMED, positive="approved")  # type: ignore[arg-type]
+    called = table.with_columns(called=pl.col("decided") == "approved")
+    for by, attribute in ((["sex"], "sex"), (["race"], "race"), (["sex", "race"], "sex, race")):
+        shares = called.group_by(by).agg(pl.col("called").mean())
+        rates = {", ".join(row[:-1]): row[-1] for row in shares.iter_rows()}
+        own = found.filter(attribute=attribute, score="selection_rate")
+        value = {
+            statistic: dict(
+                own.filter(
+                    ~PART,
+                    statistic=statistic,
+                )
+                .select("group", "value")
+                .iter_rows()
+            )
+            for statistic in ("rate", "gap", "ratio")
+        }
+        assert value["rate"] == pytest.approx(rates)
+        mean, most = np.mean([*rates.values()]), max(rates.values())
+        assert value["gap"] == pytest.approx({g: r - mean for g, r in rates.items()}, abs=1e-12)
+        assert {g: r for g, r in value["ratio"].items() if g != "all"} == pytest.approx(
+            {g: r / most for g, r in rates.items()}
+        )
+    assert {*found["scope"]} == {"", "items", "widest"}
+    bounded = found.filter(pl.col("statistic").is_in(["rate", "ratio"])).drop_nulls("low")
+    assert bounded["low"].min() >= 0  # type: ignore[operator]
+    assert found.filter(statistic="rate")["high"].max() <= 1  # type: ignore[operator]
+    # The interval of a share of independent people is the usual one.
+    row = found.filter(statistic="rate", group="male", score="selection_rate").row(0, named=True)
+    n, rate = row["n"], row["value"]
+    assert (row["high"] - row["low"]) / 2 == pytest.approx(
+        1.96 * np.sqrt(rate * (1 - rate) / n), rel=0.04
+    )
+    # That of a ratio is of its logarithm: a textbook's standard error of a log relative risk.
+    row = found.filter(statistic="ratio", group="female", score="selection_rate").row(0, named=True)
+    errors = [
+        (1 - r) / (r * called.filter(sex=g).height)
+        for g, r in called.group_by("sex").agg(pl.col("called").mean()).iter_rows()
+    ]
+    assert np.log(row["high"] / row["low"]) / 2 == pytest.approx(
+        1.96 * np.sqrt(sum(errors)), rel=0.04
+    )
+
+
+def test_frames_arrays_and_standard_input_are_read_alike(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = loans(300)
+    one = raybias.measure(table, **NAMED, positive="approved")  # type: ignore[arg-type]
+    arrays = {name: table[name].to_numpy() for name in table.columns}
+    assert one.equals(raybias.measure(arrays, **NAMED, positive="approved"))  # type: ignore[arg-type]
+    stream = io.TextIOWrapper(io.BytesIO(table.write_csv().encode()))
+    monkeypatch.setattr(sys, "stdin", stream)
+    named = ("--label-column", "paid", "--pred-column", "decided", "--positive", "approved")
+    assert run(monkeypatch, "-", "--by", "sex,race", *named, "--json") == 0
+    again = pl.read_ndjson(io.StringIO(capsys.readouterr().out), infer_schema_length=None)
+    assert again["value"].to_list() == pytest.approx(one["value"].to_list(), nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"by": ("sex",)}, "lacks the columns label, pred"),
+        ({"by": ("age",), "label_column": "paid"}, "has no column 'age'; its columns are sex, r"),
+        (NAMED, "label '.*' is not 0, 1 or 2; say which of approved, denied is the class: --posit"),
+        ({**NAMED, "positive": "paid"}, "say which of approved, denied is the class"),
+        ({**NAMED, "positive": "approved", "metric": ["positive_fpr"]}, "labels of two classes"),
+    ],
+)
+def test_words_of_ones_own_are_never_read_as_sentiment(
+    options: dict[str, object], message: str
+) -> None:
+    with pytest.raises((ConfigError, DataError), match=message):
+        raybias.measure(loans(60), kind="predictions", **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.filterwarnings("ignore:.*is undefined in")
+def test_one_run_is_judged_over_its_templates_or_its_items() -> None:
+    table = predictions(models=1, runs=1, templates=20)
+    placed = raybias.measure(table).filter(~PART, statistic="gap", score="negative_fpr")
+    assert placed["scope"].unique().to_list() == ["sentences"]
+    assert placed["survives"].null_count() == 0
+    own = table.select("label", "pred", "group")
+    bare = raybias.measure(own).filter(~PART, statistic="gap", score="negative_fpr")
+    assert bare["scope"].unique().to_list() == ["items"]
+    assert bare["survives"].null_count() == 0
+    assert bare["value"].to_list() == pytest.approx(placed["value"].to_list())
+    single = raybias.measure(predictions(models=1, runs=1, templates=1))
+    assert {*single.filter(statistic="gap")["reason"]} <= {"one run", "not defined", None}
+    assert (
+        single.filter(statistic="gap")["survives"].null_count()
+        == single.filter(statistic="gap").height
+    )
+
+
+def test_bad_input_is_one_line_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = tmp_path / "p.parquet"
+    predictions().write_parquet(good)
+    out = tmp_path / "out"
+    for arguments in (
+        [tmp_path / "nothing.tsv"],
+        [good, "--reference", "colour=a,purple"],
+        [good, "--reference", "colour"],
+    ):
+        assert run(monkeypatch, *arguments, "--out", out) == 2
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert len(captured.err.splitlines()) == 1
+        assert captured.err.startswith("raybias: ")
+    assert not out.exists()
+
+
+def test_a_profile_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    predictions().write_parquet(tmp_path / "p.parquet")
+    with pytest.raises(ConfigError, match="no profile 'papers'; choose from paper, strict"):
+        raybias.measure(tmp_path / "p.parquet", profile="papers")  # type: ignore[arg-type]
+
+
+def test_warnings_and_outside_groups_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = tmp_path / "p.parquet"
+    predictions(runs=1).with_columns(pred=pl.lit(None, pl.Int8)).write_parquet(good)
+    arguments = [good, "--reference", "colour=a, b", "--interval", "bootstrap"]
+    assert run(monkeypatch, *arguments) == 0
+    captured = capsys.readouterr()
+    assert captured.err.count("hold no label") == 1
+    assert "leaves out c" in captured.out
+
+
+@pytest.mark.filterwarnings("ignore:.*are the same in every run")
+@pytest.mark.parametrize("profile", ["paper", "strict"])
+def test_unreadable_answers_have_no_verdict_and_are_named_first(
+    profile: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for method, readable in (("zero_shot", 0.1), ("few_shot", 0.9)):
+        table = prompted(method=method, readable=readable)
+        # Right wherever it can be read, but for one sentence in ten.
+        right = (pl.int_range(pl.len()) % 10 > 0) & pl.col("parsed")
+        table = table.with_columns(pred=pl.when(right).then("label").otherwise("pred"))
+        table.write_parquet(tmp_path / f"{method}.parquet")
+    assert run(monkeypatch, tmp_path, "--profile", profile) == 0
+    said = capsys.readouterr().out
+    verdict = said.index("m0, zero_shot: ")
+    assert said.index("No verdict for ") < verdict < said.index("are significant if")
+    assert re.search(r"m0, zero_shot: [89]\d\.\d% of its answers name no label", said)
+    assert "m0, few_shot:" not in said
+    with pytest.warns(match="hold no label"):
+        found = raybias.measure(tmp_path, profile=profile)  # type: ignore[arg-type]
+    without = found.filter(pl.col("reason").str.contains("name no label word"))
+    assert without["method"].unique().to_list() == ["zero_shot"]
+    assert without["value"].null_count() < without.height
+
+
+def test_one_file_needs_no_list(tmp_path: Path) -> None:
+    file = tmp_path / "mine.parquet"
+    predictions().write_parquet(file)
+    assert raybias.measure(str(file)).equals(raybias.measure([file]))
+
+
+def test_a_single_row_has_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, out = tmp_path / "one.tsv", tmp_path / "out"
+    header = "y_true\ty_pred\tcategory\tgroup\ttext\tmodel\trun_id\tdataset\tnum_params"
+    file.write_text(f"{header}\n0\t0\tgrouped_age\ta\tA.\tm\t1\tss\t1\n")
+    assert run(monkeypatch, file, "--out", out) == 0
+    assert (out / "report.html").exists()
+
+
+def test_an_item_whose_template_one_run_lacks_has_a_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = pl.int_range(pl.len()) == 0
+    template = pl.when(first).then(None).otherwise(pl.col("template_id"))
+    predictions(models=1).with_columns(template_id=template).write_parquet(tmp_path / "x.parquet")
+    assert run(monkeypatch, tmp_path / "x.parquet", "--out", tmp_path / "out") == 0
+    assert (tmp_path / "out/report.html").exists()
