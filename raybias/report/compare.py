@@ -17,13 +17,13 @@ import polars as pl
 from raybias.config import Scope, Study
 from raybias.errors import ConfigError, DataError
 from raybias.measures import kinds, read
+from raybias.measures.compare_pairs import SCOPE, score_changes
 from raybias.measures.reading import held
 from raybias.report import wording
 from raybias.report.rules import out_of, rules_of_files
 from raybias.report.summary_tables import SummaryTable, markdown_text, table
 from raybias.report.tables import markdown
-from raybias.stats import pairs
-from raybias.stats.compare import ANSWERS, compare_arms, compare_scores
+from raybias.stats.compare import ANSWERS, compare_arms
 from raybias.stats.compare_arms import Matched, matched, read_arm
 from raybias.stats.compare_gaps import VERDICTS, Verdict, overall
 from raybias.stats.conclusive import refusal, refused
@@ -78,7 +78,7 @@ class Comparison:
         parts = [f"{found[name]} {_DID[name]}" for name in VERDICTS if name in found]
         if "equivalent" in found:
             parts[-1] += f" {self.margin:g}"
-        scores = self.changes.filter(scope=pairs.SCOPE).height
+        scores = self.changes.filter(scope=SCOPE).height
         counts = {"gap": self.changes.height - scores, "score": scores}
         judged = [wording.counted(count, name) for name, count in counts.items() if count]
         if self.answers.height:
@@ -229,7 +229,7 @@ def compare(
             found.append(gaps)
     match [arm.outcomes for arm in arms]:
         case [pl.DataFrame() as one, pl.DataFrame() as other]:
-            found.append(compare_scores(one, other, rules, margin=within))
+            found.append(score_changes(one, other, level=level, margin=within))
     if not found:
         raise DataError(
             f"the base has {arms[0].holds or 'nothing'}, and the candidate "
@@ -247,7 +247,7 @@ class _Arm:
 
     predictions: pl.DataFrame | None
     outcomes: pl.DataFrame | None
-    """Of scores of pairs (`stats.pairs.pair_outcomes`, `coreference_outcomes`)."""
+    """Of scores of pairs (`Kind.outcomes`)."""
 
     @classmethod
     def of(cls, paths: Sequence[str], chosen: Mapping[str, str]) -> _Arm:
@@ -352,10 +352,10 @@ def _notes(
     margin: float,
     level: float,
 ) -> Iterator[str]:
-    for scope, redrawn in (*REDRAWN.items(), *pairs.REDRAWN.items()):
+    for scope, redrawn in (*REDRAWN.items(), (SCOPE, "pairs are redrawn, in these very styles")):
         if scope in changes["scope"]:
             yield f"Intervals cover {scope}: {redrawn}."
-    if pairs.SCOPE in changes["scope"]:
+    if SCOPE in changes["scope"]:
         yield (
             "A score of pairs is a share from 0 to 1, or a difference of shares; what is said of a "
             "gap holds for its distance from no bias, which is 0.5 for preferences and 0 for "

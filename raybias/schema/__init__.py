@@ -42,8 +42,10 @@ from raybias.schema.output import (
     OutputSpec,
 )
 from raybias.schema.pairs import (
+    CONDITIONS,
     COREFERENCE_ANSWERS,
     COREFERENCES,
+    DIRECTIONS,
     PAIR_SCORES,
     PAIRS,
     READINGS,
@@ -76,6 +78,7 @@ __all__ = [
     "ANSWERS",
     "CELLS",
     "COMPONENTS",
+    "CONDITIONS",
     "CONTEXTS",
     "COREFERENCES",
     "COREFERENCE_ANSWERS",
@@ -83,6 +86,7 @@ __all__ = [
     "DECISIONS",
     "DECISION_ANSWERS",
     "DESIGN",
+    "DIRECTIONS",
     "ESTIMATES",
     "EXTRA_GROUPS",
     "GAPS",

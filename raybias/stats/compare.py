@@ -8,7 +8,6 @@ from typing import Final
 import polars as pl
 
 from raybias import schema
-from raybias.stats import pairs
 from raybias.stats.cells import RUN_KEYS, cells
 from raybias.stats.compare_arms import Matched
 from raybias.stats.compare_flips import UNREAD, answer_flips, event_flips
@@ -89,18 +88,9 @@ def compare_arms(
     gaps = pl.DataFrame(judged, infer_schema_length=None).join(
         flips, on=by, how="left", nulls_equal=True, maintain_order="left"
     )
-    gaps = _typed(gaps, CHANGES)
+    gaps = typed(gaps, CHANGES)
     rows = [row for each in arms for row in answer_flips(each, level=options.level)]
     return gaps, _answers(rows, gaps)
-
-
-def compare_scores(
-    base: pl.DataFrame, candidate: pl.DataFrame, rules: GapRules, *, margin: float
-) -> pl.DataFrame:
-    """Judge the change of every score of pairs (`stats.pairs.score_changes`), as `CHANGES`."""
-    level = rules.statistics.level
-    rows = pairs.score_changes(base, candidate, level=level, margin=margin)
-    return _typed(pl.DataFrame(rows, infer_schema_length=None), CHANGES)
 
 
 def _answers(rows: Sequence[Mapping[str, object]], gaps: pl.DataFrame) -> pl.DataFrame:
@@ -110,10 +100,11 @@ def _answers(rows: Sequence[Mapping[str, object]], gaps: pl.DataFrame) -> pl.Dat
         still, on=on, how="left", nulls_equal=True, maintain_order="left"
     )
     masked = pl.col("still") & (pl.col("low").cast(pl.Float64) > 0)
-    return _typed(joined.with_columns(masked=masked), ANSWERS)
+    return typed(joined.with_columns(masked=masked), ANSWERS)
 
 
-def _typed(frame: pl.DataFrame, columns: pl.Schema) -> pl.DataFrame:
+def typed(frame: pl.DataFrame, columns: pl.Schema) -> pl.DataFrame:
+    """Select and cast columns; NaN becomes null."""
     cast = frame.select(pl.col(name).cast(dtype) for name, dtype in columns.items())
     return cast.with_columns(pl.col(pl.Float64).fill_nan(None))
 

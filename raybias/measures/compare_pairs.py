@@ -11,30 +11,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import polars as pl
 
 from raybias.errors import DataError
+from raybias.measures.pair_means import NEUTRAL, UNWEIGHTED, Layout, layouts, mcnemar
+from raybias.stats.compare import CHANGES, typed
 from raybias.stats.compare_gaps import FEWEST_UNITS, sign, verdict_of
 from raybias.stats.components import Doubles, MeanEstimate
 from raybias.stats.intervals import ROUNDING
-from raybias.stats.pairs import paired_tests
-from raybias.stats.pairs.means import Layout, lay_out
-from raybias.stats.pairs.outcomes import METRIC, NEUTRAL, UNWEIGHTED
-from raybias.stats.pairs.over_styles import PairScope
 
 #: What intervals cover: other pairs like these, of other writers where writers are known.
-SCOPE: Final[PairScope] = "pairs"
+SCOPE: Final = "pairs"
 _SCORED: Final = ("model", "probe", "style", "rate")
-_PAIR: Final = (*METRIC, "style", "bias_type", "pair_id")
+_PAIR: Final = ("model", "score", "probe", "style", "bias_type", "pair_id")
 
 
 def score_changes(
     base: pl.DataFrame, candidate: pl.DataFrame, *, level: float, margin: float
-) -> list[dict[str, object]]:
+) -> pl.DataFrame:
     """Judge the change of every score, by bias type and over all.
 
     Parameters
@@ -46,7 +44,7 @@ def score_changes(
 
     Returns
     -------
-    Rows of the columns of `stats.compare.CHANGES`: `attribute` is "bias_type", `group` the type or
+    `stats.compare.CHANGES`: `attribute` is "bias_type", `group` the type or
     average, `rate` the score, and `scope` "pairs". Where pairs stand alone, a change for better or
     worse must hold by McNemar's exact test too. A score is `unread`, and neither better nor
     equivalent, where so many more answers of the candidate name nobody (or more pairs tie) that
@@ -58,10 +56,7 @@ def score_changes(
     """
     one, other = _named_alike(base, candidate)
     _check_same_pairs(one, other)
-    found = [
-        _Change.of(part, other.filter(probe=probe))
-        for (probe,), part in one.sort("probe").group_by(["probe"], maintain_order=True)
-    ]
+    found = [_Change.of(*both) for both in zip(layouts(one), layouts(other), strict=True)]
     shared = 1 - (1 - level) / max(1, sum(each.judged for each in found))
     rows = [row for each in found for row in each.rows(level, shared, margin)]
     rises = _rises(one, other)
@@ -70,7 +65,7 @@ def score_changes(
         if now - was > margin and row["verdict"] in ("better", "equivalent"):
             needs = f"answers on {kind} that name nobody rose from {was:.0%} to {now:.0%}"
             row |= {"verdict": "unread", "needs": needs}
-    return rows
+    return typed(pl.DataFrame(rows, infer_schema_length=None), CHANGES)
 
 
 def _rises(
@@ -119,11 +114,10 @@ class _Change:
     candidate_MSN: Doubles
 
     @classmethod
-    def of(cls, base: pl.DataFrame, candidate: pl.DataFrame) -> _Change:
-        one, other = lay_out(base), lay_out(candidate)
-        neutral_M = np.array([NEUTRAL[test] / 100 for *_, test in one.metrics])
-        arms = (each.values_MSN - neutral_M[:, None, None] for each in (one, other))
-        return cls(one, *arms)
+    def of(cls, base: Layout, candidate: Layout) -> _Change:
+        neutral_M11 = base.neutral_M1[..., None] / 100
+        arms = (each.values_MSN - neutral_M11 for each in (base, candidate))
+        return cls(base, *arms)
 
     @property
     def difference_MSN(self) -> Doubles:
@@ -137,15 +131,9 @@ class _Change:
 
     def _estimates(self, values_MSN: Doubles) -> MeanEstimate:
         """Means [K, M, S] when pairs are drawn, or their clusters."""
-        drawn = self.laid
-        if drawn.cluster_N is None:
-            drawn = replace(drawn, cluster_N=np.arange(len(drawn.type_N)))
-        found = drawn.robust(values_MSN)
-        shape = (len(found), *values_MSN.shape[:-1])
-        return MeanEstimate(*(
-            np.array([getattr(each, name) for each in found]).reshape(shape)
-            for name in ("mean", "variance", "freedom")
-        ))  # fmt: skip
+        clusters = self.laid.cluster_N
+        alone = np.arange(len(self.laid.type_N))
+        return self.laid.robust(values_MSN, alone if clusters is None else clusters)
 
     def rows(self, level: float, shared: float, margin: float) -> Iterator[dict[str, object]]:
         """Yield a row of each score; `shared` is the level at which all bands hold together."""
@@ -154,9 +142,9 @@ class _Change:
         middle = self._estimates((self.candidate_MSN + self.base_MSN) / 2)
         n, up, down = (laid.sums(x) for x in (~np.isnan(d_MSN), d_MSN > 0, d_MSN < 0))
         exact = np.broadcast_to(
-            laid.binary_M11[..., 0] & (laid.cluster_N is None), n.shape
+            laid.binary_M1 & (laid.cluster_N is None), n.shape
         ) & (np.array(laid.rows) != UNWEIGHTED)[:, None, None]  # fmt: skip
-        p_flips = np.where(exact & (up + down > 0), paired_tests.mcnemar(up, down), np.nan)
+        p_flips = np.where(exact & (up + down > 0), mcnemar(up, down), np.nan)
         bands, sides = change.interval(shared), middle.interval(shared)
         nearest = np.abs(change.interval(2 * level - 1)).max(axis=0)
         ideal = change.detectable(shared)
