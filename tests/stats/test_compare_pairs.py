@@ -13,10 +13,10 @@ from statsmodels.stats.contingency_tables import mcnemar
 
 import raybias
 from raybias.cli import main
-from raybias.measures.compare_pairs import score_changes
+from raybias.measures.compare import overall
+from raybias.measures.compare_pairs import compare_pairs
 from raybias.measures.entries.coreference import coreference_outcomes
 from raybias.measures.entries.pairs import pair_outcomes
-from raybias.stats.compare_gaps import overall
 from support.pair_data import answers, pair_scores
 from support.pair_outs import pair_study, write_pair_out
 
@@ -32,7 +32,7 @@ def preferring(scores: pl.DataFrame, more: np.ndarray) -> pl.DataFrame:
 
 
 def changes(base: pl.DataFrame, candidate: pl.DataFrame) -> list[dict[str, Any]]:
-    return score_changes(base, candidate, level=0.95, margin=0.02).to_dicts()
+    return compare_pairs(base, candidate, level=0.95, margin=0.02).to_dicts()
 
 
 def row_of(rows: list[dict[str, Any]], **values: str) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def test_a_change_of_one_score_is_the_paired_t_interval_and_mcnemars_test() -> N
     # A type and two averages: three bands that hold together.
     expected = stats.ttest_rel(after * 1.0, before * 1.0).confidence_interval(1 - 0.05 / 3)
     assert (found["low"], found["high"]) == pytest.approx(tuple(expected))
-    assert found["change"] == pytest.approx(after.mean() - before.mean())
+    assert found["value"] == pytest.approx(after.mean() - before.mean())
     assert (found["base"], found["candidate"]) == pytest.approx((before.mean(), after.mean()))
     up, down = int((after & ~before).sum()), int((before & ~after).sum())
     assert (found["flips_up"], found["flips_down"]) == (up, down)
@@ -84,9 +84,9 @@ def test_a_candidate_that_answers_nothing_where_its_base_was_biased_is_not_bette
         reading=pl.when(silent).then(pl.lit("neither")).otherwise("reading"),
     )
     arms = [coreference_outcomes(each) for each in (base, quiet)]
-    rows = [row for row in changes(*arms) if row["rate"] == "exact"]
+    rows = [row for row in changes(*arms) if row["score"] == "exact"]
     assert {row["verdict"] for row in rows} == {"unread"}
-    assert all("name nobody rose from 0% to 70%" in row["needs"] for row in rows)
+    assert all("name nobody rose from 0% to 70%" in row["reason"] for row in rows)
     assert overall([row["verdict"] for row in rows]) == "unread"
     heard = quiet.with_columns(reading=pl.lit("other"))
     rows = changes(arms[0], coreference_outcomes(heard))
@@ -99,13 +99,13 @@ def test_few_pairs_are_never_equivalent_and_bands_are_possible() -> None:
         one = pair_outcomes(preferring(scores, np.arange(pairs) % 2 == 0))
         found = row_of(changes(one, one), group="age")
         assert found["verdict"] == verdict
-        assert bool(found["needs"]) == (verdict == "cannot tell")
+        assert bool(found["reason"]) == (verdict == "cannot tell")
     scores = pair_scores(types=("age",), pairs=12, styles=("original",), ties=0)
     most = [pair_outcomes(preferring(scores, np.arange(12) < n)) for n in (10, 12)]
     found = row_of(changes(*most), group="age")
     assert found["low"] + found["base"] >= 0
     assert found["high"] + found["base"] <= 1 + 1e-12
-    assert found["needs"].startswith("2 of 12 changed sides; ")
+    assert found["reason"].startswith("2 of 12 changed sides; ")
 
 
 @pytest.mark.long

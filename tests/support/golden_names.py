@@ -34,11 +34,21 @@ _SPREAD: Final = {"between pairs": "sd_pair", "between styles": "sd_style",
                   "a pair's own way with a style": "sd_pair_x_style"}  # fmt: skip
 
 
+#: What changes of a comparison have beside the columns that they had.
+_NEW: Final = ("kind", "condition", "statistic", "p", "q", "significant", "survives", "mde", "n",
+               "units")  # fmt: skip
+
+
 def as_stored(tables: Tables) -> Tables:
-    """Give estimates the tables of their kinds, beside all other tables."""
+    """Give estimates the tables of their kinds, and changes their columns, beside other tables."""
     found = {}
     for name, frame in tables.items():
         before, _, last = name.rpartition(": ")
+        if last == "changes":
+            found[name] = frame.drop(_NEW).rename(
+                {"score": "rate", "value": "change", "reason": "needs"}
+            )
+            continue
         if last != "estimates":
             found[name] = frame
             continue

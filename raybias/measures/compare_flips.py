@@ -18,9 +18,9 @@ import polars as pl
 from scipy import stats
 
 from raybias import schema
+from raybias.measures.compare_arms import Matched
 from raybias.registry import Share
 from raybias.seeding import generator
-from raybias.stats.compare_arms import Matched
 from raybias.stats.components import Balanced, Doubles
 from raybias.stats.metric import shares
 
@@ -40,8 +40,8 @@ def event_flips(arms: Matched, metrics: Sequence[str]) -> pl.DataFrame:
 
     Returns
     -------
-    The keys, attribute, group and rate; `flips_up`, `flips_down`, and `p_flips`, two-sided, of
-    McNemar's exact test (null without a flip).
+    The keys, attribute, group and score (the rate); `flips_up`, `flips_down`, and `p_flips`, of
+    McNemar's exact two-sided test (null without a flip).
     """
     tables = [_of_rate(arms, rate, share) for rate, share in shares(metrics).items()]
     counted = pl.concat(tables)
@@ -65,7 +65,7 @@ def _of_rate(arms: Matched, rate: str, share: Share) -> pl.DataFrame:
         one.join(other, on=[*by, "item_id"], nulls_equal=True)
         .group_by(by)
         .agg(flips_up=(more > 1e-9).sum(), flips_down=(more < -1e-9).sum())
-        .with_columns(rate=pl.lit(rate))
+        .with_columns(score=pl.lit(rate))
         .cast({pl.Categorical: pl.String})
         .sort(by)
     )
