@@ -12,7 +12,7 @@ two averages; R models, D orders of models.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import permutations
 from typing import Any, Final
@@ -59,6 +59,23 @@ _SIZE: Final = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)([MB])(?![A-Za-z])", re.IGN
 _MILLIONS: Final = {"M": 1e6, "B": 1e9}
 _EXACT_MODELS: Final = 8
 _TREND: Final = ("method", "probe", "attribute", "style")
+
+
+def paired_rows(outcomes: pl.DataFrame, rules: Rules) -> Iterator[pl.DataFrame]:
+    """Estimate scores, effects of styles, means over styles, and trends with model size.
+
+    Sizes of models are those of the rules, else those that names tell.
+
+    Parameters
+    ----------
+    outcomes: of `Kind.outcomes`.
+    """
+    scores, effects = score_rows(outcomes, rules), effect_rows(outcomes, rules)
+    yield from (scores, effects, style_rows(outcomes, rules))
+    by = ["model", *_TREND]
+    changes = effects.filter(statistic="difference").select(*by, effect="value")
+    both = scores.select(*by, "value").join(changes, on=by, how="left")
+    yield size_trends(both, sizes_in_names(scores["model"]) | dict(rules.sizes), level=rules.level)
 
 
 def _table(frames: Iterable[pl.DataFrame]) -> pl.DataFrame:
@@ -308,17 +325,6 @@ def sizes_in_names(models: pl.Series) -> dict[str, float]:
             number, unit = known[-1]
             found[str(model)] = float(number) * _MILLIONS[unit.upper()]
     return found
-
-
-def trend_rows(scores: pl.DataFrame, effects: pl.DataFrame, rules: Rules) -> pl.DataFrame:
-    """Estimate how scores and effects go with the number of parameters (`size_trends`).
-
-    Sizes are those of the rules, else of the models' names.
-    """
-    by = ["model", *_TREND]
-    changes = effects.filter(statistic="difference").select(*by, effect="value")
-    both = scores.select(*by, "value").join(changes, on=by, how="left")
-    return size_trends(both, sizes_in_names(scores["model"]) | dict(rules.sizes), level=rules.level)
 
 
 def size_trends(

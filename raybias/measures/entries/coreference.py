@@ -17,7 +17,7 @@ from scipy import stats
 
 from raybias.measures.kind import ALL, Kind, Rules, Table, kind
 from raybias.measures.pair_means import AVERAGES, ORIGINAL, drawn_means, percentiles, style_order
-from raybias.measures.paired import check_styles, effect_rows, score_rows, style_rows, trend_rows
+from raybias.measures.paired import check_styles, paired_rows
 from raybias.schema import CONDITIONS, COREFERENCE_ANSWERS, READINGS
 from raybias.seeding import generator
 from raybias.stats.clusters import wilson
@@ -68,12 +68,7 @@ def coreference_outcomes(answers: pl.DataFrame) -> pl.DataFrame:
 
 
 def _estimate(answers: pl.DataFrame, rules: Rules) -> Iterator[pl.DataFrame]:
-    outcomes = coreference_outcomes(answers)
-    judged, changed = score_rows(outcomes, rules), effect_rows(outcomes, rules)
-    yield judged
-    yield changed
-    yield style_rows(outcomes, rules)
-    yield trend_rows(judged, changed, rules)
+    yield from paired_rows(coreference_outcomes(answers), rules)
     named = answers.rename({"wino_type": "attribute", "prompt": "group"})
     accuracies = _by_prompt(named, rules)
     yield accuracies

@@ -29,7 +29,7 @@ from raybias.measures.pair_means import (
     in_order,
     style_order,
 )
-from raybias.measures.paired import check_styles, effect_rows, score_rows, style_rows, trend_rows
+from raybias.measures.paired import check_styles, effect_rows, paired_rows, score_rows
 from raybias.measures.reading import model_of, typed
 from raybias.schema import DIRECTIONS, PAIR_SCORES
 from raybias.stats.components import symmetric_sums
@@ -66,15 +66,11 @@ def pair_outcomes(scores: pl.DataFrame) -> pl.DataFrame:
 
 
 def _estimate(scores: pl.DataFrame, rules: Rules) -> Iterator[pl.DataFrame]:
-    parts = {"": scores, **{each: scores.filter(direction=each) for each in DIRECTIONS}}
-    for condition, part in parts.items():
-        outcomes = pair_outcomes(part)
-        judged, changed = score_rows(outcomes, rules), effect_rows(outcomes, rules)
-        for found in (judged, changed):
-            yield found.with_columns(condition=pl.lit(condition))
-        if not condition:
-            yield style_rows(outcomes, rules)
-            yield trend_rows(judged, changed, rules)
+    yield from paired_rows(pair_outcomes(scores), rules)
+    for direction in DIRECTIONS:
+        outcomes = pair_outcomes(scores.filter(direction=direction))
+        for rows in (score_rows, effect_rows):
+            yield rows(outcomes, rules).with_columns(condition=pl.lit(direction))
     named = scores.rename({"score": "method", "bias_type": "attribute"})
     yield _counts(named)
     yield _lists(named, rules)
@@ -262,9 +258,7 @@ def _published(_items: Items) -> ReadFile:
 
 
 _AVERAGE: Final = pl.col("attribute").is_in(AVERAGES)
-_SCORE: Final = (
-    (pl.col("model") != ALL) & (pl.col("score") == "preference") & (pl.col("statistic") == "score")
-)
+_SCORE: Final = (pl.col("score") == "preference") & (pl.col("statistic") == "score")
 _EFFECT: Final = (pl.col("score") == "preference") & (pl.col("statistic") == "difference")
 _OVER: Final = _SCORE & (pl.col("style") == ALL)
 _ONE: Final = _SCORE & (pl.col("style") != ALL)
