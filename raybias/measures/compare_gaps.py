@@ -34,8 +34,7 @@ from raybias.measures.compare import (
     unchanged,
     unread_rises,
 )
-from raybias.measures.compare_arms import Matched
-from raybias.measures.compare_flips import UNREAD, answer_flips, event_flips
+from raybias.measures.compare_answers import UNREAD, Matched, answer_flips, event_flips
 from raybias.registry import Share
 from raybias.seeding import generator
 from raybias.stats.cells import RUN_KEYS, cells
@@ -382,43 +381,27 @@ def _needs(family: Family, scope: Scope, g: int, each: float, margin: float) -> 
         return "it moved, but whether away from 0 is not known"
     if estimate.detectable(each)[g] <= margin:
         return "it lies about the margin"
-    sources = _sources(family, scope, g)
+    # Each facet: its name, its levels, the variance of the change if it alone were drawn, freedom.
+    runs, templates = family.candidate.values_GRT.shape[1:]
+    facets = []
+    if scope != "runs":
+        facets.append(("templates", templates, blend.templates.variance[g], templates - 1))
+    if "runs" in blend.estimates:
+        facets.append(("runs", runs, blend.estimates["runs"].variance[g], runs - 1))
+    if scope == "wording" and blend.words is not None:
+        wider, narrower = (blend.estimates[name].variance[g] for name in ("wording", "sentences"))
+        count = blend.words.words.get(family.base.groups[g], 1)
+        facets.append(("words a group", count, wider - narrower, blend.words.freedom))
     # Few levels widen an interval by their degrees of freedom as much as by their variance.
-    most = max(
-        sources, key=lambda one: one.variance * stats.t.ppf((1 + each) / 2, one.freedom) ** 2
+    name, count, part, _ = max(
+        facets, key=lambda facet: facet[2] * stats.t.ppf((1 + each) / 2, facet[3]) ** 2
     )
     # Quantiles of the normal distribution, which Student's come down to as levels are added.
     ideal = replace(estimate, freedom=np.full_like(estimate.freedom, np.inf)).detectable(each)[g]
     if ideal <= margin:
-        return f"more {most.name} than {most.count}"
-    variance = float(estimate.variance[g])
-    left = variance * float(margin / ideal) ** 2 - (variance - most.variance)
+        return f"more {name} than {count}"
+    variance = estimate.variance[g]
+    left = variance * (margin / ideal) ** 2 - (variance - part)
     if left <= 0:
-        return f"more {most.name}, and not them alone"
-    return f"{math.ceil(most.count * most.variance / left):,} {most.name}, not {most.count:,}"
-
-
-@dataclass(frozen=True)
-class _Source:
-    """A facet of a change: its levels, and the variance of the change if it alone were drawn."""
-
-    name: str
-    count: int
-    variance: float
-    freedom: int
-
-
-def _sources(family: Family, scope: Scope, g: int) -> list[_Source]:
-    blend, found = family.change, []
-    runs, templates = family.candidate.values_GRT.shape[1:]
-    if scope != "runs":
-        variance = float(blend.templates.variance[g])
-        found.append(_Source("templates", templates, variance, templates - 1))
-    if "runs" in blend.estimates:
-        found.append(_Source("runs", runs, float(blend.estimates["runs"].variance[g]), runs - 1))
-    if scope == "wording" and blend.words is not None:
-        wider, narrower = (blend.estimates[name].variance[g] for name in ("wording", "sentences"))
-        count = blend.words.words.get(family.base.groups[g], 1)
-        freedom = blend.words.freedom
-        found.append(_Source("words a group", count, float(wider - narrower), freedom))
-    return found
+        return f"more {name}, and not them alone"
+    return f"{math.ceil(count * part / left):,} {name}, not {count:,}"

@@ -18,7 +18,7 @@ from raybias.config import Scope
 from raybias.errors import ConfigError, DataError
 from raybias.measures import kinds, read
 from raybias.measures.compare import VERDICTS, Verdict, overall
-from raybias.measures.compare_arms import Matched, matched, read_arm
+from raybias.measures.compare_answers import Matched, matched, read_arm
 from raybias.measures.compare_gaps import ANSWERS, compare_predictions
 from raybias.measures.compare_pairs import SCOPE, compare_pairs
 from raybias.measures.reading import held

@@ -20,7 +20,7 @@ from raybias.cli import main
 from raybias.config import Statistics
 from raybias.measures import compare_gaps
 from raybias.measures.compare import COMPARED
-from raybias.measures.compare_arms import matched
+from raybias.measures.compare_answers import matched
 from raybias.measures.compare_gaps import ANSWERS, Blend, band_level, compare_predictions
 from raybias.stats import GapRules
 from raybias.stats.scopes import GapTable

@@ -13,7 +13,7 @@ import raybias
 from raybias import schema, stats
 from raybias.cli import main
 from raybias.config import Statistics
-from raybias.measures.compare_arms import matched, read_arm
+from raybias.measures.compare_answers import matched, read_arm
 from raybias.measures.compare_gaps import compare_predictions
 from raybias.report.findings import no_verdicts
 from raybias.report.verdict import verdict
