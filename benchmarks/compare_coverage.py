@@ -20,7 +20,7 @@ import typer
 from calibrate import Design, simulate
 from tabulate import tabulate
 
-from raybias.stats.compare_gaps import Blend, Family, changes
+from raybias.measures.compare_gaps import Blend, Family, changes
 from raybias.stats.scopes import GapTable
 
 #: Runs of the base and of the candidate; how much runs vary.

@@ -19,11 +19,9 @@ from typing import Annotated, Any, Final
 import polars as pl
 import typer
 
-from raybias.stats import pairs
+from raybias.measures.pair_means import UNWEIGHTED, WEIGHTED, two_proportions
+from raybias.measures.paired import size_trends, sizes_in_names
 from raybias.stats.intervals import false_discovery
-from raybias.stats.pairs import paired_tests
-from raybias.stats.pairs.list_t_tests import LISTED_STYLES, SIDES
-from raybias.stats.pairs.outcomes import UNWEIGHTED, WEIGHTED
 
 #: Pairs of CrowS-Pairs by bias type.
 CROWS_PAIRS: Final[Mapping[str, int]] = {
@@ -176,9 +174,7 @@ def bold_marks(summary: pl.DataFrame, scores: pl.DataFrame) -> pl.DataFrame:
     changes = summary.filter(statistic="AVG_delta").rename({"value": "printed"})
     table = changes.join(base, on="model", how="left", maintain_order="left")
     before = table["base"] / 100
-    z, p = paired_tests.two_proportions(
-        before.to_numpy(), (before + table["printed"] / 100).to_numpy(), _PAIRS
-    )
+    z, p = two_proportions(before.to_numpy(), (before + table["printed"] / 100).to_numpy(), _PAIRS)
     return table.select(
         "style", "model", "statistic", "printed", pl.Series("z", z), pl.Series("p_value", p),
         q_value=false_discovery(pl.Series(p)),
@@ -214,7 +210,8 @@ def extremes(summary: pl.DataFrame, scores: pl.DataFrame) -> pl.DataFrame:
 
 def list_pairs(t_values: pl.DataFrame) -> Check:
     """Which of the 15 pairs of six lists Tables 6 and 7 print."""
-    lists = [f"{style}_{side}" for style in LISTED_STYLES for side in SIDES]
+    lists = [f"{style}_{side}" for style in ("original", "informal", "formal")
+             for side in ("stereo", "anti")]  # fmt: skip
     printed = {frozenset(pair) for pair in t_values.select("first", "second").unique().rows()}
     pairs = list(combinations(lists, 2))
     missing = tuple(f"{a} and {b}" for a, b in pairs if {a, b} not in printed)
@@ -223,12 +220,12 @@ def list_pairs(t_values: pl.DataFrame) -> Check:
 
 
 def style_effects(scores: pl.DataFrame) -> pl.DataFrame:
-    """Tables 8 and 9 as scores and changes by model, for `model_size`."""
+    """Tables 8 and 9 as scores and changes by model, for `size_trends`."""
     base = scores.filter(style="original").select("model", "bias_type", base="score_pct")
     table = scores.join(base, on=["model", "bias_type"], how="left", maintain_order="left")
     return table.select(
-        "model", "bias_type", "style", pl.lit("published").alias("score"),
-        pl.lit("crows_pairs").alias("probe"), value="score_pct",
+        "model", "style", attribute="bias_type", method=pl.lit("published"),
+        probe=pl.lit("crows_pairs"), value="score_pct",
         effect=pl.when(pl.col("style") != "original").then(pl.col("score_pct") - pl.col("base")),
     )  # fmt: skip
 
@@ -269,8 +266,7 @@ def read_tables(folder: Path) -> dict[str, pl.DataFrame]:
 def trends(tables: Mapping[str, pl.DataFrame], sizes: Mapping[str, float]) -> pl.DataFrame:
     """Correlate the printed scores and changes of Tables 8 and 9 with model size."""
     effects = style_effects(tables["tables8_9"])
-    known = {**pairs.sizes_in_names(effects["model"]), **sizes}
-    return pairs.model_size(effects, known)
+    return size_trends(effects, {**sizes_in_names(effects["model"]), **sizes})
 
 
 def said(checks: list[Check]) -> Iterator[str]:
@@ -299,9 +295,10 @@ def main(
         units = {"K": 1e3, "M": 1e6, "B": 1e9}
         sizes = {model: float(text[:-1]) * units[text[-1]] for model, text in named.items()}
         found = rows["published_size"] = trends(tables, sizes)
-        alone, corrected = (found.filter(pl.col(p) <= 0.05).height for p in ("p_value", "q_value"))
+        ranks = found.filter(score="rank_correlation")
+        alone, corrected = (ranks.filter(pl.col(p) <= 0.05).height for p in ("p", "q"))
         print(
-            f"Model size: of {found.height} rank correlations of scores and effects with size, "
+            f"Model size: of {ranks.height} rank correlations of scores and effects with size, "
             f"{alone} have p at most 0.05, and {corrected} after correction."
         )
     if out is not None:

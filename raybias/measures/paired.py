@@ -1,124 +1,399 @@
-"""Estimates of paired outcomes: scores under styles, effects of styles, means over styles.
+"""Estimates of paired outcomes: scores under styles, effects of styles, means over styles, trends.
 
-An outcome is one number for each pair and style (`Kind.outcomes`): whether the model prefers the
-first sentence, or by how much it is more often right on the pro sentence.
+A style is an intervention on a pair whose content is held fixed, so its effect is the mean paired
+difference from `original`. A mean over styles has an interval over other pairs, and one over other
+pairs in other styles, since every pair is read in every style and a score varies with both. Values
+are in percent and points.
+
+Shapes: M metrics, S styles, N pairs, U units that are drawn (clusters, or pairs); K bias types and
+two averages; R models, D orders of models.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import permutations
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
+from scipy import stats
 
 from raybias.errors import DataError
 from raybias.measures.kind import ALL, Rules
-from raybias.stats import pairs
-
-#: What estimates call the columns of statistics of pairs.
-_NAMES: Final = {
-    "score": "method", "bias_type": "attribute", "p_value": "p", "q_value": "q",
-    "resolvable": "mde", "detectable": "mde",
-}  # fmt: skip
-_KEPT: Final = (
-    *("model", "method", "probe", "attribute", "style", "score", "statistic", "scope"),
-    *("value", "low", "high", "p", "q", "significant", "survives", "mde", "n", "units"),
+from raybias.measures.pair_means import (
+    NEUTRAL,
+    ORIGINAL,
+    SCORES,
+    UNWEIGHTED,
+    WEIGHTED,
+    Layout,
+    in_order,
+    layouts,
+    mcnemar,
+    means,
+    paired_t,
+    resolvable,
+    two_proportions,
 )
-_JUDGED: Final = ("low", "high", "p_value", "q_value", "significant", "survives", "resolvable")
-#: What an outcome is, by the value that means no bias.
-_SCORES: Final = {50.0: "preference", 0.0: "pro_less_anti"}
+from raybias.schema import ESTIMATES
+from raybias.seeding import generator
+from raybias.stats.components import Balanced, Doubles
+from raybias.stats.intervals import ROUNDING, false_discovery
+
+#: Fewer models than this have no trend worth the name.
+FEWEST_MODELS: Final = 4
+#: Points; smaller effects are of no concern.
+_MARGIN: Final = 5.0
+_TYPES: Final = pl.Schema(ESTIMATES)
+#: What rows know beside an estimate: the value that means no bias; of an effect, on which side of
+#: that its score lies before and after (0 where the interval holds it), and the paper's p and mark.
+_MORE: Final = {"neutral": pl.Float64(), "before": pl.Int64(), "after": pl.Int64(),
+                "paper_p": pl.Float64(), "paper": pl.Boolean(), "flips": pl.Float64()}  # fmt: skip
+#: The interval of a difference excludes 0.
+_MOVED: Final = (pl.col("low") > 0) | (pl.col("high") < 0)
+_SIZE: Final = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)([MB])(?![A-Za-z])", re.IGNORECASE)
+_MILLIONS: Final = {"M": 1e6, "B": 1e9}
+_EXACT_MODELS: Final = 8
+_TREND: Final = ("method", "probe", "attribute", "style")
 
 
-def _bootstrap(rules: Rules) -> dict[str, Any]:
-    return {"level": rules.level, "draws": rules.draws, "seed": rules.seed,
-            "adjust": rules.adjust}  # fmt: skip
+def paired_rows(outcomes: pl.DataFrame, rules: Rules) -> Iterator[pl.DataFrame]:
+    """Estimate scores, effects of styles, means over styles, and trends with model size.
+
+    Sizes of models are those of the rules, else those that names tell.
+
+    Parameters
+    ----------
+    outcomes: of `Kind.outcomes`.
+    """
+    scores, effects = score_rows(outcomes, rules), effect_rows(outcomes, rules)
+    yield from (scores, effects, style_rows(outcomes, rules))
+    by = ["model", *_TREND]
+    changes = effects.filter(statistic="difference").select(*by, effect="value")
+    both = scores.select(*by, "value").join(changes, on=by, how="left")
+    yield size_trends(both, sizes_in_names(scores["model"]) | dict(rules.sizes), level=rules.level)
 
 
-def _rows(table: pl.DataFrame, statistic: str, **columns: pl.Expr) -> pl.DataFrame:
-    """Name a table's columns as estimates do; its scope is what pairs or clusters are drawn."""
-    clusters = pl.col("clusters")
-    said = pl.col("neutral").replace_strict(_SCORES, return_dtype=pl.String)
-    named = table.rename({"score": "method", **{
-        old: new for old, new in _NAMES.items() if old in table.columns and old != "score"
-    }})  # fmt: skip
-    return (
-        named.with_columns(
-            score=said,
-            statistic=pl.lit(statistic),
-            units=pl.coalesce(clusters, "n"),
-            scope=pl.when(clusters.is_null()).then(pl.lit("pairs")).otherwise(pl.lit("clusters")),
-        )
-        .with_columns(**columns)
-        .select(_KEPT)
+def _table(frames: Iterable[pl.DataFrame]) -> pl.DataFrame:
+    """Join estimates of several probes, which may be none."""
+    return pl.concat([pl.DataFrame(schema={**_TYPES, **_MORE}), *frames], how="diagonal_relaxed")
+
+
+def _judged(table: pl.DataFrame, rules: Rules, significant: pl.Expr = _MOVED) -> pl.DataFrame:
+    """Add q (Benjamini-Hochberg over the table), significant, and whether that survives."""
+    passes = pl.lit(value=True) if rules.adjust == "none" else pl.col("q") <= 1 - rules.level
+    return table.with_columns(q=false_discovery(table["p"])).with_columns(
+        significant=significant, survives=significant & passes
     )
 
 
 def score_rows(outcomes: pl.DataFrame, rules: Rules) -> pl.DataFrame:
-    """Estimate every score under every style (`stats.pairs.bias_scores`)."""
-    return _rows(pairs.bias_scores(outcomes, **_bootstrap(rules)), "score")
+    """Estimate every score under every style, with a test of no bias.
+
+    Preferences have Wilson's interval and the exact binomial test of the pairs that prefer one
+    side against those that prefer the other; `pro_less_anti` has a percentile bootstrap and
+    Student's test, and neither where differences do not vary. The mean over bias types has a
+    bootstrap interval and no test. Where pairs come in clusters, intervals and tests are
+    cluster-robust (`stats.clusters`).
+
+    Parameters
+    ----------
+    outcomes: of `Kind.outcomes`.
+
+    Returns
+    -------
+    Estimates of the statistic `score`, by bias type (`attribute`) and over all. `significant`: the
+    interval excludes no bias, and p <= 1 - level. `mde`: the distance from no bias that these
+    pairs show with 80% power.
+    """
+    table = _table(_scores(laid, rules) for laid in layouts(outcomes))
+    tested = pl.col("p").is_not_null() & pl.col("low").is_not_null()
+    outside = (pl.col("low") > pl.col("neutral")) | (pl.col("high") < pl.col("neutral"))
+    seen = pl.when(tested).then(outside & (pl.col("p") <= 1 - rules.level))
+    found = _judged(table.with_columns(statistic=pl.lit("score")), rules, seen)
+    return in_order(found.with_columns(survives=pl.when(tested).then("survives")))
+
+
+def _scores(laid: Layout, rules: Rules) -> pl.DataFrame:
+    values, binary = laid.values_MSN, laid.binary_M1
+    found = means(values, laid, binary, rules)
+    tied = laid.states_MSN == 2
+    more = laid.sums(np.where(binary[..., None], np.nan_to_num(values), 0))
+    # Of a preference the mean of squared distances from no bias is that of 0 and 1: a quarter.
+    square = np.where(binary, 0.25, found.square) * found.design_effect
+    if laid.cluster_N is None:
+        sign = mcnemar(more, np.where(binary, found.n - more - laid.sums(tied), 0))
+        p = np.where(binary, sign, paired_t(found.mean, found.square, found.n))
+    else:
+        sides = np.where(binary[..., None], np.where(tied, 0, 2 * values - 1), values)
+        p = laid.robust(sides, laid.cluster_N).p_value()
+    # Values that do not vary say nothing of others.
+    flat = ~(found.high - found.low > ROUNDING)
+    # A preference is a share, and coreference a difference of shares.
+    least_M1 = np.where(laid.neutral_M1 > 0, 0.0, -1.0)
+    low, high = (
+        np.where(flat, np.nan, np.clip(end, least_M1, 1.0)) for end in (found.low, found.high)
+    )
+    detectable = 100 * resolvable(square, np.maximum(found.n, 1), level=rules.level)
+    return laid.estimates(
+        found.n, laid.styles,
+        {
+            "value": 100 * found.mean, "low": 100 * low, "high": 100 * high,
+            "p": np.where(laid.tested_K11, p, np.nan),
+            "mde": np.where(laid.tested_K11, detectable, np.nan),
+            "units": found.units.astype(np.int64), "neutral": laid.neutral_M1,
+        },
+    )  # fmt: skip
 
 
 def effect_rows(outcomes: pl.DataFrame, rules: Rules) -> pl.DataFrame:
-    """Estimate what each style changes (`stats.pairs.effects`), and how many preferences flip.
+    """Estimate what each style changes, how many preferences flip, and how many styles matter.
 
+    Effects have a bootstrap or cluster-robust interval, the exact McNemar test of preferences,
+    Student's paired test of coreference, or the cluster-robust t test; the mean of types has none.
     Where rules are not strict, p is that of the paper's test of two proportions, which ignores
     that both styles have the same pairs.
+
+    Parameters
+    ----------
+    outcomes: of `Kind.outcomes`.
+
+    Returns
+    -------
+    Estimates over the pairs that a style and `original` have: of the statistic `difference`, the
+    effect; of the score `flips`, the percentage of preferences that are others (a tie is one of
+    its own); of `styles_that_move_it`, how many effects survive, with the verdict on them as
+    its `reason`: "changes sign" (some style moves it to the other side of no bias, and both
+    intervals exclude no bias), "loses its sign" or "gains a sign" (under some style that moves it,
+    its interval no longer excludes, or includes, no bias), "moves, sign kept", "stable" (none moves
+    it, and all intervals of effects lie within 5 points) or "within noise".
     """
-    found = pairs.effects(outcomes, **_bootstrap(rules))
-    changes = {"value": pl.col("effect")}
+    several = (laid for laid in layouts(outcomes) if len(laid.styles) > 1)
+    table = _table(_effects(laid, rules) for laid in several)
+    found = in_order(_judged(table.with_columns(statistic=pl.lit("difference")), rules))
+    changes = found
     if not rules.strict:
-        found = found.with_columns(p_value=pl.coalesce("z_p", "p_value"))
-        changes |= {name: pl.col("paper") for name in ("significant", "survives")}
-    flips = found.filter(pl.col("flip_share").is_not_null()).with_columns(
-        pl.lit(None).alias(name) for name in _JUDGED if name in found.columns
-    )
-    share = {"score": pl.lit("flips"), "value": 100 * pl.col("flip_share")}
-    # The mean of types has no test, and so no verdict.
-    verdicts = pairs.stability(found).rename({"score": "method", "bias_type": "attribute"})
-    moved = verdicts.select(
-        "model", "method", "probe", "attribute", style=pl.lit(ALL),
-        score=pl.lit("styles_that_move_it"), statistic=pl.lit("score"), value="moved",
-        n="n_styles", units="n_styles", reason="verdict",
+        changes = found.with_columns(
+            p=pl.coalesce("paper_p", "p"), significant="paper", survives="paper"
+        )
+    flips = found.drop_nulls("flips").select(
+        *("model", "method", "probe", "attribute", "style", "scope", "n", "units"),
+        score=pl.lit("flips"), statistic=pl.lit("rate"), value=100 * pl.col("flips"),
     )  # fmt: skip
-    return pl.concat(
-        [_rows(found, "difference", **changes), _rows(flips, "rate", **share), moved],
-        how="diagonal_relaxed",
+    # The mean of types has no test, and so no verdict.
+    moved = (
+        found.filter(pl.col("attribute") != UNWEIGHTED)
+        .group_by("model", "method", "probe", "attribute", maintain_order=True)
+        .agg(
+            pl.col("survives").fill_null(value=False).sum().cast(pl.Float64).alias("value"),
+            n=pl.len().cast(pl.Int64), units=pl.len().cast(pl.Int64), reason=_verdict(),
+        )
+        .with_columns(style=pl.lit(ALL), score=pl.lit("styles_that_move_it"),
+                      statistic=pl.lit("score"))
+    )  # fmt: skip
+    return pl.concat([changes, flips, moved], how="diagonal_relaxed")
+
+
+def _effects(laid: Layout, rules: Rules) -> pl.DataFrame:
+    base = laid.styles.index(ORIGINAL)
+    others = [place for place in range(len(laid.styles)) if place != base]
+    arms = laid.values_MSN[:, others], laid.values_MSN[:, [base]]
+    d_MSN = arms[0] - arms[1]
+    both = ~np.isnan(d_MSN)
+    stacked = np.stack([d_MSN, *(np.where(both, arm, np.nan) for arm in arms)])
+    binary = laid.binary_M1
+    found = means(stacked, laid, binary & np.array([False, True, True])[:, None, None], rules)
+    n, square = np.maximum(found.n[:, 0], 1), found.square[:, 0]
+    # Means over prompts are sixths: what is left of two equal ones is no effect.
+    effect = np.round(found.mean[:, 1] - found.mean[:, 2], 12)
+    flips = laid.sums(np.abs(laid.states_MSN[:, others] - laid.states_MSN[:, [base]]) > 0)
+    z, z_p = two_proportions(found.mean[:, 2], found.mean[:, 1], n)
+    if laid.cluster_N is None:
+        exact = mcnemar(laid.sums(d_MSN > 0), laid.sums(d_MSN < 0))
+        p = np.where(binary, exact, paired_t(effect, square, n))
+    else:
+        p = laid.robust(d_MSN, laid.cluster_N).p_value()
+    detectable = resolvable(square * found.design_effect[:, 0], n, level=rules.level)
+    after, before = (
+        (100 * found.low[:, place] > laid.neutral_M1).astype(np.int64)
+        - (100 * found.high[:, place] < laid.neutral_M1)
+        for place in (1, 2)
     )
+    rows = laid.estimates(
+        found.n[:, 0], [laid.styles[place] for place in others],
+        {
+            "value": 100 * effect, "low": 100 * found.low[:, 0], "high": 100 * found.high[:, 0],
+            "p": np.where(laid.tested_K11, p, np.nan), "mde": 100 * detectable,
+            "units": found.units[:, 0].astype(np.int64), "before": before, "after": after,
+            "paper_p": np.where(binary, z_p, np.nan), "z": np.where(binary, z, np.nan),
+            "flips": np.where(binary, flips / n, np.nan),
+        },
+    )  # fmt: skip
+    return rows.select(pl.exclude("z"), paper=pl.col("z").abs() > 1.96)
+
+
+def _verdict() -> pl.Expr:
+    """Judge whether a conclusion holds under every style; the gravest reason comes first."""
+    moved = pl.col("survives").fill_null(value=False)
+    before, after = pl.col("before"), pl.col("after")
+    reasons = {
+        "changes sign": (moved & (before * after < 0)).any(),
+        "loses its sign": (moved & (before != 0) & (after == 0)).any(),
+        "gains a sign": (moved & (before == 0) & (after != 0)).any(),
+        "moves, sign kept": moved.any(),
+        "stable": (
+            (pl.col("low") >= -_MARGIN) & (pl.col("high") <= _MARGIN)
+        ).fill_null(value=False).all(),
+    }  # fmt: skip
+    verdict = pl.lit("within noise")
+    for name, holds in reversed(reasons.items()):
+        verdict = pl.when(holds).then(pl.lit(name)).otherwise(verdict)
+    return verdict
 
 
 def style_rows(outcomes: pl.DataFrame, rules: Rules) -> pl.DataFrame:
-    """Estimate means over styles, if pairs are redrawn, or styles too."""
-    found = pairs.style_scopes(outcomes, level=rules.level, adjust=rules.adjust)
-    wider = pl.when(pl.col("kept_scope") == "styles").then(pl.format("{}, styles", "scope"))
-    table = found.rename({"scope": "kept_scope"}).with_columns(style=pl.lit(ALL))
-    return _rows(table, "score", scope=wider.otherwise("scope"))
+    """Estimate means over styles, if pairs are redrawn, or pairs and styles.
+
+    The pairs enter that a metric has in all of its styles; two styles and two pairs are the least.
+
+    Parameters
+    ----------
+    outcomes: of `Kind.outcomes`.
+
+    Returns
+    -------
+    Estimates under the style `all`, by bias type and over all pairs, of the scopes `pairs` and
+    `pairs, styles`; the tests of each are corrected together.
+    """
+    rows: dict[str, list[dict[str, Any]]] = {"": [], ", styles": []}
+    for laid in layouts(outcomes):
+        unit_N = np.arange(len(laid.type_N)) if laid.cluster_N is None else laid.cluster_N
+        for m, (model, method, test) in enumerate(laid.metrics):
+            read_SN = ~np.isnan(laid.values_MSN[m])
+            styles = read_SN.any(axis=1)
+            for name in laid.rows[:-1]:
+                own_N = read_SN[styles].all(axis=0)
+                if name != WEIGHTED:
+                    own_N &= laid.type_N == laid.types.index(name)
+                table_US = _by_unit(laid.values_MSN[m][styles][:, own_N].T, unit_N[own_N])
+                if min(table_US.shape) < 2:
+                    continue
+                crossed = Balanced(100 * table_US - NEUTRAL[test], ("unit", "style"))
+                least, most = -NEUTRAL[test] or -100.0, 100 - NEUTRAL[test]
+                for (scope, found), drawn in zip(rows.items(), (("unit",), None), strict=True):
+                    mean = crossed.estimate(drawn)
+                    low, high = (float(np.clip(end, least, most))
+                                 for end in mean.interval(rules.level))  # fmt: skip
+                    found.append({
+                        "model": model, "method": method, "probe": laid.probe, "attribute": name,
+                        "style": ALL, "score": SCORES[test], "statistic": "score",
+                        "scope": ("pairs" if laid.cluster_N is None else "clusters") + scope,
+                        "value": float(mean.mean), "low": low, "high": high,
+                        "p": float(mean.p_value()), "mde": float(mean.detectable(rules.level)),
+                        "n": int(own_N.sum()),
+                        "units": int(own_N.sum()) if laid.cluster_N is None else len(table_US),
+                        "neutral": NEUTRAL[test],
+                    })  # fmt: skip
+    distances = (
+        _judged(_table([pl.DataFrame(found).fill_nan(None)] if found else []), rules)
+        for found in rows.values()
+    )
+    return in_order(
+        pl.concat(distances).with_columns(pl.col("value", "low", "high") + pl.col("neutral"))
+    )
 
 
-def trend_rows(judged: pl.DataFrame, changed: pl.DataFrame, rules: Rules) -> pl.DataFrame:
-    """Estimate how scores and effects go with model size (`stats.pairs.model_size`)."""
-    by = ["model", "method", "probe", "attribute", "style"]
-    effects = changed.filter(statistic="difference").select(*by, effect="value")
-    both = judged.select(*by, "value").join(effects, on=by, how="left")
-    renamed = both.rename({"method": "score", "attribute": "bias_type"})
-    sizes = pairs.sizes_in_names(judged["model"]) | dict(rules.sizes)
-    models = {*judged["model"]}
-    known = {model: float(size) for model, size in sizes.items() if model in models}
-    found = pairs.model_size(renamed, known, level=rules.level)
-    named = found.rename({"score": "method", "bias_type": "attribute"})
-    keys = ("method", "probe", "attribute", "style")
-    slopes, ranks = (
-        named.select(
-            *keys, model=pl.lit(ALL), group="quantity", score=pl.lit(name),
-            statistic=pl.lit("score"), scope=pl.lit("models"), n="n_models", units="n_models",
-            value=value, low=low, high=high, p=p, q=q,
-        )
-        for name, value, low, high, p, q in (
-            ("slope", "slope", "low", "high", pl.lit(None, pl.Float64), pl.lit(None, pl.Float64)),
-            ("rank_correlation", "spearman", pl.lit(None, pl.Float64), pl.lit(None, pl.Float64),
-             "p_value", "q_value"),
-        )
-    )  # fmt: skip
-    return pl.concat([slopes, ranks])
+def _by_unit(values_NS: Doubles, unit_N: np.ndarray) -> Doubles:
+    """Give each unit its part in the means over pairs, so that the mean of the parts is theirs."""
+    units, place_N = np.unique(unit_N, return_inverse=True)
+    mean_S = values_NS.mean(axis=0) if len(values_NS) else np.zeros(values_NS.shape[1])
+    parts_US = np.zeros((len(units), values_NS.shape[1]))
+    np.add.at(parts_US, place_N, values_NS - mean_S)
+    return mean_S + len(units) * parts_US / max(len(values_NS), 1)
+
+
+def sizes_in_names(models: pl.Series) -> dict[str, float]:
+    """Return the parameters of models whose names tell them, as in OPT-2.7B or RoBERTa-355M."""
+    found = {}
+    for model in models.unique().sort():
+        known = _SIZE.findall(model)
+        if known:
+            number, unit = known[-1]
+            found[str(model)] = float(number) * _MILLIONS[unit.upper()]
+    return found
+
+
+def size_trends(
+    scores: pl.DataFrame, sizes: Mapping[str, float], *, level: float = 0.95
+) -> pl.DataFrame:
+    """Estimate trends over models of a score, and of a style's effect, with model size.
+
+    A model is one observation, and an interval covers other models like these. Fewer than
+    `FEWEST_MODELS`, or equal values, have no trend.
+
+    Parameters
+    ----------
+    scores: method, probe, attribute, style, model, value and effect (null for `original`).
+    sizes: parameters by model; models without are left out.
+
+    Returns
+    -------
+    Estimates for the model `all`, by quantity (`group`: "value" under the style, "effect" of it,
+    or its size "absolute_effect"): the score `slope`, in points for each tenfold of parameters, by
+    least squares, with Student's interval of n - 2 degrees of freedom; and `rank_correlation`
+    (Spearman) with its two-sided permutation p (all orders up to eight models, else 9,999 seeded
+    ones) and q over all of them.
+    """
+    sized = scores.filter(pl.col("model").is_in(list(sizes))).with_columns(
+        size=pl.col("model").replace_strict(dict(sizes), return_dtype=pl.Float64),
+        absolute_effect=pl.col("effect").abs(),
+    )
+    rows = []
+    for names, part in sized.sort(*_TREND, "model").group_by(_TREND, maintain_order=True):
+        for quantity in ("value", "effect", "absolute_effect"):
+            known = part.select("size", quantity).drop_nulls()
+            if known.height < FEWEST_MODELS or 1 in known.select(pl.all().n_unique()).row(0):
+                continue
+            size, values = known["size"].to_numpy(), known[quantity].round(9).to_numpy()
+            fit = stats.linregress(np.log10(size), values)
+            slope = float(fit.slope)
+            reach = float(stats.t.ppf((1 + level) / 2, len(size) - 2) * fit.stderr)
+            rank, p = _rank_correlation(size, values)
+            rows.append((*names, quantity, len(size), slope, slope - reach, slope + reach, rank, p))
+    texts = dict.fromkeys((*_TREND, "group"), pl.String)
+    numbers = dict.fromkeys(("slope", "low", "high", "rank_correlation", "p"), pl.Float64)
+    table = pl.DataFrame(rows, {**texts, "n": pl.Int64, **numbers}, orient="row")
+    found = in_order(table.with_columns(q=false_discovery(table["p"])))
+    keys = (*_TREND, "group", "n")
+    parts = (
+        found.select(*keys, *more, value=score, score=pl.lit(score))
+        for score, more in (("slope", ("low", "high")), ("rank_correlation", ("p", "q")))
+    )
+    return pl.concat(parts, how="diagonal").with_columns(
+        model=pl.lit(ALL), statistic=pl.lit("score"), scope=pl.lit("models"), units="n"
+    )
+
+
+def _rank_correlation(size: Doubles, values: Doubles) -> tuple[float, float]:
+    x, y = (stats.rankdata(each) for each in (size, values))
+    x, y = ((ranks - ranks.mean()) / np.linalg.norm(ranks - ranks.mean()) for ranks in (x, y))
+    found = float(x @ y)
+    as_far = np.abs(x[_orders(len(size))] @ y) >= abs(found) - ROUNDING
+    return found, float(as_far.mean())
+
+
+@cache
+def _orders(n: int) -> npt.NDArray[np.int64]:
+    """List the orders [D, R] of n models, the given one first; of many, that and 9,999 drawn."""
+    if n <= _EXACT_MODELS:
+        return np.array(list(permutations(range(n))))
+    given = np.arange(n)
+    drawn = generator("model_size", n).permuted(np.tile(given, (9_999, 1)), axis=1)
+    return np.concatenate([given[None], drawn])
 
 
 def check_styles(
@@ -127,20 +402,20 @@ def check_styles(
     """Refuse a style without the same cells under `original`."""
     keys = [*metric, *cell, "style"]
     styles = frame.group_by(metric).agg(
-        (pl.col("style") == pairs.ORIGINAL).any(), first=pl.col("style").min()
+        (pl.col("style") == ORIGINAL).any(), first=pl.col("style").min()
     )
     for row in styles.filter(~pl.col("style")).sort(metric).head(1).iter_rows(named=True):
         raise DataError(
-            f"{row['model']!r} has the style {row['first']!r} but not {pairs.ORIGINAL!r}",
+            f"{row['model']!r} has the style {row['first']!r} but not {ORIGINAL!r}",
             where=where,
             cure="score the original sentences too; effects are taken from them",
         )
-    base = frame.filter(style=pairs.ORIGINAL).select(*metric, *cell)
+    base = frame.filter(style=ORIGINAL).select(*metric, *cell)
     alone = frame.join(base, on=[*metric, *cell], how="anti").sort(keys).head(1)
     for row in alone.iter_rows(named=True):
         raise DataError(
             f"pair {row['pair_id']!r} of {row['model']!r} is there under {row['style']!r} but not "
-            f"under {pairs.ORIGINAL!r}",
+            f"under {ORIGINAL!r}",
             where=where,
             cure="a style's pairs must be among those of the original",
         )

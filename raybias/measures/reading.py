@@ -13,8 +13,7 @@ import pyarrow as pa
 from raybias.errors import DataError
 from raybias.measures.kind import Items, Kind, ReadFile, kinds
 from raybias.registry import styles
-from raybias.schema import CONTEXTS, POLARITIES, READINGS
-from raybias.stats.pairs.outcomes import CONDITIONS, DIRECTIONS
+from raybias.schema import CONDITIONS, CONTEXTS, DIRECTIONS, POLARITIES, READINGS
 from raybias.stats.predictions import Source
 from raybias.storage import Store, split_uri
 from raybias.table_files import columns_of, read_frame, refuse, unzipped

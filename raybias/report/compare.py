@@ -6,7 +6,7 @@ Predictions are compared by their gaps, scores of pairs by how often stereotypes
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -14,28 +14,32 @@ from typing import Any, Final
 
 import polars as pl
 
-from raybias.config import Scope, Study
+from raybias.config import Scope
 from raybias.errors import ConfigError, DataError
 from raybias.measures import kinds, read
+from raybias.measures.compare import VERDICTS, Verdict, overall
+from raybias.measures.compare_answers import Matched, matched, read_arm
+from raybias.measures.compare_gaps import ANSWERS, compare_predictions
+from raybias.measures.compare_pairs import SCOPE, compare_pairs
 from raybias.measures.reading import held
 from raybias.report import wording
 from raybias.report.rules import out_of, rules_of_files
 from raybias.report.summary_tables import SummaryTable, markdown_text, table
 from raybias.report.tables import markdown
-from raybias.stats import pairs
-from raybias.stats.compare import ANSWERS, compare_arms, compare_scores
-from raybias.stats.compare_arms import Matched, matched, read_arm
-from raybias.stats.compare_gaps import VERDICTS, Verdict, overall
 from raybias.stats.conclusive import refusal, refused
 from raybias.stats.scopes import REDRAWN
 from raybias.storage import Store
 from raybias.study_record import Record, read_record
 from raybias.table_files import csv_text
 
-#: By which rows of scores are chosen.
-_CHOICES: Final = ("model", "probe", "style")
 #: The largest change of a gap or score that does not matter, where neither gate nor study says.
 MARGIN: Final = 0.02
+Columns = dict[str, str | Callable[[Mapping[str, Any]], str]]
+#: What an arm may hold.
+PREDICTIONS: Final = "predictions"
+SCORES: Final = "scores of pairs"
+#: By which rows of scores are chosen.
+_CHOICES: Final = ("model", "probe", "style")
 _DID: Final[Mapping[str, str]] = {
     "worse": "got worse",
     "unread": "cannot be told, since more answers cannot be read",
@@ -43,6 +47,14 @@ _DID: Final[Mapping[str, str]] = {
     "better": "got better",
     "equivalent": "changed by less than",
 }
+#: Columns of compare.csv and compare.json, and what estimates call them.
+_WRITTEN: Final[Mapping[str, str]] = {
+    "probe": "probe", "attribute": "attribute", "group": "group", "rate": "score",
+    "change": "value", "low": "low", "high": "high", "flips_up": "flips_up",
+    "flips_down": "flips_down", "verdict": "verdict", "scope": "scope", "base": "base",
+    "candidate": "candidate", "at_most": "at_most", "p_flips": "p_flips", "needs": "reason",
+    "model": "model", "method": "method", "dataset": "dataset", "style": "style",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -52,9 +64,9 @@ class Comparison:
     base: str
     candidate: str
     changes: pl.DataFrame
-    """A row per gap, and per score of pairs (`stats.compare.CHANGES`)."""
+    """A row per gap, and per score of pairs (`measures.compare.COMPARED`)."""
     answers: pl.DataFrame
-    """A row per attribute of the predictions (`stats.compare.ANSWERS`)."""
+    """A row per attribute of the predictions (`measures.compare_gaps.ANSWERS`)."""
     margin: float
     level: float
     notes: tuple[str, ...]
@@ -71,14 +83,14 @@ class Comparison:
 
         Arms that cannot do their task come first.
         """
-        unable = self.changes.filter(refused("needs"))["needs"].unique(maintain_order=True)
+        unable = self.changes.filter(refused("reason"))["reason"].unique(maintain_order=True)
         first = [refusal(f"the {arm}", reason, "change")
                  for arm, _, reason in (text.partition(": ") for text in unable)]  # fmt: skip
         found = dict(self.changes["verdict"].value_counts().iter_rows())
         parts = [f"{found[name]} {_DID[name]}" for name in VERDICTS if name in found]
         if "equivalent" in found:
             parts[-1] += f" {self.margin:g}"
-        scores = self.changes.filter(scope=pairs.SCOPE).height
+        scores = self.changes.filter(scope=SCOPE).height
         counts = {"gap": self.changes.height - scores, "score": scores}
         judged = [wording.counted(count, name) for name, count in counts.items() if count]
         if self.answers.height:
@@ -90,57 +102,39 @@ class Comparison:
     @property
     def tables(self) -> list[SummaryTable]:
         """Return the changes and the answers for people, gaps that did not stay first."""
-        place = {name: index for index, name in enumerate(VERDICTS)}
-        order = pl.col("verdict").replace_strict(place, return_dtype=pl.Int64)
-        changes = self.changes.sort(order, maintain_order=True)
+        changes = self.changes.sort(pl.col("verdict").cast(pl.Enum(VERDICTS)), maintain_order=True)
         keys = [key for key in ("model", "method", "dataset", "style", "probe")
                 if changes[key].n_unique() > 1]  # fmt: skip
         shown = {key: key for key in (*keys, "attribute")}
         percent = f"{100 * self.level:g}%"
-        tables = [
-            table(
-                f"Changes, with bands that hold {percent} of the time for all at once",
-                changes,
-                {
-                    **shown,
-                    "group": "group",
-                    "rate": "rate",
-                    "base": lambda row: wording.signed(row["base"]),
-                    "candidate": lambda row: wording.signed(row["candidate"]),
-                    "change": lambda row: wording.signed(row["change"]),
-                    "band": _band,
-                    "flips up, down": lambda row: f"{row['flips_up']}, {row['flips_down']}",
-                    "p of flips": lambda row: wording.probability(row["p_flips"]),
-                    "verdict": "verdict",
-                    "what would tell": "needs",
-                },
-            )
-        ]
-        if self.answers.height:
-            tables.append(self._answers(shown, percent))
-        return tables
-
-    def _answers(self, shown: Mapping[str, str], percent: str) -> SummaryTable:
-        return table(
-            "Answers that differ",
-            self.answers,
-            {
-                **shown,
-                "answers of a run": lambda row: f"{row['answers']:,}",
-                "accuracy": lambda row: " → ".join(
-                    wording.percent(row[f"{arm}_accuracy"]) for arm in ("base", "candidate")
-                ),
-                "unread": lambda row: " → ".join(
-                    wording.percent(row[f"{arm}_unread"]) for arm in ("base", "candidate")
-                ),
-                "between the arms": lambda row: wording.percent(row["between"]),
-                "between two runs of one": lambda row: wording.percent(row["within"]),
-                f"excess and its {percent} interval": lambda row: " ".join(
-                    (wording.signed(row["excess"]), wording.span(row["low"], row["high"]))
-                ).strip(),
-                "p of even spread over groups": lambda row: wording.probability(row["p_even"]),
-            },
-        )
+        signed = {name: _said(wording.signed, key) for name, key in
+                  (("base", "base"), ("candidate", "candidate"), ("change", "value"))}  # fmt: skip
+        title = f"Changes, with bands that hold {percent} of the time for all at once"
+        columns: Columns = {
+            **shown,
+            "group": "group",
+            "rate": "score",
+            **signed,
+            "band": _band,
+            "flips up, down": lambda row: f"{row['flips_up']}, {row['flips_down']}",
+            "p of flips": _said(wording.probability, "p_flips"),
+            "verdict": "verdict",
+            "what would tell": "reason",
+        }
+        answers: Columns = {
+            **shown,
+            "answers of a run": lambda row: f"{row['answers']:,}",
+            "accuracy": _said(wording.percent, "base_accuracy", "candidate_accuracy"),
+            "unread": _said(wording.percent, "base_unread", "candidate_unread"),
+            "between the arms": _said(wording.percent, "between"),
+            "between two runs of one": _said(wording.percent, "within"),
+            f"excess and its {percent} interval": lambda row: " ".join(
+                (wording.signed(row["excess"]), wording.span(row["low"], row["high"]))
+            ).strip(),
+            "p of even spread over groups": _said(wording.probability, "p_even"),
+        }
+        parts = [table("Answers that differ", self.answers, answers)] if self.answers.height else []
+        return [table(title, changes, columns), *parts]
 
     def markdown(self) -> str:
         """Return the comparison for a pull request; equivalent gaps are folded."""
@@ -165,23 +159,33 @@ class Comparison:
     def write(self, store: Store) -> None:
         """Write compare.csv, compare.md, compare.json and compare.html."""
         # Imported here: the drawing library would slow every other use.
-        from raybias.report.compare_page import page
+        from raybias.report.figure_parts import inlined
+        from raybias.report.gap_forests import change_figures
+        from raybias.report.rendering import rendered
 
+        written = self.changes.select(pl.col(old).alias(new) for new, old in _WRITTEN.items())
+        said = {"base": self.base, "candidate": self.candidate, "verdict": self.verdict}
         content = {
-            "base": self.base,
-            "candidate": self.candidate,
-            "verdict": self.verdict,
+            **said,
             "margin": self.margin,
             "level": self.level,
             "notes": self.notes,
-            "changes": self.changes.to_dicts(),
+            "changes": written.to_dicts(),
             "answers": self.answers.to_dicts(),
         }
+        page = {
+            **said,
+            "title": f"Comparison: {self.candidate} against {self.base}",
+            "headline": self.headline,
+            "figures": inlined(change_figures(self.changes, margin=self.margin), "c"),
+            "all_tables": self.tables,
+            "notes": self.notes,
+        }
         text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
-        store.write_text("compare.csv", csv_text(self.changes))
+        store.write_text("compare.csv", csv_text(written))
         store.write_text("compare.md", self.markdown())
         store.write_text("compare.json", text + "\n")
-        store.write_text("compare.html", page(self))
+        store.write_text("compare.html", rendered("compare.html.j2", page))
 
     def __str__(self) -> str:
         notes = "\n".join(self.notes)
@@ -189,6 +193,11 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         return f"<p><b>{escape(self.headline)}</b></p>{self.changes._repr_html_()}"
+
+
+def _said(words: Callable[[Any], str], *columns: str) -> Callable[[Mapping[str, Any]], str]:
+    """Return what a cell shows: the columns in words, with an arrow between base and candidate."""
+    return lambda row: " → ".join(words(row[column]) for column in columns)
 
 
 def _band(row: Mapping[str, Any]) -> str:
@@ -216,24 +225,26 @@ def compare(
     paths = [[str(path) for path in arm] for arm in (base, candidate)]
     rules = rules_of_files([*paths[0], *paths[1]], options={"scope": scope})
     chosen = [dict(given or {}) for given in (base_is, candidate_is)]
-    arms = [_Arm.of(*each) for each in zip(paths, chosen, strict=True)]
-    _check_studies(*paths, probes=sorted({*arms[0].probes} & {*arms[1].probes}))
-    names = [_named(*each) for each in zip(paths, chosen, strict=True)]
+    one, other = (_read(*each) for each in zip(paths, chosen, strict=True))
+    probes = [{*pl.concat(frame["probe"].cast(pl.String) for frame in arm.values())}
+              for arm in (one, other)]  # fmt: skip
+    _check_studies(*paths, probes=sorted(probes[0] & probes[1]))
+    names = [
+        " ".join([*arm, *([f"({', '.join(map(' '.join, of.items()))})"] if of else [])])
+        for arm, of in zip(paths, chosen, strict=True)
+    ]
     within, level = margin or rules.statistics.margin or MARGIN, rules.statistics.level
-    matches, found = [], []
-    answers = pl.DataFrame(schema=ANSWERS)
-    match [arm.predictions for arm in arms]:
-        case [pl.DataFrame() as one, pl.DataFrame() as other]:
-            matches = list(matched(one, other))
-            gaps, answers = compare_arms(matches, rules, margin=within)
-            found.append(gaps)
-    match [arm.outcomes for arm in arms]:
-        case [pl.DataFrame() as one, pl.DataFrame() as other]:
-            found.append(compare_scores(one, other, rules, margin=within))
+    matches, found, answers = [], [], pl.DataFrame(schema=ANSWERS)
+    if PREDICTIONS in one and PREDICTIONS in other:
+        matches = list(matched(one[PREDICTIONS], other[PREDICTIONS]))
+        gaps, answers = compare_predictions(matches, rules, margin=within)
+        found.append(gaps)
+    if SCORES in one and SCORES in other:
+        found.append(compare_pairs(one[SCORES], other[SCORES], level=level, margin=within))
     if not found:
+        holds = [" and ".join(arm) or "nothing" for arm in (one, other)]
         raise DataError(
-            f"the base has {arms[0].holds or 'nothing'}, and the candidate "
-            f"{arms[1].holds or 'nothing'}",
+            f"the base has {holds[0]}, and the candidate {holds[1]}",
             where=" and ".join(names), cure="choose arms that answer the same",
         )  # fmt: skip
     changes = pl.concat(found)
@@ -241,106 +252,57 @@ def compare(
     return Comparison(names[0], names[1], changes, answers, within, level, notes)
 
 
-@dataclass(frozen=True)
-class _Arm:
-    """What one side of a comparison holds; None of what it lacks."""
-
-    predictions: pl.DataFrame | None
-    outcomes: pl.DataFrame | None
-    """Of scores of pairs (`stats.pairs.pair_outcomes`, `coreference_outcomes`)."""
-
-    @classmethod
-    def of(cls, paths: Sequence[str], chosen: Mapping[str, str]) -> _Arm:
-        """Read an arm, and of it the rows whose columns have the values chosen."""
-        predictions: list[str] = []
-        scores: list[pl.DataFrame] = []
-        for path in paths:
-            found = _outcomes(path)
-            scores += found
-            if not found or Store(path).exists("predictions"):
-                predictions.append(path)
-        outcomes = pl.concat(scores, how="diagonal_relaxed") if scores else None
-        return cls(
-            read_arm(predictions, chosen) if predictions else None,
-            None if outcomes is None else _chosen(outcomes, chosen),
-        )
-
-    @property
-    def holds(self) -> str:
-        """Say what there is to compare."""
-        kinds = {"predictions": self.predictions, "scores of pairs": self.outcomes}
-        return " and ".join(name for name, found in kinds.items() if found is not None)
-
-    @property
-    def probes(self) -> list[str]:
-        """Names of the probes."""
-        held = [each for each in (self.predictions, self.outcomes) if each is not None]
-        return [str(name) for frame in held for name in frame["probe"].unique()]
-
-
-def _outcomes(path: str) -> list[pl.DataFrame]:
-    """Return the outcomes of a path's paired answers; none where it holds no such answers."""
-    found = []
-    for name in held(path):
-        of = kinds[name].outcomes
-        if of is not None:
-            found.append(of(read([path], name)[name]))
+def _read(paths: Sequence[str], chosen: Mapping[str, str]) -> dict[str, pl.DataFrame]:
+    """Read what an arm holds, and of it the rows whose columns have the values chosen."""
+    predictions: list[str] = []
+    scores: list[pl.DataFrame] = []
+    for path in paths:
+        kinds_here = [(name, kinds[name].outcomes) for name in held(path)]
+        paired = [of(read([path], name)[name]) for name, of in kinds_here if of is not None]
+        scores += paired
+        if not paired or Store(path).exists("predictions"):
+            predictions.append(path)
+    found = {PREDICTIONS: read_arm(predictions, chosen)} if predictions else {}
+    if scores:
+        for name in chosen:
+            if name not in _CHOICES:
+                raise ConfigError(
+                    f"{name!r} does not tell scores of pairs apart",
+                    cure=f"choose by {', '.join(_CHOICES)}",
+                )
+        outcomes = pl.concat(scores, how="diagonal_relaxed").filter(**chosen)
+        found |= {} if outcomes.is_empty() else {SCORES: outcomes}
     return found
-
-
-def _chosen(outcomes: pl.DataFrame, chosen: Mapping[str, str]) -> pl.DataFrame | None:
-    """Leave out the rows whose columns have other values; None where no row is left."""
-    for name, value in chosen.items():
-        if name not in _CHOICES:
-            raise ConfigError(
-                f"{name!r} does not tell scores of pairs apart",
-                cure=f"choose by {', '.join(_CHOICES)}",
-            )
-        outcomes = outcomes.filter(pl.col(name) == value)
-    return None if outcomes.is_empty() else outcomes
-
-
-def _named(paths: Sequence[str], chosen: Mapping[str, str]) -> str:
-    what = ", ".join(f"{key} {value}" for key, value in chosen.items())
-    return " ".join([*paths, f"({what})"] if what else paths)
 
 
 def _check_studies(base: Sequence[str], candidate: Sequence[str], *, probes: Sequence[str]) -> None:
     """Refuse arms of studies that read other templates or label words, or have other profiles."""
     for one in filter(None, map(out_of, base)):
         for other in filter(None, map(out_of, candidate)):
-            common = _alike(read_record(Store(one)), read_record(Store(other)), probes)
-            for what, here, there in common:
-                if here != there:
-                    raise ConfigError(
-                        f"{what} is {here!r} in {one} and {there!r} in {other}, so a change would "
-                        "not be the candidate's alone",
-                        cure="compare studies that differ in their models or methods only",
-                    )
+            here, there = (_read_alike(read_record(Store(out)), probes) for out in (one, other))
+            for what in (name for name in here if name in there and here[name] != there[name]):
+                raise ConfigError(
+                    f"{what} is {here[what]!r} in {one} and {there[what]!r} in {other}, so a "
+                    "change would not be the candidate's alone",
+                    cure="compare studies that differ in their models or methods only",
+                )
 
 
-def _alike(
-    one: Record, other: Record, probes: Sequence[str]
-) -> Iterator[tuple[str, object, object]]:
-    """Yield what two studies must have in common, and its value in each."""
-    yield "the profile", one.study.profile, other.study.profile
-    words, others = (study.verbalizer.model_dump() for study in (one.study, other.study))
-    yield "the choice of label words", words, others
+def _read_alike(record: Record, probes: Sequence[str]) -> dict[str, object]:
+    """Return what studies must have in common where both have it, by its name in messages."""
+    study = record.study
+    found: dict[str, object] = {
+        "the profile": study.profile,
+        "the choice of label words": study.verbalizer.model_dump(),
+    }
     for probe in sorted(probes):
-        key = f"probe {probe}"
-        if key in one.data and key in other.data:
-            yield f"the content of {key}", one.data[key], other.data[key]
-    first, second = _prompts(one.study), _prompts(other.study)
-    for name in sorted({*first} & {*second}):
-        yield f"the {name}", first[name], second[name]
-
-
-def _prompts(study: Study) -> dict[str, object]:
-    """Return what methods let a model read around a sentence, by its name in messages."""
-    return {
-        f"{field} of {method.name}": getattr(method, field)
-        for method in study.methods
-        for field in ("template", "label_words")
+        if f"probe {probe}" in record.data:
+            found[f"the content of probe {probe}"] = record.data[f"probe {probe}"]
+    # What methods let a model read around a sentence.
+    return found | {
+        f"the {field} of {method.name}": getattr(method, field)
+        for field in ("label_words", "template")
+        for method in sorted(study.methods, key=lambda each: each.name)
         if hasattr(method, field)
     }
 
@@ -352,10 +314,10 @@ def _notes(
     margin: float,
     level: float,
 ) -> Iterator[str]:
-    for scope, redrawn in (*REDRAWN.items(), *pairs.REDRAWN.items()):
+    for scope, redrawn in (*REDRAWN.items(), (SCOPE, "pairs are redrawn, in these very styles")):
         if scope in changes["scope"]:
             yield f"Intervals cover {scope}: {redrawn}."
-    if pairs.SCOPE in changes["scope"]:
+    if SCOPE in changes["scope"]:
         yield (
             "A score of pairs is a share from 0 to 1, or a difference of shares; what is said of a "
             "gap holds for its distance from no bias, which is 0.5 for preferences and 0 for "

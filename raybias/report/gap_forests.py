@@ -243,7 +243,7 @@ def change_figures(changes: pl.DataFrame, *, margin: float) -> list[Drawn]:
 
     Parameters
     ----------
-    changes: `stats.compare.CHANGES`.
+    changes: `measures.compare.COMPARED`.
     margin: the largest change that does not matter, which is shaded.
     """
     by = ("model", "method", "dataset", "probe", "style", "attribute")
@@ -252,12 +252,12 @@ def change_figures(changes: pl.DataFrame, *, margin: float) -> list[Drawn]:
         named = dict(zip(by, map(str, names), strict=True))
         others = [named[key] for key in by[:-1] if changes[key].n_unique() > 1]
         panels = []
-        for (rate,), mine in part.group_by("rate", maintain_order=True):
+        for (rate,), mine in part.group_by("score", maintain_order=True):
             rows = []
-            for row in mine.drop_nulls("change").iter_rows(named=True):
+            for row in mine.drop_nulls("value").iter_rows(named=True):
                 low, high = row["low"], row["high"]
                 moved = None if low is None else bool(low > 0 or high < 0)
-                rows.append(_row(row["group"], row["change"], [(low, high)], moved))
+                rows.append(_row(row["group"], row["value"], [(low, high)], moved))
             panels.append((wording.rate_title(str(rate)), tuple(rows)))
         title = ": ".join([named["attribute"], "changes of gaps", *others])
         figures.append(

@@ -40,8 +40,10 @@ from raybias.schema.output import (
     OutputSpec,
 )
 from raybias.schema.pairs import (
+    CONDITIONS,
     COREFERENCE_ANSWERS,
     COREFERENCES,
+    DIRECTIONS,
     PAIR_SCORES,
     PAIRS,
     READINGS,
@@ -73,6 +75,7 @@ __all__ = [
     "ANSWERS",
     "CELLS",
     "COMPONENTS",
+    "CONDITIONS",
     "CONTEXTS",
     "COREFERENCES",
     "COREFERENCE_ANSWERS",
@@ -80,6 +83,7 @@ __all__ = [
     "DECISIONS",
     "DECISION_ANSWERS",
     "DESIGN",
+    "DIRECTIONS",
     "ESTIMATES",
     "EXTRA_GROUPS",
     "GAPS",

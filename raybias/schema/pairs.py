@@ -6,6 +6,10 @@ from typing import Final
 
 import pyarrow as pa
 
+#: Which sentence of a pair holds the stereotype, and whether a pronoun fits one.
+DIRECTIONS: Final = ("stereo", "antistereo")
+CONDITIONS: Final = ("pro", "anti")
+
 #: One row per pair of sentences under one style. `direction` is "stereo" where sent_more
 #: holds the stereotype and "antistereo" where it holds the anti-stereotype; `kept` is true
 #: where a style has no adequate paraphrase and the original stands; `cluster` is what pairs have in

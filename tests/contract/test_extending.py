@@ -34,7 +34,7 @@ from raybias.planning.plan import plan
 from raybias.planning.preflight import check_inputs
 from raybias.planning.prepared import PreparedStudy
 from raybias.schema import ITEMS
-from raybias.stats.pairs.outcomes import style_order
+from raybias.measures.pair_means import style_order
 from raybias.storage import Store
 
 study = load_study(sys.argv[1])

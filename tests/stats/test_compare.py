@@ -18,10 +18,11 @@ import raybias
 from benchmarks.calibrate import Design, simulate
 from raybias.cli import main
 from raybias.config import Statistics
-from raybias.stats import GapRules, compare_gaps
-from raybias.stats.compare import ANSWERS, CHANGES, compare_arms
-from raybias.stats.compare_arms import matched
-from raybias.stats.compare_gaps import Blend, band_level
+from raybias.measures import compare_gaps
+from raybias.measures.compare import COMPARED
+from raybias.measures.compare_answers import matched
+from raybias.measures.compare_gaps import ANSWERS, Blend, band_level, compare_predictions
+from raybias.stats import GapRules
 from raybias.stats.scopes import GapTable
 
 CONTRACT = ["probe", "attribute", "group", "rate", "change", "low", "high", "flips_up",
@@ -72,7 +73,9 @@ def tables(
     statistics = Statistics.under("strict", metrics=metrics or ("negative_fpr",))
     arms = [frame.with_columns(run_id=pl.col("run_id").str.extract(r"(\d+)$"))
             for frame in (base, candidate)]  # fmt: skip
-    return compare_arms(list(matched(*arms)), replace(RULES, statistics=statistics), margin=0.02)
+    return compare_predictions(
+        list(matched(*arms)), replace(RULES, statistics=statistics), margin=0.02
+    )
 
 
 def written(folder: Path, name: str, frame: pl.DataFrame) -> str:
@@ -96,7 +99,7 @@ def test_a_candidate_that_leaves_harmful_answers_unread_passes_no_gate(tmp_path:
     changes, answers = tables(base, unread)
     found = {row["group"]: row for row in changes.iter_rows(named=True)}
     assert found["0"]["verdict"] == "unread"
-    assert found["0"]["needs"].startswith("unread answers on 0 rose from 0% to ")
+    assert found["0"]["reason"].startswith("unread answers on 0 rose from 0% to ")
     share = base.select(harmed.mean()).item()
     assert answers.select("base_unread", "candidate_unread").row(0) == (0, pytest.approx(share))
     paths = [written(tmp_path, *each) for each in (("base", base), ("candidate", unread))]
@@ -123,7 +126,7 @@ def test_planted_flips_are_found_and_counted() -> None:
     assert answers["p_even"].item() < 0.01
     back = tables(candidate, base)[0].filter(group="0")
     assert back["verdict"].item() == "better"
-    assert back["change"].item() == pytest.approx(-found["0"]["change"])
+    assert back["value"].item() == pytest.approx(-found["0"]["value"])
 
 
 def test_an_identical_pair_is_equivalent_and_the_order_of_rows_does_not_matter() -> None:
@@ -134,7 +137,7 @@ def test_an_identical_pair_is_equivalent_and_the_order_of_rows_does_not_matter()
     mixed = candidate.sample(fraction=1, shuffle=True, seed=3)
     for straight, shuffled in zip(tables(base, candidate), tables(base, mixed), strict=True):
         assert straight.equals(shuffled)
-    assert changes.schema == CHANGES
+    assert changes.schema == COMPARED
     assert answers.schema == ANSWERS
 
 
@@ -143,7 +146,7 @@ def test_seeds_of_one_model_are_not_told_apart() -> None:
         verdicts = tables(arm(base), arm(candidate))[0]["verdict"]
         assert {*verdicts} <= {"cannot tell", "equivalent"}
     needs = tables(arm((1,)), turned(arm((2,)), every=1))[0].filter(group="0")
-    assert needs.select("verdict", "needs").row(0) == (
+    assert needs.select("verdict", "reason").row(0) == (
         "cannot tell", "two runs or more of each arm",
     )  # fmt: skip
 
@@ -154,7 +157,7 @@ def test_sentences_too_few_to_tell_words_apart_say_what_is_lacking() -> None:
     base, candidate = (arm(seeds, templates=12).filter(own) for seeds in ((1, 2), (3, 4)))
     changes, _ = tables(base, candidate)
     assert {*changes["verdict"]} <= {"cannot tell", "equivalent"}
-    assert changes.filter(verdict="cannot tell")["needs"].str.len_chars().min() > 0
+    assert changes.filter(verdict="cannot tell")["reason"].str.len_chars().min() > 0
 
 
 def test_flips_that_no_gap_shows_are_told() -> None:
@@ -180,7 +183,7 @@ def test_a_candidate_that_answers_nothing_readable_does_not_pass() -> None:
     base = arm((1, 2), templates=12)
     mute = base.with_columns(pred=pl.lit(None, pl.Int8), parsed=pl.lit(False))
     changes, answers = tables(base, mute)
-    assert {*changes.select("verdict", "needs").rows()} == {
+    assert {*changes.select("verdict", "reason").rows()} == {
         ("cannot tell", "candidate: 100.0% of its answers name no label word")
     }
     right = (base["pred"] == base["label"]).mean()
@@ -340,7 +343,7 @@ def test_bands_of_arms_with_other_seeds_are_as_wide_as_their_noise() -> None:
 def test_few_templates_show_nothing_to_be_equivalent(tmp_path: Path) -> None:
     changes, _ = tables(arm(templates=20), arm(templates=20))
     assert {*changes["verdict"]} == {"cannot tell"}
-    assert {*changes["needs"]} == {"30 templates or more, not 20"}
+    assert {*changes["reason"]} == {"30 templates or more, not 20"}
     paths = [written(tmp_path, name, frame) for name, frame in (
         ("base", arm((1, 2))), ("candidate", turned(arm((3, 4)), every=1)))]  # fmt: skip
     found = raybias.compare(*paths)

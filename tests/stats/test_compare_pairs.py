@@ -13,10 +13,10 @@ from statsmodels.stats.contingency_tables import mcnemar
 
 import raybias
 from raybias.cli import main
-from raybias.stats.compare_gaps import overall
-from raybias.stats.pairs import pair_outcomes
-from raybias.stats.pairs.changes import score_changes
-from raybias.stats.pairs.outcomes import coreference_outcomes
+from raybias.measures.compare import overall
+from raybias.measures.compare_pairs import compare_pairs
+from raybias.measures.entries.coreference import coreference_outcomes
+from raybias.measures.entries.pairs import pair_outcomes
 from support.pair_data import answers, pair_scores
 from support.pair_outs import pair_study, write_pair_out
 
@@ -31,6 +31,10 @@ def preferring(scores: pl.DataFrame, more: np.ndarray) -> pl.DataFrame:
     )
 
 
+def changes(base: pl.DataFrame, candidate: pl.DataFrame) -> list[dict[str, Any]]:
+    return compare_pairs(base, candidate, level=0.95, margin=0.02).to_dicts()
+
+
 def row_of(rows: list[dict[str, Any]], **values: str) -> dict[str, Any]:
     (found,) = [row for row in rows if all(row[key] == value for key, value in values.items())]
     return found
@@ -41,12 +45,12 @@ def test_a_change_of_one_score_is_the_paired_t_interval_and_mcnemars_test() -> N
     scores = pair_scores(types=("age",), pairs=80, styles=("original",), ties=0)
     before, after = random.random(80) < 0.5, random.random(80) < 0.7
     arms = [pair_outcomes(preferring(scores, each)) for each in (before, after)]
-    rows = score_changes(*arms, level=0.95, margin=0.02)
+    rows = changes(*arms)
     found = row_of(rows, group="age")
     # A type and two averages: three bands that hold together.
     expected = stats.ttest_rel(after * 1.0, before * 1.0).confidence_interval(1 - 0.05 / 3)
     assert (found["low"], found["high"]) == pytest.approx(tuple(expected))
-    assert found["change"] == pytest.approx(after.mean() - before.mean())
+    assert found["value"] == pytest.approx(after.mean() - before.mean())
     assert (found["base"], found["candidate"]) == pytest.approx((before.mean(), after.mean()))
     up, down = int((after & ~before).sum()), int((before & ~after).sum())
     assert (found["flips_up"], found["flips_down"]) == (up, down)
@@ -62,7 +66,7 @@ def test_worse_is_away_from_no_bias_and_better_is_towards_it() -> None:
             for name, share in shares.items()}  # fmt: skip
 
     def verdict(base: str, candidate: str) -> set[object]:
-        rows = score_changes(arms[base], arms[candidate], level=0.95, margin=0.02)
+        rows = changes(arms[base], arms[candidate])
         return {row["verdict"] for row in rows}
 
     assert verdict("even", "high") == verdict("even", "low") == {"worse"}
@@ -80,12 +84,12 @@ def test_a_candidate_that_answers_nothing_where_its_base_was_biased_is_not_bette
         reading=pl.when(silent).then(pl.lit("neither")).otherwise("reading"),
     )
     arms = [coreference_outcomes(each) for each in (base, quiet)]
-    rows = [row for row in score_changes(*arms, level=0.95, margin=0.02) if row["rate"] == "exact"]
+    rows = [row for row in changes(*arms) if row["score"] == "exact"]
     assert {row["verdict"] for row in rows} == {"unread"}
-    assert all("name nobody rose from 0% to 70%" in row["needs"] for row in rows)
+    assert all("name nobody rose from 0% to 70%" in row["reason"] for row in rows)
     assert overall([row["verdict"] for row in rows]) == "unread"
     heard = quiet.with_columns(reading=pl.lit("other"))
-    rows = score_changes(arms[0], coreference_outcomes(heard), level=0.95, margin=0.02)
+    rows = changes(arms[0], coreference_outcomes(heard))
     assert "better" in {row["verdict"] for row in rows}
 
 
@@ -93,15 +97,15 @@ def test_few_pairs_are_never_equivalent_and_bands_are_possible() -> None:
     for pairs, verdict in ((2, "cannot tell"), (29, "cannot tell"), (30, "equivalent")):
         scores = pair_scores(types=("age",), pairs=pairs, styles=("original",), ties=0)
         one = pair_outcomes(preferring(scores, np.arange(pairs) % 2 == 0))
-        found = row_of(score_changes(one, one, level=0.95, margin=0.02), group="age")
+        found = row_of(changes(one, one), group="age")
         assert found["verdict"] == verdict
-        assert bool(found["needs"]) == (verdict == "cannot tell")
+        assert bool(found["reason"]) == (verdict == "cannot tell")
     scores = pair_scores(types=("age",), pairs=12, styles=("original",), ties=0)
     most = [pair_outcomes(preferring(scores, np.arange(12) < n)) for n in (10, 12)]
-    found = row_of(score_changes(*most, level=0.95, margin=0.02), group="age")
+    found = row_of(changes(*most), group="age")
     assert found["low"] + found["base"] >= 0
     assert found["high"] + found["base"] <= 1 + 1e-12
-    assert found["needs"].startswith("2 of 12 changed sides; ")
+    assert found["reason"].startswith("2 of 12 changed sides; ")
 
 
 @pytest.mark.long
@@ -117,7 +121,7 @@ def test_arms_that_differ_by_chance_are_hardly_ever_worse_or_better(clusters: in
                                 + random.normal(0, 1, shape) > 0).ravel())
             for _ in range(2)
         ]  # fmt: skip
-        rows = score_changes(*map(pair_outcomes, arms), level=0.95, margin=0.02)
+        rows = changes(*map(pair_outcomes, arms))
         wrong += any(row["verdict"] in ("worse", "better") for row in rows)
     assert wrong <= stats.binom.ppf(0.995, studies, 0.05)
 

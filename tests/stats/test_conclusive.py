@@ -13,11 +13,11 @@ import raybias
 from raybias import schema, stats
 from raybias.cli import main
 from raybias.config import Statistics
+from raybias.measures.compare_answers import matched, read_arm
+from raybias.measures.compare_gaps import compare_predictions
 from raybias.report.findings import no_verdicts
 from raybias.report.verdict import verdict
 from raybias.stats.cells import RUN_KEYS
-from raybias.stats.compare import compare_arms
-from raybias.stats.compare_arms import matched, read_arm
 from raybias.stats.conclusive import Showing, of_options, of_predictions, why_not
 from raybias.stats.judging import GapRules, judged_tables
 from raybias.stats.likelihood_readout import answers
@@ -126,8 +126,8 @@ def test_a_comparison_with_an_arm_at_chance_cannot_tell(tmp_path: Path) -> None:
     assert found.headline.startswith("No verdict for the candidate: it ")
     assert set(found.changes["verdict"]) == {"cannot tell"}
     arms = [read_arm([str(tmp_path / "base.parquet")], {})] * 2
-    changes, _ = compare_arms(list(matched(*arms)), GapRules(STRICT), margin=0.02)
-    assert not changes["needs"].str.contains("task").any()
+    changes, _ = compare_predictions(list(matched(*arms)), GapRules(STRICT), margin=0.02)
+    assert not changes["reason"].str.contains("task").any()
 
 
 def test_options_of_one_place_and_of_letters_that_are_not_likely(tmp_path: Path) -> None:

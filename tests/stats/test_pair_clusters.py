@@ -7,7 +7,9 @@ import polars as pl
 import pytest
 from scipy import stats
 
-from raybias.stats import pairs
+from raybias.measures import Rules
+from raybias.measures.entries.pairs import pair_outcomes
+from raybias.measures.paired import effect_rows, score_rows, style_rows
 from raybias.stats.clusters import cluster_robust, wilson
 from raybias.stats.components import Doubles
 from support.pair_data import pair_scores
@@ -77,8 +79,7 @@ def judged(values: Doubles, cluster: np.ndarray | None, test: str) -> pl.DataFra
         cluster=pl.lit(None, pl.String) if cluster is None
         else pl.Series(np.tile(cluster, studies)).cast(pl.String),
     )  # fmt: skip
-    table = pairs.bias_scores(frame, draws=300)
-    return table.filter(bias_type="avg_weighted")
+    return score_rows(frame, Rules(draws=300)).filter(attribute="avg_weighted")
 
 
 @pytest.mark.long
@@ -106,7 +107,7 @@ def test_intervals_of_pairs_in_clusters_of_ten_cover_the_truth(like: float) -> N
 def test_tests_of_no_bias_keep_their_level_where_pairs_come_in_clusters() -> None:
     values = in_clusters(np.full(40, 10), 0.5, 0.3, 600, np.random.default_rng(3))
     cluster = np.repeat(np.arange(40), 10)
-    false = {known is None: (judged(values, known, "mcnemar")["p_value"] <= 0.05).mean()
+    false = {known is None: (judged(values, known, "mcnemar")["p"] <= 0.05).mean()
              for known in (cluster, None)}  # fmt: skip
     assert 0.03 <= false[False] <= 0.07
     assert false[True] > 0.12
@@ -121,22 +122,24 @@ def test_wilson_is_scipys() -> None:
 def test_clusters_of_one_pair_or_unknown_ones_change_nothing_that_need_not() -> None:
     scores = pair_scores(pairs=40)
     alone = scores.with_columns(cluster=pl.col("pair_id"))
-    for table in (pairs.bias_scores, pairs.effects):
-        without, each = (table(pairs.pair_outcomes(f), draws=300) for f in (scores, alone))
-        assert without["clusters"].null_count() == without.height
-        assert each["clusters"].to_list() == each["n"].to_list()
+    for rows in (score_rows, effect_rows):
+        without, each = (rows(pair_outcomes(f), Rules(draws=300)).filter(score="preference")
+                         for f in (scores, alone))  # fmt: skip
+        assert set(without["scope"]) == {"pairs"}
+        assert set(each["scope"]) == {"clusters"}
+        assert each["units"].to_list() == each["n"].to_list()
         for name in ("low", "high"):
             np.testing.assert_allclose(each[name], without[name], atol=3.0)
-    ten = pairs.effects(pairs.pair_outcomes(pair_scores(pairs=40, clusters=10)), draws=300)
-    assert ten.filter(bias_type="age")["clusters"].to_list() == [4, 4]
+    ten = effect_rows(pair_outcomes(pair_scores(pairs=40, clusters=10)), Rules(draws=300))
+    ten = ten.filter(statistic="difference")
+    assert ten.filter(attribute="age")["units"].to_list() == [4, 4]
     # A writer may write on several types: it is drawn with all of its pairs.
-    assert ten.filter(bias_type="avg_weighted")["clusters"].to_list() == [4, 4]
-    assert ten["test"].unique().to_list() == ["t by clusters"]
+    assert ten.filter(attribute="avg_weighted")["units"].to_list() == [4, 4]
 
 
 def test_one_cluster_says_nothing_of_others() -> None:
-    scores = pairs.bias_scores(pairs.pair_outcomes(pair_scores(pairs=20, clusters=20)), draws=100)
-    assert scores["low"].null_count() == scores["p_value"].null_count() == scores.height
+    scores = score_rows(pair_outcomes(pair_scores(pairs=20, clusters=20)), Rules(draws=100))
+    assert scores["low"].null_count() == scores["p"].null_count() == scores.height
 
 
 @pytest.mark.long
@@ -162,13 +165,14 @@ def test_the_scope_of_styles_covers_other_styles_and_the_scope_of_pairs_does_not
         score=pl.lit("s"), probe=pl.lit("p"), bias_type=pl.lit("age"), test=pl.lit("paired_t"),
         state=pl.lit(None, pl.Float64),
     )  # fmt: skip
-    table = pairs.style_scopes(outcomes).filter(bias_type="avg_weighted")
+    table = style_rows(outcomes, Rules()).filter(attribute="avg_weighted")
     held = table.group_by("scope").agg(
-        ((pl.col("low") <= 5) & (pl.col("high") >= 5)).mean(), pl.col("clusters").first()
+        ((pl.col("low") <= 5) & (pl.col("high") >= 5)).mean(), pl.col("units").first()
     )
     coverage = dict(held.select("scope", "low").iter_rows())
-    assert 0.93 <= coverage["styles"] <= 0.98
-    assert coverage["pairs"] < 0.9
-    assert held["clusters"].to_list() == [30 if clustered else None] * 2
+    units = "clusters" if clustered else "pairs"
+    assert 0.93 <= coverage[f"{units}, styles"] <= 0.98
+    assert coverage[units] < 0.9
+    assert held["units"].to_list() == [30 if clustered else 90] * 2
     wide = table.pivot("scope", index="model", values=["low", "high"])
-    assert (wide["low_styles"] <= wide["low_pairs"] + 1e-9).mean() > 0.95
+    assert (wide[f"low_{units}, styles"] <= wide[f"low_{units}"] + 1e-9).mean() > 0.95

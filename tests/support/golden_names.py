@@ -25,7 +25,7 @@ _KEPT: Final = {
     "sentences": ("model", "axis", "score", "value", "low", "high", "pairs", "templates",
                   "no_interval", "probe"),
 }  # fmt: skip
-_PAIRED: Final = {"method": "score", "attribute": "bias_type", "p": "p_value", "q": "q_value"}
+PAIRED: Final = {"method": "score", "attribute": "bias_type", "p": "p_value", "q": "q_value"}
 _CLASSIFIER: Final = ("method", "dataset", "probe", "style")
 _LESS: Final = "_less_noise"
 _WIDTH: Final = {"runs": 0, "sentences": 1, "items": 1, "wording": 2}
@@ -37,11 +37,21 @@ _SPREAD: Final = {"between pairs": "sd_pair", "between styles": "sd_style",
                   "a pair's own way with a style": "sd_pair_x_style"}  # fmt: skip
 
 
+#: What changes of a comparison have beside the columns that they had.
+_NEW: Final = ("kind", "condition", "statistic", "p", "q", "significant", "survives", "mde", "n",
+               "units")  # fmt: skip
+
+
 def as_stored(tables: Tables) -> Tables:
-    """Give estimates the tables of their kinds, beside all other tables."""
+    """Give estimates the tables of their kinds, and changes their columns, beside other tables."""
     found = {}
     for name, frame in tables.items():
         before, _, last = name.rpartition(": ")
+        if last == "changes":
+            found[name] = frame.drop(_NEW).rename(
+                {"score": "rate", "value": "change", "reason": "needs"}
+            )
+            continue
         if last != "estimates":
             found[name] = frame
             continue
@@ -115,7 +125,7 @@ def _pairs(frame: pl.DataFrame) -> Tables:
     outcome, whole = pl.col("score").is_in([*_NEUTRAL]), pl.col("condition") == ""
     neutral = pl.col("score").replace_strict(_NEUTRAL, default=None, return_dtype=pl.Float64)
     sized = frame.with_columns(clusters=clusters, neutral=neutral)
-    paired = sized.drop("score").rename(_PAIRED).with_columns(what=frame["score"])
+    paired = sized.drop("score").rename(PAIRED).with_columns(what=frame["score"])
     one = (pl.col("model") != "all") & (pl.col("statistic") == "score")
     outcome = pl.col("what").is_in([*_NEUTRAL])
     scores = paired.filter(outcome, one, pl.col("style") != "all")
@@ -224,17 +234,20 @@ def _others(paired: pl.DataFrame) -> Tables:
     keys = [*_METRIC, "condition", "n"]
     spread = paired.filter(what="sd").with_columns(pl.col("group").replace(_SPREAD))
     wide = spread.select(*keys, "group", "value").pivot("group", index=keys, values="value")
-    sizes = paired.filter(model="all").rename({"group": "quantity", "n": "n_models"})
-    by = ["score", "probe", "bias_type", "style", "quantity", "n_models"]
-    slopes = sizes.filter(what="slope").select(*by, "low", "high", slope="value")
-    ranks = sizes.filter(what="rank_correlation").select(
-        *by, "p_value", "q_value", spearman="value"
-    )
     found = {
         "tables6_7_t_values": lists.select(
             *_METRIC, "first", "second", "n", "p_value", t_value="value", marked="significant"
         ),
         "variance": wide.rename({"condition": "quantity", "n": "n_pairs"}),
-        "size": slopes.join(ranks, on=by),
+        "size": sizes(paired.filter(model="all")),
     }
     return {name: frame for name, frame in found.items() if frame.height}
+
+
+def sizes(trends: pl.DataFrame) -> pl.DataFrame:
+    """Trends with model size, of estimates whose columns have the old names."""
+    named = trends.rename({"group": "quantity", "n": "n_models"})
+    by = ["score", "probe", "bias_type", "style", "quantity", "n_models"]
+    slopes = named.filter(what="slope").select(*by, "low", "high", slope="value")
+    ranks = named.filter(what="rank_correlation")
+    return slopes.join(ranks.select(*by, "p_value", "q_value", spearman="value"), on=by)

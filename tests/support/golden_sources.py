@@ -30,6 +30,7 @@ from raybias.probes.templates.corpus import counts, find, vocabularies
 from support import method_study, prompting, question_data, small_studies
 from support.documents import ROOT
 from support.foreign.make import questions
+from support.golden_names import PAIRED, sizes
 from support.marked_outs import marked_study, write_marked
 from support.pair_data import answers, pair_scores
 from support.pair_outs import pair_study, write_pair_out
@@ -165,7 +166,9 @@ def printed() -> Tables:
     ]  # fmt: skip
     more = {
         "published_checks": pl.DataFrame(said),
-        "published_size": trends(tables, {"GPT-2": 124e6}),
+        "published_size": sizes(
+            trends(tables, {"GPT-2": 124e6}).rename({"score": "what"}).rename(PAIRED)
+        ),
     }
     return {**rows, **more}
 

@@ -18,10 +18,8 @@ from scipy import stats
 
 from benchmarks.printed_tables import CROWS_PAIRS
 from raybias.errors import ConfigError
+from raybias.measures.pair_means import WEIGHTED, drawn_means, mcnemar, percentiles
 from raybias.seeding import generator
-from raybias.stats.pairs import paired_tests
-from raybias.stats.pairs.outcomes import WEIGHTED
-from raybias.stats.pairs.resampling import drawn_means, percentiles
 
 Doubles = npt.NDArray[np.float64]
 
@@ -139,7 +137,7 @@ def _tested(
     moves_2RE: Doubles, means_XB: Doubles, n: int, level: float
 ) -> tuple[Doubles, Doubles, Doubles, Doubles]:
     low, high = (end.reshape(moves_2RE.shape[1:]) for end in percentiles(means_XB, n, level))
-    return (moves_2RE[0] - moves_2RE[1]) / n, low, high, paired_tests.mcnemar(*moves_2RE)
+    return (moves_2RE[0] - moves_2RE[1]) / n, low, high, mcnemar(*moves_2RE)
 
 
 def _table(

@@ -9,55 +9,168 @@ the mean of absolute differences over prompts (Zhao2025, Table 3) is positive by
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
+import numpy as np
 import polars as pl
+from scipy import stats
 
 from raybias.measures.kind import ALL, Kind, Rules, Table, kind
-from raybias.measures.paired import check_styles, effect_rows, score_rows, style_rows, trend_rows
-from raybias.schema import COREFERENCE_ANSWERS, READINGS
-from raybias.stats import pairs
+from raybias.measures.pair_means import AVERAGES, ORIGINAL, drawn_means, percentiles, style_order
+from raybias.measures.paired import check_styles, paired_rows
+from raybias.schema import CONDITIONS, COREFERENCE_ANSWERS, READINGS
+from raybias.seeding import generator
+from raybias.stats.clusters import wilson
+from raybias.stats.components import Doubles
+from raybias.stats.intervals import ROUNDING
 
-_KEYS: Final = ("model", "probe", "method", "attribute", "style")
-#: By score: the columns of value, low and high.
-_NUMBERS: Final = {
-    "pro_accuracy": ("pro", "pro_low", "pro_high"),
-    "anti_accuracy": ("anti", "anti_low", "anti_high"),
-    "difference": ("diff", "low", "high"),
-    "absolute_difference": ("abs_diff", "abs_low", "abs_high"),
-}
+RULES: Final = ("exact", "contains")
+#: The row over all prompts: the unweighted mean of the prompts' numbers.
+MEAN: Final = "mean"
+_SCORES: Final = ("pro_accuracy", "anti_accuracy", "difference", "absolute_difference")
+_PLACE: Final = ("model", "probe", "attribute")
+
+
+def coreference_outcomes(answers: pl.DataFrame) -> pl.DataFrame:
+    """Make outcomes of answers: right on pro less right on anti, mean over prompts, by rule.
+
+    Parameters
+    ----------
+    answers: schema.COREFERENCE_ANSWERS. A pair enters a style when each of its prompts has
+        both conditions.
+
+    Returns
+    -------
+    The columns of `pair_outcomes`; `score` is the rule and `bias_type` the WinoBias type, `state`
+    is null, since the value is a mean over prompts, and so is `cluster`. `unread` is the share of
+    prompts of which an answer names nobody, or both people.
+    """
+    by = ["model", "probe", "wino_type", "style", "pair_id"]
+    parts = []
+    for rule in RULES:
+        right = pl.col(rule).cast(pl.Float64)
+        sides = answers.group_by(*by, "prompt", maintain_order=True).agg(
+            value=right.filter(pl.col("condition") == "pro").mean()
+            - right.filter(pl.col("condition") == "anti").mean(),
+            unread=pl.col("reading").is_in(["both", "neither", "empty"]).any(),
+        )
+        whole = sides.group_by(by, maintain_order=True).agg(
+            pl.col("value", "unread").mean(), whole=pl.col("value").is_not_null().all()
+        )
+        parts.append(
+            whole.filter("whole").select(
+                *("model", "probe", "style", "pair_id", "value", "unread"),
+                bias_type="wino_type", score=pl.lit(rule), test=pl.lit("paired_t"),
+                cluster=pl.lit(None, pl.String), state=pl.lit(None, pl.Float64),
+            )
+        )  # fmt: skip
+    return pl.concat(parts)
 
 
 def _estimate(answers: pl.DataFrame, rules: Rules) -> Iterator[pl.DataFrame]:
-    outcomes = pairs.coreference_outcomes(answers)
-    judged, changed = score_rows(outcomes, rules), effect_rows(outcomes, rules)
-    yield judged
-    yield changed
-    yield style_rows(outcomes, rules)
-    yield trend_rows(judged, changed, rules)
-    yield from _by_prompt(answers, rules)
+    yield from paired_rows(coreference_outcomes(answers), rules)
+    named = answers.rename({"wino_type": "attribute", "prompt": "group"})
+    accuracies = _by_prompt(named, rules)
+    yield accuracies
+    yield from _readings(named, accuracies)
 
 
-def _by_prompt(answers: pl.DataFrame, rules: Rules) -> Iterator[pl.DataFrame]:
-    """Give accuracies, differences and whom answers name, by prompt (`group`) and over prompts."""
-    found = pairs.winobias(answers, level=rules.level, draws=rules.draws, seed=rules.seed)
-    named = found.rename({"wino_type": "attribute", "rule": "method", "prompt": "group"})
-    shown: list[tuple[str, str, str | None, str | None]] = [
-        *((score, *columns) for score, columns in _NUMBERS.items()),
-        *((f"names_{each}", f"answers_{each}", None, None) for each in READINGS[1:]),
+def _by_prompt(answers: pl.DataFrame, rules: Rules) -> pl.DataFrame:
+    """Estimate accuracies and their differences by prompt (`group`) and over prompts, in points.
+
+    A pro and an anti sentence share a pair, so intervals draw pairs anew, both sides, all prompts
+    and both rules together; the accuracies of one prompt have Wilson's. The mean's
+    `absolute_difference` is the mean of the prompts' own (Zhao2025, Table 3). Noise makes it
+    positive, so its interval never reaches below 0: that of `difference` says whether there is one.
+    """
+    rows: list[dict[str, Any]] = []
+    for names, part in answers.sort(_PLACE).group_by(_PLACE, maintain_order=True):
+        # The draws of `score_rows`, the same for all models: they read the same pairs.
+        random = generator(rules.seed, "pairs", *(str(name) for name in names[1:]))
+        place = dict(zip(_PLACE, names, strict=True))
+        rows += ({**place, **row} for row in _of_place(part, rules, random))
+    order = pl.col("score").cast(pl.Enum(_SCORES)).to_physical()
+    found = pl.DataFrame(rows).fill_nan(None).sort(order, maintain_order=True)
+    return found.with_columns(scope=pl.lit("pairs")).drop_nulls("value")
+
+
+def _of_place(
+    part: pl.DataFrame, rules: Rules, random: np.random.Generator
+) -> Iterator[dict[str, Any]]:
+    """Yield the scores of each of S styles, R rules and P prompts; C conditions, N pairs."""
+    orders: dict[str, list[str]] = {
+        "style": style_order(part["style"]), "group": part["group"].unique().sort().to_list(),
+        "condition": [*CONDITIONS], "pair_id": part["pair_id"].unique().sort().to_list(),
+    }  # fmt: skip
+    place = [
+        part[name].cast(pl.Enum(order)).to_physical().to_numpy().astype(np.int64)
+        for name, order in orders.items()
     ]
-    for score, value, low, high in shown:
-        yield named.select(
-            *_KEYS,
-            "group",
-            score=pl.lit(score),
-            statistic=pl.lit("score" if "difference" in score else "rate"),
-            scope=pl.lit("pairs"),
-            value=value,
-            low=low if low else pl.lit(None, pl.Float64),
-            high=high if high else pl.lit(None, pl.Float64),
-            n="n_anti" if score.startswith("anti") else "n_pro",
-        ).drop_nulls("value")
+    styles, prompts, conditions, pairs = map(len, orders.values())
+    right_SPRCN = np.full((styles, prompts, len(RULES), conditions, pairs), np.nan)
+    at_S, at_P, at_C, at_N = place
+    for r, rule in enumerate(RULES):
+        right_SPRCN[at_S, at_P, r, at_C, at_N] = (
+            part[rule].cast(pl.Float64).fill_null(np.nan).to_numpy()
+        )
+    flat = right_SPRCN.reshape(-1, pairs)
+    n_SPRC = (~np.isnan(flat)).sum(axis=1).reshape(right_SPRCN.shape[:4])
+    with np.errstate(invalid="ignore"):
+        point_SPRC = 100 * (np.nansum(flat, axis=1).reshape(n_SPRC.shape) / n_SPRC)
+    drawn_SPRCB = 100 * drawn_means(flat, rules.draws, random).reshape(*n_SPRC.shape, rules.draws)
+    for s, style in enumerate(orders["style"]):
+        for r, rule in enumerate(RULES):
+            asked = [p for p in range(prompts) if n_SPRC[s, p, r].all()]
+            parts = [(orders["group"][p], [p], int(n_SPRC[s, p, r].min())) for p in asked]
+            parts += [(MEAN, asked, pairs)] if asked else []
+            for prompt, own, least in parts:
+                pro, anti = map(int, n_SPRC[s, own, r].sum(axis=0))
+                found = _numbers(point_SPRC[s, own, r], drawn_SPRCB[s, own, r], least, rules.level)
+                for score, (value, low, high) in zip(_SCORES, found, strict=True):
+                    yield {
+                        "method": rule, "style": style, "group": prompt, "score": score,
+                        "statistic": "score" if "difference" in score else "rate",
+                        "value": float(value), "low": float(low), "high": float(high),
+                        "n": anti if score.startswith("anti") else pro,
+                    }  # fmt: skip
+
+
+def _numbers(
+    point_PC: Doubles, drawn_PCB: Doubles, n: int, level: float
+) -> Iterator[tuple[float, float, float]]:
+    """Yield value, low and high of each score, which is a mean over P prompts."""
+    signed_PB = drawn_PCB[:, 0] - drawn_PCB[:, 1]
+    both = np.stack([signed_PB.mean(axis=0), np.abs(signed_PB).mean(axis=0)])
+    low, high = percentiles(both, n, level)
+    if len(point_PC) == 1:
+        normal = stats.norm.ppf(np.full(len(CONDITIONS), (1 + level) / 2))
+        ends = wilson(point_PC[0] / 100, np.full(len(CONDITIONS), float(n)), normal)
+    else:
+        ends = percentiles(drawn_PCB.mean(axis=0) / 100, n, level)
+    # Answers that are all alike say nothing of others.
+    flat_C = ends[1] - ends[0] < ROUNDING
+    sides = (100 * np.where(flat_C, np.nan, end) for end in ends)
+    pro, anti = point_PC.mean(axis=0)
+    yield from zip((pro, anti), *sides, strict=True)
+    yield pro - anti, low[0], high[0]
+    yield np.abs(point_PC[:, 0] - point_PC[:, 1]).mean(), low[1], high[1]
+
+
+def _readings(answers: pl.DataFrame, accuracies: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """Give percentages of answers that name anything but the referent alone, where files say so."""
+    by = [*_PLACE, "style", "group"]
+    shares = answers.group_by(by).agg(
+        (100 * (pl.col("reading") == name).mean()).alias(name) for name in READINGS[1:]
+    )
+    means = shares.group_by(by[:-1]).agg(pl.lit(MEAN).alias("group"), pl.col(READINGS[1:]).mean())
+    asked = accuracies.filter(score=_SCORES[0]).select(*by, "method", "scope", "n")
+    table = asked.join(pl.concat([shares, means.select(shares.columns)]), on=by, how="left",
+                       maintain_order="left")  # fmt: skip
+    for name in READINGS[1:]:
+        yield table.select(
+            *by, "method", "scope", "n", score=pl.lit(f"names_{name}"), statistic=pl.lit("rate"),
+            value=name,
+        ).drop_nulls("value")  # fmt: skip
 
 
 def _check(answers: pl.DataFrame, where: str) -> None:
@@ -66,7 +179,7 @@ def _check(answers: pl.DataFrame, where: str) -> None:
     )
 
 
-_AVERAGE: Final = pl.col("attribute").is_in(pairs.AVERAGES)
+_AVERAGE: Final = pl.col("attribute").is_in(AVERAGES)
 _SCORE: Final = (pl.col("score") == "pro_less_anti") & (pl.col("statistic") == "score")
 _EFFECT: Final = (pl.col("score") == "pro_less_anti") & (pl.col("statistic") == "difference")
 
@@ -76,7 +189,7 @@ COREFERENCE: Final = kind(
         answers=COREFERENCE_ANSWERS,
         item=("style", "wino_type", "prompt", "condition", "pair_id"),
         estimate=_estimate,
-        outcomes=pairs.coreference_outcomes,
+        outcomes=coreference_outcomes,
         check=_check,
         units="pairs",
         title="Pronouns resolved right, in percent and points",
@@ -86,7 +199,7 @@ COREFERENCE: Final = kind(
             Table("over all pairs", _SCORE & _AVERAGE & (pl.col("style") != ALL), signed=True,
                   neutral=0),
             Table("by type, original style",
-                  _SCORE & ~_AVERAGE & (pl.col("style") == pairs.ORIGINAL), signed=True,
+                  _SCORE & ~_AVERAGE & (pl.col("style") == ORIGINAL), signed=True,
                   neutral=0),
             Table("mean over styles, over all pairs",
                   _SCORE & _AVERAGE & (pl.col("style") == ALL), signed=True,
@@ -95,10 +208,10 @@ COREFERENCE: Final = kind(
                   neutral=0),
             Table("styles that move it, and whether its conclusion holds under every style",
                   (pl.col("score") == "styles_that_move_it") & _AVERAGE, digits=0),
-            Table("accuracies, mean over prompts", pl.col("group") == pairs.MEAN_PROMPT),
+            Table("accuracies, mean over prompts", pl.col("group") == MEAN),
             Table("effects of styles by type, in points", _EFFECT & ~_AVERAGE, signed=True,
                   folded=True),
-            Table("by prompt", (pl.col("group") != "") & (pl.col("group") != pairs.MEAN_PROMPT)
+            Table("by prompt", (pl.col("group") != "") & (pl.col("group") != MEAN)
                   & (pl.col("model") != ALL), folded=True),
             Table("trends with model size, points for each tenfold of parameters",
                   pl.col("model") == ALL, signed=True, folded=True),

@@ -9,94 +9,196 @@ whose folder names the model.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
+from itertools import combinations
 from typing import Any, Final
 
+import numpy as np
 import polars as pl
+from scipy import stats
 
 from raybias.errors import DataError
 from raybias.formats.lm_eval import is_sample, pair_sample
 from raybias.measures.kind import ALL, Items, Kind, ReadFile, Rules, Table, kind
-from raybias.measures.paired import check_styles, effect_rows, score_rows, style_rows, trend_rows
+from raybias.measures.pair_means import (
+    AVERAGES,
+    ORIGINAL,
+    UNWEIGHTED,
+    WEIGHTED,
+    in_order,
+    style_order,
+)
+from raybias.measures.paired import check_styles, effect_rows, paired_rows, score_rows
 from raybias.measures.reading import model_of, typed
-from raybias.schema import PAIR_SCORES
-from raybias.stats import pairs
+from raybias.schema import DIRECTIONS, PAIR_SCORES
+from raybias.stats.components import symmetric_sums
 from raybias.stats.predictions import Source
 
-#: What a preference counts among beside all pairs: those without ties, as nyu-mll and Bias-Bench do
-#: by direction; those that the rule can score, as Bias-Bench does over all.
-_AMONG: Final = {"of_untied": "ties", "of_scored": "unscored"}
-_NAMES: Final = {"score": "method", "bias_type": "attribute"}
+_KEYS: Final = ("model", "method", "probe", "attribute")
+_SIDES: Final = ("stereo", "anti")
 _SPREAD: Final = {
-    "sd_pair": "between pairs",
-    "sd_style": "between styles",
-    "sd_pair_x_style": "a pair's own way with a style",
+    "pair": "between pairs",
+    "style": "between styles",
+    "pair x style": "a pair's own way with a style",
 }
 
 
-def _estimate(scores: pl.DataFrame, rules: Rules) -> Iterator[pl.DataFrame]:
-    parts = {"": scores, **{each: scores.filter(direction=each) for each in pairs.DIRECTIONS}}
-    for condition, part in parts.items():
-        outcomes = pairs.pair_outcomes(part)
-        judged, changed = score_rows(outcomes, rules), effect_rows(outcomes, rules)
-        for found in (judged, changed):
-            yield found.with_columns(condition=pl.lit(condition))
-        if not condition:
-            yield style_rows(outcomes, rules)
-            yield trend_rows(judged, changed, rules)
-    yield _counts(pairs.preferences(scores))
-    yield _lists(scores, rules)
-    yield _spread(scores)
+def pair_outcomes(scores: pl.DataFrame) -> pl.DataFrame:
+    """Make outcomes of preferences: 1 where sent_more scores higher, else 0 (a tie too).
 
+    Parameters
+    ----------
+    scores: schema.PAIR_SCORES.
 
-def _counts(preferences: pl.DataFrame) -> pl.DataFrame:
-    """Give what peers count otherwise, and percentages of ties and of preferences that turn."""
-    n = pl.col("n")
-    values = {
-        **{name: (pl.col(name), n - pl.col(out)) for name, out in _AMONG.items()},
-        "ties": (100 * pl.col("ties") / n, n),
-        "turned": (100 * pl.col("turned") / n, n),
-    }
-    named = preferences.rename(_NAMES)
-    condition = pl.when(part="all").then(pl.lit("")).otherwise("part")
-    keys = ("model", "method", "probe", "style", "attribute")
-    return pl.concat(
-        named.select(
-            *keys,
-            condition=condition,
-            score=pl.lit(name),
-            statistic=pl.lit("rate"),
-            value=value,
-            n=counted,
-        ).drop_nulls("value")
-        for name, (value, counted) in values.items()
+    Returns
+    -------
+    model, score, probe, bias_type, style, pair_id, cluster, value, state (0, 1, or 2 for a tie:
+    what may flip), test ("mcnemar") and unread (1 for a tie, which shows no preference).
+    """
+    return scores.select(
+        *("model", "score", "probe", "bias_type", "style", "pair_id", "cluster"),
+        value=(pl.col("preference") == 1).fill_null(value=False).cast(pl.Float64),
+        state=pl.col("preference").fill_null(2).cast(pl.Float64),
+        test=pl.lit("mcnemar"),
+        unread=pl.col("preference").is_null().cast(pl.Float64),
     )
 
 
-def _lists(scores: pl.DataFrame, rules: Rules) -> pl.DataFrame:
-    """Test lists of sentence scores against one another: sides and styles (Zhao2025, Tables 6, 7).
+def _estimate(scores: pl.DataFrame, rules: Rules) -> Iterator[pl.DataFrame]:
+    yield from paired_rows(pair_outcomes(scores), rules)
+    for direction in DIRECTIONS:
+        outcomes = pair_outcomes(scores.filter(direction=direction))
+        for rows in (score_rows, effect_rows):
+            yield rows(outcomes, rules).with_columns(condition=pl.lit(direction))
+    named = scores.rename({"score": "method", "bias_type": "attribute"})
+    yield _counts(named)
+    yield _lists(named, rules)
+    yield _spread(named)
 
-    Paired by pairs, or independent as in the paper where rules are not strict.
+
+def _counts(scores: pl.DataFrame) -> pl.DataFrame:
+    """Give what peers count otherwise, and percentages of ties and of preferences that turn.
+
+    `of_untied` are preferences among the pairs without ties, as nyu-mll and Bias-Bench count by
+    direction; `of_scored` among those that the rule can score, as Bias-Bench does over all;
+    `turned` are preferences that are others with the other begin token.
     """
-    tested = pairs.t_tests(scores, paired=rules.strict).rename(_NAMES)
-    return tested.filter(pl.col("t_value").is_not_null()).select(
-        "model", "method", "probe", "attribute", group=pl.format("{} - {}", "first", "second"),
-        score=pl.lit("t"), statistic=pl.lit("score"), value="t_value", p="p_value",
-        significant="marked", n="n", units="n",
+    tied = pl.col("preference").is_null()
+    counts = {
+        "n": pl.len().cast(pl.Int64),
+        "k": (pl.col("preference") == 1).sum().cast(pl.Int64),
+        "ties": tied.sum().cast(pl.Int64),
+        "unscored": (tied & pl.col("score_more").is_null()).sum().cast(pl.Int64),
+        # A sum of nothing is no count.
+        "turned": pl.when(pl.col("turned").is_not_null().any()).then(pl.col("turned").sum()),
+    }
+    among = {name: pl.col("n") - pl.col(left_out)
+             for name, left_out in (("of_untied", "ties"), ("of_scored", "unscored"))}  # fmt: skip
+    shares = {name: 100 * pl.col("k") / pl.when(n > 0).then(n) for name, n in among.items()}
+    both = pl.concat([scores.with_columns(condition=pl.lit("")),
+                      scores.with_columns(condition=pl.col("direction"))])  # fmt: skip
+    by = ["model", "method", "probe", "style", "condition"]
+    kinds = both.group_by(*by, "attribute").agg(**counts).with_columns(**shares)
+    several = pl.when(pl.col("turned").is_not_null().any()).then(pl.col("turned").sum())
+    sums = kinds.group_by(by).agg(
+        pl.col("n", "k", "ties", "unscored").sum(), several.alias("turned"),
+        pl.col(*shares).sort_by("attribute").mean(),
+    )  # fmt: skip
+    averages = (
+        sums.with_columns(attribute=pl.lit(WEIGHTED), **shares),
+        sums.with_columns(attribute=pl.lit(UNWEIGHTED)),
+    )
+    table = in_order(pl.concat([kinds, *(each.select(kinds.columns) for each in averages)]))
+    values = {
+        **{name: (pl.col(name), n) for name, n in among.items()},
+        **{name: (100 * pl.col(name) / pl.col("n"), pl.col("n")) for name in ("ties", "turned")},
+    }
+    return pl.concat(
+        table.select(*by, "attribute", score=pl.lit(name), statistic=pl.lit("rate"), value=value,
+                     n=n).drop_nulls("value")
+        for name, (value, n) in values.items()
+    )  # fmt: skip
+
+
+def _lists(scores: pl.DataFrame, rules: Rules) -> pl.DataFrame:
+    """Test lists of sentence scores against one another (Zhao2025, Tables 6 and 7).
+
+    A list is one side, the stereotyping sentences or the others, under one style, of the pairs that
+    every list has a score for. Tests are paired by pairs, or independent as in the paper where
+    rules are not strict; t is positive where the first list is higher. Lists without any
+    difference, or of one pair, have none.
+    """
+    stereo = pl.col("direction") == "stereo"
+    sides = scores.with_columns(
+        stereo=pl.when(stereo).then("score_more").otherwise("score_less"),
+        anti=pl.when(stereo).then("score_less").otherwise("score_more"),
+    )
+    rows: list[dict[str, Any]] = []
+    for names, part in sides.sort(_KEYS).group_by(_KEYS, maintain_order=True):
+        styles = [style for style in style_order(scores["style"]) if style in set(part["style"])]
+        wide = part.sort("pair_id").pivot("style", index="pair_id", values=list(_SIDES))
+        labels = [(style, side) for style in styles for side in _SIDES]
+        columns = [f"{side}_{style}" for style, side in labels]
+        lists_LN = wide.select(columns).cast(pl.Float64).fill_null(np.nan).to_numpy().T
+        lists_LN = lists_LN[:, ~np.isnan(lists_LN).any(axis=0)]
+        if lists_LN.shape[1] < 2:
+            continue
+        places = np.array([*combinations(range(len(labels)), 2)])
+        # Equal lists have neither a difference nor a spread.
+        with warnings.catch_warnings(), np.errstate(divide="ignore", invalid="ignore"):
+            warnings.simplefilter("ignore", RuntimeWarning)
+            first, second = lists_LN[places.T]
+            test: Any = stats.ttest_rel if rules.strict else stats.ttest_ind
+            t_values, p_values = test(first, second, axis=1)
+        rows += [
+            {
+                **dict(zip(_KEYS, names, strict=True)),
+                "group": " - ".join("_".join(labels[place]) for place in pair),
+                "value": float(t), "p": float(p), "n": lists_LN.shape[1],
+            }
+            for pair, t, p in zip(places, t_values, p_values, strict=True)
+            if np.isfinite(t)
+        ]  # fmt: skip
+    texts = dict.fromkeys((*_KEYS, "group"), pl.String)
+    table = pl.DataFrame(rows, {**texts, "value": pl.Float64, "p": pl.Float64, "n": pl.Int64})
+    return table.with_columns(
+        score=pl.lit("t"), statistic=pl.lit("score"), units="n",
+        significant=pl.col("value").abs() > 1.96,
     )  # fmt: skip
 
 
 def _spread(scores: pl.DataFrame) -> pl.DataFrame:
-    """Take the variance of a single answer apart, as standard deviations by source."""
-    found = pairs.style_components(scores).rename(_NAMES)
-    keys = ["model", "method", "probe", "attribute"]
-    long = found.unpivot(
-        [*_SPREAD], index=[*keys, "quantity", "n_pairs"], variable_name="source",
-        value_name="value",
+    """Take the variance of a single answer apart, as standard deviations by source.
+
+    0 where the estimated variance is negative. The quantities (`condition`) are the preference (0
+    or 100, so in points), the `margin` by which sent_more scores higher, and the `level` of both;
+    the last two in units of the score, or of its logarithm where scores are probabilities.
+    """
+    more, less = pl.col("score_more"), pl.col("score_less")
+    # A probability is positive; a log-likelihood is not, but for a sentence that is certain.
+    metric = ("model", "method", "probe")
+    likely = pl.min_horizontal("score_more", "score_less").min().over(metric) > 0
+    high, low = (pl.when(likely).then(x.log()).otherwise(x) for x in (more, less))
+    cells = scores.select(
+        *_KEYS, "style", pair="pair_id",
+        preference=100 * (pl.col("preference") == 1).fill_null(value=False).cast(pl.Float64),
+        margin=high - low, level=(high + low) / 2,
+    ).unpivot(
+        ["preference", "margin", "level"], index=[*_KEYS, "style", "pair"],
+        variable_name="condition",
     )  # fmt: skip
+    by = [*_KEYS, "condition"]
+    cells = pl.concat([cells.with_columns(attribute=pl.lit(ALL)), cells]).drop_nulls("value")
+    several = cells.filter(pl.col(facet).n_unique().over(by) > 1 for facet in ("pair", "style"))
+    counts = several.group_by(by).agg(n=pl.col("pair").n_unique().cast(pl.Int64))
+    found = symmetric_sums(several, by, ("pair", "style")).unnest("components")
+    whole = pl.col("attribute") != ALL
+    table = counts.join(found, on=by, how="left").sort(*metric, whole, "attribute", "condition")
+    long = table.unpivot([*_SPREAD], index=[*by, "n"], variable_name="source")
     return long.select(
-        *keys, "value", condition="quantity", group=pl.col("source").replace(_SPREAD),
-        score=pl.lit("sd"), statistic=pl.lit("score"), n="n_pairs", units="n_pairs",
+        *by, "n", units="n", value=pl.col("value").clip(lower_bound=0).sqrt(),
+        group=pl.col("source").replace(_SPREAD), score=pl.lit("sd"), statistic=pl.lit("score"),
         style=pl.lit(ALL),
     )  # fmt: skip
 
@@ -145,7 +247,7 @@ def _published(_items: Items) -> ReadFile:
         if not (lines and is_sample(lines[0]) and b"sent_more" in lines[0]):
             return None
         named: dict[str, Any] = {"model": model_of(source), "score": "lm_eval",
-                                 "probe": "crows_pairs", "style": pairs.ORIGINAL}  # fmt: skip
+                                 "probe": "crows_pairs", "style": ORIGINAL}  # fmt: skip
         rows = [
             {**named, **pair_sample(line, f"{source.uri}, line {number}")}
             for number, line in enumerate(lines, start=1)
@@ -155,14 +257,12 @@ def _published(_items: Items) -> ReadFile:
     return read
 
 
-_AVERAGE: Final = pl.col("attribute").is_in(pairs.AVERAGES)
-_SCORE: Final = (
-    (pl.col("model") != ALL) & (pl.col("score") == "preference") & (pl.col("statistic") == "score")
-)
+_AVERAGE: Final = pl.col("attribute").is_in(AVERAGES)
+_SCORE: Final = (pl.col("score") == "preference") & (pl.col("statistic") == "score")
 _EFFECT: Final = (pl.col("score") == "preference") & (pl.col("statistic") == "difference")
 _OVER: Final = _SCORE & (pl.col("style") == ALL)
 _ONE: Final = _SCORE & (pl.col("style") != ALL)
-_ORIGINAL: Final = pl.col("style") == pairs.ORIGINAL
+_ORIGINAL: Final = pl.col("style") == ORIGINAL
 _WHOLE: Final = pl.col("condition") == ""
 
 PAIRS: Final = kind(
@@ -172,7 +272,7 @@ PAIRS: Final = kind(
         answers=PAIR_SCORES,
         item=("score", "style", "pair_id"),
         estimate=_estimate,
-        outcomes=pairs.pair_outcomes,
+        outcomes=pair_outcomes,
         check=_check,
         endings=(".jsonl", ".jsonl.gz"),
         published=_published,

@@ -10,9 +10,8 @@ import polars as pl
 from raybias.errors import DataError
 from raybias.probes.column_checks import as_text, filled_columns
 from raybias.probes.pairs.pair_table import ORIGINAL
-from raybias.probes.pairs.winobias import CONDITIONS
 from raybias.registry import pair_probe
-from raybias.schema import COREFERENCES
+from raybias.schema import CONDITIONS, COREFERENCES
 from raybias.storage import split_uri
 from raybias.table_files import read_frame
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import polars as pl
 
 from raybias.probes.card_table import own_table
-from raybias.probes.pairs.pair_table import DIRECTIONS, ORIGINAL, pair_table
+from raybias.probes.pairs.pair_table import ORIGINAL, pair_table
 from raybias.registry import pair_probe
+from raybias.schema import DIRECTIONS
 
 
 @pair_probe(

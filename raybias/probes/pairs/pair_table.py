@@ -13,10 +13,9 @@ import polars as pl
 
 from raybias.errors import DataError
 from raybias.probes.column_checks import distinct, filled_columns, refuse
-from raybias.schema import PAIRS
+from raybias.schema import DIRECTIONS, PAIRS
 
 ORIGINAL: Final = "original"
-DIRECTIONS: Final = ("stereo", "antistereo")
 #: The types of CrowS-Pairs, in the order of Zhao2025's tables.
 BIAS_TYPES: Final = (
     *("gender", "race-color", "religion", "socioeconomic", "disability", "nationality"),

@@ -18,11 +18,10 @@ from raybias.errors import DataError
 from raybias.probes.pairs.pair_table import ORIGINAL
 from raybias.probes.readers import polars_schema, read_lines
 from raybias.registry import ReadPairs, pair_probe
-from raybias.schema import COREFERENCES
+from raybias.schema import CONDITIONS, COREFERENCES
 from raybias.storage import Store
 
 WINO_TYPES: Final = ("type1", "type2")
-CONDITIONS: Final = ("pro", "anti")
 _MENTION: Final = re.compile(r"\[([^\[\]]+)\]")
 _DETERMINERS: Final = ("the", "a", "an")
 _PRONOUNS: Final = frozenset(

@@ -1,15 +1,10 @@
-"""Judge how gaps change from one arm to another: worse, better, equivalent, or cannot tell.
+"""Judge how the gaps of predictions change from one arm to another.
 
 The change of a gap is the mean, over runs and templates, of the difference between the arms, so
 its interval is that of a gap (`stats.scopes`) taken of differences. What both arms share (seeds,
-templates, words) cancels, and a change is known far better than either gap.
-
-With D the change and M the middle of both gaps, |candidate| > |base| exactly where D and M have
-the same sign. So a gap is `worse` where the intervals of both exclude 0 on the same side, and
-`better` where they exclude it on opposite sides (an intersection-union test, Berger 1982). It is
-`equivalent`, before either, where the 90% interval of D (at level 0.95) lies within the margin.
-Bands of D and M hold for all gaps of a comparison at once: smallest p over the groups of an
-attribute, whose gaps are dependent, and Bonferroni over attributes, rates and classifiers.
+templates, words) cancels, and a change is known far better than either gap. Bands hold for all gaps
+of a comparison at once (`measures.compare`): smallest p over the groups of an attribute, whose gaps
+are dependent, and Bonferroni over attributes, rates and classifiers.
 
 Shapes: G groups, R runs, T templates, B draws.
 """
@@ -20,7 +15,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, Literal, get_args
+from typing import Final
 
 import numpy as np
 import polars as pl
@@ -28,13 +23,28 @@ from scipy import stats
 
 from raybias import config, schema
 from raybias.errors import DataError
+from raybias.measures.compare import (
+    FEWEST_UNITS,
+    Row,
+    compared,
+    hidden,
+    judged,
+    side,
+    typed,
+    unchanged,
+    unread_rises,
+)
+from raybias.measures.compare_answers import UNREAD, Matched, answer_flips, event_flips
 from raybias.registry import Share
 from raybias.seeding import generator
-from raybias.stats.cells import cells
-from raybias.stats.compare_arms import Matched
+from raybias.stats.cells import RUN_KEYS, cells
 from raybias.stats.components import Balanced, Doubles, MeanEstimate, satterthwaite
+from raybias.stats.conclusive import of_predictions
 from raybias.stats.intervals import ROUNDING
+from raybias.stats.judging import GapRules
+from raybias.stats.likelihood_readout import answers
 from raybias.stats.metric import shares
+from raybias.stats.reference_groups import membership
 from raybias.stats.scopes import (
     SCOPES,
     GapTable,
@@ -45,17 +55,93 @@ from raybias.stats.scopes import (
     word_values,
 )
 
-Verdict = Literal["worse", "unread", "cannot tell", "better", "equivalent"]
-#: The gravest first; of none that is grave, `better` says more than `equivalent`.
-VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)
-#: Of fewer templates or pairs nothing is shown to be equivalent: what was not seen to change in
-#: a few may well change in others.
-FEWEST_UNITS: Final = 30
 #: Of fewer runs of an arm their variance too often comes out too small, so that bands hold less
 #: often than they say (`benchmarks/compare_coverage.py`) unless the noise of cells counts twice.
 _ENOUGH_RUNS: Final = 5
 _DRAWS: Final = 100_000
 _CROSSED: Final = ("run", "template")
+_OTHERS: Final = ("model", "method", "dataset", "style")
+#: A row per attribute: how many answers differ.
+ANSWERS: Final = pl.Schema(
+    {
+        **dict.fromkeys(("probe", "attribute"), pl.String()),
+        "answers": pl.Int64(),
+        **dict.fromkeys(("base_accuracy", "candidate_accuracy"), pl.Float64()),
+        **dict.fromkeys(("base_unread", "candidate_unread"), pl.Float64()),
+        **dict.fromkeys(("between", "within", "excess", "low", "high", "p_even"), pl.Float64()),
+        "masked": pl.Boolean(),
+        **dict.fromkeys(_OTHERS, pl.String()),
+    }
+)
+
+
+def compare_predictions(
+    arms: Sequence[Matched], rules: GapRules, *, margin: float
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Judge the change of every gap, and count the answers that change.
+
+    Parameters
+    ----------
+    arms: of `matched`.
+    rules: of the studies: reference groups, scope, level and metrics.
+    margin: the largest change of a gap that does not matter.
+
+    Returns
+    -------
+    `COMPARED` (`score` is the rate) and `ANSWERS`. There is no verdict where an arm cannot do the
+    task (`conclusive`). A gap is `unread`, and neither better nor equivalent, where so many more
+    answers of the candidate cannot be read that they can hide more than the margin. Answers are
+    `masked` where more of them change than between two runs of one arm, while every gap is
+    equivalent.
+
+    Raises
+    ------
+    DataError: a metric that counts other sentences in one arm than in the other.
+    """
+    options = rules.statistics
+    found = [family for each in arms for family in families(each, rules)]
+    rows = changes(found, scope=options.scope, level=options.level, margin=margin)
+    withheld = dict(pair for each in arms for pair in _withheld(each, rules))
+    rises = {
+        (*each.keys, *attribute): rise
+        for each in arms
+        for attribute, rise in unread_rises(
+            each.base, each.candidate, UNREAD, ("attribute",), ("group", "label")
+        ).items()
+    }
+    for row in rows:
+        classifier = tuple(row[key] for key in schema.KEYS)
+        if classifier in withheld:
+            row.update(verdict="cannot tell", reason=withheld[classifier])
+        elif (*classifier, row["attribute"]) in rises:
+            group, was, now = rises[*classifier, row["attribute"]]
+            row.update(hidden(row, f"unread answers on {group}", was, now, margin))
+    flips = pl.concat(event_flips(each, options.metrics) for each in arms)
+    by = [*schema.KEYS, "attribute", "group", "score"]
+    gaps = pl.DataFrame(rows, infer_schema_length=None).join(
+        flips, on=by, how="left", nulls_equal=True, maintain_order="left"
+    )
+    differ = [row for each in arms for row in answer_flips(each, level=options.level)]
+    on = ["probe", "attribute", *_OTHERS]
+    still = gaps.group_by(on).agg(still=(pl.col("verdict") == "equivalent").all())
+    joined = pl.DataFrame(differ, infer_schema_length=None).join(
+        still, on=on, how="left", nulls_equal=True, maintain_order="left"
+    )
+    masked = pl.col("still") & (pl.col("low").cast(pl.Float64) > 0)
+    return compared(gaps, "predictions"), typed(joined.with_columns(masked=masked), ANSWERS)
+
+
+def _withheld(arms: Matched, rules: GapRules) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield the keys, with the reason, where an arm cannot do the task."""
+    unparsed = pl.col("parsed").not_().sum()
+    reasons = {"several": pl.lit(0), "negated": pl.lit(0)}  # Not told apart here.
+    for name, arm in (("base", arms.base), ("candidate", arms.candidate)):
+        runs = arm.group_by(RUN_KEYS).agg(predictions=pl.len(), unparsed=unparsed, **reasons)
+        found = of_predictions(
+            cells(arm), answers(runs), level=rules.statistics.level, judged=rules.judged
+        )
+        for *_, reason in found.iter_rows():
+            yield arms.keys, f"{name}: {reason}"
 
 
 @dataclass(frozen=True)
@@ -142,18 +228,14 @@ class Family:
     middle: Blend
 
 
-def families(arms: Matched, inside: pl.DataFrame, metrics: Sequence[str]) -> Iterator[Family]:
+def families(arms: Matched, rules: GapRules) -> Iterator[Family]:
     """Yield each attribute and rate of two matched classifiers.
 
-    Parameters
-    ----------
-    inside: probe, attribute, group, in_mean.
-    metrics: names; those of predictions have no gaps by template and are left out.
-
-    Raises
-    ------
-    DataError: a metric that counts other sentences in one arm than in the other.
+    Metrics of predictions have no gaps by template and are left out.
     """
+    metrics = rules.statistics.metrics
+    groups = arms.base.select("probe", "attribute", "group").unique()
+    inside = membership(groups.cast(pl.String), rules.of)
     one, other = (
         {(table.keys[-1], table.rate): table for table in gap_tables(cells(arm), inside, metrics)}
         for arm in (arms.base, arms.candidate)
@@ -228,7 +310,7 @@ def band_level(blend: Blend, level: float, *, key: Sequence[str]) -> float:
 
 def changes(
     found: Sequence[Family], *, scope: config.Scope, level: float, margin: float
-) -> list[dict[str, object]]:
+) -> list[Row]:
     """Judge the change of every gap, a row each.
 
     Parameters
@@ -239,21 +321,15 @@ def changes(
 
     Returns
     -------
-    Rows of the keys, attribute, group and rate; `base`, `candidate` and `change`; `low` and
-    `high`, the band; `at_most`, the smallest margin within which the change would be equivalent;
-    `scope`; `verdict`; and `needs`, what would tell where it cannot.
+    Columns of `COMPARED`, without flips.
     """
     shared = 1 - (1 - level) / max(1, len(found))
     return [row for family in found for row in _rows(family, scope, level, shared, margin)]
 
 
 def _rows(
-    family: Family,
-    scope: config.Scope,
-    level: float,
-    shared: float,
-    margin: float,
-) -> Iterator[dict[str, object]]:
+    family: Family, scope: config.Scope, level: float, shared: float, margin: float
+) -> Iterator[Row]:
     keys, rate = family.base.keys, family.base.rate
     chosen = family.change.under(scope)
     middle = None if chosen is None else family.middle.estimates.get(chosen[0])
@@ -266,55 +342,31 @@ def _rows(
     for g, group in enumerate(family.base.groups):
         base, candidate = (float(gap_G[g]) for gap_G in gaps)
         change = candidate - base
-        row = {
+        row: Row = {
             **dict(zip((*schema.KEYS, "attribute"), keys, strict=True)),
-            "group": group, "rate": rate, "base": base, "candidate": candidate,
+            "group": group, "score": rate, "base": base, "candidate": candidate,
+            "scope": "" if chosen is None else chosen[0],
         }  # fmt: skip
         if same_G[g] and abs(change) <= ROUNDING:
             # Not one answer that the gap rests on differs: there is nothing to estimate.
-            yield {**row, "change": 0.0, "low": 0.0, "high": 0.0, "at_most": 0.0,
-                   "scope": "" if chosen is None else chosen[0],
-                   "verdict": "cannot tell" if few else "equivalent", "needs": few}  # fmt: skip
+            yield row | unchanged(few)
             continue
         if chosen is None or middle is None:
-            yield {**row, "change": change, "low": None, "high": None, "at_most": None,
-                   "scope": scope, "verdict": "cannot tell", "needs": "runs that vary"}  # fmt: skip
+            yield row | {"value": change, "scope": scope, "verdict": "cannot tell",
+                         "reason": "runs that vary"}  # fmt: skip
             continue
         name, estimate = chosen
+        band, ends, close = (
+            (float(low_G[g]), float(high_G[g]))
+            for low_G, high_G in (estimate.interval(each), middle.interval(each),
+                                  estimate.interval(2 * level - 1))
+        )  # fmt: skip
         # The gap of a share lies between -1 and 1.
-        low, high = (float(np.clip(end[g], -1 - base, 1 - base)) for end in estimate.interval(each))
-        at_most = max(abs(float(end[g])) for end in estimate.interval(2 * level - 1))
-        side = [float(end[g]) for end in middle.interval(each)]
-        verdict = verdict_of((low, high), (side[0], side[1]), within=at_most <= margin and not few,
-                             sure=not family.change.unseen_runs)  # fmt: skip
-        needs = _needs(family, name, g, each, margin) if verdict == "cannot tell" else ""
-        if verdict == "cannot tell" and at_most <= margin:
-            needs = few
-        yield {**row, "change": change, "low": low, "high": high, "at_most": at_most,
-               "scope": name, "verdict": verdict, "needs": needs}  # fmt: skip
-
-
-def verdict_of(
-    change: tuple[float, float], middle: tuple[float, float], *, within: bool, sure: bool
-) -> Verdict:
-    """Judge a change by its band and that of the middle of both arms, which is 0 without bias.
-
-    Parameters
-    ----------
-    within: whether the change is known to be smaller than the margin.
-    sure: whether the bands alone may show a change for better or worse.
-    """
-    if within:
-        return "equivalent"
-    moved, side = sign(change), sign(middle)
-    if not (sure and moved and side):
-        return "cannot tell"
-    return "worse" if moved == side else "better"
-
-
-def sign(interval: tuple[float, float]) -> int:
-    """Return the side of 0 that a whole interval lies on; 0 where it holds 0 or is not known."""
-    return int(interval[0] > 0) - int(interval[1] < 0)
+        row |= judged(change, band, ends, max(map(abs, close)), bounds=(-1 - base, 1 - base),
+                      margin=margin, few=few, sure=not family.change.unseen_runs)  # fmt: skip
+        if row["verdict"] == "cannot tell" and not row["reason"]:
+            row["reason"] = _needs(family, name, g, each, margin)
+        yield row
 
 
 def _needs(family: Family, scope: Scope, g: int, each: float, margin: float) -> str:
@@ -325,52 +377,31 @@ def _needs(family: Family, scope: Scope, g: int, each: float, margin: float) -> 
         runs = "two runs or more of each arm"
         return runs if blend.unseen_runs else "templates or runs in which the change differs"
     low_G, high_G = estimate.interval(each)
-    if sign((float(low_G[g]), float(high_G[g]))):
+    if side((float(low_G[g]), float(high_G[g]))):
         return "it moved, but whether away from 0 is not known"
     if estimate.detectable(each)[g] <= margin:
         return "it lies about the margin"
-    sources = _sources(family, scope, g)
+    # Each facet: its name, its levels, the variance of the change if it alone were drawn, freedom.
+    runs, templates = family.candidate.values_GRT.shape[1:]
+    facets = []
+    if scope != "runs":
+        facets.append(("templates", templates, blend.templates.variance[g], templates - 1))
+    if "runs" in blend.estimates:
+        facets.append(("runs", runs, blend.estimates["runs"].variance[g], runs - 1))
+    if scope == "wording" and blend.words is not None:
+        wider, narrower = (blend.estimates[name].variance[g] for name in ("wording", "sentences"))
+        count = blend.words.words.get(family.base.groups[g], 1)
+        facets.append(("words a group", count, wider - narrower, blend.words.freedom))
     # Few levels widen an interval by their degrees of freedom as much as by their variance.
-    most = max(
-        sources, key=lambda one: one.variance * stats.t.ppf((1 + each) / 2, one.freedom) ** 2
+    name, count, part, _ = max(
+        facets, key=lambda facet: facet[2] * stats.t.ppf((1 + each) / 2, facet[3]) ** 2
     )
     # Quantiles of the normal distribution, which Student's come down to as levels are added.
     ideal = replace(estimate, freedom=np.full_like(estimate.freedom, np.inf)).detectable(each)[g]
     if ideal <= margin:
-        return f"more {most.name} than {most.count}"
-    variance = float(estimate.variance[g])
-    left = variance * float(margin / ideal) ** 2 - (variance - most.variance)
+        return f"more {name} than {count}"
+    variance = estimate.variance[g]
+    left = variance * (margin / ideal) ** 2 - (variance - part)
     if left <= 0:
-        return f"more {most.name}, and not them alone"
-    return f"{math.ceil(most.count * most.variance / left):,} {most.name}, not {most.count:,}"
-
-
-@dataclass(frozen=True)
-class _Source:
-    """A facet of a change: its levels, and the variance of the change if it alone were drawn."""
-
-    name: str
-    count: int
-    variance: float
-    freedom: int
-
-
-def _sources(family: Family, scope: Scope, g: int) -> list[_Source]:
-    blend, found = family.change, []
-    runs, templates = family.candidate.values_GRT.shape[1:]
-    if scope != "runs":
-        variance = float(blend.templates.variance[g])
-        found.append(_Source("templates", templates, variance, templates - 1))
-    if "runs" in blend.estimates:
-        found.append(_Source("runs", runs, float(blend.estimates["runs"].variance[g]), runs - 1))
-    if scope == "wording" and blend.words is not None:
-        wider, narrower = (blend.estimates[name].variance[g] for name in ("wording", "sentences"))
-        count = blend.words.words.get(family.base.groups[g], 1)
-        freedom = blend.words.freedom
-        found.append(_Source("words a group", count, float(wider - narrower), freedom))
-    return found
-
-
-def overall(verdicts: Sequence[str]) -> Verdict:
-    """Return the verdict on the whole: the gravest that a gap has."""
-    return next((verdict for verdict in VERDICTS if verdict in verdicts), "equivalent")
+        return f"more {name}, and not them alone"
+    return f"{math.ceil(count * part / left):,} {name}, not {count:,}"

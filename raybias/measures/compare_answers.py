@@ -1,0 +1,267 @@
+"""Match the predictions of two arms, and count the answers that change from one to the other.
+
+An arm is what is compared with another: a fine-tuned model with its base, a quantised one with
+the full one, two methods of one study. Of model, method and training set, what is one in each arm
+is what is compared; by the rest, by probe, style and sentence, and by seed where both have them,
+answers are matched.
+
+Many answers can change while no gap does (*masked flips*). Some always do: two runs of one arm
+differ too, and that is the noise floor. A sentence is one observation, whatever the number of
+runs; McNemar's test takes sentences as independent, which those of one template are not.
+
+Shapes: R runs, I items, T templates, G groups, D draws.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+from scipy import stats
+
+from raybias import schema
+from raybias.errors import ConfigError, DataError
+from raybias.measures.compare import Row
+from raybias.seeding import generator
+from raybias.stats.cells import RUN_KEYS, without_extras
+from raybias.stats.components import Balanced, Doubles
+from raybias.stats.metric import shares
+from raybias.stats.predictions import join_pieces, sources
+from raybias.stats.reference_groups import StatisticsWarning
+from raybias.stats.run_checks import checked_runs, fingerprints
+
+#: Whether no label could be read from an answer.
+UNREAD: Final = pl.col("pred").is_null() | pl.col("parsed").not_().fill_null(value=False)
+_FACTS: Final = ("item_id", "label", "attribute", "group", "template_id", "term")
+_CLASSIFIER: Final = schema.KEYS[:3]
+#: Run ids of studies end with the seed.
+_SEED: Final = r"\.s(\d+)$"
+_DRAWS: Final = 1_000
+#: Sort keys held at once; 8 MiB.
+_CHUNK_ENTRIES: Final = 1 << 20
+
+
+@dataclass(frozen=True)
+class Matched:
+    """What two classifiers answered on one probe in one style."""
+
+    keys: tuple[str, ...]
+    """Values of schema.KEYS; `a -> b` where the arms differ."""
+    base: pl.DataFrame
+    """Predictions with `keys`, sorted by run and item; `run_id` is the seed where it is known."""
+    candidate: pl.DataFrame
+    paired: bool
+    """Whether both have the same runs; otherwise the runs of one say nothing of the other's."""
+
+
+def read_arm(paths: Sequence[str], chosen: Mapping[str, str]) -> pl.DataFrame:
+    """Read one arm's predictions, without scores and the extra groups of markedness.
+
+    Runs are named by their seeds, where ids end with it and no two runs share one.
+
+    Parameters
+    ----------
+    paths: files and folders, as `read_predictions`.
+    chosen: values of schema.KEYS; rows with others are left out.
+
+    Raises
+    ------
+    DataError: as `read_predictions`; or no prediction is left, or one has no template id.
+    ConfigError: not a column of schema.KEYS.
+    """
+    where, columns = ", ".join(paths), (*RUN_KEYS, *_FACTS, "pred", "parsed")
+    frame = without_extras(join_pieces(sources(paths), where=where, columns=columns))
+    for name, value in chosen.items():
+        if name not in schema.KEYS:
+            raise ConfigError(
+                f"{name!r} does not name a classifier", cure=f"choose by {', '.join(schema.KEYS)}"
+            )
+        there = frame[name].unique().cast(pl.String).sort().to_list()
+        frame = frame.filter(pl.col(name) == value)
+        if frame.is_empty():
+            cure = f"it has {', '.join(map(repr, there))}"
+            raise DataError(f"has no {name} {value!r}", where=where, cure=cure)
+    if frame["template_id"].null_count():
+        raise DataError(
+            "has predictions without template_id, over which changes of gaps are judged",
+            where=where,
+            cure="name each sentence's template",
+        )
+    seed = pl.col("run_id").cast(pl.String).str.extract(_SEED)
+    seeds = frame.select(RUN_KEYS).unique().with_columns(run_id=seed)
+    told = not (seeds["run_id"].null_count() or seeds.is_duplicated().any())
+    return frame.with_columns(run_id=seed if told else pl.col("run_id").cast(pl.String))
+
+
+def matched(base: pl.DataFrame, candidate: pl.DataFrame) -> Iterator[Matched]:
+    """Yield the classifiers of two arms in pairs, probe by probe and style by style.
+
+    Parameters
+    ----------
+    base, candidate: of `read_arm`.
+
+    Raises
+    ------
+    DataError: a classifier, probe or style that one arm lacks, runs that do not hold the same
+        items, or an item whose label, attribute, group, template or term differs.
+    """
+    alone = [k for k in _CLASSIFIER if base[k].n_unique() == candidate[k].n_unique() == 1]
+    on = [key for key in schema.KEYS if key not in alone]
+    for name, one, other in (("base", base, candidate), ("candidate", candidate, base)):
+        missing = one.select(on).unique().join(other, on=on, how="anti").sort(on).head(1)
+        for row in missing.iter_rows(named=True):
+            lacks = ", ".join(f"{key} {value!r}" for key, value in row.items())
+            raise DataError(
+                f"the {name} has {lacks}, which the other arm lacks",
+                cure="read both on the same probes, and choose classifiers with --base and "
+                "--candidate",
+            )
+    others = candidate.partition_by(on, as_dict=True)
+    for place, part in base.sort(on).partition_by(on, as_dict=True, maintain_order=True).items():
+        yield _matched(part, others[place])
+
+
+def _matched(base: pl.DataFrame, candidate: pl.DataFrame) -> Matched:
+    values = [(base[key][0], candidate[key][0]) for key in schema.KEYS]
+    keys = tuple(one if one == other else f"{one} -> {other}" for one, other in values)
+    named = [
+        pl.lit(value, pl.Categorical()).alias(key)
+        for key, value in zip(schema.KEYS, keys, strict=True)
+    ]
+    arms = [part.with_columns(named).sort("run_id", "item_id") for part in (base, candidate)]
+    runs = [arm["run_id"].unique(maintain_order=True).to_list() for arm in arms]
+    apart = [
+        arm.with_columns(run_id=f"{name} " + pl.col("run_id"))
+        for name, arm in zip(("base", "candidate"), arms, strict=True)
+    ]
+    with warnings.catch_warnings():
+        # Runs that agree to the last answer are what a comparison may be looking for.
+        warnings.simplefilter("ignore", StatisticsWarning)
+        prints = pl.concat(map(fingerprints, apart)).cast({pl.Categorical: pl.String})
+        checked_runs(prints, lambda: apart, where="base and candidate", uneven="refuse")
+    return Matched(keys, arms[0], arms[1], paired=runs[0] == runs[1])
+
+
+def event_flips(arms: Matched, metrics: Sequence[str]) -> pl.DataFrame:
+    """Count the sentences on which a rate's event became more frequent, and those on which rarer.
+
+    With one run on either side these are the flips of a 2 x 2 table.
+
+    Returns
+    -------
+    The keys, attribute, group and score (the rate); `flips_up`, `flips_down`, and `p_flips`, of
+    McNemar's exact two-sided test (null without a flip).
+    """
+    by = [*schema.KEYS, "attribute", "group"]
+    more = pl.col("event_right") - pl.col("event")
+    tables = []
+    for rate, share in shares(metrics).items():
+        one, other = (
+            arm.filter(share.among)
+            .group_by(*by, "item_id")
+            .agg(event=share.holds.fill_null(value=False).mean())
+            for arm in (arms.base, arms.candidate)
+        )
+        both = one.join(other, on=[*by, "item_id"], nulls_equal=True).group_by(by)
+        counts = both.agg(flips_up=(more > 1e-9).sum(), flips_down=(more < -1e-9).sum())
+        named = counts.with_columns(score=pl.lit(rate)).cast({pl.Categorical: pl.String})
+        tables.append(named.sort(by))
+    counted = pl.concat(tables)
+    p_values = [
+        stats.binomtest(up, up + down).pvalue if up + down else None
+        for up, down in counted.select("flips_up", "flips_down").iter_rows()
+    ]
+    return counted.with_columns(p_flips=pl.Series(p_values, dtype=pl.Float64))
+
+
+def answer_flips(arms: Matched, *, level: float) -> Iterator[Row]:
+    """Compare, by attribute, the answers that differ between the arms and between runs of one arm.
+
+    Returns
+    -------
+    Rows of the keys and attribute; `answers` of a run; each arm's accuracy on them, and the share
+    that cannot be read; `between`, the share of answers that differ between the arms, at equal
+    seeds where they have them; `within`, between two runs of one arm (null where each has one run);
+    `excess` of the first over the second, with `low` and `high` over templates; and `p_even`,
+    whether changed answers are spread over groups as chance would: by permutation of the groups
+    within templates.
+    """
+    for (attribute,), base in arms.base.group_by("attribute", maintain_order=True):
+        candidate = arms.candidate.filter(attribute=attribute)
+        items = base.filter(run_id=base["run_id"][0])
+        gold_I = items["label"].to_numpy()
+        row: Row = dict(zip(schema.KEYS, arms.keys, strict=True))
+        row |= {"attribute": attribute, "answers": items.height}
+        labels = []
+        for name, part in (("base", base), ("candidate", candidate)):
+            own_RI = part["pred"].fill_null(-1).to_numpy().reshape(-1, items.height)
+            row[f"{name}_accuracy"] = float((own_RI == gold_I).mean())
+            row[f"{name}_unread"] = part.select(UNREAD.mean()).item()
+            labels.append(own_RI)
+        between_I = _differ(*labels, paired=arms.paired)
+        # A run never differs from itself, which is not what is asked.
+        within = [_differ(own, own, paired=False) * (len(own) / (len(own) - 1))
+                  for own in labels if len(own) > 1]  # fmt: skip
+        row |= dict.fromkeys(("within", "excess", "low", "high"))
+        if within:
+            within_I = np.mean(within, axis=0)
+            excess_I = between_I - within_I
+            low, high = _over_templates(excess_I, items["template_id"], level)
+            row |= {"within": float(within_I.mean()), "excess": float(excess_I.mean()),
+                    "low": low, "high": high}  # fmt: skip
+        p_even = _evenness(between_I, items, (*arms.keys, str(attribute)))
+        yield row | {"between": float(between_I.mean()), "p_even": p_even}
+
+
+def _differ(
+    one_RI: npt.NDArray[np.int8], other_RI: npt.NDArray[np.int8], *, paired: bool
+) -> Doubles:
+    """Return shares [I] of pairs of runs that differ: of equal place, or every run with every."""
+    if paired:
+        return np.asarray((one_RI != other_RI).mean(axis=0))
+    values = np.unique(np.concatenate([one_RI, other_RI]))
+    agree = ((one_RI == value).mean(axis=0) * (other_RI == value).mean(axis=0) for value in values)
+    return np.asarray(1 - sum(agree))
+
+
+def _over_templates(values_I: Doubles, templates: pl.Series, level: float) -> tuple[float, float]:
+    """Interval of a mean over sentences when templates are drawn; NaN where nothing varies."""
+    names, place = np.unique(templates.cast(pl.String).to_numpy(), return_inverse=True)
+    sizes_T, sums_T = np.bincount(place), np.bincount(place, values_I)
+    mean = values_I.mean()
+    parts_T = mean + len(names) * (sums_T - mean * sizes_T) / len(values_I)
+    if len(names) < 2:
+        return np.nan, np.nan
+    low, high = Balanced(parts_T, ("template",)).estimate().interval(level)
+    return float(low), float(high)
+
+
+def _evenness(changed_I: Doubles, items: pl.DataFrame, key: Sequence[str]) -> float | None:
+    """Test by permutation within templates whether groups differ in their changed answers."""
+    place = np.argsort(items["template_id"].cast(pl.String).to_numpy(), kind="stable")
+    template, group = (
+        np.unique(items[name].cast(pl.String).to_numpy()[place], return_inverse=True)[1]
+        for name in ("template_id", "group")
+    )
+    changed_I = changed_I[place]
+    if not (group.any() and np.ptp(changed_I)):
+        return None
+    member_IG = np.eye(group.max() + 1)[group]
+    weights_G = 1 / member_IG.sum(axis=0)
+
+    def unevenness(changed_DI: Doubles) -> Doubles:
+        return np.asarray((changed_DI @ member_IG) ** 2 @ weights_G)
+
+    (observed,) = unevenness(changed_I[None])
+    random, reached, left = generator("flips", *key), 0, _DRAWS
+    while left:
+        draws = min(left, max(1, _CHUNK_ENTRIES // len(changed_I)))
+        order_DI = np.argsort(template + random.random((draws, len(changed_I))), axis=1)
+        reached += int((unevenness(changed_I[order_DI]) >= observed - 1e-9).sum())
+        left -= draws
+    return (reached + 1) / (_DRAWS + 1)

@@ -1,0 +1,364 @@
+"""Outcomes of pairs as arrays, their means with intervals, and the tests of paired differences.
+
+An outcome is one number for each pair and style, made of answers by `Kind.outcomes`: whether the
+model prefers the first sentence, or by how much it is more often right on the pro sentence. The
+unit of sampling is the pair, or the cluster where that is known: pairs of one writer are alike, and
+another sample would have other writers. Pairs alone are drawn by the bootstrap, a pair whole, with
+all its styles, prompts and models.
+
+Shapes: M metrics, S styles, N pairs; [...] any axes before N; K = T bias types and two averages;
+X means at once, B draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+from scipy import stats
+
+from raybias import registry
+from raybias.measures.kind import Rules
+from raybias.schema import DIRECTIONS
+from raybias.seeding import generator
+from raybias.stats.bootstrap import draw_counts, quantile
+from raybias.stats.clusters import Places, cluster_robust, wilson
+from raybias.stats.components import Doubles, MeanEstimate
+from raybias.stats.intervals import ROUNDING
+
+Flags = npt.NDArray[np.bool_]
+
+ORIGINAL: Final = "original"
+#: The two definitions of an average: over pairs, and the mean over bias types.
+WEIGHTED: Final = "avg_weighted"
+UNWEIGHTED: Final = "avg_unweighted"
+AVERAGES: Final = (WEIGHTED, UNWEIGHTED)
+#: The value that means no bias, and what a score is called, by how paired differences are tested.
+NEUTRAL: Final = {"mcnemar": 50.0, "paired_t": 0.0}
+SCORES: Final = {"mcnemar": "preference", "paired_t": "pro_less_anti"}
+
+_DIRECTIONS: Final = ("", *DIRECTIONS)
+#: Draw counts held at once; 32 MiB in float64.
+_CHUNK_ENTRIES: Final = 1 << 22
+
+
+def style_order(styles: pl.Series) -> list[str]:
+    """Sort styles as they are registered, `original` first; others by name, last."""
+    present = set(styles.unique().to_list())
+    return [s for s in registry.styles if s in present] + sorted(present - registry.styles.keys())
+
+
+def in_order(table: pl.DataFrame) -> pl.DataFrame:
+    """Sort estimates by metric, style as registered, and bias type with the averages last."""
+    keys: list[pl.Expr] = [pl.col(c) for c in ("model", "method", "probe") if c in table.columns]
+    keys += [_place("style", list(registry.styles))] if "style" in table.columns else []
+    keys += [_place("attribute", ("", *AVERAGES)), pl.col("attribute")]
+    keys += [_place("condition", _DIRECTIONS)] if "condition" in table.columns else []
+    return table.sort(keys, maintain_order=True)
+
+
+def _place(column: str, order: Sequence[str]) -> pl.Expr:
+    places = {name: place for place, name in enumerate(order)}
+    unknown = 0 if "" in places else len(order)
+    return pl.col(column).replace_strict(places, default=unknown, return_dtype=pl.Int64)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The outcomes of one probe as arrays; NaN where a metric has no such pair."""
+
+    probe: str
+    metrics: list[tuple[str, str, str]]
+    """(model, score, test) of each of the M metrics."""
+    styles: list[str]
+    types: list[str]
+    values_MSN: Doubles
+    states_MSN: Doubles
+    type_N: Places
+    cluster_N: Places | None
+    """None where no pair has a cluster; a pair without one, of pairs that have, is its own."""
+
+    @property
+    def rows(self) -> list[str]:
+        """The K bias types and averages."""
+        return [*self.types, WEIGHTED, UNWEIGHTED]
+
+    @property
+    def binary_M1(self) -> Flags:
+        """Metrics whose outcomes are 0 or 1."""
+        return np.array([test == "mcnemar" for *_, test in self.metrics])[:, None]
+
+    @property
+    def neutral_M1(self) -> Doubles:
+        """The values that mean no bias, in percent and points."""
+        return np.array([NEUTRAL[test] for *_, test in self.metrics])[:, None]
+
+    @property
+    def tested_K11(self) -> Flags:
+        """Rows that have a test: all but the mean over bias types."""
+        return np.array([name != UNWEIGHTED for name in self.rows])[:, None, None]
+
+    def sums(self, values: npt.NDArray[np.generic]) -> Doubles:
+        """Add values [..., N] over the pairs of each bias type, and of all: [K, ...]."""
+        kinds = [values[..., self.type_N == t].sum(axis=-1) for t in range(len(self.types))]
+        whole = np.sum(kinds, axis=0)
+        return np.array([*kinds, whole, whole], dtype=np.float64)
+
+    def robust(self, values: Doubles, cluster_N: Places) -> MeanEstimate:
+        """Estimate the means [K, ...] of values [..., N] when clusters are drawn."""
+        flat_XN, alike_N = values.reshape(-1, values.shape[-1]), np.zeros_like(self.type_N)
+        own = [self.type_N == t for t in range(len(self.types))]
+        parts = [(flat_XN[:, mask], cluster_N[mask], alike_N[mask]) for mask in own]
+        parts += [(flat_XN, cluster_N, strata_N) for strata_N in (alike_N, self.type_N)]
+        found = [cluster_robust(*part) for part in parts]
+        shape = (len(found), *values.shape[:-1])
+        return MeanEstimate(*(
+            np.array([getattr(each, name) for each in found]).reshape(shape)
+            for name in ("mean", "variance", "freedom")
+        ))  # fmt: skip
+
+    def estimates(
+        self, n_KMS: Doubles, styles: Sequence[str], columns: Mapping[str, npt.NDArray[np.generic]]
+    ) -> pl.DataFrame:
+        """Lay columns [K, M, S] out as estimates, a row where there are pairs; NaN becomes null."""
+        k, m, s = place = np.nonzero(n_KMS)
+        named = [self.metrics[at] for at in m]
+        frame = pl.DataFrame(
+            {
+                "model": [model for model, *_ in named],
+                "method": [score for _, score, _ in named],
+                "probe": self.probe,
+                "attribute": [self.rows[at] for at in k],
+                "style": [styles[int(at)] for at in s],
+                "score": [SCORES[test] for *_, test in named],
+                "scope": "pairs" if self.cluster_N is None else "clusters",
+                "n": n_KMS[place].astype(np.int64),
+                **{name: np.broadcast_to(array, n_KMS.shape)[place]
+                   for name, array in columns.items()},
+            }
+        )  # fmt: skip
+        return frame.fill_nan(None)
+
+
+def layouts(outcomes: pl.DataFrame) -> Iterator[Layout]:
+    """Lay out the outcomes of each probe, probes by name."""
+    for _, part in outcomes.sort("probe").group_by(["probe"], maintain_order=True):
+        yield _laid_out(part)
+
+
+def _laid_out(part: pl.DataFrame) -> Layout:
+    metrics = part.select("model", "score", "test").unique().sort("model", "score")
+    styles = style_order(part["style"])
+    # Numbered by name, so that the draws are the same for any order of the rows.
+    pairs = (
+        part.group_by("bias_type", "pair_id")
+        .agg(pl.col("cluster").drop_nulls().first())
+        .sort("bias_type", "pair_id")
+        .with_row_index("n")
+    )
+    types = pairs["bias_type"].unique(maintain_order=True)
+    alone = pl.format("pair {} {}", "bias_type", "pair_id")
+    clusters = pairs.select(pl.coalesce("cluster", alone)).to_series().rank("dense")
+    rows = (
+        part.join(pairs, on=["bias_type", "pair_id"], maintain_order="left")
+        .join(metrics.with_row_index("m"), on=["model", "score"], maintain_order="left")
+        .with_columns(s=pl.col("style").cast(pl.Enum(styles)).to_physical())
+    )
+    place = tuple(rows[name].to_numpy().astype(np.int64) for name in ("m", "s", "n"))
+    held = np.full((2, metrics.height, len(styles), pairs.height), np.nan)
+    for layer, column in zip(held, ("value", "state"), strict=True):
+        layer[place] = rows[column].fill_null(np.nan).to_numpy()
+    known = pairs["cluster"].null_count() < pairs.height
+    return Layout(
+        str(part["probe"][0]), metrics.rows(), styles, types.to_list(), held[0], held[1],
+        pairs["bias_type"].cast(pl.Enum(types)).to_physical().to_numpy().astype(np.int64),
+        clusters.to_numpy().astype(np.int64) - 1 if known else None,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Means:
+    """Means over pairs [K, ...] of what `means` was given; NaN where there is no interval."""
+
+    n: Doubles
+    units: Doubles
+    """How many pairs or clusters are drawn."""
+    mean: Doubles
+    square: Doubles
+    """Mean of the squares."""
+    low: Doubles
+    high: Doubles
+    design_effect: Doubles
+    """How many times the variance is that of as many pairs drawn alone."""
+
+
+def means(values: Doubles, layout: Layout, binary: Flags, rules: Rules) -> Means:
+    """Average values [..., N] over the pairs of each bias type, all pairs, and types.
+
+    Pairs in clusters have a cluster-robust interval, pairs alone the percentile bootstrap; means
+    of 0 and 1 have Wilson's, of as many pairs as the clusters are worth. The mean over types,
+    which is no share, never has Wilson's.
+
+    Parameters
+    ----------
+    binary: [..., M, 1], whether the values are 0 or 1.
+    """
+    there = ~np.isnan(values)
+    n, total, square = (layout.sums(part) for part in (
+        there, np.where(there, values, 0), np.where(there, values, 0) ** 2))  # fmt: skip
+    mean, square = (part / np.maximum(n, 1) for part in (total, square))
+    kinds = np.maximum((n[:-2] > 0).sum(axis=0), 1)
+    mean[-1], square[-1] = (part[:-2].sum(axis=0) / kinds for part in (mean, square))
+    units, effect = n, np.ones(n.shape)
+    normal: Doubles = np.full(n.shape, stats.norm.ppf((1 + rules.level) / 2))
+    if layout.cluster_N is None:
+        low, high = _bootstrap(values, layout, n, rules)
+    else:
+        one_NC = layout.cluster_N[:, None] == np.arange(layout.cluster_N.max() + 1)
+        own = [*(layout.type_N == t for t in range(len(layout.types))), *[layout.type_N >= 0] * 2]
+        units = np.array([((there & mask) @ one_NC).sum(axis=-1) for mask in own])
+        robust = layout.robust(values, layout.cluster_N)
+        normal = np.asarray(stats.t.ppf((1 + rules.level) / 2, robust.freedom))
+        reach = normal * np.sqrt(robust.variance)
+        low, high = mean - reach, mean + reach
+        with np.errstate(divide="ignore", invalid="ignore"):
+            effect = robust.variance * (n - 1) / (square - mean**2)
+            # Pairs that all agree do not say how alike clusters are: each counts as one pair.
+            effect = np.where(robust.variance > 0, effect, n / (robust.freedom + 1))
+        # The variance of a mean of types is no one's of pairs.
+        effect[-1] = effect[-2]
+    share = np.broadcast_to(binary, n.shape).copy()
+    share[-1] = False
+    own_low, own_high = wilson(np.where(share, mean, 0), n / effect, normal)
+    low, high = np.where(share, own_low, low), np.where(share, own_high, high)
+    return Means(n, units, mean, square, low, high, effect)
+
+
+def _bootstrap(
+    values: Doubles, layout: Layout, n: Doubles, rules: Rules
+) -> tuple[Doubles, Doubles]:
+    """Percentile intervals [K, ...] when pairs are drawn anew within their bias type."""
+    flat_XN, n_KX = values.reshape(-1, values.shape[-1]), n.reshape(len(n), -1)
+    whole_XB, even_XB = (np.zeros((len(flat_XN), rules.draws)) for _ in range(2))
+    ends = []
+    for t, name in enumerate(layout.types):
+        random = generator(rules.seed, "pairs", layout.probe, name)
+        drawn_XB = np.nan_to_num(drawn_means(flat_XN[:, layout.type_N == t], rules.draws, random))
+        ends.append(percentiles(drawn_XB, n_KX[t], rules.level))
+        whole_XB += drawn_XB * n_KX[t][:, None]
+        even_XB += drawn_XB
+    whole_XB /= np.maximum(n_KX[-1], 1)[:, None]
+    even_XB /= np.maximum((n_KX[:-2] > 0).sum(axis=0), 1)[:, None]
+    ends += [percentiles(drawn_XB, n_KX[-1], rules.level) for drawn_XB in (whole_XB, even_XB)]
+    low, high = (np.array(end).reshape(n.shape) for end in zip(*ends, strict=True))
+    return low, high
+
+
+def drawn_means(values_XN: Doubles, draws: int, random: np.random.Generator) -> Doubles:
+    """Compute means [X, B] when pairs are drawn anew; NaN is a pair that a mean does not have.
+
+    Drawing N pairs with replacement is a row of draw counts, so every mean of a draw is one
+    matrix product. A draw with no pair of a mean has NaN there.
+    """
+    absent_XN = np.isnan(values_XN)
+    whole = not absent_XN.any()
+    filled_XN = np.where(absent_XN, 0.0, values_XN)
+    # Products of float32 are exact as long as they are integers below 2**24.
+    integers = bool((filled_XN == np.rint(filled_XN)).all()) and filled_XN.shape[1] < 1 << 20
+    exact = np.float32 if integers else np.float64
+    filled_XN = filled_XN.astype(exact)
+    pairs = values_XN.shape[1]
+    means_XB = np.empty((len(values_XN), draws))
+    step = max(1, _CHUNK_ENTRIES // max(pairs, 1))
+    for start in range(0, draws, step):
+        weights_BN = draw_counts(random, min(step, draws - start), pairs)
+        sums_XB = (filled_XN @ weights_BN.T.astype(exact, copy=False)).astype(np.float64)
+        if whole:
+            means_XB[:, start : start + step] = sums_XB / pairs
+            continue
+        counts_XB = (~absent_XN).astype(np.float32) @ weights_BN.T
+        with np.errstate(invalid="ignore", divide="ignore"):
+            means_XB[:, start : start + step] = sums_XB / counts_XB
+    means_XB[np.abs(means_XB) < ROUNDING] = 0
+    return means_XB
+
+
+def percentiles(drawn_XB: Doubles, n_X: npt.ArrayLike, level: float) -> tuple[Doubles, Doubles]:
+    """Compute percentile intervals, expanded for few pairs; NaN where fewer than two pairs are.
+
+    The percentiles are those at which a normal sample of n has a Student interval
+    (Hesterberg 2015), since the plain ones are too narrow by sqrt((n - 1) / n) and more.
+    """
+    n = np.broadcast_to(np.asarray(n_X, dtype=np.float64), drawn_XB.shape[:1])
+    known = n > 1
+    freedom = np.maximum(n - 1, 1)
+    tail = stats.norm.cdf(stats.t.ppf((1 - level) / 2, freedom) * np.sqrt((freedom + 1) / freedom))
+    ordered = np.sort(drawn_XB, axis=1)  # NaN last
+    there = np.count_nonzero(~np.isnan(ordered), axis=1)
+    low, high = (
+        np.where(known, quantile(ordered, there, share), np.nan) for share in (tail, 1 - tail)
+    )
+    return low, high
+
+
+def two_proportions(
+    before: npt.ArrayLike, after: npt.ArrayLike, n: npt.ArrayLike
+) -> tuple[Doubles, Doubles]:
+    """Test two proportions over n pairs each, as if samples were independent (Zhao2025).
+
+    Parameters
+    ----------
+    before, after: shares from 0 to 1.
+
+    Returns
+    -------
+    z (positive where the share rises; 0 where both are all or none) and the two-sided p.
+    """
+    first, second, size = (np.asarray(x, dtype=np.float64) for x in (before, after, n))
+    pooled = (first + second) / 2
+    with np.errstate(divide="ignore", invalid="ignore"):
+        z = (second - first) / np.sqrt(2 * pooled * (1 - pooled) / size)
+    z = np.where(first == second, 0.0, z)
+    return z, 2 * stats.norm.sf(np.abs(z))
+
+
+def mcnemar(up: npt.ArrayLike, down: npt.ArrayLike) -> Doubles:
+    """Compute the exact two-sided p that as many pairs go up as down."""
+    more, less = (np.asarray(x, dtype=np.int64) for x in (up, down))
+    p: Doubles = np.minimum(1.0, 2 * stats.binom.cdf(np.minimum(more, less), more + less, 0.5))
+    return p
+
+
+def paired_t(mean: npt.ArrayLike, mean_square: npt.ArrayLike, n: npt.ArrayLike) -> Doubles:
+    """Compute the two-sided p of Student's paired test from moments; 1 without any difference.
+
+    NaN where differences do not vary: from equal ones nothing says how far another pair's lies.
+    """
+    centre, square, size = (np.asarray(x, dtype=np.float64) for x in (mean, mean_square, n))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        spread = np.maximum(square - centre**2, 0)
+        error = np.sqrt(spread / (size - 1))
+        p = 2 * stats.t.sf(np.abs(centre) / error, size - 1)
+    varies = (size > 1) & (spread > ROUNDING)
+    found: Doubles = np.where(square == 0, 1.0, np.where(varies, p, np.nan))
+    return found
+
+
+def resolvable(
+    mean_square: npt.ArrayLike, n: npt.ArrayLike, *, level: float, power: float = 0.8
+) -> Doubles:
+    """Compute about the smallest mean difference that n pairs resolve (Connor 1987).
+
+    Parameters
+    ----------
+    mean_square: mean of the squared differences; for outcomes of 0 and 1 the share of pairs that
+        change.
+    """
+    square, size = (np.asarray(x, dtype=np.float64) for x in (mean_square, n))
+    sure, likely = stats.norm.ppf((1 + level) / 2), stats.norm.ppf(power)
+    found: Doubles = np.sqrt((sure + likely) ** 2 * square / (size + likely**2))
+    return found
