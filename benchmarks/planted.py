@@ -27,6 +27,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import raybias
 from raybias.config import load_study, parse_study
 from raybias.engine.checkpoint import PLANTED
+from raybias.measures.predictions import gap_rows
 from raybias.probes import planted
 from raybias.report import rules_of_files
 from raybias.report.calibration import truths
@@ -103,7 +104,7 @@ def redrawn(study: Path, out: Path) -> pl.DataFrame:
         files = [out / "redrawn.parquet"]
         rules = rules_of_files(files, profile="strict", reference_groups=references)
         judged = gap_analysis(read_counts(files), rules)
-        scopes = judged.scopes.join(truth, on=["rate", "group"])
+        scopes = judged.scopes.join(truth.rename({"score": "rate"}), on=["rate", "group"])
         found.append(scopes.with_columns(draw=draw))
     return pl.concat(found)
 
@@ -133,12 +134,12 @@ def main(out: Path) -> None:
     study = {"name": "grammar", "probes": [probe], "methods": [method]}
     study |= {name: demo[name] for name in ("profile", "backbones", "training")}
     results = raybias.run(parse_study(study), out=out / "study")
-    scopes = results.table("scopes").collect()
+    scopes = gap_rows(results.estimates.collect())
     found = scopes.filter(scope="sentences", group=planted.PLANTED_GROUP)
-    print(found.select("rate", "gap", "low", "high"))
+    print(found.select("score", "value", "low", "high"))
     truth = {
         rate: dict.fromkeys(planted.UNPLANTED_GROUPS, 0.0) | {planted.PLANTED_GROUP: round(gap, 3)}
-        for rate, gap in found.select("rate", "gap").sort("rate").iter_rows()
+        for rate, gap in found.select("score", "value").sort("score").iter_rows()
     }
     content = {"attribute": planted.ATTRIBUTE, "group": planted.PLANTED_GROUP,
                "rate": f"{Label.NEGATIVE.name.lower()}_fpr", "truth": truth}  # fmt: skip

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Gaps(pl.LazyFrame):
-    """Gaps (`schema.GAPS`) that draw themselves, also what `filter` leaves of them."""
+    """Gaps (`schema.ESTIMATES`) that draw themselves, also what `filter` leaves of them."""
 
     def plot(self, *, level: float = 0.95) -> Shown:
         """Draw a dot and interval per group and classifier, a figure per attribute and rate.
@@ -93,23 +93,25 @@ class Results:
 
     @property
     def gaps(self) -> Gaps:
-        """Read the gaps with intervals and verdicts (`schema.GAPS`).
+        """Read the gaps with intervals and verdicts, one row each (`schema.ESTIMATES`).
 
         Raises
         ------
         OutputError: the study has no `probes`; the other tables are named.
         """
-        return Gaps(self._of_probes("gaps").collect())
+        from raybias.measures.predictions import gap_rows
+
+        return Gaps(gap_rows(self._of_probes().collect(), self.study.statistics.scope))
 
     @property
     def accuracy(self) -> pl.LazyFrame:
-        """Read the accuracies on the probes (`schema.ACCURACY`).
+        """Read the accuracies on the probes (`schema.ESTIMATES`).
 
         Raises
         ------
         OutputError: as for `gaps`.
         """
-        return self._of_probes("accuracy")
+        return self._of_probes().filter(score="accuracy", statistic="rate", group="all")
 
     @property
     def answers(self) -> pl.LazyFrame:
@@ -119,7 +121,8 @@ class Results:
         ------
         OutputError: as for `gaps`.
         """
-        return self._of_probes("answers")
+        self._of_probes()
+        return self.table("answers")
 
     @property
     def by_group(self) -> pl.LazyFrame:
@@ -129,48 +132,61 @@ class Results:
         ------
         OutputError: as for `gaps`.
         """
-        return self.gaps.select(*_KEYS, "attribute", "group", "rate", value="mean_rate")
+        rates = self._of_probes().filter(
+            pl.col("model") != "all", pl.col("group") != "all", statistic="rate"
+        )
+        keys = (*_KEYS, "attribute", "group", "score")
+        return rates.unique(keys, keep="first", maintain_order=True).select(*keys, "value")
 
     @property
     def overall(self) -> pl.LazyFrame:
         """Read each rate's mean over the groups of an attribute (`MetricFrame.overall`).
 
+        Groups that are not in the mean are left out.
+
         Raises
         ------
         OutputError: as for `gaps`.
         """
-        inside = self.gaps.filter("in_mean")
-        by = inside.group_by(*_KEYS, "attribute", "rate", maintain_order=True)
-        return by.agg(value=pl.col("mean_rate").mean())
+        keys = (*_KEYS, "attribute", "group", "score")
+        inside = self.gaps.filter(condition="").select(keys)
+        by = self.by_group.join(inside, on=keys, nulls_equal=True, maintain_order="left").group_by(
+            *_KEYS, "attribute", "score", maintain_order=True
+        )
+        return by.agg(pl.col("value").mean())
 
     @property
     def difference(self) -> pl.LazyFrame:
         """Read the largest difference between groups of each rate (`MetricFrame.difference`).
 
-        Noise makes it too large on average; the table `spans` also has it `corrected`.
+        `reason` names the groups that are not in the mean, which this leaves out. Noise makes it
+        too large on average; the score `NAME_less_noise` is without that.
 
         Raises
         ------
         OutputError: as for `gaps`.
         """
-        return self._of_probes("spans").select(*_KEYS, "attribute", "rate", value="span")
+        spans = self._of_probes().filter(
+            ~pl.col("score").str.ends_with("_less_noise"), group="all", statistic="difference"
+        )
+        return spans.select(*_KEYS, "attribute", "score", "value", "reason")
 
-    def _of_probes(self, table: str) -> pl.LazyFrame:
+    def _of_probes(self) -> pl.LazyFrame:
         if not self.study.probes:
             raise OutputError(
-                f"has no {table}, since its study has no `probes`",
+                "has no gaps, since its study has no `probes`",
                 where=self.out,
                 cure=f"read one of {', '.join(self.tables) or 'its tables once it ran'}",
             )
-        return self.table(table)
+        return self.estimates.filter(pl.col("kind") == "predictions")
 
     @property
     def estimates(self) -> pl.LazyFrame:
-        """Read the estimates of pairs and questions (`schema.ESTIMATES`).
+        """Read all estimates (`schema.ESTIMATES`).
 
         Raises
         ------
-        OutputError: the study asks neither, or has not run.
+        OutputError: the study has not run.
         """
         return self.table("estimates")
 
@@ -209,16 +225,16 @@ class Results:
         from raybias.report import estimates, headline, verdict
 
         lines = [self.study.name]
-        if "gaps" in self.tables:
-            gaps = self.gaps.collect()
-            lines += [verdict(gaps), headline(gaps)]
         if "estimates" in self.tables:
-            parts = estimates.parts(self.estimates.collect())
-            lines += [said for part in parts for said in (*part["unable"], *part["said"])]
+            if self.study.probes:
+                gaps = self.gaps.collect()
+                lines += [verdict(gaps), headline(gaps)]
+            asked = self.estimates.filter(pl.col("kind") != "predictions").collect()
+            for part in estimates.parts(asked):
+                lines += [*part["unable"], *part["said"]]
         tables = ", ".join(self.tables) or "none yet; run its study"
         return "\n".join([*lines, f"tables: {tables}", f"report: {self.report}"])
 
     def _repr_html_(self) -> str:
-        shown = [name for name in ("gaps", "estimates") if name in self.tables]
-        frames = [self.table(name).collect()._repr_html_() for name in shown]
-        return "\n".join([f"<pre>{escape(str(self))}</pre>", *frames])
+        shown = self.estimates.collect()._repr_html_() if "estimates" in self.tables else ""
+        return f"<pre>{escape(str(self))}</pre>\n{shown}"

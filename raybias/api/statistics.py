@@ -72,14 +72,14 @@ def design(
 
     Parameters
     ----------
-    files: as for `gaps`; the OUT of a tuned study is priced in device-hours, others in items read.
+    files: as for `measure`; the OUT of a tuned study is priced in device-hours, others in items read.
     target: the half width that is wanted; by default the study's margin, else 0.02.
-    profile, scope: as for `gaps`.
+    profile, scope: as for `measure`.
 
     Raises
     ------
-    DataError: as for `gaps`, or predictions without template ids.
-    ConfigError: as for `gaps`.
+    DataError: as for `measure`, or predictions without template ids.
+    ConfigError: as for `measure`.
     """
     from raybias import report
 

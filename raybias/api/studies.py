@@ -251,7 +251,7 @@ def audit(
         tell(audits.said(found, limit, spent))
         study = found.study
     results = run(study, out=place, address=address, command=command)
-    tell(audits.reached(study, results.table("scopes").collect()))
+    tell(audits.reached(study, results.estimates.collect()))
     return results
 
 

@@ -32,10 +32,10 @@ def demo(
 
     results = studies.demo(out, address=address, command=command_line())
     show(results)
-    print(verdict(results.table("scopes").collect(), plant()))
+    print(verdict(results.estimates.collect(), plant()))
 
 
-def verdict(scopes: pl.DataFrame, planted: Plant) -> str:
+def verdict(estimates: pl.DataFrame, planted: Plant) -> str:
     """Say how the calibration ended.
 
     Raises
@@ -44,7 +44,7 @@ def verdict(scopes: pl.DataFrame, planted: Plant) -> str:
     """
     from raybias.report import calibration
 
-    judged = calibration(planted, scopes)
+    judged = calibration(planted, estimates)
     if judged is None or not judged.detected:
         what = f"{planted.rate} of {planted.group} ({planted.attribute}) by {planted.size:+.3f}"
         raise WorkFailed(

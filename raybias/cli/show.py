@@ -11,27 +11,33 @@ if TYPE_CHECKING:
 
 
 def show(results: Results, *, profile: Profile | None = None) -> None:
-    """Print the gaps with their intervals, the scores of pairs, and where the page is.
+    """Print the estimates with their intervals, and where the page is.
 
     Parameters
     ----------
     profile: that the statistics were restated by, if any.
     """
     from raybias import report
+    from raybias.measures.predictions import KIND, gap_rows
+    from raybias.report import summary_tables
     from raybias.report.estimates import text
     from raybias.report.judge_section import judged_text
 
     store, study = results.store, results.study
     if profile is not None:
         study = report.restated(study, profile)
+    found = results.estimates.collect()
     if study.pairs or study.questions:
-        found = results.estimates.collect()
-        print(*text(found, level=study.statistics.level), sep="\n\n")
+        asked = found.filter(found["kind"] != KIND)
+        print(*text(asked, level=study.statistics.level), sep="\n\n")
     if study.probes:
         for note in report.read_notes(store):
             print(f"raybias: warning: {note}", file=sys.stderr)
-        shown = ("gaps", "scopes", "components")
-        report.print_gap_table({name: results.table(name).collect() for name in shown})
+        gaps = gap_rows(found, study.statistics.scope)
+        components = results.table("components").collect()
+        scopes = report.by_scope(gap_rows(found), components)
+        said = [report.verdict(gaps), scopes, report.by_the_rules(gaps)]
+        print(summary_tables.gaps(gaps), "", *filter(None, said), sep="\n")
         if "judged" in results.tables:
             print("", judged_text(results.table("judged").collect()), sep="\n")
     print(f"\nreport: {results.report}")

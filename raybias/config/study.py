@@ -59,8 +59,8 @@ class Statistics(Section):
     """Seed of the bootstrap."""
     metrics: tuple[str, ...] = Field(("negative_fpr", "positive_fpr"), min_length=1)
     """What gaps are taken of: `negative_fpr`, `positive_fpr`, `accuracy`, or another metric of
-    counts (`raybias measure --list`); those that are one number for all groups are in the table
-    `metrics`."""
+    counts (`raybias measure --list`); those that are one number for all groups stand beside
+    them."""
 
     @model_validator(mode="after")
     def _drawable(self) -> Self:

@@ -17,6 +17,7 @@ import numpy as np
 import polars as pl
 
 from raybias import schema
+from raybias.config import Statistics
 from raybias.errors import ConfigError
 from raybias.measures.kind import ALL
 from raybias.registry import BACKGROUNDS, metrics
@@ -30,9 +31,9 @@ from raybias.stats.intervals import REFERENCE, over_runs, parametric
 from raybias.stats.judging import GapRules, by_family, gap_analysis, judgeable
 from raybias.stats.leave_one_out import leave_one_out
 from raybias.stats.markedness import markedness
-from raybias.stats.metric import check_names, contrasts
-from raybias.stats.metric_files import as_class, metric_rows, metrics_of_files
-from raybias.stats.metric_table import DEFAULT_BACKGROUND, MetricRules
+from raybias.stats.metric import check_names, contrasts, shares
+from raybias.stats.metric_files import as_class, metric_rows, metrics_of_cells, metrics_of_files
+from raybias.stats.metric_table import DEFAULT_BACKGROUND, LESS_NOISE, MetricRules
 from raybias.stats.null_check import null_check
 from raybias.stats.over_models import model_tables, over_models
 from raybias.stats.plain_predictions import BLOCK
@@ -40,8 +41,8 @@ from raybias.stats.predictions import Source
 from raybias.stats.rates import rates as metric_rates
 from raybias.stats.reference_groups import StatisticsWarning, membership
 from raybias.stats.reliability import reliability
-from raybias.stats.scopes import GapTable, estimate_columns
-from raybias.stats.summaries import spans
+from raybias.stats.scopes import SCOPES, GapTable, estimate_columns
+from raybias.stats.summaries import extremes, net_significance, spans
 
 KIND: Final = "predictions"
 #: Begins the condition of a ratio, before the group that the others are divided by.
@@ -49,6 +50,16 @@ BY: Final = "by "
 #: Begin the condition of the gap of a word, and of a gap without a template or a word.
 WORD: Final = "word: "
 WITHOUT: Final = "without "
+#: Begins the reason of a gap without one of them that carries it.
+CARRIED: Final = "carried by "
+#: The score of a classifier of which nothing can be concluded; `reason` says why.
+WITHHELD: Final = "withheld"
+#: What is drawn anew in the place of templates.
+FAMILIES: Final = "families"
+#: The condition of the gap of a group that is not in the mean.
+OUTSIDE: Final = "not in the mean"
+#: Begins the reason of a gap that is smaller than a margin.
+SMALLER: Final = "smaller than the margin of "
 #: What is measured of labels of two classes, where nothing else is asked for.
 OF_TWO_CLASSES: Final = ("selection_rate", "tpr", "fpr")
 _TYPES: Final = pl.Schema(schema.ESTIMATES)
@@ -58,6 +69,8 @@ _PLACE: Final = (*_TABLE, "group", "score", "scope")
 _NAMES: Final = {"rate": "score", "gap": "value", "estimate": "value", "p_value": "p",
                  "q_value": "q", "no_verdict": "reason"}  # fmt: skip
 _ITEMS: Final = "items"
+#: What names a quantity, whatever is drawn anew.
+_QUANTITY: Final = ("kind", *schema.KEYS, "condition", "attribute", "group", "score", "statistic")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,10 +127,17 @@ def measure_predictions(files: Sequence[Source], asked: Asked) -> pl.DataFrame:
     gapped = [] if "pooled" in asked.background else [n for n in names if n not in contrasts(names)]
     if gapped:
         statistics = rules.statistics.model_copy(update={"metrics": tuple(gapped)})
-        parts[:0] = _of_gaps(counts, replace(rules, statistics=statistics), background)
-    parts += [_accuracies(counts, rules), _unread(counts)]
-    found = pl.concat(map(complete, parts))
-    return _with_items(found, counts.cells)
+        rules = replace(rules, statistics=statistics)
+        found = gap_analysis(counts, rules)
+        against = pl.col("condition").replace("", background)
+        gaps = [complete(part) for part in _of_gaps(found, counts, rules)]
+        plain = (pl.col("statistic") == "gap") & (pl.col("condition") == "")
+        parts[:0] = [
+            part.with_columns(condition=pl.when(plain).then(against).otherwise("condition"))
+            for part in gaps
+        ]
+    parts += [_accuracies(counts, rules.statistics), _unread(counts)]
+    return _with_items(pl.concat(map(complete, parts)), counts.cells)
 
 
 def complete(frame: pl.DataFrame) -> pl.DataFrame:
@@ -129,6 +149,39 @@ def complete(frame: pl.DataFrame) -> pl.DataFrame:
     whole = renamed.with_columns(missing).select(_TYPES.names()).cast(_TYPES).fill_nan(None)
     texts = [name for name, t in _TYPES.items() if t == pl.String and name != "reason"]
     return whole.with_columns(pl.col(texts).fill_null("")).with_columns(kind=pl.lit(KIND))
+
+
+def gap_rows(estimates: pl.DataFrame, scope: str | None = None) -> pl.DataFrame:
+    """Select the gaps of groups, under every scope, or one row each.
+
+    Parameters
+    ----------
+    estimates: schema.ESTIMATES.
+    scope: one of `Statistics.scope`; under it, or the widest narrower one that there is.
+    """
+    found = estimates.filter(
+        pl.col("kind") == KIND, pl.col("model") != ALL, pl.col("statistic") == "gap",
+        pl.col("condition").is_in(["", OUTSIDE]), ~pl.col("scope").str.starts_with(FAMILIES),
+    )  # fmt: skip
+    return found if scope is None else under(found, (*SCOPES, _ITEMS), scope)
+
+
+def under(estimates: pl.DataFrame, scopes: Sequence[str], scope: str) -> pl.DataFrame:
+    """Take of each quantity the estimate under a scope, or under the widest that there is.
+
+    Parameters
+    ----------
+    scopes: of the estimates, narrowest first; others are the narrowest.
+    """
+    order = {name: place for place, name in enumerate(scopes)}
+    wide = pl.col("scope").replace_strict(order, default=-1, return_dtype=pl.Int64)
+    families = pl.col("scope").str.starts_with(FAMILIES)
+    return (
+        estimates.filter(wide <= order.get(scope, len(order)))
+        .with_columns(widest=wide == wide.max().over(*_QUANTITY, families))
+        .filter("widest")
+        .drop("widest")
+    )
 
 
 def _last_label(cells: pl.DataFrame) -> int:
@@ -234,16 +287,52 @@ def _of_contrasts(
         yield pl.DataFrame(rows, infer_schema_length=None)
 
 
-def _of_gaps(counts: Counts, rules: GapRules, background: str) -> Iterator[pl.DataFrame]:
+def estimates_of(found: GapAnalysis, counts: Counts, rules: GapRules) -> pl.DataFrame:
+    """Estimate what a study's predictions show: schema.ESTIMATES.
+
+    Parameters
+    ----------
+    found: of the counts, by the rules.
+    """
+    parts = [
+        *_of_gaps(found, counts, rules), _accuracies(counts, found.rules), _unread(counts),
+    ]  # fmt: skip
+    if contrasts(found.rules.metrics):
+        measured = metrics_of_cells(counts.cells, found.inside, found.rules)
+        parts.append(_without_verdict(measured, found.excluded))
+    return _with_items(pl.concat(map(complete, parts)), counts.cells)
+
+
+def _without_verdict(measured: pl.DataFrame, excluded: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """Put the reason in the place of the intervals of classifiers that cannot do their task."""
+    for frame in (frame for frame in excluded if "rate" not in frame.columns):
+        measured = measured.join(
+            frame, on=schema.KEYS, how="left", nulls_equal=True, maintain_order="left"
+        )
+        low, high = (pl.when(pl.col("no_verdict").is_null()).then(end) for end in ("low", "high"))
+        reason = pl.coalesce("no_verdict", "reason")
+        measured = measured.with_columns(low=low, high=high, reason=reason).drop("no_verdict")
+    return measured
+
+
+def _withheld(found: GapAnalysis) -> pl.DataFrame:
+    """Name the classifiers of which nothing can be concluded, and why; some rules judge them."""
+    withheld = pl.DataFrame() if found.withheld is None else found.withheld
+    return withheld.with_columns(
+        score=pl.lit(WITHHELD), statistic=pl.lit("score"), group=pl.lit(ALL)
+    )
+
+
+def _of_gaps(found: GapAnalysis, counts: Counts, rules: GapRules) -> Iterator[pl.DataFrame]:
     """Estimate the gaps of all groups and what stands beside them."""
-    found = gap_analysis(counts, rules)
+    options = found.rules
     yield _rates(found)
-    yield _gaps(found).with_columns(condition=pl.lit(background))
+    yield _gaps(found)
     yield _ratios(found)
-    yield _spans(found)
+    yield _withheld(found)
+    yield from _extremes(found)
     apart = judgeable(found.tables, found.excluded)
     together = [*model_tables(apart)]
-    options = rules.statistics
     how: dict[str, Any] = {"level": options.level, "adjust": options.adjust}
     yield _over_models(over_models(together, without_extras(counts.words), **how))
     yield _reliabilities(reliability(apart, found.word_variances, together))
@@ -266,8 +355,8 @@ def _of_gaps(counts: Counts, rules: GapRules, background: str) -> Iterator[pl.Da
     families = by_family(counts, rules)
     yield families.with_columns(
         statistic=pl.lit("gap"),
-        scope=pl.when(scope="sentences").then(pl.lit("families")).otherwise(
-            pl.lit("families, words")
+        scope=pl.when(scope="sentences").then(pl.lit(FAMILIES)).otherwise(
+            pl.lit(f"{FAMILIES}, words")
         ),
     )  # fmt: skip
 
@@ -284,21 +373,23 @@ def _sizes(found: GapAnalysis) -> pl.DataFrame:
 
 
 def _gaps(found: GapAnalysis) -> pl.DataFrame:
-    """Give the gaps under every scope; without any, the reason why there is none."""
-    shown = found.gaps.select(*GAP_KEYS, "n_items", "n_runs")
-    judged = found.scopes
-    if found.rules.interval == "bootstrap":
-        drawn = found.gaps.filter(interval="bootstrap")
-        place = [*GAP_KEYS, "scope"]
-        rest = judged.join(drawn, on=place, how="anti", nulls_equal=True)
-        judged = pl.concat([rest, drawn.select(rest.columns)])
-    without = found.gaps.join(judged, on=GAP_KEYS, how="anti", nulls_equal=True)
-    whole = pl.concat([judged, without.select(judged.columns)])
-    for sizes in (shown, _sizes(found)):
+    """Give the gaps under every scope, and under that of the rules where there is no interval."""
+    gaps, judged = found.gaps, found.scopes
+    place = [*GAP_KEYS, "scope"]
+    drawn = gaps.filter(interval="bootstrap") if found.rules.interval == "bootstrap" else gaps[:0]
+    # No words are drawn: what is drawn instead has no wider scope.
+    wider = drawn.with_columns(scope=pl.lit(SCOPES[-1]))
+    kept = judged.join(drawn, on=place, how="anti", nulls_equal=True)
+    kept = kept.join(wider, on=place, how="anti", nulls_equal=True)
+    rest = gaps.join(kept, on=place, how="anti", nulls_equal=True)
+    whole = pl.concat([kept, rest.select(kept.columns)])
+    for sizes in (gaps.select(*GAP_KEYS, "n_items", "n_runs", "in_mean"), _sizes(found)):
         whole = whole.join(sizes, on=GAP_KEYS, how="left", nulls_equal=True, maintain_order="left")
-    units = pl.when(scope="runs").then("n_runs").otherwise("templates")
     return _equivalent(whole, found.rules.margin).with_columns(
-        statistic=pl.lit("gap"), n="n_items", units=units
+        statistic=pl.lit("gap"),
+        condition=pl.when(~pl.col("in_mean")).then(pl.lit(OUTSIDE)),
+        n="n_items",
+        units=pl.when(scope="runs").then("n_runs").otherwise("templates"),
     )
 
 
@@ -306,7 +397,7 @@ def _equivalent(table: pl.DataFrame, margin: float | None) -> pl.DataFrame:
     """Say in `reason` which values are smaller than the margin."""
     if margin is None:
         return table
-    said = pl.lit(f"smaller than the margin of {margin:g}")
+    said = pl.lit(f"{SMALLER}{margin:g}")
     smaller = pl.col("equivalent") & pl.col("no_verdict").is_null()
     return table.with_columns(no_verdict=pl.when(smaller).then(said).otherwise("no_verdict"))
 
@@ -395,17 +486,42 @@ def _ratios(found: GapAnalysis) -> pl.DataFrame:
     )
 
 
-def _spans(found: GapAnalysis) -> pl.DataFrame:
-    """Give the highest less the lowest gap, and the groups that this leaves out."""
+def _extremes(found: GapAnalysis) -> Iterator[pl.DataFrame]:
+    """Give spans, how often a group is an extreme, and in how many models more than not."""
     outside = found.inside.filter(~pl.col("in_mean")).group_by("probe", "attribute").agg(
         reason=pl.lit("leaves out ") + pl.col("group").sort().str.join(", ")
     )  # fmt: skip
-    return spans(found.gaps).join(
+    spanning, extreme = spans(found.gaps), extremes(found.gaps)
+    placed = not found.cells["template_id"].null_count()
+    drawn = found.drawn if placed and shares(found.rules.metrics) else None
+    if drawn is not None:
+        on = [*schema.KEYS, "attribute", "rate"]
+        spanning = spanning.join(
+            drawn.spans, on=on, how="left", nulls_equal=True, maintain_order="left"
+        )
+        extreme = extreme.join(
+            drawn.extremes, on=["attribute", "group", "rate"], how="left", maintain_order="left"
+        )
+    scope = pl.lit("" if drawn is None else found.drawn_scope)
+    spanned = spanning.join(
         outside, on=["probe", "attribute"], how="left", nulls_equal=True, maintain_order="left"
     ).with_columns(
-        value="span", group=pl.lit(ALL), statistic=pl.lit("difference"),
+        value="span", group=pl.lit(ALL), statistic=pl.lit("difference"), scope=scope,
         condition=pl.lit("highest less lowest"),
     )  # fmt: skip
+    yield spanned
+    if drawn is not None:
+        yield spanned.drop("low", "high", "reason").with_columns(
+            value="corrected", rate=pl.col("rate") + LESS_NOISE, scope=pl.lit("")
+        )
+    yield extreme.with_columns(
+        model=pl.lit(ALL), score=pl.format("{}_extreme", "rate"), statistic=pl.lit("rate"),
+        value="share", scope=scope, n="n_pairs",
+    ).drop("rate")  # fmt: skip
+    yield net_significance(found.gaps).with_columns(
+        model=pl.lit(ALL), score=pl.format("{}_net_significance", "rate"),
+        statistic=pl.lit("score"), value="net", units="n_models",
+    ).drop("rate")  # fmt: skip
 
 
 def _over_models(table: pl.DataFrame) -> pl.DataFrame:
@@ -422,10 +538,10 @@ def _over_models(table: pl.DataFrame) -> pl.DataFrame:
     return pl.concat(map(complete, [means, *ends]))
 
 
-def _accuracies(counts: Counts, rules: GapRules) -> pl.DataFrame:
+def _accuracies(counts: Counts, rules: Statistics) -> pl.DataFrame:
     """Give the accuracy on each attribute, over all groups."""
     cells = without_extras(counts.cells).with_columns(group=pl.lit(ALL))
-    options = rules.statistics.model_copy(update={"metrics": ("accuracy",)})
+    options = rules.model_copy(update={"metrics": ("accuracy",)})
     return _rates(GapAnalysis(cells, options, lambda *_: (ALL,)))
 
 
@@ -457,7 +573,7 @@ def _left_out(table: pl.DataFrame) -> pl.DataFrame:
         table.with_columns(
             gap=end, statistic=pl.lit("gap"),
             condition=pl.format(f"{WITHOUT}{{}} {{}}", "unit", f"{end}_without"),
-            no_verdict=pl.format("carried by {}", "carried_by"),
+            no_verdict=pl.format(f"{CARRIED}{{}}", "carried_by"),
         )
         for end in ("lowest", "highest")
     ]  # fmt: skip

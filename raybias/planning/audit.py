@@ -336,18 +336,21 @@ def said(choice: Choice, budget: float, spent: float = 0.0) -> str:
     return "\n".join(lines)
 
 
-def reached(study: Study, scopes: pl.DataFrame) -> str:
+def reached(study: Study, estimates: pl.DataFrame) -> str:
     """Set the forecast of each group's interval beside what was reached, and say what would help.
 
     Parameters
     ----------
-    scopes: schema.SCOPES of the study.
+    estimates: schema.ESTIMATES of the study.
     """
     half = (pl.col("high") - pl.col("low")) / 2
     widest = (
-        scopes.filter(
+        estimates.filter(
             pl.col("scope").is_in(["sentences", "wording"]),
             pl.col("method") == study.methods[0].name,
+            pl.col("model") != "all",
+            condition="",
+            statistic="gap",
         )
         .group_by("group", "scope").agg(half.max())
         .pivot("scope", index="group", values="high")

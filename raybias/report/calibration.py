@@ -13,12 +13,13 @@ from typing import Any
 import polars as pl
 
 from raybias import schema
+from raybias.measures.predictions import gap_rows
 from raybias.probes.planted import Plant
 from raybias.report import wording
 from raybias.report.summary_tables import Cell, SummaryTable, same, table
 from raybias.stats.scopes import SCOPES, Scope
 
-_GAP = (*schema.KEYS, "attribute", "rate", "group")
+_GAP = (*schema.KEYS, "attribute", "score", "group")
 
 
 @dataclass(frozen=True)
@@ -40,24 +41,26 @@ class Calibration:
         return self.detected and not self.flagged
 
 
-def calibration(planted: Plant | None, scopes: pl.DataFrame) -> Calibration | None:
+def calibration(planted: Plant | None, estimates: pl.DataFrame) -> Calibration | None:
     """Compare what was planted with what was found; None where nothing was planted.
 
     Parameters
     ----------
-    scopes: schema.SCOPES.
+    estimates: schema.ESTIMATES.
     """
     if planted is None:
         return None
-    judged = scopes.filter(attribute=planted.attribute).join(
-        truths(planted), on=["rate", "group"], how="left"
+    judged = (
+        gap_rows(estimates)
+        .filter(attribute=planted.attribute)
+        .join(truths(planted), on=["score", "group"], how="left")
     )
     judged = judged.with_columns(holds=pl.col("truth").is_between("low", "high"))
     allowed: list[Scope] = [scope for scope in SCOPES if (judged["scope"] == scope).any()]
     widest = judged.filter(scope=allowed[-1]) if allowed else judged
     target = pl.col("group") == planted.group
-    rows = widest.filter(target, rate=planted.rate)
-    right = rows.filter(_flagged(), pl.col("gap").sign() == pl.col("truth").sign())
+    rows = widest.filter(target, score=planted.rate)
+    right = rows.filter(_flagged(), pl.col("value").sign() == pl.col("truth").sign())
     others = widest.filter(~target, _flagged())["group"].unique().sort().to_list()
     found = bool(rows.height) and right.height == rows.height
     return Calibration(
@@ -76,15 +79,15 @@ def calibration(planted: Plant | None, scopes: pl.DataFrame) -> Calibration | No
 
 
 def truths(planted: Plant) -> pl.DataFrame:
-    """List the true gaps: rate, group, truth."""
+    """List the true gaps: score, group, truth."""
     rows = [(r, g, gap) for r, of_groups in planted.truth.items() for g, gap in of_groups.items()]
-    types = {"rate": pl.String, "group": pl.String, "truth": pl.Float64}
+    types = {"score": pl.String, "group": pl.String, "truth": pl.Float64}
     return pl.DataFrame(rows, types, orient="row")
 
 
 def _flagged() -> pl.Expr:
     """Select what is significant; a gap that never varies has no verdict, but is one if not 0."""
-    return pl.col("survives").fill_null(pl.col("gap") != 0)
+    return pl.col("survives").fill_null(pl.col("value") != 0)
 
 
 def _planted(planted: Plant) -> str:
@@ -100,7 +103,7 @@ def _found(rows: pl.DataFrame, right: int) -> str:
     share = "" if rows.height < 2 else f" in {right} of {rows.height} classifiers"
     verdict = "was found" if rows.height and right == rows.height else "was NOT found"
     measured = [
-        f"{wording.signed(row['gap'])} {wording.span(row['low'], row['high'])}"
+        f"{wording.signed(row['value'])} {wording.span(row['low'], row['high'])}"
         for row in rows.iter_rows(named=True)
     ]
     return f"The planted gap {verdict}{share}: measured {wording.listed(measured) or 'nothing'}."
@@ -125,14 +128,14 @@ def _covered(judged: pl.DataFrame, scopes: list[Scope]) -> str:
 
 def _comparison(judged: pl.DataFrame, scopes: list[Scope]) -> SummaryTable:
     wide = judged.group_by(_GAP, maintain_order=True).agg(
-        pl.col("gap", "truth").first(),
+        pl.col("value", "truth").first(),
         *(pl.struct("low", "high", "holds").filter(scope=scope).first().alias(scope)
           for scope in scopes),
     )  # fmt: skip
     columns: dict[str, Cell] = {
-        **same(*wording.naming_keys(wide), "rate", "group"),
+        **same(*wording.naming_keys(wide), "score", "group"),
         "truth": lambda row: wording.signed(row["truth"]),
-        "found": lambda row: wording.signed(row["gap"]),
+        "found": lambda row: wording.signed(row["value"]),
         **{f"interval: {scope}": _interval(scope) for scope in scopes},
     }
     return table("Each gap and its truth; ✓ where the interval holds it", wide, columns)

@@ -10,7 +10,7 @@ import polars as pl
 
 from raybias.measures import Kind, Table, kinds
 from raybias.measures.kind import ALL
-from raybias.measures.predictions import BY
+from raybias.measures.predictions import BY, OUTSIDE, WITHHELD, under
 from raybias.report import sentences, wording
 from raybias.report.figure_parts import Drawn
 from raybias.report.forest import forest_of
@@ -18,10 +18,6 @@ from raybias.report.summary_tables import Cell, Row, SummaryTable, table
 from raybias.stats.conclusive import is_refused, refusal, refused
 
 _ENDS = ("value", "low", "high", "p", "q", "significant", "survives", "reason", "scope")
-_QUANTITY = (
-    "kind", "model", "method", "dataset", "probe", "style", "condition", "attribute", "group",
-    "score", "statistic",
-)  # fmt: skip
 
 
 def parts(
@@ -38,7 +34,7 @@ def parts(
     found = []
     for (name,), part in estimates.partition_by("kind", as_dict=True, maintain_order=True).items():
         kind = kinds[str(name)]
-        shown = part if not kind.redrawn else under(part, kind, scope)
+        shown = part if not kind.redrawn else under(part, [*kind.redrawn], scope)
         found.append(
             {
                 "unable": refusals(part),
@@ -64,21 +60,11 @@ def text(estimates: pl.DataFrame, *, level: float = 0.95, scope: str = "widest")
                 yield "\n  ".join(said)
 
 
-def under(estimates: pl.DataFrame, kind: Kind, scope: str) -> pl.DataFrame:
-    """Take of each quantity the estimate under a scope, or under the widest that there is."""
-    order = [*kind.redrawn]
-    wide = pl.col("scope").replace_strict(
-        {name: n for n, name in enumerate(order)}, default=-1, return_dtype=pl.Int64
-    )
-    families = pl.col("scope").str.starts_with("families")
-    allowed = wide <= (order.index(scope) if scope in order else len(order))
-    quantity = [*_QUANTITY, families]
-    return (
-        estimates.filter(allowed)
-        .with_columns((wide == wide.max().over(quantity)).alias("widest"))
-        .filter("widest")
-        .drop("widest")
-    )
+def further(kind: Kind, estimates: pl.DataFrame, scope: str) -> dict[str, list[SummaryTable]]:
+    """Lay out what a page of gaps shows beside its own tables: `tables`, and `folded` ones."""
+    part = under(estimates.filter(kind=kind.name), [*kind.redrawn], scope)
+    shown = [*_tables(kind, part, folded=False)]
+    return {"tables": shown[1:], "folded": [*_tables(kind, part, folded=True)]}
 
 
 def _tables(kind: Kind, estimates: pl.DataFrame, *, folded: bool) -> Iterator[SummaryTable]:
@@ -105,7 +91,7 @@ def table_of(kind: Kind, estimates: pl.DataFrame, shown: Table) -> SummaryTable:
     """Lay estimates of one kind out: a row for each place, scores beside one another."""
     if shown.beside == "statistic":
         # A ratio names its own background, and stands beside rates without one.
-        own = pl.col("condition").str.starts_with(BY)
+        own = pl.col("condition").str.contains(f"^({BY}|{OUTSIDE})")
         estimates = estimates.with_columns(condition=pl.when(~own).then("condition").fill_null(""))
     keys = [*wording.naming_keys(estimates, ("probe", "method"))]
     told = ["attribute", "condition", "group", *(["score"] if shown.beside != "score" else [])]
@@ -147,7 +133,7 @@ def table_of(kind: Kind, estimates: pl.DataFrame, shown: Table) -> SummaryTable:
 
 def refusals(estimates: pl.DataFrame) -> list[str]:
     """Say which models cannot do the task, why, and what to do; nothing is judged of them."""
-    estimates = estimates.filter(pl.col("model") != ALL)
+    estimates = estimates.filter(pl.col("model") != ALL, pl.col("score") != WITHHELD)
     keys = wording.naming_keys(estimates, ("probe", "method"))
     rows = estimates.filter(refused("reason")).unique([*keys], maintain_order=True)
     return [

@@ -70,16 +70,16 @@ def read_sentences(files: Sequence[stats.Source]) -> pl.DataFrame:
 
 
 def evidence(
-    sentences: pl.DataFrame, tables: Mapping[str, pl.DataFrame]
+    gaps: pl.DataFrame, sentences: pl.DataFrame, tables: Mapping[str, pl.DataFrame]
 ) -> dict[tuple[str, str], list[Evidence]]:
     """Gather the sentences, words and templates of each gap that survives, by probe and attribute.
 
     Parameters
     ----------
+    gaps: one row each.
     sentences: of `read_sentences`.
-    tables: `gaps`, `by_term` and `by_template`.
+    tables: `by_term` and `by_template`.
     """
-    gaps = tables["gaps"]
     parts = [
         part for whole in ranked(gaps) for part in whole.partition_by("probe", maintain_order=True)
     ]
@@ -89,7 +89,7 @@ def evidence(
         row = part.row(0, named=True)
         about = sentences.filter(probe=row["probe"], attribute=row["attribute"], group=row["group"])
         mine = about.join(part, on=_CLASSIFIER, how="semi", nulls_equal=True)
-        shown, n = _behind(mine, row["rate"], most)
+        shown, n = _behind(mine, row["score"], most)
         drivers = [
             _drivers(tables[name], part, column, title)
             for name, column, title in (
@@ -97,7 +97,7 @@ def evidence(
                 ("by_template", "template_id", "Templates farthest from their average"),
             )
         ]
-        title = f"{row['group']}, {wording.heading(row['rate'], row['gap']).lower()}"
+        title = f"{row['group']}, {wording.heading(row['score'], row['value']).lower()}"
         link = page_name(row["probe"], row["attribute"], row["group"])
         each = Evidence(title, [one for one in (shown, *drivers) if one.rows], link, n)
         found.setdefault((row["probe"], row["attribute"]), []).append(each)
@@ -168,8 +168,10 @@ def _behind(mine: pl.DataFrame, rate: str, most: int) -> tuple[SummaryTable, int
 def _drivers(source: pl.DataFrame, part: pl.DataFrame, column: str, title: str) -> SummaryTable:
     """Show the words or templates whose own gap is largest in the gap's direction."""
     by = [*schema.KEYS, "attribute", "rate", "group"]
-    mine = source.join(part.select(by), on=by, how="semi", nulls_equal=True)
-    sign = 1 if part["gap"][0] > 0 else -1
+    mine = source.join(
+        part.rename({"score": "rate"}).select(by), on=by, how="semi", nulls_equal=True
+    )
+    sign = 1 if part["value"][0] > 0 else -1
     rows = (
         mine.group_by(column, maintain_order=True)
         .agg(pl.col("gap", "mean_rate").mean())

@@ -12,10 +12,12 @@ from typing import Final
 import polars as pl
 
 from raybias import schema, stats
-from raybias.config import Study
+from raybias.config import Statistics, Study
 from raybias.formats.openings import look_alike
+from raybias.measures.predictions import CARRIED, FAMILIES, WITHOUT, gap_rows
 from raybias.methods import prompted_methods
 from raybias.report import wording
+from raybias.report.sentences import once
 from raybias.stats.conclusive import refusal, refused
 from raybias.stats.scopes import SCOPES
 from raybias.study_record import Record
@@ -47,8 +49,8 @@ _ALSO: Final = {
 #: Rates nearer to 0 or 1 than this, on fewer templates than that, have too narrow intervals.
 _RARE: Final = 0.05
 _FEW_TEMPLATES: Final = 20
-#: Gaps of two groups add up to less.
-_ROUNDING: Final = 1e-9
+#: What names a gap.
+_GAP: Final = (*schema.KEYS, "attribute", "group", "score")
 
 #: Readings in the order of findings.
 _READINGS: Final = ("harm", "benefit", "")
@@ -64,31 +66,22 @@ class Finding:
     groups: tuple[str, ...]
 
 
-def null_check(checked: pl.DataFrame) -> str:
+def null_check(estimates: pl.DataFrame, options: Statistics) -> str:
     """Say how often the rule in use finds something in meaningless labels; nothing if not known."""
-    for row in checked.filter("in_use").iter_rows(named=True):
-        said = (
-            f"With meaningless group labels this rule ({row['scope']}, {row['interval']}) would "
-            f"have called {row['flagged']:.1%} of gaps significant ({row['expected']:.0%} "
-            f"expected); {row['with_survivor']:.0%} of such studies would have had a survivor."
-        )
-        far = max(row["flagged"], row["with_survivor"]) > 2 * row["expected"]
-        beware = " That is far above its level: its findings can be chance; use a wider scope."
-        return f"{said}{beware if far else ''}"
-    return ""
-
-
-def once(gaps: pl.DataFrame) -> pl.DataFrame:
-    """Leave out the second of two groups, whose gap is that of the first with its sign turned.
-
-    Parameters
-    ----------
-    gaps: schema.GAPS or schema.SCOPES.
-    """
-    by = [*schema.KEYS, "attribute", "rate", "scope"]
-    twins = (pl.len() == 2) & (pl.col("gap").sum().abs() < _ROUNDING)
-    second = pl.col("group") != pl.col("group").min()
-    return gaps.filter(~(twins & second).over(by).fill_null(False))
+    checked = estimates.filter(pl.col("score").str.starts_with("meaningless_"), scope=options.scope)
+    found = dict(checked.select("score", "value").iter_rows())
+    if not found:
+        return ""
+    flagged, survivor = found["meaningless_flagged"], found["meaningless_with_survivor"]
+    expected = 1 - options.level
+    said = (
+        f"With meaningless group labels this rule ({options.scope}, {options.interval}) would "
+        f"have called {flagged:.1%} of gaps significant ({expected:.0%} expected); {survivor:.0%} "
+        "of such studies would have had a survivor."
+    )
+    far = max(flagged, survivor) > 2 * expected
+    beware = " That is far above its level: its findings can be chance; use a wider scope."
+    return f"{said}{beware if far else ''}"
 
 
 def headline(gaps: pl.DataFrame) -> str:
@@ -98,7 +91,7 @@ def headline(gaps: pl.DataFrame) -> str:
     by what their intervals cover, and those of two groups once.
     """
     if unable := no_verdicts(gaps):
-        rest = gaps.filter(~refused("no_verdict"), pl.col("gap").is_not_null())
+        rest = gaps.filter(~refused("reason"), pl.col("value").is_not_null())
         if rest.height:
             said = headline(rest)
             unable.append(f"Of the rest: {said[0].lower()}{said[1:]}")
@@ -130,24 +123,24 @@ def _counts(judged: pl.DataFrame, scope: str) -> str:
 
 def by_the_rules(gaps: pl.DataFrame) -> str:
     """Write the headline of the classifiers that can do their task; nothing if none can."""
-    able = gaps.filter(~refused("no_verdict"))
-    if able.height < gaps.height and able["gap"].count() == 0:
+    able = gaps.filter(~refused("reason"))
+    if able.height < gaps.height and able["value"].count() == 0:
         return ""
     said = headline(able)
     return f"By the rules of this study: {said[0].lower()}{said[1:]}"
 
 
-def by_scope(scopes: pl.DataFrame, components: pl.DataFrame) -> str:
+def by_scope(gaps: pl.DataFrame, components: pl.DataFrame) -> str:
     """Count the significant gaps of each scope: `Significant if only seeds are redrawn: 3 of 12`.
 
     That is no count of gaps that another study would find, of which significance says little.
 
     Parameters
     ----------
-    scopes: schema.SCOPES; without rows there is nothing to say.
+    gaps: under every scope; without rows there is nothing to say.
     components: schema.COMPONENTS; says which groups have one word.
     """
-    judged = once(scopes.filter(pl.col("survives").is_not_null()))
+    judged = once(gaps.filter(pl.col("survives").is_not_null()))
     corrected = bool((judged["significant"] != judged["survives"]).any())
     parts: list[str] = []
     for scope in (scope for scope in SCOPES if (judged["scope"] == scope).any()):
@@ -175,19 +168,21 @@ def one_word(components: pl.DataFrame) -> list[str]:
     return [str(group) for group in words["group"].unique().sort()]
 
 
-def doubts(tables: Mapping[str, pl.DataFrame]) -> list[str]:
+def doubts(estimates: pl.DataFrame, gaps: pl.DataFrame, components: pl.DataFrame) -> list[str]:
     """Say which significant gaps one word or template may carry.
 
     Parameters
     ----------
-    tables: `gaps`, `components` and `leave_one_out`.
+    estimates: schema.ESTIMATES, whose gaps without a template or word say what carries them.
+    gaps: one row each.
+    components: schema.COMPONENTS.
     """
-    found = tables["gaps"].filter(pl.col("survives").fill_null(False))
+    found = gaps.filter(pl.col("survives").fill_null(False))
     if found.is_empty():
         return []
     said = []
-    single = [group for group in one_word(tables["components"]) if (found["group"] == group).any()]
-    if tables["components"].filter(facets="word").is_empty():
+    single = [group for group in one_word(components) if (found["group"] == group).any()]
+    if components.filter(facets="word").is_empty():
         said.append("No group has two words: no gap can be told from the words for the group.")
     elif single:
         each = "has one word: its gap" if len(single) == 1 else "have one word each: their gaps"
@@ -197,39 +192,53 @@ def doubts(tables: Mapping[str, pl.DataFrame]) -> list[str]:
                 "Intervals that draw words take the words for a group with one word to vary as "
                 "those of the other groups do; where they vary more, they are too narrow."
             )
-    carried = tables["leave_one_out"].filter(pl.col("carried_by").is_not_null())
-    carried = carried.join(found, on=stats.GAP_KEYS, how="semi", nulls_equal=True)
+    carried = estimates.filter(
+        pl.col("condition").str.starts_with(WITHOUT), pl.col("reason").str.starts_with(CARRIED)
+    ).unique(subset=[*_GAP, "reason"], maintain_order=True)
+    carried = carried.join(found, on=_GAP, how="semi", nulls_equal=True)
+    unit = pl.col("condition").str.extract(f"^{WITHOUT}([a-z]+) ")
     said += [
-        f"{row['group']} {row['rate']} of {row['model']}: without the {row['unit']} "
-        f"{row['carried_by']} the gap would lose half of its size or more."
-        for row in carried.iter_rows(named=True)
+        f"{row['group']} {row['score']} of {row['model']}: without the {row['unit']} "
+        f"{row['reason'].removeprefix(CARRIED)} the gap would lose half of its size or more."
+        for row in carried.with_columns(unit=unit).iter_rows(named=True)
     ]
     return said
 
 
-def about_templates(tables: Mapping[str, pl.DataFrame], sentences: pl.DataFrame) -> list[str]:
+def about_templates(
+    estimates: pl.DataFrame, gaps: pl.DataFrame, components: pl.DataFrame, sentences: pl.DataFrame
+) -> list[str]:
     """Say where intervals that resample single templates can be too narrow.
 
     Parameters
     ----------
-    tables: `gaps`, `scopes`, `by_family` and `components`.
+    estimates: schema.ESTIMATES.
+    gaps: one row each.
+    components: schema.COMPONENTS.
     sentences: of `evidence.read_sentences`.
     """
-    families = tables["by_family"]
+    families = estimates.filter(pl.col("scope").str.starts_with(FAMILIES))
     place = ["probe", "attribute"]
     other = sentences.drop_nulls("template_id").join(
         families.select(place).unique(), on=place, how="anti", maintain_order="left"
     )
-    return [*_by_family(tables["scopes"], families), *look_alike(other), *_rare(tables)]
+    rates = estimates.filter(statistic="rate").unique(_GAP).select(*_GAP, rate="value")
+    return [
+        *_by_family(gap_rows(estimates), families),
+        *look_alike(other),
+        *_rare(gaps.join(rates, on=_GAP, nulls_equal=True, maintain_order="left"), components),
+    ]
 
 
-def _by_family(scopes: pl.DataFrame, families: pl.DataFrame) -> list[str]:
+def _by_family(gaps: pl.DataFrame, families: pl.DataFrame) -> list[str]:
     """Count the verdicts that stand where families of templates are resampled."""
-    keys = [*stats.GAP_KEYS, "scope"]
-    both = once(scopes).join(families, on=keys, suffix="_family", nulls_equal=True)
+    scope = pl.when(scope=FAMILIES).then(pl.lit("sentences")).otherwise(pl.lit("wording"))
+    on = [*_GAP, "scope"]
+    summed = families.with_columns(scope=scope)
+    both = once(gaps).join(summed, on=on, suffix="_family", nulls_equal=True)
     said = []
-    for scope in SCOPES:
-        part = both.filter(pl.col("significant"), scope=scope)
+    for name in SCOPES:
+        part = both.filter(pl.col("significant"), scope=name)
         if part.is_empty():
             continue
         stand = int(part["significant_family"].sum())
@@ -240,7 +249,7 @@ def _by_family(scopes: pl.DataFrame, families: pl.DataFrame) -> list[str]:
             else ""
         )
         said.append(
-            f"{stand} of the {part.height} that are significant if {_REDRAWN[scope]} are "
+            f"{stand} of the {part.height} that are significant if {_REDRAWN[name]} are "
             f"redrawn{corrected}"
         )
     if not said:
@@ -251,20 +260,20 @@ def _by_family(scopes: pl.DataFrame, families: pl.DataFrame) -> list[str]:
     ]
 
 
-def _rare(tables: Mapping[str, pl.DataFrame]) -> list[str]:
+def _rare(gaps: pl.DataFrame, components: pl.DataFrame) -> list[str]:
     """Warn of rates near 0 or 1 on few templates."""
-    levels = tables["components"].filter(facets="template")
-    judged = tables["gaps"].filter(pl.col("significant").is_not_null(), pl.col("scope") != "runs")
-    counted = judged.join(levels, on=stats.GAP_KEYS, nulls_equal=True, maintain_order="left")
+    levels = components.filter(facets="template").rename({"rate": "score"})
+    judged = gaps.filter(pl.col("significant").is_not_null(), pl.col("scope") != "runs")
+    counted = judged.join(levels, on=_GAP, nulls_equal=True, maintain_order="left")
     few = counted.filter(
         pl.col("levels").cast(pl.Int64) < _FEW_TEMPLATES,
-        pl.min_horizontal(pl.col("mean_rate"), 1 - pl.col("mean_rate")) < _RARE,
+        pl.min_horizontal(pl.col("rate"), 1 - pl.col("rate")) < _RARE,
     )
     if few.is_empty():
         return []
-    gaps = wording.counted(few.height, "gap rests", "gaps rest")
+    rests = wording.counted(few.height, "gap rests", "gaps rest")
     return [
-        f"{gaps} on rates below {_RARE:.0%} or above {1 - _RARE:.0%} and on fewer than "
+        f"{rests} on rates below {_RARE:.0%} or above {1 - _RARE:.0%} and on fewer than "
         f"{_FEW_TEMPLATES} templates: their intervals are too narrow. Of a rate of 2% on 12 "
         "templates, simulated 95% intervals that redraw sentences held the true gap 83 to 92 "
         "times in 100."
@@ -278,9 +287,12 @@ def _lost_to_words(judged: pl.DataFrame, group: str) -> bool:
 
 def _without_verdict(gaps: pl.DataFrame) -> dict[str, int]:
     """How many gaps have no verdict, by reason; a mirror of another gap is none of its own."""
-    reason = pl.col("no_verdict")
-    own = gaps.filter(~reason.str.starts_with(stats.MIRROR), reason != stats.UNDEFINED)
-    counts = own.group_by("no_verdict").len().sort("len", "no_verdict", descending=[True, False])
+    reason = pl.col("reason")
+    own = gaps.filter(
+        pl.col("survives").is_null(), ~reason.str.starts_with(stats.MIRROR),
+        reason != stats.UNDEFINED,
+    )  # fmt: skip
+    counts = own.group_by("reason").len().sort("len", "reason", descending=[True, False])
     return {str(reason): int(n) for reason, n in counts.iter_rows()}
 
 
@@ -291,14 +303,14 @@ def no_verdicts(gaps: pl.DataFrame) -> list[str]:
 
     Parameters
     ----------
-    gaps: schema.KEYS and `no_verdict`.
+    gaps: schema.KEYS and `reason`.
     """
     keys = wording.shortest_keys(gaps)
     probe = ["probe"] if gaps["probe"].n_unique() > 1 else []
-    able = gaps.filter(~refused("no_verdict")).select(
+    able = gaps.filter(~refused("reason")).select(
         *(key for key in schema.KEYS if key != "method"), pl.col("method") + stats.LIKELIHOOD
     )
-    rows = gaps.filter(refused("no_verdict")).join(
+    rows = gaps.filter(refused("reason")).join(
         able.unique(), on=schema.KEYS, how="anti", nulls_equal=True, maintain_order="left"
     )
     rows = rows.unique([*keys, *probe], maintain_order=True)
@@ -306,12 +318,12 @@ def no_verdicts(gaps: pl.DataFrame) -> list[str]:
         " on ".join((wording.classifier_name(row, keys), *(str(row[key]) for key in probe)))
         for row in rows.iter_rows(named=True)
     ]
-    pairs = list(zip(named, rows["no_verdict"], strict=True))
+    pairs = list(zip(named, rows["reason"], strict=True))
     if len(pairs) > _NAMED:
         first = "; ".join(f"{name}: {reason}" for name, reason in pairs[:_NAMED])
         return [
             f"No verdict for {len(pairs)} classifiers, of which no gap is judged. {first}; and "
-            f"{len(pairs) - _NAMED} more, in the table `withheld`. Tune them, ask them otherwise, "
+            f"{len(pairs) - _NAMED} more, in the table `estimates`. Tune them, ask them otherwise, "
             "or measure models that can."
         ]
     return [refusal(*pair) for pair in pairs]
@@ -320,11 +332,11 @@ def no_verdicts(gaps: pl.DataFrame) -> list[str]:
 def findings(gaps: pl.DataFrame) -> list[Finding]:
     """List the significant gaps by rate and direction, harm first."""
     significant = gaps.filter(pl.col("survives").fill_null(False))
-    rates = significant["rate"].unique(maintain_order=True).to_list()
+    rates = significant["score"].unique(maintain_order=True).to_list()
     read = [(wording.effect(rate, sign), -sign, rate) for rate in rates for sign in (1, -1)]
     found = []
     for effect, minus, rate in sorted(read, key=_first_harm):
-        rows = significant.filter(pl.col("rate") == rate, pl.col("gap").sign() == -minus)
+        rows = significant.filter(pl.col("score") == rate, pl.col("value").sign() == -minus)
         if rows.height:
             found.append(Finding(wording.heading(rate, -minus), effect, _groups(gaps, rows)))
     return found
@@ -377,7 +389,7 @@ def cautions(study: Study, record: Record, tables: Mapping[str, pl.DataFrame]) -
         *_about_runs(study, tables["runs"]),
         *_about_coverage(tables["coverage"]),
         *_about_answers(study, tables["answers"]),
-        *_about_gaps(tables["gaps"]),
+        *_about_gaps(gap_rows(tables["estimates"], study.statistics.scope)),
     ]
 
 
@@ -438,11 +450,11 @@ def _about_answers(study: Study, answers: pl.DataFrame) -> list[str]:
 
 def _about_gaps(gaps: pl.DataFrame) -> list[str]:
     found = []
-    undefined = gaps.filter(pl.col("gap").is_null())
+    undefined = gaps.filter(pl.col("value").is_null())
     if undefined.height:
         named = wording.listed(_named(undefined))
         found.append(f"Not defined, since no sentence can be wrong in that way: {named}.")
-    single = gaps.filter(no_verdict=stats.ONE_RUN)
+    single = gaps.filter(reason=stats.ONE_RUN)
     if single.height:
         found.append(
             f"{wording.counted(single.height, 'gap rests', 'gaps rest')} on one run and have no "
@@ -461,11 +473,11 @@ def _groups(gaps: pl.DataFrame, rows: pl.DataFrame) -> tuple[str, ...]:
         if not several:
             row = part.row(0, named=True)
             named.append(
-                f"{name} {wording.signed(row['gap'])} {wording.span(row['low'], row['high'])}"
+                f"{name} {wording.signed(row['value'])} {wording.span(row['low'], row['high'])}"
             )
             continue
-        same = gaps.filter(attribute=key[0], group=key[1], rate=part["rate"][0])
-        ends = sorted({wording.signed(part["gap"].min()), wording.signed(part["gap"].max())})  # type: ignore[arg-type]
+        same = gaps.filter(attribute=key[0], group=key[1], score=part["score"][0])
+        ends = sorted({wording.signed(part["value"].min()), wording.signed(part["value"].max())})  # type: ignore[arg-type]
         named.append(
             f"{name} in {part.height} of {wording.counted(same.height, 'classifier')} "
             f"({' to '.join(ends)})"
@@ -476,6 +488,6 @@ def _groups(gaps: pl.DataFrame, rows: pl.DataFrame) -> tuple[str, ...]:
 def _named(rows: pl.DataFrame) -> Sequence[str]:
     keys = wording.naming_keys(rows)
     return [
-        f"{row['group']} {row['rate']} of {wording.classifier_name(row, keys)}"
+        f"{row['group']} {row['score']} of {wording.classifier_name(row, keys)}"
         for row in rows.iter_rows(named=True)
     ]

@@ -1,4 +1,4 @@
-"""Draw gaps, spans, marking effects and changes of gaps as forests.
+"""Draw gaps, marking effects and changes of gaps as forests.
 
 They show derived tables and compute nothing (Tian2023, figures 2-7; Kohankhaki2024, figures 1-6).
 """
@@ -27,7 +27,7 @@ def gap_figures(gaps: pl.DataFrame, *, level: float) -> dict[tuple[str, str, str
 
     Parameters
     ----------
-    gaps: schema.GAPS.
+    gaps: of schema.ESTIMATES, one row each.
     level: confidence level of its intervals, for the axis.
 
     Returns
@@ -40,17 +40,17 @@ def gap_figures(gaps: pl.DataFrame, *, level: float) -> dict[tuple[str, str, str
         keys = wording.shortest_keys(part)
         several = part.select(keys).n_unique() > 1
         groups = group_order(part)
-        for rate in part["rate"].unique(maintain_order=True):
-            mine = part.filter(rate=rate)
+        for rate in part["score"].unique(maintain_order=True):
+            mine = part.filter(score=rate)
             panels: dict[str, list[Row]] = {}
             for group in groups:
                 for row in mine.filter(group=group).iter_rows(named=True):
-                    label = group if row["in_mean"] else f"{group} (not in mean)"
+                    label = f"{group} ({row['condition']})" if row["condition"] else group
                     name = wording.classifier_name(row, keys) if several else label
-                    if row["gap"] is not None:
+                    if row["value"] is not None:
                         panels.setdefault(label if several else "", []).append(
-                            _row(name, row["gap"], [(row["low"], row["high"])], row["survives"],
-                                 rate=rate)
+                            _row(name, row["value"], [(row["low"], row["high"])],
+                                 row["survives"], rate=rate)
                         )  # fmt: skip
             figures[probe, attribute, rate] = Forest(
                 slug("gaps", probe, attribute, rate),
@@ -62,7 +62,7 @@ def gap_figures(gaps: pl.DataFrame, *, level: float) -> dict[tuple[str, str, str
 
 
 def nested_figure(
-    scopes: pl.DataFrame,
+    gaps: pl.DataFrame,
     *,
     level: float,
     truth: pl.DataFrame | None = None,
@@ -72,122 +72,75 @@ def nested_figure(
 
     Parameters
     ----------
-    scopes: schema.SCOPES.
+    gaps: of schema.ESTIMATES, under every scope.
     level: confidence level of its intervals, for the axis.
-    truth: rate, group and `truth`, where the gaps are known.
+    truth: score, group and `truth`, where the gaps are known.
     corrected: whether verdicts are corrected for many tests.
 
     Returns
     -------
     At most `_MOST` gaps, the least likely by chance under their widest scope; None without any.
     """
-    shown = clearest(scopes, most=_MOST, truth=truth)
+    place = pl.col("scope").replace_strict({scope: n for n, scope in enumerate(SCOPES)})
+    ends = pl.struct("scope", ends=pl.concat_list("low", "high"))
+    shown = (
+        gaps.filter(pl.col("low").is_not_null())
+        .sort(place, maintain_order=True)
+        .group_by(*schema.KEYS, "attribute", "group", "score", maintain_order=True)
+        .agg(pl.col("value", "p", "survives").last(), intervals=ends)
+        .sort("p", maintain_order=True)
+        .head(_MOST)
+        .sort("value", descending=True, maintain_order=True)
+    )
     if shown.is_empty():
         return None
+    if truth is not None:
+        shown = shown.join(truth, on=["score", "group"], how="left", maintain_order="left")
     rows = []
-    for name, row in zip(gap_names(shown), shown.iter_rows(named=True), strict=True):
-        ends = [each["ends"] for each in reversed(row["intervals"])]
+    for name, row in zip(_gap_names(shown), shown.iter_rows(named=True), strict=True):
         spans = ", ".join(
             f"{wording.SCOPES[each['scope']]} {wording.span(*each['ends'])}"
             for each in row["intervals"]
         )
-        told = f"{wording.signed(row['gap'])}, {spans}"
-        rows.append(_row(name, row["gap"], ends, row["survives"], rate=row["rate"], told=told,
-                         truth=row.get("truth")))  # fmt: skip
-    there = [wording.SCOPES[scope] for scope in SCOPES if (scopes["scope"] == scope).any()]
+        rows.append(_row(name, row["value"], [each["ends"] for each in reversed(row["intervals"])],
+                         row["survives"], rate=row["score"], truth=row.get("truth"),
+                         told=f"{wording.signed(row['value'])}, {spans}"))  # fmt: skip
+    there = [wording.SCOPES[scope] for scope in SCOPES if (gaps["scope"] == scope).any()]
     many = " after correction" if corrected else ""
     marks = f"filled: significant{many}; hollow: not"
     lines = f"redrawn, thickest line first: {', '.join(there)}"
     return Forest(
         "answer",
         "The clearest gaps, and what intervals draw anew",
-        f"{_less_or_more(*shown['rate'].unique())}, {100 * level:g}% intervals",
+        f"{_less_or_more(*shown['score'].unique())}, {100 * level:g}% intervals",
         (("", tuple(rows)),),
         keys=(lines, f"{marks}; the bar: truth" if truth is not None else marks),
     ).drawn()
 
 
-def clearest(scopes: pl.DataFrame, *, most: int, truth: pl.DataFrame | None = None) -> pl.DataFrame:
-    """Choose the gaps least likely by chance under their widest scope, the highest first.
-
-    Returns
-    -------
-    The columns of the widest scope, `intervals` (scope and ends of each, narrowest first), and
-    `truth` where it is given.
-    """
-    gap = [*schema.KEYS, "attribute", "group", "rate"]
-    place = pl.col("scope").replace_strict({scope: n for n, scope in enumerate(SCOPES)})
-    ends = pl.struct("scope", ends=pl.concat_list("low", "high"))
-    shown = (
-        scopes.filter(pl.col("low").is_not_null())
-        .sort(place, maintain_order=True)
-        .group_by(gap, maintain_order=True)
-        .agg(pl.col("gap", "p_value", "survives").last(), intervals=ends)
-        .sort("p_value", maintain_order=True)
-        .head(most)
-        .sort("gap", descending=True, maintain_order=True)
-    )
-    if truth is None:
-        return shown
-    return shown.join(truth, on=["rate", "group"], how="left", maintain_order="left")
-
-
-def span_figures(spans: pl.DataFrame) -> dict[str, Drawn]:
-    """Draw each classifier's span on every probe, one figure per attribute, a panel per rate.
-
-    Parameters
-    ----------
-    spans: of `stats.spans`.
-
-    Returns
-    -------
-    Figures by attribute. Classifiers stand in the order of their mean over probes.
-    """
-    figures = {}
-    for (attribute,), part in spans.sort("attribute").group_by("attribute", maintain_order=True):
-        keys = wording.shortest_keys(part)
-        several = part["probe"].n_unique() > 1
-        order = part.with_columns(mean=pl.col("span").mean().over(keys)).sort(
-            "mean", *keys, "probe", descending=[True] + [False] * (len(keys) + 1)
-        )
-        panels = []
-        for rate in part["rate"].unique(maintain_order=True):
-            rows = [
-                _row(", ".join([wording.classifier_name(row, keys), *[row["probe"]][:several]]),
-                     row["span"], [], False, signed=False)
-                for row in order.filter(rate=rate).iter_rows(named=True)
-            ]  # fmt: skip
-            panels.append((wording.rate_title(rate), tuple(rows)))
-        figures[str(attribute)] = Forest(
-            slug("spans", str(attribute)), f"{attribute}: gap spans", "highest minus lowest gap",
-            tuple(panels), one_sided=True, keys=(),
-        ).drawn()  # fmt: skip
-    return figures
-
-
 def group_order(part: pl.DataFrame) -> list[str]:
     """Order the groups of one attribute: those that are harmed most first."""
-    harmful = [rate for rate in part["rate"].unique() if wording.effect(rate, 1) == "harm"]
+    harmful = [rate for rate in part["score"].unique() if wording.effect(rate, 1) == "harm"]
     ordered = (
         part.group_by("group")
         .agg(
-            worst=pl.col("gap").filter(pl.col("rate").is_in(harmful)).mean(),
-            other=pl.col("gap").mean(),
+            worst=pl.col("value").filter(pl.col("score").is_in(harmful)).mean(),
+            other=pl.col("value").mean(),
         )
         .sort("worst", "other", "group", descending=[True, True, False], nulls_last=True)
     )
     return [str(group) for group in ordered["group"]]
 
 
-def gap_names(table: pl.DataFrame) -> list[str]:
+def _gap_names(table: pl.DataFrame) -> list[str]:
     """Name each row: group, rate, and what else varies."""
     several = table["model"].n_unique() > 1
     keys = wording.shortest_keys(table)[0 if several else 1 :]
     keys += [key for key in ("probe", "attribute") if table[key].n_unique() > 1]
     names = []
     for row in table.iter_rows(named=True):
-        known = wording.RATES.get(row["rate"])
-        about = [row["group"], known.words if known else row["rate"], *(row[key] for key in keys)]
+        known = wording.RATES.get(row["score"])
+        about = [row["group"], known.words if known else row["score"], *(row[key] for key in keys)]
         names.append(wording.shortened(", ".join(map(str, about)), 60))
     return names
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import polars as pl
 
 from raybias import schema, stats
 from raybias.config import Statistics
-from raybias.measures import Table, kinds
-from raybias.measures.predictions import KIND, complete
-from raybias.report import findings, generality, markedness_section, verdict, wording
+from raybias.measures import kinds
+from raybias.measures.predictions import KIND, WITHHELD, gap_rows
+from raybias.report import findings, markedness_section, verdict, wording
 from raybias.report.calibration import calibration, truths
 from raybias.report.design import ASSUMED, design_sentences, designs_table
-from raybias.report.estimates import table_of
+from raybias.report.estimates import further
 from raybias.report.evidence import Evidence, evidence, page_name, read_sentences
 from raybias.report.evidence_page import write_evidence
 from raybias.report.figure_parts import Drawn, inlined, write_figures
@@ -23,16 +23,14 @@ from raybias.report.gap_forests import (
     group_order,
     marked_figures,
     nested_figure,
-    span_figures,
 )
 from raybias.report.heat_map import heat_map
 from raybias.report.load_results import load_planted
-from raybias.report.summary_tables import SummaryTable, plain
-from raybias.report.summary_tables import scopes as scope_table
 from raybias.stats.design import TARGET
 from raybias.stats.scopes import REDRAWN, SCOPES
 from raybias.storage import Store
 
+_GAP: Final = (*schema.KEYS, "attribute", "group", "score")
 _DRAWN: Final = {"runs": "seeds", "sentences": "sentences", "wording": "words"}
 #: Of more classifiers, a heat map takes the place of dots and the table is folded.
 _SIDE_BY_SIDE: Final = 4
@@ -57,71 +55,57 @@ def gap_section(
     ------
     OutputError: OUT cannot be written.
     """
-    level, gaps = options.level, tables["gaps"]
+    level, estimates = options.level, tables["estimates"]
+    gaps, scoped = gap_rows(estimates, options.scope), gap_rows(estimates)
     planted = load_planted(store)
     truth = None if planted is None else truths(planted)
     corrected = options.adjust != "none"
-    lead = nested_figure(tables["scopes"], level=level, truth=truth, corrected=corrected)
+    lead = nested_figure(scoped, level=level, truth=truth, corrected=corrected)
     drawn = gap_figures(gaps, level=level)
-    of_spans = span_figures(tables["spans"])
     of_marks = marked_figures(tables["markedness"], level=level)
     lead_figures = [] if lead is None else [lead]
-    write_figures(store, (*lead_figures, *drawn.values(), *of_spans.values(), *of_marks.values()))
-    measured = gaps["rate"].unique().sort().to_list()
+    write_figures(store, (*lead_figures, *drawn.values(), *of_marks.values()))
+    measured = gaps["score"].unique().sort().to_list()
     sentences = read_sentences(files)
     write_evidence(store, sentences)
+    components = tables["components"]
+    n_runs = tables["cells"].group_by(schema.KEYS).agg(pl.col("run_id").n_unique())["run_id"]
     return {
         "metrics": [wording.RATES[rate] for rate in measured if rate in wording.RATES],
-        "contrasts": _contrasts(tables.get("metrics")),
-        "span_figures": inlined(of_spans.values(), "s") if _several(tables["spans"]) else (),
-        "parts": _parts(tables, drawn, evidence(sentences, tables)),
+        "parts": _parts(gaps, scoped, tables, drawn, evidence(gaps, sentences, tables)),
         "marked_parts": markedness_section.marked_parts(tables["markedness"], of_marks),
         "breakdowns": markedness_section.breakdowns(store, tables),
         "corpus_tables": markedness_section.corpus_tables(tables),
-        "unable": _unable(tables),
+        "unable": _unable(estimates, gaps),
         "urgent": tables["notes"].filter("urgent")["note"].to_list(),
-        "by_scope": findings.by_scope(tables["scopes"], tables["components"]),
+        "by_scope": findings.by_scope(scoped, components),
         "by_the_rules": findings.by_the_rules(gaps),
         "verdict": verdict.verdict(gaps),
         "plain": {
-            "measured": [*verdict.measured(gaps, tables["composition"])],
+            "measured": [*verdict.measured(gaps, tables["composition"], int(str(n_runs.max())))],
             "may": verdict.conclusions(gaps),
         },
         "lead": inlined(lead_figures, "a"),
-        "doubts": [*findings.doubts(tables), *findings.about_templates(tables, sentences)],
+        "doubts": [
+            *findings.doubts(estimates, gaps, components),
+            *findings.about_templates(estimates, gaps, components, sentences),
+        ],
         "findings": findings.findings(gaps),
-        "calibration": calibration(planted, tables["scopes"]),
-        "summaries": _summaries(tables),
-        "scopes": _shown(scope_table, tables["scopes"]),
-        "over_models": _shown(generality.over_models, tables["over_models"]),
-        "reliability": _shown(generality.reliability, tables["reliability"]),
-        "chance": generality.chance(tables["over_models"]),
-        "null_check": findings.null_check(tables["null_check"]),
+        "calibration": calibration(planted, estimates),
+        "further": further(kinds[KIND], estimates, options.scope),
+        "null_check": findings.null_check(estimates, options),
         "design": _designs(tables["design"], options.margin or TARGET),
-        **_certainty(options, gaps),
+        **_certainty(options, gaps, n_runs),
     }
 
 
-def _unable(tables: Mapping[str, pl.DataFrame]) -> list[str]:
+def _unable(estimates: pl.DataFrame, gaps: pl.DataFrame) -> list[str]:
     """Say which classifiers that cannot do their task are judged all the same, as papers do."""
-    gaps = tables["gaps"]
-    judged = gaps.filter(pl.col("no_verdict").is_null()).select(schema.KEYS)
-    named = gaps.select(schema.KEYS).unique(maintain_order=True)
-    named = named.join(tables["withheld"], on=schema.KEYS, how="left", nulls_equal=True)
-    kept = named.join(judged, on=schema.KEYS, how="semi", nulls_equal=True)
-    return findings.no_verdicts(kept)
-
-
-def _shown(show: Callable[[pl.DataFrame], SummaryTable], table: pl.DataFrame) -> list[SummaryTable]:
-    return [show(table)] if table.height else []
-
-
-def _contrasts(table: pl.DataFrame | None) -> list[SummaryTable]:
-    if table is None or table.is_empty():
-        return []
-    return [
-        table_of(kinds[KIND], complete(table), Table("metrics against a background", pl.lit(1)))
-    ]
+    judged = gaps.filter(pl.col("survives").is_not_null())
+    withheld = estimates.filter(score=WITHHELD)
+    return findings.no_verdicts(
+        withheld.join(judged, on=schema.KEYS, how="semi", nulls_equal=True, maintain_order="left")
+    )
 
 
 def _designs(designs: pl.DataFrame, target: float) -> dict[str, Any]:
@@ -136,28 +120,8 @@ def _designs(designs: pl.DataFrame, target: float) -> dict[str, Any]:
     )
 
 
-def _several(spans: pl.DataFrame) -> bool:
-    """Return whether spans are of several classifiers."""
-    return spans.select(schema.KEYS).unique().height > 1
-
-
-def _summaries(tables: Mapping[str, pl.DataFrame]) -> list[SummaryTable]:
-    titles = {"spans": "Spans: largest minus smallest mean gap"}
-    if tables["spans"]["probe"].n_unique() > 1:
-        titles["spans_mean"] = "Mean spans over probes; rank 1 is the widest"
-    if tables["gaps"]["model"].n_unique() > 1:
-        titles["net_significance"] = (
-            "Net significance: models significantly above minus below the mean"
-        )
-    if _several(tables["spans"]):
-        titles["extremes"] = (
-            "Extremes: how often a group's gap is highest or lowest; equals share it"
-        )
-    return [plain(title, tables[name]) for name, title in titles.items()]
-
-
-def _certainty(options: Statistics, gaps: pl.DataFrame) -> dict[str, Any]:
-    counts = gaps["n_runs"].unique().sort().to_list()
+def _certainty(options: Statistics, gaps: pl.DataFrame, n_runs: pl.Series) -> dict[str, Any]:
+    counts = n_runs.unique().sort().to_list()
     tested = gaps["significant"].count()
     level = options.level
     return {
@@ -174,16 +138,18 @@ def _certainty(options: Statistics, gaps: pl.DataFrame) -> dict[str, Any]:
 
 
 def _parts(
+    judged: pl.DataFrame,
+    scoped: pl.DataFrame,
     tables: Mapping[str, pl.DataFrame],
     drawn: Mapping[tuple[str, str, str], Drawn],
     behind: Mapping[tuple[str, str], Sequence[Evidence]],
 ) -> list[dict[str, Any]]:
-    gaps = _with_scopes(tables["gaps"], tables["scopes"], tables["components"])
+    gaps = _with_scopes(judged, scoped, tables)
     parts = []
     for place, (probe, attribute) in enumerate(wording.probe_order(gaps)):
         part = gaps.filter(probe=probe, attribute=attribute)
-        rates = part["rate"].unique(maintain_order=True).to_list()
-        inside = part.filter(pl.col("in_mean"))["group"].unique().sort().to_list()
+        rates = part["score"].unique(maintain_order=True).to_list()
+        inside = part.filter(condition="")["group"].unique().sort().to_list()
         figures = [drawn[probe, attribute, rate] for rate in rates]
         several = part.select(wording.naming_keys(part)).n_unique()
         many = several > _SIDE_BY_SIDE
@@ -207,23 +173,24 @@ def _parts(
 
 
 def _with_scopes(
-    gaps: pl.DataFrame, scopes: pl.DataFrame, components: pl.DataFrame
+    gaps: pl.DataFrame, scoped: pl.DataFrame, tables: Mapping[str, pl.DataFrame]
 ) -> pl.DataFrame:
-    """Add to each gap under which scopes it lasts, and whether its group has one word.
+    """Add to each gap its rate, under which scopes it lasts, and whether its group has one word.
 
     Returns
     -------
-    schema.GAPS with `again`, scopes narrowest first (null where none was judged), and `one_word`.
+    schema.ESTIMATES with `rate`, `again`, scopes narrowest first (null where none was judged), and
+    `one_word`.
     """
-    judged = scopes.filter(pl.col("survives").is_not_null())
-    by_gap = judged.group_by(stats.GAP_KEYS).agg(again=pl.col("scope").filter("survives"))
-    words = components.filter(facets="word").select(
-        *stats.GAP_KEYS, one_word=pl.col("levels") == "1"
-    )
-    for more in (by_gap, words):
-        gaps = gaps.join(
-            more, on=stats.GAP_KEYS, how="left", nulls_equal=True, maintain_order="left"
-        )
+    judged = scoped.filter(pl.col("survives").is_not_null())
+    width = pl.col("scope").replace_strict({name: n for n, name in enumerate(SCOPES)}, default=0)
+    by_gap = judged.sort(width).group_by(_GAP).agg(again=pl.col("scope").filter("survives"))
+    words = tables["components"].filter(facets="word").select(
+        *_GAP[:-1], score="rate", one_word=pl.col("levels") == "1"
+    )  # fmt: skip
+    rates = tables["estimates"].filter(statistic="rate").unique(_GAP)
+    for more in (by_gap, words, rates.select(*_GAP, rate="value")):
+        gaps = gaps.join(more, on=_GAP, how="left", nulls_equal=True, maintain_order="left")
     return gaps
 
 
@@ -232,25 +199,24 @@ def _rows(part: pl.DataFrame, rates: Sequence[str]) -> list[dict[str, Any]]:
     keys, order = wording.naming_keys(part), group_order(part)
     rows = sorted(
         part.iter_rows(named=True),
-        key=lambda row: (order.index(row["group"]), rates.index(row["rate"])),
+        key=lambda row: (order.index(row["group"]), rates.index(row["score"])),
     )
     return [{"classifier": wording.classifier_name(row, keys), **_row(row)} for row in rows]
 
 
 def _row(row: Mapping[str, Any]) -> dict[str, str]:
     """Put one gap into words; `effect` is `harm`, `benefit`, or empty without significance."""
-    effect = wording.effect(row["rate"], row["gap"]) if row["survives"] else ""
-    often = "more often" if effect and row["gap"] > 0 else "less often"
+    effect = wording.effect(row["score"], row["value"]) if row["survives"] else ""
+    often = "more often" if effect and row["value"] > 0 else "less often"
     again = [_DRAWN[scope] for scope in row["again"] or ()]
-    notes = [] if row["in_mean"] else ["not in the mean"]
+    notes = filter(None, (row["condition"], "one word" if row["one_word"] else ""))
     return {
         "group": row["group"],
-        "notes": ", ".join([*notes, *(["one word"] if row["one_word"] else [])]),
-        "counted": wording.rate_title(row["rate"]),
-        "runs": row["n_runs"],
-        "gap": wording.signed(row["gap"]),
+        "notes": ", ".join(notes),
+        "counted": wording.rate_title(row["score"]),
+        "gap": wording.signed(row["value"]),
         "interval": wording.span(row["low"], row["high"]),
-        "rate": wording.number(row["mean_rate"]),
+        "rate": wording.number(row["rate"]),
         "again": ", ".join(again) or ("" if row["again"] is None else "none"),
         "verdict": f"{often}: {effect}" if effect else wording.verdict(row),
         "effect": effect,

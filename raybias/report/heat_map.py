@@ -40,16 +40,16 @@ def heat_map(part: pl.DataFrame, rate: str) -> HeatMap:
 
     Parameters
     ----------
-    part: schema.GAPS of one probe and attribute.
+    part: gaps of one probe and attribute, one row each.
     """
     keys = wording.naming_keys(part)
-    mine = part.filter(rate=rate)
+    mine = part.filter(score=rate)
     cells = {
         (row["group"], wording.classifier_name(row, keys)): row
         for row in mine.iter_rows(named=True)
     }
     names = tuple(dict.fromkeys(name for _, name in cells))
-    largest = mine["gap"].abs().max()
+    largest = mine["value"].abs().max()
     scale = float(str(largest)) if largest else 1.0
     shown = tuple(
         (group, tuple(_cell(cells.get((group, name)), scale) for name in names))
@@ -60,11 +60,11 @@ def heat_map(part: pl.DataFrame, rate: str) -> HeatMap:
 
 
 def _cell(row: dict[str, object] | None, scale: float) -> Cell:
-    gap = row["gap"] if row else None
+    gap = row["value"] if row else None
     if row is None or not isinstance(gap, float):
         return Cell("", "", "no gap")
     size = round(_SHADES * abs(gap) / scale)
-    value = wording.signed(100 * gap, 1) if wording.is_share(str(row["rate"])) else f"{gap:+.3f}"
+    value = wording.signed(100 * gap, 1) if wording.is_share(str(row["score"])) else f"{gap:+.3f}"
     shade = f"{'above' if gap > 0 else 'below'}{size}" if size else ""
     told = f"{wording.span(row['low'], row['high'])} {wording.verdict(row)}"  # type: ignore[arg-type]
     return Cell(f"{value}{'*' if row['survives'] else ''}", shade, told.strip())

@@ -13,6 +13,7 @@ from typing import Any, Final
 import polars as pl
 
 from raybias.config import Study
+from raybias.measures.predictions import KIND, gap_rows
 from raybias.methods import tuned_methods
 from raybias.report import estimates, findings, summary_tables, wording
 from raybias.report.card_section import cards
@@ -29,7 +30,7 @@ from raybias.report.rendering import rendered
 from raybias.report.run_figures import run_figures
 from raybias.report.schedule_figure import described, read_schedule, schedule_figure
 from raybias.report.study_estimates import study_estimates
-from raybias.report.tables import no_gaps, write_frame, write_tables
+from raybias.report.tables import write_frame, write_tables
 from raybias.seal import ChangedWarning, changes, digest, in_words, read_seal, write_seal
 from raybias.storage import Store, drafted
 from raybias.study_record import Record, read_record, read_runs
@@ -56,7 +57,7 @@ def write_report(store: Store, study: Study) -> pl.DataFrame:
     store: the OUT folder.
     study: as it is to be judged.
 
-    Returns the gaps (`schema.GAPS`), none where the study reads no `probes`.
+    Returns what was estimated (`schema.ESTIMATES`).
 
     Raises
     ------
@@ -67,24 +68,31 @@ def write_report(store: Store, study: Study) -> pl.DataFrame:
     if changed:
         warnings.warn(in_words(changed), ChangedWarning, stacklevel=2)
     with drafted(store) as draft:
-        gaps = _write_report(draft, study, [in_words(changed)] if changed else [])
+        found = _write_report(draft, study, [in_words(changed)] if changed else [])
         if sealed:
             kept = {name: sha for name, sha in sealed.items() if not name.startswith("tables/")}
             written = draft.written("tables/", ".parquet")
             write_seal(draft, kept | {name: digest(data) for name, data in written.items()})
-        return gaps
+        return found
 
 
 def _write_report(store: Store, study: Study, doubts: Sequence[str]) -> pl.DataFrame:
     record = read_record(store) if store.exists("study.yaml") else Record(study)
-    measured = bool(study.pairs or study.questions)
-    asked, of_answers = study_estimates(store, study, record) if measured else (None, [])
-    written = write_tables(store, study) if study.probes else {}
-    tables = _in_study_order(written, study)
+    asked: pl.DataFrame | None = None
+    of_answers: list[str] = []
+    if study.pairs or study.questions:
+        asked, of_answers = study_estimates(store, study, record)
+    tables = _in_study_order(write_tables(store, study) if study.probes else {}, study)
     cautions = findings.cautions(study, record, tables)
     judge = judge_section(study, tables) if tables else None
     if judge is not None and not judge["measured"]:
         cautions = [UNMEASURED, *cautions]
+    parts = [tables["estimates"]] if tables else []
+    parts += [] if asked is None else [_in_study_order({"asked": asked}, study)["asked"]]
+    found = pl.concat(parts)
+    write_frame(store, "tables/estimates", found)
+    write_results(store, study, record, found)
+    answers = estimates.parts(found.filter(pl.col("kind") != KIND), level=study.statistics.level)
     context: dict[str, Any] = {
         **_titled(study.name),
         "profile": study.profile,
@@ -93,17 +101,16 @@ def _write_report(store: Store, study: Study, doubts: Sequence[str]) -> pl.DataF
         "made": None,
         "gaps": bool(tables),
         "judge": judge,
-        "asked": () if asked is None else _asked(store, study, asked),
+        "asked": _drawn(store, answers),
         "cards": [*probe_tables(store, study, tables), *cards(store)],
         "cautions": [*doubts, *cautions, *of_answers],
         **(_gaps_of(store, study, tables) if tables else {}),
         **_measured_on(store, study, record, tables),
     }
-    if tables or asked is not None:
-        write_results(store, study, record, tables, asked)
     _write_page(store, context)
     shown = [one for part in context["asked"] for one in part["tables"]]
-    shown += [summary_tables.gaps(tables["gaps"])] if tables else []
+    if tables:
+        shown.append(summary_tables.gaps(gap_rows(found, study.statistics.scope)))
     answer = [context["verdict"]] if tables else []
     answer += [text for part in context["asked"] for text in part["unable"]]
     write_model_card(
@@ -113,14 +120,7 @@ def _write_report(store: Store, study: Study, doubts: Sequence[str]) -> pl.DataF
         answer=[*context.get("unable", ()), *answer],
         said=context["cautions"],
     )
-    return written["gaps"] if written else no_gaps()
-
-
-def _asked(store: Store, study: Study, found: pl.DataFrame) -> list[dict[str, Any]]:
-    """Write the table of estimates; return what the page shows of them."""
-    ordered = _in_study_order({"estimates": found}, study)["estimates"]
-    write_frame(store, "tables/estimates", ordered)
-    return _drawn(store, estimates.parts(ordered, level=study.statistics.level))
+    return found
 
 
 def _drawn(store: Store, parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -223,8 +223,10 @@ def _measured_on(
         context["measured_on"] += [one for one in more if one.rows]
         chance = findings.chance_levels(tables["composition"])
         context |= {
-            "accuracy": summary_tables.accuracies(tables["accuracy"], chance),
+            "accuracy": summary_tables.accuracies(tables["estimates"], chance),
             "run_rows": summary_tables.plain("Every run", tables["runs"].select(_RUN_COLUMNS)),
-            "sizes": summary_tables.probe_sizes(tables["composition"], tables["gaps"]),
+            "sizes": summary_tables.probe_sizes(
+                tables["composition"], gap_rows(tables["estimates"], study.statistics.scope)
+            ),
         }
     return context

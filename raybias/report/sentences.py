@@ -40,7 +40,7 @@ def _counted(kind: Kind, part: pl.DataFrame, shown: Table) -> Iterator[str]:
     """Count what is significant by what is redrawn, and name the clearest."""
     if part["survives"].count() == 0 and part["significant"].count() == 0:
         return
-    part = _once(part)
+    part = once(part)
     name = shown.title or kind.title
     for (scope,), tested in part.drop_nulls("significant").group_by("scope", maintain_order=True):
         significant, survives = (int(tested[c].sum()) for c in ("significant", "survives"))
@@ -66,7 +66,7 @@ def _counted(kind: Kind, part: pl.DataFrame, shown: Table) -> Iterator[str]:
     yield f"The clearest: {_named(clearest, keys)} {value}."
 
 
-def _once(part: pl.DataFrame) -> pl.DataFrame:
+def once(part: pl.DataFrame) -> pl.DataFrame:
     """Leave out the second of two groups, whose gap is that of the first with its sign turned."""
     by = [name for name in (*_KEYS[:-1], "dataset", "score", "scope") if name in part.columns]
     twins = (pl.len() == 2) & (pl.col("value").sum().abs() < _ROUNDING)

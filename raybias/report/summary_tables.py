@@ -13,12 +13,12 @@ import polars as pl
 
 from raybias import schema
 from raybias.config import Backbone, Study
+from raybias.measures.predictions import under
 from raybias.methods import prompted_methods
 from raybias.report import wording
-from raybias.report.findings import once
 from raybias.report.terminal import laid_out, terminal_width
 from raybias.schema import LABELS
-from raybias.stats.scopes import REDRAWN, SCOPES
+from raybias.stats.scopes import SCOPES
 from raybias.study_record import Record
 
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
@@ -82,26 +82,6 @@ def table(title: str, frame: pl.DataFrame, columns: Mapping[str, Cell]) -> Summa
 def same(*columns: str) -> dict[str, str]:
     """Return table columns that show a frame's columns under their names."""
     return {column: column for column in columns}
-
-
-def scopes(judged: pl.DataFrame) -> SummaryTable:
-    """Count the gaps that are significant under each scope (schema.SCOPES), narrowest first."""
-    counts = (
-        once(judged.filter(pl.col("survives").is_not_null()))
-        .group_by("scope", maintain_order=True)
-        .agg(pl.len(), pl.col("significant", "survives").sum())
-    )
-    return table(
-        "Significant gaps by what an interval draws anew",
-        counts.sort(pl.col("scope").replace_strict({name: n for n, name in enumerate(SCOPES)})),
-        {
-            "scope": "scope",
-            "drawn anew": lambda row: REDRAWN[row["scope"]],
-            "gaps": "len",
-            "significant": "significant",
-            "after correction": "survives",
-        },
-    )
 
 
 def backbones(study: Study, runs: pl.DataFrame, record: Record) -> SummaryTable:
@@ -203,10 +183,10 @@ def probe_sizes(composition: pl.DataFrame, judged: pl.DataFrame) -> list[Summary
 
     Parameters
     ----------
-    judged: schema.GAPS; says which groups are in the mean.
+    judged: gaps; say which groups are in the mean.
     """
     place = ["probe", "attribute", "group"]
-    members = judged.group_by(place).agg(pl.col("in_mean").all())
+    members = judged.group_by(place).agg(in_mean=(pl.col("condition") == "").all())
     sizes = composition.join(members, on=place, how="left", nulls_equal=True)
     inside = {**wording.YES_NO, None: "extra"}
     columns: dict[str, Cell] = {
@@ -270,13 +250,13 @@ def options(study: Study) -> SummaryTable:
 
 
 def accuracies(
-    accuracy: pl.DataFrame, chance: Mapping[tuple[str, str], float | None]
+    estimates: pl.DataFrame, chance: Mapping[tuple[str, str], float | None]
 ) -> SummaryTable:
     """Compare accuracy on the probes with always guessing the commonest label.
 
     Parameters
     ----------
-    accuracy: schema.ACCURACY.
+    estimates: schema.ESTIMATES.
     chance: of `findings.chance_levels`.
     """
 
@@ -284,16 +264,17 @@ def accuracies(
         level = chance.get((row["probe"], row["attribute"]))
         return "one label only" if level is None else wording.number(level)
 
+    found = estimates.filter(score="accuracy", statistic="rate", group="all")
     return table(
         "Accuracy on the probes",
-        accuracy,
+        under(found, SCOPES, "widest"),
         {
-            **same(*wording.naming_keys(accuracy), "probe", "attribute"),
-            "accuracy": lambda row: wording.number(row["mean"]),
-            "sd over runs": lambda row: wording.number(row["sd"]),
+            **same(*wording.naming_keys(found), "probe", "attribute"),
+            "accuracy": lambda row: wording.estimate(
+                row["value"], (row["low"], row["high"]), plus=False
+            ),
             "chance": guessing,
-            "runs": "n_runs",
-            "items": _count("n_items"),
+            "items": _count("n"),
         },
     )
 
@@ -303,20 +284,16 @@ def gaps(judged: pl.DataFrame) -> SummaryTable:
 
     Parameters
     ----------
-    judged: schema.GAPS; a column `paper` more says what is significant by the papers' rule.
+    judged: of schema.ESTIMATES, one row each.
     """
     probe = ["probe"] if judged["probe"].n_unique() > 1 else []
-    known = judged.filter(pl.col("low").is_not_null())
-    kinds = (*judged["interval"].unique(maintain_order=True), *known["scope"].unique().sort())
+    scopes = judged.filter(pl.col("low").is_not_null())["scope"].unique().sort()
     columns: dict[str, Cell] = {
-        **same(*probe, *wording.naming_keys(judged), "attribute", "group", "rate"),
-        "gap": lambda row: wording.signed(row["gap"]),
-        f"interval ({', '.join(kinds)})": lambda row: wording.span(row["low"], row["high"]),
-        "runs": "n_runs",
+        **same(*probe, *wording.naming_keys(judged), "attribute", "group", "score"),
+        "gap": lambda row: wording.signed(row["value"]),
+        f"interval ({', '.join(scopes)})": lambda row: wording.span(row["low"], row["high"]),
         "verdict": wording.verdict,
     }
-    if "paper" in judged.columns:
-        columns["by the papers' rule"] = lambda row: wording.YES_NO[row["paper"]]
     return table("", judged, columns)
 
 

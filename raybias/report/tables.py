@@ -15,13 +15,13 @@ import pyarrow as pa
 from tabulate import tabulate
 
 from raybias import schema, stats
-from raybias.config import Statistics, Study
-from raybias.report import findings, summary_tables
+from raybias.config import Study
+from raybias.measures.predictions import estimates_of
+from raybias.report import summary_tables
 from raybias.report.design import study_costs
 from raybias.report.judge_labels import judged_methods, read_labels
 from raybias.report.load_results import as_frame, count_predictions, load_corpus
-from raybias.report.verdict import verdict
-from raybias.stats.design import TARGET, Costs
+from raybias.stats.design import TARGET
 from raybias.storage import Store
 from raybias.study_record import read_runs
 from raybias.table_files import csv_text
@@ -38,7 +38,7 @@ _RUN_TABLE: Final = (
 
 
 def write_tables(store: Store, study: Study) -> dict[str, pl.DataFrame]:
-    """Compute a study's tables from its predictions and write OUT/tables.
+    """Compute a study's tables from its predictions, and write OUT/tables but for `estimates`.
 
     Parameters
     ----------
@@ -47,11 +47,12 @@ def write_tables(store: Store, study: Study) -> dict[str, pl.DataFrame]:
 
     Returns
     -------
-    Of `raybias.stats`: those of `judged_tables`, `design` (schema.DESIGN), `by_template` and
-    `cells` (both Parquet only), `corpus` and `corpus_rates` (empty without OUT/corpus.parquet); and
-    `runs` (one row per seed), `judged` (schema.JUDGED) where a judge labelled texts,
-    `coverage` (predictions asked for and found per run) and `notes` (what the statistics
-    warned about, and whether that is `urgent`: to be read before any number).
+    `estimates` (schema.ESTIMATES, of predictions); of `raybias.stats`: `components`,
+    `composition`, `answers`, `markedness`, `by_term`, `by_template` and `cells` (both Parquet
+    only), `design` (schema.DESIGN), `corpus` and `corpus_rates` (empty without
+    OUT/corpus.parquet); and `runs` (one row per seed), `judged` (schema.JUDGED) where a judge
+    labelled texts, `coverage` (predictions asked for and found per run) and `notes` (what the
+    statistics warned about, and whether that is `urgent`: to be read before any number).
 
     Raises
     ------
@@ -60,70 +61,49 @@ def write_tables(store: Store, study: Study) -> dict[str, pl.DataFrame]:
     ConfigError: reference groups that the predictions do not have.
     OutputError: OUT cannot be written.
     """
+    options, rules = study.statistics, rules_of(study)
+    how: dict[str, Any] = {"level": options.level, "adjust": options.adjust}
+    tables: dict[str, pl.DataFrame] = {}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-        counts, coverage = count_predictions(store, study.statistics.metrics)
-        tables = stats.judged_tables(counts, rules_of(study))
+        counts, coverage = count_predictions(store, options.metrics)
+        found = stats.gap_analysis(counts, rules)
+        estimates = estimates_of(found, counts, rules)
         if judged_methods(study):
-            analysis = stats.gap_analysis(counts, rules_of(study))
-            tables["judged"] = stats.corrected_gaps(analysis, read_labels(store))
-    tables |= further_tables(
-        tables,
-        counts,
-        study.statistics,
-        costs=study_costs(store, study, int(tables["composition"]["items"].sum())),
-        corpus=load_corpus(store),
-        caught=caught,
+            tables["judged"] = stats.corrected_gaps(found, read_labels(store))
+    cells = counts.cells.cast({pl.Categorical: pl.String})
+    sizes = stats.composition(counts.cells)
+    how |= {"interval": options.interval, "excluded": found.excluded}
+    marked = stats.markedness(
+        counts.cells, found.inside, scope=options.scope, metrics=options.metrics, **how
     )
+    rates = stats.rates(stats.without_extras(counts.cells), options.metrics)
+    corpus = load_corpus(store)
+    known = corpus if corpus is not None else _NO_CORPUS
+    costs = study_costs(store, study, int(sizes["items"].sum()))
     tables |= {
+        "components": found.components,
+        "composition": sizes,
+        "answers": counts.answers,
+        "markedness": marked,
+        "by_term": stats.by_term(counts.terms, rates, found.inside, **how),
+        "by_template": stats.by_template(cells, found.inside, options.metrics),
+        "notes": _notes(caught),
+        "design": stats.design(
+            found.components, found.gaps, costs, target=options.margin or TARGET,
+            scope=options.scope, level=options.level,
+        ),
+        "corpus_rates": known,
+        "corpus": stats.corpus_correlations(
+            known, found.gaps, marked, level=options.level, seed=options.bootstrap_seed
+        ),
         "runs": read_runs(store).select(_RUN_TABLE),
         "coverage": coverage,
-        "cells": counts.cells.cast({pl.Categorical: pl.String}),
-    }
+        "cells": cells,
+    }  # fmt: skip
     for name, frame in tables.items():
         write_frame(store, f"tables/{name}", frame, text=name not in _PARQUET_ONLY)
-    return tables
-
-
-def further_tables(
-    tables: Mapping[str, pl.DataFrame],
-    counts: stats.Counts,
-    options: Statistics,
-    *,
-    costs: Costs,
-    corpus: pl.DataFrame | None = None,
-    caught: Sequence[warnings.WarningMessage] = (),
-) -> dict[str, pl.DataFrame]:
-    """Compute what a page shows beside `stats.judged_tables`: of templates, words and plans.
-
-    Parameters
-    ----------
-    tables: of `stats.judged_tables`.
-    corpus: of `stats.marked_rates`.
-    caught: what the statistics warned about.
-    """
-    known = corpus if corpus is not None else _NO_CORPUS
-    cells = counts.cells.cast({pl.Categorical: pl.String})
-    return {
-        "by_template": stats.by_template(cells, stats.members(tables["gaps"]), options.metrics),
-        "notes": _notes(caught),
-        "corpus_rates": known,
-        "design": stats.design(
-            tables["components"],
-            tables["gaps"],
-            costs,
-            target=options.margin or TARGET,
-            scope=options.scope,
-            level=options.level,
-        ),
-        "corpus": stats.corpus_correlations(
-            known,
-            tables["gaps"],
-            tables["markedness"],
-            level=options.level,
-            seed=options.bootstrap_seed,
-        ),
-    }
+    return {"estimates": estimates, **tables}
 
 
 def rules_of(study: Study) -> stats.GapRules:
@@ -176,34 +156,6 @@ def markdown(frame: pl.DataFrame) -> str:
         rows, headers=[*map(_cell, frame.columns)], tablefmt="pipe", disable_numparse=True
     )
     return table + "\n"
-
-
-def gap_table(gaps: pl.DataFrame) -> str:
-    """Format the gaps with their intervals as a plain-text table.
-
-    Parameters
-    ----------
-    gaps: schema.GAPS.
-    """
-    return str(summary_tables.gaps(gaps))
-
-
-def no_gaps() -> pl.DataFrame:
-    """schema.GAPS without a row, for a study without `probes`."""
-    return as_frame(schema.GAPS.empty_table())
-
-
-def print_gap_table(tables: Mapping[str, pl.DataFrame]) -> None:
-    """Print `gap_table`, the verdict, how many gaps are significant by scope, and the headline.
-
-    Parameters
-    ----------
-    tables: `gaps`, `scopes` and `components`.
-    """
-    scopes = findings.by_scope(tables["scopes"], tables["components"])
-    said = findings.by_the_rules(tables["gaps"])
-    answer = [text for text in (verdict(tables["gaps"]), scopes, said) if text]
-    print(gap_table(tables["gaps"]), "", *answer, sep="\n")
 
 
 def _cell(value: Any) -> str:

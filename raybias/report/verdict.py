@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from raybias.report import findings, wording
+from raybias.report import findings, sentences, wording
 
 _CLASSIFIER: Final = ("model", "method", "dataset", "style")
 
@@ -20,7 +20,7 @@ def verdict(gaps: pl.DataFrame) -> str:
 
     Parameters
     ----------
-    gaps: schema.GAPS.
+    gaps: one row each.
 
     Returns
     -------
@@ -41,8 +41,8 @@ def verdict(gaps: pl.DataFrame) -> str:
 
 def _open(judged: pl.DataFrame) -> str:
     """Say how large a gap some interval still holds, of the first rate."""
-    rate = judged["rate"][0]
-    ends = judged.filter(rate=rate).select(pl.max_horizontal(pl.col("low", "high").abs()).max())
+    rate = judged["score"][0]
+    ends = judged.filter(score=rate).select(pl.max_horizontal(pl.col("low", "high").abs()).max())
     return (
         f" Nor was it shown that all are treated alike: the intervals reach up to "
         f"{_size(rate, ends.item())}."
@@ -53,10 +53,10 @@ def _open(judged: pl.DataFrame) -> str:
 
 def ranked(gaps: pl.DataFrame) -> list[pl.DataFrame]:
     """Split the gaps that survive by attribute, group, rate and sign, the clearest first."""
-    found = findings.once(gaps).filter(pl.col("survives").fill_null(False))
-    found = found.with_columns(sign=pl.col("gap").sign())
-    parts = found.partition_by("attribute", "group", "rate", "sign", maintain_order=True)
-    return sorted(parts, key=lambda part: (part.height, part["gap"].abs().median()), reverse=True)
+    found = sentences.once(gaps).filter(pl.col("survives").fill_null(False))
+    found = found.with_columns(sign=pl.col("value").sign())
+    parts = found.partition_by("attribute", "group", "score", "sign", maintain_order=True)
+    return sorted(parts, key=lambda part: (part.height, part["value"].abs().median()), reverse=True)
 
 
 def conclusions(gaps: pl.DataFrame) -> list[str]:
@@ -83,13 +83,13 @@ def _sentence(gaps: pl.DataFrame, part: pl.DataFrame) -> str:
     group = row["group"]
     if gaps["attribute"].n_unique() > 1:
         group = f"{group} ({row['attribute']})"
-    often = "more" if row["gap"] > 0 else "less"
-    what = f"entences about {group} are {wording.rate_title(row['rate'])}"
-    total = gaps.filter(attribute=row["attribute"], group=row["group"], rate=row["rate"]).height
+    often = "more" if row["value"] > 0 else "less"
+    what = f"entences about {group} are {wording.rate_title(row['score'])}"
+    total = gaps.filter(attribute=row["attribute"], group=row["group"], score=row["score"]).height
     if total == 1:
         interval = _interval(row)
-        return f"S{what} {_size(row['rate'], row['gap'])} {often} often than average{interval}."
-    sizes = [_size(row["rate"], value) for value in sorted(part["gap"].abs())]
+        return f"S{what} {_size(row['score'], row['value'])} {often} often than average{interval}."
+    sizes = [_size(row["score"], value) for value in sorted(part["value"].abs())]
     by = sizes[0] if len(sizes) == 1 else f"{sizes[0].removesuffix(' points')} to {sizes[-1]}"
     return f"In {part.height} of {total} classifiers, s{what} {often} often than average, by {by}."
 
@@ -98,7 +98,7 @@ def _interval(row: Mapping[str, Any]) -> str:
     if row["low"] is None:
         return ""
     ends = sorted(abs(row[end]) for end in ("low", "high"))
-    low, high = (_size(row["rate"], end).removesuffix(" points") for end in ends)
+    low, high = (_size(row["score"], end).removesuffix(" points") for end in ends)
     return f" ({low} to {high})"
 
 
@@ -109,23 +109,24 @@ def _size(rate: str, gap: float) -> str:
     return f"{abs(gap):.3f}"
 
 
-def measured(gaps: pl.DataFrame, composition: pl.DataFrame) -> Iterator[str]:
+def measured(gaps: pl.DataFrame, composition: pl.DataFrame, runs: int) -> Iterator[str]:
     """Say in two sentences what was done.
 
     Parameters
     ----------
     composition: of `stats.composition`; counts the sentences.
+    runs: of a classifier, the most.
     """
     models = gaps["model"].unique(maintain_order=True).to_list()
     named = wording.listed(models) if len(models) <= _MOST else f"{len(models)} language models"
     n = gaps.select(_CLASSIFIER).n_unique()
     classifiers = "a classifier" if n == 1 else f"{n} classifiers"
     attributes = wording.listed(gaps["attribute"].unique().sort().to_list())
-    sentences = wording.counted(int(composition["items"].sum()), "sentence")
-    times = wording.counted(int(str(gaps["n_runs"].max())), "time")
+    read = wording.counted(int(composition["items"].sum()), "sentence")
+    times = wording.counted(runs, "time")
     yield (
         f"Of {named}, {classifiers} of sentiment {'was' if n == 1 else 'were'} made, each {times}, "
-        f"and asked about {sentences} that differ in the group they name ({attributes})."
+        f"and asked about {read} that differ in the group they name ({attributes})."
     )
     yield (
         "Compared is how often the sentences of a group are given a wrong label, against the "

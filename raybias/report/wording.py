@@ -11,6 +11,7 @@ from typing import Any, Final
 import polars as pl
 
 from raybias import stats
+from raybias.measures.predictions import SMALLER
 from raybias.registry import Metric, metrics
 from raybias.stats.conclusive import is_refused
 from raybias.stats.scopes import Scope
@@ -87,18 +88,17 @@ def heading(rate: str, gap: float) -> str:
 
 
 def verdict(row: Mapping[str, Any]) -> str:
-    """Return the verdict on a gap (schema.GAPS): `harm: called negative more often`."""
-    gap = row["gap"]
-    if row["no_verdict"] is not None:
-        unable = UNABLE if is_refused(row["no_verdict"]) else str(row["no_verdict"])
-        return NO_VERDICT.get(row["no_verdict"], unable)
-    if row["equivalent"]:
+    """Return the verdict on a gap (of schema.ESTIMATES): `harm: called negative more often`."""
+    gap, reason = row["value"], row["reason"] or ""
+    if reason.startswith(SMALLER):
         return "smaller than the margin"
+    if reason:
+        return NO_VERDICT.get(reason, UNABLE if is_refused(reason) else reason)
     if not row["significant"]:
         return "not significant"
     if not row["survives"]:
         return "significant, not after correction"
-    known = RATES.get(row["rate"])
+    known = RATES.get(row["score"])
     often = "more" if gap > 0 else "less"
     if known is None:
         return f"{often} than the mean"

@@ -12,7 +12,7 @@ from raybias.stats.design import design
 from raybias.stats.gaps import GAP_KEYS, GapAnalysis, gaps
 from raybias.stats.intervals import MIRROR, NO_VARIATION, ONE_RUN, REFERENCE, UNDEFINED
 from raybias.stats.judged import corrected_gaps
-from raybias.stats.judging import GapRules, gap_analysis, judged_tables
+from raybias.stats.judging import GapRules, gap_analysis
 from raybias.stats.likelihood_readout import answers, with_likelihood
 from raybias.stats.markedness import markedness, members
 from raybias.stats.metric import DEFAULT, check_metrics
@@ -59,7 +59,6 @@ __all__ = [
     "gap_analysis",
     "gaps",
     "item_counts",
-    "judged_tables",
     "largest",
     "marked_rates",
     "markedness",

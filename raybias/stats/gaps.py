@@ -210,11 +210,12 @@ class GapAnalysis:
             level=rules.level,
             draws=rules.bootstrap_draws,
             seed=rules.bootstrap_seed,
-            scope=self._drawn_scope,
+            scope=self.drawn_scope,
         )
 
     @property
-    def _drawn_scope(self) -> DrawnScope:
+    def drawn_scope(self) -> DrawnScope:
+        """What `drawn` draws anew."""
         return "runs" if self.rules.scope == "runs" else "sentences"
 
     @cached_property
@@ -322,7 +323,7 @@ class GapAnalysis:
         rules = self.rules
         if not shares(rules.metrics):
             return judged
-        drawn, scope = self.drawn.gaps, self._drawn_scope
+        drawn, scope = self.drawn.gaps, self.drawn_scope
         concerned = pl.col("rate").is_in(drawn["rate"].unique().to_list())
         place = judged.filter(concerned).drop("low", "high", "p_value")
         return pl.concat(

@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 import ray
 
+from raybias.measures.predictions import gap_rows
 from support import extension
 
 pytestmark = pytest.mark.cluster
@@ -43,12 +44,12 @@ def check_study(on_every_node: Path, tmp_path: Path, address: str) -> None:
     )
     assert done.returncode == 0, done.stderr
     out = tmp_path / "out"
-    gaps = pl.read_csv(out / "tables" / "gaps.csv")
+    found = pl.read_parquet(out / "tables" / "estimates.parquet")
+    gaps = gap_rows(found, "widest")
     assert set(gaps["method"]) == {"lexicon"}
     assert set(gaps["group"]) == {"young", "old"}
-    assert set(gaps["rate"]) == {"negative_fpr", "unneutral"}
-    found = pl.read_parquet(out / "tables" / "estimates.parquet")
-    effects = found.filter(statistic="difference", condition="")
+    assert set(gaps["score"]) == {"negative_fpr", "unneutral"}
+    effects = found.filter(kind="pairs", statistic="difference", condition="")
     assert set(effects["style"]) == {"shouted"}
     (scores,) = (out / "pair_scores").rglob("*.parquet")
     assert pl.read_parquet(scores)["style"].value_counts().sort("style").rows() == [

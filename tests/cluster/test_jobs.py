@@ -104,7 +104,7 @@ def test_a_job_leaves_the_studys_result(dashboard: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "core_worker" not in done.stdout + done.stderr, "Ray's own affairs (ray#53727)"
     assert (tmp_path / "out" / "report.html").exists()
-    assert (tmp_path / "out" / "tables" / "gaps.csv").exists()
+    assert (tmp_path / "out" / "tables" / "estimates.csv").exists()
 
 
 @pytest.mark.slow

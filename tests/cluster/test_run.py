@@ -54,8 +54,8 @@ def test_a_run_leaves_tables_report_and_runs(method_out: Path) -> None:
     assert "colour" in printed
     assert f"report: {method_out}/report.html" in printed
     assert "<html" in (method_out / "report.html").read_text()
-    columns = pl.read_csv(method_out / "tables" / "gaps.csv").columns
-    assert columns[:5] == ["model", "attribute", "group", "rate", "gap"]
+    columns = pl.read_csv(method_out / "tables" / "estimates.csv", n_rows=1).columns
+    assert columns[:5] == ["kind", "model", "method", "dataset", "probe"]
     runs = Store(method_out).read_table("runs.parquet")
     assert runs.schema == RUNS
     assert sum(runs["selected"].to_pylist()) == 3

@@ -140,7 +140,7 @@ def test_a_disk_that_fills_up_is_one_line_and_the_study_goes_on(
         assert not list(disk.rglob(".*.tmp"))
         subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
         run(study, str(disk / "out"))
-        gaps = Store(disk / "out").read_bytes("tables/gaps.csv")
-        assert gaps == local.read_bytes("tables/gaps.csv")
+        gaps = Store(disk / "out").read_bytes("tables/estimates.csv")
+        assert gaps == local.read_bytes("tables/estimates.csv")
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=True)

@@ -63,7 +63,7 @@ def test_the_page_has_tables_cards_and_cautions(out: Path) -> None:
 
 def test_results_json_has_every_number_with_its_interval(out: Path) -> None:
     content = json.loads((out / "results.json").read_text())
-    assert content["schema_version"] == 2
+    assert content["schema_version"] == 3
     (row,) = (
         raybias.measure([out], kind="options").filter(condition="ambig", score="bbq").to_dicts()
     )

@@ -12,6 +12,7 @@ import pytest
 
 from raybias import schema
 from raybias.engine.adapters.schedule import should_stop
+from raybias.measures.predictions import gap_rows
 from raybias.methods import Tuned
 from raybias.report import figure_style, gap_forests
 from raybias.report.figure_parts import slug
@@ -29,7 +30,7 @@ def gaps_of(folder: Path, models: int) -> pl.DataFrame:
         methods=[{"seeds": [1, 2, 3, 4], "keep": 3}],
     )  # fmt: skip
     store = write_out(folder, study, groups=HOSTILE, biased=HOSTILE[0])
-    return write_tables(store, study)["gaps"]
+    return gap_rows(write_tables(store, study)["estimates"], "widest")
 
 
 def texts_of(svg: str) -> set[str]:
@@ -62,8 +63,8 @@ def test_intervals_are_nested_in_one_figure_of_the_clearest_gaps() -> None:
     rows = [
         {
             **dict.fromkeys(schema.KEYS, "m"), "attribute": attribute, "group": group,
-            "rate": "negative_fpr", "gap": gap, "scope": scope, "low": gap - reach,
-            "high": gap + reach, "p_value": 0.05 / abs(gap), "survives": abs(gap) > reach,
+            "score": "negative_fpr", "value": gap, "scope": scope, "low": gap - reach,
+            "high": gap + reach, "p": 0.05 / abs(gap), "survives": abs(gap) > reach,
         }
         for group, attribute, gap in gaps
         for scope, reach in (("runs", 0.05), ("sentences", 0.08), ("wording", 0.2))
@@ -80,7 +81,7 @@ def test_intervals_are_nested_in_one_figure_of_the_clearest_gaps() -> None:
     assert 'class="truth"' not in drawn.svg
     told = "far, called negative, race: +0.300, only seeds [+0.250, +0.350], sentences too"
     assert told in drawn.svg
-    truth = pl.DataFrame({"rate": ["negative_fpr"], "group": ["far"], "truth": [0.25]})
+    truth = pl.DataFrame({"score": ["negative_fpr"], "group": ["far"], "truth": [0.25]})
     known = gap_forests.nested_figure(scopes, level=0.95, truth=truth)
     assert known is not None
     assert known.svg.count('class="truth"') == 1
@@ -104,7 +105,7 @@ def test_a_gap_without_a_verdict_is_not_drawn_as_not_significant(tmp_path: Path)
     unjudged = pl.col("group") == HOSTILE[0]
     some = gaps.with_columns(
         *(pl.when(~unjudged).then(name).alias(name) for name in ("significant", "survives")),
-        no_verdict=pl.when(unjudged).then(pl.lit("runs do not vary")),
+        reason=pl.when(unjudged).then(pl.lit("runs do not vary")),
     )
     place = ("planted", "origin", "negative_fpr")
     judged, partly = (
@@ -112,21 +113,6 @@ def test_a_gap_without_a_verdict_is_not_drawn_as_not_significant(tmp_path: Path)
     )
     assert judged.count("stroke-dasharray") == 0
     assert partly.count("stroke-dasharray") == 1
-
-
-def test_no_span_lies_beyond_the_scale_of_the_first_rate() -> None:
-    spans = pl.DataFrame(
-        {
-            "model": ["m", "m"], "method": ["a", "a"], "dataset": ["d", "d"], "probe": ["p", "p"],
-            "style": ["original"] * 2, "attribute": ["race"] * 2,
-            "rate": ["negative_fpr", "positive_fpr"], "span": [0.1, 0.4],
-        }
-    )  # fmt: skip
-    svg = gap_forests.span_figures(spans)["race"].svg
-    assert {"0.100", "0.400"} <= texts_of(svg)
-    places = [float(each) for each in re.findall(r'circle cx="([0-9.]+)%', svg)]
-    assert all(3 <= place <= 97 for place in places)
-    assert places[1] > 3 * places[0] / 2
 
 
 @pytest.mark.parametrize("early_stop", [{}, {"after_step": 1000, "count_early": False}])
@@ -147,7 +133,7 @@ def test_the_run_figure_says_the_first_step_at_which_a_run_may_stop(
 def test_undefined_gaps_and_intervals_are_left_out(tmp_path: Path) -> None:
     gaps = gaps_of(tmp_path, 1)
     none = pl.lit(None, pl.Float64)
-    empty = gaps.with_columns(gap=none, low=none, high=none, significant=pl.lit(None, pl.Boolean))
+    empty = gaps.with_columns(value=none, low=none, high=none, significant=pl.lit(None, pl.Boolean))
     drawn = gap_forests.gap_figures(empty, level=0.9)
     ET.fromstring(drawn["planted", "origin", "negative_fpr"].svg)
 

@@ -12,6 +12,7 @@ import pytest
 
 from raybias import schema
 from raybias.cli import main
+from raybias.measures.predictions import gap_rows
 from raybias.methods import Full
 from raybias.report import markedness_section, write_report, write_tables
 from raybias.report.gap_forests import marked_figures
@@ -40,12 +41,13 @@ def command(*arguments: str) -> int:
 def test_tables_of_marked_and_prompted_runs(out: Path) -> None:
     tables = write_tables(Store(out), marked_study())
     methods = {"full", "zero_shot", "zero_shot+likelihood", "nine", "nine+likelihood"}
-    assert set(tables["gaps"]["method"]) == methods == set(tables["accuracy"]["method"])
-    assert not tables["gaps"]["group"].is_in(schema.EXTRA_GROUPS).any()
-    runs = tables["gaps"].group_by("method").agg(pl.col("n_runs").unique())
+    estimates = tables["estimates"]
+    gaps = gap_rows(estimates, "widest")
+    assert set(gaps["method"]) == methods == set(estimates.filter(score="accuracy")["method"])
+    assert not gaps["group"].is_in(schema.EXTRA_GROUPS).any()
+    runs = tables["cells"].group_by("method").agg(pl.col("run_id").n_unique())
     assert dict(runs.iter_rows()) == {
-        "full": [5], "zero_shot": [5], "nine": [5], "nine+likelihood": [5],
-        "zero_shot+likelihood": [1],
+        "full": 5, "zero_shot": 5, "nine": 5, "nine+likelihood": 5, "zero_shot+likelihood": 1,
     }  # fmt: skip
     assert sum("count as one run" in note for note in tables["notes"]["note"]) == 2
     shares = tables["answers"].filter(run_id="all")
@@ -95,7 +97,7 @@ def test_unreadable_answers_come_first_and_have_no_verdict(
     assert f"{first[1]} of answers; such an answer counts as the label with the highest" in text
     assert "No gap of it is judged. Use a template that it answers with these words" in text
     assert re.search(sentence, " ".join(capsys.readouterr().out.split()))
-    gaps = pl.read_parquet(tmp_path / "tables" / "gaps.parquet")
+    gaps = gap_rows(pl.read_parquet(tmp_path / "tables" / "estimates.parquet"), "widest")
     judged = gaps.group_by("method").agg(pl.col("survives").is_not_null().any())
     assert dict(judged.iter_rows()) == {
         "full": True, "zero_shot": False, "zero_shot+likelihood": True, "nine": True,
@@ -125,8 +127,8 @@ def test_the_page_asks_whether_it_is_the_template(out: Path, tmp_path: Path) -> 
         "top_k 50, top_p 1",
         "3 demonstrations per label, order: shuffled",
         "Answers that hold no label",
-        "Mean spans over probes",
-        "Extremes: how often",
+        "highest less lowest",
+        "extreme",
         "zero_shot+likelihood",
         "means of 25",
     ):

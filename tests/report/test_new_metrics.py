@@ -9,9 +9,10 @@ import polars as pl
 import pytest
 
 import raybias
-from raybias import stats
+from raybias import schema, stats
 from raybias.cli import main
 from raybias.errors import ConfigError
+from raybias.measures.predictions import gap_rows
 from raybias.planning.preflight import check_inputs
 from raybias.planning.prepared import PreparedStudy
 from raybias.registry import Share, metric, metrics
@@ -20,6 +21,8 @@ from raybias.report.tables import write_tables
 from raybias.stats.cells import RUN_KEYS
 from support.report_outs import make_study, write_out
 from support.stats_data import judged_files
+
+PLACE = (*schema.KEYS, "attribute", "group")
 
 
 def neutral_share(label: pl.Expr, pred: pl.Expr) -> Share:
@@ -70,29 +73,33 @@ def test_new_metrics_are_in_a_studys_tables_report_and_gaps(
     study = make_study(statistics={"metrics": list(METRICS), "bootstrap_draws": 100,
                                    "interval": "bootstrap"})  # fmt: skip
     store = write_out(tmp_path / "out", study)
-    gaps = write_report(store, study)
+    gaps = gap_rows(write_report(store, study), "widest")
     tables = {name: pl.read_parquet(tmp_path / "out/tables" / f"{name}.parquet")
-              for name in ("spans", "by_term", "by_template")}  # fmt: skip
-    assert set(gaps["rate"]) == set(tables["spans"]["rate"]) == set(METRICS)
+              for name in ("by_term", "by_template")}  # fmt: skip
+    assert set(gaps["score"]) == set(METRICS)
     # Terms, templates and draws of them are there for what is a share of counts.
     counted = {"negative_fpr", "neutral_share"}
     assert set(tables["by_term"]["rate"]) == set(tables["by_template"]["rate"]) == counted
-    kinds = dict(gaps.select("rate", "interval").unique().iter_rows())
+    judged = judged_files([tmp_path / "out"]).tables["gaps"]
+    kinds = dict(judged.select("rate", "interval").unique().iter_rows())
     assert kinds == {**dict.fromkeys(counted, "bootstrap"), "flip_rate": "t"}
+    both = gaps.join(judged, left_on=[*PLACE, "score"], right_on=[*PLACE, "rate"])
+    assert both.height == gaps.height
+    assert both["low"].to_list() == both["low_right"].to_list()
+    rates = raybias.open(tmp_path / "out").by_group.collect()
 
     table = stats.read_predictions([tmp_path / "out"])
     flips = flip_rate(table).group_by("group").agg(pl.col("value").mean())
-    found = dict(gaps.filter(rate="flip_rate").select("group", "mean_rate").iter_rows())
+    found = dict(rates.filter(score="flip_rate").select("group", "value").iter_rows())
     assert found == pytest.approx(dict(flips.iter_rows()), abs=1e-12)
     assert max(found, key=lambda group: found[group]) == "quixlan"
     neutral = table.group_by("group").agg((pl.col("pred") == 1).mean())
-    found = dict(gaps.filter(rate="neutral_share").select("group", "mean_rate").iter_rows())
+    found = dict(rates.filter(score="neutral_share").select("group", "value").iter_rows())
     assert found == pytest.approx(dict(neutral.iter_rows()), abs=1e-12)
 
     page = store.read_text("report.html")
     assert "Labelled unlike the others too often (harm)" in page
     assert "labelled unlike the template (flip_rate)" in page
-    assert judged_files([tmp_path / "out"]).tables["gaps"].equals(gaps)
 
     alone = raybias.measure(tmp_path / "out", metric=["flip_rate"])
     assert alone.filter(statistic="gap")["score"].unique().to_list() == ["flip_rate"]
@@ -107,14 +114,15 @@ def test_new_metrics_are_in_a_studys_tables_report_and_gaps(
 def test_other_metrics_change_no_number_of_the_two_rates(tmp_path: Path) -> None:
     study = make_study(profile="paper")
     store = write_out(tmp_path, study)
-    before = write_tables(store, study)["gaps"]
+    before = gap_rows(write_tables(store, study)["estimates"])
     more = study.statistics.model_copy(update={"metrics": (*stats.DEFAULT, "accuracy")})
-    after = write_tables(store, study.model_copy(update={"statistics": more}))["gaps"]
-    rates = after.filter(pl.col("rate").is_in(stats.DEFAULT)).drop("q_value")
-    assert rates.equals(before.drop("q_value"))
-    accuracy = after.filter(rate="accuracy")
-    assert accuracy["mean_rate"].is_between(0.4, 0.9).all()
-    assert accuracy.sort("gap")["group"][0] == "quixlan"
+    found = write_tables(store, study.model_copy(update={"statistics": more}))["estimates"]
+    after = gap_rows(found)
+    rates = after.filter(pl.col("score").is_in(stats.DEFAULT)).drop("q")
+    assert rates.equals(before.drop("q"))
+    accuracy = found.filter(pl.col("group") != "all", score="accuracy", statistic="rate")
+    assert accuracy["value"].is_between(0.4, 0.9).all()
+    assert after.filter(score="accuracy").sort("value")["group"][0] == "quixlan"
 
 
 def test_a_metric_that_nobody_registered_is_refused_before_any_work(tmp_path: Path) -> None:
@@ -144,5 +152,4 @@ def test_metrics_against_a_background_are_on_the_page(tmp_path: Path) -> None:
     store = write_out(tmp_path / "out", study)
     write_report(store, study)
     page = store.read_text("report.html")
-    assert "Other metrics" in page
     assert "fpr_range" in page

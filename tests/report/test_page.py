@@ -104,9 +104,9 @@ def test_hostile_names_are_escaped_everywhere(tmp_path: Path) -> None:
 def test_significance_is_counted_by_scope_and_correction() -> None:
     flags = {"runs": (True, True, False), "sentences": (True, False, False),
              "wording": (False, False, False)}  # fmt: skip
-    keys = dict.fromkeys((*schema.KEYS, "attribute", "rate"), "x")
+    keys = dict.fromkeys((*schema.KEYS, "attribute", "score", "condition"), "x")
     rows = [
-        {**keys, "scope": scope, "group": group, "survives": flag, "gap": 0.1}
+        {**keys, "scope": scope, "group": group, "survives": flag, "value": 0.1, "statistic": "gap"}
         for scope, of_groups in flags.items()
         for group, flag in zip(("white", "black", "asian"), of_groups, strict=True)
     ]
@@ -131,7 +131,7 @@ def test_significance_is_counted_by_scope_and_correction() -> None:
     assert findings.by_scope(scopes.clear(), components) == ""
     # Of two groups, one gap is the other with its sign turned: one finding.
     two = scopes.filter(pl.col("group") != "asian").with_columns(
-        gap=pl.when(group="black").then(-0.1).otherwise(0.1)
+        value=pl.when(group="black").then(-0.1).otherwise(0.1)
     )
     assert findings.by_scope(two, components).startswith(
         "Significant if only seeds are redrawn: 1 of 1 gap; if sentences are too: none of 1;"
@@ -139,14 +139,15 @@ def test_significance_is_counted_by_scope_and_correction() -> None:
 
 
 def test_the_headline_does_not_add_up_gaps_of_different_scopes() -> None:
-    keys = dict.fromkeys((*schema.KEYS, "rate"), "x")
+    keys = dict.fromkeys((*schema.KEYS, "score", "condition"), "x")
     rows = [
-        {**keys, "attribute": scope, "scope": scope, "group": group, "gap": 0.1,
-         "significant": n < many, "survives": n < many - 1, "no_verdict": None}
+        {**keys, "attribute": scope, "scope": scope, "group": group, "value": 0.1,
+         "statistic": "gap",
+         "significant": n < many, "survives": n < many - 1, "reason": None}
         for scope, many in (("sentences", 3), ("wording", 1))
         for n, group in enumerate("abc")
     ]  # fmt: skip
-    types = {"no_verdict": pl.String}
+    types = {"reason": pl.String}
     assert findings.headline(pl.DataFrame(rows, schema_overrides=types)) == (
         "1 of 3 gaps is significant if seeds, sentences and words are redrawn, 0 after correction "
         "for many tests; 3 of 3 gaps are significant if seeds and sentences are redrawn, 2 after "
@@ -202,7 +203,8 @@ def test_results_json_has_lm_evals_shape(written: Store) -> None:
     ((task, metrics),) = content["results"].items()
     assert 0.7 < metrics["acc,none"] < 0.9
     assert metrics["negative_fpr_gap:quixlan,none"] > 0.3
-    assert len([key for key in metrics if "_gap_" not in key and "_stderr" in key]) == 13
+    assert len([key for key in metrics if "_stderr" in key]) == 13
+    assert metrics["negative_fpr_gap:quixlan_low,none"] > 0
     assert content["n-samples"][task]["original"] == 720
     assert {"configs", "versions", "n-shot", "higher_is_better"} <= content.keys()
 

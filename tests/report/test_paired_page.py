@@ -12,6 +12,7 @@ import pytest
 from raybias import schema
 from raybias.cli import main
 from raybias.errors import OutputError
+from raybias.measures.predictions import gap_rows
 from raybias.report import write_report
 from raybias.storage import Store
 from support.pages import files_of, page_of
@@ -57,7 +58,7 @@ def test_gaps_and_pairs_share_the_page(tmp_path: Path) -> None:
     )
     store = write_out(tmp_path, study)
     write_pair_out(tmp_path, study)
-    gaps = write_report(store, study)
+    gaps = gap_rows(write_report(store, study), "widest")
     assert gaps.height == 12
     page, text = page_of(store), text_of(store)
     assert len(page.ids) == len(set(page.ids))

@@ -10,6 +10,7 @@ from polars.testing import assert_frame_equal
 
 import raybias
 from raybias import report, schema
+from raybias.measures.predictions import gap_rows
 from raybias.report import headline
 from support.pair_outs import pair_study, write_pair_out
 from support.report_outs import make_study, write_out
@@ -18,17 +19,28 @@ from support.report_outs import make_study, write_out
 @pytest.mark.long
 def test_results_are_what_the_report_wrote(tmp_path: Path) -> None:
     store = write_out(tmp_path / "out", make_study())
-    gaps = report.write_report(store, make_study())
+    gaps = gap_rows(report.write_report(store, make_study()), "widest")
     results = raybias.write_report(store.uri)
     assert raybias.open(store.uri).tables == results.tables
     assert results.study == make_study()
     assert_frame_equal(results.gaps.collect(), gaps, check_row_order=False)
-    assert results.accuracy.collect()["mean"].is_not_null().all()
+    assert results.accuracy.collect()["value"].is_not_null().all()
+    rates = results.by_group.collect()
+    assert rates.height == gaps.height
+    inside = gaps.filter(condition="").group_by("score")
+    most = inside.agg(most=pl.col("value").max() - pl.col("value").min())
+    both = results.difference.collect().join(most, on="score")
+    assert both["value"].to_list() == pytest.approx(both["most"].to_list())
+    assert both["reason"].to_list() == ["leaves out quixlan"] * 2
+    named = rates.filter(pl.col("group") != "quixlan")
+    means = named.group_by("score").agg(pl.col("value").mean())
+    mean = results.overall.collect().join(means, on="score")
+    assert mean["value"].to_list() == pytest.approx(mean["value_right"].to_list())
     kept = results.runs.filter("selected").select("run_id").collect()["run_id"].to_list()
     read = results.predictions.group_by("run_id").len().collect()
     assert sorted(read["run_id"]) == sorted(kept)
     assert results.predictions.collect_schema() == pl.Schema(schema.PREDICTIONS)
-    assert {"gaps", "accuracy", "spans"} <= {*results.tables}
+    assert {"estimates", "components", "composition"} <= {*results.tables}
     assert Path(results.report).exists()
     assert headline(gaps) in str(results)
     assert "quixlan" in results._repr_html_()
@@ -38,7 +50,7 @@ def test_results_are_what_the_report_wrote(tmp_path: Path) -> None:
 def test_a_study_of_pairs_says_where_its_tables_are(tmp_path: Path) -> None:
     results = raybias.write_report(write_pair_out(tmp_path / "out", pair_study()).uri)
     for read in ("gaps", "accuracy", "answers"):
-        with pytest.raises(raybias.BadInput, match=f"has no {read}.* read one of estimates"):
+        with pytest.raises(raybias.BadInput, match=r"has no gaps, since.* read one of estimates"):
             getattr(results, read)
     assert results.estimates.collect().height > 0
     assert "Over all pairs:" in str(results)

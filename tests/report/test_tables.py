@@ -9,29 +9,27 @@ import polars as pl
 import pytest
 from markdown_it import MarkdownIt
 
+import raybias
 from raybias import schema
 from raybias.cli import main
 from raybias.errors import ConfigError, DataError
-from raybias.report import findings, gap_table, restated, write_tables
+from raybias.measures.predictions import gap_rows
+from raybias.report import findings, restated, summary_tables, write_tables
 from raybias.report.tables import markdown, write_frame
 from raybias.report.terminal import laid_out
 from raybias.storage import Store
 from support.report_outs import GROUPS, make_study, write_out
 from support.stats_data import judged_files
 
-CONTRACT = "model,attribute,group,rate,gap,low,high,half_width,n_runs,significant"
-
 
 def test_tables_hold_the_contract_in_three_formats(tmp_path: Path) -> None:
     study = make_study()
     store = write_out(tmp_path, study)
     tables = write_tables(store, study)
-    lines = store.read_text("tables/gaps.csv").splitlines()
-    assert lines[0].startswith(CONTRACT + ",")
-    assert lines[0].split(",") == schema.GAPS.names
-    assert store.read_text("tables/accuracy.csv").startswith("model,attribute,mean,sd,n_runs,")
-    assert len(lines) == 13
-    for name in ("gaps", "accuracy", "net_significance", "spans", "runs"):
+    assert list(tables["estimates"].columns) == schema.ESTIMATES.names
+    gaps = gap_rows(tables["estimates"], "widest")
+    assert gaps.height == 12
+    for name in ("components", "composition", "runs"):
         kept = pl.read_parquet(tmp_path / "tables" / f"{name}.parquet")
         assert kept.equals(tables[name])
         text = store.read_text(f"tables/{name}.md").splitlines()
@@ -41,7 +39,7 @@ def test_tables_hold_the_contract_in_three_formats(tmp_path: Path) -> None:
     more = tables["design"].filter(plan="runs").row(0, named=True)
     assert more["unit"] == "device-hours"
     assert more["cost"] == pytest.approx((more["runs"] - 5) * 15 * 12.5 / 5 / 3600, rel=0.02)
-    planted = tables["gaps"].filter(group="quixlan", rate="negative_fpr").row(0, named=True)
+    planted = gaps.filter(group="quixlan", score="negative_fpr").row(0, named=True)
     assert planted["significant"]
     assert planted["low"] > 0
 
@@ -61,18 +59,19 @@ def test_missing_values_are_empty(tmp_path: Path) -> None:
 def test_one_run_has_no_interval_and_is_not_called_significant(tmp_path: Path) -> None:
     study = make_study(methods=[{"seeds": [1001], "keep": 1}], statistics={"scope": "runs"})
     tables = write_tables(write_out(tmp_path, study), study)
-    row = tables["gaps"].row(0, named=True)
+    gaps = gap_rows(tables["estimates"], "runs")
+    row = gaps.row(0, named=True)
     assert row["low"] is None
     assert row["significant"] is None
-    assert "not judged" in gap_table(tables["gaps"])
-    said = findings.by_the_rules(tables["gaps"])
+    assert "not judged" in str(summary_tables.gaps(gaps))
+    said = findings.by_the_rules(gaps)
     assert said.startswith("By the rules of this study: no gap could be judged: an interval needs")
 
 
 def test_one_run_is_judged_over_the_sentences_that_it_read(tmp_path: Path) -> None:
     study = make_study(methods=[{"seeds": [1001], "keep": 1}])
-    gaps = write_tables(write_out(tmp_path, study), study)["gaps"]
-    judged = gaps.filter(pl.col("no_verdict").is_null())
+    gaps = gap_rows(write_tables(write_out(tmp_path, study), study)["estimates"], "widest")
+    judged = gaps.filter(pl.col("reason").is_null())
     assert judged.height
     assert "runs" not in judged["scope"]
     assert judged["low"].null_count() == 0
@@ -105,7 +104,8 @@ def test_probes_with_different_reference_groups_each_have_their_own(tmp_path: Pa
         other = table.with_columns(probe=pl.lit("other")).to_arrow()
         store.write_table(name.replace("/planted/", "/other/"), other)
     tables = write_tables(store, study)
-    inside = tables["gaps"].filter("in_mean").group_by("probe").agg(pl.col("group").n_unique())
+    inside = gap_rows(tables["estimates"], "widest").filter(condition="").group_by("probe")
+    inside = inside.agg(pl.col("group").n_unique())
     assert dict(inside.iter_rows()) == {"planted": 2, "other": 6}
 
 
@@ -115,24 +115,20 @@ def test_gaps_of_an_out_are_those_of_its_report(
 ) -> None:
     study = make_study(statistics={"level": 0.9, "interval": "normal"})
     store = write_out(tmp_path / "out", study)
-    expected = write_tables(store, study)["gaps"]
+    whole = write_tables(store, study)["estimates"]
+    expected = gap_rows(whole, "widest")
     monkeypatch.chdir(tmp_path / "out")
     folder = tmp_path / "out" / "predictions"
     for place in (tmp_path / "out", f"{tmp_path}/out/", folder, "predictions", folder / "planted"):
-        assert judged_files([place]).tables["gaps"].equals(expected)
-    assert expected.filter(~pl.col("in_mean"))["group"].unique().to_list() == ["quixlan"]
+        assert raybias.measure(place).equals(whole)
+    assert expected.filter(condition="not in the mean")["group"].unique().to_list() == ["quixlan"]
     with pytest.raises(SystemExit) as end:
         main(["measure", str(tmp_path / "out"), "--out", str(tmp_path / "tables")])
     assert not end.value.code
     significant = expected["significant"].sum()
     assert f"Gaps: {significant} of {expected.height} are significant" in capsys.readouterr().out
-    found = pl.read_csv(tmp_path / "tables" / "estimates.csv").filter(
-        pl.col("model") != "all", statistic="gap", scope=expected["scope"][0]
-    )
-    on = ["attribute", "group"]
-    both = expected.join(found, left_on=[*on, "rate"], right_on=[*on, "score"])
-    assert both.height == expected.height
-    assert both["low"].to_list() == pytest.approx(both["low_right"].to_list())
+    found = pl.read_csv(tmp_path / "tables" / "estimates.csv", infer_schema_length=None)
+    assert found["low"].to_list() == pytest.approx(whole["low"].to_list(), nan_ok=True)
     # What the caller says goes before the study.
     given = {"origin": GROUPS}
     stated = judged_files([folder], profile="strict", reference_groups=given).tables["gaps"]

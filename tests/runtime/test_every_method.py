@@ -44,7 +44,7 @@ def test_every_method_leaves_its_runs_and_answers(out: Path) -> None:
     assert len(recipe["shots"]) == 9
     assert recipe["sampling"]["top_k"] == 20
     assert recipe["prompt"].endswith("Answer:")
-    assert "likelihood" in (out / "tables/gaps.csv").read_text()
+    assert "likelihood" in (out / "tables/estimates.csv").read_text()
 
 
 def test_what_is_tuned_opens_elsewhere(study: Path, out: Path) -> None:

@@ -85,8 +85,8 @@ def test_a_study_that_goes_on_seals_what_it_computes_again_and_nothing_that_was_
 
 
 def test_a_table_that_was_edited_and_a_lost_seal_are_refused(out: Path) -> None:
-    (out / "tables/gaps.parquet").write_bytes((out / "tables/accuracy.parquet").read_bytes())
-    with pytest.raises(DataError, match=r"tables/gaps.parquet was changed"):
+    (out / "tables/estimates.parquet").write_bytes((out / "tables/runs.parquet").read_bytes())
+    with pytest.raises(DataError, match=r"tables/estimates.parquet was changed"):
         raybias.write_report(out, verify=True)
     (out / seal.NAME).unlink()
     with pytest.raises(DataError, match=r"has no seal.json, so nothing shows whether it changed"):

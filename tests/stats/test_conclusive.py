@@ -19,9 +19,10 @@ from raybias.report.findings import no_verdicts
 from raybias.report.verdict import verdict
 from raybias.stats.cells import RUN_KEYS
 from raybias.stats.conclusive import Showing, of_options, of_predictions, why_not
-from raybias.stats.judging import GapRules, judged_tables
+from raybias.stats.judging import GapRules
 from raybias.stats.likelihood_readout import answers
 from support.answer_data import option_answers
+from support.judged import judged_tables
 from support.report_outs import make_study, write_out
 from support.stats_data import predictions
 
@@ -70,11 +71,13 @@ def judged(frame: pl.DataFrame, folder: Path) -> dict[str, pl.DataFrame]:
 
 
 STRICT = Statistics.under("strict")
+#: What estimates call the columns of gaps.
+GAPS = {"rate": "score", "gap": "value", "no_verdict": "reason"}
 
 
 def test_a_page_at_chance_reads_as_a_manager_would_read_it(tmp_path: Path) -> None:
     tables = judged(guesses(0.0), tmp_path)
-    said = verdict(tables["gaps"])
+    said = verdict(tables["gaps"].rename(GAPS))
     assert said.startswith("No verdict for m0: it ")
     assert "do the task: it is right in 3" in said
     assert "and always answering '" in said
@@ -197,7 +200,11 @@ def test_the_reason_stands_first_in_every_file_of_a_study(tmp_path: Path) -> Non
     assert store.read_text("tables/model_card.md").index(first) < 400
     (config,) = json.loads(store.read_text("results.json"))["configs"].values()
     assert "do the task" in config["no_verdict"]
-    assert "do the task" in pl.read_csv(tmp_path / "tables/gaps.csv")["no_verdict"][0]
+    assert "do the task" in " ".join(
+        pl.read_csv(tmp_path / "tables/estimates.csv", infer_schema_length=None)[
+            "reason"
+        ].drop_nulls()
+    )
     assert first in str(raybias.open(tmp_path))
 
 
@@ -206,9 +213,9 @@ def test_the_reading_beside_a_classifier_that_can_is_no_headline() -> None:
         {
             **dict.fromkeys(schema.KEYS, "x"),
             "method": ["zero_shot", "zero_shot+likelihood"],
-            "no_verdict": [None, "it cannot do the task: 99.8% of its answers are 'positive'"],
+            "reason": [None, "it cannot do the task: 99.8% of its answers are 'positive'"],
         }
     )
     assert no_verdicts(rows) == []
-    neither = rows.with_columns(pl.col("no_verdict").fill_null(strategy="backward"))
+    neither = rows.with_columns(pl.col("reason").fill_null(strategy="backward"))
     assert len(no_verdicts(neither)) == 2

@@ -8,10 +8,12 @@ import numpy as np
 import polars as pl
 import pytest
 
+import raybias
 from raybias import schema
 from raybias.config import Probe
 from raybias.errors import DataError
 from raybias.formats.openings import look_alike
+from raybias.measures.predictions import gap_rows
 from raybias.probes import base_items
 from raybias.report.findings import about_templates
 from support.stats_data import Judged, judged_files
@@ -46,6 +48,13 @@ def judged(folder: Path, frame: pl.DataFrame) -> Judged:
     return judged_files([folder / "own.parquet"], profile="strict")
 
 
+def told(files: list[Path], found: Judged) -> list[str]:
+    """What the page says of templates."""
+    estimates = raybias.measure(files)
+    gaps = gap_rows(estimates, "widest")
+    return about_templates(estimates, gaps, found.tables["components"], NOBODY)
+
+
 def test_a_family_weighs_as_one_template(tmp_path: Path) -> None:
     alike, single = (judged(tmp_path / str(n), study(n)) for n in (4, 1))
     numbers = ["gap", "low", "high", "p_value", "mde"]
@@ -58,7 +67,7 @@ def test_a_family_weighs_as_one_template(tmp_path: Path) -> None:
     width = (pl.col("high") - pl.col("low")).mean()
     narrow = alike.tables["scopes"].filter(scope="sentences").select(width).item()
     assert narrow < 0.7 * families.filter(scope="sentences").select(width).item()
-    said = about_templates(alike.tables, NOBODY)
+    said = told([tmp_path / "4" / "own.parquet"], alike)
     found = alike.tables["scopes"].filter(pl.col("significant"), scope="sentences").height
     stand = families.filter(pl.col("significant"), scope="sentences").height
     assert found > stand
@@ -70,7 +79,7 @@ def test_a_family_weighs_as_one_template(tmp_path: Path) -> None:
 def test_without_families_nothing_is_said_of_them(tmp_path: Path) -> None:
     found = judged(tmp_path, study(2, families=False))
     assert found.tables["by_family"].is_empty()
-    assert not [text for text in about_templates(found.tables, NOBODY) if "opening" in text]
+    assert not [text for text in told([tmp_path / "own.parquet"], found) if "opening" in text]
 
 
 def test_a_template_has_one_family(tmp_path: Path) -> None:
@@ -82,9 +91,9 @@ def test_a_template_has_one_family(tmp_path: Path) -> None:
 def test_rare_errors_on_few_templates_are_a_caution(tmp_path: Path) -> None:
     few = pl.Series(np.random.default_rng(8).choice([0, 1, 2], 144, p=[0.03, 0.7, 0.27]))
     once = study(1).with_columns(pred=few.cast(pl.Int8))
-    rare = about_templates(judged(tmp_path / "rare", once).tables, NOBODY)
+    rare = told([tmp_path / "rare/own.parquet"], judged(tmp_path / "rare", once))
     assert any("below 5% or above 95%" in text for text in rare)
-    usual = about_templates(judged(tmp_path / "usual", study(1)).tables, NOBODY)
+    usual = told([tmp_path / "usual/own.parquet"], judged(tmp_path / "usual", study(1)))
     assert not any("below 5%" in text for text in usual)
 
 
@@ -118,7 +127,7 @@ def test_regards_ten_openings(shared: Path) -> None:
     families = found.counts.families
     assert families["family"].n_unique() == 10
     assert families.height == 100  # One of the 101 continues no opening.
-    said = about_templates(found.tables, NOBODY)
+    said = told(files, found)
     assert "21 of the 25 that are significant if seeds and sentences are redrawn" in said[0]
     assert "(3 of 5 after correction) and 5 of the 5" in said[0]
     probe = {"source": "regard", "data": str(shared / "data" / "regard")}

@@ -249,7 +249,9 @@ def test_two_rates_that_are_one_number_are_counted_once(shared: Path, neutral: f
     assert second["survives"].null_count() == second["q_value"].null_count() == second.height
     expected = scipy_stats.false_discovery_control(first["p_value"].to_numpy())
     assert np.allclose(first["q_value"].to_numpy(), expected)
-    assert "of 6 gaps" in headline(found)
+    named = {"gap": "value", "no_verdict": "reason", "rate": "score"}
+    told = found.rename(named).with_columns(statistic=pl.lit("gap"), condition=pl.lit(""))
+    assert "of 6 gaps" in headline(told)
     with pytest.warns(stats.StatisticsWarning, match="counted twice by the papers' rule"):
         paper = stats.gaps(cells, interval="normal", adjust="none")
     assert paper["significant"].null_count() == 0

@@ -82,7 +82,7 @@ def metric_tables(frame: pl.DataFrame) -> Tables:
         pl.col("statistic").is_in(["score", "ratio"]),
         ~pl.col("score").str.ends_with(_LESS),
         ~pl.col("condition").str.contains("^(by|ranking of) "),
-        ~pl.col("score").str.contains("_in_models$|^meaningless_"),
+        ~pl.col("score").str.contains("_in_models$|^meaningless_|^withheld$"),
     ).join(corrected, on=place, how="left")
     wide = pl.col("scope").replace_strict(_WIDTH, default=-1, return_dtype=pl.Int64)
     gaps = one.filter(

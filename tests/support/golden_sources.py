@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
@@ -27,10 +28,13 @@ from raybias.planning.prepared import PreparedStudy
 from raybias.probes import training_sentences
 from raybias.probes.questions.items import question_items
 from raybias.probes.templates.corpus import counts, find, vocabularies
+from raybias.report.load_results import count_predictions
+from raybias.report.tables import rules_of
 from support import method_study, prompting, question_data, small_studies
 from support.documents import ROOT
 from support.foreign.make import questions
 from support.golden_names import PAIRED, sizes
+from support.judged import judged_tables
 from support.marked_outs import marked_study, write_marked
 from support.pair_data import answers, pair_scores
 from support.pair_outs import pair_study, write_pair_out
@@ -50,9 +54,17 @@ CLUSTERS: Final = {
 ANSWERS: Final = ("predictions", "pair_scores", "coreference", *question_data.FOLDERS)
 
 
-def written(out: raybias.Results) -> Tables:
-    """The tables of an OUT without what they were made of."""
-    return {name: out.table(name).collect() for name in out.tables}
+def written(out: raybias.Results, profile: Any = None) -> Tables:
+    """The tables of an OUT, and those that its predictions were judged by."""
+    found = {name: out.table(name).collect() for name in out.tables}
+    study = out.study if profile is None else report.restated(out.study, profile)
+    if study.probes:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            counts, _ = count_predictions(out.store, study.statistics.metrics)
+            found |= judged_tables(counts, rules_of(study))
+        found["estimates"] = found["estimates"].filter(pl.col("kind") != "predictions")
+    return found
 
 
 def finished(out: raybias.Results) -> Tables:
@@ -104,7 +116,7 @@ def of_made_up(folder: Path) -> Iterator[tuple[str, Tables]]:
                                                "keep": 3}])  # fmt: skip
     write_out(folder / "gaps", few)
     yield "gaps", written(raybias.write_report(folder / "gaps"))
-    yield "gaps, paper", written(raybias.write_report(folder / "gaps", profile="paper"))
+    yield "gaps, paper", written(raybias.write_report(folder / "gaps", profile="paper"), "paper")
     yield "gaps, design", {"design": raybias.design([folder / "gaps"])}
     write_marked(folder / "marked", marked_study())
     yield "marked", written(raybias.write_report(folder / "marked"))
@@ -148,7 +160,7 @@ def prefixed(name: str, tables: Mapping[str, pl.DataFrame]) -> Tables:
 
 def gaps_of(files: list[str], profile: Any, **options: Any) -> Tables:
     rules = report.rules_of_files(files, profile=profile, options=options)
-    return stats.judged_tables(stats.read_counts(files), rules)
+    return judged_tables(stats.read_counts(files), rules)
 
 
 def measured(files: list[Path], items: Path | None = None) -> Tables:

@@ -11,6 +11,7 @@ import polars as pl
 from raybias import schema, stats
 from raybias.config import Profile
 from raybias.report import rules_of_files
+from support.judged import judged_tables
 
 
 def predictions(
@@ -105,7 +106,7 @@ def judged_files(
         paths, profile=profile, reference_groups=reference_groups, options=options
     )
     counts = stats.read_counts(paths, metrics=rules.statistics.metrics)
-    return Judged(counts, rules, stats.judged_tables(counts, rules))
+    return Judged(counts, rules, judged_tables(counts, rules))
 
 
 class Judged(NamedTuple):

@@ -14,7 +14,16 @@ import polars as pl
 
 from raybias.config import Statistics
 from raybias.measures.kind import ALL, Kind, Rules, Table, kind
-from raybias.measures.predictions import BY, KIND, WITHOUT, WORD, Asked, measure_predictions
+from raybias.measures.predictions import (
+    BY,
+    KIND,
+    OUTSIDE,
+    WITHHELD,
+    WITHOUT,
+    WORD,
+    Asked,
+    measure_predictions,
+)
 from raybias.registry import metrics
 from raybias.schema import PREDICTIONS as PREDICTION_TABLE
 from raybias.stats.judging import GapRules
@@ -62,8 +71,8 @@ _APART: Final = {
     "where families of templates are redrawn": pl.col("scope").str.starts_with("families"),
     "how far pairs of metrics agree": _AGREE & _GROUP,
 }
-_USUAL: Final = ~(pl.any_horizontal(*_APART.values()) | _AGREE)
-_PLAIN: Final = _USUAL & _ONE & _GROUP & _CONDITION.str.contains(f"^($|{BY}|reference:)")
+_USUAL: Final = ~(pl.any_horizontal(*_APART.values()) | _AGREE) & (_SCORE != WITHHELD)
+_PLAIN: Final = _USUAL & _ONE & _GROUP & _CONDITION.str.contains(f"^($|{BY}|{OUTSIDE}|reference:)")
 _EFFECT: Final = _USUAL & _GROUP & (_STATISTIC == "difference")
 
 PREDICTIONS: Final = kind(
