@@ -44,19 +44,16 @@ from raybias.seeding import generator
 from raybias.stats.components import Balanced, Doubles
 from raybias.stats.intervals import ROUNDING, false_discovery
 
-#: Fewer models than this have no trend worth the name.
-FEWEST_MODELS: Final = 4
 #: Points; smaller effects are of no concern.
 _MARGIN: Final = 5.0
 _TYPES: Final = pl.Schema(ESTIMATES)
 #: What rows know beside an estimate: the value that means no bias; of an effect, on which side of
-#: that its score lies before and after (0 where the interval holds it), and the paper's p and mark.
-_MORE: Final = {"neutral": pl.Float64(), "before": pl.Int64(), "after": pl.Int64(),
-                "paper_p": pl.Float64(), "paper": pl.Boolean(), "flips": pl.Float64()}  # fmt: skip
+#: that its score lies before and after (0 where the interval holds it), and the paper's p and z.
+_MORE: Final = ("neutral", "before", "after", "paper_p", "paper_z", "flips")
 #: The interval of a difference excludes 0.
 _MOVED: Final = (pl.col("low") > 0) | (pl.col("high") < 0)
 _SIZE: Final = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)([MB])(?![A-Za-z])", re.IGNORECASE)
-_MILLIONS: Final = {"M": 1e6, "B": 1e9}
+_UNITS: Final = {"M": 1e6, "B": 1e9}
 _EXACT_MODELS: Final = 8
 _TREND: Final = ("method", "probe", "attribute", "style")
 
@@ -80,7 +77,10 @@ def paired_rows(outcomes: pl.DataFrame, rules: Rules) -> Iterator[pl.DataFrame]:
 
 def _table(frames: Iterable[pl.DataFrame]) -> pl.DataFrame:
     """Join estimates of several probes, which may be none."""
-    return pl.concat([pl.DataFrame(schema={**_TYPES, **_MORE}), *frames], how="diagonal_relaxed")
+    return pl.concat(
+        [pl.DataFrame(schema={**_TYPES, **dict.fromkeys(_MORE, pl.Float64)}), *frames],
+        how="diagonal_relaxed",
+    )
 
 
 def _judged(table: pl.DataFrame, rules: Rules, significant: pl.Expr = _MOVED) -> pl.DataFrame:
@@ -145,7 +145,7 @@ def _scores(laid: Layout, rules: Rules) -> pl.DataFrame:
             "value": 100 * found.mean, "low": 100 * low, "high": 100 * high,
             "p": np.where(laid.tested_K11, p, np.nan),
             "mde": np.where(laid.tested_K11, detectable, np.nan),
-            "units": found.units.astype(np.int64), "neutral": laid.neutral_M1,
+            "units": found.units, "neutral": laid.neutral_M1,
         },
     )  # fmt: skip
 
@@ -177,8 +177,9 @@ def effect_rows(outcomes: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     found = in_order(_judged(table.with_columns(statistic=pl.lit("difference")), rules))
     changes = found
     if not rules.strict:
+        marked = pl.col("paper_z").abs() > 1.96
         changes = found.with_columns(
-            p=pl.coalesce("paper_p", "p"), significant="paper", survives="paper"
+            p=pl.coalesce("paper_p", "p"), significant=marked, survives=marked
         )
     flips = found.drop_nulls("flips").select(
         *("model", "method", "probe", "attribute", "style", "scope", "n", "units"),
@@ -219,21 +220,20 @@ def _effects(laid: Layout, rules: Rules) -> pl.DataFrame:
         p = laid.robust(d_MSN, laid.cluster_N).p_value()
     detectable = resolvable(square * found.design_effect[:, 0], n, level=rules.level)
     after, before = (
-        (100 * found.low[:, place] > laid.neutral_M1).astype(np.int64)
+        1.0 * (100 * found.low[:, place] > laid.neutral_M1)
         - (100 * found.high[:, place] < laid.neutral_M1)
         for place in (1, 2)
     )
-    rows = laid.estimates(
+    return laid.estimates(
         found.n[:, 0], [laid.styles[place] for place in others],
         {
             "value": 100 * effect, "low": 100 * found.low[:, 0], "high": 100 * found.high[:, 0],
             "p": np.where(laid.tested_K11, p, np.nan), "mde": 100 * detectable,
-            "units": found.units[:, 0].astype(np.int64), "before": before, "after": after,
-            "paper_p": np.where(binary, z_p, np.nan), "z": np.where(binary, z, np.nan),
+            "units": found.units[:, 0], "before": before, "after": after,
+            "paper_p": np.where(binary, z_p, np.nan), "paper_z": np.where(binary, z, np.nan),
             "flips": np.where(binary, flips / n, np.nan),
         },
     )  # fmt: skip
-    return rows.select(pl.exclude("z"), paper=pl.col("z").abs() > 1.96)
 
 
 def _verdict() -> pl.Expr:
@@ -318,13 +318,9 @@ def _by_unit(values_NS: Doubles, unit_N: np.ndarray) -> Doubles:
 
 def sizes_in_names(models: pl.Series) -> dict[str, float]:
     """Return the parameters of models whose names tell them, as in OPT-2.7B or RoBERTa-355M."""
-    found = {}
-    for model in models.unique().sort():
-        known = _SIZE.findall(model)
-        if known:
-            number, unit = known[-1]
-            found[str(model)] = float(number) * _MILLIONS[unit.upper()]
-    return found
+    known = {str(model): _SIZE.findall(model) for model in models.unique().sort()}
+    ends = {model: sizes[-1] for model, sizes in known.items() if sizes}
+    return {model: float(number) * _UNITS[unit.upper()] for model, (number, unit) in ends.items()}
 
 
 def size_trends(
@@ -333,7 +329,7 @@ def size_trends(
     """Estimate trends over models of a score, and of a style's effect, with model size.
 
     A model is one observation, and an interval covers other models like these. Fewer than
-    `FEWEST_MODELS`, or equal values, have no trend.
+    four models, or equal values, have no trend.
 
     Parameters
     ----------
@@ -356,7 +352,7 @@ def size_trends(
     for names, part in sized.sort(*_TREND, "model").group_by(_TREND, maintain_order=True):
         for quantity in ("value", "effect", "absolute_effect"):
             known = part.select("size", quantity).drop_nulls()
-            if known.height < FEWEST_MODELS or 1 in known.select(pl.all().n_unique()).row(0):
+            if known.height < 4 or 1 in known.select(pl.all().n_unique()).row(0):
                 continue
             size, values = known["size"].to_numpy(), known[quantity].round(9).to_numpy()
             fit = stats.linregress(np.log10(size), values)
