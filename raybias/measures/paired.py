@@ -121,16 +121,11 @@ def score_rows(outcomes: pl.DataFrame, rules: Rules) -> pl.DataFrame:
 def _scores(laid: Layout, rules: Rules) -> pl.DataFrame:
     values, binary = laid.values_MSN, laid.binary_M1
     found = means(values, laid, binary, rules)
-    tied = laid.states_MSN == 2
-    more = laid.sums(np.where(binary[..., None], np.nan_to_num(values), 0))
+    # Ties prefer neither side.
+    preferred = np.where(laid.states_MSN == 2, 0, 2 * values - 1)
+    p = _p(laid, np.where(binary[..., None], preferred, values), found.mean, found.square, found.n)
     # Of a preference the mean of squared distances from no bias is that of 0 and 1: a quarter.
     square = np.where(binary, 0.25, found.square) * found.design_effect
-    if laid.cluster_N is None:
-        sign = mcnemar(more, np.where(binary, found.n - more - laid.sums(tied), 0))
-        p = np.where(binary, sign, paired_t(found.mean, found.square, found.n))
-    else:
-        sides = np.where(binary[..., None], np.where(tied, 0, 2 * values - 1), values)
-        p = laid.robust(sides, laid.cluster_N).p_value()
     # Values that do not vary say nothing of others.
     flat = ~(found.high - found.low > ROUNDING)
     # A preference is a share, and coreference a difference of shares.
@@ -142,12 +137,24 @@ def _scores(laid: Layout, rules: Rules) -> pl.DataFrame:
     return laid.estimates(
         found.n, laid.styles,
         {
-            "value": 100 * found.mean, "low": 100 * low, "high": 100 * high,
-            "p": np.where(laid.tested_K11, p, np.nan),
+            "value": 100 * found.mean, "low": 100 * low, "high": 100 * high, "p": p,
             "mde": np.where(laid.tested_K11, detectable, np.nan),
             "units": found.units, "neutral": laid.neutral_M1,
         },
     )  # fmt: skip
+
+
+def _p(laid: Layout, values: Doubles, mean: Doubles, square: Doubles, n: Doubles) -> Doubles:
+    """Test that means [K, M, S] of values [M, S, N] are 0, by clusters, signs or Student's test.
+
+    NaN for the mean over bias types.
+    """
+    if laid.cluster_N is None:
+        signs = mcnemar(laid.sums(values > 0), laid.sums(values < 0))
+        p = np.where(laid.binary_M1, signs, paired_t(mean, square, n))
+    else:
+        p = laid.robust(values, laid.cluster_N).p_value()
+    return np.where(laid.tested_K11, p, np.nan)
 
 
 def effect_rows(outcomes: pl.DataFrame, rules: Rules) -> pl.DataFrame:
@@ -213,11 +220,6 @@ def _effects(laid: Layout, rules: Rules) -> pl.DataFrame:
     effect = np.round(found.mean[:, 1] - found.mean[:, 2], 12)
     flips = laid.sums(np.abs(laid.states_MSN[:, others] - laid.states_MSN[:, [base]]) > 0)
     z, z_p = two_proportions(found.mean[:, 2], found.mean[:, 1], n)
-    if laid.cluster_N is None:
-        exact = mcnemar(laid.sums(d_MSN > 0), laid.sums(d_MSN < 0))
-        p = np.where(binary, exact, paired_t(effect, square, n))
-    else:
-        p = laid.robust(d_MSN, laid.cluster_N).p_value()
     detectable = resolvable(square * found.design_effect[:, 0], n, level=rules.level)
     after, before = (
         1.0 * (100 * found.low[:, place] > laid.neutral_M1)
@@ -228,7 +230,7 @@ def _effects(laid: Layout, rules: Rules) -> pl.DataFrame:
         found.n[:, 0], [laid.styles[place] for place in others],
         {
             "value": 100 * effect, "low": 100 * found.low[:, 0], "high": 100 * found.high[:, 0],
-            "p": np.where(laid.tested_K11, p, np.nan), "mde": 100 * detectable,
+            "p": _p(laid, d_MSN, effect, square, n), "mde": 100 * detectable,
             "units": found.units[:, 0], "before": before, "after": after,
             "paper_p": np.where(binary, z_p, np.nan), "paper_z": np.where(binary, z, np.nan),
             "flips": np.where(binary, flips / n, np.nan),
@@ -279,9 +281,17 @@ def style_rows(outcomes: pl.DataFrame, rules: Rules) -> pl.DataFrame:
                 own_N = read_SN[styles].all(axis=0)
                 if name != WEIGHTED:
                     own_N &= laid.type_N == laid.types.index(name)
-                table_US = _by_unit(laid.values_MSN[m][styles][:, own_N].T, unit_N[own_N])
-                if min(table_US.shape) < 2:
+                values_NS = laid.values_MSN[m][styles][:, own_N].T
+                units, place_N = np.unique(unit_N[own_N], return_inverse=True)
+                if min(len(units), values_NS.shape[1]) < 2:
                     continue
+                # Each unit has its part in the means over pairs: the mean of the parts is theirs.
+                mean_S, parts_US = (
+                    values_NS.mean(axis=0),
+                    np.zeros((len(units), values_NS.shape[1])),
+                )
+                np.add.at(parts_US, place_N, values_NS - mean_S)
+                table_US = mean_S + len(units) * parts_US / len(values_NS)
                 crossed = Balanced(100 * table_US - NEUTRAL[test], ("unit", "style"))
                 least, most = -NEUTRAL[test] or -100.0, 100 - NEUTRAL[test]
                 for (scope, found), drawn in zip(rows.items(), (("unit",), None), strict=True):
@@ -305,15 +315,6 @@ def style_rows(outcomes: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     return in_order(
         pl.concat(distances).with_columns(pl.col("value", "low", "high") + pl.col("neutral"))
     )
-
-
-def _by_unit(values_NS: Doubles, unit_N: np.ndarray) -> Doubles:
-    """Give each unit its part in the means over pairs, so that the mean of the parts is theirs."""
-    units, place_N = np.unique(unit_N, return_inverse=True)
-    mean_S = values_NS.mean(axis=0) if len(values_NS) else np.zeros(values_NS.shape[1])
-    parts_US = np.zeros((len(units), values_NS.shape[1]))
-    np.add.at(parts_US, place_N, values_NS - mean_S)
-    return mean_S + len(units) * parts_US / max(len(values_NS), 1)
 
 
 def sizes_in_names(models: pl.Series) -> dict[str, float]:
@@ -358,7 +359,10 @@ def size_trends(
             fit = stats.linregress(np.log10(size), values)
             slope = float(fit.slope)
             reach = float(stats.t.ppf((1 + level) / 2, len(size) - 2) * fit.stderr)
-            rank, p = _rank_correlation(size, values)
+            ranks = [stats.rankdata(each) for each in (size, values)]
+            x, y = ((r - r.mean()) / np.linalg.norm(r - r.mean()) for r in ranks)
+            rank = float(x @ y)
+            p = float((np.abs(x[_orders(len(size))] @ y) >= abs(rank) - ROUNDING).mean())
             rows.append((*names, quantity, len(size), slope, slope - reach, slope + reach, rank, p))
     texts = dict.fromkeys((*_TREND, "group"), pl.String)
     numbers = dict.fromkeys(("slope", "low", "high", "rank_correlation", "p"), pl.Float64)
@@ -372,14 +376,6 @@ def size_trends(
     return pl.concat(parts, how="diagonal").with_columns(
         model=pl.lit(ALL), statistic=pl.lit("score"), scope=pl.lit("models"), units="n"
     )
-
-
-def _rank_correlation(size: Doubles, values: Doubles) -> tuple[float, float]:
-    x, y = (stats.rankdata(each) for each in (size, values))
-    x, y = ((ranks - ranks.mean()) / np.linalg.norm(ranks - ranks.mean()) for ranks in (x, y))
-    found = float(x @ y)
-    as_far = np.abs(x[_orders(len(size))] @ y) >= abs(found) - ROUNDING
-    return found, float(as_far.mean())
 
 
 @cache

@@ -316,6 +316,8 @@ def test_winobias_counts_prompts_and_pairs() -> None:
         assert prompts.len() == 2
         assert row["size"] == pytest.approx(mean(prompts.abs()))
         assert row["value"] == pytest.approx(mean(prompts))
+    half = measure(COREFERENCE, given.filter(condition="pro"), Rules(draws=DRAWS))
+    assert half.is_empty()
     moved = effect_rows(coreference_outcomes(given), Rules(draws=DRAWS))
     styled = table3.filter(attribute="type1", method="exact").select("style", mean="value")
     effect = moved.filter(attribute="type1", method="exact", statistic="difference")
