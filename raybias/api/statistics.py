@@ -72,7 +72,7 @@ def design(
 
     Parameters
     ----------
-    files: as for `measure`; the OUT of a tuned study is priced in device-hours, others in items read.
+    files: as for `measure`; a tuned study is priced in device-hours, others in items read.
     target: the half width that is wanted; by default the study's margin, else 0.02.
     profile, scope: as for `measure`.
 

@@ -107,13 +107,6 @@ def hidden(row: Mapping[str, object], said: str, was: float, now: float, margin:
     return {"verdict": "unread", "reason": f"{said} rose from {was:.0%} to {now:.0%}"}
 
 
-def compared(rows: Sequence[Row] | pl.DataFrame, kind: str) -> pl.DataFrame:
-    """Make `COMPARED` of rows about answers of a kind."""
-    frame = pl.DataFrame(rows, infer_schema_length=None)
-    named = frame.with_columns(kind=pl.lit(kind), statistic=pl.lit("difference"))
-    return typed(named, COMPARED)
-
-
 def typed(frame: pl.DataFrame, columns: pl.Schema) -> pl.DataFrame:
     """Select and cast columns, null where there are none; NaN becomes null."""
     cast = frame.select(

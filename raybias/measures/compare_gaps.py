@@ -24,9 +24,9 @@ from scipy import stats
 from raybias import config, schema
 from raybias.errors import DataError
 from raybias.measures.compare import (
+    COMPARED,
     FEWEST_UNITS,
     Row,
-    compared,
     hidden,
     judged,
     side,
@@ -128,7 +128,7 @@ def compare_predictions(
         still, on=on, how="left", nulls_equal=True, maintain_order="left"
     )
     masked = pl.col("still") & (pl.col("low").cast(pl.Float64) > 0)
-    return compared(gaps, "predictions"), typed(joined.with_columns(masked=masked), ANSWERS)
+    return typed(gaps, COMPARED), typed(joined.with_columns(masked=masked), ANSWERS)
 
 
 def _withheld(arms: Matched, rules: GapRules) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -343,6 +343,7 @@ def _rows(
         base, candidate = (float(gap_G[g]) for gap_G in gaps)
         change = candidate - base
         row: Row = {
+            "kind": "predictions", "statistic": "difference",
             **dict(zip((*schema.KEYS, "attribute"), keys, strict=True)),
             "group": group, "score": rate, "base": base, "candidate": candidate,
             "scope": "" if chosen is None else chosen[0],

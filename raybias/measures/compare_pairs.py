@@ -19,13 +19,14 @@ import polars as pl
 
 from raybias.errors import DataError
 from raybias.measures.compare import (
+    COMPARED,
     FEWEST_UNITS,
     Ends,
     Row,
-    compared,
     hidden,
     judged,
     side,
+    typed,
     unchanged,
     unread_rises,
 )
@@ -76,7 +77,7 @@ def compare_pairs(
     for row in rows:
         kind, was, now = rises[tuple(row[key] for key in _SCORED)]
         row.update(hidden(row, f"answers on {kind} that name nobody", was, now, margin))
-    return compared(rows, "pairs")
+    return typed(pl.DataFrame(rows, infer_schema_length=None), COMPARED)
 
 
 def _check_same_pairs(base: pl.DataFrame, candidate: pl.DataFrame) -> None:
@@ -127,6 +128,7 @@ def _rows(laid: Layout, other: Layout, level: float, shared: float, margin: floa
         enough = units[place] >= FEWEST_UNITS
         few = "" if enough else f"{FEWEST_UNITS} pairs or clusters or more, not {units[place]:.0f}"
         row: Row = {
+            "kind": "pairs" if NEUTRAL[test] else "coreference", "statistic": "difference",
             "model": model, "method": "", "dataset": "", "probe": laid.probe,
             "style": laid.styles[place[2]], "attribute": "bias_type", "group": laid.rows[place[0]],
             "score": score, "scope": SCOPE, "base": base, "candidate": candidate, "n": pairs,

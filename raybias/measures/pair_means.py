@@ -76,31 +76,19 @@ class Layout:
     """(model, score, test) of each of the M metrics."""
     styles: list[str]
     types: list[str]
+    rows: list[str]
+    """The K bias types and averages."""
     values_MSN: Doubles
     states_MSN: Doubles
     type_N: Places
     cluster_N: Places | None
     """None where no pair has a cluster; a pair without one, of pairs that have, is its own."""
-
-    @property
-    def rows(self) -> list[str]:
-        """The K bias types and averages."""
-        return [*self.types, WEIGHTED, UNWEIGHTED]
-
-    @property
-    def binary_M1(self) -> Flags:
-        """Metrics whose outcomes are 0 or 1."""
-        return np.array([test == "mcnemar" for *_, test in self.metrics])[:, None]
-
-    @property
-    def neutral_M1(self) -> Doubles:
-        """The values that mean no bias, in percent and points."""
-        return np.array([NEUTRAL[test] for *_, test in self.metrics])[:, None]
-
-    @property
-    def tested_K11(self) -> Flags:
-        """Rows that have a test: all but the mean over bias types."""
-        return np.array([name != UNWEIGHTED for name in self.rows])[:, None, None]
+    binary_M1: Flags
+    """Whether the outcomes of a metric are 0 or 1."""
+    neutral_M1: Doubles
+    """The values that mean no bias, in percent and points."""
+    tested_K11: Flags
+    """Whether a row has a test: all but the mean over bias types."""
 
     def sums(self, values: npt.NDArray[np.generic]) -> Doubles:
         """Add values [..., N] over the pairs of each bias type, and of all: [K, ...]."""
@@ -136,7 +124,7 @@ class Layout:
                 "style": [styles[int(at)] for at in s],
                 "score": [SCORES[test] for *_, test in named],
                 "scope": "pairs" if self.cluster_N is None else "clusters",
-                "n": n_KMS[place].astype(np.int64),
+                "n": n_KMS[place],
                 **{name: np.broadcast_to(array, n_KMS.shape)[place]
                    for name, array in columns.items()},
             }
@@ -147,37 +135,43 @@ class Layout:
 def layouts(outcomes: pl.DataFrame) -> Iterator[Layout]:
     """Lay out the outcomes of each probe, probes by name."""
     for _, part in outcomes.sort("probe").group_by(["probe"], maintain_order=True):
-        yield _laid_out(part)
-
-
-def _laid_out(part: pl.DataFrame) -> Layout:
-    metrics = part.select("model", "score", "test").unique().sort("model", "score")
-    styles = style_order(part["style"])
-    # Numbered by name, so that the draws are the same for any order of the rows.
-    pairs = (
-        part.group_by("bias_type", "pair_id")
-        .agg(pl.col("cluster").drop_nulls().first())
-        .sort("bias_type", "pair_id")
-        .with_row_index("n")
-    )
-    types = pairs["bias_type"].unique(maintain_order=True)
-    alone = pl.format("pair {} {}", "bias_type", "pair_id")
-    clusters = pairs.select(pl.coalesce("cluster", alone)).to_series().rank("dense")
-    rows = (
-        part.join(pairs, on=["bias_type", "pair_id"], maintain_order="left")
-        .join(metrics.with_row_index("m"), on=["model", "score"], maintain_order="left")
-        .with_columns(s=pl.col("style").cast(pl.Enum(styles)).to_physical())
-    )
-    place = tuple(rows[name].to_numpy().astype(np.int64) for name in ("m", "s", "n"))
-    held = np.full((2, metrics.height, len(styles), pairs.height), np.nan)
-    for layer, column in zip(held, ("value", "state"), strict=True):
-        layer[place] = rows[column].fill_null(np.nan).to_numpy()
-    known = pairs["cluster"].null_count() < pairs.height
-    return Layout(
-        str(part["probe"][0]), metrics.rows(), styles, types.to_list(), held[0], held[1],
-        pairs["bias_type"].cast(pl.Enum(types)).to_physical().to_numpy().astype(np.int64),
-        clusters.to_numpy().astype(np.int64) - 1 if known else None,
-    )  # fmt: skip
+        metrics = part.select("model", "score", "test").unique().sort("model", "score")
+        styles = style_order(part["style"])
+        # Numbered by name, so that the draws are the same for any order of the rows.
+        pairs = (
+            part.group_by("bias_type", "pair_id")
+            .agg(pl.col("cluster").drop_nulls().first())
+            .sort("bias_type", "pair_id")
+            .with_row_index("n")
+        )
+        types = pairs["bias_type"].unique(maintain_order=True)
+        alone = pl.format("pair {} {}", "bias_type", "pair_id")
+        clusters = pairs.select(pl.coalesce("cluster", alone)).to_series().rank("dense")
+        rows = (
+            part.join(pairs, on=["bias_type", "pair_id"], maintain_order="left")
+            .join(metrics.with_row_index("m"), on=["model", "score"], maintain_order="left")
+            .with_columns(s=pl.col("style").cast(pl.Enum(styles)).to_physical())
+        )
+        place = tuple(rows[name].to_numpy().astype(np.int64) for name in ("m", "s", "n"))
+        held = np.full((2, metrics.height, len(styles), pairs.height), np.nan)
+        for layer, column in zip(held, ("value", "state"), strict=True):
+            layer[place] = rows[column].fill_null(np.nan).to_numpy()
+        known = pairs["cluster"].null_count() < pairs.height
+        tests, rows_K = [test for *_, test in metrics.rows()], [*types, WEIGHTED, UNWEIGHTED]
+        yield Layout(
+            probe=str(part["probe"][0]),
+            metrics=metrics.rows(),
+            styles=styles,
+            types=types.to_list(),
+            rows=rows_K,
+            values_MSN=held[0],
+            states_MSN=held[1],
+            type_N=pairs["bias_type"].cast(pl.Enum(types)).to_physical().to_numpy().astype(int),
+            cluster_N=clusters.to_numpy().astype(np.int64) - 1 if known else None,
+            binary_M1=np.array([test == "mcnemar" for test in tests])[:, None],
+            neutral_M1=np.array([NEUTRAL[test] for test in tests])[:, None],
+            tested_K11=np.array([name != UNWEIGHTED for name in rows_K])[:, None, None],
+        )
 
 
 @dataclass(frozen=True)

@@ -44,19 +44,16 @@ from raybias.seeding import generator
 from raybias.stats.components import Balanced, Doubles
 from raybias.stats.intervals import ROUNDING, false_discovery
 
-#: Fewer models than this have no trend worth the name.
-FEWEST_MODELS: Final = 4
 #: Points; smaller effects are of no concern.
 _MARGIN: Final = 5.0
 _TYPES: Final = pl.Schema(ESTIMATES)
 #: What rows know beside an estimate: the value that means no bias; of an effect, on which side of
-#: that its score lies before and after (0 where the interval holds it), and the paper's p and mark.
-_MORE: Final = {"neutral": pl.Float64(), "before": pl.Int64(), "after": pl.Int64(),
-                "paper_p": pl.Float64(), "paper": pl.Boolean(), "flips": pl.Float64()}  # fmt: skip
+#: that its score lies before and after (0 where the interval holds it), and the paper's p and z.
+_MORE: Final = ("neutral", "before", "after", "paper_p", "paper_z", "flips")
 #: The interval of a difference excludes 0.
 _MOVED: Final = (pl.col("low") > 0) | (pl.col("high") < 0)
 _SIZE: Final = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)([MB])(?![A-Za-z])", re.IGNORECASE)
-_MILLIONS: Final = {"M": 1e6, "B": 1e9}
+_UNITS: Final = {"M": 1e6, "B": 1e9}
 _EXACT_MODELS: Final = 8
 _TREND: Final = ("method", "probe", "attribute", "style")
 
@@ -80,7 +77,10 @@ def paired_rows(outcomes: pl.DataFrame, rules: Rules) -> Iterator[pl.DataFrame]:
 
 def _table(frames: Iterable[pl.DataFrame]) -> pl.DataFrame:
     """Join estimates of several probes, which may be none."""
-    return pl.concat([pl.DataFrame(schema={**_TYPES, **_MORE}), *frames], how="diagonal_relaxed")
+    return pl.concat(
+        [pl.DataFrame(schema={**_TYPES, **dict.fromkeys(_MORE, pl.Float64)}), *frames],
+        how="diagonal_relaxed",
+    )
 
 
 def _judged(table: pl.DataFrame, rules: Rules, significant: pl.Expr = _MOVED) -> pl.DataFrame:
@@ -121,16 +121,11 @@ def score_rows(outcomes: pl.DataFrame, rules: Rules) -> pl.DataFrame:
 def _scores(laid: Layout, rules: Rules) -> pl.DataFrame:
     values, binary = laid.values_MSN, laid.binary_M1
     found = means(values, laid, binary, rules)
-    tied = laid.states_MSN == 2
-    more = laid.sums(np.where(binary[..., None], np.nan_to_num(values), 0))
+    # Ties prefer neither side.
+    preferred = np.where(laid.states_MSN == 2, 0, 2 * values - 1)
+    p = _p(laid, np.where(binary[..., None], preferred, values), found.mean, found.square, found.n)
     # Of a preference the mean of squared distances from no bias is that of 0 and 1: a quarter.
     square = np.where(binary, 0.25, found.square) * found.design_effect
-    if laid.cluster_N is None:
-        sign = mcnemar(more, np.where(binary, found.n - more - laid.sums(tied), 0))
-        p = np.where(binary, sign, paired_t(found.mean, found.square, found.n))
-    else:
-        sides = np.where(binary[..., None], np.where(tied, 0, 2 * values - 1), values)
-        p = laid.robust(sides, laid.cluster_N).p_value()
     # Values that do not vary say nothing of others.
     flat = ~(found.high - found.low > ROUNDING)
     # A preference is a share, and coreference a difference of shares.
@@ -142,12 +137,24 @@ def _scores(laid: Layout, rules: Rules) -> pl.DataFrame:
     return laid.estimates(
         found.n, laid.styles,
         {
-            "value": 100 * found.mean, "low": 100 * low, "high": 100 * high,
-            "p": np.where(laid.tested_K11, p, np.nan),
+            "value": 100 * found.mean, "low": 100 * low, "high": 100 * high, "p": p,
             "mde": np.where(laid.tested_K11, detectable, np.nan),
-            "units": found.units.astype(np.int64), "neutral": laid.neutral_M1,
+            "units": found.units, "neutral": laid.neutral_M1,
         },
     )  # fmt: skip
+
+
+def _p(laid: Layout, values: Doubles, mean: Doubles, square: Doubles, n: Doubles) -> Doubles:
+    """Test that means [K, M, S] of values [M, S, N] are 0, by clusters, signs or Student's test.
+
+    NaN for the mean over bias types.
+    """
+    if laid.cluster_N is None:
+        signs = mcnemar(laid.sums(values > 0), laid.sums(values < 0))
+        p = np.where(laid.binary_M1, signs, paired_t(mean, square, n))
+    else:
+        p = laid.robust(values, laid.cluster_N).p_value()
+    return np.where(laid.tested_K11, p, np.nan)
 
 
 def effect_rows(outcomes: pl.DataFrame, rules: Rules) -> pl.DataFrame:
@@ -177,8 +184,9 @@ def effect_rows(outcomes: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     found = in_order(_judged(table.with_columns(statistic=pl.lit("difference")), rules))
     changes = found
     if not rules.strict:
+        marked = pl.col("paper_z").abs() > 1.96
         changes = found.with_columns(
-            p=pl.coalesce("paper_p", "p"), significant="paper", survives="paper"
+            p=pl.coalesce("paper_p", "p"), significant=marked, survives=marked
         )
     flips = found.drop_nulls("flips").select(
         *("model", "method", "probe", "attribute", "style", "scope", "n", "units"),
@@ -212,28 +220,22 @@ def _effects(laid: Layout, rules: Rules) -> pl.DataFrame:
     effect = np.round(found.mean[:, 1] - found.mean[:, 2], 12)
     flips = laid.sums(np.abs(laid.states_MSN[:, others] - laid.states_MSN[:, [base]]) > 0)
     z, z_p = two_proportions(found.mean[:, 2], found.mean[:, 1], n)
-    if laid.cluster_N is None:
-        exact = mcnemar(laid.sums(d_MSN > 0), laid.sums(d_MSN < 0))
-        p = np.where(binary, exact, paired_t(effect, square, n))
-    else:
-        p = laid.robust(d_MSN, laid.cluster_N).p_value()
     detectable = resolvable(square * found.design_effect[:, 0], n, level=rules.level)
     after, before = (
-        (100 * found.low[:, place] > laid.neutral_M1).astype(np.int64)
+        1.0 * (100 * found.low[:, place] > laid.neutral_M1)
         - (100 * found.high[:, place] < laid.neutral_M1)
         for place in (1, 2)
     )
-    rows = laid.estimates(
+    return laid.estimates(
         found.n[:, 0], [laid.styles[place] for place in others],
         {
             "value": 100 * effect, "low": 100 * found.low[:, 0], "high": 100 * found.high[:, 0],
-            "p": np.where(laid.tested_K11, p, np.nan), "mde": 100 * detectable,
-            "units": found.units[:, 0].astype(np.int64), "before": before, "after": after,
-            "paper_p": np.where(binary, z_p, np.nan), "z": np.where(binary, z, np.nan),
+            "p": _p(laid, d_MSN, effect, square, n), "mde": 100 * detectable,
+            "units": found.units[:, 0], "before": before, "after": after,
+            "paper_p": np.where(binary, z_p, np.nan), "paper_z": np.where(binary, z, np.nan),
             "flips": np.where(binary, flips / n, np.nan),
         },
     )  # fmt: skip
-    return rows.select(pl.exclude("z"), paper=pl.col("z").abs() > 1.96)
 
 
 def _verdict() -> pl.Expr:
@@ -279,9 +281,17 @@ def style_rows(outcomes: pl.DataFrame, rules: Rules) -> pl.DataFrame:
                 own_N = read_SN[styles].all(axis=0)
                 if name != WEIGHTED:
                     own_N &= laid.type_N == laid.types.index(name)
-                table_US = _by_unit(laid.values_MSN[m][styles][:, own_N].T, unit_N[own_N])
-                if min(table_US.shape) < 2:
+                values_NS = laid.values_MSN[m][styles][:, own_N].T
+                units, place_N = np.unique(unit_N[own_N], return_inverse=True)
+                if min(len(units), values_NS.shape[1]) < 2:
                     continue
+                # Each unit has its part in the means over pairs: the mean of the parts is theirs.
+                mean_S, parts_US = (
+                    values_NS.mean(axis=0),
+                    np.zeros((len(units), values_NS.shape[1])),
+                )
+                np.add.at(parts_US, place_N, values_NS - mean_S)
+                table_US = mean_S + len(units) * parts_US / len(values_NS)
                 crossed = Balanced(100 * table_US - NEUTRAL[test], ("unit", "style"))
                 least, most = -NEUTRAL[test] or -100.0, 100 - NEUTRAL[test]
                 for (scope, found), drawn in zip(rows.items(), (("unit",), None), strict=True):
@@ -307,24 +317,11 @@ def style_rows(outcomes: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     )
 
 
-def _by_unit(values_NS: Doubles, unit_N: np.ndarray) -> Doubles:
-    """Give each unit its part in the means over pairs, so that the mean of the parts is theirs."""
-    units, place_N = np.unique(unit_N, return_inverse=True)
-    mean_S = values_NS.mean(axis=0) if len(values_NS) else np.zeros(values_NS.shape[1])
-    parts_US = np.zeros((len(units), values_NS.shape[1]))
-    np.add.at(parts_US, place_N, values_NS - mean_S)
-    return mean_S + len(units) * parts_US / max(len(values_NS), 1)
-
-
 def sizes_in_names(models: pl.Series) -> dict[str, float]:
     """Return the parameters of models whose names tell them, as in OPT-2.7B or RoBERTa-355M."""
-    found = {}
-    for model in models.unique().sort():
-        known = _SIZE.findall(model)
-        if known:
-            number, unit = known[-1]
-            found[str(model)] = float(number) * _MILLIONS[unit.upper()]
-    return found
+    known = {str(model): _SIZE.findall(model) for model in models.unique().sort()}
+    ends = {model: sizes[-1] for model, sizes in known.items() if sizes}
+    return {model: float(number) * _UNITS[unit.upper()] for model, (number, unit) in ends.items()}
 
 
 def size_trends(
@@ -333,7 +330,7 @@ def size_trends(
     """Estimate trends over models of a score, and of a style's effect, with model size.
 
     A model is one observation, and an interval covers other models like these. Fewer than
-    `FEWEST_MODELS`, or equal values, have no trend.
+    four models, or equal values, have no trend.
 
     Parameters
     ----------
@@ -356,13 +353,16 @@ def size_trends(
     for names, part in sized.sort(*_TREND, "model").group_by(_TREND, maintain_order=True):
         for quantity in ("value", "effect", "absolute_effect"):
             known = part.select("size", quantity).drop_nulls()
-            if known.height < FEWEST_MODELS or 1 in known.select(pl.all().n_unique()).row(0):
+            if known.height < 4 or 1 in known.select(pl.all().n_unique()).row(0):
                 continue
             size, values = known["size"].to_numpy(), known[quantity].round(9).to_numpy()
             fit = stats.linregress(np.log10(size), values)
             slope = float(fit.slope)
             reach = float(stats.t.ppf((1 + level) / 2, len(size) - 2) * fit.stderr)
-            rank, p = _rank_correlation(size, values)
+            ranks = [stats.rankdata(each) for each in (size, values)]
+            x, y = ((r - r.mean()) / np.linalg.norm(r - r.mean()) for r in ranks)
+            rank = float(x @ y)
+            p = float((np.abs(x[_orders(len(size))] @ y) >= abs(rank) - ROUNDING).mean())
             rows.append((*names, quantity, len(size), slope, slope - reach, slope + reach, rank, p))
     texts = dict.fromkeys((*_TREND, "group"), pl.String)
     numbers = dict.fromkeys(("slope", "low", "high", "rank_correlation", "p"), pl.Float64)
@@ -376,14 +376,6 @@ def size_trends(
     return pl.concat(parts, how="diagonal").with_columns(
         model=pl.lit(ALL), statistic=pl.lit("score"), scope=pl.lit("models"), units="n"
     )
-
-
-def _rank_correlation(size: Doubles, values: Doubles) -> tuple[float, float]:
-    x, y = (stats.rankdata(each) for each in (size, values))
-    x, y = ((ranks - ranks.mean()) / np.linalg.norm(ranks - ranks.mean()) for ranks in (x, y))
-    found = float(x @ y)
-    as_far = np.abs(x[_orders(len(size))] @ y) >= abs(found) - ROUNDING
-    return found, float(as_far.mean())
 
 
 @cache

@@ -47,14 +47,13 @@ _DID: Final[Mapping[str, str]] = {
     "better": "got better",
     "equivalent": "changed by less than",
 }
-#: Columns of compare.csv and compare.json, and what estimates call them.
-_WRITTEN: Final[Mapping[str, str]] = {
-    "probe": "probe", "attribute": "attribute", "group": "group", "rate": "score",
-    "change": "value", "low": "low", "high": "high", "flips_up": "flips_up",
-    "flips_down": "flips_down", "verdict": "verdict", "scope": "scope", "base": "base",
-    "candidate": "candidate", "at_most": "at_most", "p_flips": "p_flips", "needs": "reason",
-    "model": "model", "method": "method", "dataset": "dataset", "style": "style",
-}  # fmt: skip
+#: Columns of compare.csv and compare.json, and what they are called there.
+_WRITTEN: Final = (
+    *("probe", "attribute", "group", "score", "value", "low", "high", "flips_up", "flips_down"),
+    *("verdict", "scope", "base", "candidate", "at_most", "p_flips", "reason"),
+    *("model", "method", "dataset", "style"),
+)
+_CALLED: Final = {"score": "rate", "value": "change", "reason": "needs"}
 
 
 @dataclass(frozen=True)
@@ -163,7 +162,7 @@ class Comparison:
         from raybias.report.gap_forests import change_figures
         from raybias.report.rendering import rendered
 
-        written = self.changes.select(pl.col(old).alias(new) for new, old in _WRITTEN.items())
+        written = self.changes.select(_WRITTEN).rename(_CALLED)
         said = {"base": self.base, "candidate": self.candidate, "verdict": self.verdict}
         content = {
             **said,

@@ -187,3 +187,9 @@ def test_two_models_of_one_file_are_chosen(tmp_path: Path) -> None:
     found = raybias.compare(path, path, base_is={"model": "one"}, candidate_is={"model": "two"})
     assert found.changes["model"].unique().to_list() == ["one -> two"]
     assert raybias.compare(path, path).verdict == "equivalent"
+    answers().write_parquet(tmp_path / "answers.parquet")
+    both = [path, tmp_path / "answers.parquet"]
+    changes = raybias.compare(both, both).changes
+    kinds = dict(changes.select("score", "kind").unique().iter_rows())
+    assert kinds == {"bias_bench": "pairs", "exact": "coreference", "contains": "coreference"}
+    assert set(changes["statistic"]) == {"difference"}

@@ -83,7 +83,7 @@ def test_an_unchanged_style_has_no_effect() -> None:
     for name in ("value", "low", "high", "flips"):
         assert set(table[name]) == {0}
     assert table["p"].drop_nulls().unique().to_list() == [1.0]
-    assert not table["paper"].any()
+    assert set(table["paper_z"]) == {0}
     found = estimates(copied)
     assert set(found.filter(score="styles_that_move_it")["reason"]) == {"stable"}
     lists = set(found.filter(score="t")["group"])
@@ -316,6 +316,8 @@ def test_winobias_counts_prompts_and_pairs() -> None:
         assert prompts.len() == 2
         assert row["size"] == pytest.approx(mean(prompts.abs()))
         assert row["value"] == pytest.approx(mean(prompts))
+    half = measure(COREFERENCE, given.filter(condition="pro"), Rules(draws=DRAWS))
+    assert half.is_empty()
     moved = effect_rows(coreference_outcomes(given), Rules(draws=DRAWS))
     styled = table3.filter(attribute="type1", method="exact").select("style", mean="value")
     effect = moved.filter(attribute="type1", method="exact", statistic="difference")

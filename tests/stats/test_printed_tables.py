@@ -35,6 +35,6 @@ def test_the_printed_tables_judged_by_themselves(shared: Path) -> None:
     assert rows["published_table3"].height == 96
     assert rows["published_tables8_9"].height == 72
     sizes = trends(tables, {"GPT-2": 124e6})
-    assert sizes["n_models"].unique().to_list() == [8]
-    assert sizes.filter(pl.col("p_value") <= 0.05).height == 22
-    assert sizes.filter(pl.col("q_value") <= 0.05).height == 0
+    assert sizes["n"].unique().to_list() == [8]
+    assert sizes.filter(pl.col("p") <= 0.05).height == 22
+    assert sizes.filter(pl.col("q") <= 0.05).height == 0

@@ -18,7 +18,7 @@ from scipy import stats
 from raybias.measures.kind import ALL, Kind, Rules, Table, kind
 from raybias.measures.pair_means import AVERAGES, ORIGINAL, drawn_means, percentiles, style_order
 from raybias.measures.paired import check_styles, paired_rows
-from raybias.schema import CONDITIONS, COREFERENCE_ANSWERS, READINGS
+from raybias.schema import CONDITIONS, COREFERENCE_ANSWERS, ESTIMATES, READINGS
 from raybias.seeding import generator
 from raybias.stats.clusters import wilson
 from raybias.stats.components import Doubles
@@ -29,6 +29,8 @@ RULES: Final = ("exact", "contains")
 MEAN: Final = "mean"
 _SCORES: Final = ("pro_accuracy", "anti_accuracy", "difference", "absolute_difference")
 _PLACE: Final = ("model", "probe", "attribute")
+_FOUND: Final = (*_PLACE, "method", "style", "group", "score", "scope", "statistic", "value", "low",
+                 "high", "n")  # fmt: skip
 
 
 def coreference_outcomes(answers: pl.DataFrame) -> pl.DataFrame:
@@ -90,8 +92,8 @@ def _by_prompt(answers: pl.DataFrame, rules: Rules) -> pl.DataFrame:
         place = dict(zip(_PLACE, names, strict=True))
         rows += ({**place, **row} for row in _of_place(part, rules, random))
     order = pl.col("score").cast(pl.Enum(_SCORES)).to_physical()
-    found = pl.DataFrame(rows).fill_nan(None).sort(order, maintain_order=True)
-    return found.with_columns(scope=pl.lit("pairs")).drop_nulls("value")
+    found = pl.DataFrame(rows, {name: pl.Schema(ESTIMATES)[name] for name in _FOUND})
+    return found.fill_nan(None).sort(order, maintain_order=True).drop_nulls("value")
 
 
 def _of_place(
@@ -129,6 +131,7 @@ def _of_place(
                 for score, (value, low, high) in zip(_SCORES, found, strict=True):
                     yield {
                         "method": rule, "style": style, "group": prompt, "score": score,
+                        "scope": "pairs",
                         "statistic": "score" if "difference" in score else "rate",
                         "value": float(value), "low": float(low), "high": float(high),
                         "n": anti if score.startswith("anti") else pro,

@@ -100,14 +100,11 @@ def _counts(scores: pl.DataFrame) -> pl.DataFrame:
                       scores.with_columns(condition=pl.col("direction"))])  # fmt: skip
     by = ["model", "method", "probe", "style", "condition"]
     kinds = both.group_by(*by, "attribute").agg(**counts).with_columns(**shares)
-    several = pl.when(pl.col("turned").is_not_null().any()).then(pl.col("turned").sum())
-    sums = kinds.group_by(by).agg(
-        pl.col("n", "k", "ties", "unscored").sum(), several.alias("turned"),
-        pl.col(*shares).sort_by("attribute").mean(),
-    )  # fmt: skip
+    whole = both.group_by(by).agg(**counts)
+    even = kinds.group_by(by).agg(pl.col(*shares).sort_by("attribute").mean())
     averages = (
-        sums.with_columns(attribute=pl.lit(WEIGHTED), **shares),
-        sums.with_columns(attribute=pl.lit(UNWEIGHTED)),
+        whole.with_columns(attribute=pl.lit(WEIGHTED), **shares),
+        whole.join(even, on=by).with_columns(attribute=pl.lit(UNWEIGHTED)),
     )
     table = in_order(pl.concat([kinds, *(each.select(kinds.columns) for each in averages)]))
     values = {
