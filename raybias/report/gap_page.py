@@ -10,7 +10,7 @@ import polars as pl
 from raybias import schema, stats
 from raybias.config import Statistics
 from raybias.measures import kinds
-from raybias.measures.predictions import KIND, WITHHELD, gap_rows
+from raybias.measures.prediction_rows import KIND, WITHHELD, gap_rows
 from raybias.report import findings, markedness_section, verdict, wording
 from raybias.report.calibration import calibration, truths
 from raybias.report.design import ASSUMED, design_sentences, designs_table

@@ -13,7 +13,8 @@ from typing import Any, Final
 import polars as pl
 
 from raybias.config import Study
-from raybias.measures.predictions import KIND, gap_rows
+from raybias.measures.kind import ALL
+from raybias.measures.prediction_rows import KIND, gap_rows
 from raybias.methods import tuned_methods
 from raybias.report import estimates, findings, summary_tables, wording
 from raybias.report.card_section import cards
@@ -164,10 +165,11 @@ def write_estimate_page(
     OutputError: the folder holds a study, or cannot be written.
     """
     refuse_study(store)
-    models = found["model"].unique(maintain_order=True).to_list()
+    models = found.filter(~pl.col("model").is_in(["", ALL]))["model"].unique(maintain_order=True)
+    names = models.to_list()
     context = {
         **_NO_STUDY,
-        **_titled(wording.listed(models) if len(models) < 4 else f"{len(models)} models"),
+        **_titled(wording.listed(names) if len(names) < 4 else f"{len(names)} models"),
         "profile": "strict" if strict else "paper",
         "asked": _drawn(store, estimates.parts(found, level=level, scope=scope)),
         "made": made_from(paths, command=command),

@@ -13,7 +13,7 @@ import polars as pl
 
 from raybias import schema
 from raybias.config import Backbone, Study
-from raybias.measures.predictions import under
+from raybias.measures.prediction_rows import under
 from raybias.methods import prompted_methods
 from raybias.report import wording
 from raybias.report.terminal import laid_out, terminal_width

@@ -11,7 +11,7 @@ from typing import Any, Final
 import polars as pl
 
 from raybias import stats
-from raybias.measures.predictions import SMALLER
+from raybias.measures.prediction_rows import SMALLER
 from raybias.registry import Metric, metrics
 from raybias.stats.conclusive import is_refused
 from raybias.stats.scopes import Scope

@@ -12,7 +12,7 @@ import pytest
 
 from raybias import schema
 from raybias.engine.adapters.schedule import should_stop
-from raybias.measures.predictions import gap_rows
+from raybias.measures.prediction_rows import gap_rows
 from raybias.methods import Tuned
 from raybias.report import figure_style, gap_forests
 from raybias.report.figure_parts import slug

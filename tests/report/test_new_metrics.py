@@ -12,7 +12,7 @@ import raybias
 from raybias import schema, stats
 from raybias.cli import main
 from raybias.errors import ConfigError
-from raybias.measures.predictions import gap_rows
+from raybias.measures.prediction_rows import gap_rows
 from raybias.planning.preflight import check_inputs
 from raybias.planning.prepared import PreparedStudy
 from raybias.registry import Share, metric, metrics

@@ -13,7 +13,7 @@ import raybias
 from raybias import schema
 from raybias.cli import main
 from raybias.errors import ConfigError, DataError
-from raybias.measures.predictions import gap_rows
+from raybias.measures.prediction_rows import gap_rows
 from raybias.report import findings, restated, summary_tables, write_tables
 from raybias.report.tables import markdown, write_frame
 from raybias.report.terminal import laid_out
