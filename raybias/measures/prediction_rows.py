@@ -307,6 +307,8 @@ def _extremes(found: GapAnalysis) -> Iterator[pl.DataFrame]:
         yield spanned.drop("low", "high", "reason").with_columns(
             value="corrected", rate=pl.col("rate") + LESS_NOISE, scope=pl.lit("")
         )
+    if found.gaps.select(schema.KEYS).n_unique() < 2:
+        return
     yield extreme.with_columns(
         model=pl.lit(ALL), score=pl.format("{}_extreme", "rate"), statistic=pl.lit("rate"),
         value="share", scope=scope, n="n_pairs",
