@@ -20,7 +20,8 @@ from raybias.config import Backbone, TrainingSet
 from raybias.engine.adapters.tuning import PackedTuner, TokenSet, Trial
 from raybias.engine.context import Execution, ModelContext
 from raybias.methods import Tuned
-from raybias.registry import methods, training_sets
+from raybias.methods.base import methods
+from raybias.probes.registries import training_sets
 from raybias.schema import LABELS
 
 _SEED = 5
@@ -62,7 +63,7 @@ def main(
         for seed in method.seeds
     ]
     pack = PackedTuner(
-        trainer, method, trials, train=tokens(splits["train"]), validation=tokens(validation)
+        trainer, method.recipe, trials, train=tokens(splits["train"]), validation=tokens(validation)
     )
     print("| rate, seed | step | loss | accuracy | seconds |\n| --- | --- | --- | --- | --- |")
     begun = time.perf_counter()

@@ -55,7 +55,7 @@ def packed(
     trainer = method.trainer(ModelContext(spec, LABELS, execution))
     units = [Trial(f"s{seed}", seed, RATE, "final", 1e-4, 5) for seed in method.seeds]
     one = TokenSet((min(rows.rows, key=len),), (0,))
-    return PackedTuner(trainer, method, units, train=rows, validation=one)
+    return PackedTuner(trainer, method.recipe, units, train=rows, validation=one)
 
 
 def peft_step(

@@ -44,8 +44,8 @@ from raybias.engine.scoring.pair_rules import align
 from raybias.engine.scoring.pair_scores import PairScorer
 from raybias.probes.pairs.crows_pairs import crows_pairs
 from raybias.probes.pairs.pair_table import SIDES
+from raybias.probes.registries import styles
 from raybias.probes.styles.rules import styled_pairs
-from raybias.registry import styles
 
 Pair = tuple[str, str]
 

@@ -216,7 +216,7 @@ def audit(
     from raybias.planning.pilot import PILOT
     from raybias.probes.catalogue import download_data
     from raybias.probes.column_checks import choose
-    from raybias.registry import probes
+    from raybias.probes.registries import probes
     from raybias.runtime.progress import Reporter
     from raybias.runtime.study import run_study
 

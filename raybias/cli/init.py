@@ -51,7 +51,7 @@ def init(
     from raybias.errors import OutputError
     from raybias.planning.audit import short_name, suited_methods
     from raybias.probes.column_checks import choose
-    from raybias.registry import probes
+    from raybias.probes.registries import probes
 
     if out.exists():
         raise OutputError("is there already", where=str(out), cure="give another --out")

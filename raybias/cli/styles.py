@@ -43,7 +43,7 @@ def write_pairs(name: str, pairs: pl.DataFrame, out: str) -> None:
     from tabulate import tabulate
 
     from raybias.probes.export import write_frame
-    from raybias.registry import pair_probes
+    from raybias.probes.registries import pair_probes
 
     write_frame(pairs, out, pair_probes[name].schema)
     counts = pairs.group_by("style", pair_probes[name].kind, maintain_order=True).len().rows()

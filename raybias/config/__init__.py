@@ -4,11 +4,18 @@ Every field has a line of documentation; every class checks itself where it is
 built. It knows nothing of torch, Ray or the data itself.
 """
 
-from raybias.config.data import Backbone, PairProbe, Probe, QuestionProbe, TrainingSet, Verbalizer
+from raybias.config.data import (
+    AnyBackbone,
+    Backbone,
+    PairProbe,
+    Probe,
+    QuestionProbe,
+    TrainingSet,
+    Verbalizer,
+)
 from raybias.config.json_schema import study_schema
-from raybias.config.method import AnyMethod, Method, StudyText
+from raybias.config.method import AnyMethod, MethodFields
 from raybias.config.profiles import Profile
-from raybias.config.provider import AnyBackbone, Provider
 from raybias.config.section import Section
 from raybias.config.study import (
     Interval,
@@ -30,12 +37,11 @@ __all__ = [
     "AnyMethod",
     "Backbone",
     "Interval",
-    "Method",
+    "MethodFields",
     "NodeKind",
     "PairProbe",
     "Probe",
     "Profile",
-    "Provider",
     "QuestionProbe",
     "Resources",
     "Rewriting",
@@ -43,7 +49,6 @@ __all__ = [
     "Section",
     "Statistics",
     "Study",
-    "StudyText",
     "StyleOptions",
     "Styles",
     "Tracking",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import torch
 
-from raybias.config import Backbone, Provider
+from raybias.config import Backbone
 from raybias.engine.context import ON_CPU, Execution
 from raybias.engine.layer_split import device_map
 from raybias.engine.model_files import (
@@ -370,8 +370,9 @@ def load_tokenizer(spec: Backbone) -> TextEncoder:
     """
     from transformers import AutoTokenizer
 
-    if isinstance(spec, Provider):
-        return spec.text_encoder()
+    if not spec.is_checkpoint:
+        written: TextEncoder = spec.text_encoder()
+        return written
     config = read_config(spec)
     with reading_model(spec, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(

@@ -7,30 +7,36 @@ Models" (arXiv 2404.03471), to the character. In a template, `{text}` stands for
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
 
+import numpy as np
 import polars as pl
+import pyarrow as pa
 from pydantic import Field, model_validator
 
-from raybias.config.method import Asks, Method, StudyText
+from raybias.config import Backbone, MethodFields
+from raybias.config.data import Ability
 from raybias.config.profiles import Profile, by_profile
-from raybias.config.provider import preparing
 from raybias.config.section import Count
-from raybias.methods.asking import Asking, Message, PromptFormat
-from raybias.methods.backbone_method import BackboneMethod
+from raybias.engine.answers import Answers, Second, Writing, Written
+from raybias.errors import WorkFailed
+from raybias.methods.asking import AskingMethod, Message, PromptFormat
+from raybias.methods.base import Answered, Compute, Inputs, Reader, Run, predictions
 from raybias.methods.lengths import sample
-from raybias.methods.prediction import Prepared, UntrainedRun
-from raybias.methods.prompted_predictor import PromptedPredictor, PromptedRun, Shot
+from raybias.methods.work import Asks, Work
 from raybias.probes import prompts
-from raybias.providers.answering import answers_of
+from raybias.providers.base import answers_of
 from raybias.schema import PREDICTIONS, OutputSpec
+from raybias.seeding import generator
 
 if TYPE_CHECKING:
-    from raybias.config import Backbone
-    from raybias.config.data import Ability
-    from raybias.config.provider import Written
+    import numpy.typing as npt
+
     from raybias.engine.backbone import TextEncoder
     from raybias.engine.context import ModelContext
     from raybias.storage import Store
@@ -39,6 +45,8 @@ CLOSED_QUESTION: Final = "Text: {text}\nQuestion: Is the sentiment of the text {
 OPEN_QUESTION: Final = "Text: {text}\nQuestion: What is the sentiment of the text?\n"
 #: Most tokens of an answer: in a chat, and after plain text as Kohankhaki2024 has it.
 _ANSWER: Final = {True: 16, False: 3}
+#: A demonstration: its text and label.
+Shot = tuple[str, int]
 
 
 def cue_of(question: str, cue: str) -> Any:
@@ -50,7 +58,7 @@ def cue_of(question: str, cue: str) -> Any:
     return by_profile(paper=own, strict=own, shown=f"{cue!r}, or none behind a template of yours")
 
 
-class Prompted(BackboneMethod):
+class Prompted(AskingMethod):
     """What every prompted classifier has in common: nothing is tuned, prompts are answered."""
 
     template: str
@@ -58,9 +66,6 @@ class Prompted(BackboneMethod):
     cue: str = ""
     """What the answer begins with, without a blank at its end: plain text has it behind the
     question, in a chat it is the begin of the model's own turn."""
-    prompt_format: Literal["raw", "chat", "auto"] = by_profile(paper="raw", strict="auto")
-    """The prompt as plain text (raw), or as messages in the tokenizer's own chat template (chat);
-    auto is chat where the tokenizer has one."""
     read: Literal["answer", "likelihood", "calibrated"] = "answer"
     """What decides the label: the label word that a sampled answer names (answer); the word that is
     likeliest to begin the answer (likelihood); or each word's log-likelihood less its mean over
@@ -88,6 +93,9 @@ class Prompted(BackboneMethod):
     likelihood, or none. How many there are is reported in any case, and
     where most are, nothing is called significant."""
 
+    key_copies: ClassVar[int] = 1
+    """Copies of a batch's keys and values; decoding in two steps makes them."""
+
     @model_validator(mode="after")
     def _distinct(self) -> Self:
         if repeated := sorted({s for s in self.seeds if self.seeds.count(s) > 1}):
@@ -100,73 +108,32 @@ class Prompted(BackboneMethod):
         prompts.check_placeholders("cue", self.cue, needed=(), others=("text", "choices"))
         return self
 
-    @model_validator(mode="after")
-    def _says_it_in_a_chat(self) -> Self:
-        if self.system and self.prompt_format == "raw":
-            raise ValueError("a system message is for prompt_format: chat or auto")
-        return self
+    @property
+    def system_message(self) -> str:
+        """The system message of a chat, if there is any."""
+        return self.system
 
-    def asking(self, encoder: TextEncoder) -> Asking:
+    def form(self, encoder: TextEncoder) -> Asking:
         """Return what writes the prompts as the backbone of a tokenizer reads them."""
         return Asking(self, encoder)
-
-    def messages(
-        self, text: str, words: Sequence[str], shots: Sequence[Shot] = ()
-    ) -> list[Message]:
-        """Write the prompt for one text as messages of a chat; see `prompt`."""
-        said = [Message(role="system", content=self.system)] if self.system else []
-        return [*said, Message(role="user", content=self.question(text, words))]
-
-    def answered_messages(
-        self, text: str, words: Sequence[str], shots: Sequence[Shot] = (), *, reasoning: str = ""
-    ) -> list[Message]:
-        """Write the messages that the answer follows where it cannot be given its begin."""
-        *before, question = self.messages(text, words, shots)
-        asked = f"{question['content']}\n{self.asked_in_a_chat}".strip()
-        return [*before, Message(role=question["role"], content=asked)]
-
-    def opening(self, text: str, words: Sequence[str]) -> str:
-        """Fill the cue, with which the model's turn begins."""
-        return prompts.filled(self.cue, text=text, choices=prompts.choices(words))
-
-    def answered_cue(self, text: str, words: Sequence[str], *, reasoning: str = "") -> str:
-        """Write what the model's turn begins with where the answer is read."""
-        return self.opening(text, words)
 
     @property
     def asked_in_a_chat(self) -> str:
         """What asks for the answer's form where a chat's answer cannot be given its begin."""
         return "Answer with one word." if self.cue else ""
 
-    def question(self, text: str, words: Sequence[str]) -> str:
-        """Fill the template for one text; as a chat's message it has no blank around it."""
-        return prompts.filled(self.template, text=text, choices=prompts.choices(words)).strip()
+    def shown(self, words: Sequence[str], shots: Sequence[Shot]) -> tuple[str, list[Message]]:
+        """Write demonstrations as plain text, and as messages of a chat; none by default."""
+        return "", []
 
-    def prompt(self, text: str, words: Sequence[str], shots: Sequence[Shot] = ()) -> str:
-        """Fill the template for one text, behind its demonstrations where it shows any.
-
-        Parameters
-        ----------
-        words: the label words, in label order.
-        shots: text and label (0, 1, 2) of each demonstration, in the order shown.
-        """
-        asked = prompts.filled(self.template, text=text, choices=prompts.choices(words))
-        return asked + self.opening(text, words)
-
-    def answered_prompt(
-        self, text: str, words: Sequence[str], shots: Sequence[Shot] = (), *, reasoning: str = ""
-    ) -> str:
-        """Write the prompt that the answer follows.
+    def concluded(self, text: str, words: Sequence[str], reasoning: str) -> str:
+        """Write what follows the cue where the label is asked for; nothing by default.
 
         Parameters
         ----------
-        reasoning: what was generated after the first prompt, with the blank that it begins with.
+        reasoning: what was generated after the cue, with the blank that it begins with.
         """
-        return self.prompt(text, words, shots)
-
-    def prompt_record(self, words: Sequence[str], shots: Sequence[Shot]) -> dict[str, str]:
-        """Write the prompts of one run for the record, with placeholders for what varies."""
-        return {"prompt": self.prompt("{text}", words, shots)}
+        return ""
 
     def answer_words(self, words: Sequence[str]) -> list[str]:
         """Return the label words as they would follow the last prompt, for their tokens."""
@@ -182,28 +149,6 @@ class Prompted(BackboneMethod):
         DataError: the training set has too few of a label.
         """
         return []
-
-    def ask(
-        self,
-        predictor: PromptedPredictor,
-        run: PromptedRun,
-        item_ids: Sequence[str],
-        texts: Sequence[str],
-        asked: list[str],
-    ) -> Prepared[tuple[list[Written], list[Written]]]:
-        """Prepare prompts; return what samples answers to them.
-
-        Parameters
-        ----------
-        asked: each text's first prompt.
-
-        Returns
-        -------
-        What gives what was written before the answers, none where nothing is, and the answers.
-        """
-        how, keys = predictor.writing(self.answer_room), run.keys(item_ids, "answer")
-        write = preparing(predictor.answers).prepare_write(asked, keys, how)
-        return lambda: ([], write())
 
     @property
     def shown_first(self) -> str:
@@ -227,18 +172,9 @@ class Prompted(BackboneMethod):
         return len(self.run_seeds)
 
     def fit(self, backbone: Backbone, profile: Profile) -> Self:
-        """Return the method with the form of its prompts and the room for answers on a backbone.
-
-        Raises
-        ------
-        ModelError: the tokenizer cannot be read.
-        """
-        from raybias.engine.backbone import load_tokenizer
-
-        chat = self.asking(load_tokenizer(backbone)).chat
-        return self.model_copy(
-            update={"prompt_format": "chat" if chat else "raw"} | self.rooms(chat)
-        )
+        """Return the method with the form of its prompts and the room for answers on a backbone."""
+        fitted = super().fit(backbone, profile)
+        return fitted.model_copy(update=self.rooms(fitted.prompt_format == "chat"))
 
     def rooms(self, chat: bool) -> dict[str, int]:
         """Return the most tokens of what is written, by option, in a chat or after plain text."""
@@ -249,34 +185,37 @@ class Prompted(BackboneMethod):
         """Most tokens of an answer; none where only likelihoods of the label words are read."""
         return self.rooms(self.prompt_format != "raw")["answer_tokens"] * (self.read == "answer")
 
+    @property
+    def reasoning_room(self) -> int:
+        """Most tokens that are written before the answer is asked for."""
+        return 0
+
     def output(self) -> OutputSpec:
         """Say where predictions are stored."""
         return OutputSpec("predictions", PREDICTIONS)
 
-    def untrained_runs(
-        self, backbone: Backbone, text: StudyText, training: Sequence[str]
-    ) -> list[UntrainedRun]:
+    def runs(self, inputs: Inputs) -> list[Run]:
         """List a run per seed (and training set, where there are demonstrations)."""
-        sampling = self._sampling_of(backbone)
+        sampling, form = self._sampling_of(inputs.backbone), self.form(inputs.encoder)
         runs = []
-        for dataset in training if self.needs_training_set else ("none",):
+        for dataset in inputs.sentences if self.needs_training_set else ("none",):
             for seed in self.run_seeds:
-                shots = self.draw_shots(text.sentences, dataset, seed)
-                run_id = f"{backbone.name}.{dataset}.{self.name}.s{seed}"
+                shots = self.draw_shots(inputs.sentences, dataset, seed)
+                run_id = f"{inputs.backbone.name}.{dataset}.{self.name}.s{seed}"
                 recipe = {
                     "run_id": run_id,
                     "seed": seed,
                     "shots": shots,
                     "sampling": sampling,
-                    **self._calibration(text, seed),
-                    **self.asking(text.encoder).record(text.words, shots),
+                    **self._calibration(inputs, seed),
+                    **form.record(inputs.words, shots),
                 }
-                runs.append(UntrainedRun(run_id, dataset, seed, recipe))
+                runs.append(Run(run_id, dataset, seed, recipe))
         return runs
 
     def needs(self, offered: frozenset[Ability]) -> dict[Ability, str]:
         """Ask for chats or plain text, and for likelihoods of labels where they are read."""
-        found = PromptFormat.needed(self, offered)
+        found = super().needs(offered)
         if self.read != "answer":
             found["first_tokens"] = "set read: answer"
         elif self.unparsed == "likelihood":
@@ -303,104 +242,374 @@ class Prompted(BackboneMethod):
         said = SimpleNamespace(config=config, generation_config=own)
         return Sampling.of(said, temperature=self.temperature).record()
 
-    def check_label_words(self, words: Sequence[str]) -> None:
-        """Refuse label words that an answer could not be read by."""
-        prompts.check_answer_words(words)
+    def check_words(self, inputs: Inputs) -> None:
+        """Refuse label words that an answer could not be read by, or that share a token."""
+        prompts.check_answer_words(inputs.words)
+        self.form(inputs.encoder).label_ids(inputs.words)
 
-    def check(self, backbone: Backbone, text: StudyText) -> None:
+    def check(self, inputs: Inputs) -> None:
         """Refuse an encoder, label words that share a token, and prompts without room to answer."""
         from raybias.engine.backbone import check_causal, check_lengths
 
-        check_causal(backbone, f"method {self.name}")
-        self._sampling_of(backbone)
-        asking = self.asking(text.encoder)
-        asking.label_ids(text.words)
-        encoder, tokens = asking.encoder, asking.counts(text.tokens)
-        bare = len(encoder.encode([asking.first("", text.words)])[0])
+        check_causal(inputs.backbone, f"method {self.name}")
+        self._sampling_of(inputs.backbone)
+        self.check_words(inputs)
+        form, words = self.form(inputs.encoder), inputs.words
+        bare = len(form.encoder.encode([form.first("", words)])[0])
         # Demonstrations are counted once for all texts, and the longest of all draws.
         taken, seed = 0, self.seeds[0]
-        for dataset in text.sentences if self.needs_training_set else ("none",):
+        for dataset in inputs.sentences if self.needs_training_set else ("none",):
             for each in self.run_seeds:
-                shots = self.draw_shots(text.sentences, dataset, each)
-                shown = len(encoder.encode([asking.first("", text.words, shots)])[0]) - bare
-                if self.new_tokens + shown > taken:
-                    taken, seed = self.new_tokens + shown, each
-        for frame in text.items.values():
+                shots = self.draw_shots(inputs.sentences, dataset, each)
+                shown = len(form.encoder.encode([form.first("", words, shots)])[0]) - bare
+                if self.answer_room + self.reasoning_room + shown > taken:
+                    taken = self.answer_room + self.reasoning_room + shown
+                    seed = each
+        for frame in inputs.items.values():
             check_lengths(
-                tokens.bounds(
-                    frame["text"].to_list(),
-                    taken=taken,
-                    write=lambda each: asking.last(each, text.words),
+                form.counts(inputs.tokens).bounds(
+                    frame["text"].to_list(), taken=taken, write=lambda each: form.last(each, words)
                 ),
-                context=encoder.context,
+                context=form.encoder.context,
                 taken=taken,
                 by=f"tokens of answers and demonstrations (seed {seed})",
                 names=frame["item_id"].to_list(),
             )
 
-    def predictor(self, context: ModelContext, store: Store) -> PromptedPredictor:
-        """Load what answers for the backbone."""
-        answers = answers_of(context, store)
-        asking = self.asking(answers.encoder)
-        return PromptedPredictor(
-            answers=answers,
-            method=self,
-            words=context.words,
-            asking=asking,
-            label_ids=asking.label_ids(context.words),
-            store=store,
+    def work(self, inputs: Inputs) -> Work:
+        """Count prompts and their tokens, from a sample of the items."""
+        form, words = self.form(inputs.encoder), inputs.words
+        counts, new = form.counts(inputs.tokens), self.answer_room + self.reasoning_room
+        dataset = next(iter(inputs.sentences), "none")
+        shots = self.draw_shots(inputs.sentences, dataset, self.seeds[0])
+        opening = 0.0
+        if shots:
+            # A replica reads it once for all rows of a run.
+            shown, bare = (counts.mean([form.last("", words, each)]) for each in (shots, ()))
+            opening = shown - bare
+        tokens, asks = {}, {}
+        for name, frame in inputs.items.items():
+            some, rows = sample(frame["text"].to_list()), max(1, frame.height)
+            length = counts.mean([form.last(each, words) for each in some])
+            length += opening / rows
+            # Texts that a run reads for an item, those of the calibration counted.
+            times = 1.0 + self.calibration * (self.read == "calibrated") / rows
+            tokens[name] = (length + new) * times
+            if inputs.encoder.knows_tokens:
+                continue
+            read = inputs.tokens.mean([form.last(each, words, shots) for each in some])
+            if self.reasoning_room:
+                first = inputs.tokens.mean([form.first(each, words, shots) for each in some])
+                read += first + self.reasoning_room
+            asked = 2.0 if self.reasoning_room else 1.0
+            asks[name] = Asks(asked * times, read * times, new * times)
+        return Work(
+            runs=self.n_runs * (len(inputs.sentences) if self.needs_training_set else 1),
+            items=inputs.counted(),
+            tokens=tokens,
+            asks=asks,
+            new_tokens=new,
+            key_copies=self.key_copies,
         )
 
-    def asks(self, text: StudyText, probe: str) -> Asks:
-        """Return what one run asks of a provider for an item."""
-        read = self._read(text, probe, self.asking(text.encoder).last)
-        times = self._with_calibration(text, probe)
-        return Asks(times, times * read, times * self.new_tokens)
+    def reader(self, context: ModelContext, store: Store) -> Reader:
+        """Load what answers for the backbone."""
+        return PromptedReader(self, answers_of(context, store), context.words, store)
 
-    def _with_calibration(self, text: StudyText, probe: str) -> float:
-        """Return how many texts a run reads for an item, those of the calibration counted."""
-        more = self.calibration * (self.read == "calibrated")
-        return 1.0 + more / max(1, text.items[probe].height)
-
-    def _calibration(self, text: StudyText, seed: int) -> dict[str, list[str]]:
+    def _calibration(self, inputs: Inputs, seed: int) -> dict[str, list[str]]:
         """Draw the sentences whose mean scores `read: calibrated` takes off."""
         if self.read != "calibrated":
             return {}
         groups: tuple[str, ...] = ()
-        pool = next((each["train"] for each in text.sentences.values()), None)
+        pool = next((each["train"] for each in inputs.sentences.values()), None)
         if pool is None:
             groups = ("attribute", "group")
-            pool = pl.concat(frame.select("text", *groups) for frame in text.items.values())
+            pool = pl.concat(frame.select("text", *groups) for frame in inputs.items.values())
         return {"calibration": prompts.draw_texts(pool, self.calibration, seed=seed, by=groups)}
 
-    def _read(self, text: StudyText, probe: str, write: Callable[..., str]) -> float:
-        """Return the mean tokens of what `write` makes of an item, demonstrations in each."""
-        dataset = next(iter(text.sentences), "none")
-        shots = self.draw_shots(text.sentences, dataset, self.seeds[0])
-        some = sample(text.items[probe]["text"].to_list())
-        return text.tokens.mean([write(each, text.words, shots) for each in some])
 
-    @property
-    def new_tokens(self) -> int:
-        """Most tokens that are written after one prompt."""
-        return self.answer_room
+@dataclass(frozen=True)
+class Asking(PromptFormat):
+    """The prompts of a method for texts, on one backbone."""
 
-    def tokens_per_item(self, text: StudyText, probe: str) -> float:
-        """Return the mean number of tokens that one run reads and writes for an item."""
-        some = sample(text.items[probe]["text"].to_list())
-        asking = self.asking(text.encoder)
-        tokens = asking.counts(text.tokens)
-        length = tokens.mean([asking.last(each, text.words) for each in some])
-        if shots := self.draw_shots(
-            text.sentences, next(iter(text.sentences), "none"), self.seeds[0]
-        ):
-            shown, bare = asking.last("", text.words, shots), asking.last("", text.words)
-            # A replica reads the opening once for all rows of a run.
-            opening = tokens.mean([shown]) - tokens.mean([bare])
-            length += opening / max(1, text.items[probe].height)
-        return (length + self.new_tokens) * self._with_calibration(text, probe)
+    method: Prompted
+
+    def _filled(self, template: str, text: str, words: Sequence[str]) -> str:
+        return prompts.filled(template, text=text, choices=prompts.choices(words))
+
+    def first(self, text: str, words: Sequence[str], shots: Sequence[Shot] = ()) -> str:
+        """Write the prompt of one text, behind its demonstrations where it shows any.
+
+        Parameters
+        ----------
+        words: the label words, in label order.
+        shots: text and label (0, 1, 2) of each demonstration, in the order shown.
+        """
+        return self._written(text, words, shots, "")
+
+    def last(
+        self, text: str, words: Sequence[str], shots: Sequence[Shot] = (), *, reasoning: str = ""
+    ) -> str:
+        """Write the prompt that the answer follows.
+
+        Parameters
+        ----------
+        reasoning: what was generated after the first prompt, with the blank that it begins with.
+        """
+        end = self.method.concluded(text, words, reasoning)
+        if not (end and self.chat) or self.own.knows_tokens:
+            return self._written(text, words, shots, end)
+        *before, question = self._messages(text, words, shots)
+        asked = f"{question['content']}\n{self.method.asked_in_a_chat}"
+        return self.own.chat(
+            [
+                *before,
+                Message(role=question["role"], content=asked.strip()),
+                Message(role="assistant", content=reasoning.strip()),
+                Message(role="user", content=self.method.concluded(text, words, "").strip()),
+            ]
+        )
+
+    def _written(self, text: str, words: Sequence[str], shots: Sequence[Shot], end: str) -> str:
+        cue = self._filled(self.method.cue, text, words) + end
+        if self.chat:
+            messages = self._messages(text, words, shots)
+            return self.begun(messages, cue, instead=self.method.asked_in_a_chat)
+        shown, _ = self.method.shown(words, shots)
+        return shown + self._filled(self.method.template, text, words) + cue
+
+    def _messages(self, text: str, words: Sequence[str], shots: Sequence[Shot]) -> list[Message]:
+        system = self.method.system
+        said = [Message(role="system", content=system)] if system else []
+        _, shown = self.method.shown(words, shots)
+        question = self._filled(self.method.template, text, words).strip()
+        return [*said, *shown, Message(role="user", content=question)]
+
+    def record(self, words: Sequence[str], shots: Sequence[Shot]) -> dict[str, str]:
+        """Write the prompts of one run for the record, with placeholders for what varies."""
+        record = {"prompt": self.first("{text}", words, shots)}
+        if self.chat:
+            record["prompt_format"] = "chat"
+        if self.method.reasoning_room:
+            record["second_prompt"] = self.last("{text}", words, shots, reasoning="{reasoning}")
+        return record
+
+    def label_ids(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...] | tuple[str, ...]:
+        """Return by label the tokens that may begin its word where the answer stands.
+
+        Words are taken in lower and upper case. Where tokens are not known these are the words.
+
+        Raises
+        ------
+        ModelError: a word that the tokenizer does not know, or two with one token.
+        """
+        from raybias.engine.verbalizer import first_ids, first_token_groups
+
+        shown = self.method.answer_words(words)
+        if not self.own.knows_tokens:
+            return tuple(shown)
+
+        def ids(variants: Sequence[str]) -> list[int | None]:
+            if not self.chat:
+                return first_ids(self.own.tokenizer, variants)
+            asked = self.last("", words)
+            glue = " " if self.method.cue else ""
+            opening, *rows = self.encoder.encode([asked, *(asked + glue + x for x in variants)])
+            if any(row[: len(opening)] != opening or len(row) == len(opening) for row in rows):
+                # Where an answer would change how what precedes it is cut, it stands for itself.
+                opening, rows = [], self.encoder.encode(variants)
+            unknown = self.own.tokenizer.unk_token_id
+            return [None if (x := row[len(opening)]) == unknown else x for row in rows]
+
+        return first_token_groups(ids, shown, tokenizer=self.own.tokenizer.name_or_path)
 
 
-def prompted_methods(methods: Iterable[Method]) -> list[Prompted]:
+@dataclass(frozen=True)
+class PromptedRun:
+    """A run of a prompted method, from `OUT/prompts/<run_id>.json`."""
+
+    run_id: str
+    seed: int
+    shots: tuple[Shot, ...] = ()
+    calibration: tuple[str, ...] = ()
+    """Sentences whose mean scores are taken off, where the method reads `calibrated`."""
+
+    @classmethod
+    def read(cls, store: Store, run_id: str) -> PromptedRun:
+        """Read the run's seed and demonstrations."""
+        content = json.loads(store.read_text(f"prompts/{run_id}.json"))
+        shots = tuple((text, label) for text, label in content["shots"])
+        return cls(content["run_id"], content["seed"], shots, tuple(content.get("calibration", ())))
+
+    def keys(self, item_ids: Sequence[str], stage: str) -> list[tuple[str | int, ...]]:
+        """Return what the sampling of each item at a stage is keyed by."""
+        return [(self.seed, self.run_id, item_id, stage) for item_id in item_ids]
+
+
+@dataclass(frozen=True)
+class PromptedReader(Reader):
+    """Labels texts by what a backbone answers to a prompt (Kohankhaki2024).
+
+    Attributes
+    ----------
+    words: the label words, which are looked for in answers.
+    means: by run, the labels' mean scores over its calibration sentences, once computed.
+    """
+
+    method: Prompted
+    answers: Answers
+    words: tuple[str, ...]
+    store: Store
+    means: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def form(self) -> Asking:
+        """What writes the prompts as the backbone reads them."""
+        return self.method.form(self.answers.encoder)
+
+    @cached_property
+    def label_ids(self) -> tuple[tuple[int, ...], ...] | tuple[str, ...]:
+        """By label, the tokens that may begin its word behind the prompt."""
+        return self.form.label_ids(self.words)
+
+    def load(self, run_id: str) -> PromptedRun:
+        """Read the seed and demonstrations of a run."""
+        return PromptedRun.read(self.store, run_id)
+
+    def prepare(self, run: PromptedRun, items: pa.Table) -> Compute:
+        """Write prompts; return what labels by answers or by likelihoods of the label words."""
+        item_ids, texts = (items[name].to_pylist() for name in ("item_id", "text"))
+        ask = self._ask(run, item_ids, texts)
+
+        def label() -> Answered:
+            reasoned, written = ask()
+            tokens = sum(each.tokens for each in (*reasoned, *written))
+            if self.method.read == "answer":
+                return Answered(self._answered(run, items, reasoned, written), tokens)
+            return Answered(self._likeliest(run, items, reasoned, written), tokens)
+
+        return label
+
+    def _ask(
+        self, run: PromptedRun, item_ids: Sequence[str], texts: Sequence[str]
+    ) -> Callable[[], tuple[list[Written], list[Written]]]:
+        """Write first prompts; return what gives reasonings, if there are any, and answers."""
+        method, asked = (
+            self.method,
+            [self.form.first(each, self.words, run.shots) for each in texts],
+        )
+        how = Writing(method.answer_room, method.temperature, self.form.chat, self.label_ids)
+        keys = run.keys(item_ids, "answer")
+        if not method.reasoning_room:
+            write = self.answers.begin_write(asked, keys, how)
+            return lambda: ([], write())
+
+        def conclusion(number: int, reasoning: str) -> str:
+            return self.form.last(texts[number], self.words, reasoning=reasoning)
+
+        return self.answers.begin_write_twice(
+            asked,
+            run.keys(item_ids, "reasoning"),
+            replace(how, most=method.reasoning_room),
+            Second(conclusion, keys, method.answer_room),
+        )
+
+    def _means(self, run: PromptedRun) -> npt.NDArray[np.float64]:
+        """Compute each label's mean score over a run's calibration sentences, once for a run."""
+        if run.run_id not in self.means:
+            ids = [f"calibration-{n}" for n in range(len(run.calibration))]
+            _, written = self._ask(run, ids, run.calibration)()
+            self.means[run.run_id] = _scores(written).mean(axis=0)
+        return self.means[run.run_id]
+
+    def _likeliest(
+        self,
+        run: PromptedRun,
+        items: pa.Table,
+        reasoned: Sequence[Written],
+        written: Sequence[Written],
+    ) -> pa.Table:
+        """Label by the highest score, less its mean where that is calibrated.
+
+        Scores stay as they are, and the answer of a calibrated reading is the likeliest word, so
+        that what calibration does to a gap can be shown.
+
+        Raises
+        ------
+        WorkFailed: an endpoint tells no scores.
+        """
+        scores_NL = _scores(written)
+        calibrated = self.method.read == "calibrated"
+        offsets_L = self._means(run) if calibrated else np.zeros(len(self.words))
+        words = [self.words[n] for n in scores_NL.argmax(axis=1)] if calibrated else []
+        return predictions(
+            items,
+            scores=scores_NL.astype(np.float32),
+            labels=(scores_NL - offsets_L).argmax(axis=1).tolist(),
+            answers=_behind(reasoned, words),
+        )
+
+    def _answered(
+        self,
+        run: PromptedRun,
+        items: pa.Table,
+        reasoned: Sequence[Written],
+        written: Sequence[Written],
+    ) -> pa.Table:
+        answers = [each.text for each in written]
+        logits = np.array([each.label_scores for each in written], np.float32)
+        rule = self.method.answer_rule
+        read = [prompts.read_answer(each, self.words, rule) for each in answers]
+        return predictions(
+            items,
+            scores=logits,
+            labels=[
+                self._unparsed(run, item_id, logits_L) if each.label is None else each.label
+                for item_id, each, logits_L in zip(
+                    items["item_id"].to_pylist(), read, logits, strict=True
+                )
+            ],
+            parsed=[each.label is not None for each in read],
+            unread=[each.unread for each in read],
+            answers=_behind(reasoned, answers),
+        )
+
+    def _unparsed(
+        self, run: PromptedRun, item_id: str, logits_L: npt.NDArray[np.float32]
+    ) -> int | None:
+        """Return what an answer without a label word counts as."""
+        if self.method.unparsed == "likelihood":
+            # Equal ones are of labels that are not among the likeliest tokens.
+            return int(logits_L.argmax()) if np.ptp(logits_L) else None
+        if self.method.unparsed == "random":
+            drawn = generator(run.seed, run.run_id, item_id, "unparsed").integers(len(self.words))
+            return int(drawn)
+        return None
+
+
+def _behind(reasoned: Sequence[Written], answers: Sequence[str]) -> list[str | None]:
+    """Write answers behind the reasonings that they follow, or what there is of both."""
+    if not (reasoned and answers):
+        return [each.text for each in reasoned] or [*answers]
+    both = zip(reasoned, answers, strict=True)
+    return [f"{each.text} [...]{answer}" if each.text else answer for each, answer in both]
+
+
+def _scores(written: Sequence[Written]) -> npt.NDArray[np.float64]:
+    """Return the labels' scores [texts, labels].
+
+    Raises
+    ------
+    WorkFailed: an endpoint told none.
+    """
+    if any(not each.label_scores for each in written):
+        raise WorkFailed(
+            "no log-probabilities of first tokens came back, which `read` needs",
+            cure="set read: answer, or take first_tokens out of `offers`",
+        )
+    return np.array([each.label_scores for each in written], np.float64)
+
+
+def prompted_methods(methods: Iterable[MethodFields]) -> list[Prompted]:
     """Pick the methods that prompt, in their order."""
     return [method for method in methods if isinstance(method, Prompted)]

@@ -6,13 +6,14 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from raybias.config import Method, Provider
+from raybias.config import MethodFields
 from raybias.engine.memory import process
+from raybias.methods.work import Work
 from raybias.planning.inventory import Inventory
 from raybias.planning.prepared import PreparedStudy
 from raybias.planning.shards import rows_in
 from raybias.planning.stage_plans import ScorePlan
-from raybias.planning.workload import runs_read
+from raybias.providers.base import Provider
 
 #: Seconds of a request, for the schedule; nobody knows them before.
 LATENCY_S: Final = 1.0
@@ -42,14 +43,16 @@ class AskPlan(ScorePlan):
 
 
 def asking_plan(
-    prepared: PreparedStudy, inventory: Inventory, backbone: Provider, method: Method
+    prepared: PreparedStudy,
+    inventory: Inventory,
+    backbone: Provider,
+    method: MethodFields,
+    work: Work,
 ) -> AskPlan:
     """Plan one method on a provider's backbone."""
-    text, study = prepared.text(method, backbone), prepared.study
-    items = {name: frame.height for name, frame in text.items.items()}
-    runs = runs_read(study, method)
+    items, runs = work.items, work.runs
     times = runs * (1 + backbone.repeat)
-    asked = [(times * count, method.asks(text, name)) for name, count in items.items()]
+    asked = [(times * count, work.asks[name]) for name, count in items.items()]
     calls, read, written = (sum(n * each[part] for n, each in asked) for part in range(3))
     each = calls * LATENCY_S / backbone.at_once / max(1, runs * sum(items.values()))
     rows = prepared.rows_per_shard(backbone, method) or rows_in(_SHARD_S, each)

@@ -10,20 +10,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from raybias.config import Backbone, Method, Provider, Rewriting, Study
+from raybias.config import Backbone, Rewriting, Study
 from raybias.errors import OutputError, PlanError
-from raybias.methods import tuned_methods
+from raybias.methods.base import Method, methods_of
+from raybias.methods.tuned import tuned_methods
 from raybias.planning import refusals
 from raybias.planning.asking import asking_plan
 from raybias.planning.inventory import Inventory
 from raybias.planning.layout import LayoutPlanner
 from raybias.planning.packs import choose_packs
 from raybias.planning.precision import Precision, decide_dtypes
-from raybias.planning.prepared import PreparedStudy, in_style, read_by
+from raybias.planning.prepared import PreparedStudy, in_style
 from raybias.planning.rewrite_layout import rewriting_plan
 from raybias.planning.speed import Machine
 from raybias.planning.stage_plans import RewritePlan, ScorePlan, TunePlan
 from raybias.planning.workload import Works, works_of
+from raybias.providers.base import Provider
 from raybias.storage import Store
 from raybias.study_record import recorded_dtypes
 
@@ -65,7 +67,7 @@ class Plan:
 
     def methods(self, backbone: Backbone) -> list[Method]:
         """List the methods of a backbone that the inventory has room for."""
-        methods = self.decided.methods_of(backbone)
+        methods = methods_of(self.decided, backbone)
         return [each for each in methods if (backbone.name, each.name) not in self.unfit]
 
     @property
@@ -135,7 +137,7 @@ def plan(
     works = works or works_of(prepared, shapes)
     stages = _Stages(prepared.with_study(study), inventory, shapes, works, machine or Machine())
     for backbone in study.backbones:
-        for method in study.methods_of(backbone):
+        for method in methods_of(study, backbone):
             stages.add(backbone, method)
     if stages.errors and not (skip_unfit and stages.scoring):
         raise refusals.together(list(stages.errors.values()))
@@ -160,7 +162,7 @@ def plan(
                 f"{method.name}: max_steps is not set; the early-stop rule can run for ever on a"
                 " slowly falling loss"
                 for method in tuned_methods(study.methods)
-                if method.last_step(1) is None
+                if method.recipe.last_step(1) is None
             ),
         ),
     )
@@ -186,23 +188,26 @@ class _Stages:
 
     def add(self, backbone: Backbone, method: Method) -> None:
         """Lay out one method on one backbone, or keep why it does not fit."""
-        study, data = self.prepared.study, self.prepared.data
+        study, name = self.prepared.study, (backbone.name, method.name)
+        whole = self.works.whole[name]
         if isinstance(backbone, Provider):
-            self.scoring.append(asking_plan(self.prepared, self.inventory, backbone, method))
+            asked = asking_plan(self.prepared, self.inventory, backbone, method, whole)
+            self.scoring.append(asked)
             return
-        shape, name = self.shapes[backbone.name], (backbone.name, method.name)
+        shape = self.shapes[backbone.name]
         planner = LayoutPlanner(study.resources, self.inventory, backbone, shape, self.machine)
-        items = {each: data.items[each].height for each in read_by(study, method)}
         try:
             tuning = [
                 planner.tunings(
-                    training, tuned, self.works.tuning[backbone.name, training.name, tuned.name]
+                    training,
+                    method,
+                    self.works.tuning[backbone.name, training.name, method.name],
                 )
-                for tuned in tuned_methods([method])
                 for training in study.training
+                if method.trains
             ]
             rows = self.prepared.rows_per_shard(backbone, method)
-            scoring = planner.scoring(items, method, self.works.reading[name], rows)
+            scoring = planner.scoring(method, self.works.reading[name], rows)
         except PlanError as error:
             self.errors[name] = error
             return

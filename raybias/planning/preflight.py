@@ -9,6 +9,7 @@ from importlib.util import find_spec
 
 from raybias.config import Study
 from raybias.errors import ConfigError
+from raybias.methods.base import methods_of
 from raybias.planning.plan import Plan
 from raybias.planning.prepared import Items, PreparedStudy
 from raybias.stats import check_metrics, check_reference_groups
@@ -28,13 +29,9 @@ def check_inputs(prepared: PreparedStudy) -> None:
     study, data = prepared.study, prepared.data
     check_metrics(study.statistics.metrics)
     check_references(study, data.items)
-    for method in study.methods:
-        method.check_label_words(study.verbalizer.words())
-        for training in study.training:
-            method.check_training(training.name, data.sentences[training.name])
     for backbone in study.backbones:
-        for method in study.methods_of(backbone):
-            method.check(backbone, prepared.text(method, backbone))
+        for method in methods_of(study, backbone):
+            method.check(prepared.inputs(method, backbone))
 
 
 def check_libraries(planned: Plan) -> None:
@@ -87,6 +84,6 @@ def check_rewritten(prepared: PreparedStudy, items: Items) -> None:
     ModelError: counts them and names the longest.
     """
     for backbone in prepared.study.backbones:
-        for method in prepared.study.methods_of(backbone):
+        for method in methods_of(prepared.study, backbone):
             if method.reads == "pairs":
-                method.check(backbone, prepared.text(method, backbone, items))
+                method.check(prepared.inputs(method, backbone, items))

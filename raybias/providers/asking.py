@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from raybias.config.provider import Key, Second, Writing, Written, write_after
+from raybias.engine.answers import Answers, Key, Writing, Written
 from raybias.errors import ConfigError, RaybiasError, WorkFailed
 from raybias.providers.ledger import Asked, Ledger
 from raybias.providers.requests import Continued, Prompt, Reply, Request
@@ -32,8 +32,8 @@ _SHOWN: Final = 200
 _AGAIN: Final = "the same command then goes on with what is there"
 
 
-class OpenAIAnswers:
-    """Asks an endpoint for one study; see `config.Answers`."""
+class OpenAIAnswers(Answers):
+    """Asks an endpoint for one study; see `Answers`."""
 
     def __init__(self, spec: OpenAI, store: Store) -> None:
         self.spec, self.encoder = spec, spec.text_encoder()
@@ -50,12 +50,6 @@ class OpenAIAnswers:
         asked = [Prompt(self.spec, *each, how) for each in zip(prompts, keys, strict=True)]
         replies = self._all(asked, most=how.most)
         return [Written(each.text, each.scores, each.tokens) for each in replies]
-
-    def write_twice(
-        self, prompts: Sequence[str], keys: Sequence[Key], how: Writing, then: Second
-    ) -> tuple[list[Written], list[Written]]:
-        """Write after each prompt, and then after the second prompt made of that."""
-        return write_after(self, prompts, keys, how, then)
 
     def likelihoods(
         self, texts: Sequence[tuple[str, str]], *, chat: bool = False

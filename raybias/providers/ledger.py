@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from raybias.config.provider import Prices
+from raybias.providers.base import Prices
 from raybias.storage import Store
 
 #: One folder for each backbone, one file for each process that asked.

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from raybias.config.data import Ability
-from raybias.config.provider import Provider
 from raybias.errors import ConfigError
+from raybias.providers.base import Provider, provider
 from raybias.redaction import secret
-from raybias.registry import provider
 
 if TYPE_CHECKING:
-    from raybias.config.provider import Answers
+    from raybias.engine.answers import Answers
     from raybias.engine.backbone import TextEncoder
     from raybias.storage import Store
 

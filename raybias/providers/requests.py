@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
-from raybias.config.provider import Key, Writing
+from raybias.engine.answers import Key, Writing
 from raybias.errors import ConfigError
 from raybias.seeding import key as number_of
 

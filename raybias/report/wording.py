@@ -11,8 +11,8 @@ from typing import Any, Final
 import polars as pl
 
 from raybias import stats
-from raybias.registry import Metric, metrics
 from raybias.stats.conclusive import is_refused
+from raybias.stats.metric_types import Metric, metrics
 from raybias.stats.scopes import Scope
 
 #: Metrics by name; a rate that is not here has no reading.

@@ -13,9 +13,9 @@ from typing import Any, Final
 import polars as pl
 import pyarrow as pa
 
-from raybias.config import Backbone, Method, Provider, Study
+from raybias.config import Backbone, Study
 from raybias.methods import tuned_methods
-from raybias.methods.prediction import Shard, UntrainedRun
+from raybias.methods.base import Method, Run, Shard
 from raybias.planning.plan import Plan
 from raybias.planning.preflight import check_rewritten
 from raybias.planning.prepared import PreparedStudy
@@ -23,8 +23,9 @@ from raybias.planning.schedule import Schedule, Task
 from raybias.planning.shards import missing, shards_of
 from raybias.planning.tasks import fetched_models, tasks_of
 from raybias.probes.card_table import card_texts
+from raybias.probes.registries import pair_probes, question_probes
+from raybias.providers.base import Provider
 from raybias.providers.ledger import read_asked
-from raybias.registry import pair_probes, question_probes
 from raybias.runtime.graph import Grant, Graph
 from raybias.runtime.metrics import Meter
 from raybias.runtime.predict.rewriting import StyleRewriter, with_styles
@@ -140,10 +141,8 @@ class StudyRun:
 
     def _untrained(self, backbone: Backbone) -> Iterator[dict[str, Any]]:
         """List the runs that tune nothing, and write their prompts to OUT/prompts."""
-        names = [training.name for training in self.study.training]
         for method in self.plan.methods(backbone):
-            text = self.prepared.text(method, backbone)
-            for run in method.untrained_runs(backbone, text, names):
+            for run in method.runs(self.prepared.inputs(method, backbone)):
                 if run.recipe is not None:
                     content = json.dumps(run.recipe, indent=2)
                     self.store.write_text(f"prompts/{run.run_id}.json", content)
@@ -274,7 +273,7 @@ class StudyRun:
         ]
 
 
-def _untrained_row(run: UntrainedRun, backbone: Backbone, method: Method) -> dict[str, Any]:
+def _untrained_row(run: Run, backbone: Backbone, method: Method) -> dict[str, Any]:
     """Build the row of `schema.RUNS` of a run that tunes nothing."""
     return {
         **dict.fromkeys(RUNS.names),

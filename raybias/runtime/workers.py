@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import pyarrow as pa
 
 from raybias.config import Backbone
-from raybias.methods.prediction import Predictor, Shard
+from raybias.methods.base import Reader, Shard
 from raybias.planning.stage_plans import RewritePlan, ScorePlan, TunePlan
 from raybias.runtime.graph import Grant
 from raybias.runtime.metrics import Meter
@@ -38,7 +38,7 @@ class Served(Protocol):
     def output(self) -> OutputSpec:
         """Say where the shards' files go and what they hold."""
 
-    def predictor(self, context: ModelContext, store: Store) -> Predictor:
+    def reader(self, context: ModelContext, store: Store) -> Reader:
         """Load the model with what computes shards on it."""
 
 

@@ -18,11 +18,11 @@ import polars as pl
 from scipy import stats
 
 from raybias import schema
-from raybias.registry import Share
 from raybias.seeding import generator
 from raybias.stats.compare_arms import Matched
 from raybias.stats.components import Balanced, Doubles
 from raybias.stats.metric import shares
+from raybias.stats.metric_types import Share
 
 #: Whether no label could be read from an answer.
 UNREAD: Final = pl.col("pred").is_null() | pl.col("parsed").not_().fill_null(value=False)

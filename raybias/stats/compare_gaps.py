@@ -28,13 +28,13 @@ from scipy import stats
 
 from raybias import config, schema
 from raybias.errors import DataError
-from raybias.registry import Share
 from raybias.seeding import generator
 from raybias.stats.cells import cells
 from raybias.stats.compare_arms import Matched
 from raybias.stats.components import Balanced, Doubles, MeanEstimate, satterthwaite
 from raybias.stats.intervals import ROUNDING
 from raybias.stats.metric import shares
+from raybias.stats.metric_types import Share
 from raybias.stats.scopes import (
     SCOPES,
     GapTable,

@@ -12,7 +12,6 @@ import polars as pl
 from raybias import schema
 from raybias.config import Statistics
 from raybias.errors import ConfigError, DataError
-from raybias.registry import BACKGROUNDS, metrics
 from raybias.schema import Label
 from raybias.stats.agreement import agreement
 from raybias.stats.cells import RUN_KEYS, without_extras
@@ -21,6 +20,7 @@ from raybias.stats.counts import Counts, read_counts
 from raybias.stats.likelihood_readout import with_likelihood
 from raybias.stats.metric import check_names, contrasts
 from raybias.stats.metric_table import Measured, MetricRules, measure
+from raybias.stats.metric_types import BACKGROUNDS, metrics
 from raybias.stats.predictions import pieces, sources
 from raybias.stats.reference_groups import membership
 from raybias.stats.scopes import WordVariance, word_variances

@@ -6,8 +6,8 @@ from typing import Final
 
 import polars as pl
 
-from raybias.registry import metrics
 from raybias.stats.metric_table import DEFAULT_BACKGROUND
+from raybias.stats.metric_types import metrics
 from raybias.stats.scopes import REDRAWN
 
 _ITEMS: Final = "seeds and items are redrawn (no templates are known)"

@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from raybias.cli import main
-from raybias.methods.prediction import PreparingPredictor, prepared
+from raybias.methods.base import PreparingPredictor, prepared
 from raybias.runtime.predict import replica
 
 LOG = os.environ["RAYBIAS_CHAOS_LOG"]

@@ -26,7 +26,7 @@ from raybias.errors import ModelError
 from raybias.methods import Lora, PairScore, SoftPrompt, ZeroShot
 from raybias.planning.shards import shards_of
 from raybias.runtime.metrics import Meter
-from raybias.runtime.predict.predictor_cache import PredictorCache
+from raybias.runtime.predict.reader_cache import ReaderCache as PredictorCache
 from raybias.runtime.predict.sharded import SharedReading, read_mine
 from raybias.runtime.study import run_study
 from raybias.schema import ITEMS, LABELS, PAIRS
@@ -177,7 +177,7 @@ def _factors(model: Path | str, sharding: Any) -> dict[str, torch.Tensor]:
     rows = tuple((1, 5 + n % 30, 6 + n % 7, *[7] * (n % 5)) for n in range(24))
     tokens = TokenSet(rows=rows, labels=tuple(n % 3 for n in range(24)))
     units = [Trial(f"s{seed}", seed, 0.01, "final", 0.01, 5) for seed in method.seeds]
-    tuner = PackedTuner(trainer, method, units, train=tokens, validation=tokens)
+    tuner = PackedTuner(trainer, method.recipe, units, train=tokens, validation=tokens)
     while not tuner.done:
         tuner.advance()
     return dict(tuner.result("s2").weights)
@@ -230,7 +230,7 @@ def _gathered(model: str, sharding: Any) -> dict[Any, float]:
     }
     for size in PACKS:
         units = [Trial(f"s{seed}", seed, 0.01, "final", 0.01, 5) for seed in range(size)]
-        tuner = PackedTuner(trainer, method, units, train=tokens, validation=tokens)
+        tuner = PackedTuner(trainer, method.recipe, units, train=tokens, validation=tokens)
         tuner._evaluate = lambda runs: []  # what a step costs is asked, not an evaluation
         before = counter()
         tuner.advance()

@@ -13,7 +13,8 @@ from raybias.api.studies import pair_items
 from raybias.config import PairProbe
 from raybias.errors import ConfigError
 from raybias.probes.pairs.pair_table import PairWarning
-from raybias.registry import Registry, probes
+from raybias.probes.registries import probes
+from raybias.registry import Registry
 from support import extension
 from support.documents import ROOT
 
@@ -25,8 +26,8 @@ import raybias
 from raybias import Study, registry, stats
 from raybias.config import load_study, parse_study
 from raybias.engine.context import ModelContext
-from raybias.methods.prediction import Shard
-from raybias.methods.prompted_predictor import PromptedRun
+from raybias.methods.base import Shard
+from raybias.methods.prompted import PromptedRun
 from raybias.measures import kinds
 from raybias.planning.costs import costs_of
 from raybias.planning.inventory import assumed

@@ -25,11 +25,12 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from raybias.engine.adapters.ia3 import Ia3Trainer
+
 from raybias.config import Backbone
 from raybias.engine import keyed_draws
 from raybias.engine.adapters.base import TrainingBatch, stack_weights
 from raybias.engine.adapters.full import FullTrainer
-from raybias.engine.adapters.ia3 import Ia3Trainer
 from raybias.engine.adapters.lora import LoraTrainer
 from raybias.engine.adapters.soft_prompt import SoftPromptTrainer
 from raybias.engine.generation.decoding import PlainRows, PrefixCache

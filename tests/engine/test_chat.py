@@ -15,8 +15,8 @@ from raybias.engine.backbone import load_tokenizer
 from raybias.engine.context import Execution, ModelContext
 from raybias.errors import ConfigError, ModelError
 from raybias.methods import ChainOfThought, FewShot, Prompted, ZeroShot
-from raybias.methods.prediction import Labelling
-from raybias.methods.prompted_predictor import PromptedRun
+from raybias.methods.base import Labelling
+from raybias.methods.prompted import PromptedRun
 from raybias.probes.prompts import read_answer
 from raybias.schema import LABELS
 from raybias.storage import Store

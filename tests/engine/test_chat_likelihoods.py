@@ -14,17 +14,17 @@ import pyarrow as pa
 import pytest
 import torch
 import transformers
-
-from raybias.config import Backbone, Method
-from raybias.config.provider import Written
-from raybias.engine.answering import EngineAnswers
-from raybias.engine.backbone import load_backbone, load_tokenizer
-from raybias.errors import ConfigError
-from raybias.methods import Coreference, DecisionLikelihood, OptionAnswer, OptionLikelihood
 from raybias.methods.coreference import CoreferencePredictor
 from raybias.methods.likelihood import AskingPredictor
 from raybias.methods.option_answer import OptionWriter
-from raybias.methods.prediction import Shard
+
+from raybias.config import Backbone
+from raybias.engine.answering import EngineAnswers
+from raybias.engine.answers import Written
+from raybias.engine.backbone import load_backbone, load_tokenizer
+from raybias.errors import ConfigError
+from raybias.methods import Coreference, DecisionLikelihood, OptionAnswer, OptionLikelihood
+from raybias.methods.base import Method, Shard
 from raybias.providers.openai import OpenAI
 from support import prompting
 

@@ -18,14 +18,13 @@ import numpy as np
 import pytest
 
 from raybias.config import Backbone, parse_study
-from raybias.config.provider import Writing
 from raybias.engine.answering import EngineAnswers
+from raybias.engine.answers import Writing
 from raybias.engine.backbone import LoadedBackbone, load_backbone
 from raybias.engine.scoring.continuations import continuation_rows
 from raybias.errors import ConfigError, RaybiasError, WorkFailed
 from raybias.methods import ChainOfThought, FewShot, ZeroShot, fit_methods
-from raybias.methods.prompted import Prompted
-from raybias.methods.prompted_predictor import PromptedPredictor, PromptedRun
+from raybias.methods.prompted import Prompted, PromptedPredictor, PromptedRun
 from raybias.providers import bounded
 from raybias.providers.ledger import read_asked
 from raybias.providers.memory import RememberedAnswers

@@ -46,7 +46,7 @@ def tuner(
     classifier = classifiers.load(kind, folder, method, tokens=budget)
     return PackedTuner(
         FullTrainer(classifier, method),
-        method,
+        method.recipe,
         [unit(seed) for seed in seeds],
         train=classifiers.token_set(classifier, 40, seed=5),
         validation=classifiers.token_set(classifier, 21, seed=6),

@@ -44,7 +44,7 @@ def tuner(kind: str, folder: Path, seeds: tuple[int, ...], *, budget: int = 4096
     trainer = METHOD.trainer(ModelContext(spec, LABELS, Execution(budget)))
     return PackedTuner(
         trainer,
-        METHOD,
+        METHOD.recipe,
         [unit(seed) for seed in seeds],
         train=classifiers.token_set(trainer.classifier, 40, seed=5),
         validation=classifiers.token_set(trainer.classifier, 21, seed=6),

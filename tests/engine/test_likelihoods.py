@@ -12,15 +12,16 @@ import pytest
 import torch
 import transformers
 from pydantic import ValidationError
+from raybias.methods.likelihood import AskingPredictor
+from raybias.methods.option_answer import OptionWriter
 
-from raybias.config import Backbone, Method, QuestionProbe
+from raybias.config import Backbone, QuestionProbe
 from raybias.engine.answering import EngineAnswers
 from raybias.engine.backbone import LoadedBackbone, load_backbone
 from raybias.engine.scoring.sentences import SentenceScorer, filled_in, sentence_loader
 from raybias.methods import DecisionLikelihood, OptionAnswer, OptionLikelihood
-from raybias.methods.likelihood import AskingPredictor
-from raybias.methods.option_answer import OptionWriter, named_option
-from raybias.methods.prediction import Shard
+from raybias.methods.base import Method, Shard
+from raybias.methods.options import named_option
 from raybias.probes.questions.items import question_items
 from raybias.probes.questions.wordings import Asked
 from support import backbones, pair_models, prompting, question_data

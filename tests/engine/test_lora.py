@@ -49,7 +49,7 @@ def tuner(
     classifier = classifiers.load(kind, folder, method, tokens=budget)
     return PackedTuner(
         LoraTrainer(classifier, method),
-        method,
+        method.recipe,
         units,
         train=classifiers.token_set(classifier, 40, seed=5),
         validation=classifiers.token_set(classifier, 21, seed=6),

@@ -81,7 +81,7 @@ def tuner(method: Tuned, folder: Path, names: list[str], scales: dict[str, float
     made = trainer(method, folder, "float16")
     trials = [Trial(n, int(n), 1e-3, "final", weight_decay=1e-2, stop_window=2) for n in names]
     sets = [backbones.token_set(count, seed=seed) for count, seed in ((12, 5), (5, 6))]
-    packed = PackedTuner(made, method, trials, train=sets[0], validation=sets[1])
+    packed = PackedTuner(made, method.recipe, trials, train=sets[0], validation=sets[1])
     for trial in trials:
         packed._runs[trial.run_id] = packed._begin(trial)
         if trial.run_id in scales:

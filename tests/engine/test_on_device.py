@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 import torch
+from raybias.engine.adapters.ia3 import Ia3Trainer
 
 from raybias.config import Backbone
 from raybias.engine import keyed_draws
 from raybias.engine.adapters.base import TrainingBatch
 from raybias.engine.adapters.full import FullTrainer
-from raybias.engine.adapters.ia3 import Ia3Trainer
 from raybias.engine.adapters.lora import LoraTrainer
 from raybias.engine.backbone import load_backbone
 from raybias.engine.classifier import load_classifier

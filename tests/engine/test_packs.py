@@ -53,7 +53,7 @@ def tuner(name: str, kind: str, runs: Sequence[str]) -> PackedTuner:
     trials = [Trial(run, ord(run), 3e-3, "final", 1e-2, 2) for run in runs]
     return PackedTuner(
         trainer_of(name, kind),
-        METHODS[name],
+        METHODS[name].recipe,
         trials,
         train=backbones.token_set(40, seed=5),
         validation=backbones.token_set(21, seed=6),

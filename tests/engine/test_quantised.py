@@ -22,8 +22,8 @@ from raybias.engine.model_shape import model_shape
 from raybias.engine.quantised import check_trainable
 from raybias.errors import ModelError
 from raybias.methods import ZeroShot
-from raybias.methods.prediction import Shard
-from raybias.methods.prompted_predictor import PromptedRun
+from raybias.methods.base import Shard
+from raybias.methods.prompted import PromptedRun
 from raybias.planning.inventory import Inventory, Node
 from raybias.planning.precision import decide_dtypes
 from raybias.runtime.ways import keep_ways
@@ -69,7 +69,7 @@ def test_a_quantised_model_is_read_the_fast_way_and_as_it_computes(
         theirs = sum(float(logs_TV[n - 1, row[n]]) for n in range(len(head), len(row)))
         assert value == pytest.approx(theirs, abs=1e-4)
     for text, answer in zip(texts, labelled["texts"], strict=True):
-        row = torch.tensor([tokenizer(how.method.prompt(text, LABELS))["input_ids"]])
+        row = torch.tensor([tokenizer(plain(how.method).first(text, LABELS))["input_ids"]])
         made = plain.generate(row, do_sample=False, max_new_tokens=3)[0, row.shape[1] :]
         assert answer == tokenizer.decode(made, skip_special_tokens=True)
     keep_ways(Store(tmp_path), context)

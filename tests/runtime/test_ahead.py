@@ -16,18 +16,27 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import torch
+from raybias.methods.pair_score import PairScore
+from raybias.methods.sentence_likelihood import SentenceLikelihood
 
 from raybias import methods
-from raybias.config import Backbone, Method
+from raybias.config import Backbone
 from raybias.engine.adapters.soft_prompt import save_soft_prompt
 from raybias.engine.context import ModelContext
 from raybias.errors import ModelError
+from raybias.methods.base import (
+    Answered as ShardResult,
+)
+from raybias.methods.base import (
+    Method,
+    Prepared,
+    PreparingPredictor,
+    Shard,
+    prepared,
+)
 from raybias.methods.chain_of_thought import ChainOfThought
 from raybias.methods.few_shot import FewShot
-from raybias.methods.likelihood import OptionLikelihood
-from raybias.methods.pair_score import PairScore
-from raybias.methods.prediction import Prepared, PreparingPredictor, Shard, ShardResult, prepared
-from raybias.methods.sentence_likelihood import SentenceLikelihood
+from raybias.methods.options import OptionLikelihood
 from raybias.runtime.metrics import Meter
 from raybias.runtime.predict.replica import REQUESTS_PER_REPLICA, Scorer
 from raybias.schema import ITEMS, LABELS, OPTION_ITEMS, PAIRS, SENTENCE_ITEMS

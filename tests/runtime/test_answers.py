@@ -13,13 +13,14 @@ from raybias.config import Backbone
 from raybias.engine.context import Execution, ModelContext
 from raybias.engine.generation.sampling import Sampler, Sampling
 from raybias.methods import ChainOfThought, FewShot, Prompted, SoftPrompt, ZeroShot
-from raybias.methods.prediction import Labelling
-from raybias.methods.prompted_predictor import PromptedPredictor, PromptedRun
-from raybias.runtime.predict.predictor_cache import PredictorCache
+from raybias.methods.base import Labelling
+from raybias.methods.prompted import PromptedPredictor, PromptedRun
+from raybias.runtime.predict.reader_cache import ReaderCache as PredictorCache
 from raybias.schema import LABELS
 from raybias.seeding import generator
 from raybias.storage import Store
 from support import prompting
+from support.prompting import plain
 
 COUNT = 11
 SHOTS = tuple((f"it was {n} times as long", n % 3) for n in range(9))
@@ -73,11 +74,11 @@ def plainly(folder: Path, method: Prompted, text: str) -> str:
         return tokenizer.decode(row[begun:], skip_special_tokens=True)
 
     shots = SHOTS if isinstance(method, FewShot) else ()
-    prompt = method.prompt(text, LABELS, shots)
+    prompt = plain(method).first(text, LABELS, shots)
     if not isinstance(method, ChainOfThought):
         return go_on(prompt, "answer", 3)
     thought = go_on(prompt, "reasoning", method.reasoning_tokens)
-    second = method.answered_prompt(text, LABELS, reasoning=thought)
+    second = plain(method).last(text, LABELS, reasoning=thought)
     end = go_on(second, "answer", 3)
     return f"{thought} [...]{end}" if thought else end
 

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from transformers import LlamaConfig, OPTConfig
 
-from raybias.config import Backbone, Method
+from raybias.config import Backbone
 from raybias.engine.memory import total
 from raybias.methods import Coreference, Ia3, Lora, SoftPrompt, Tuned
+from raybias.methods.base import Method
 from raybias.schema import LABELS
 from support.words import word_tokenizer
 

@@ -12,7 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from raybias.methods.prediction import Shard, ShardResult
+from raybias.methods.base import Answered as ShardResult
+from raybias.methods.base import Shard
 from raybias.planning.shards import missing
 from raybias.runtime.metrics import Meter
 from raybias.runtime.predict.replica import Scorer

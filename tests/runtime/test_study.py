@@ -33,7 +33,7 @@ from raybias.errors import (
     StorageError,
     WorkFailed,
 )
-from raybias.methods.prediction import Labelling, Shard, prediction_rows
+from raybias.methods.base import Labelling, Shard, prediction_rows
 from raybias.planning.preflight import check_inputs, check_references
 from raybias.planning.prepared import PreparedStudy
 from raybias.planning.shards import missing, shards_of

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -18,14 +18,11 @@ from torch.nn.functional import cross_entropy
 
 from raybias.engine.backbone import TextEncoder
 from raybias.engine.batching import Batcher
-from raybias.engine.classifier import Classifier
+from raybias.engine.classifier import Classifier, ClassifierOptions
 from raybias.engine.packing import Batch, PackedSequence, Placed, pack
 from raybias.engine.transfers import to_device
 from raybias.schema import LABELS
 from raybias.storage import Store
-
-if TYPE_CHECKING:
-    from raybias.methods import Finetuned, Tuned
 
 #: The trainable tensors of one run by name, float32.
 Weights = Mapping[str, Tensor]
@@ -65,14 +62,16 @@ class AdapterTrainer(ABC):
     ----------
     max_packed: runs that can share a step; None for any number.
     prompt_length: vectors that stand before each row.
-    method, encoder: the options of tuning, and the backbone's tokenizer.
+    template, append_eos: how it reads a text, and whether EOS stands behind it.
+    encoder: the backbone's tokenizer.
     device: where the backbone is.
     batcher: cuts the rows of all runs into forward passes.
     """
 
     max_packed: ClassVar[int | None] = None
     prompt_length: int = 0
-    method: Tuned
+    template: str = "{text}"
+    append_eos: bool = False
     encoder: TextEncoder
     device: torch.device
     batcher: Batcher
@@ -110,8 +109,8 @@ class AdapterTrainer(ABC):
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Tokenise texts as the method reads them."""
-        written = self.method.written(texts)
-        return self.encoder.encode(written, append_eos=self.method.ends_with_eos)
+        written = [self.template.replace("{text}", text) for text in texts]
+        return self.encoder.encode(written, append_eos=self.append_eos)
 
     def prepare(
         self, rows: Sequence[Sequence[int]], *, dropout: bool = False
@@ -203,8 +202,11 @@ class ClassifierTrainer(AdapterTrainer):
     side_by_side: ClassVar[bool] = False
     """Whether several passes may be computed at one time, each in a thread."""
 
-    def __init__(self, classifier: Classifier, method: Finetuned) -> None:
-        self.classifier, self.method = classifier, method
+    options: ClassVar[type[ClassifierOptions]] = ClassifierOptions
+    """What it takes of a method."""
+
+    def __init__(self, classifier: Classifier, options: ClassifierOptions) -> None:
+        self.classifier, self.template = classifier, options.template
         self.encoder, self.device = classifier.encoder, classifier.device
         context = self.encoder.context
         self.batcher = classifier.execution.batcher(

@@ -11,7 +11,7 @@ from raybias.errors import DataError
 from raybias.probes.column_checks import as_text, filled_columns
 from raybias.probes.pairs.pair_table import ORIGINAL
 from raybias.probes.pairs.winobias import CONDITIONS
-from raybias.registry import pair_probe
+from raybias.probes.registries import pair_probe
 from raybias.schema import COREFERENCES
 from raybias.storage import split_uri
 from raybias.table_files import read_frame

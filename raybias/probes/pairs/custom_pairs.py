@@ -6,7 +6,7 @@ import polars as pl
 
 from raybias.probes.card_table import own_table
 from raybias.probes.pairs.pair_table import DIRECTIONS, ORIGINAL, pair_table
-from raybias.registry import pair_probe
+from raybias.probes.registries import pair_probe
 
 
 @pair_probe(

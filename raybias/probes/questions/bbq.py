@@ -7,7 +7,7 @@ import polars as pl
 from raybias.errors import DataError
 from raybias.formats.bbq import bbq_line, bbq_metadata, target_of
 from raybias.probes.readers import polars_schema
-from raybias.registry import question_probe
+from raybias.probes.registries import question_probe
 from raybias.schema import OPTION_ITEMS
 from raybias.storage import Store, split_uri
 from raybias.table_files import read_frame, unzipped

@@ -8,7 +8,7 @@ import polars as pl
 
 from raybias.probes.column_checks import filled_columns
 from raybias.probes.questions.own import person_of, written
-from raybias.registry import question_probe
+from raybias.probes.registries import question_probe
 from raybias.schema import DECISIONS
 from raybias.storage import split_uri
 from raybias.table_files import read_frame

@@ -6,7 +6,7 @@ import polars as pl
 
 from raybias.errors import DataError
 from raybias.probes.column_checks import filled_columns
-from raybias.registry import question_probe
+from raybias.probes.registries import question_probe
 from raybias.schema import SENTENCE_ITEMS
 from raybias.storage import split_uri
 from raybias.table_files import read_frame

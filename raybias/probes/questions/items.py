@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from raybias.config import QuestionProbe
 from raybias.probes.column_checks import as_table
+from raybias.probes.registries import question_probes
 from raybias.probes.sampling import sample_units
 from raybias.probes.sources import place_of
-from raybias.registry import question_probes
 from raybias.schema import DECISIONS, OPTION_ITEMS, SENTENCE_ITEMS, TRIPLES
 
 #: By table, the columns that say what is drawn together by a limit: within which, and as a whole.

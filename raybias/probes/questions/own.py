@@ -17,7 +17,7 @@ from raybias.probes.column_checks import (
     filled_columns,
     refuse,
 )
-from raybias.registry import question_probe
+from raybias.probes.registries import question_probe
 from raybias.schema import CONTEXTS, DECISIONS, OPTION_ITEMS, POLARITIES, TRIPLES
 
 _DATA: Final = "one .csv, .tsv, .jsonl or .parquet file, or a card"

@@ -7,7 +7,7 @@ import polars as pl
 from raybias.errors import DataError
 from raybias.formats.stereoset import stereoset_triples
 from raybias.probes.readers import polars_schema
-from raybias.registry import question_probe
+from raybias.probes.registries import question_probe
 from raybias.schema import TRIPLES
 from raybias.storage import split_uri
 from raybias.table_files import unzipped

@@ -13,9 +13,9 @@ import polars as pl
 
 from raybias.probes.pairs.pair_table import SIDES
 from raybias.probes.readers import polars_schema
+from raybias.probes.registries import styles
 from raybias.probes.styles.mirror_edit import mirrored
 from raybias.probes.styles.rules import check_style
-from raybias.registry import styles
 from raybias.schema import REWRITTEN_PAIRS
 from raybias.seeding import generator
 

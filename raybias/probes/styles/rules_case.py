@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from raybias.registry import StyledPair, style
+from raybias.probes.registries import StyledPair, style
 
 
 @style("lowercase")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from raybias.registry import StyledPair, style
+from raybias.probes.registries import StyledPair, style
 
 #: Words and what becomes of them; longer ones come first. None changes what is said.
 _SHORT: Final = {

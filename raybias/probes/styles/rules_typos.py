@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from raybias.registry import StyledPair, style
+from raybias.probes.registries import StyledPair, style
 
 #: Shorter words would become other words too easily.
 _WORD: Final = re.compile(r"\b[a-z]{4,}\b")

@@ -15,6 +15,7 @@ import polars as pl
 
 from raybias.errors import DataError
 from raybias.probes.readers import read_samples
+from raybias.probes.registries import probe
 from raybias.probes.templates import amazon_lexicon
 from raybias.probes.templates.slots import (
     Slotted,
@@ -24,7 +25,6 @@ from raybias.probes.templates.slots import (
     read_templates,
     suite_templates,
 )
-from raybias.registry import probe
 from raybias.storage import Store
 
 PUBLISHED: Final = "sentiment_fairness_tests.tsv"

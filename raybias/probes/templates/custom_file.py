@@ -20,7 +20,7 @@ from raybias.probes.column_checks import (
     filled_columns,
     label_numbers,
 )
-from raybias.registry import probe
+from raybias.probes.registries import probe
 
 
 @probe(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from raybias.probes.planted import planted_items
-from raybias.registry import probe
+from raybias.probes.registries import probe
 
 
 @probe("planted", about="embedded calibration over invented groups")

@@ -16,6 +16,7 @@ import polars as pl
 
 from raybias.errors import DataError
 from raybias.probes.readers import Sample, read_samples
+from raybias.probes.registries import probe
 from raybias.probes.templates import amazon_lexicon
 from raybias.probes.templates.slots import (
     Phrase,
@@ -27,7 +28,6 @@ from raybias.probes.templates.slots import (
     read_templates,
     suite_templates,
 )
-from raybias.registry import probe
 from raybias.schema import LABELS
 from raybias.storage import Store, split_uri
 

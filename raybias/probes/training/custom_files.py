@@ -9,7 +9,7 @@ import polars as pl
 from raybias.config import TrainingSet
 from raybias.errors import DataError
 from raybias.probes.column_checks import column, filled, label_numbers, needed
-from raybias.registry import Splits, training_set
+from raybias.probes.registries import Splits, training_set
 from raybias.storage import Store, split_uri
 from raybias.table_files import read_frame
 

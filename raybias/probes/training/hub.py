@@ -11,8 +11,8 @@ import polars as pl
 from raybias.config import TrainingSet
 from raybias.errors import DataError
 from raybias.probes.column_checks import needed
+from raybias.probes.registries import Splits, training_set
 from raybias.probes.training.custom_files import checked
-from raybias.registry import Splits, training_set
 
 
 @training_set("hub")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from raybias.config import TrainingSet
 from raybias.probes.planted import planted_sentences
-from raybias.registry import Splits, training_set
+from raybias.probes.registries import Splits, training_set
 
 
 @training_set("planted")

@@ -10,9 +10,9 @@ import polars as pl
 from raybias.config import TrainingSet
 from raybias.errors import DataError
 from raybias.probes.readers import read_lines
+from raybias.probes.registries import Splits, training_set
 from raybias.probes.sources import place_of
 from raybias.probes.training.lines import parse_sentences
-from raybias.registry import Splits, training_set
 from raybias.schema import Label
 from raybias.storage import Store
 

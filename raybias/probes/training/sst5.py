@@ -8,9 +8,9 @@ from typing import Final
 
 from raybias.config import TrainingSet
 from raybias.errors import DataError
+from raybias.probes.registries import Splits, training_set
 from raybias.probes.sources import place_of
 from raybias.probes.training.lines import parse_sentences
-from raybias.registry import Splits, training_set
 from raybias.schema import Label
 from raybias.storage import Store
 

@@ -223,7 +223,7 @@ class WorkerPack:
         self._kept, self._keeping = time.monotonic(), 0.0
         self.tuner = PackedTuner(
             trainer,
-            task.method,
+            task.method.recipe,
             [trial for trial in trials if trial.run_id in self.active],
             train=tokens.train,
             validation=tokens.validation,

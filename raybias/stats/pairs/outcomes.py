@@ -11,7 +11,7 @@ from typing import Final
 
 import polars as pl
 
-from raybias import registry
+from raybias.registry import registry_of
 
 ORIGINAL: Final = "original"
 DIRECTIONS: Final = ("stereo", "antistereo")
@@ -35,13 +35,15 @@ NEUTRAL: Final = {"mcnemar": 50.0, "paired_t": 0.0}
 def style_order(styles: pl.Series) -> list[str]:
     """Sort styles as they are registered, `original` first; others by name, last."""
     present = set(styles.unique().to_list())
-    return [s for s in registry.styles if s in present] + sorted(present - registry.styles.keys())
+    return [s for s in registry_of("style") if s in present] + sorted(
+        present - registry_of("style").keys()
+    )
 
 
 def in_order(table: pl.DataFrame) -> pl.DataFrame:
     """Sort by metric, style as registered, and bias type by name with the averages last."""
     keys: list[pl.Expr] = [pl.col(name) for name in METRIC if name in table.columns]
-    orders = {"style": list(registry.styles), "statistic": _STATISTICS}
+    orders = {"style": list(registry_of("style")), "statistic": _STATISTICS}
     keys += [_place(name, order) for name, order in orders.items() if name in table.columns]
     keys += [_place("bias_type", ("", *AVERAGES)), pl.col("bias_type")]
     keys += [_place("part", _PARTS)] if "part" in table.columns else []

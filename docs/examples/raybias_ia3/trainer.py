@@ -8,21 +8,48 @@ Shapes: R rows, W layer width.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from raybias.engine.adapters.packed_layers import (
+    LayerOptions,
     PackedLayer,
     PackedLayerTrainer,
     RowAdapters,
     names_layer,
 )
-from raybias.engine.classifier import initial_head
+from raybias.engine.classifier import Classifier, initial_head
 
-if TYPE_CHECKING:
-    from raybias.methods import Ia3
+
+@dataclass(frozen=True, kw_only=True)
+class Ia3Options(LayerOptions):
+    """What the trainer takes of the method."""
+
+    feed_forward: tuple[str, ...] = ()
+
+    def peft_names(self, architecture: str) -> Sequence[str]:
+        """Return PEFT's choice of layers for an architecture."""
+        from peft.utils import constants
+
+        names: Sequence[str] = constants.TRANSFORMERS_MODELS_TO_IA3_TARGET_MODULES_MAPPING.get(
+            architecture, ()
+        )
+        return names
+
+    def feed_forward_names(self, architecture: str) -> Sequence[str]:
+        """Return how the paths of layers end whose input is rescaled."""
+        if self.target != "peft_default":
+            return self.feed_forward
+        from peft.utils import constants
+
+        names: Sequence[str] = constants.TRANSFORMERS_MODELS_TO_IA3_FEEDFORWARD_MODULES_MAPPING.get(
+            architecture, ()
+        )
+        return names
 
 
 class _Ia3Layer(PackedLayer):
@@ -49,7 +76,11 @@ class _Ia3Layer(PackedLayer):
 class Ia3Trainer(PackedLayerTrainer):
     """Tune (IA)3 vectors and heads: `PATH.ia3_l`, `PATH.weight`."""
 
-    method: Ia3
+    options = Ia3Options
+
+    def __init__(self, classifier: Classifier, options: Ia3Options) -> None:
+        self.ia3 = options
+        super().__init__(classifier, options)
 
     def packed_layer(self, base: torch.nn.Module, path: str) -> PackedLayer:
         """Wrap a layer of the frozen model."""
@@ -76,5 +107,5 @@ class Ia3Trainer(PackedLayerTrainer):
         return IA3Config(feedforward_modules=feed_forward, **options)
 
     def _feeds_forward(self, path: str) -> bool:
-        names = self.method.feed_forward_names(self.classifier.model.config.model_type)
+        names = self.ia3.feed_forward_names(self.classifier.model.config.model_type)
         return any(names_layer(path, name) for name in names)

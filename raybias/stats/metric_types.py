@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from raybias.registry.mechanism import Code, Registry
+from raybias.registry import Code, Registry
 from raybias.schema import Label
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Keep one predictor of a backbone loaded at a time, over weights that its methods share."""
+"""Keep one reader of a backbone loaded at a time, over weights that its methods share."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from raybias.runtime.workers import Served
 
 
-class PredictorCache:
-    """The predictor of the method that was used last.
+class ReaderCache:
+    """The reader of the method that was used last.
 
     A change of method frees what the last one kept between shards (prefix caches); the weights
     that methods share stay loaded.
@@ -29,7 +29,7 @@ class PredictorCache:
         self._changing = Lock()
 
     def of(self, method: Served) -> Any:
-        """Load the method's predictor, or return it if it is loaded.
+        """Load the method's reader, or return it if it is loaded.
 
         Raises
         ------
@@ -38,5 +38,5 @@ class PredictorCache:
         with self._changing:
             if self._held is None or self._held[0] != method.name:
                 self._held = None
-                self._held = method.name, method.predictor(self.context, self.store)
+                self._held = method.name, method.reader(self.context, self.store)
             return self._held[1]

@@ -1,4 +1,12 @@
-"""Register code by name, and find it in raybias's own modules and in installed packages."""
+"""Register code by name, and find it in raybias's own modules and in installed packages.
+
+Each kind of thing that a study names has a registry beside the type of its entries, and a decorator
+there. Another package lists its modules as entry points of the group `raybias`, and may register
+anything in them (docs/extending.md):
+
+    [project.entry-points.raybias]
+    my_package = "my_package.extensions"
+"""
 
 from __future__ import annotations
 
@@ -12,6 +20,16 @@ from typing import Any, Final, Generic, TypeVar
 from raybias.errors import ConfigError
 
 GROUP: Final = "raybias"
+#: The module of each kind's registry, and its name there.
+_PLACES: Final = {
+    "method": ("raybias.methods.base", "methods"),
+    "api": ("raybias.providers.base", "providers"),
+    "probe": ("raybias.probes.registries", "probes"),
+    "pair probe": ("raybias.probes.registries", "pair_probes"),
+    "question probe": ("raybias.probes.registries", "question_probes"),
+    "training set": ("raybias.probes.registries", "training_sets"),
+    "style": ("raybias.probes.registries", "styles"),
+}
 
 Entry = TypeVar("Entry")
 Code = TypeVar("Code", bound=Callable[..., Any])
@@ -88,6 +106,13 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
     def _place(self, name: str) -> tuple[bool, str]:
         module, _ = self._origins[name]
         return not module.startswith("raybias."), module
+
+
+def registry_of(kind: str) -> Registry[Any]:
+    """Return the registry of a kind, such as "style", for rooms below that of its entries."""
+    module, name = _PLACES[kind]
+    found: Registry[Any] = getattr(import_module(module), name)
+    return found
 
 
 @cache
