@@ -30,7 +30,7 @@ _SEED = 5
 def main(
     model: Annotated[str, typer.Argument(help="Folder or hub id of a model.")],
     sst5: Annotated[Path, typer.Option(help="Folder of SST-5.")],
-    kind: Annotated[str, typer.Option(help="Kind of method: soft_prompt, lora, ia3, full.")],
+    kind: Annotated[str, typer.Option(help="Kind of method: soft_prompt, lora, full.")],
     rates: Annotated[str, typer.Option(help="Learning rates, with commas between them.")],
     seeds: Annotated[str, typer.Option(help="Seeds, with commas between them.")] = "1001",
     steps: Annotated[int, typer.Option(help="Steps of each run.")] = 100,

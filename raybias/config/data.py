@@ -121,7 +121,7 @@ def _api(data: Any) -> str:
 #: Any backbone that a study can name.
 AnyBackbone = Annotated[
     Backbone,
-    Choices("api", "api", _api, "unknown api of an endpoint; known", {WEIGHTS: Backbone}),
+    Choices("api", "api", _api, "unknown api of an endpoint; known: %s", {WEIGHTS: Backbone}),
 ]
 
 

@@ -124,6 +124,9 @@ def default_methods() -> tuple[MethodFields, ...]:
 AnyMethod = Annotated[
     MethodFields,
     Choices(
-        "method", "kind", kind_of, "unknown kind of method (a section such as {kind: lora}); known"
+        "method",
+        "kind",
+        kind_of,
+        "unknown kind of method; known kinds: %s, each in a section such as {kind: lora}",
     ),
 ]

@@ -190,7 +190,7 @@ class Choices:
     key: which of their fields tells them apart.
     told: what a section, or a mapping that will be one, has there.
     others: sections that are not registered, by what they have there.
-    unknown: what is said of a value that none has, before the values there are.
+    unknown: what is said of a value that none has, with `%s` for the values there are.
     """
 
     kind: str
@@ -211,8 +211,10 @@ class Choices:
             {name: handler.generate_schema(each) for name, each in self.sections().items()},
             discriminator=self.told,
             custom_error_type=self.key,
-            custom_error_message=f"{self.unknown}: {known}; those of another package are found by"
-            " its entry points of the group `raybias`",
+            custom_error_message=self.unknown
+            % known
+            + "; those of another package are found by its"
+            " entry points of the group `raybias`",
         )
 
 

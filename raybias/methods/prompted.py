@@ -253,18 +253,21 @@ class Prompted(AskingMethod):
 
         check_causal(inputs.backbone, f"method {self.name}")
         self._sampling_of(inputs.backbone)
+        drawn = [
+            (seed, self.draw_shots(inputs.sentences, dataset, seed))
+            for dataset in (inputs.sentences if self.needs_training_set else ("none",))
+            for seed in self.run_seeds
+        ]
         self.check_words(inputs)
         form, words = self.form(inputs.encoder), inputs.words
-        bare = len(form.encoder.encode([form.first("", words)])[0])
         # Demonstrations are counted once for all texts, and the longest of all draws.
-        taken, seed = 0, self.seeds[0]
-        for dataset in inputs.sentences if self.needs_training_set else ("none",):
-            for each in self.run_seeds:
-                shots = self.draw_shots(inputs.sentences, dataset, each)
-                shown = len(form.encoder.encode([form.first("", words, shots)])[0]) - bare
-                if self.answer_room + self.reasoning_room + shown > taken:
-                    taken = self.answer_room + self.reasoning_room + shown
-                    seed = each
+        counts = [
+            (len(form.encoder.encode([form.first("", words, shots)])[0]), -place, seed)
+            for place, (seed, shots) in enumerate(drawn)
+        ]
+        longest, _, seed = max(counts)
+        bare = len(form.encoder.encode([form.first("", words)])[0])
+        taken = self.answer_room + self.reasoning_room + longest - bare
         for frame in inputs.items.values():
             check_lengths(
                 form.counts(inputs.tokens).bounds(

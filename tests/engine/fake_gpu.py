@@ -25,7 +25,6 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from raybias.engine.adapters.ia3 import Ia3Trainer
 
 from raybias.config import Backbone
 from raybias.engine import keyed_draws
@@ -42,8 +41,9 @@ from raybias.engine.scoring.causal_logprobs import TokenScorer
 from raybias.engine.scoring.label_scorer import LabelScorer
 from raybias.engine.scoring.masked_logprobs import MaskedScorer, load_masked
 from raybias.engine.transfers import to_device
-from raybias.methods import Full, Ia3, Lora, SoftPrompt
+from raybias.methods import Full, Lora, SoftPrompt
 from support import backbones, classifiers, pair_models
+from support.ia3 import Ia3, Ia3Trainer
 
 ROWS = [(1, 5, 6, 7, 9), (1, 5, 8), (1, 9, 10, 11, 12, 13, 14), (1, 5, 6, 20)]
 GPU = "gpu"

@@ -13,9 +13,10 @@ from raybias.engine.adapters import loss_scale
 from raybias.engine.adapters.base import AdapterTrainer, TrainingBatch
 from raybias.engine.adapters.tuning import PackedTuner, Trial
 from raybias.engine.context import Execution, ModelContext
-from raybias.methods import EarlyStop, Full, Ia3, Lora, SoftPrompt, Tuned
+from raybias.methods import EarlyStop, Full, Lora, SoftPrompt, Tuned
 from raybias.schema import LABELS
 from support import backbones, classifiers
+from support.ia3 import Ia3
 
 OPTIONS: dict[str, Any] = {
     "batch_size": 3,

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from raybias.engine.adapters.ia3 import Ia3Trainer
 
 from raybias.config import Backbone
 from raybias.engine import keyed_draws
@@ -26,9 +25,10 @@ from raybias.engine.determinism import as_found
 from raybias.engine.generation.generator import TextGenerator
 from raybias.engine.generation.sampling import Sampling
 from raybias.engine.scoring.label_scorer import LabelScorer
-from raybias.methods import Full, Ia3, Lora, SoftPrompt
+from raybias.methods import Full, Lora, SoftPrompt
 from raybias.schema import LABELS
 from support import backbones, classifiers
+from support.ia3 import Ia3, Ia3Trainer
 
 ROWS = [tuple(row) for row in backbones.token_rows(12, seed=3)]
 

@@ -18,9 +18,10 @@ from raybias.engine.adapters.tuning import PackedTuner, Trial
 from raybias.engine.batching import Batcher
 from raybias.engine.context import Execution, ModelContext
 from raybias.engine.packing import Placed, shared_width
-from raybias.methods import EarlyStop, Ia3, Lora, SoftPrompt, Tuned
+from raybias.methods import EarlyStop, Lora, SoftPrompt, Tuned
 from raybias.schema import LABELS
 from support import backbones, classifiers
+from support.ia3 import Ia3
 
 RUNS = ("a", "b", "c", "d", "e")
 SHORT: dict[str, Any] = {

@@ -25,9 +25,10 @@ from raybias.engine.pipelining import Pipeline
 from raybias.engine.scoring.causal_logprobs import TokenScorer
 from raybias.engine.scoring.masked_logprobs import MaskedScorer, load_masked
 from raybias.errors import WorkFailed
-from raybias.methods import Ia3, Lora, SoftPrompt
+from raybias.methods import Lora, SoftPrompt
 from raybias.schema import LABELS
 from support import backbones, classifiers, pair_models
+from support.ia3 import Ia3
 
 PASSES = 3
 ROWS = [tuple(row) for row in backbones.token_rows(24, seed=3)]

@@ -13,14 +13,14 @@ from raybias.config import Backbone
 from raybias.engine.context import Execution, ModelContext
 from raybias.engine.generation.sampling import Sampler, Sampling
 from raybias.methods import ChainOfThought, FewShot, Prompted, SoftPrompt, ZeroShot
-from raybias.methods.base import Labelling
-from raybias.methods.prompted import PromptedPredictor, PromptedRun
+from raybias.methods.prompted import PromptedReader, PromptedRun
 from raybias.runtime.predict.reader_cache import ReaderCache as PredictorCache
 from raybias.schema import LABELS
 from raybias.seeding import generator
 from raybias.storage import Store
 from support import prompting
 from support.prompting import plain
+from support.reading import labelled
 
 COUNT = 11
 SHOTS = tuple((f"it was {n} times as long", n % 3) for n in range(9))
@@ -32,20 +32,20 @@ METHODS = {
 }
 
 
-def predictor(folder: Path, method: Prompted, *, budget: int = 4096) -> PromptedPredictor:
+def predictor(folder: Path, method: Prompted, *, budget: int = 4096) -> PromptedReader:
     spec = Backbone(id=str(folder), dtype="float32", bos="prepend")
-    return method.predictor(ModelContext(spec, LABELS, Execution(budget)), Store(str(folder)))
+    return method.reader(ModelContext(spec, LABELS, Execution(budget)), Store(str(folder)))
 
 
-def ask(
-    who: PromptedPredictor, texts: list[str], *, size: int, order: list[int]
-) -> dict[str, tuple]:
+def ask(who: PromptedReader, texts: list[str], *, size: int, order: list[int]) -> dict[str, tuple]:
     """Answers by text, asked in batches of `size` in some order."""
     shots = SHOTS if isinstance(who.method, FewShot) else ()
     found = {}
     for first in range(0, len(order), size):
         part = [texts[n] for n in order[first : first + size]]
-        answer = who.label(PromptedRun("run", 7, shots), [f"item {text}" for text in part], part)
+        answer = labelled(
+            who, PromptedRun("run", 7, shots), [f"item {text}" for text in part], part
+        )
         for n, text in enumerate(part):
             found[text] = (answer["labels"][n], answer["parsed"][n], answer["texts"][n])
     return found
@@ -125,10 +125,10 @@ def test_methods_share_the_weights_and_change_none_of_each_others_answers(tmp_pa
 def test_an_answer_without_a_label_counts_as_the_method_says(tmp_path: Path) -> None:
     folder, texts = prompting.save("opt", tmp_path), prompting.texts(40)
     ids = [f"item {text}" for text in texts]
-    found: dict[str, Labelling] = {}
+    found: dict[str, dict[str, Any]] = {}
     for rule in ("random", "likelihood", "invalid"):
         method = METHODS["zero_shot"].model_copy(update={"unparsed": rule})
-        found[rule] = predictor(folder, method).label(PromptedRun("run", 7), ids, texts)
+        found[rule] = labelled(predictor(folder, method), PromptedRun("run", 7), ids, texts)
     parsed = found["random"]["parsed"]
     assert 0 < sum(parsed) < len(parsed)  # the random model names a label now and then
     for n, readable in enumerate(parsed):

@@ -121,7 +121,7 @@ def test_a_plan_tokenises_some_texts_and_tuning_each_once_for_all_methods(
     asked.clear()
     (backbone,) = prepared.study.backbones
     for method in prepared.study.methods:
-        tokens = tokenise(prepared.text(method, backbone), "set", method)
+        tokens = tokenise(prepared.inputs(method, backbone), "set", method)
         assert tokens.train.rows == ((4, 4, 4),) * 10
     assert asked == ["a b c"] * 16
 

@@ -13,9 +13,10 @@ from transformers import LlamaConfig, OPTConfig
 
 from raybias.config import Backbone
 from raybias.engine.memory import total
-from raybias.methods import Coreference, Ia3, Lora, SoftPrompt, Tuned
+from raybias.methods import Coreference, Lora, SoftPrompt, Tuned
 from raybias.methods.base import Method
 from raybias.schema import LABELS
+from support.ia3 import Ia3
 from support.words import word_tokenizer
 
 TOKENS, RUNS, ROWS = 2048, 3, 50

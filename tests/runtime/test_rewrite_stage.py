@@ -13,6 +13,7 @@ from raybias.config import Study, parse_study
 from raybias.engine.memory import total
 from raybias.engine.rewriting.rewriter import Rewriter
 from raybias.errors import ConfigError, DataError, ModelError, PlanError
+from raybias.methods.base import shard_of
 from raybias.planning.costs import costs_of
 from raybias.planning.description import describe
 from raybias.planning.inventory import assumed
@@ -156,7 +157,7 @@ def test_chunks_are_files_that_equal_the_pairs_rewritten_at_once(
     originals = in_style(chosen, "formal", items)["mine"]
     work = StyleRewriting(style="formal", options=options, paired=stage.paired, seed=0)
     context = stage.context(options.spec())
-    predictor = work.predictor(context, store)
+    predictor = work.reader(context, store)
     chunks = chunks_of("formal", stage.pairs)
     assert [chunk.file for chunk in chunks] == [
         "styled/mine/formal/part-00000.parquet",
@@ -166,7 +167,9 @@ def test_chunks_are_files_that_equal_the_pairs_rewritten_at_once(
     # The last first: neither order nor company changes a pair.
     for chunk in reversed(chunks):
         pairs = originals.slice(chunk.first_row, 64).select(PAIRS.names).to_arrow()
-        store.write_table(chunk.file, predictor.table(None, chunk, pairs).table)
+        store.write_table(
+            chunk.file, shard_of(predictor, None, chunk, pairs, REWRITTEN_PAIRS)().table
+        )
     assert missing(store, chunks, STYLED) == []
     wanted = rewritten_pairs(
         originals, "formal", Rewriter(options, style="formal"), paired="separate", seed=0

@@ -25,11 +25,10 @@ from raybias.engine.backbone import load_backbone
 from raybias.engine.context import Execution, ModelContext
 from raybias.engine.memory import MemoryTerm, total, within_share
 from raybias.errors import ConfigError, ModelError, OutputError
-from raybias.methods import fit_methods
 from raybias.planning.inventory import assumed
 from raybias.planning.plan import plan
 from raybias.planning.preflight import check_libraries
-from raybias.planning.prepared import PreparedStudy
+from raybias.planning.prepared import PreparedStudy, fit_methods
 from raybias.providers.vllm import VLLM, VLLMAnswers, engine_options
 from raybias.schema import LABELS
 from support import prompting

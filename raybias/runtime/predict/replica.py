@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ray.serve.handle import DeploymentHandle
 
     from raybias.engine.context import ModelContext
-    from raybias.methods.base import Shard
+    from raybias.methods.base import Compute, Shard
 
 T = TypeVar("T")
 
@@ -97,9 +97,8 @@ class Scorer:
         """Compute a shard's rows and commit its file; return the tokens read and written."""
         run = await self.run(model_id(shard.method, shard.run_id))
         # What the host does for it is done while the device computes the one before.
-        schema = self.methods[shard.method].output().schema
         compute = await asyncio.get_running_loop().run_in_executor(
-            self.ahead, lambda: shard_of(self._reader(shard.method), run, shard, items, schema)
+            self.ahead, self.prepared, run, shard, items
         )
         result = await self._in_turn(compute)
         self._count(len(items), result.tokens)
@@ -109,6 +108,11 @@ class Scorer:
             self._told.add(shard.method)
             await asyncio.to_thread(keep_ways, self.store, self.readers.context)
         return int(result.tokens)
+
+    def prepared(self, run: Any, shard: Shard, items: pa.Table) -> Compute:
+        """Do the host's part of a shard; return what computes the rows of its file."""
+        schema = self.methods[shard.method].output().schema
+        return shard_of(self._reader(shard.method), run, shard, items, schema)
 
     async def label(self, method: str, run_id: str, texts: list[str]) -> list[dict[str, Any]]:
         """Label texts that are no items of a probe with one run; a row of answers each.
