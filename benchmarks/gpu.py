@@ -51,7 +51,7 @@ from raybias.engine.scoring.label_scorer import LabelScorer
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.methods import FewShot, Lora, SoftPrompt
 from raybias.methods.base import Inputs
-from raybias.methods.lengths import TokenCounts
+from raybias.methods.work import TokenCounts
 from raybias.schema import LABELS
 
 #: A part, its shape, and its share of the seconds.

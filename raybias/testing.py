@@ -11,7 +11,7 @@ from raybias.config import Backbone
 from raybias.engine.backbone import load_tokenizer
 from raybias.engine.context import ModelContext
 from raybias.methods.base import Inputs, Method, Shard, shard_of
-from raybias.methods.lengths import TokenCounts
+from raybias.methods.work import TokenCounts
 from raybias.schema import LABELS
 from raybias.storage import Store
 

@@ -15,8 +15,8 @@ from raybias.config.data import (
 )
 from raybias.config.json_schema import study_schema
 from raybias.config.method import AnyMethod, MethodFields
-from raybias.config.profiles import Profile
-from raybias.config.section import Section
+from raybias.config.reading import parse_yaml
+from raybias.config.section import Profile, Section
 from raybias.config.study import (
     Interval,
     NodeKind,
@@ -24,12 +24,11 @@ from raybias.config.study import (
     Scope,
     Statistics,
     Study,
+    Tracking,
     load_study,
     parse_study,
 )
 from raybias.config.styles import Adequacy, Rewriting, StyleOptions, Styles
-from raybias.config.tracking import Tracking
-from raybias.config.yaml_text import parse_yaml
 
 __all__ = [
     "Adequacy",

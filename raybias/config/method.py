@@ -12,8 +12,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 from pydantic import model_validator
 
 from raybias.config.data import Ability, Backbone
-from raybias.config.profiles import Profile
-from raybias.config.section import Choices, Name, Section
+from raybias.config.section import Choices, Name, Profile, Section
 from raybias.registry import registry_of
 from raybias.schema import OutputSpec
 

@@ -27,14 +27,23 @@ from raybias.config.data import (
     Verbalizer,
 )
 from raybias.config.method import AnyMethod, MethodFields, default_methods
-from raybias.config.overrides import override
-from raybias.config.profiles import Profile, by_profile, defaults_of
-from raybias.config.section import Amount, Count, Name, Section
+from raybias.config.reading import override, parse_section, yaml_mapping
+from raybias.config.section import Amount, Count, Name, Profile, Section, by_profile, defaults_of
 from raybias.config.styles import Styles
-from raybias.config.tracking import Tracking
-from raybias.config.yaml_section import parse_section, yaml_mapping
 from raybias.errors import ConfigError
 from raybias.registry import registry_of
+
+
+class Tracking(Section):
+    """Where runs and tables are written down besides OUT; never changes what is computed."""
+
+    mlflow: str | None = None
+    """Tracking URI of MLflow, such as http://server:5000 or sqlite:///mlflow.db; off without it.
+    It holds no password: MLflow reads MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or
+    MLFLOW_TRACKING_TOKEN."""
+    wandb: str | None = None
+    """Project of Weights & Biases; off without it."""
+
 
 #: How the part of a run id behind the names of model, training set and method can begin.
 _RUN_PART: Final = re.compile(r"\.(?=(lr|wd|t|s)[0-9])")

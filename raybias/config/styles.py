@@ -8,8 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from raybias.config.data import Backbone
-from raybias.config.profiles import by_profile
-from raybias.config.section import Amount, Count, Registered, Section
+from raybias.config.section import Amount, Count, Registered, Section, by_profile
 from raybias.registry import registry_of
 
 

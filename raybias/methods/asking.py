@@ -19,12 +19,11 @@ from pydantic import model_validator
 
 from raybias.config import Backbone
 from raybias.config.data import Ability
-from raybias.config.profiles import Profile, by_profile
+from raybias.config.section import Profile, by_profile
 from raybias.engine.answers import Answers, Writing, Written
 from raybias.errors import ConfigError
 from raybias.methods.base import Answered, Compute, Inputs, Method, Reader, rows_table
-from raybias.methods.lengths import TokenCounts, sample
-from raybias.methods.work import Asks, Work
+from raybias.methods.work import Asks, TokenCounts, Work, sample
 from raybias.probes.questions.wordings import Asked
 from raybias.providers.base import answers_of
 

@@ -17,8 +17,7 @@ import pyarrow.compute as pc
 
 from raybias.config import Backbone, MethodFields, Study
 from raybias.errors import WorkFailed
-from raybias.methods.lengths import TokenCounts
-from raybias.methods.work import Work
+from raybias.methods.work import TokenCounts, Work
 from raybias.registry import Registry
 from raybias.schema import ITEMS, PREDICTIONS
 from raybias.storage import Store

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from raybias.config.profiles import by_profile
-from raybias.config.section import Count
+from raybias.config.section import Count, by_profile
 from raybias.methods.asking import Message
 from raybias.methods.base import method
 from raybias.methods.prompted import OPEN_QUESTION, Prompted, Shot, cue_of

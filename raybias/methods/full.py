@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from raybias.config.profiles import by_profile
-from raybias.config.section import Amount, Count, Rate
+from raybias.config.section import Amount, Count, Rate, by_profile
 from raybias.methods.base import Inputs, method
-from raybias.methods.lengths import Widths
 from raybias.methods.tuned import EarlyStop, Tuned, options_for
-from raybias.methods.work import Work
+from raybias.methods.work import Widths, Work
 
 if TYPE_CHECKING:
     from raybias.engine.adapters.base import ClassifierTrainer

@@ -13,12 +13,10 @@ from pydantic import Field
 
 from raybias.config import Backbone
 from raybias.config.method import Reads
-from raybias.config.profiles import Profile, by_profile
-from raybias.config.section import Count
+from raybias.config.section import Count, Profile, by_profile
 from raybias.methods.asking import Item, ItemMethod, taken
 from raybias.methods.base import Answered, Compute, Inputs, Method, Reader, method, rows_table
-from raybias.methods.lengths import sample
-from raybias.methods.work import Work
+from raybias.methods.work import Work, sample
 from raybias.probes.pairs.coreference import coreference_prompts, named_in, names_referent
 from raybias.probes.prompts import without_thoughts
 from raybias.probes.questions.wordings import Asked

@@ -21,14 +21,12 @@ from pydantic import Field, model_validator
 
 from raybias.config import Backbone, MethodFields
 from raybias.config.data import Ability
-from raybias.config.profiles import Profile, by_profile
-from raybias.config.section import Count
+from raybias.config.section import Count, Profile, by_profile
 from raybias.engine.answers import Answers, Second, Writing, Written
 from raybias.errors import WorkFailed
 from raybias.methods.asking import AskingMethod, Message, PromptFormat
 from raybias.methods.base import Answered, Compute, Inputs, Reader, Run, predictions
-from raybias.methods.lengths import sample
-from raybias.methods.work import Asks, Work
+from raybias.methods.work import Asks, Work, sample
 from raybias.probes import prompts
 from raybias.providers.base import answers_of
 from raybias.schema import PREDICTIONS, OutputSpec

@@ -17,8 +17,7 @@ from raybias.config import Backbone
 from raybias.config.method import Reads
 from raybias.methods.asking import Item, taken
 from raybias.methods.base import Answered, Compute, Inputs, Method, Reader, method, rows_table
-from raybias.methods.lengths import sample
-from raybias.methods.work import Work
+from raybias.methods.work import Work, sample
 from raybias.schema import SENTENCE_ITEMS, SENTENCE_SCORES, TRIPLE_SCORES, TRIPLES, OutputSpec
 
 if TYPE_CHECKING:

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from raybias.config.profiles import by_profile
-from raybias.config.section import Count, Rate
+from raybias.config.section import Count, Rate, by_profile
 from raybias.engine.memory import TRAINING_COPIES
 from raybias.methods.base import Inputs, method
 from raybias.methods.tuned import Tuned, options_for

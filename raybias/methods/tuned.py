@@ -26,13 +26,11 @@ from typing import (
 from pydantic import Field, model_validator
 
 from raybias.config import MethodFields
-from raybias.config.profiles import by_profile
-from raybias.config.section import Amount, Count, Rate, Section
+from raybias.config.section import Amount, Count, Rate, Section, by_profile
 from raybias.engine.adapters.schedule import Recipe, StopRule
 from raybias.errors import DataError, WorkFailed
 from raybias.methods.base import Answered, Compute, Inputs, Method, Reader, Run, predictions
-from raybias.methods.lengths import TokenCounts, Widths, sample
-from raybias.methods.work import Held, Tuning, Work
+from raybias.methods.work import Held, TokenCounts, Tuning, Widths, Work, sample
 from raybias.schema import PREDICTIONS, OutputSpec
 
 if TYPE_CHECKING:

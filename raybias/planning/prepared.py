@@ -20,7 +20,7 @@ from raybias.config import (
 from raybias.config.data import Ability
 from raybias.errors import ConfigError
 from raybias.methods.base import Inputs, methods
-from raybias.methods.lengths import TokenCounts
+from raybias.methods.work import TokenCounts
 from raybias.probes import probe_items, training_sentences
 from raybias.probes.pairs.items import in_styles, pair_items
 from raybias.probes.questions.items import question_items

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from raybias.config import Study
 from raybias.providers.base import Provider
-from raybias.providers.ledger import read_asked
+from raybias.providers.openai import read_asked
 from raybias.report.summary_tables import SummaryTable
 from raybias.storage import Store
 

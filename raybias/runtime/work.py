@@ -25,7 +25,7 @@ from raybias.planning.tasks import fetched_models, tasks_of
 from raybias.probes.card_table import card_texts
 from raybias.probes.registries import pair_probes, question_probes
 from raybias.providers.base import Provider
-from raybias.providers.ledger import read_asked
+from raybias.providers.openai import read_asked
 from raybias.runtime.graph import Grant, Graph
 from raybias.runtime.metrics import Meter
 from raybias.runtime.predict.rewriting import StyleRewriter, with_styles

@@ -109,7 +109,8 @@ def test_a_package_adds_one_of_each_kind(tmp_path: Path) -> None:
             "raybias: my_package: its entry point broken = broken cannot be imported",
         ),
         (
-            "from raybias.probes.registries import probe\n@probe('regard', about='')\ndef mine(a, b): ...",
+            "from raybias.probes.registries import probe\n@probe('regard', about='')\n"
+            "def mine(a, b): ...",
             "two probes have the name 'regard': raybias.probes.templates.race_templates",
         ),
     ],

@@ -26,10 +26,9 @@ from raybias.errors import ConfigError, RaybiasError, WorkFailed
 from raybias.methods import ChainOfThought, FewShot, ZeroShot
 from raybias.methods.prompted import Prompted, PromptedReader, PromptedRun
 from raybias.planning.prepared import fit_methods
-from raybias.providers import bounded
-from raybias.providers.ledger import read_asked
+from raybias.providers import asking as bounded
 from raybias.providers.memory import RememberedAnswers
-from raybias.providers.openai import OpenAI
+from raybias.providers.openai import OpenAI, read_asked
 from raybias.schema import LABELS
 from raybias.storage import Store
 from support import prompting
