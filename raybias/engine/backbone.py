@@ -18,7 +18,6 @@ import torch
 
 from raybias.config import Backbone
 from raybias.engine.context import ON_CPU, Execution
-from raybias.engine.layer_split import device_map
 from raybias.engine.model_files import (
     read_config,
     read_generation,
@@ -27,6 +26,7 @@ from raybias.engine.model_files import (
     source_of,
     weights_of,
 )
+from raybias.engine.pipelining import device_map
 from raybias.engine.quantised import dtype_of
 from raybias.engine.template_limits import check_template
 from raybias.errors import ModelError

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 import torch
 
 from raybias.engine.batching import Batcher, Collective
-from raybias.engine.determinism import repeat_bits
+from raybias.engine.devices import repeat_bits
 from raybias.engine.pipelining import Pipeline
 
 if TYPE_CHECKING:

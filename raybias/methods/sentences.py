@@ -22,7 +22,7 @@ from raybias.schema import SENTENCE_ITEMS, SENTENCE_SCORES, TRIPLE_SCORES, TRIPL
 
 if TYPE_CHECKING:
     from raybias.engine.context import ModelContext
-    from raybias.engine.scoring.sentences import SentenceScorer
+    from raybias.engine.scoring.continuations import SentenceScorer
     from raybias.storage import Store
 
 _SENTENCES: Final = ("stereotype", "anti_stereotype", "unrelated")
@@ -79,7 +79,7 @@ class SentenceMethod(Method):
 
     def reader(self, context: ModelContext, store: Store) -> SentenceReader:
         """Load the causal or masked model with what scores sentences."""
-        from raybias.engine.scoring.sentences import SentenceScorer, sentence_loader
+        from raybias.engine.scoring.continuations import SentenceScorer, sentence_loader
 
         return SentenceReader(SentenceScorer(context.backbone(sentence_loader(context.spec))), self)
 
@@ -152,7 +152,7 @@ class TripleLikelihood(SentenceMethod):
 
     def check_kind(self, backbone: Backbone, said: Sequence[tuple[str, str, str]]) -> None:
         """Refuse, for a masked model, sentences that fill in no word."""
-        from raybias.engine.scoring.sentences import check_sentences
+        from raybias.engine.scoring.continuations import check_sentences
 
         check_sentences(backbone, said)
 

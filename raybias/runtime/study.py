@@ -19,10 +19,8 @@ from raybias.config import Study
 from raybias.errors import ModelError, PlanError
 from raybias.planning.inventory import Inventory, with_autoscaled_nodes
 from raybias.planning.plan import Plan, plan
-from raybias.planning.preflight import check_inputs, check_libraries
+from raybias.planning.preflight import check_inputs, check_libraries, check_weights, resolve_models
 from raybias.planning.prepared import PreparedStudy
-from raybias.planning.resolve import resolve_models
-from raybias.planning.weights import check_weights
 from raybias.planning.workload import Works
 from raybias.runtime.ending import undoing
 from raybias.runtime.graph import Stopped

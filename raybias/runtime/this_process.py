@@ -16,17 +16,16 @@ import pyarrow as pa
 from transformers.utils.logging import disable_progress_bar
 
 from raybias.config import Backbone
-from raybias.engine.determinism import as_found
+from raybias.engine.devices import as_found
 from raybias.engine.model_files import fetched
 from raybias.methods.base import Shard, shard_of
 from raybias.runtime.graph import Grant, Stopped
-from raybias.runtime.predict.reader_cache import ReaderCache
 from raybias.runtime.progress import Advance, Done
 from raybias.runtime.ray_session import debugging
 from raybias.runtime.tune.reports import ProgressAggregator
 from raybias.runtime.tune.worker import PackWorker
 from raybias.runtime.ways import keep_ways
-from raybias.runtime.workers import Pack, Reading
+from raybias.runtime.workers import Pack, ReaderCache, Reading
 
 T = TypeVar("T")
 

@@ -26,9 +26,9 @@ from raybias.errors import ModelError
 from raybias.methods import Lora, PairScore, SoftPrompt, ZeroShot
 from raybias.planning.shards import shards_of
 from raybias.runtime.metrics import Meter
-from raybias.runtime.predict.reader_cache import ReaderCache as PredictorCache
 from raybias.runtime.predict.sharded import SharedReading, read_mine
 from raybias.runtime.study import run_study
+from raybias.runtime.workers import ReaderCache as PredictorCache
 from raybias.schema import ITEMS, LABELS, PAIRS
 from raybias.storage import Store
 from support.tiny import save_study

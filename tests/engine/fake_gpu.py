@@ -32,15 +32,14 @@ from raybias.engine.adapters.base import TrainingBatch, stack_weights
 from raybias.engine.adapters.full import FullTrainer
 from raybias.engine.adapters.lora import LoraTrainer
 from raybias.engine.adapters.soft_prompt import SoftPromptTrainer
-from raybias.engine.generation.decoding import PlainRows, PrefixCache
+from raybias.engine.devices import to_device
 from raybias.engine.generation.packed_rows import PackedRows
-from raybias.engine.generation.sampling import Sampler, Sampling, rectangle
-from raybias.engine.layer_split import layer_split
+from raybias.engine.generation.sampling import PlainRows, PrefixCache, Sampler, Sampling, rectangle
 from raybias.engine.packing import PackedSequence, Placed, pack, stack
+from raybias.engine.pipelining import layer_split
 from raybias.engine.scoring.causal_logprobs import TokenScorer
 from raybias.engine.scoring.label_scorer import LabelScorer
 from raybias.engine.scoring.masked_logprobs import MaskedScorer, load_masked
-from raybias.engine.transfers import to_device
 from raybias.methods import Full, Lora, SoftPrompt
 from support import backbones, classifiers, pair_models
 from support.ia3 import Ia3, Ia3Trainer

@@ -21,7 +21,7 @@ from raybias.engine.adapters.soft_prompt import SoftPromptTrainer
 from raybias.engine.adapters.tuning import PackedTuner, Trial
 from raybias.engine.backbone import LoadedBackbone, load_backbone
 from raybias.engine.context import Execution
-from raybias.engine.layer_split import blocks, layer_split
+from raybias.engine.pipelining import blocks, layer_split
 from raybias.engine.scoring.label_scorer import LabelScorer
 from raybias.methods import SoftPrompt
 from support import backbones

@@ -21,7 +21,7 @@ from raybias.engine.adapters.lora import LoraTrainer
 from raybias.engine.backbone import load_backbone
 from raybias.engine.classifier import load_classifier
 from raybias.engine.context import Execution, ModelContext
-from raybias.engine.determinism import as_found
+from raybias.engine.devices import as_found
 from raybias.engine.generation.generator import TextGenerator
 from raybias.engine.generation.sampling import Sampling
 from raybias.engine.scoring.label_scorer import LabelScorer

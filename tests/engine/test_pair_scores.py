@@ -20,14 +20,16 @@ import transformers
 from raybias.config import Backbone, parse_study
 from raybias.engine.backbone import LoadedBackbone
 from raybias.engine.scoring.masked_logprobs import PlacesReader
-from raybias.engine.scoring.pair_rules import (
+from raybias.engine.scoring.pair_scores import (
     CAUSAL,
     MASKED,
     PairScore,
+    PairScorer,
     align,
+    check_scores,
+    pair_loader,
     preference,
 )
-from raybias.engine.scoring.pair_scores import PairScorer, check_scores, pair_loader
 from raybias.errors import ConfigError, ModelError, WorkFailed
 from raybias.planning.prepared import fit_methods
 from support import backbones, pair_models, stories

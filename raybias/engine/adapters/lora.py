@@ -27,9 +27,9 @@ from raybias.engine.adapters.packed_layers import (
     together,
 )
 from raybias.engine.classifier import Classifier, initial_head
+from raybias.engine.devices import to_device
 from raybias.engine.keyed_draws import joined, kept, keys
 from raybias.engine.packing import Batch, token_rows
-from raybias.engine.transfers import to_device
 from raybias.seeding import generator, key
 
 

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from raybias.config import Backbone
-from raybias.engine.adapters import files
+from raybias.engine.adapters import base as files
 from raybias.engine.adapters.base import (
     ClassifierTrainer,
     Training,
@@ -36,9 +36,9 @@ from raybias.engine.attention import attention_window
 from raybias.engine.backbone import empty_model, is_encoder
 from raybias.engine.classifier import Classifier, ClassifierOptions
 from raybias.engine.context import Way
+from raybias.engine.devices import to_device
 from raybias.engine.packing import Batch, PackedSequence, Placed, pack, stack
 from raybias.engine.self_check import TOLERANCE, agrees, in_words, sample_tokens
-from raybias.engine.transfers import to_device
 from raybias.errors import ModelError
 from raybias.storage import Store
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from raybias.config import Backbone
-from raybias.engine.adapters import files
+from raybias.engine.adapters import base as files
 from raybias.engine.adapters.base import AdapterTrainer, Training, Weights
 from raybias.engine.packing import Batch, PackedSequence
 from raybias.engine.scoring.label_scorer import LabelScorer

@@ -10,9 +10,9 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
-from threading import Lock
+from threading import Lock, Timer
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ray import serve
@@ -23,6 +23,7 @@ from ray.serve.schema import ApplicationStatus
 from raybias.errors import WorkFailed
 from raybias.methods.base import shard_of, text_items
 from raybias.planning.stage_plans import RewritePlan, ScorePlan
+from raybias.runtime.graph import Grant
 from raybias.runtime.metrics import Meter
 from raybias.runtime.owners import end_with_driver
 from raybias.runtime.ways import keep_ways
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from raybias.engine.context import ModelContext
     from raybias.methods.base import Compute, Shard
+
 
 T = TypeVar("T")
 
@@ -71,7 +73,7 @@ class Scorer:
     def __init__(
         self, context: ModelContext, methods: Sequence[Served], out: str, meter: Meter
     ) -> None:
-        from raybias.runtime.predict.reader_cache import ReaderCache
+        from raybias.runtime.workers import ReaderCache
 
         # First, since its driver may end while a model is loaded.
         end_with_driver()
@@ -303,3 +305,67 @@ def _no_replica(name: str, problem: str) -> WorkFailed:
         where=name,
         cure="`raybias plan` shows what a replica needs",
     )
+
+
+#: Seconds that replicas wait for another reading.
+_LINGERS_S: Final = 2.0
+
+
+class Readers:
+    """A Serve application that is up while readings use it, and a moment longer.
+
+    Parameters
+    ----------
+    start: `replica.scorers` for so many replicas.
+    most: replicas.
+    """
+
+    def __init__(
+        self, name: str, start: Callable[[int], AbstractContextManager[str]], *, most: int
+    ) -> None:
+        self.name, self._start, self._most = name, start, most
+        self._grants: list[Grant] = []
+        self._up: AbstractContextManager[str] | None = None
+        self._replicas = 0
+        self._changing, self._turn = Lock(), Lock()
+
+    @contextmanager
+    def reading(self, grant: Grant) -> Iterator[None]:
+        """Hold the replicas up, one reading after another: a replica keeps what one method needs.
+
+        Raises
+        ------
+        WorkFailed: the replicas do not start.
+        """
+        grant.on_stop(lambda: serve.delete(self.name))
+        with self._changing:
+            if self._up is None:
+                up = self._start(grant.slots)
+                up.__enter__()
+                self._up, self._replicas = up, grant.slots
+            self._grants.append(grant)
+        try:
+            with self._turn:
+                self.fit()
+                yield
+        finally:
+            with self._changing:
+                self._grants.remove(grant)
+            timer = Timer(0.0 if grant.stopped.is_set() else _LINGERS_S, self.close)
+            timer.daemon = True
+            timer.start()
+
+    def fit(self) -> None:
+        """Have as many replicas as the readings are granted now."""
+        with self._changing:
+            replicas = min(self._most, sum(grant.slots for grant in self._grants))
+            if replicas != self._replicas:
+                scale(self.name, replicas)
+                self._replicas = replicas
+
+    def close(self) -> None:
+        """End the replicas if no reading uses them."""
+        with self._changing:
+            if self._up is not None and not self._grants:
+                up, self._up = self._up, None
+                up.__exit__(None, None, None)

@@ -40,7 +40,7 @@ from scipy.special import softmax
 from raybias.config import Backbone, Study
 from raybias.errors import ConfigError, OutputError, WorkFailed
 from raybias.methods.base import Method, methods_of
-from raybias.planning.resolve import check_models
+from raybias.planning.preflight import check_models
 from raybias.runtime.metrics import Meter
 from raybias.runtime.predict.replica import model_id, scorer_deployment, scorer_of
 from raybias.runtime.ray_session import root_error

@@ -1,4 +1,10 @@
-"""Torch settings under which one kind of GPU computes the same bits again, and their undoing.
+"""Bring what the host holds to a device, without waiting for the device.
+
+torch's `to` waits for a GPU's stream where it copies from ordinary memory, so the GPU would end all
+that it was given, and stand idle while the host prepares the next pass. A copy from pinned memory
+is queued like any other work.
+
+Torch settings under which one kind of GPU computes the same bits again, and their undoing.
 
 What makes a GPU's bits vary: kernels that add up with atomic operations, in whatever order their
 threads come; gradients of attention that split the keys; cuBLAS with several workspaces; cuDNN
@@ -10,13 +16,27 @@ attention as it is).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+
+
+def to_device(values: Tensor | NDArray[Any] | Sequence[Any], device: torch.device) -> Tensor:
+    """Copy numbers of the host to a device, queued behind what the device was given before.
+
+    Parameters
+    ----------
+    values: an array, (nested) lists of numbers, or a tensor, which may be on a device already.
+    """
+    tensor = torch.as_tensor(values)
+    queued = device.type == "cuda" and tensor.device.type == "cpu"
+    return (tensor.pin_memory() if queued else tensor).to(device, non_blocking=queued)
+
 
 _WORKSPACE: Final = "CUBLAS_WORKSPACE_CONFIG"
 #: The values under which NVIDIA promises that cuBLAS repeats itself.
