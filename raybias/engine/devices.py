@@ -1,10 +1,8 @@
-"""Bring what the host holds to a device, without waiting for the device.
+"""Bring what the host holds to a device without a wait, and have it compute the same again.
 
 torch's `to` waits for a GPU's stream where it copies from ordinary memory, so the GPU would end all
 that it was given, and stand idle while the host prepares the next pass. A copy from pinned memory
 is queued like any other work.
-
-Torch settings under which one kind of GPU computes the same bits again, and their undoing.
 
 What makes a GPU's bits vary: kernels that add up with atomic operations, in whatever order their
 threads come; gradients of attention that split the keys; cuBLAS with several workspaces; cuDNN

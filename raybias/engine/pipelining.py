@@ -1,14 +1,10 @@
-"""Compute several batches of a split model side by side, so that every device has one.
+"""Split a model's layers over the devices of one process, and have each compute a batch.
 
-Where layers are split over devices (see `layer_split`), one batch keeps one device busy at a time.
-With as many batches under way as there are devices, each has one: pipeline parallelism (Huang et
-al. 2019, GPipe) in one process. A batch has a thread, and a stream on each device. Results come in
-the order of the batches, and no batch is computed otherwise than alone.
-
-Split a model's layers over the devices of one process; frozen weights stay where they are.
-
-Hidden states move from device to device (accelerate's hooks), one device computes at a time.
-Embeddings, head and all else outside the blocks are on the first.
+Frozen weights stay where they are, and hidden states move from device to device (accelerate's
+hooks); embeddings, head and all else outside the blocks are on the first. One batch keeps one
+device busy at a time. With as many batches under way as there are devices, each has one: pipeline
+parallelism (Huang et al. 2019, GPipe) in one process. A batch has a thread, and a stream on each
+device. Results come in the order of the batches, and no batch is computed otherwise than alone.
 """
 
 from __future__ import annotations

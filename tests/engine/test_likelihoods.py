@@ -21,7 +21,7 @@ from raybias.methods import DecisionLikelihood, OptionAnswer, OptionLikelihood
 from raybias.methods.asking import ItemReader
 from raybias.methods.base import Method, Shard, shard_of
 from raybias.methods.options import named_option
-from raybias.probes.questions.items import question_items
+from raybias.probes.questions.own import question_items
 from raybias.probes.questions.wordings import Asked
 from support import backbones, pair_models, prompting, question_data
 

@@ -181,7 +181,7 @@ def test_embeddings_judge_as_sentence_transformers_does() -> None:
 
 
 def test_pairs_are_rewritten_through_the_engine(t5: Path, judge: Path) -> None:
-    from raybias.probes.readers import polars_schema
+    from raybias.probes.column_checks import polars_schema
     from raybias.probes.styles.rewriting import rewritten_pairs
     from raybias.schema import PAIRS, REWRITTEN_PAIRS
 

@@ -25,7 +25,7 @@ from raybias.planning.inventory import assumed
 from raybias.planning.plan import plan
 from raybias.planning.prepared import PreparedStudy
 from raybias.probes import training_sentences
-from raybias.probes.questions.items import question_items
+from raybias.probes.questions.own import question_items
 from raybias.probes.templates.corpus import counts, find, vocabularies
 from support import method_study, prompting, question_data, small_studies
 from support.documents import ROOT

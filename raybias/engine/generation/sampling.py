@@ -7,12 +7,11 @@ so neither batch nor order nor worker changes a token.
 
 Shapes: N rows, V vocabulary, B blocks of token ids, M candidates, T tokens of a history.
 
-Decode rows token by token, packed behind a shared prefix (tree attention) or plainly.
-
-A row's stem is all of its prompt but the last token. Stems are read first, without any
-logits; then every step feeds one token per live row, the last prompt token to begin with,
-through the model's own forward pass and head. So logits are the model's own whatever it does
-after its head, and they exist for the tokens that are needed only.
+Rows are decoded token by token, packed behind a shared prefix (tree attention) or plainly. A row's
+stem is all of its prompt but the last token. Stems are read first, without any logits; then every
+step feeds one token per live row, the last prompt token to begin with, through the model's own
+forward pass and head. So logits are the model's own whatever it does after its head, and they exist
+for the tokens that are needed only.
 
 Shapes: R sequences, N rows, n live rows, K columns, C cache places, T or t
 tokens, V vocabulary.

@@ -3,13 +3,12 @@
 All rows are packed as prefix trees (`causal_logprobs`), so what questions and their options begin
 with is computed once, and only the options' tokens are looked up in the vocabulary.
 
-Score the sentences of a triple as StereoSet's authors do (Nadeem et al. 2021).
-
-Causal models: the mean log-probability of a sentence's tokens behind the begin token, or behind its
-context where it follows one. (The published ratio of two means for sentences that follow a context
-has no such reading, and is not taken.) Masked models: the mean log-probability of the tokens of the
-word that stands for BLANK in the context, each with the mask in its place, those before it shown
-and those behind it left out.
+The sentences of a triple are scored as StereoSet's authors do (Nadeem et al. 2021). Causal models:
+the mean log-probability of a sentence's tokens behind the begin token, or behind its context where
+it follows one. (The published ratio of two means for sentences that follow a context has no such
+reading, and is not taken.) Masked models: the mean log-probability of the tokens of the word that
+stands for BLANK in the context, each with the mask in its place, those before it shown and those
+behind it left out.
 """
 
 from __future__ import annotations

@@ -4,9 +4,8 @@ Rows are packed, batched under a token budget and read in order.
 
 Shapes: S prompts, P prompt vectors, D input width, N rows, L labels.
 
-Run one forward pass over a packed batch, down to the few logits that are needed.
-
-The hidden state is read at each row's last token only and multiplied by the label rows
+A forward pass over a packed batch goes down to the few logits that are needed: the hidden state is
+read at each row's last token only and multiplied by the label rows
 of the LM head in float32; no [batch, tokens, vocabulary] tensor exists. Both short cuts
 (packed rows, label rows) are compared with the model's own forward pass when a backbone
 is taken into use; a model that reads masks otherwise, or does more after its LM head,

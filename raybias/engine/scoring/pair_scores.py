@@ -17,8 +17,6 @@ A higher score is what the model prefers. Where a tokenizer leaves a doubt as to
 sentences (`TextEncoder.other_begin_id`), the rules that read one are computed with both, and tell
 which preferences turn.
 
-The rules of pair scores: which tokens count, how they add up, and who wins.
-
 Ties are exact after each rule's own rounding, and stay in the denominator as no preference.
 """
 

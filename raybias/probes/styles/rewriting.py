@@ -11,8 +11,8 @@ from typing import Final, Literal
 
 import polars as pl
 
+from raybias.probes.column_checks import polars_schema
 from raybias.probes.pairs.pair_table import SIDES
-from raybias.probes.readers import polars_schema
 from raybias.probes.registries import styles
 from raybias.probes.styles.mirror_edit import mirrored
 from raybias.probes.styles.rules import check_style
