@@ -20,7 +20,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from raybias.config import Backbone, TrainingSet
-from raybias.engine.context import Execution, ModelContext
+from raybias.engine.backbone import ModelContext
+from raybias.engine.context import Execution
 from raybias.methods import ChainOfThought, FewShot, Prompted, ZeroShot
 from raybias.methods.base import text_items
 from raybias.methods.prompted import PromptedRun

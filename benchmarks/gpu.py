@@ -40,8 +40,9 @@ from raybias.config import Backbone
 from raybias.engine import batching, packing
 from raybias.engine.adapters.tuning import PackedTuner, TokenSet, Trial
 from raybias.engine.attention import takes_groups
-from raybias.engine.backbone import empty_model, load_tokenizer
-from raybias.engine.context import Execution, ModelContext
+from raybias.engine.backbone import ModelContext, empty_model
+from raybias.engine.context import Execution
+from raybias.engine.encoder import load_tokenizer
 from raybias.engine.generation.generator import TextGenerator
 from raybias.engine.generation.sampling import Sampling
 from raybias.engine.keyed_draws import kept, keys

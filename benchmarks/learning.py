@@ -18,7 +18,8 @@ import typer
 
 from raybias.config import Backbone, TrainingSet
 from raybias.engine.adapters.tuning import PackedTuner, TokenSet, Trial
-from raybias.engine.context import Execution, ModelContext
+from raybias.engine.backbone import ModelContext
+from raybias.engine.context import Execution
 from raybias.methods import Tuned
 from raybias.methods.base import methods
 from raybias.probes.registries import training_sets

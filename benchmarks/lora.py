@@ -28,7 +28,8 @@ from where import between
 from raybias.config import Backbone
 from raybias.engine.adapters.schedule import batch_of_step
 from raybias.engine.adapters.tuning import PackedTuner, TokenSet, Trial
-from raybias.engine.context import Execution, ModelContext
+from raybias.engine.backbone import ModelContext
+from raybias.engine.context import Execution
 from raybias.methods import EarlyStop, Lora
 from raybias.schema import LABELS
 

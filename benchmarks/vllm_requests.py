@@ -17,8 +17,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from raybias.engine.answers import Key, Writing
-from raybias.engine.backbone import empty_model, load_tokenizer
+from raybias.engine.backbone import empty_model
 from raybias.engine.context import Execution
+from raybias.engine.encoder import load_tokenizer
 from raybias.engine.generation.sampling import Sampling
 from raybias.providers.vllm import (
     ENVIRONMENT,

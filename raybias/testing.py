@@ -8,8 +8,8 @@ from typing import Any
 import polars as pl
 
 from raybias.config import Backbone
-from raybias.engine.backbone import load_tokenizer
-from raybias.engine.context import ModelContext
+from raybias.engine.backbone import ModelContext
+from raybias.engine.encoder import load_tokenizer
 from raybias.methods.base import Inputs, Method, Shard, shard_of
 from raybias.methods.work import TokenCounts
 from raybias.schema import LABELS

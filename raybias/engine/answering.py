@@ -7,7 +7,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from raybias.engine.answers import Answers, Key, Second, Writing, Written
-from raybias.engine.backbone import LoadedBackbone, TextEncoder
+from raybias.engine.backbone import LoadedBackbone
+from raybias.engine.encoder import TextEncoder
 from raybias.engine.generation.decode_loop import Continuation, Generated
 from raybias.engine.generation.generator import TextGenerator
 from raybias.engine.generation.sampling import Sampling

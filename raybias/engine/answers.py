@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from raybias.engine.backbone import TextEncoder
+    from raybias.engine.encoder import TextEncoder
 
 #: What decides the draws of one answer.
 Key = tuple[str | int, ...]

@@ -19,9 +19,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from raybias.config import Backbone
-from raybias.engine.backbone import TextEncoder, empty_model, load_pretrained, load_tokenizer
+from raybias.engine.backbone import empty_model, load_pretrained
 from raybias.engine.context import ON_CPU, Execution, Way
 from raybias.engine.devices import to_device
+from raybias.engine.encoder import TextEncoder, load_tokenizer
 from raybias.engine.packing import BLOCK, Batch
 from raybias.engine.scoring.label_scorer import attention_inputs
 from raybias.engine.self_check import TOLERANCE, agrees, distance, in_words, sample_tokens

@@ -28,8 +28,8 @@ from raybias.probes.questions.wordings import Asked
 from raybias.providers.base import answers_of
 
 if TYPE_CHECKING:
-    from raybias.engine.backbone import TextEncoder
-    from raybias.engine.context import ModelContext
+    from raybias.engine.backbone import ModelContext
+    from raybias.engine.encoder import TextEncoder
     from raybias.storage import Store
 
 Item = dict[str, Any]
@@ -156,7 +156,7 @@ class AskingMethod(Method):
         ConfigError: it asks for chats, and there are none.
         ModelError: the tokenizer cannot be read.
         """
-        from raybias.engine.backbone import load_tokenizer
+        from raybias.engine.encoder import load_tokenizer
 
         chat = self.form(load_tokenizer(backbone)).chat
         return self.model_copy(update={"prompt_format": "chat" if chat else "raw"})
@@ -202,7 +202,8 @@ class ItemMethod(AskingMethod):
 
     def check(self, inputs: Inputs) -> None:
         """Refuse an encoder, and prompts that leave no room for an answer."""
-        from raybias.engine.backbone import check_causal, check_lengths
+        from raybias.engine.backbone import check_causal
+        from raybias.engine.encoder import check_lengths
 
         check_causal(inputs.backbone, f"method {self.name}")
         form = self.form(inputs.encoder)

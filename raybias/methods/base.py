@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import polars as pl
 
-    from raybias.engine.backbone import TextEncoder
-    from raybias.engine.context import ModelContext
+    from raybias.engine.backbone import ModelContext
+    from raybias.engine.encoder import TextEncoder
 
 #: The style of an item that no transformation was applied to.
 ORIGINAL: Final = "original"

@@ -25,8 +25,8 @@ from raybias.probes.prompts import without_thoughts
 from raybias.providers.base import answers_of
 
 if TYPE_CHECKING:
-    from raybias.engine.backbone import TextEncoder
-    from raybias.engine.context import ModelContext
+    from raybias.engine.backbone import ModelContext
+    from raybias.engine.encoder import TextEncoder
     from raybias.storage import Store
 
 #: What stands behind a word without a blank.

@@ -18,7 +18,7 @@ from raybias.methods.work import Widths, Work
 if TYPE_CHECKING:
     from raybias.engine.adapters.base import ClassifierTrainer
     from raybias.engine.adapters.full import FullTrainer
-    from raybias.engine.context import ModelContext
+    from raybias.engine.backbone import ModelContext
 
 #: Bytes of a weight: full fine-tuning needs float32.
 _FLOAT32: Final = 4

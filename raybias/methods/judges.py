@@ -307,7 +307,7 @@ class _StudyRun:
 
     def loaded(self, execution: Execution) -> Judging:
         """Load the run on its own backbone."""
-        from raybias.engine.context import ModelContext
+        from raybias.engine.backbone import ModelContext
 
         whole = replace(execution, sharding=None, ways={})
         context = ModelContext(self.backbone, self.record.study.verbalizer.words(), whole)

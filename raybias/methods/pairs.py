@@ -23,7 +23,7 @@ from raybias.probes.questions.wordings import Asked
 from raybias.schema import COREFERENCE_ANSWERS, COREFERENCES, PAIR_SCORES, PAIRS, OutputSpec
 
 if TYPE_CHECKING:
-    from raybias.engine.context import ModelContext
+    from raybias.engine.backbone import ModelContext
     from raybias.engine.scoring.pair_scores import PairScorer
     from raybias.storage import Store
 
@@ -69,7 +69,7 @@ class PairScore(Method):
 
     def check(self, inputs: Inputs) -> None:
         """Refuse sentences that are too long."""
-        from raybias.engine.backbone import check_lengths
+        from raybias.engine.encoder import check_lengths
 
         for frame in inputs.items.values():
             check_lengths(

@@ -35,8 +35,8 @@ from raybias.seeding import generator
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from raybias.engine.backbone import TextEncoder
-    from raybias.engine.context import ModelContext
+    from raybias.engine.backbone import ModelContext
+    from raybias.engine.encoder import TextEncoder
     from raybias.storage import Store
 
 CLOSED_QUESTION: Final = "Text: {text}\nQuestion: Is the sentiment of the text {choices}?\n"
@@ -247,7 +247,8 @@ class Prompted(AskingMethod):
 
     def check(self, inputs: Inputs) -> None:
         """Refuse an encoder, label words that share a token, and prompts without room to answer."""
-        from raybias.engine.backbone import check_causal, check_lengths
+        from raybias.engine.backbone import check_causal
+        from raybias.engine.encoder import check_lengths
 
         check_causal(inputs.backbone, f"method {self.name}")
         self._sampling_of(inputs.backbone)

@@ -21,7 +21,7 @@ from raybias.methods.work import Work, sample
 from raybias.schema import SENTENCE_ITEMS, SENTENCE_SCORES, TRIPLE_SCORES, TRIPLES, OutputSpec
 
 if TYPE_CHECKING:
-    from raybias.engine.context import ModelContext
+    from raybias.engine.backbone import ModelContext
     from raybias.engine.scoring.continuations import SentenceScorer
     from raybias.storage import Store
 
@@ -54,7 +54,7 @@ class SentenceMethod(Method):
 
     def check(self, inputs: Inputs) -> None:
         """Refuse a backbone that cannot score sentences, and sentences that are too long."""
-        from raybias.engine.backbone import check_lengths
+        from raybias.engine.encoder import check_lengths
 
         for frame in inputs.items.values():
             said = [(item["item_id"], *each) for item in frame.iter_rows(named=True)

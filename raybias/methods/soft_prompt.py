@@ -14,7 +14,7 @@ from raybias.methods.work import Held
 
 if TYPE_CHECKING:
     from raybias.engine.adapters.soft_prompt import SoftPromptTrainer
-    from raybias.engine.context import ModelContext
+    from raybias.engine.backbone import ModelContext
 
 
 @method

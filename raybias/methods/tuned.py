@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from raybias.engine.adapters.base import AdapterTrainer, Weights
-    from raybias.engine.context import ModelContext
+    from raybias.engine.backbone import ModelContext
     from raybias.engine.packing import PackedSequence
     from raybias.storage import Store
 
@@ -203,7 +203,7 @@ class Tuned(Method):
         ------
         ModelError: counts them and names the longest.
         """
-        from raybias.engine.backbone import check_lengths
+        from raybias.engine.encoder import check_lengths
 
         taken = self.context_vectors
         check_lengths(

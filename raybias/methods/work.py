@@ -21,7 +21,7 @@ from raybias.config import Backbone
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from raybias.engine.backbone import TextEncoder
+    from raybias.engine.encoder import TextEncoder
     from raybias.engine.memory import Factor, MemoryTerm
     from raybias.engine.model_shape import ModelShape
 

@@ -19,7 +19,8 @@ from typing import Any, Final
 import polars as pl
 
 from raybias.config import Backbone, Study, parse_study
-from raybias.engine.backbone import is_encoder, load_tokenizer
+from raybias.engine.backbone import is_encoder
+from raybias.engine.encoder import load_tokenizer
 from raybias.errors import ConfigError, DataError, ModelError, OutputError, PlanError
 from raybias.methods.base import methods, methods_of
 from raybias.methods.zero_shot import ZeroShot

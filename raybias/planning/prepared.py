@@ -64,7 +64,7 @@ class StudyData:
     @cached_property
     def tokens(self) -> dict[str, TokenCounts]:
         """By backbone, its tokenizer with the counts of what it tokenised."""
-        from raybias.engine.backbone import load_tokenizer
+        from raybias.engine.encoder import load_tokenizer
 
         return {each.name: TokenCounts(load_tokenizer(each)) for each in self.study.backbones}
 

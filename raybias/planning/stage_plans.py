@@ -14,7 +14,7 @@ from raybias.planning.workload import Layout
 
 if TYPE_CHECKING:
     from raybias.config import Backbone
-    from raybias.engine.context import ModelContext
+    from raybias.engine.backbone import ModelContext
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,8 @@ class Stage:
         self, spec: Backbone, words: Sequence[str] = (), *, memory: str = ""
     ) -> ModelContext:
         """Return what one worker or replica computes with; `memory` is a URI of answers."""
-        from raybias.engine.context import Execution, ModelContext
+        from raybias.engine.backbone import ModelContext
+        from raybias.engine.context import Execution
 
         device = "cuda" if self.gpus else "cpu"
         execution = Execution(

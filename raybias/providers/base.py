@@ -20,8 +20,8 @@ from raybias.storage import Store
 
 if TYPE_CHECKING:
     from raybias.engine.answers import Answers
-    from raybias.engine.backbone import TextEncoder
-    from raybias.engine.context import ModelContext
+    from raybias.engine.backbone import ModelContext
+    from raybias.engine.encoder import TextEncoder
 
 #: Tokens that prices are of.
 _PRICED: Final = 1e6

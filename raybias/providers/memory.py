@@ -25,7 +25,7 @@ from raybias.storage import Store
 
 if TYPE_CHECKING:
     from raybias.config import Backbone
-    from raybias.engine.backbone import TextEncoder
+    from raybias.engine.encoder import TextEncoder
 
 #: Prompts that are asked before their answers are written down.
 _AT_A_TIME: Final = 512

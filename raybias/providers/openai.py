@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
     from raybias.engine.answers import Answers
-    from raybias.engine.backbone import TextEncoder
+    from raybias.engine.encoder import TextEncoder
     from raybias.storage import Store
 
 
@@ -340,7 +340,7 @@ class OpenAI(Provider):
         ------
         ConfigError: the `openai` package is not installed.
         """
-        from raybias.engine.rough_text import RoughEncoder
+        from raybias.engine.encoder import RoughEncoder
 
         if find_spec("openai") is None:
             raise ConfigError(

@@ -24,8 +24,9 @@ from raybias.seeding import key as number_of
 
 if TYPE_CHECKING:
     from raybias.config import Backbone
-    from raybias.engine.backbone import TextEncoder
-    from raybias.engine.context import Execution, ModelContext
+    from raybias.engine.backbone import ModelContext
+    from raybias.engine.context import Execution
+    from raybias.engine.encoder import TextEncoder
     from raybias.engine.generation.sampling import Sampling
     from raybias.engine.packing import Row
 
@@ -136,7 +137,8 @@ class VLLMAnswers(Answers):
     """
 
     def __init__(self, spec: Backbone, llm: Any) -> None:
-        from raybias.engine.backbone import empty_model, load_tokenizer
+        from raybias.engine.backbone import empty_model
+        from raybias.engine.encoder import load_tokenizer
 
         self.spec, self.llm = spec, llm
         self.encoder: TextEncoder = load_tokenizer(spec)

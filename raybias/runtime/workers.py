@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from raybias.config import Backbone
-from raybias.engine.context import ModelContext
+from raybias.engine.backbone import ModelContext
 from raybias.methods.base import Reader, Shard
 from raybias.planning.stage_plans import RewritePlan, ScorePlan, TunePlan
 from raybias.runtime.graph import Grant
@@ -21,7 +21,7 @@ from raybias.storage import Store
 
 if TYPE_CHECKING:
     from raybias.engine.adapters.tuning import Trial
-    from raybias.engine.context import ModelContext
+    from raybias.engine.backbone import ModelContext
     from raybias.runtime.tune.reports import ProgressAggregator
     from raybias.runtime.tune.worker import Tokens, TuneTask
 

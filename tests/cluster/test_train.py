@@ -27,7 +27,7 @@ from safetensors.torch import load_file
 
 from raybias.config import Study, load_study
 from raybias.engine.adapters.tuning import PackedTuner
-from raybias.engine.context import ModelContext
+from raybias.engine.backbone import ModelContext
 from raybias.errors import WorkFailed
 from raybias.methods.tuned import hyper_parameter_grid
 from raybias.planning.inventory import assumed

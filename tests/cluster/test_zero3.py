@@ -21,7 +21,8 @@ from safetensors.torch import load_file, save_file
 from torch import multiprocessing
 
 from raybias.config import Backbone, load_study
-from raybias.engine.context import Execution, ModelContext
+from raybias.engine.backbone import ModelContext
+from raybias.engine.context import Execution
 from raybias.errors import ModelError
 from raybias.methods import Lora, PairScore, SoftPrompt, ZeroShot
 from raybias.planning.shards import shards_of

@@ -12,8 +12,9 @@ import transformers
 from pydantic import ValidationError
 
 from raybias.config import Backbone, parse_study
-from raybias.engine.backbone import load_tokenizer
-from raybias.engine.context import Execution, ModelContext
+from raybias.engine.backbone import ModelContext
+from raybias.engine.context import Execution
+from raybias.engine.encoder import load_tokenizer
 from raybias.errors import ConfigError, ModelError
 from raybias.methods import ChainOfThought, FewShot, Prompted, ZeroShot
 from raybias.methods.prompted import PromptedRun

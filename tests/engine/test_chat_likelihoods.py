@@ -18,7 +18,8 @@ import transformers
 from raybias.config import Backbone
 from raybias.engine.answering import EngineAnswers
 from raybias.engine.answers import Answers, Written
-from raybias.engine.backbone import load_backbone, load_tokenizer
+from raybias.engine.backbone import load_backbone
+from raybias.engine.encoder import load_tokenizer
 from raybias.errors import ConfigError
 from raybias.methods import Coreference, DecisionLikelihood, OptionAnswer, OptionLikelihood
 from raybias.methods.asking import ItemReader

@@ -14,7 +14,8 @@ from torch.nn.functional import cross_entropy
 from raybias.engine.adapters.packed_layers import head_modules, target_layers
 from raybias.engine.adapters.schedule import batch_of_step
 from raybias.engine.adapters.tuning import PackedTuner, Trial
-from raybias.engine.context import Execution, ModelContext
+from raybias.engine.backbone import ModelContext
+from raybias.engine.context import Execution
 from raybias.errors import ModelError
 from raybias.methods import EarlyStop
 from raybias.methods.tuned import options_for

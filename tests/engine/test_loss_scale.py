@@ -12,7 +12,8 @@ import torch
 from raybias.engine.adapters import loss_scale
 from raybias.engine.adapters.base import AdapterTrainer, TrainingBatch
 from raybias.engine.adapters.tuning import PackedTuner, Trial
-from raybias.engine.context import Execution, ModelContext
+from raybias.engine.backbone import ModelContext
+from raybias.engine.context import Execution
 from raybias.methods import EarlyStop, Full, Lora, SoftPrompt, Tuned
 from raybias.schema import LABELS
 from support import backbones, classifiers

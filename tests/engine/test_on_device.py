@@ -18,9 +18,9 @@ from raybias.engine import keyed_draws
 from raybias.engine.adapters.base import TrainingBatch
 from raybias.engine.adapters.full import FullTrainer
 from raybias.engine.adapters.lora import LoraTrainer
-from raybias.engine.backbone import load_backbone
+from raybias.engine.backbone import ModelContext, load_backbone
 from raybias.engine.classifier import load_classifier
-from raybias.engine.context import Execution, ModelContext
+from raybias.engine.context import Execution
 from raybias.engine.devices import as_found
 from raybias.engine.generation.generator import TextGenerator
 from raybias.engine.generation.sampling import Sampling

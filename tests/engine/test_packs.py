@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from raybias.engine.adapters.base import AdapterTrainer
 from raybias.engine.adapters.tuning import PackedTuner, Trial
+from raybias.engine.backbone import ModelContext
 from raybias.engine.batching import Batcher
-from raybias.engine.context import Execution, ModelContext
+from raybias.engine.context import Execution
 from raybias.engine.packing import Placed, shared_width
 from raybias.methods import EarlyStop, Lora, SoftPrompt, Tuned
 from raybias.schema import LABELS

@@ -15,9 +15,9 @@ import torch
 
 from raybias.config import Backbone
 from raybias.engine.adapters.base import TrainingBatch
-from raybias.engine.backbone import LoadedBackbone, load_backbone
+from raybias.engine.backbone import LoadedBackbone, ModelContext, load_backbone
 from raybias.engine.batching import Batcher
-from raybias.engine.context import Execution, ModelContext
+from raybias.engine.context import Execution
 from raybias.engine.generation.generator import Continuation, TextGenerator
 from raybias.engine.generation.sampling import Sampling
 from raybias.engine.packing import Batch, Placed, pack

@@ -16,8 +16,8 @@ import transformers
 import raybias
 from raybias.config import Backbone, parse_study
 from raybias.engine.answering import EngineAnswers
-from raybias.engine.backbone import load_backbone
-from raybias.engine.context import Execution, ModelContext
+from raybias.engine.backbone import ModelContext, load_backbone
+from raybias.engine.context import Execution
 from raybias.engine.model_shape import model_shape
 from raybias.engine.quantised import check_trainable
 from raybias.errors import ModelError

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from raybias.config import Backbone
 from raybias.engine.adapters.schedule import batch_of_step
 from raybias.engine.adapters.tuning import PackedTuner, TokenSet, Trial
-from raybias.engine.context import ModelContext
+from raybias.engine.backbone import ModelContext
 from raybias.methods import Lora, SoftPrompt
 from raybias.schema import LABELS
 

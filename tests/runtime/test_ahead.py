@@ -20,7 +20,7 @@ import torch
 from raybias import methods
 from raybias.config import Backbone
 from raybias.engine.adapters.soft_prompt import save_soft_prompt
-from raybias.engine.context import ModelContext
+from raybias.engine.backbone import ModelContext
 from raybias.errors import ModelError
 from raybias.methods.base import Answered, Compute, Method, Shard, shard_of
 from raybias.methods.chain_of_thought import ChainOfThought

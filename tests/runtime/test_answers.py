@@ -10,7 +10,8 @@ import torch
 import transformers
 
 from raybias.config import Backbone
-from raybias.engine.context import Execution, ModelContext
+from raybias.engine.backbone import ModelContext
+from raybias.engine.context import Execution
 from raybias.engine.generation.sampling import Sampler, Sampling
 from raybias.methods import ChainOfThought, FewShot, Prompted, SoftPrompt, ZeroShot
 from raybias.methods.prompted import PromptedReader, PromptedRun

@@ -17,7 +17,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from transformers import OPTConfig, PreTrainedTokenizerFast
 
 from raybias.config import Backbone, Study, parse_study
-from raybias.engine.backbone import TextEncoder
+from raybias.engine.encoder import TextEncoder
 from raybias.engine.packing import shared_width
 from raybias.methods.work import TokenCounts, Widths
 from raybias.planning.costs import Cost, costs_of

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 import raybias
 from raybias.cli import app
 from raybias.config import Backbone
-from raybias.engine.context import ModelContext
+from raybias.engine.backbone import ModelContext
 from raybias.errors import BadInput
 from raybias.report.judge_section import UNMEASURED
 from raybias.runtime.this_process import ThisProcess

@@ -108,7 +108,8 @@ def _rows(count: int) -> list[list[int]]:
 
 def _tune(spec: Backbone, method: Any, count: int) -> None:
     from raybias.engine.adapters.base import TrainingBatch
-    from raybias.engine.context import Execution, ModelContext
+    from raybias.engine.backbone import ModelContext
+    from raybias.engine.context import Execution
 
     trainer = method.trainer(ModelContext(spec, LABELS, Execution(TOKENS)))
     shares = [
@@ -121,8 +122,8 @@ def _tune(spec: Backbone, method: Any, count: int) -> None:
 
 
 def _read(spec: Backbone, method: Any, count: int) -> None:
-    from raybias.engine.backbone import load_backbone
-    from raybias.engine.context import Execution, ModelContext
+    from raybias.engine.backbone import ModelContext, load_backbone
+    from raybias.engine.context import Execution
     from raybias.engine.generation.generator import TextGenerator
     from raybias.engine.generation.sampling import Sampling
 

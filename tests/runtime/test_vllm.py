@@ -21,8 +21,8 @@ from transformers import LlamaConfig
 from raybias.config import Backbone, parse_study
 from raybias.engine.answering import EngineAnswers
 from raybias.engine.answers import Second, Writing
-from raybias.engine.backbone import load_backbone
-from raybias.engine.context import Execution, ModelContext
+from raybias.engine.backbone import ModelContext, load_backbone
+from raybias.engine.context import Execution
 from raybias.engine.memory import MemoryTerm, total, within_share
 from raybias.errors import ConfigError, ModelError, OutputError
 from raybias.planning.inventory import assumed

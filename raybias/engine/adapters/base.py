@@ -23,10 +23,10 @@ from safetensors.torch import load, save
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from raybias.engine.backbone import TextEncoder
 from raybias.engine.batching import Batcher
 from raybias.engine.classifier import Classifier, ClassifierOptions
 from raybias.engine.devices import to_device
+from raybias.engine.encoder import TextEncoder
 from raybias.engine.packing import Batch, PackedSequence, Placed, pack
 from raybias.errors import ModelError
 from raybias.schema import LABELS

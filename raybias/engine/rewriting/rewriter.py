@@ -17,9 +17,10 @@ from torch import Tensor
 
 from raybias.config import Rewriting
 from raybias.engine import keyed_draws
-from raybias.engine.backbone import empty_model, load_pretrained, load_tokenizer
+from raybias.engine.backbone import empty_model, load_pretrained
 from raybias.engine.context import ON_CPU, Execution
 from raybias.engine.devices import to_device
+from raybias.engine.encoder import load_tokenizer
 from raybias.engine.generation.sampling import Sampler, Sampling
 from raybias.engine.model_shape import ModelShape, shape_of
 from raybias.engine.packing import Batch, pack

@@ -31,13 +31,8 @@ from typing import Final
 import numpy as np
 
 from raybias.config import Backbone
-from raybias.engine.backbone import (
-    LoadedBackbone,
-    check_lengths,
-    is_encoder,
-    load_backbone,
-    load_tokenizer,
-)
+from raybias.engine.backbone import LoadedBackbone, is_encoder, load_backbone
+from raybias.engine.encoder import check_lengths, load_tokenizer
 from raybias.engine.packing import Row
 from raybias.engine.scoring.causal_logprobs import TokenScorer, Values
 from raybias.engine.scoring.masked_logprobs import MaskedScorer, check_tokenizer, load_masked

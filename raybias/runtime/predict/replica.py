@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from ray.serve.handle import DeploymentHandle
 
-    from raybias.engine.context import ModelContext
+    from raybias.engine.backbone import ModelContext
     from raybias.methods.base import Compute, Shard
 
 

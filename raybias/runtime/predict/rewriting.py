@@ -28,7 +28,7 @@ from raybias.schema import PAIRS, OutputSpec
 from raybias.storage import Store
 
 if TYPE_CHECKING:
-    from raybias.engine.context import ModelContext
+    from raybias.engine.backbone import ModelContext
     from raybias.engine.rewriting.rewriter import Rewriter
 
 

@@ -29,7 +29,7 @@ from raybias.storage import Store
 if TYPE_CHECKING:
     from ray.util.queue import Queue
 
-    from raybias.engine.context import ModelContext
+    from raybias.engine.backbone import ModelContext
 
 
 @dataclass(frozen=True, kw_only=True)

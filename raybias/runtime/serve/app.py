@@ -317,7 +317,8 @@ def _scorer(
     args: Serving, study: Study, backbone: Backbone, method: Method, name: str
 ) -> serve.Application:
     # With torch, which the command loads while Ray starts.
-    from raybias.engine.context import Execution, ModelContext
+    from raybias.engine.backbone import ModelContext
+    from raybias.engine.context import Execution
 
     resources = study.resources
     deployment = scorer_deployment(

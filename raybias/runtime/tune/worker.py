@@ -22,7 +22,7 @@ from safetensors.torch import load, save
 
 from raybias.engine.adapters.base import AdapterTrainer
 from raybias.engine.adapters.tuning import PackedTuner, TokenSet, Trial, TrialResult
-from raybias.engine.context import ModelContext
+from raybias.engine.backbone import ModelContext
 from raybias.errors import RaybiasError
 from raybias.methods import Tuned
 from raybias.runtime.metrics import Meter
