@@ -15,15 +15,13 @@ from raybias.errors import OutputError, PlanError
 from raybias.methods.base import Method, methods_of
 from raybias.methods.tuned import tuned_methods
 from raybias.planning import refusals
-from raybias.planning.asking import asking_plan
-from raybias.planning.inventory import Inventory
+from raybias.planning.inventory import Inventory, Precision, decide_dtypes
 from raybias.planning.layout import LayoutPlanner
 from raybias.planning.packs import choose_packs
-from raybias.planning.precision import Precision, decide_dtypes
 from raybias.planning.prepared import PreparedStudy, in_style
 from raybias.planning.rewrite_layout import rewriting_plan
 from raybias.planning.speed import Machine
-from raybias.planning.stage_plans import RewritePlan, ScorePlan, TunePlan
+from raybias.planning.stage_plans import RewritePlan, ScorePlan, TunePlan, asking_plan
 from raybias.planning.workload import Works, works_of
 from raybias.providers.base import Provider
 from raybias.storage import Store
@@ -251,7 +249,7 @@ def _launching(made: Plan) -> str:
 def _rewriting(
     prepared: PreparedStudy, inventory: Inventory, style: str, options: Rewriting
 ) -> RewritePlan:
-    from raybias.engine.rewriting.rewriter import check_rewriter
+    from raybias.engine.rewriter import check_rewriter
 
     shape, judge = check_rewriter(options, style=style)
     originals = in_style(prepared.study, style, prepared.data.items)

@@ -24,8 +24,7 @@ from raybias.errors import ModelError
 from raybias.methods import ZeroShot
 from raybias.methods.base import Shard, shard_of
 from raybias.methods.prompted import PromptedRun
-from raybias.planning.inventory import Inventory, Node
-from raybias.planning.precision import decide_dtypes
+from raybias.planning.inventory import Inventory, Node, decide_dtypes
 from raybias.runtime.ways import keep_ways
 from raybias.schema import LABELS, PREDICTIONS
 from raybias.storage import Store

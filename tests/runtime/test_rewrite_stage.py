@@ -11,7 +11,7 @@ from transformers import T5Config
 
 from raybias.config import Study, parse_study
 from raybias.engine.memory import total
-from raybias.engine.rewriting.rewriter import Rewriter
+from raybias.engine.rewriter import Rewriter
 from raybias.errors import ConfigError, DataError, ModelError, PlanError
 from raybias.methods.base import shard_of
 from raybias.planning.costs import costs_of

@@ -29,7 +29,7 @@ from raybias.storage import Store
 
 if TYPE_CHECKING:
     from raybias.engine.backbone import ModelContext
-    from raybias.engine.rewriting.rewriter import Rewriter
+    from raybias.engine.rewriter import Rewriter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ class StyleRewriting:
         ------
         ModelError: a model without weights, or one that lacks some.
         """
-        from raybias.engine.rewriting.rewriter import Rewriter
+        from raybias.engine.rewriter import Rewriter
 
         return PairRewriter(self, Rewriter(self.options, context.execution, style=self.style))
 
