@@ -23,7 +23,7 @@ from openai import AsyncOpenAI
 
 from raybias.methods import ZeroShot
 from raybias.methods.base import Shard, shard_of
-from raybias.methods.prompted import PromptedReader, PromptedRun
+from raybias.methods.prompted_reader import PromptedReader, PromptedRun
 from raybias.providers.openai import OpenAI
 from raybias.schema import LABELS, PREDICTIONS
 from raybias.storage import Store

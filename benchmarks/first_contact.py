@@ -24,7 +24,7 @@ from raybias.engine.backbone import ModelContext
 from raybias.engine.context import Execution
 from raybias.methods import ChainOfThought, FewShot, Prompted, ZeroShot
 from raybias.methods.base import text_items
-from raybias.methods.prompted import PromptedRun
+from raybias.methods.prompted_reader import PromptedRun
 from raybias.probes import prompts, training_sentences
 from raybias.schema import LABELS
 from raybias.storage import Store

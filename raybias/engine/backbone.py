@@ -243,7 +243,7 @@ def _misshapen(weights: Iterable[tuple[str, Sequence[int], Sequence[int]]]) -> s
 
 @dataclass(frozen=True)
 class ModelContext:
-    """What every trainer and predictor of one model in one process has in common.
+    """What every trainer and reader of one model in one process has in common.
 
     A driver makes it of its plan and sends it; `here` is what its process then works with.
 

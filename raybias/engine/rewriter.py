@@ -4,8 +4,8 @@ As Styleformer does it (Zhao2025 section 3.2): a few candidates by sampling, tho
 meaning, the best of them. Every draw is decided by the sentence's key, so neither batch nor
 order nor worker changes a candidate, and sentences under one key share their random numbers.
 
-Whether a sentence still means the same is scored by a classifier that reads both sentences and whose
-label 1 says yes (Parrot's adequacy model is one), or by the cosine of mean-pooled last hidden
+Whether a sentence still means the same is scored by a classifier that reads both sentences and
+whose label 1 says yes (Parrot's adequacy model is one), or by the cosine of mean-pooled last hidden
 states, as sentence-transformers computes it for all-MiniLM.
 
 Shapes: R sentences of a batch, C candidates of each, N = R x C rows, T tokens, H hidden, V

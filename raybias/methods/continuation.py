@@ -7,7 +7,7 @@ predictions whose answer is the continuation and whose label is the judge's.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal, Self
 
 import numpy as np
@@ -16,10 +16,11 @@ from pydantic import Field
 
 from raybias.config import Backbone
 from raybias.config.section import Count
-from raybias.engine.answers import Answers, Writing
-from raybias.methods.base import Answered, Compute, Inputs, Reader, method, predictions
+from raybias.engine.answers import Written
+from raybias.methods.base import Inputs, method, predictions
 from raybias.methods.judges import Judge, Judging
-from raybias.methods.prompted import Asking, Prompted, PromptedRun
+from raybias.methods.prompted import Asking, Prompted
+from raybias.methods.prompted_reader import PromptedReader, PromptedRun
 from raybias.methods.work import Beside, Work
 from raybias.probes.prompts import without_thoughts
 from raybias.providers.base import answers_of
@@ -92,7 +93,8 @@ class Continuation(Prompted):
         # An endpoint has no budget of tokens.
         execution = context.execution if context.execution.tokens_per_batch else ON_CPU
         judge = self.judge.loaded(execution)
-        return ContinuationReader(self, answers_of(context, store), context.words, judge, store)
+        answers = answers_of(context, store)
+        return ContinuationReader(self, answers, context.words, store, judge=judge)
 
 
 class _Unlabelled(Asking):
@@ -104,46 +106,30 @@ class _Unlabelled(Asking):
 
 
 @dataclass(frozen=True)
-class ContinuationReader(Reader):
-    """Has prompts gone on with, and labels what was written."""
+class ContinuationReader(PromptedReader):
+    """Has prompts gone on with, and labels what was written by a judge's verdicts."""
 
     method: Continuation
-    answers: Answers
-    words: Sequence[str]
-    judge: Judging
-    store: Store
+    judge: Judging = field(kw_only=True)
 
-    def load(self, run_id: str) -> PromptedRun:
-        """Read the seed of a run."""
-        return PromptedRun.read(self.store, run_id)
-
-    def prepare(self, run: PromptedRun, items: pa.Table) -> Compute:
-        """Write prompts; return what goes on with them, and labels each by the judge's verdict.
-
-        Its one score is the verdict's probability.
-        """
+    def labelled(
+        self,
+        run: PromptedRun,
+        items: pa.Table,
+        reasoned: Sequence[Written],
+        written: Sequence[Written],
+    ) -> pa.Table:
+        """Label what was written by the judge; the one score is its verdict's probability."""
         item_ids, texts = (items[name].to_pylist() for name in ("item_id", "text"))
-        form = self.method.form(self.answers.encoder)
-        write = self.answers.begin_write(
-            [form.first(text, self.words) for text in texts],
-            run.keys(item_ids, "answer"),
-            Writing(self.method.answer_room, self.method.temperature, form.chat),
+        said = [without_thoughts(each.text) for each in written]
+        verdicts = self.judge.verdicts(item_ids, [*map(self._judged, texts, said)])
+        return predictions(
+            items,
+            scores=np.array([[each.score] for each in verdicts], np.float32),
+            labels=[each.label for each in verdicts],
+            parsed=[each.label is not None for each in verdicts],
+            answers=[each.text for each in written],
         )
-
-        def label() -> Answered:
-            written = write()
-            said = [without_thoughts(each.text) for each in written]
-            verdicts = self.judge.verdicts(item_ids, [*map(self._judged, texts, said)])
-            table = predictions(
-                items,
-                scores=np.array([[each.score] for each in verdicts], np.float32),
-                labels=[each.label for each in verdicts],
-                parsed=[each.label is not None for each in verdicts],
-                answers=[each.text for each in written],
-            )
-            return Answered(table, sum(each.tokens for each in written))
-
-        return label
 
     def _judged(self, text: str, said: str) -> str:
         """Return what the judge reads; an empty continuation has no verdict."""

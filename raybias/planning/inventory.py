@@ -1,9 +1,9 @@
-"""The nodes of a machine or cluster, with their CPUs, memory and GPUs, and the dtypes that suit them.
+"""The nodes of a machine or cluster, with their CPUs, memory and GPUs, and the dtype that suits.
 
-The planner reads this and nothing else, so that a plan can be made for a cluster that does not exist
-yet. bfloat16 halves memory and is fast where a processor multiplies in it; elsewhere it is emulated,
-tens of times slower than float32. A CPU's instructions decide, so that a busy machine chooses as an
-idle one does; a short product only warns where they are slow.
+The planner reads this and nothing else, so that a plan can be made for a cluster that does not
+exist yet. bfloat16 halves memory and is fast where a processor multiplies in it; elsewhere it is
+emulated, tens of times slower than float32. A CPU's instructions decide, so that a busy machine
+chooses as an idle one does; a short product only warns where they are slow.
 """
 
 from __future__ import annotations

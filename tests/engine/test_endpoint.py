@@ -24,7 +24,8 @@ from raybias.engine.backbone import LoadedBackbone, load_backbone
 from raybias.engine.scoring.continuations import continuation_rows
 from raybias.errors import ConfigError, RaybiasError, WorkFailed
 from raybias.methods import ChainOfThought, FewShot, ZeroShot
-from raybias.methods.prompted import Prompted, PromptedReader, PromptedRun
+from raybias.methods.prompted import Prompted
+from raybias.methods.prompted_reader import PromptedReader, PromptedRun
 from raybias.planning.prepared import fit_methods
 from raybias.providers import asking as bounded
 from raybias.providers.memory import RememberedAnswers

@@ -23,7 +23,7 @@ from raybias.engine.quantised import check_trainable
 from raybias.errors import ModelError
 from raybias.methods import ZeroShot
 from raybias.methods.base import Shard, shard_of
-from raybias.methods.prompted import PromptedRun
+from raybias.methods.prompted_reader import PromptedRun
 from raybias.planning.inventory import Inventory, Node, decide_dtypes
 from raybias.runtime.ways import keep_ways
 from raybias.schema import LABELS, PREDICTIONS

@@ -14,7 +14,7 @@ from raybias.engine.backbone import ModelContext
 from raybias.engine.context import Execution
 from raybias.engine.generation.sampling import Sampler, Sampling
 from raybias.methods import ChainOfThought, FewShot, Prompted, SoftPrompt, ZeroShot
-from raybias.methods.prompted import PromptedReader, PromptedRun
+from raybias.methods.prompted_reader import PromptedReader, PromptedRun
 from raybias.runtime.workers import ReaderCache as PredictorCache
 from raybias.schema import LABELS
 from raybias.seeding import generator

@@ -1,10 +1,10 @@
 """Rewrite pairs with a model: each side by itself, or one side with the edit copied to the other.
 
 The caller passes the function that rewrites sentences, so this module loads no model. A pair
-without an adequate rewriting keeps its original and is marked as kept. Two sentences of a pair differ
-in spans of words, such as "black" and "white". Where a rewritten sentence still has its spans, whole
-and in order, replacing them by the other side's gives the other side rewritten: the sides still
-differ in the same words, and in nothing else.
+without an adequate rewriting keeps its original and is marked as kept. Two sentences of a pair
+differ in spans of words, such as "black" and "white". Where a rewritten sentence still has its
+spans, whole and in order, replacing them by the other side's gives the other side rewritten: the
+sides still differ in the same words, and in nothing else.
 """
 
 from __future__ import annotations
