@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 from raybias.config import Backbone, Rewriting, Study
 from raybias.errors import OutputError, PlanError
 from raybias.methods.base import Method, methods_of
-from raybias.methods.tuned import tuned_methods
 from raybias.planning import refusals
 from raybias.planning.inventory import Inventory, Precision, decide_dtypes
 from raybias.planning.layout import LayoutPlanner
@@ -157,10 +156,11 @@ def plan(
         notes=(
             *(f"left out: {error}" for error in stages.errors.values()),
             *(
-                f"{method.name}: max_steps is not set; the early-stop rule can run for ever on a"
-                " slowly falling loss"
-                for method in tuned_methods(study.methods)
-                if method.recipe.last_step(1) is None
+                f"{name}: max_steps is not set; the early-stop rule can run for ever on a slowly"
+                " falling loss"
+                for name in dict.fromkeys(
+                    name for (_, _, name), work in works.tuning.items() if work.last is None
+                )
             ),
         ),
     )

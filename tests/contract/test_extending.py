@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -148,8 +149,10 @@ print("done")
 
 @pytest.mark.long
 def test_a_package_adds_a_kind_of_adapter(tmp_path: Path) -> None:
-    extension.list_entry_points(tmp_path, {"ia3": "raybias_ia3.method"})
-    (tmp_path / "raybias_ia3").symlink_to(ROOT / "docs" / "examples" / "raybias_ia3")
+    example = ROOT / "docs" / "examples" / "raybias_ia3"
+    facts = tomllib.loads((example / "pyproject.toml").read_text())
+    extension.list_entry_points(tmp_path, facts["project"]["entry-points"]["raybias"])
+    (tmp_path / "raybias_ia3").symlink_to(example / "raybias_ia3")
     done = in_package(tmp_path, IA3)
     assert (done.returncode, done.stdout.strip()) == (0, "done"), done.stderr
     with pytest.raises(ConfigError, match=r"unknown kind of method.*entry points of the group"):

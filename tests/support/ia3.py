@@ -5,7 +5,7 @@ import sys
 from raybias.methods import methods
 from support.documents import ROOT
 
-sys.path[:0] = [str(ROOT / "docs" / "examples")]
+sys.path[:0] = [str(ROOT / "docs" / "examples" / "raybias_ia3")]
 from raybias_ia3.method import Ia3  # noqa: E402
 from raybias_ia3.trainer import Ia3Options, Ia3Trainer  # noqa: E402
 
