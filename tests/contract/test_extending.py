@@ -26,9 +26,9 @@ import polars as pl
 import raybias
 from raybias import Study, stats
 from raybias.config import load_study, parse_study
-from raybias.engine.context import ModelContext
+from raybias.engine.backbone import ModelContext
 from raybias.methods.base import text_items
-from raybias.methods.prompted import PromptedRun
+from raybias.methods.prompted_reader import PromptedRun
 from raybias.measures import kinds
 from raybias.planning.costs import costs_of
 from raybias.planning.inventory import assumed
