@@ -107,7 +107,7 @@ class Lora(LayerAdapter):
         copies = TRAINING_COPIES + _COPIES_OF_PASSES
         return (
             Held("inputs of the factors, kept too", ("tokens", "{:,} tokens"), widths,
-                 ("mask", "({} bytes, the mask's included)")),
+                 lambda shape: (shape.item + 1, "({} bytes, the mask's included)")),
             Held("factors, gradients, AdamW, best", "pack", (self.rank, "rank {}"), widths,
                  (4, "{} bytes"), copies),
         )  # fmt: skip

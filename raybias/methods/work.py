@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from raybias.engine.memory import Factor, MemoryTerm
     from raybias.engine.model_shape import ModelShape
 
+    OfShape = Factor | str | tuple[str, str] | Callable[[ModelShape], Factor]
+
 
 T = TypeVar("T")
 
@@ -210,35 +212,31 @@ class Held:
     Parameters
     ----------
     what: it is.
-    factors: of its bytes. A name stands for a size of the backbone (`ModelShape`), for `tokens` of
-        a pass, or for the runs of a `pack`; with a text, for that number written so.
+    factors: of its bytes. A name stands for a size of the backbone (`ModelShape`, or `item`, the
+        bytes of one weight), for `tokens` of a pass, or for the runs of a `pack`; with a text, for
+        that number written so. A function makes a factor of the backbone's sizes.
     """
 
-    def __init__(self, what: str, *factors: Factor | str | tuple[str, str]) -> None:
+    def __init__(self, what: str, *factors: OfShape) -> None:
         self.what, self.factors = what, factors
 
     def line(self, shape: ModelShape, *, tokens: int, pack: int) -> MemoryTerm:
         """Return the line for a backbone, a pass and a pack."""
         from raybias.engine.memory import term
 
-        own = {
-            **vars(shape),
-            "item": shape.item,
-            "mask": shape.item + 1,
-            "tokens": tokens,
-            "pack": pack,
-        }
-        return term(self.what, *(_factor(each, own) for each in self.factors))
+        sizes = {**vars(shape), "item": shape.item, "tokens": tokens, "pack": pack}
 
+        def factor(given: OfShape) -> Factor:
+            if callable(given):
+                return given(shape)
+            if isinstance(given, str):
+                return int(sizes[given])
+            if isinstance(given, tuple):
+                number, text = given
+                return (sizes[number] if isinstance(number, str) else number), text
+            return given
 
-def _factor(factor: Factor | str | tuple[str, str], sizes: Mapping[str, int]) -> Factor:
-    """Look up what a name stands for."""
-    if isinstance(factor, str):
-        return sizes[factor]
-    if isinstance(factor, tuple):
-        number, text = factor
-        return (sizes[number] if isinstance(number, str) else number), text
-    return factor
+        return term(self.what, *map(factor, self.factors))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,6 +41,7 @@ from raybias.engine.scoring.causal_logprobs import TokenScorer
 from raybias.engine.scoring.label_scorer import LabelScorer
 from raybias.engine.scoring.masked_logprobs import MaskedScorer, load_masked
 from raybias.methods import Full, Lora, SoftPrompt
+from raybias.methods.tuned import options_for
 from support import backbones, classifiers, pair_models
 from support.ia3 import Ia3, Ia3Trainer
 
@@ -190,7 +191,7 @@ def classifier(
 ) -> Callable[[Path], None]:
     def run(folder: Path) -> None:
         made = classifiers.load("llama", folder, method)
-        trainer = trainer_type(made, method)
+        trainer = trainer_type(made, options_for(trainer_type.options, method))
         shapes = {name: each.shape for name, each in trainer.init_weights(0).items()}
         with faked() as device:
             moved(made.model, device, devices)

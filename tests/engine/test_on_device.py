@@ -26,6 +26,7 @@ from raybias.engine.generation.generator import TextGenerator
 from raybias.engine.generation.sampling import Sampling
 from raybias.engine.scoring.label_scorer import LabelScorer
 from raybias.methods import Full, Lora, SoftPrompt
+from raybias.methods.tuned import options_for
 from raybias.schema import LABELS
 from support import backbones, classifiers
 from support.ia3 import Ia3, Ia3Trainer
@@ -100,7 +101,7 @@ def test_gradients_of_runs_that_share_a_pass(
             trainer = method.trainer(ModelContext(spec, LABELS, Execution(device=where)))
         else:
             classifier = load_classifier(spec, method, LABELS, Execution(device=where))
-            trainer = trainer_type(classifier, method)
+            trainer = trainer_type(classifier, options_for(trainer_type.options, method))
         batches = [
             TrainingBatch(
                 trainer.init_weights(s), ROWS[: 8 - s], [n % 3 for n in range(8 - s)], s, 2, True

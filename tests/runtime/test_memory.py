@@ -16,6 +16,7 @@ from raybias.engine.memory import total
 from raybias.methods import Coreference, Lora, SoftPrompt, Tuned
 from raybias.methods.base import Method
 from raybias.schema import LABELS
+from raybias.testing import inputs
 from support.ia3 import Ia3
 from support.words import word_tokenizer
 
@@ -73,11 +74,11 @@ def test_an_estimate_is_more_than_a_pass_takes_and_not_much_more(
 
     spec = Backbone(id=str(models / model), dtype="float32", bos="prepend")
     shape = model_shape(spec)
+    work = method.work(inputs(spec))
     if tunes:
-        assert isinstance(method, Tuned)
-        shares = method.training_memory(shape, pack=RUNS, tokens=TOKENS, device="cpu")
+        shares = work.tuning_memory(shape, pack=RUNS, tokens=TOKENS, device="cpu")
     else:
-        shares = method.inference_memory(shape, tokens=TOKENS, device="cpu")
+        shares = work.reading_memory(shape, tokens=TOKENS, device="cpu")
     receiver, sender = workshop.Pipe(duplex=False)
     process = workshop.Process(target=_measured, args=(sender, spec, method, tunes))
     process.start()

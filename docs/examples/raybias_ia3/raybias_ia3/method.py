@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from raybias.config.section import Amount, Rate
+from raybias.engine.memory import TRAINING_COPIES
 from raybias.methods import LayerAdapter, method
 from raybias.methods.work import Held
 
 if TYPE_CHECKING:
+    from raybias.engine.model_shape import ModelShape
     from raybias_ia3.trainer import Ia3Trainer
 
 
@@ -49,9 +51,16 @@ class Ia3(LayerAdapter):
         return {"launches": (1.5, 0.1)}
 
     def held(self) -> tuple[Held, ...]:
-        """List the vectors, and the activations that they rescale, at most all of them."""
-        rescaled = ("linear_widths", "up to {:,} inputs and outputs"), (4, "{} bytes")
+        """List the vectors, and the activations that they rescale."""
+
+        def rescaled(shape: ModelShape) -> tuple[float, str]:
+            # PEFT's targets: at most three outputs of the model's width, and the feed-forward one.
+            widths = shape.layers * (3 * shape.hidden + shape.feed_forward)
+            known = widths if self.target == "peft_default" else shape.linear_widths
+            return known, "up to {:,} inputs and outputs"
+
+        tokens, each = ("tokens", "{:,} tokens"), (4, "{} bytes")
         return (
-            Held("rescaled activations, kept too", ("tokens", "{:,} tokens"), *rescaled),
-            Held("vectors, gradients, AdamW, best", "pack", *rescaled, 5),
+            Held("rescaled activations, kept too", tokens, rescaled, each),
+            Held("vectors, gradients, AdamW, best", "pack", rescaled, each, TRAINING_COPIES),
         )
