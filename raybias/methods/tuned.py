@@ -156,10 +156,6 @@ class Tuned(Method):
         """Return texts as the backbone reads them."""
         return texts
 
-    def token_rows(self, inputs: Inputs, texts: Sequence[str]) -> list[list[int]]:
-        """Return the tokens of training sentences as the backbone reads them."""
-        return inputs.tokens.rows(self.written(texts), append_eos=self.ends_with_eos)
-
     def output(self) -> OutputSpec:
         """Say where predictions are stored."""
         return OutputSpec("predictions", PREDICTIONS)

@@ -79,12 +79,13 @@ def _exactly(value: float) -> str:
     return repr(float(value)).removesuffix(".0")
 
 
-def tokenise(text: Inputs, training: str, method: Tuned) -> Tokens:
+def tokenise(inputs: Inputs, training: str, method: Tuned) -> Tokens:
     """Return the splits of a training set in tokens."""
-    sentences = text.sentences[training]
+    sentences = inputs.sentences[training]
 
     def of(name: str) -> TokenSet:
-        rows = method.token_rows(text, sentences[name]["text"].to_list())
+        texts = method.written(sentences[name]["text"].to_list())
+        rows = inputs.tokens.rows(texts, append_eos=method.ends_with_eos)
         return TokenSet(tuple(map(tuple, rows)), tuple(sentences[name]["label"].to_list()))
 
     return Tokens(of("train"), of("validation"), of("test") if "test" in sentences else None)
