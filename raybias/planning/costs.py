@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING
 
 from raybias.engine.memory import product
 from raybias.methods.work import Work
-from raybias.planning.plan import Plan
 from raybias.planning.prepared import PreparedStudy
 from raybias.planning.schedule import Task
-from raybias.planning.stage_plans import LATENCY_S, AskPlan, ScorePlan, Stage, TunePlan
+from raybias.planning.stage_plans import LATENCY_S, AskPlan, Plan, ScorePlan, Stage, TunePlan
 from raybias.planning.tasks import tasks_of
 from raybias.planning.workload import TuningWork
 

@@ -12,8 +12,7 @@ from raybias.engine.memory import MemoryTerm, total
 from raybias.planning.costs import Cost, Costs
 from raybias.planning.forecast import Forecast, scale_table
 from raybias.planning.inventory import size
-from raybias.planning.plan import Plan
-from raybias.planning.stage_plans import AskPlan, RewritePlan, ScorePlan, Stage, TunePlan
+from raybias.planning.stage_plans import AskPlan, Plan, RewritePlan, ScorePlan, Stage, TunePlan
 
 
 @dataclass(frozen=True)

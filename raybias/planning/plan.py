@@ -10,17 +10,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from raybias.config import Backbone, Rewriting, Study
+from raybias.config import Backbone, Rewriting
 from raybias.errors import OutputError, PlanError
 from raybias.methods.base import Method, methods_of
 from raybias.planning import refusals
-from raybias.planning.inventory import Inventory, Precision, decide_dtypes
+from raybias.planning.inventory import Inventory, decide_dtypes
 from raybias.planning.layout import LayoutPlanner
 from raybias.planning.packs import choose_packs
 from raybias.planning.prepared import PreparedStudy, in_style
 from raybias.planning.rewrite_layout import rewriting_plan
 from raybias.planning.speed import Machine
-from raybias.planning.stage_plans import RewritePlan, ScorePlan, TunePlan, asking_plan
+from raybias.planning.stage_plans import Plan, RewritePlan, ScorePlan, TunePlan, asking_plan
 from raybias.planning.workload import Works, works_of
 from raybias.providers.base import Provider
 from raybias.storage import Store
@@ -31,62 +31,6 @@ if TYPE_CHECKING:
 
 #: A GPU that waits for its process so many times as long as it computes has room for others.
 _MOSTLY: Final = 2.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """A study on an inventory."""
-
-    study: str
-    decided: Study
-    """The study, with every dtype that it left to the hardware."""
-    precision: Precision | None
-    """What was decided and why; None where the study, or OUT before it, says."""
-    inventory: Inventory
-    items: dict[str, int]
-    """Rows per probe."""
-    shapes: dict[str, ModelShape]
-    """Of each backbone with weights, by name."""
-    rewriting: tuple[RewritePlan, ...]
-    tuning: tuple[TunePlan, ...]
-    scoring: tuple[ScorePlan, ...]
-    works: Works
-    """What each stage has to do."""
-    unfit: Mapping[tuple[str, str], str]
-    """Backbones and methods that are left out, and why they do not fit."""
-    notes: tuple[str, ...]
-    """What a user should know before starting."""
-
-    @property
-    def devices(self) -> int:
-        """Return the places of GPUs, or CPUs without them, that the study holds at most."""
-        return self.inventory.places(self.decided.resources)
-
-    def methods(self, backbone: Backbone) -> list[Method]:
-        """List the methods of a backbone that the inventory has room for."""
-        methods = methods_of(self.decided, backbone)
-        return [each for each in methods if (backbone.name, each.name) not in self.unfit]
-
-    @property
-    def rows_per_shard(self) -> dict[str, dict[str, int]]:
-        """Return the items of a shard, by backbone and method."""
-        rows: dict[str, dict[str, int]] = {}
-        for stage in self.scoring:
-            rows.setdefault(stage.backbone, {})[stage.method] = stage.rows_per_shard
-        return rows
-
-    def rewrite(self, style: str) -> RewritePlan:
-        """Return the plan of a style that a model makes."""
-        return next(each for each in self.rewriting if each.style == style)
-
-    def tune(self, backbone: str, training: str, method: str) -> TunePlan:
-        """Return the tuning plan of a backbone, training set and method, by their names."""
-        wanted = (backbone, training, method)
-        return next(t for t in self.tuning if (t.backbone, t.training, t.method) == wanted)
-
-    def score(self, backbone: str, method: str) -> ScorePlan:
-        """Return the scoring plan of a backbone and method, by their names."""
-        return next(s for s in self.scoring if (s.backbone, s.method) == (backbone, method))
 
 
 def plan(

@@ -26,8 +26,8 @@ from raybias.engine.checkpoint import (
 )
 from raybias.errors import ConfigError, ModelError
 from raybias.methods.base import methods_of
-from raybias.planning.plan import Plan
 from raybias.planning.prepared import Items, PreparedStudy
+from raybias.planning.stage_plans import Plan
 from raybias.stats import check_metrics, check_reference_groups
 from raybias.storage import Store
 from raybias.study_record import Record, refuse_other

@@ -1,4 +1,4 @@
-"""The stages of a plan: where one backbone rewrites, is tuned or reads, by how many workers."""
+"""A plan and its stages: where one backbone rewrites, is tuned or reads, by how many workers."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from raybias.config import MethodFields
+from raybias.config import Backbone, MethodFields, Study
 from raybias.engine.memory import MemoryTerm, process, total
+from raybias.methods.base import Method, methods_of
 from raybias.methods.work import Work
-from raybias.planning.inventory import Inventory
+from raybias.planning.inventory import Inventory, Precision
 from raybias.planning.placement import ResourceRequest
 from raybias.planning.prepared import PreparedStudy
 from raybias.planning.shards import rows_in
 from raybias.planning.speed import CPU, Speed
-from raybias.planning.workload import Layout
+from raybias.planning.workload import Layout, Works
 from raybias.providers.base import Provider
 
 if TYPE_CHECKING:
     from raybias.config import Backbone
     from raybias.engine.backbone import ModelContext
+    from raybias.engine.model_shape import ModelShape
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,3 +262,59 @@ def asking_plan(
         money=backbone.prices.of(read, written),
         at_once=backbone.at_once,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A study on an inventory."""
+
+    study: str
+    decided: Study
+    """The study, with every dtype that it left to the hardware."""
+    precision: Precision | None
+    """What was decided and why; None where the study, or OUT before it, says."""
+    inventory: Inventory
+    items: dict[str, int]
+    """Rows per probe."""
+    shapes: dict[str, ModelShape]
+    """Of each backbone with weights, by name."""
+    rewriting: tuple[RewritePlan, ...]
+    tuning: tuple[TunePlan, ...]
+    scoring: tuple[ScorePlan, ...]
+    works: Works
+    """What each stage has to do."""
+    unfit: Mapping[tuple[str, str], str]
+    """Backbones and methods that are left out, and why they do not fit."""
+    notes: tuple[str, ...]
+    """What a user should know before starting."""
+
+    @property
+    def devices(self) -> int:
+        """Return the places of GPUs, or CPUs without them, that the study holds at most."""
+        return self.inventory.places(self.decided.resources)
+
+    def methods(self, backbone: Backbone) -> list[Method]:
+        """List the methods of a backbone that the inventory has room for."""
+        methods = methods_of(self.decided, backbone)
+        return [each for each in methods if (backbone.name, each.name) not in self.unfit]
+
+    @property
+    def rows_per_shard(self) -> dict[str, dict[str, int]]:
+        """Return the items of a shard, by backbone and method."""
+        rows: dict[str, dict[str, int]] = {}
+        for stage in self.scoring:
+            rows.setdefault(stage.backbone, {})[stage.method] = stage.rows_per_shard
+        return rows
+
+    def rewrite(self, style: str) -> RewritePlan:
+        """Return the plan of a style that a model makes."""
+        return next(each for each in self.rewriting if each.style == style)
+
+    def tune(self, backbone: str, training: str, method: str) -> TunePlan:
+        """Return the tuning plan of a backbone, training set and method, by their names."""
+        wanted = (backbone, training, method)
+        return next(t for t in self.tuning if (t.backbone, t.training, t.method) == wanted)
+
+    def score(self, backbone: str, method: str) -> ScorePlan:
+        """Return the scoring plan of a backbone and method, by their names."""
+        return next(s for s in self.scoring if (s.backbone, s.method) == (backbone, method))

@@ -19,8 +19,7 @@ from raybias.planning.stage_plans import AskPlan
 
 if TYPE_CHECKING:
     from raybias.config import Rewriting
-    from raybias.planning.plan import Plan
-    from raybias.planning.stage_plans import RewritePlan
+    from raybias.planning.stage_plans import Plan, RewritePlan
 
 #: Bytes/s at which a node takes weights from the hub.
 _HUB: Final = 100e6

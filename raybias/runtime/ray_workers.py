@@ -5,7 +5,7 @@ from __future__ import annotations
 from threading import Lock
 
 from raybias.config import Backbone, Resources
-from raybias.planning.plan import Plan
+from raybias.planning.stage_plans import Plan
 from raybias.runtime.graph import Grant
 from raybias.runtime.inventory import fetch, free
 from raybias.runtime.owners import app_name

@@ -17,10 +17,11 @@ from raybias.methods.base import shard_of
 from raybias.planning.costs import costs_of
 from raybias.planning.description import describe
 from raybias.planning.inventory import assumed
-from raybias.planning.plan import Plan, plan
+from raybias.planning.plan import plan
 from raybias.planning.preflight import check_rewritten
 from raybias.planning.prepared import PreparedStudy, in_style, read_items
 from raybias.planning.shards import STYLED, chunks_of, missing
+from raybias.planning.stage_plans import Plan
 from raybias.planning.tasks import fetched_models, tasks_of
 from raybias.probes.pairs.items import pair_items
 from raybias.probes.styles.rewriting import rewritten_pairs
