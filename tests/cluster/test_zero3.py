@@ -25,12 +25,13 @@ from raybias.engine.backbone import ModelContext
 from raybias.engine.context import Execution
 from raybias.errors import ModelError
 from raybias.methods import Lora, PairScore, SoftPrompt, ZeroShot
+from raybias.methods.base import shard_of
 from raybias.planning.shards import shards_of
 from raybias.runtime.metrics import Meter
 from raybias.runtime.predict.sharded import SharedReading, read_mine
 from raybias.runtime.study import run_study
-from raybias.runtime.workers import ReaderCache as PredictorCache
-from raybias.schema import ITEMS, LABELS, PAIRS
+from raybias.runtime.workers import ReaderCache
+from raybias.schema import ITEMS, LABELS, PAIRS, PREDICTIONS
 from raybias.storage import Store
 from support.tiny import save_study
 
@@ -88,12 +89,13 @@ def test_ranks_that_share_a_backbone_answer_as_whole_ones_do(
     readings = [*_readings(tiny_model, tmp_path)]
     for reading in readings:
         store = Store(reading.out)
-        predictors = PredictorCache(reading.context, store)
-        whole = predictors.of(reading.method)
+        readers = ReaderCache(reading.context, store)
+        whole = readers.of(reading.method)
         for shard in reading.shards:
             items = store.read_table(f"items/{shard.probe}.parquet")
             mine = items.slice(shard.first_row, shard.rows)
-            answered = whole.table(whole.load(shard.run_id), shard, mine)
+            run, schema = whole.load(shard.run_id), reading.method.output().schema
+            answered = shard_of(whole, run, shard, mine, schema)()
             store.write_table(f"whole/{shard.file}", answered.table)
     _spawn(_reading_rank, readings)
     for reading in readings:
@@ -113,12 +115,13 @@ def test_a_study_is_read_by_workers_that_share_its_backbone(tmp_path: Path) -> N
     study = load_study(save_study(tmp_path, items=48), overrides=(method, *changes))
     run_study(study, tmp_path / "out")
     store, spec = Store(tmp_path / "out"), study.backbones[0]
-    predictors = PredictorCache(ModelContext(spec, LABELS), store)
-    whole = predictors.of(study.methods[0])
+    readers = ReaderCache(ModelContext(spec, LABELS), store)
+    whole = readers.of(study.methods[0])
     runs = store.read_table("runs.parquet").to_pylist()
     for shard in shards_of(runs, {"mine": 48}, 16, study.methods[0].output()):
         items = store.read_table("items/mine.parquet").slice(shard.first_row, shard.rows)
-        expected = pl.DataFrame(whole.table(whole.load(shard.run_id), shard, items).table)
+        run = whole.load(shard.run_id)
+        expected = pl.DataFrame(shard_of(whole, run, shard, items, PREDICTIONS)().table)
         found = pl.DataFrame(store.read_table(shard.file))
         assert_frame_equal(found, expected, abs_tol=1e-4, rel_tol=0)
 

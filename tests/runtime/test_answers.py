@@ -15,7 +15,7 @@ from raybias.engine.context import Execution
 from raybias.engine.generation.sampling import Sampler, Sampling
 from raybias.methods import ChainOfThought, FewShot, Prompted, SoftPrompt, ZeroShot
 from raybias.methods.prompted_reader import PromptedReader, PromptedRun
-from raybias.runtime.workers import ReaderCache as PredictorCache
+from raybias.runtime.workers import ReaderCache
 from raybias.schema import LABELS
 from raybias.seeding import generator
 from raybias.storage import Store
@@ -100,7 +100,7 @@ def test_answers_depend_on_neither_batch_nor_order(kind: str, tmp_path: Path) ->
 def test_methods_share_the_weights_and_change_none_of_each_others_answers(tmp_path: Path) -> None:
     folder, texts = prompting.save("opt", tmp_path), prompting.texts(COUNT)
     spec = Backbone(id=str(folder), dtype="float32", bos="prepend")
-    held = PredictorCache(ModelContext(spec, LABELS), Store(str(folder)))
+    held = ReaderCache(ModelContext(spec, LABELS), Store(str(folder)))
     soft = SoftPrompt(seeds=(1,), keep=1)
     alone = soft.trainer(ModelContext(spec, LABELS))
     options: dict[str, Any] = {"size": 16, "order": list(range(COUNT))}
