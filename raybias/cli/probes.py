@@ -117,9 +117,9 @@ def write(
     from raybias.cli.styles import chosen_pairs, write_pairs
     from raybias.errors import ConfigError
     from raybias.probes import probe_items
-    from raybias.probes.export import output_suffix, write_frame
     from raybias.probes.registries import pair_probes
     from raybias.schema import ITEMS
+    from raybias.table_files import output_suffix, write_frame
 
     output_suffix(out)
     in_pairs = name in pair_probes
