@@ -32,7 +32,7 @@ from raybias.engine.scoring.continuations import (
     continuation_rows,
 )
 from raybias.methods import OptionLikelihood
-from raybias.probes.questions.items import question_items
+from raybias.probes.questions.own import question_items
 
 UNKNOWNS = (
     "Cannot answer", "Can't be determined", "Cannot be determined", "Can't answer", "Not known",
@@ -49,7 +49,7 @@ def requests_of(bbq: Path, *, items: int, wordings: int) -> list[Requests]:
     for first in range(0, len(rows) - items + 1, items):
         asked: Requests = []
         for item in rows[first : first + items]:
-            (question,) = method.asked(item, chat=False)
+            (question,) = method.requests(item, chat=False)
             named = [o for n, o in enumerate(question.options) if n != item["unknown"]]
             options = [*named, *UNKNOWNS[:wordings]] if wordings else question.options
             text = question.text + question.cue

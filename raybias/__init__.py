@@ -42,7 +42,6 @@ from raybias.methods import (
     DecisionLikelihood,
     FewShot,
     Full,
-    Ia3,
     Lora,
     OptionAnswer,
     OptionLikelihood,
@@ -52,7 +51,7 @@ from raybias.methods import (
     TripleLikelihood,
     ZeroShot,
 )
-from raybias.probes.catalogue import check_data, data_sets, download_data
+from raybias.probes.sources import check_data, data_sets, download_data
 from raybias.results import Results
 
 __all__ = [
@@ -64,7 +63,6 @@ __all__ = [
     "DecisionLikelihood",
     "FewShot",
     "Full",
-    "Ia3",
     "Lora",
     "OptionAnswer",
     "OptionLikelihood",

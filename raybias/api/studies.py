@@ -214,9 +214,9 @@ def audit(
     tell(f"{model}: looking at the model")
     from raybias.planning import audit as audits
     from raybias.planning.pilot import PILOT
-    from raybias.probes.catalogue import download_data
     from raybias.probes.column_checks import choose
-    from raybias.registry import probes
+    from raybias.probes.registries import probes
+    from raybias.probes.sources import download_data
     from raybias.runtime.progress import Reporter
     from raybias.runtime.study import run_study
 

@@ -16,7 +16,7 @@ def list_() -> None:
     import polars as pl
     from tabulate import tabulate
 
-    from raybias.probes import catalogue
+    from raybias.probes import sources as catalogue
 
     sets = catalogue.data_sets().with_columns(
         pl.col("part") + pl.when("optional").then(pl.lit(" (optional)")).otherwise(pl.lit(""))
@@ -40,7 +40,7 @@ def check(
     from tabulate import tabulate
 
     from raybias.errors import DataError
-    from raybias.probes import catalogue
+    from raybias.probes import sources as catalogue
 
     found = catalogue.check_data(folder, name)
     rows = found.select("file", "rows", "finding").rows()
@@ -68,7 +68,7 @@ def download(
     Files that are already there and right are not fetched again; a file whose
     sha256 is not the published one is refused.
     """
-    from raybias.probes import catalogue
+    from raybias.probes import sources as catalogue
     from raybias.runtime.progress import Reporter
 
     count = int(catalogue.data_sets().filter(name=name)["files"].sum())

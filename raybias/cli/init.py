@@ -34,7 +34,7 @@ probes:                # raybias data download amazon --out data/amazon
 #: What a study says of each kind of method that suits a model, in this order.
 _METHODS: Final = {
     "zero_shot": "{kind: zero_shot}  # asked, not tuned; few_shot and cot likewise",
-    "lora": "{kind: lora, learning_rates: [5.0e-4]}   # tuned; soft_prompt, ia3 and full likewise",
+    "lora": "{kind: lora, learning_rates: [5.0e-4]}   # tuned; soft_prompt and full likewise",
     "full": "{kind: full, learning_rates: [5.0e-5], batch_size: 32}   # all weights; lora likewise",
 }
 
@@ -51,7 +51,7 @@ def init(
     from raybias.errors import OutputError
     from raybias.planning.audit import short_name, suited_methods
     from raybias.probes.column_checks import choose
-    from raybias.registry import probes
+    from raybias.probes.registries import probes
 
     if out.exists():
         raise OutputError("is there already", where=str(out), cure="give another --out")

@@ -12,8 +12,8 @@ from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
 
+from raybias.config.reading import parse_section, yaml_mapping
 from raybias.config.section import Section
-from raybias.config.yaml_section import parse_section, yaml_mapping
 
 CardKind = Literal["label", "pair", "triple", "options", "decision"]
 #: By kind, the columns that a probe must have, and those that it may have.

@@ -17,7 +17,6 @@ import polars as pl
 from raybias import schema
 from raybias.config import Statistics
 from raybias.measures.kind import ALL
-from raybias.registry import metrics
 from raybias.stats.breakdown import by_term
 from raybias.stats.cells import without_extras
 from raybias.stats.components import Doubles, MeanEstimate
@@ -29,6 +28,7 @@ from raybias.stats.leave_one_out import leave_one_out
 from raybias.stats.markedness import markedness
 from raybias.stats.metric import shares
 from raybias.stats.metric_table import LESS_NOISE
+from raybias.stats.metric_types import metrics
 from raybias.stats.null_check import null_check
 from raybias.stats.over_models import model_tables, over_models
 from raybias.stats.plain_predictions import BLOCK

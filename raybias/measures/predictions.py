@@ -24,7 +24,6 @@ from raybias.measures.prediction_rows import (
     unread_rows,
     with_items,
 )
-from raybias.registry import BACKGROUNDS, metrics
 from raybias.stats.agreement import agreement
 from raybias.stats.cells import without_extras
 from raybias.stats.counts import Counts, count_files
@@ -33,6 +32,7 @@ from raybias.stats.judging import GapRules, gap_analysis
 from raybias.stats.metric import check_names, contrasts
 from raybias.stats.metric_files import as_class, metric_rows, metrics_of_cells, metrics_of_files
 from raybias.stats.metric_table import DEFAULT_BACKGROUND, MetricRules
+from raybias.stats.metric_types import BACKGROUNDS, metrics
 from raybias.stats.predictions import Source
 from raybias.stats.reference_groups import StatisticsWarning, membership
 

@@ -12,12 +12,11 @@ import polars as pl
 
 from raybias.config import Probe, TrainingSet
 from raybias.errors import ConfigError
-from raybias.probes.column_checks import as_table, choose
-from raybias.probes.readers import attribute_name
+from raybias.probes.column_checks import as_table, attribute_name, choose
+from raybias.probes.registries import ProbeSource, Splits, probes, training_sets
 from raybias.probes.sources import place_of
 from raybias.probes.templates.markedness import unmarked_forms, with_unmarked
 from raybias.probes.templates.slots import Slotted
-from raybias.registry import ProbeSource, Splits, probes, training_sets
 from raybias.schema import ITEMS, SENTENCES
 
 __all__ = ["base_items", "probe_forms", "probe_items", "probe_templates", "training_sentences"]

@@ -22,7 +22,7 @@ from raybias.formats.openings import look_alike
 from raybias.probes import base_items
 from raybias.probes.card_table import SOURCES, read_card
 from raybias.probes.pairs.items import pair_items
-from raybias.probes.questions.items import question_items
+from raybias.probes.questions.own import question_items
 from raybias.schema import CONTEXTS
 
 #: Variances of a group's gap: of runs, of templates, of both together (Regard).

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from raybias.config import Provider, Study
-from raybias.providers.ledger import read_asked
+from raybias.config import Study
+from raybias.providers.base import Provider
+from raybias.providers.openai import read_asked
 from raybias.report.summary_tables import SummaryTable
 from raybias.storage import Store
 

@@ -8,7 +8,7 @@ import polars as pl
 
 from raybias.config import Study
 from raybias.probes import sources
-from raybias.registry import probes
+from raybias.probes.registries import probes
 from raybias.report import wording
 from raybias.report.summary_tables import SummaryTable
 from raybias.storage import Store

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
 
-from raybias.config import Method
+from raybias.config import MethodFields
 from raybias.methods import Tuned, tuned_methods
 from raybias.report import figure_parts as parts
 from raybias.report.figure_style import (
@@ -32,7 +32,7 @@ _POINTS: Final = 200
 
 
 def run_figures(
-    runs: pl.DataFrame, methods: Sequence[Method]
+    runs: pl.DataFrame, methods: Sequence[MethodFields]
 ) -> dict[tuple[str, ...], parts.Drawn]:
     """Draw one figure per tuned (model, method, dataset).
 
@@ -97,7 +97,7 @@ def _accuracy_by_seed(axes: Axes, part: pl.DataFrame, options: Tuned | None) -> 
 def _loss_by_step(axes: Axes, part: pl.DataFrame, options: Tuned | None) -> str:
     """Draw the losses; return what the description says of the first step that may stop a run."""
     quiet_axes(axes, grid="both")
-    every = options.steps_between_evaluations if options else 1
+    every = options.eval_every if options else 1
     last, most = 0, 1
     for row in part.sort("selected").iter_rows(named=True):
         losses = [np.nan if loss is None else loss for loss in row["eval_losses"] or []]
@@ -109,7 +109,7 @@ def _loss_by_step(axes: Axes, part: pl.DataFrame, options: Tuned | None) -> str:
             axes.plot(x, y, color=COLOURS[0], linewidth=1.6)
         else:
             axes.plot(x, y, color=FAINT, linewidth=0.9, linestyle="--")
-    after = options.first_stop if options else 0
+    after = options.recipe.first_stop if options else 0
     shown = last / 20 < after < last
     if shown:
         axes.axvline(after, color=INK, linewidth=0.9, linestyle=":")

@@ -11,7 +11,7 @@ import polars as pl
 from raybias.config import Profile, Statistics, Study
 from raybias.errors import DataError
 from raybias.measures import Kind, Rules, kinds, measure_all, read
-from raybias.methods.likelihood import OptionLikelihood
+from raybias.methods.options import OptionLikelihood
 from raybias.report import wording
 from raybias.report.load_results import restated
 from raybias.report.rules import out_of

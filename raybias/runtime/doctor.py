@@ -21,8 +21,7 @@ from packaging.requirements import Requirement
 
 from raybias.engine.mirror import VARIABLE, mirror
 from raybias.errors import PlanError, RaybiasError
-from raybias.planning.inventory import size
-from raybias.planning.precision import choose
+from raybias.planning.inventory import choose, size
 from raybias.redaction import redact
 from raybias.runtime.inventory import read_inventory, sick_gpus
 from raybias.runtime.owners import left_behind

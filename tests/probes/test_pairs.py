@@ -9,8 +9,8 @@ import pytest
 
 from raybias.errors import ConfigError, DataError
 from raybias.probes.pairs.crows_pairs import crows_pairs
-from raybias.probes.pairs.custom_pairs import own_pairs
 from raybias.probes.pairs.items import in_styles, pair_items
+from raybias.probes.pairs.own import own_pairs
 from raybias.probes.pairs.pair_table import BIAS_TYPES, PairWarning
 from raybias.schema import PAIRS
 

@@ -18,7 +18,8 @@ from ray.air._internal.device_manager.nvidia_gpu import CUDATorchDeviceManager
 from ray.train.v2._internal.callbacks.accelerators import _get_visible_accelerator_ids_per_worker
 
 from raybias.config import Backbone
-from raybias.engine.context import Execution, ModelContext
+from raybias.engine.backbone import ModelContext
+from raybias.engine.context import Execution
 from raybias.runtime import doctor, inventory
 from raybias.runtime.worker_group import BrokenPass, WorkerGroup, within_memory
 from raybias.runtime.zero3 import tell_device

@@ -16,10 +16,10 @@ from raybias.config import Statistics
 from raybias.measures.kind import ALL, Kind, Rules, Table, kind
 from raybias.measures.prediction_rows import BY, KIND, OUTSIDE, WITHHELD, WITHOUT, WORD
 from raybias.measures.predictions import Asked, measure_predictions
-from raybias.registry import metrics
 from raybias.schema import PREDICTIONS as PREDICTION_TABLE
 from raybias.stats.judging import GapRules
 from raybias.stats.metric_table import LESS_NOISE
+from raybias.stats.metric_types import metrics
 from raybias.stats.predictions import sources
 from raybias.stats.scopes import REDRAWN
 

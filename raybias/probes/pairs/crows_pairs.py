@@ -8,7 +8,7 @@ import polars as pl
 
 from raybias.probes.column_checks import column
 from raybias.probes.pairs.pair_table import BIAS_TYPES, pair_table
-from raybias.registry import pair_probe
+from raybias.probes.registries import pair_probe
 from raybias.storage import Store
 from raybias.table_files import read_frame
 

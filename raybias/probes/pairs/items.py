@@ -9,10 +9,10 @@ import polars as pl
 from raybias.config import StyleOptions
 from raybias.probes.column_checks import as_table, choose
 from raybias.probes.pairs.coreference import with_others
+from raybias.probes.registries import pair_probes, styles
 from raybias.probes.sources import place_of
 from raybias.probes.styles.from_files import own_styled_pairs, refuse_written
 from raybias.probes.styles.rules import check_style, styled_coreferences, styled_pairs
-from raybias.registry import pair_probes, styles
 from raybias.schema import COREFERENCES, PAIRS
 
 

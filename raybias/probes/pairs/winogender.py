@@ -8,9 +8,9 @@ from typing import Final
 import polars as pl
 
 from raybias.errors import DataError
+from raybias.probes.column_checks import Row, polars_schema
 from raybias.probes.pairs.pair_table import ORIGINAL
-from raybias.probes.readers import Row, polars_schema
-from raybias.registry import pair_probe
+from raybias.probes.registries import pair_probe
 from raybias.schema import COREFERENCES
 from raybias.storage import Store
 from raybias.table_files import read_frame

@@ -14,8 +14,56 @@ import polars as pl
 from raybias.errors import DataError
 from raybias.probes.column_checks import column, distinct, filled, filled_columns, refuse
 from raybias.probes.pairs.pair_table import SIDES
-from raybias.storage import split_uri
-from raybias.table_files import read_frame
+from raybias.storage import Store, split_uri
+from raybias.table_files import csv_text, read_frame
+
+
+def export_annotation(pairs: pl.DataFrame, out: str) -> pl.DataFrame:
+    """Write sheet.csv and guidelines.md; returns the sheet.
+
+    Parameters
+    ----------
+    pairs: `schema.PAIRS` in the style `original` and in those that are to be judged.
+    out: folder or URI.
+    """
+    original = pairs["style"] == "original"
+    sheet = annotation_sheet(pairs.filter(original), pairs.filter(~original))
+    store = Store(out)
+    store.write_text("sheet.csv", csv_text(sheet))
+    store.write_text("guidelines.md", GUIDELINES)
+    return sheet
+
+
+def import_annotation(sheet: str, files: Sequence[str], out: str) -> dict[str, pl.DataFrame]:
+    """Read annotators' labels, and write four tables as CSV.
+
+    Returns them by name: `shares` of labels and `agreement` by style, pairs to be `kept`, and
+    pairs to `rewrite`.
+
+    Parameters
+    ----------
+    sheet: that the annotators were given.
+    files: one of each annotator.
+    out: folder or URI.
+
+    Raises
+    ------
+    DataError: see `read_sheet` and `read_labels`.
+    """
+    given = read_sheet(sheet)
+    labels = read_labels(given, files)
+    kept, rest = kept_and_rest(given, labels)
+    tables = {
+        "shares": label_shares(labels),
+        "agreement": agreement(labels),
+        "kept": kept,
+        "rewrite": rest,
+    }
+    store = Store(out)
+    for name, frame in tables.items():
+        store.write_text(f"{name}.csv", csv_text(frame))
+    return tables
+
 
 SAME: Final = "same"
 LABELS: Final = (SAME, "different", "not_sure")

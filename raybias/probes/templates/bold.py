@@ -9,7 +9,7 @@ import polars as pl
 
 from raybias.errors import DataError
 from raybias.formats.bold import parse_bold
-from raybias.registry import probe
+from raybias.probes.registries import probe
 from raybias.schema import Label
 from raybias.storage import Store, split_uri
 

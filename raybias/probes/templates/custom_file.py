@@ -20,7 +20,8 @@ from raybias.probes.column_checks import (
     filled_columns,
     label_numbers,
 )
-from raybias.registry import probe
+from raybias.probes.planted import planted_items
+from raybias.probes.registries import probe
 
 
 @probe(
@@ -53,3 +54,8 @@ def own_items(uri: str, attributes: Sequence[str] | None = None) -> pl.DataFrame
     term = as_text(frame["term"], where=uri) if "term" in frame.columns else None
     family = as_text(frame["family"], where=uri) if "family" in frame.columns else None
     return items.with_columns(item_id=ids, template_id=clusters, term=term, family=family)
+
+
+@probe("planted", about="embedded calibration over invented groups")
+def _items(data: str, attributes: Sequence[str] | None) -> pl.DataFrame:
+    return planted_items()

@@ -3,6 +3,10 @@
 Row for row the published samples, but for ten templates of NS-Prompts that its authors
 mended after they had made theirs. The samples can be read too, to match published
 predictions; their rows are led back to templates and terms. Rules: Kohankhaki2024, its code.
+
+Where a noun phrase ends in a sentence is found without a tagger: by a list of the words that end
+one, and "-s" verbs after a singular subject, checked against every template of Amazon, Regard and
+NS-Prompts.
 """
 
 from __future__ import annotations
@@ -15,8 +19,10 @@ from typing import Final
 import polars as pl
 
 from raybias.errors import DataError
-from raybias.probes.readers import Sample, read_samples
-from raybias.probes.templates import amazon_lexicon
+from raybias.formats.openings import regard_opening
+from raybias.probes.column_checks import Sample, read_samples
+from raybias.probes.registries import probe
+from raybias.probes.templates import amazon as amazon_lexicon
 from raybias.probes.templates.slots import (
     Phrase,
     Slotted,
@@ -27,9 +33,66 @@ from raybias.probes.templates.slots import (
     read_templates,
     suite_templates,
 )
-from raybias.registry import probe
 from raybias.schema import LABELS
 from raybias.storage import Store, split_uri
+
+#: Words that end a noun phrase, or follow an adjective without any noun.
+_ENDS: Final = frozenset(
+    re.findall(
+        r"\w+",
+        """
+        i a an the and or nor but that this than as if when who which
+        of in on at to for from with without by over into through
+        is are was were be been being am has have had having does do did
+        may might can could will would shall should must also
+        makes made feels took annoy living walking based well
+        incorporate produce provide provided specialize assess
+        actively informally primarily professionally selectively temporarily typically voluntarily
+        """,
+    )
+)
+#: Compounds that the rule would cut: nouns ending in -s inside them, or an "and".
+_INSIDE: Final = frozenset(
+    ("analytics", "awards", "disorders", "effects", "relations", "resources", "services")
+)
+_JOINED: Final = ("tool and die maker", "meeting and convention planner")
+#: Nouns after which nothing belongs to the phrase.
+_LAST: Final = frozenset(("person", "people"))
+_NEXT_WORD: Final = re.compile(r"\s+([\w'\u2019/-]+)")
+
+
+def noun_phrase(after: str) -> str:
+    """Return the nouns that begin `after`, the text behind an adjective; empty if none.
+
+    >>> noun_phrase(" truck driver earns a living.")
+    'truck driver'
+    >>> noun_phrase(" and cool.")
+    ''
+    """
+    for compound in _JOINED:
+        if after.startswith(f" {compound} "):
+            return compound
+    words: list[str] = []
+    place = 0
+    while match := _NEXT_WORD.match(after, place):
+        word = match[1].lower()
+        if word.partition("'")[0] in _ENDS or (words and _is_verb(word)):
+            break
+        words.append(match[1])
+        place = match.end()
+        if word in _LAST:
+            break
+    return " ".join(words)
+
+
+def follows_its_noun(term: str) -> bool:
+    """Tell whether a term such as "with dyslexia" stands behind the noun that it modifies."""
+    return term.split(maxsplit=1)[0].lower() in _ENDS
+
+
+def _is_verb(word: str) -> bool:
+    return word.endswith("s") and not word.endswith("ss") and word not in _INSIDE
+
 
 ATTRIBUTE: Final = "race"
 _SLOT: Final = "identity_adj"
@@ -138,3 +201,13 @@ def _any(words: Iterable[str]) -> re.Pattern[str]:
     # re keeps what it compiled, so the handful of groups costs nothing per row.
     longest_first = sorted(words, key=len, reverse=True)
     return re.compile(rf"\b(?:{'|'.join(map(re.escape, longest_first)) or r'(?!)'})\b")
+
+
+RaceTemplates("ns_prompts", "NS-Prompts.csv").register(
+    about="NS-Prompts, neutral sentences about occupations (NAACL 2022; Kohankhaki2024)"
+)
+
+
+RaceTemplates("regard", "Regard.csv", family=regard_opening).register(
+    about="Regard sentences about a person (Sheng et al. 2019; Kohankhaki2024)"
+)
