@@ -26,6 +26,7 @@ from raybias.engine.context import Execution
 from raybias.errors import ModelError
 from raybias.methods import Lora, PairScore, SoftPrompt, ZeroShot
 from raybias.methods.base import shard_of
+from raybias.planning.prepared import fit_methods
 from raybias.planning.shards import shards_of
 from raybias.runtime.metrics import Meter
 from raybias.runtime.predict.sharded import SharedReading, read_mine
@@ -115,10 +116,11 @@ def test_a_study_is_read_by_workers_that_share_its_backbone(tmp_path: Path) -> N
     study = load_study(save_study(tmp_path, items=48), overrides=(method, *changes))
     run_study(study, tmp_path / "out")
     store, spec = Store(tmp_path / "out"), study.backbones[0]
-    readers = ReaderCache(ModelContext(spec, LABELS), store)
-    whole = readers.of(study.methods[0])
+    # As the study has it: the room for answers depends on the form of prompts.
+    (fitted,) = fit_methods(study).methods
+    whole = ReaderCache(ModelContext(spec, LABELS), store).of(fitted)
     runs = store.read_table("runs.parquet").to_pylist()
-    for shard in shards_of(runs, {"mine": 48}, 16, study.methods[0].output()):
+    for shard in shards_of(runs, {"mine": 48}, 16, fitted.output()):
         items = store.read_table("items/mine.parquet").slice(shard.first_row, shard.rows)
         run = whole.load(shard.run_id)
         expected = pl.DataFrame(shard_of(whole, run, shard, items, PREDICTIONS)().table)
