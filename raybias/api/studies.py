@@ -147,7 +147,7 @@ def plan(
     from raybias.planning.inventory import assumed, with_autoscaled_nodes
     from raybias.planning.plan import plan as make_plan
     from raybias.planning.speed import Machine
-    from raybias.report.schedule_figure import schedule_figure
+    from raybias.report.run_figures import schedule_figure
     from raybias.runtime.inventory import read_inventory
     from raybias.runtime.study import prepare
 

@@ -21,7 +21,7 @@ def show(results: Results, *, profile: Profile | None = None) -> None:
     from raybias.measures.prediction_rows import KIND, gap_rows
     from raybias.report import summary_tables
     from raybias.report.estimates import text
-    from raybias.report.judge_section import judged_text
+    from raybias.report.judges import judged_text
 
     store, study = results.store, results.study
     if profile is not None:

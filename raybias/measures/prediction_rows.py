@@ -17,23 +17,21 @@ import polars as pl
 from raybias import schema
 from raybias.config import Statistics
 from raybias.measures.kind import ALL
-from raybias.stats.breakdown import by_term
+from raybias.stats.breakdown import by_term, leave_one_out
 from raybias.stats.cells import without_extras
 from raybias.stats.components import Doubles, MeanEstimate
 from raybias.stats.counts import Counts
 from raybias.stats.gaps import GAP_KEYS, GapAnalysis
 from raybias.stats.intervals import REFERENCE, over_runs, parametric
 from raybias.stats.judging import GapRules, by_family, judgeable
-from raybias.stats.leave_one_out import leave_one_out
 from raybias.stats.markedness import markedness
 from raybias.stats.metric import shares
 from raybias.stats.metric_table import LESS_NOISE
 from raybias.stats.metric_types import metrics
 from raybias.stats.null_check import null_check
-from raybias.stats.over_models import model_tables, over_models
+from raybias.stats.over_models import model_tables, over_models, reliability
 from raybias.stats.plain_predictions import BLOCK
 from raybias.stats.rates import rates as metric_rates
-from raybias.stats.reliability import reliability
 from raybias.stats.scopes import SCOPES, GapTable, estimate_columns
 from raybias.stats.summaries import extremes, net_significance, spans
 

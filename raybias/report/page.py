@@ -17,20 +17,18 @@ from raybias.measures.kind import ALL
 from raybias.measures.prediction_rows import KIND, gap_rows
 from raybias.methods import tuned_methods
 from raybias.report import estimates, findings, summary_tables, wording
-from raybias.report.card_section import cards
-from raybias.report.endpoint_table import endpoints
+from raybias.report.cards import cards, probe_tables
 from raybias.report.export import write_results
 from raybias.report.figure_parts import Drawn, inlined, write_figures
 from raybias.report.gap_page import gap_section
-from raybias.report.judge_section import UNMEASURED, judge_section
+from raybias.report.judges import UNMEASURED, judge_section
 from raybias.report.load_results import load_sampling, prediction_files
 from raybias.report.made_from import made_from, refuse_study
 from raybias.report.model_card import write_model_card
-from raybias.report.probe_table import probe_tables
 from raybias.report.rendering import rendered
-from raybias.report.run_figures import run_figures
-from raybias.report.schedule_figure import described, read_schedule, schedule_figure
+from raybias.report.run_figures import described, read_schedule, run_figures, schedule_figure
 from raybias.report.study_estimates import study_estimates
+from raybias.report.summary_tables import endpoints
 from raybias.report.tables import write_frame, write_tables
 from raybias.seal import ChangedWarning, changes, digest, in_words, read_seal, write_seal
 from raybias.storage import Store, drafted

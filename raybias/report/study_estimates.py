@@ -13,8 +13,8 @@ from raybias.errors import DataError
 from raybias.measures import Kind, Rules, kinds, measure_all, read
 from raybias.methods.options import OptionLikelihood
 from raybias.report import wording
+from raybias.report.from_files import out_of
 from raybias.report.load_results import restated
-from raybias.report.rules import out_of
 from raybias.stats.conclusive import HELD, held
 from raybias.stats.reference_groups import StatisticsWarning
 from raybias.storage import Store
