@@ -1,4 +1,4 @@
-"""Pairs, questions with options, triples, decisions and sentences about people, and their scores."""
+"""Pairs, questions, triples, decisions and sentences about people, and what answers to them hold."""
 
 from __future__ import annotations
 
