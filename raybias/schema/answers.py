@@ -1,4 +1,4 @@
-"""Pairs, questions, triples, decisions and sentences about people, and what answers to them hold."""
+"""Pairs, questions, triples, decisions and sentences about people, and what is answered to them."""
 
 from __future__ import annotations
 
