@@ -87,7 +87,7 @@ def measure(
     from raybias.probes.questions.own import question_items
     from raybias.report import measure_files
     from raybias.report.page import write_estimate_page
-    from raybias.report.study_estimates import rules_of_files
+    from raybias.report.study_estimates import rules_of_answers
     from raybias.stats.plain_predictions import Columns
 
     columns = None
@@ -116,7 +116,7 @@ def measure(
         asked: pl.DataFrame | str | None = None if items is None else str(items)
         if isinstance(asked, str) and not asked.endswith((".csv", ".json", ".json.gz")):
             asked = question_items(QuestionProbe(source="bbq", data=asked))
-        rules = rules_of_files(paths, profile)
+        rules = rules_of_answers(paths, profile)
         found.append(measure_all(read(others, kind, asked), rules))
         level, strict = rules.level, rules.strict
     estimates = pl.concat(found)

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from raybias.engine.conversion import Converted
     from raybias.planning.description import StudyPlan
     from raybias.probes.card_design import ProbeDesign
+    from raybias.runtime.doctor import Finding
     from raybias.runtime.progress import Reporter
-    from raybias.runtime.serve.security_audit import Finding
 
 
 def convert(model: str, out: str | Path, *, revision: str | None = None) -> Converted:

@@ -85,7 +85,7 @@ def letter_methods(study: Study) -> list[str]:
     return [m.name for m in study.methods if isinstance(m, OptionLikelihood) and m.letters]
 
 
-def rules_of_files(paths: Iterable[str], profile: Profile | None = None) -> Rules:
+def rules_of_answers(paths: Iterable[str], profile: Profile | None = None) -> Rules:
     """Return the rules of the study that files lie in, or of a profile where there is none.
 
     Parameters

@@ -54,7 +54,7 @@ def test_the_doctor_names_nodes_whose_gpus_do_not_multiply(
     have = inventory.Inventory((node,), "made up")
     monkeypatch.setattr(doctor, "read_inventory", lambda *_, **__: have)
     monkeypatch.setattr(doctor, "connected", lambda _: nullcontext())
-    monkeypatch.setattr(doctor, "cluster_weaknesses", lambda: ())
+    monkeypatch.setattr(doctor, "_weaknesses", lambda: ())
     monkeypatch.setattr(doctor, "left_behind", dict)
     for sick, state in (({}, "ok"), ({"10.0.0.2": inventory.multiply_on_gpu()}, "fail")):
         monkeypatch.setattr(doctor, "sick_gpus", lambda sick=sick: sick)
