@@ -52,7 +52,7 @@ from raybias.methods import (
     TripleLikelihood,
     ZeroShot,
 )
-from raybias.probes.catalogue import check_data, data_sets, download_data
+from raybias.probes.sources import check_data, data_sets, download_data
 from raybias.results import Results
 
 __all__ = [

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raybias import storage
-from raybias.errors import DataError
-from raybias.storage import Store
+from raybias.errors import DataError, OutputError
+from raybias.storage import Store, split_uri
 
 _LINES: Final = (".jsonl", ".jsonl.gz")
 _SEPARATORS: Final = {".csv": ",", ".csv.gz": ",", ".tsv": "\t"}
@@ -156,3 +156,21 @@ def refuse(bad: pl.Series, column: pl.Series, problem: str, where: str, cure: st
         value = column[row]
         named = column.name if value is None else f"{column.name} {value!r}"
         raise DataError(f"{named} {problem}", where=f"{where}, row {row + 1}", cure=cure)
+
+
+def output_suffix(uri: str) -> str:
+    """Return `.csv` or `.parquet`; `OutputError` for any other name, to refuse it before work."""
+    for suffix in (".csv", ".parquet"):
+        if uri.endswith(suffix):
+            return suffix
+    raise OutputError(f"cannot write {uri!r}", cure="end its name in .parquet or .csv")
+
+
+def write_frame(frame: pl.DataFrame, uri: str, schema: pa.Schema) -> None:
+    """Replace the file at `uri` by the columns of `schema`, atomically."""
+    suffix = output_suffix(uri)
+    store, name = split_uri(uri)
+    if suffix == ".csv":
+        store.write_text(name, csv_text(frame.select(schema.names)))
+    else:
+        store.write_table(name, frame.select(schema.names).to_arrow().cast(schema))

@@ -214,8 +214,8 @@ def audit(
     tell(f"{model}: looking at the model")
     from raybias.planning import audit as audits
     from raybias.planning.pilot import PILOT
-    from raybias.probes.catalogue import download_data
     from raybias.probes.column_checks import choose
+    from raybias.probes.sources import download_data
     from raybias.registry import probes
     from raybias.runtime.progress import Reporter
     from raybias.runtime.study import run_study
@@ -346,7 +346,7 @@ def pair_items(
     DataError: its data is missing or malformed.
     ConfigError: a style that the probe does not have.
     """
-    from raybias.probes.pairs.items import in_styles, pair_items
+    from raybias.probes import in_styles, pair_items
 
     items = pair_items(probe.source, probe.data, kinds=probe.kinds)
     return in_styles(probe.source, items, styles, files=files, options=options, seed=seed)

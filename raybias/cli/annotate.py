@@ -34,7 +34,7 @@ def export(
     Every annotator fills in the column `label` of a copy that bears the annotator's name.
     """
     from raybias.errors import ConfigError
-    from raybias.probes.styles.annotation_files import export_annotation
+    from raybias.probes.styles.annotation import export_annotation
     from raybias.registry import pair_probes
     from raybias.schema import PAIRS
     from raybias.storage import Store
@@ -74,7 +74,7 @@ def import_(
     """
     from tabulate import tabulate
 
-    from raybias.probes.styles.annotation_files import import_annotation
+    from raybias.probes.styles.annotation import import_annotation
     from raybias.storage import Store
 
     tables = import_annotation(sheet, files, out)

@@ -40,9 +40,9 @@ def corpus(
     Writes attribute, group, term, noun, marked and bare: how often the term marks the noun,
     and how often the noun stands without any term of the attribute. Counting runs on Ray.
     """
-    from raybias.probes.export import output_suffix, write_frame
     from raybias.runtime.corpus import count_corpus
     from raybias.schema import CORPUS
+    from raybias.table_files import output_suffix, write_frame
 
     output_suffix(out)
     table, documents = count_corpus(

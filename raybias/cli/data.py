@@ -16,9 +16,9 @@ def list_() -> None:
     import polars as pl
     from tabulate import tabulate
 
-    from raybias.probes import catalogue
+    from raybias.probes import sources
 
-    sets = catalogue.data_sets().with_columns(
+    sets = sources.data_sets().with_columns(
         pl.col("part") + pl.when("optional").then(pl.lit(" (optional)")).otherwise(pl.lit(""))
     )
     rows = sets.drop("optional").rows()
@@ -40,9 +40,9 @@ def check(
     from tabulate import tabulate
 
     from raybias.errors import DataError
-    from raybias.probes import catalogue
+    from raybias.probes import sources
 
-    found = catalogue.check_data(folder, name)
+    found = sources.check_data(folder, name)
     rows = found.select("file", "rows", "finding").rows()
     headers = (f"{found['name'][0]} file", "rows", "finding")
     print(tabulate(rows, headers=headers, disable_numparse=True))
@@ -68,10 +68,10 @@ def download(
     Files that are already there and right are not fetched again; a file whose
     sha256 is not the published one is refused.
     """
-    from raybias.probes import catalogue
+    from raybias.probes import sources
     from raybias.runtime.progress import Reporter
 
-    count = int(catalogue.data_sets().filter(name=name)["files"].sum())
+    count = int(sources.data_sets().filter(name=name)["files"].sum())
     with Reporter().stage(f"fetching {name}", count) as advance:
-        catalogue.download_data(name, out, mirror=mirror, on_file=lambda path: advance(note=path))
+        sources.download_data(name, out, mirror=mirror, on_file=lambda path: advance(note=path))
     print(f"{name}: {count} files in {out}")

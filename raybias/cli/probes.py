@@ -58,7 +58,7 @@ def new(
     A card says which columns of your file are what, what is measured, and who is harmed how.
     """
     from raybias.errors import ConfigError
-    from raybias.probes.card_text import commented_card
+    from raybias.probes.cards import commented_card
     from raybias.storage import split_uri
 
     text = commented_card(kind)
@@ -117,9 +117,9 @@ def write(
     from raybias.cli.styles import chosen_pairs, write_pairs
     from raybias.errors import ConfigError
     from raybias.probes import probe_items
-    from raybias.probes.export import output_suffix, write_frame
     from raybias.registry import pair_probes
     from raybias.schema import ITEMS
+    from raybias.table_files import output_suffix, write_frame
 
     output_suffix(out)
     in_pairs = name in pair_probes

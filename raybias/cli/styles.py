@@ -26,11 +26,11 @@ def chosen_pairs(
 
     Raises
     ------
-    DataError, ConfigError: see `raybias.probes.pairs.items`.
+    DataError, ConfigError: see `raybias.probes`.
     """
     from raybias.config import StyleOptions
-    from raybias.probes.pairs.items import in_styles, pair_items
-    from raybias.probes.pairs.pair_table import PairWarning
+    from raybias.probes import in_styles, pair_items
+    from raybias.probes.pairs.crows_pairs import PairWarning
 
     options = StyleOptions(evidential=evidential, question=question)
     with printed_warnings(PairWarning):
@@ -42,8 +42,8 @@ def write_pairs(name: str, pairs: pl.DataFrame, out: str) -> None:
     """Write the pairs of a probe to a file, and print how many of each type and style."""
     from tabulate import tabulate
 
-    from raybias.probes.export import write_frame
     from raybias.registry import pair_probes
+    from raybias.table_files import write_frame
 
     write_frame(pairs, out, pair_probes[name].schema)
     counts = pairs.group_by("style", pair_probes[name].kind, maintain_order=True).len().rows()

@@ -26,7 +26,7 @@ from raybias.methods.backbone_method import AskedMethod, QuestionMethod
 from raybias.methods.lengths import sample
 from raybias.methods.prediction import Prepared, PreparingPredictor, Shard, ShardResult
 from raybias.probes.prompts import check_placeholders, filled
-from raybias.probes.questions.wordings import Asked, Wording, wordings
+from raybias.probes.wordings import Asked, Wording, wordings
 from raybias.providers.answering import answers_of
 from raybias.registry import method
 from raybias.schema import (

@@ -17,7 +17,7 @@ from raybias.formats.bbq import plain_answer
 from raybias.methods.lengths import sample
 from raybias.methods.likelihood import AskingOptions, Prompt, question_columns
 from raybias.methods.prediction import Prepared, PreparingPredictor, Shard, ShardResult
-from raybias.probes.questions.wordings import Asked
+from raybias.probes.wordings import Asked
 from raybias.providers.answering import answers_of
 from raybias.registry import method
 from raybias.schema import OPTION_ANSWERS

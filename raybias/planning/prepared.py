@@ -20,9 +20,7 @@ from raybias.config import (
 from raybias.errors import ConfigError
 from raybias.methods import fit_methods
 from raybias.methods.lengths import TokenCounts
-from raybias.probes import probe_items, training_sentences
-from raybias.probes.pairs.items import in_styles, pair_items
-from raybias.probes.questions.items import question_items
+from raybias.probes import in_styles, pair_items, probe_items, question_items, training_sentences
 from raybias.probes.sampling import sample_items, sample_pairs
 from raybias.registry import PairSource, QuestionSource, pair_probes, question_probes
 from raybias.study_record import Record, fingerprint, make_record

@@ -19,10 +19,8 @@ from tabulate import tabulate
 from raybias.config import Probe, QuestionProbe
 from raybias.config.card import Card, CardKind
 from raybias.formats.openings import look_alike
-from raybias.probes import base_items
-from raybias.probes.card_table import SOURCES, read_card
-from raybias.probes.pairs.items import pair_items
-from raybias.probes.questions.items import question_items
+from raybias.probes import base_items, pair_items, question_items
+from raybias.probes.cards import SOURCES, read_card
 from raybias.schema import CONTEXTS
 
 #: Variances of a group's gap: of runs, of templates, of both together (Regard).

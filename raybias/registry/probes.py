@@ -32,7 +32,9 @@ class ProbeSource:
     templates: ReadTemplates | None
 
 
-probes: Final[Registry[ProbeSource]] = Registry("probe", "raybias.probes.templates")
+probes: Final[Registry[ProbeSource]] = Registry(
+    "probe", "raybias.probes.templates", "raybias.probes.planted", "raybias.probes.own"
+)
 
 
 def probe(
@@ -93,7 +95,9 @@ class PairSource:
         return tuple(n for n, each in styles.items() if each.coreference or self.schema == PAIRS)
 
 
-pair_probes: Final[Registry[PairSource]] = Registry("pair probe", "raybias.probes.pairs")
+pair_probes: Final[Registry[PairSource]] = Registry(
+    "pair probe", "raybias.probes.pairs", "raybias.probes.own"
+)
 
 
 def pair_probe(
@@ -138,7 +142,7 @@ class QuestionSource:
 
 
 question_probes: Final[Registry[QuestionSource]] = Registry(
-    "question probe", "raybias.probes.questions"
+    "question probe", "raybias.probes.questions", "raybias.probes.own"
 )
 
 
@@ -166,7 +170,9 @@ def question_probe(
 Splits = dict[str, "pl.DataFrame"]
 ReadSplits = Callable[["TrainingSet"], Splits]
 
-training_sets: Final[Registry[ReadSplits]] = Registry("training set", "raybias.probes.training")
+training_sets: Final[Registry[ReadSplits]] = Registry(
+    "training set", "raybias.probes.training", "raybias.probes.planted"
+)
 
 
 def training_set(name: str) -> Callable[[ReadSplits], ReadSplits]:

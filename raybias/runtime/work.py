@@ -22,7 +22,7 @@ from raybias.planning.prepared import PreparedStudy
 from raybias.planning.schedule import Schedule, Task
 from raybias.planning.shards import missing, shards_of
 from raybias.planning.tasks import fetched_models, tasks_of
-from raybias.probes.card_table import card_texts
+from raybias.probes.cards import card_texts
 from raybias.providers.ledger import read_asked
 from raybias.registry import pair_probes, question_probes
 from raybias.runtime.graph import Grant, Graph

@@ -21,8 +21,8 @@ from raybias.methods import DecisionLikelihood, OptionAnswer, OptionLikelihood
 from raybias.methods.likelihood import AskingPredictor
 from raybias.methods.option_answer import OptionWriter, named_option
 from raybias.methods.prediction import Shard
-from raybias.probes.questions.items import question_items
-from raybias.probes.questions.wordings import Asked
+from raybias.probes import question_items
+from raybias.probes.wordings import Asked
 from support import backbones, pair_models, prompting, question_data
 
 KINDS = ("opt", "gpt2", "llama", "qwen2")

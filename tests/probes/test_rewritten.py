@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from raybias.errors import ConfigError
 from raybias.probes.pairs.crows_pairs import crows_pairs
 from raybias.probes.readers import polars_schema
-from raybias.probes.styles.mirror_edit import mirrored
-from raybias.probes.styles.rewriting import Key, rewritten_pairs
+from raybias.probes.styles.rewriting import Key, mirrored, rewritten_pairs
 from raybias.schema import PAIRS, REWRITTEN_PAIRS
 
 WORDS = st.lists(

@@ -15,7 +15,7 @@ from typing import Final, Literal
 import polars as pl
 
 from raybias.errors import DataError
-from raybias.probes.pairs.pair_table import ORIGINAL
+from raybias.probes.pairs.crows_pairs import ORIGINAL
 from raybias.probes.readers import polars_schema, read_lines
 from raybias.registry import ReadPairs, pair_probe
 from raybias.schema import CONDITIONS, COREFERENCES

@@ -8,7 +8,7 @@ from typing import Final
 import polars as pl
 
 from raybias.errors import DataError
-from raybias.probes.pairs.pair_table import ORIGINAL
+from raybias.probes.pairs.crows_pairs import ORIGINAL
 from raybias.probes.readers import Row, polars_schema
 from raybias.registry import pair_probe
 from raybias.schema import COREFERENCES

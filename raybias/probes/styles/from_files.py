@@ -12,9 +12,10 @@ from collections.abc import Sequence
 import polars as pl
 
 from raybias.errors import ConfigError, DataError
-from raybias.probes.column_checks import as_text, column, filled_columns
-from raybias.probes.pairs.pair_table import SIDES, PairWarning, check_sides
+from raybias.probes.column_checks import as_text, checked, column
+from raybias.probes.pairs.crows_pairs import SIDES, PairWarning, check_sides
 from raybias.schema import PAIRS
+from raybias.schema.own import OWN
 from raybias.storage import split_uri
 from raybias.table_files import read_frame
 
@@ -84,12 +85,8 @@ def refuse_written(style: str, uris: Sequence[str]) -> None:
 
 def _rows(uri: str, style: str) -> pl.DataFrame:
     store, name = split_uri(uri)
-    frame = read_frame(store, name)
-    if frame.is_empty():
-        raise DataError("holds no rows", where=uri)
-    rows = filled_columns(frame, ("pair_id", *SIDES, "style"), where=uri)
-    kept = frame["kept"] if "kept" in frame.columns else pl.Series(["false"] * len(frame))
-    rows = rows.with_columns(kept=as_text(kept, where=uri).str.to_lowercase() == "true")
+    rows = checked(read_frame(store, name), OWN["styled"], where=uri)
+    rows = rows.with_columns(kept=pl.col("kept").str.to_lowercase() == "true")
     check_sides(rows, where=uri)
     return rows.filter(pl.col("style") == style)
 

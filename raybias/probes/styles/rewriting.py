@@ -2,18 +2,26 @@
 
 The caller passes the function that rewrites sentences, so this module loads no model. A pair
 without an adequate rewriting keeps its original and is marked as kept.
+
+Two sentences of a pair differ in spans of words, such as "black" and "white". Where a rewritten
+sentence still has its spans, whole and in order, replacing them by the other side's gives the
+other side rewritten: the sides still differ in the same words, and in nothing else.
 """
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
 from typing import Final, Literal
 
 import polars as pl
 
-from raybias.probes.pairs.pair_table import SIDES
+from raybias.probes.pairs.crows_pairs import SIDES
+from raybias.probes.prompts import capital
 from raybias.probes.readers import polars_schema
-from raybias.probes.styles.mirror_edit import mirrored
 from raybias.probes.styles.rules import check_style
 from raybias.registry import styles
 from raybias.schema import REWRITTEN_PAIRS
@@ -24,6 +32,11 @@ Key = tuple[str | int, ...]
 #: only and best first, with how adequate it is.
 Rewrite = Callable[[Sequence[str], Sequence[Key]], list[list[tuple[str, float]]]]
 _CHANGED: Final = (*SIDES, "adequacy_more", "adequacy_less", "kept")
+#: Marks are no words: the ones of the new sentence hold for both sides.
+_WORD: Final = re.compile(r"\w+(?:['\u2019-]\w+)*")
+_Opcode = tuple[str, int, int, int, int]
+#: First and last word, in one side and in the other.
+_Span = tuple[int, int, int, int]
 _Row = tuple[str, str, str]
 #: sent_more, sent_less, and how adequate each is; None for a side that was mirrored.
 _Made = tuple[str, str, float | None, float | None]
@@ -108,3 +121,127 @@ def _drawn_side(row: _Row, key: Key) -> int:
     """Draw the side to rewrite: 0 for sent_more, 1 for sent_less."""
     wanted = sorted(row[1:])[int(generator(*key, "side").integers(2))]
     return int(wanted != row[1])
+
+
+@dataclass(frozen=True)
+class _Text:
+    """A sentence with the positions of its words."""
+
+    text: str
+    spans: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, text: str) -> _Text:
+        return cls(text, tuple(match.span() for match in _WORD.finditer(text)))
+
+    @property
+    def words(self) -> list[str]:
+        return [self.text[start:end].lower() for start, end in self.spans]
+
+    def cut(self, first: int, last: int) -> tuple[int, int]:
+        """Return the characters of the words from `first` until before `last`."""
+        return self.spans[first][0], self.spans[last - 1][1]
+
+    def part(self, first: int, last: int) -> str:
+        start, end = self.cut(first, last)
+        return self.text[start:end]
+
+
+def mirrored(source: str, other: str, rewritten: str) -> str | None:
+    """Rewrite the other side as `source` was rewritten.
+
+    Parameters
+    ----------
+    source, other: the two sides of a pair.
+    rewritten: the new text of `source`.
+
+    Returns
+    -------
+    None where the edit cannot be copied: a span in which the sides differ was changed,
+    moved, repeated or torn apart, or the new sides would not differ as the old ones do.
+    """
+    old, twin, new = _Text.of(source), _Text.of(other), _Text.of(rewritten)
+    spans = _differences(old.words, twin.words)
+    if not spans or not _as_often(spans, old.words, twin.words, new.words):
+        return None
+    place_of = _places(old.words, new.words)
+    parts: list[str] = []
+    done = 0
+    for a1, a2, b1, b2 in spans:
+        places = [place_of.get(n) for n in range(a1, a2)]
+        first = places[0]
+        if first is None or places != list(range(first, first + a2 - a1)):
+            return None
+        start, end = new.cut(first, first + a2 - a1)
+        put = _recased(twin.part(b1, b2), old.part(a1, a2), rewritten[start:end])
+        if put is None or start < done:
+            return None
+        parts += [rewritten[done:start], put]
+        done = end
+    made = "".join(parts) + rewritten[done:]
+    same = _changes(new.words, _Text.of(made).words) == _changes(old.words, twin.words)
+    return made if same else None
+
+
+def _opcodes(a: list[str], b: list[str]) -> list[_Opcode]:
+    return list(SequenceMatcher(None, a, b, autojunk=False).get_opcodes())
+
+
+def _changes(a: list[str], b: list[str]) -> list[tuple[list[str], list[str]]]:
+    """List the words in which two sentences differ, without their positions."""
+    return [(a[a1:a2], b[b1:b2]) for kind, a1, a2, b1, b2 in _opcodes(a, b) if kind != "equal"]
+
+
+def _differences(a: list[str], b: list[str]) -> list[_Span]:
+    """Find where two sentences differ; a span that is empty on one side takes in a neighbour."""
+    spans: list[_Span] = []
+    for kind, *span in _opcodes(a, b):
+        if kind == "equal":
+            continue
+        a1, a2, b1, b2 = _filled(span[0], span[1], span[2], span[3])
+        if a2 > len(a) or b2 > len(b):
+            return []
+        if spans and a1 < spans[-1][1]:
+            a1, _, b1, _ = spans.pop()
+        spans.append((a1, a2, b1, b2))
+    return spans
+
+
+def _filled(a1: int, a2: int, b1: int, b2: int) -> _Span:
+    """Extend a span that is empty on a side by the word before it, or behind it at a beginning."""
+    if a1 < a2 and b1 < b2:
+        return a1, a2, b1, b2
+    if a1 and b1:
+        return a1 - 1, a2, b1 - 1, b2
+    return a1, a2 + 1, b1, b2 + 1
+
+
+def _as_often(spans: list[_Span], old: list[str], twin: list[str], new: list[str]) -> bool:
+    """Tell whether rewriting kept the count of each word that only one side has in a span."""
+    before, after = Counter(old), Counter(new)
+    own = [set(old[a1:a2]) - set(twin[b1:b2]) for a1, a2, b1, b2 in spans]
+    return all(before[word] == after[word] for words in own for word in words)
+
+
+def _places(old: list[str], new: list[str]) -> dict[int, int]:
+    """Map each word of the old sentence that stayed to its position in the new one."""
+    return {
+        a1 + n: b1 + n
+        for kind, a1, a2, b1, _ in _opcodes(old, new)
+        if kind == "equal"
+        for n in range(a2 - a1)
+    }
+
+
+def _recased(put: str, before: str, after: str) -> str | None:
+    """Apply to `put` the change of case from `before` to `after`; None for any other change."""
+    if after == before:
+        return put
+    for change in (str.lower, str.upper, _small, capital):
+        if change(before) == after:
+            return change(put)
+    return None
+
+
+def _small(text: str) -> str:
+    return text[:1].lower() + text[1:]

@@ -2,21 +2,25 @@
 
 Items equal sentiment_fairness_tests.tsv row for row. Its first names were drawn from a list that is
 not public, so names_gender is read from that file; the rest needs the template and term files only.
+A term is dropped where the published expansion drops it: without a group, or without a part of
+speech that a slot takes.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final
 
+import numpy as np
 import polars as pl
 
 from raybias.errors import DataError
-from raybias.probes.readers import read_samples
-from raybias.probes.templates import amazon_lexicon
+from raybias.probes.readers import Row, read_records, read_samples
 from raybias.probes.templates.slots import (
+    Lexicon,
+    Phrase,
     Slotted,
     Suite,
     expand_suite,
@@ -33,6 +37,149 @@ NAMES: Final = "names_gender"
 #: Its {person} is a first name, unlike the {person} of the religion templates.
 _PEOPLE: Final = "templates/people_templates.csv"
 _GENERIC: Final = ("templates/generic_templates.csv", ("identity_adj", "identity_np"))
+#: Slots such as {disability_friend}: the noun that a disability is put around.
+DISABILITY_NOUNS: Final = ("people", "friend", "athletes", "student", "liar")
+GENERIC_NOUNS: Final = (
+    *("writer", "researcher", "individuals", "people", "folk", "activist"),
+    *("writers", "lawyer", "students", "character"),
+)
+QUANTILES: Final = 6
+#: The papers' terms for race and ethnicity (race.csv), in its order: term, group.
+RACE_TERMS: Final = (
+    ("american indian", "american_indian"),
+    ("alaska native", "american_indian"),
+    ("native american", "american_indian"),
+    ("asian", "asian"),
+    ("black", "african_american"),
+    ("african american", "african_american"),
+    ("hispanic", "hispanic"),
+    ("latino", "hispanic"),
+    ("native hawaiian", "pacific_islander"),
+    ("pacific islander", "pacific_islander"),
+    ("white", "white"),
+)
+
+
+def adjectives_only(store: Store, name: str) -> Lexicon:
+    """Read adjectives of race.csv (which has no parts of speech) or age.csv, nouns left out."""
+    records = _terms(store, name)
+    return _people(_phrases(row for row in records if row.get("POS", "adj") == "adj"), [])
+
+
+def races(store: Store) -> Lexicon:
+    """Read race terms from identity_terms/race.csv or race.csv, or take the papers' own."""
+    for path in ("identity_terms/race.csv", "race.csv"):
+        if store.exists(path):
+            return {"identity_adj": _phrases(_records(store, path))}
+    return {"identity_adj": [Phrase(group, term, term) for term, group in RACE_TERMS]}
+
+
+def adjectives_and_nouns(store: Store, name: str) -> Lexicon:
+    """Read adjectives and nouns of gender.csv or sexuality.csv."""
+    records = _terms(store, name)
+    return _people(
+        _phrases(row for row in records if row["POS"] == "adj"),
+        _phrases(row for row in records if row["POS"] == "n"),
+    )
+
+
+def religions(store: Store) -> Lexicon:
+    """Read names of religions, their adjectives and their followers."""
+    records = _terms(store, "religion", columns=("POS", "SEM"))
+    adjectives = _phrases(row for row in records if row["POS"] == "adj")
+    people = _people(adjectives, _phrases(row for row in records if row["SEM"] == "person"))
+    return {
+        **people,
+        "person": people["identity_np"],
+        "religion_adj": adjectives,
+        "religion": _phrases(row for row in records if row["SEM"] == "religion"),
+    }
+
+
+def disabilities(store: Store) -> Lexicon:
+    """Read recommended terms only: adjectives, nouns and phrases such as "with dyslexia"."""
+    records = _terms(store, "disability", columns=("POS", "TYPE"))
+    kept = [row for row in records if row["TYPE"] != "nonrec"]
+    adjectives, nouns, phrases = (
+        _phrases(row for row in kept if row["POS"] == pos) for pos in ("adj", "n", "pp")
+    )
+    people = [*_around(adjectives, "{} person"), *nouns, *_around(phrases, "person {}")]
+    return {
+        "disability_np": people,
+        "identity_np": people,
+        "disability_adj_or_pp": [*phrases, *adjectives],
+        **_with_nouns("disability", DISABILITY_NOUNS, adjectives, phrases),
+        **_with_nouns("identity", GENERIC_NOUNS, adjectives, phrases),
+    }
+
+
+def countries(store: Store) -> Lexicon:
+    """Group countries and their adjectives by sixths of GDP per head, where that is known.
+
+    Cuts are linearly interpolated quantiles of GDP_PPP, closed on the right.
+    """
+    path = "identity_terms/countries.csv"
+    records = read_records(store, path, columns=("TERM", "COUNTRY_ADJ", "GDP_PPP"))
+    known = [row for row in records if row["GDP_PPP"]]
+    try:
+        wealth = np.array([float(row["GDP_PPP"]) for row in known])
+    except ValueError as error:
+        raise DataError(f"GDP_PPP is no number ({error})", where=store.uri_of(path)) from error
+    if not known:
+        raise DataError("no country has a GDP_PPP", where=store.uri_of(path))
+    cuts = np.quantile(wealth, np.arange(1, QUANTILES) / QUANTILES)
+    groups = [f"{sixth + 1}q" for sixth in np.searchsorted(cuts, wealth, side="left")]
+    adjectives = [
+        Phrase(group, row["COUNTRY_ADJ"].replace(" ", "-"), row["COUNTRY_ADJ"])
+        for group, row in zip(groups, known, strict=True)
+        if row["COUNTRY_ADJ"]
+    ]
+    return {
+        **_people(adjectives, []),
+        "country_adj": adjectives,
+        "country": [
+            Phrase(group, row["TERM"], row["TERM"])
+            for group, row in zip(groups, known, strict=True)
+        ],
+    }
+
+
+def _terms(store: Store, name: str, *, columns: tuple[str, ...] = ()) -> list[Row]:
+    return _records(store, f"identity_terms/{name}.csv", *columns)
+
+
+def _records(store: Store, path: str, *columns: str) -> list[Row]:
+    records = read_records(store, path, columns=("TERM", "GROUP", *columns))
+    return [row for row in records if row["GROUP"]]
+
+
+def _phrases(records: Iterable[Row]) -> list[Phrase]:
+    return [
+        Phrase(row["GROUP"].lower().replace(" ", "-"), row["TERM"], row["TERM"]) for row in records
+    ]
+
+
+def _around(phrases: Iterable[Phrase], pattern: str) -> list[Phrase]:
+    return [Phrase(one.group, pattern.format(one.text), one.term) for one in phrases]
+
+
+def _people(adjectives: list[Phrase], nouns: list[Phrase]) -> dict[str, list[Phrase]]:
+    return {
+        "identity_adj": adjectives,
+        "identity_np": [*_around(adjectives, "{} person"), *nouns],
+    }
+
+
+def _with_nouns(
+    prefix: str, nouns: Iterable[str], adjectives: list[Phrase], phrases: list[Phrase]
+) -> dict[str, list[Phrase]]:
+    return {
+        f"{prefix}_{noun}": [
+            *_around(phrases, f"{noun} {{}}"),
+            *_around(adjectives, f"{{}} {noun}"),
+        ]
+        for noun in nouns
+    }
 
 
 def _own(name: str) -> tuple[str, tuple[str, ...]]:
@@ -42,50 +189,50 @@ def _own(name: str) -> tuple[str, tuple[str, ...]]:
 #: Attributes in the order of the published file.
 SUITES: Final = {
     "age": Suite(
-        lexicon=partial(amazon_lexicon.adjectives_only, name="age"),
+        lexicon=partial(adjectives_only, name="age"),
         templates=(_GENERIC, _own("age")),
     ),
     "nationality": Suite(
-        lexicon=amazon_lexicon.countries,
+        lexicon=countries,
         templates=(
             ("templates/nationality_templates.csv", ("country_adj", "country")),
             _GENERIC,
         ),
     ),
     "disability": Suite(
-        lexicon=amazon_lexicon.disabilities,
+        lexicon=disabilities,
         templates=(
             (
                 "templates/disability_templates.csv",
                 (
                     "disability_np",
-                    *(f"disability_{noun}" for noun in amazon_lexicon.DISABILITY_NOUNS),
+                    *(f"disability_{noun}" for noun in DISABILITY_NOUNS),
                     "disability_adj_or_pp",
                 ),
             ),
             (
                 "templates/generic_templates_adj_or_pp.csv",
-                ("identity_np", *(f"identity_{noun}" for noun in amazon_lexicon.GENERIC_NOUNS)),
+                ("identity_np", *(f"identity_{noun}" for noun in GENERIC_NOUNS)),
             ),
         ),
     ),
     "gender": Suite(
-        lexicon=partial(amazon_lexicon.adjectives_and_nouns, name="gender"),
+        lexicon=partial(adjectives_and_nouns, name="gender"),
         templates=(_GENERIC, _own("gender_sexuality")),
     ),
     "race": Suite(
-        lexicon=partial(amazon_lexicon.adjectives_only, name="race"),
+        lexicon=partial(adjectives_only, name="race"),
         templates=(_GENERIC, _own("ethnicity")),
     ),
     "religion": Suite(
-        lexicon=amazon_lexicon.religions,
+        lexicon=religions,
         templates=(
             ("templates/religion_templates.csv", ("person", "religion_adj", "religion")),
             _GENERIC,
         ),
     ),
     "sexuality": Suite(
-        lexicon=partial(amazon_lexicon.adjectives_and_nouns, name="sexuality"),
+        lexicon=partial(adjectives_and_nouns, name="sexuality"),
         templates=(_GENERIC, _own("gender_sexuality")),
     ),
 }

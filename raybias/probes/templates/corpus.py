@@ -21,7 +21,7 @@ from raybias.errors import DataError
 from raybias.probes import base_items, probe_templates
 from raybias.probes.readers import polars_schema
 from raybias.probes.templates.markedness import marked_noun
-from raybias.probes.templates.phrases import follows_its_noun, noun_phrase
+from raybias.probes.templates.slots import follows_its_noun, noun_phrase
 from raybias.registry import probes
 from raybias.schema import CORPUS, EXTRA_GROUPS
 

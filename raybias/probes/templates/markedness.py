@@ -14,9 +14,8 @@ from typing import Final
 import polars as pl
 
 from raybias.errors import ConfigError
-from raybias.probes.templates.amazon_lexicon import DISABILITY_NOUNS, GENERIC_NOUNS
-from raybias.probes.templates.phrases import noun_phrase
-from raybias.probes.templates.slots import Slotted, fill, items_frame
+from raybias.probes.templates.amazon import DISABILITY_NOUNS, GENERIC_NOUNS
+from raybias.probes.templates.slots import Slotted, fill, items_frame, noun_phrase
 from raybias.schema import PLACEHOLDER, UNMARKED
 
 #: Slots that take "<adjective> person" or a noun for a person; without the term, "person".
