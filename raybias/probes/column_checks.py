@@ -46,13 +46,6 @@ def column(frame: pl.DataFrame, name: str, *, where: str) -> pl.Series:
     return frame[name]
 
 
-def filled_columns(frame: pl.DataFrame, names: Iterable[str], *, where: str) -> pl.DataFrame:
-    """Select columns as text; `DataError` where one is missing or has an empty or blank value."""
-    return pl.DataFrame(
-        {name: filled(column(frame, name, where=where), where=where) for name in names}
-    )
-
-
 def as_text(values: pl.Series, *, where: str) -> pl.Series:
     """Cast a column to text; `DataError` where its values are none, such as lists."""
     try:

@@ -9,10 +9,11 @@ import polars as pl
 from raybias.errors import DataError
 from raybias.formats.bbq import bbq_line, bbq_metadata, target_of
 from raybias.formats.stereoset import stereoset_triples
-from raybias.probes.column_checks import filled_columns
+from raybias.probes.column_checks import checked
 from raybias.probes.readers import polars_schema
 from raybias.registry import question_probe
 from raybias.schema import DECISIONS, OPTION_ITEMS, SENTENCE_ITEMS, TRIPLES
+from raybias.schema.own import Column
 from raybias.storage import Store, split_uri
 from raybias.table_files import read_frame, unzipped
 
@@ -125,7 +126,7 @@ def holistic_bias(data: str) -> pl.DataFrame:
     """
     store, name = split_uri(data)
     names = ("axis", "template", "descriptor", "text")
-    frame = filled_columns(read_frame(store, name), names, where=data)
+    frame = checked(read_frame(store, name), map(Column, names), where=data)
     # The same sentence is there with several sets of features, such as articles left out.
     kept = frame.filter(pl.col("axis") != _NO_AXIS).unique(maintain_order=True)
     if kept.is_empty():
@@ -149,9 +150,8 @@ def discrim_eval(data: str) -> pl.DataFrame:
     DataError: no such file or column, or an empty cell.
     """
     store, name = split_uri(data)
-    frame = filled_columns(
-        read_frame(store, name), ("filled_template", "decision_question_id", *_PEOPLE), where=data
-    )
+    names = ("filled_template", "decision_question_id", *_PEOPLE)
+    frame = checked(read_frame(store, name), map(Column, names), where=data)
     ages = pl.col("age").cast(pl.Float64, strict=False).cast(pl.Int64, strict=False)
     people = frame.select(_PEOPLE).with_columns(age=ages.cast(pl.String).fill_null(pl.col("age")))
     return frame.select(

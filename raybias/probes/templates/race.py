@@ -46,7 +46,7 @@ def _register(
     path: of the templates, in the probe's folder.
     family: from the column of sentences, the family of the template of each.
     """
-    suite = Suite(lexicon=races, templates=((path, (_SLOT,)),))
+    suite = Suite(races, ((path, (_SLOT,)),))
 
     def templates(data: str, attributes: Sequence[str]) -> dict[str, list[Slotted]]:
         if not _is_samples(data):

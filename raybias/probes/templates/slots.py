@@ -81,7 +81,7 @@ class Slotted:
     slot: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Suite:
     """How one attribute of a template probe is expanded."""
 
