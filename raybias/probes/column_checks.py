@@ -116,7 +116,12 @@ def among(values: pl.Series, known: Sequence[str], *, where: str, cure: str) -> 
 
 
 def checked(
-    frame: pl.DataFrame, columns: Iterable[Column], *, where: str, stem: str = ""
+    frame: pl.DataFrame,
+    columns: Iterable[Column],
+    *,
+    where: str,
+    stem: str = "",
+    labels: Mapping[str, str] | None = None,
 ) -> pl.DataFrame:
     """Check a user's own table and take the columns that it should and may have.
 
@@ -124,6 +129,7 @@ def checked(
     ----------
     columns: what each may hold (schema.own).
     stem: what rows are numbered after where a column of names is not there.
+    labels: how labels are written, as for `label_numbers`.
 
     Returns the columns that are there, and of the others those that have a default or are unique.
 
@@ -136,7 +142,7 @@ def checked(
     found = []
     for each in columns:
         if each.needed or each.name in frame.columns:
-            found.append(_checked(column(frame, each.name, where=where), each, where))
+            found.append(_checked(column(frame, each.name, where=where), each, where, labels))
         elif each.unique:
             numbers = [f"{stem}/{row:05d}" for row in range(len(frame))]
             found.append(pl.Series(each.name, numbers, pl.String))
@@ -145,7 +151,9 @@ def checked(
     return pl.DataFrame(found)
 
 
-def _checked(values: pl.Series, known: Column, where: str) -> pl.Series:
+def _checked(
+    values: pl.Series, known: Column, where: str, labels: Mapping[str, str] | None
+) -> pl.Series:
     if known.several:
         if not isinstance(values.dtype, pl.List):
             raise DataError(
@@ -155,7 +163,7 @@ def _checked(values: pl.Series, known: Column, where: str) -> pl.Series:
             )
         return values.cast(pl.List(pl.String))
     if known.labels:
-        return label_numbers(values, where=where)
+        return label_numbers(values, where=where, labels=labels)
     if not known.filled:
         text = as_text(values, where=where)
         return text if known.default is None else text.fill_null(known.default)

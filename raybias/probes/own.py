@@ -203,27 +203,28 @@ def own_options(uri: str) -> pl.DataFrame:
 
 
 def _places(values: pl.Series, options: pl.Series, *, where: str) -> pl.Series:
-    """Return the place of the option that each value names, by its text or its place."""
+    """Return the place of the option that each value names, by its text or its place (int8)."""
     text = as_text(values, where=where).str.strip_chars()
-    row = pl.DataFrame({"text": text, "options": options}).with_row_index("row")
-    found = (
-        row.with_columns(place=pl.int_ranges(pl.col("options").list.len()))
-        .explode("options", "place")
-        .filter(pl.col("options").str.strip_chars() == pl.col("text"))
-        .group_by("row")
-        .agg(pl.col("place").first())
-    )
-    by_text = row.join(found, on="row", how="left", maintain_order="left")["place"]
-    number = text.cast(pl.Float64, strict=False).cast(pl.Int64, strict=False)
-    counted = number.is_between(0, options.list.len().cast(pl.Int64) - 1)
-    place = by_text.fill_null(number.set(~counted.fill_null(False), None)).cast(pl.Int8)
+    found = [_place(word, among) for word, among in zip(text, options.to_list(), strict=True)]
+    places = pl.Series(values.name, found, pl.Int8)
     refuse(
-        place.is_null() & text.is_not_null() & (text != ""),
+        places.is_null() & text.is_not_null() & (text != ""),
         lambda row: f"{values.name} {text[row]!r} is none of the options",
         where=where,
         cure="write an option as it stands, or its place from 0",
     )
-    return place
+    return places
+
+
+def _place(word: str | None, options: list[str]) -> int | None:
+    plain = [option.strip() for option in options]
+    if word is None or word in plain:
+        return None if word is None else plain.index(word)
+    try:
+        number = int(float(word))
+    except (ValueError, OverflowError):
+        return None
+    return number if 0 <= number < len(options) else None
 
 
 def _of_groups(

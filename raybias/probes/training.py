@@ -14,11 +14,12 @@ import polars as pl
 
 from raybias.config import TrainingSet
 from raybias.errors import DataError
-from raybias.probes.column_checks import column, filled, label_numbers, needed
+from raybias.probes.column_checks import checked, needed
 from raybias.probes.readers import polars_schema, read_lines
 from raybias.probes.sources import place_of
 from raybias.registry import Splits, training_set
 from raybias.schema import SENTENCES, Label
+from raybias.schema.own import Column
 from raybias.storage import Store, split_uri
 from raybias.table_files import read_frame
 
@@ -41,7 +42,7 @@ _VOC_FILES: Final = {
     "validation": "2018-Valence-oc-En-dev.txt",
     "test": "2018-Valence-oc-En-test-gold.txt",
 }
-_VOC_HEADER: Final = ("ID", "Tweet", "Affect Dimension", "Intensity Class")
+_VOC_HEADER: Final = ["ID", "Tweet", "Affect Dimension", "Intensity Class"]
 #: {-3, -2} negative, {-1, 0, 1} neutral, {2, 3} positive: the papers' map, wider in
 #: the middle than the sign of the class.
 _VOC_LABELS: Final = {
@@ -106,8 +107,15 @@ def _semeval2018(training: TrainingSet) -> Splits:
     there = {path.rpartition("/")[2]: path for path in store.files(recursive=True)}
     splits: Splits = {}
     for split, name in _VOC_FILES.items():
-        if name in there:
-            splits[split] = _sentences(store, there[name])
+        if path := there.get(name):
+            header = read_lines(store, path)[0].split("\t")
+            if header != _VOC_HEADER:
+                raise DataError(
+                    f"the header is {', '.join(header)!r}",
+                    where=store.uri_of(path),
+                    cure=f"it should be {', '.join(_VOC_HEADER)}, separated by tabs",
+                )
+            splits[split] = parse_sentences(store, path, _tweet, header=1)
         elif split != "test":
             raise DataError(
                 f"no file {name}",
@@ -115,17 +123,6 @@ def _semeval2018(training: TrainingSet) -> Splits:
                 cure="see `raybias data list` for where it is published",
             )
     return splits
-
-
-def _sentences(store: Store, path: str) -> pl.DataFrame:
-    header = tuple(read_lines(store, path)[0].split("\t"))
-    if header != _VOC_HEADER:
-        raise DataError(
-            f"the header is {', '.join(header)!r}",
-            where=store.uri_of(path),
-            cure=f"it should be {', '.join(_VOC_HEADER)}, separated by tabs",
-        )
-    return parse_sentences(store, path, _tweet, header=1)
 
 
 def _tweet(line: str) -> tuple[str, int] | None:
@@ -171,7 +168,7 @@ def _own_files(training: TrainingSet) -> Splits:
     data = needed(training.data, where=f"training set {training.name}")
     if data.endswith(_TABLES):
         store, name = split_uri(data)
-        return {"train": checked(training, read_frame(store, name), where=data)}
+        return {"train": own_sentences(training, read_frame(store, name), where=data)}
     store = Store(data)
     splits: Splits = {}
     for split in ("train", "validation", "test"):
@@ -180,7 +177,7 @@ def _own_files(training: TrainingSet) -> Splits:
             raise DataError(f"holds {' and '.join(found)}", where=store.uri, cure="keep one")
         if found:
             frame = read_frame(store, found[0])
-            splits[split] = checked(training, frame, where=store.uri_of(found[0]))
+            splits[split] = own_sentences(training, frame, where=store.uri_of(found[0]))
         elif split != "test":
             raise DataError(
                 f"no {split}.csv or {split}.parquet",
@@ -191,19 +188,17 @@ def _own_files(training: TrainingSet) -> Splits:
     return splits
 
 
-def checked(training: TrainingSet, frame: pl.DataFrame, *, where: str) -> pl.DataFrame:
+def own_sentences(training: TrainingSet, frame: pl.DataFrame, *, where: str) -> pl.DataFrame:
     """Take the text and label columns of a table (schema.SENTENCES).
 
     Raises
     ------
     DataError: no rows, no such column, an empty text, or a label outside the map.
     """
-    if frame.is_empty():
-        raise DataError("holds no rows", where=where)
-    text = filled(column(frame, training.text_column, where=where), where=where)
-    written = column(frame, training.label_column, where=where)
-    labels = label_numbers(written, where=where, labels=training.labels)
-    return pl.DataFrame({"text": text, "label": labels})
+    columns = (Column(training.text_column), Column(training.label_column, labels=True))
+    sentences = checked(frame, columns, where=where, labels=training.labels)
+    sentences.columns = SENTENCES.names
+    return sentences
 
 
 @training_set("hub")
@@ -218,7 +213,9 @@ def _hub(training: TrainingSet) -> Splits:
     loaded = load_splits(data, ("train", "validation"), revision=training.revision)
     where = f"data set {data}"
     return {
-        split: checked(training, _hub_frame(training, loaded[split]), where=f"{where} ({split})")
+        split: own_sentences(
+            training, _hub_frame(training, loaded[split]), where=f"{where} ({split})"
+        )
         for split in ("train", "validation", "test")
         if split in loaded
     }
