@@ -22,10 +22,10 @@ from comparison import CLOCK, Comparison, Size
 from openai import AsyncOpenAI
 
 from raybias.methods import ZeroShot
-from raybias.methods.prediction import Shard
-from raybias.methods.prompted_predictor import PromptedPredictor, PromptedRun
+from raybias.methods.base import Shard, shard_of
+from raybias.methods.prompted_reader import PromptedReader, PromptedRun
 from raybias.providers.openai import OpenAI
-from raybias.schema import LABELS
+from raybias.schema import LABELS, PREDICTIONS
 from raybias.storage import Store
 
 _KEY = "OPENAI_API_KEY"
@@ -80,12 +80,13 @@ def bare(spec: OpenAI, prompts: list[str]) -> None:
     asyncio.run(run())
 
 
-def shard(predictor: PromptedPredictor, texts: list[str]) -> None:
+def shard(reader: PromptedReader, texts: list[str]) -> None:
     """Ask as a replica does for one shard, rows of predictions included."""
     columns = dict.fromkeys(("attribute", "group", "template_id", "term"), ["a"] * len(texts))
     names = [str(number) for number in range(len(texts))]
     items = pa.table({"item_id": names, "text": texts, "label": [1] * len(texts), **columns})
-    table = predictor.table(PromptedRun("run", 1), _SHARD, items).table
+    work = shard_of(reader, PromptedRun("run", 1), _SHARD, items, PREDICTIONS)
+    table = work().table
     if table.num_rows != len(texts):
         raise SystemExit("rows are missing")
 
@@ -111,15 +112,11 @@ def rounds_of(
     method = ZeroShot(prompt_format="chat", unparsed="invalid", temperature=0)
     with tempfile.TemporaryDirectory() as folder:
         answers = spec.answers(Store(folder))
-        asking = method.asking(answers.encoder)
-        predictor = PromptedPredictor(
-            answers=answers, method=method, words=LABELS, asking=asking,
-            label_ids=asking.label_ids(LABELS), store=Store(folder),
-        )  # fmt: skip
-        prompts = [method.prompt(text, LABELS) for text in texts]
+        reader = PromptedReader(method, answers, LABELS, Store(folder))
+        prompts = [reader.form.first(text, LABELS) for text in texts]
         bare(spec, prompts[:at_once])
         found = [
-            (timed(lambda: bare(spec, prompts)), timed(lambda: shard(predictor, texts)))
+            (timed(lambda: bare(spec, prompts)), timed(lambda: shard(reader, texts)))
             for _ in range(rounds)
         ]
     server.terminate()

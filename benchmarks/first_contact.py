@@ -20,9 +20,11 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from raybias.config import Backbone, TrainingSet
-from raybias.engine.context import Execution, ModelContext
+from raybias.engine.backbone import ModelContext
+from raybias.engine.context import Execution
 from raybias.methods import ChainOfThought, FewShot, Prompted, ZeroShot
-from raybias.methods.prompted_predictor import PromptedRun
+from raybias.methods.base import text_items
+from raybias.methods.prompted_reader import PromptedRun
 from raybias.probes import prompts, training_sentences
 from raybias.schema import LABELS
 from raybias.storage import Store
@@ -183,17 +185,19 @@ def main() -> None:
                 read=read, prompt_format=form, temperature=0.0, unparsed="invalid", seeds=(7,)
             ).fit(spec, "strict")
             with tempfile.TemporaryDirectory() as folder:
-                who = method.predictor(context, Store(folder))
+                who = method.reader(context, Store(folder))
                 texts_of = tuple(calibration) if read == "calibrated" else ()
-                found = who.label(PromptedRun("run", 7, shots, texts_of), texts, texts)
+                run = PromptedRun("run", 7, shots, texts_of)
+                found = who.prepare(run, text_items(texts, texts))().table
             if read == "answer":
                 expected: Sequence[int | None] = [*map(plain.label, answers)]
             else:
                 expected = (scores_NL - (mean_L if texts_of else 0)).argmax(axis=1).tolist()
-            named = Counter(found["labels"])
-            same = sum(a == b for a, b in zip(found["labels"], expected, strict=True))
-            apart = np.abs(found["logits"] - scores_NL).max()
-            accuracy = np.mean([a == b for a, b in zip(found["labels"], gold, strict=True)])
+            labels = found["pred"].to_pylist()
+            named = Counter(labels)
+            same = sum(a == b for a, b in zip(labels, expected, strict=True))
+            apart = np.abs(np.array(found["scores"].to_pylist()) - scores_NL).max()
+            accuracy = np.mean([a == b for a, b in zip(labels, gold, strict=True)])
             print(
                 f"| {way} | {read} | {named[None] / len(texts):.1%} | {accuracy:.3f} |"
                 f" {named[0]}, {named[1]}, {named[2]} | {np.exp(scores_NL).sum(1).mean():.2f} |"

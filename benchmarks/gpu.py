@@ -34,14 +34,15 @@ from torch.multiprocessing.spawn import spawn
 from torch.nn.functional import scaled_dot_product_attention as attend
 from torch.profiler import ProfilerActivity, profile
 from transformers.integrations.sdpa_attention import repeat_kv
-from workload import DTYPES
+from workload import DTYPES, plain
 
 from raybias.config import Backbone
 from raybias.engine import batching, packing
 from raybias.engine.adapters.tuning import PackedTuner, TokenSet, Trial
 from raybias.engine.attention import takes_groups
-from raybias.engine.backbone import empty_model
-from raybias.engine.context import Execution, ModelContext
+from raybias.engine.backbone import ModelContext, empty_model
+from raybias.engine.context import Execution
+from raybias.engine.encoder import load_tokenizer
 from raybias.engine.generation.generator import TextGenerator
 from raybias.engine.generation.sampling import Sampling
 from raybias.engine.keyed_draws import kept, keys
@@ -50,6 +51,8 @@ from raybias.engine.model_shape import shape_of
 from raybias.engine.scoring.label_scorer import LabelScorer
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.methods import FewShot, Lora, SoftPrompt
+from raybias.methods.base import Inputs
+from raybias.methods.work import TokenCounts
 from raybias.schema import LABELS
 
 #: A part, its shape, and its share of the seconds.
@@ -99,7 +102,15 @@ class Bench:
         """Return the GiB that a plan reckons with."""
         shape = shape_of(empty_model(self.spec), self.spec)
         device = "gpu" if self.cuda else "cpu"
-        return total(method.training_memory(shape, pack=pack, tokens=tokens, device=device)) / 2**30
+        nothing = Inputs(
+            backbone=self.spec,
+            tokens=TokenCounts(load_tokenizer(self.spec)),
+            words=LABELS,
+            items={},
+            sentences={},
+        )
+        terms = method.work(nothing).tuning_memory(shape, pack=pack, tokens=tokens, device=device)
+        return total(terms) / 2**30
 
     def rows(self) -> TokenSet:
         """Tokenise sentences to tune on."""
@@ -246,7 +257,11 @@ class Bench:
         shown = [(text, n % 3) for n, text in enumerate(workload.sentences(None, 9)[0])]
         drawn = Sampling(0.8, 50, 1.0, 0.0, 1.0, ())
         for what, new, written in (
-            ("9 shots, 3 new tokens", 3, [FewShot().prompt(text, LABELS, shown) for text in texts]),
+            (
+                "9 shots, 3 new tokens",
+                3,
+                [plain(FewShot()).first(text, LABELS, shown) for text in texts],
+            ),
             ("64 new tokens", 64, texts),
         ):
             ours = partial(
@@ -299,7 +314,7 @@ def zero_rank(
     rows = TokenSet(tuple(map(tuple, trainer.encode(texts))), tuple(labels))
     one = TokenSet(rows.rows[:1], rows.labels[:1])
     trials = [Trial(f"s{seed}", seed, 1e-3, "final", 1e-2, 5) for seed in method.seeds]
-    tuner = PackedTuner(trainer, method, trials, train=rows, validation=one)
+    tuner = PackedTuner(trainer, method.recipe, trials, train=rows, validation=one)
     tuner.advance()
     spent = sorted(workload.timed(tuner.advance, kind) for _ in range(3))[1]
     fact: Fact = {"ms": 1e3 * spent}

@@ -18,9 +18,11 @@ import typer
 
 from raybias.config import Backbone, TrainingSet
 from raybias.engine.adapters.tuning import PackedTuner, TokenSet, Trial
-from raybias.engine.context import Execution, ModelContext
+from raybias.engine.backbone import ModelContext
+from raybias.engine.context import Execution
 from raybias.methods import Tuned
-from raybias.registry import methods, training_sets
+from raybias.methods.base import methods
+from raybias.probes.registries import training_sets
 from raybias.schema import LABELS
 
 _SEED = 5
@@ -29,7 +31,7 @@ _SEED = 5
 def main(
     model: Annotated[str, typer.Argument(help="Folder or hub id of a model.")],
     sst5: Annotated[Path, typer.Option(help="Folder of SST-5.")],
-    kind: Annotated[str, typer.Option(help="Kind of method: soft_prompt, lora, ia3, full.")],
+    kind: Annotated[str, typer.Option(help="Kind of method: soft_prompt, lora, full.")],
     rates: Annotated[str, typer.Option(help="Learning rates, with commas between them.")],
     seeds: Annotated[str, typer.Option(help="Seeds, with commas between them.")] = "1001",
     steps: Annotated[int, typer.Option(help="Steps of each run.")] = 100,
@@ -62,7 +64,7 @@ def main(
         for seed in method.seeds
     ]
     pack = PackedTuner(
-        trainer, method, trials, train=tokens(splits["train"]), validation=tokens(validation)
+        trainer, method.recipe, trials, train=tokens(splits["train"]), validation=tokens(validation)
     )
     print("| rate, seed | step | loss | accuracy | seconds |\n| --- | --- | --- | --- | --- |")
     begun = time.perf_counter()

@@ -28,7 +28,8 @@ from where import between
 from raybias.config import Backbone
 from raybias.engine.adapters.schedule import batch_of_step
 from raybias.engine.adapters.tuning import PackedTuner, TokenSet, Trial
-from raybias.engine.context import Execution, ModelContext
+from raybias.engine.backbone import ModelContext
+from raybias.engine.context import Execution
 from raybias.methods import EarlyStop, Lora
 from raybias.schema import LABELS
 
@@ -55,7 +56,7 @@ def packed(
     trainer = method.trainer(ModelContext(spec, LABELS, execution))
     units = [Trial(f"s{seed}", seed, RATE, "final", 1e-4, 5) for seed in method.seeds]
     one = TokenSet((min(rows.rows, key=len),), (0,))
-    return PackedTuner(trainer, method, units, train=rows, validation=one)
+    return PackedTuner(trainer, method.recipe, units, train=rows, validation=one)
 
 
 def peft_step(

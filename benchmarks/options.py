@@ -49,7 +49,7 @@ def requests_of(bbq: Path, *, items: int, wordings: int) -> list[Requests]:
     for first in range(0, len(rows) - items + 1, items):
         asked: Requests = []
         for item in rows[first : first + items]:
-            (question,) = method.asked(item, chat=False)
+            (question,) = method.requests(item, chat=False)
             named = [o for n, o in enumerate(question.options) if n != item["unknown"]]
             options = [*named, *UNKNOWNS[:wordings]] if wordings else question.options
             text = question.text + question.cue

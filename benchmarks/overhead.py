@@ -31,17 +31,17 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import AutoModelForCausalLM, OPTConfig
 
 from raybias.engine.adapters.base import Training, Weights
-from raybias.engine.adapters.soft_prompt import SoftPromptTrainer
+from raybias.engine.adapters.soft_prompt import PromptOptions, SoftPromptTrainer
 from raybias.engine.adapters.tuning import TokenSet
 from raybias.engine.backbone import LoadedBackbone
 from raybias.engine.packing import Batch
 from raybias.engine.scoring.label_scorer import LabelScorer
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.methods import SoftPrompt
-from raybias.methods.prediction import Labelling, Shard, label_shard
-from raybias.methods.tuned import AdapterPredictor
+from raybias.methods.base import Answered, Compute, Reader, Shard, predictions, shard_of
+from raybias.methods.tuned import AdapterReader, options_for
 from raybias.runtime.progress import Done, Pace
-from raybias.schema import LABELS
+from raybias.schema import LABELS, PREDICTIONS
 from raybias.storage import Store
 
 PACKS = (1, 5, 15)
@@ -84,16 +84,14 @@ def step(tuner: Any) -> tuple[float, float]:
     return 1e3 * whole / _EACH, 1e3 * whole * max(0.0, 1 - inside / watching) / _EACH
 
 
-class Constant:
-    """A predictor without a model."""
+class Constant(Reader):
+    """A reader without a model."""
 
-    def label(self, run: None, item_ids: list[str], texts: list[str]) -> Labelling:
-        """Return the same label for all."""
-        count = len(texts)
-        return Labelling(
-            logits=np.zeros((count, 3), np.float32), labels=[0] * count, parsed=[True] * count,
-            texts=[None] * count, tokens=count,
-        )  # fmt: skip
+    def prepare(self, run: None, items: pa.Table) -> Compute:
+        """Return what gives the same label to all."""
+        count = len(items)
+        scores = np.zeros((count, 3), np.float32)
+        return lambda: Answered(predictions(items, scores=scores, labels=[0] * count), count)
 
 
 def items_of(amazon: Path | None, rows: int) -> pa.Table:
@@ -113,7 +111,7 @@ def items_of(amazon: Path | None, rows: int) -> pa.Table:
     )
 
 
-def shard_of(items: pa.Table, run: str) -> Shard:
+def whole(items: pa.Table, run: str) -> Shard:
     """Return the shard of all items."""
     return Shard("amazon", run, "opt", "soft_prompt", "sst5", 0, len(items), "predictions")
 
@@ -122,9 +120,9 @@ def shard(store: Store, items: pa.Table) -> float:
     """Milliseconds of processor time of a shard of all items."""
     begun = time.process_time()
     for n in range(_EACH):
-        wanted = shard_of(items, f"run{n}")
-        predictor: Any = Constant()
-        store.write_table(wanted.file, label_shard(predictor, None, wanted, items).table)
+        wanted = whole(items, f"run{n}")
+        compute = shard_of(Constant(), None, wanted, items, PREDICTIONS)
+        store.write_table(wanted.file, compute().table)
     return 1e3 * (time.process_time() - begun) / _EACH
 
 
@@ -137,7 +135,7 @@ class _Unread(SoftPromptTrainer):
 def without_model(backbone: LoadedBackbone) -> SoftPromptTrainer:
     """Return a trainer whose forward pass is left out."""
     scorer = LabelScorer(backbone, verbalizer_ids(backbone.tokenizer, LABELS))
-    return _Unread(scorer, SoftPrompt())
+    return _Unread(scorer, options_for(PromptOptions, SoftPrompt()))
 
 
 def parts(trainer: SoftPromptTrainer, items: pa.Table) -> list[float]:
@@ -150,12 +148,13 @@ def parts(trainer: SoftPromptTrainer, items: pa.Table) -> list[float]:
         times.append(1e6 * (time.process_time() - begun) / len(items))
         return result
 
-    texts, wanted = items["text"].to_pylist(), shard_of(items, "run")
+    texts = items["text"].to_pylist()
     rows = timed(lambda: trainer.encode(texts))
     timed(lambda: trainer.prepare(rows))
-    predictor, run = AdapterPredictor(trainer, Store("none")), trainer.init_weights(0)
-    predictor.prepare(run, wanted, items)
-    compute = timed(lambda: predictor.prepare(run, wanted, items))
+    method, run = SoftPrompt(), trainer.init_weights(0)
+    reader = AdapterReader(method, trainer, Store("none"))
+    reader.prepare(run, items)
+    compute = timed(lambda: reader.prepare(run, items))
     timed(compute)
     return times
 

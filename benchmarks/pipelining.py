@@ -24,12 +24,13 @@ import workload
 
 from raybias.config import Backbone
 from raybias.engine.adapters.base import TrainingBatch
-from raybias.engine.adapters.soft_prompt import SoftPromptTrainer
+from raybias.engine.adapters.soft_prompt import PromptOptions, SoftPromptTrainer
 from raybias.engine.backbone import LoadedBackbone, load_backbone
 from raybias.engine.context import Execution
-from raybias.engine.layer_split import blocks, layer_split
+from raybias.engine.pipelining import blocks, layer_split
 from raybias.engine.scoring.label_scorer import LabelScorer
 from raybias.methods import SoftPrompt
+from raybias.methods.tuned import options_for
 
 PEER, OURS = "one after another", "side by side"
 LABEL_IDS = (2, 3, 4)
@@ -79,7 +80,7 @@ def main(
     for name, passes in ((PEER, 1), (OURS, devices)):
         execution = Execution(budget, device, devices=devices, passes=passes)
         scorer = LabelScorer(LoadedBackbone(loaded.encoder, loaded.model, execution), LABEL_IDS)
-        sides[name] = scorer, SoftPromptTrainer(scorer, method)
+        sides[name] = scorer, SoftPromptTrainer(scorer, options_for(PromptOptions, method))
 
     def read(name: str) -> torch.Tensor:
         with ExitStack() as stack:

@@ -34,6 +34,7 @@ from lm_eval.models.huggingface import HFLM
 from scoring import harness, same
 from tokenizers.decoders import ByteLevel
 from where import between
+from workload import plain
 
 from raybias.engine.backbone import LoadedBackbone
 from raybias.engine.generation.decode_loop import Continuation
@@ -83,7 +84,7 @@ class Ours:
 
     def reason(self, texts: Sequence[str]) -> list[str]:
         """Answers after reasonings."""
-        prompts = [COT.prompt(text, LABELS) for text in texts]
+        prompts = [plain(COT).first(text, LABELS) for text in texts]
 
         def conclusions(numbers: Sequence[int], tokens: Sequence[Sequence[int]]) -> list[list[int]]:
             pairs = zip(numbers, self._texts(tokens), strict=True)
@@ -103,7 +104,7 @@ class Ours:
 
 
 def _concluding(text: str, reasoning: str) -> str:
-    return COT.answered_prompt(text, LABELS, reasoning=reasoning)
+    return plain(COT).last(text, LABELS, reasoning=reasoning)
 
 
 def _keys(prompts: Sequence[str], new: int) -> list[tuple[str | int, ...]]:
@@ -127,7 +128,7 @@ class Pipeline:
 
     def reason(self, texts: Sequence[str]) -> list[str]:
         """Answers after reasonings."""
-        said = self([COT.prompt(text, LABELS) for text in texts], REASONING)
+        said = self([plain(COT).first(text, LABELS) for text in texts], REASONING)
         second = [_concluding(text, each) for text, each in zip(texts, said, strict=True)]
         return self(second, ANSWER)
 
@@ -175,7 +176,7 @@ def few_shot(
 
     def prompts(turn: int) -> list[str]:
         shown = demonstrations(turn)
-        return [FewShot().prompt(text, LABELS, shown) for text in texts]
+        return [plain(FewShot()).first(text, LABELS, shown) for text in texts]
 
     def work(write: Writer) -> Callable[[int], object]:
         return lambda turn: write(prompts(turn), ANSWER)
@@ -196,7 +197,7 @@ def cot(
     writers: dict[str, Writer], checks: list[Writer], backbone: LoadedBackbone, texts: list[str]
 ) -> Part:
     """64 tokens of reasoning, then 3 of answer."""
-    prompts = [COT.prompt(text, LABELS) for text in texts]
+    prompts = [plain(COT).first(text, LABELS) for text in texts]
 
     def work(write: Writer) -> Callable[[int], object]:
         return lambda _turn: write.reason(texts)
@@ -280,7 +281,7 @@ def likelihood(
     lm: Any, peer: str, scorers: dict[str, LabelScorer], backbone: LoadedBackbone, texts: list[str]
 ) -> Part:
     """Three label words after each zero-shot prompt."""
-    prompts = [ZeroShot().prompt(text, LABELS) for text in texts]
+    prompts = [plain(ZeroShot()).first(text, LABELS) for text in texts]
 
     def score(scorer: LabelScorer) -> Callable[[int], torch.Tensor]:
         return lambda _turn: scorer.score(backbone.encode(prompts))

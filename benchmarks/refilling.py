@@ -21,6 +21,7 @@ import numpy as np
 import torch
 import typer
 import workload
+from workload import plain
 
 from raybias.engine.generation.decode_loop import WaitingRows
 from raybias.engine.generation.generator import TextGenerator
@@ -58,7 +59,7 @@ def main(
         )
         backbone = workload.load(folder, dtype=dtype, device=device)
     texts = workload.items(None, items, attributes=("race",))
-    rows = backbone.encode([ChainOfThought().prompt(text, LABELS) for text in texts])
+    rows = backbone.encode([plain(ChainOfThought()).first(text, LABELS) for text in texts])
     keys = [(2024, "bench", n) for n in range(len(rows))]
     drawn_V = np.random.default_rng(1).random(workload.VOCABULARY)
     sampling = replace(

@@ -41,7 +41,7 @@ from ray import serve as ray_serve
 
 from raybias.config import Backbone, Verbalizer
 from raybias.methods import SoftPrompt
-from raybias.methods.prediction import Shard
+from raybias.methods.base import Shard
 from raybias.planning.shards import shards_of
 from raybias.planning.stage_plans import ScorePlan
 from raybias.runtime.metrics import Meter

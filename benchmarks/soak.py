@@ -52,6 +52,7 @@ from scipy import stats
 
 import raybias
 from raybias.config import Study, parse_study
+from raybias.methods import methods_of
 from raybias.planning.plan import plan
 from raybias.planning.prepared import PreparedStudy
 from raybias.planning.shards import shards_of
@@ -324,7 +325,7 @@ def main(
         scoring = plan(PreparedStudy.of(study), read_inventory()).scoring[0]
         held = replica.scorers(
             HELD, scoring, scoring.context(study.backbones[0], study.verbalizer.words()),
-            study.methods, out=str(newest), meter=METER,
+            methods_of(study, study.backbones[0]), out=str(newest), meter=METER,
         )  # fmt: skip
         newest.mkdir()
         with held:

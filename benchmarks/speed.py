@@ -25,7 +25,7 @@ from transformers import AutoModelForCausalLM, OPTConfig
 
 from raybias.engine.adapters.tuning import PackedTuner, TokenSet
 from raybias.engine.verbalizer import verbalizer_ids
-from raybias.methods.lengths import Widths
+from raybias.methods.work import Widths
 from raybias.planning.workload import _BOTH_WAYS as BOTH_WAYS
 from raybias.schema import LABELS
 

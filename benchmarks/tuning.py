@@ -28,12 +28,13 @@ from torch.nn.functional import cross_entropy
 from where import between
 
 from raybias.engine.adapters.schedule import batch_of_step
-from raybias.engine.adapters.soft_prompt import SoftPromptTrainer
+from raybias.engine.adapters.soft_prompt import PromptOptions, SoftPromptTrainer
 from raybias.engine.adapters.tuning import PackedTuner, TokenSet, Trial
 from raybias.engine.packing import pack
 from raybias.engine.scoring.label_scorer import LabelScorer
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.methods import SoftPrompt
+from raybias.methods.tuned import options_for
 from raybias.schema import LABELS
 
 RATE = 1e-3
@@ -59,8 +60,8 @@ def packed(
     shortest = min(data.rows.rows, key=len)
     one = TokenSet((shortest,), (0,))
     scorer = LabelScorer(backbone, data.label_ids)
-    trainer = SoftPromptTrainer(scorer, method)
-    return PackedTuner(trainer, method, units, train=data.rows, validation=one)
+    trainer = SoftPromptTrainer(scorer, options_for(PromptOptions, method))
+    return PackedTuner(trainer, method.recipe, units, train=data.rows, validation=one)
 
 
 def peft_step(folder: Path, data: Data, *, dtype: str, device: str) -> Callable[[int, int], None]:

@@ -16,18 +16,19 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from raybias.config.provider import Key, Writing
-from raybias.engine.backbone import empty_model, load_tokenizer
+from raybias.engine.answers import Key, Writing
+from raybias.engine.backbone import empty_model
 from raybias.engine.context import Execution
+from raybias.engine.encoder import load_tokenizer
 from raybias.engine.generation.sampling import Sampling
-from raybias.engine.vllm_answers import (
+from raybias.providers.vllm import (
     ENVIRONMENT,
+    VLLM,
     VLLMAnswers,
     engine_options,
     load,
     writing_parameters,
 )
-from raybias.providers.vllm import VLLM
 
 _TEXTS = [
     f"Once upon a time, there was a little {who} named {name}."

@@ -31,6 +31,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from raybias.config import Backbone, Probe, TrainingSet
 from raybias.engine.backbone import LoadedBackbone, load_backbone
 from raybias.engine.context import Execution
+from raybias.methods.prompted import Asking, Prompted
 from raybias.probes import probe_items, training_sentences
 from raybias.schema import LABELS
 
@@ -316,3 +317,9 @@ def publish(title: str, parts: list[str], *, device: str, peer: str, out: Path |
     print(text)
     if out is not None:
         out.write_text(text, "utf-8")
+
+
+def plain(method: Prompted) -> Asking:
+    """Return what writes a method's prompts as plain text, for any tokenizer."""
+    nothing: Any = None
+    return Asking(method.model_copy(update={"prompt_format": "raw"}), nothing)

@@ -31,9 +31,9 @@ from raybias.planning.costs import Costs, costs_of
 from raybias.planning.description import describe
 from raybias.planning.forecast import Forecast, duration
 from raybias.planning.inventory import assumed, size
-from raybias.planning.plan import Plan, plan
+from raybias.planning.plan import plan
 from raybias.planning.prepared import PreparedStudy
-from raybias.planning.stage_plans import Stage
+from raybias.planning.stage_plans import Plan, Stage
 
 JOBS: Final = ("soft_prompt", "template_probes", "style")
 #: The backbone whose arithmetic is shown whole.

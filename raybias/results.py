@@ -99,7 +99,7 @@ class Results:
         ------
         OutputError: the study has no `probes`; the other tables are named.
         """
-        from raybias.measures.predictions import gap_rows
+        from raybias.measures.prediction_rows import gap_rows
 
         return Gaps(gap_rows(self._of_probes().collect(), self.study.statistics.scope))
 

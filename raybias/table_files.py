@@ -1,4 +1,4 @@
-"""Read a user's CSV, TSV, JSON Lines and Parquet files as Polars frames, and write frames as CSV.
+"""Read a user's CSV, TSV, JSON Lines and Parquet files as Polars frames, and write frames.
 
 A cell of text that a spreadsheet would take for a formula is written with an apostrophe before it,
 as OWASP advises, and is read without it.

@@ -85,9 +85,9 @@ def measure(
     from raybias.measures import measure_all, read
     from raybias.measures.reading import parted
     from raybias.probes import question_items
-    from raybias.report import from_files
+    from raybias.report import measure_files
     from raybias.report.page import write_estimate_page
-    from raybias.report.study_estimates import rules_of_files
+    from raybias.report.study_estimates import rules_of_answers
     from raybias.stats.plain_predictions import Columns
 
     columns = None
@@ -100,7 +100,7 @@ def measure(
     found = []
     level, strict = 0.95, profile != "paper"
     if predicted:
-        measured, statistics = from_files.measure_files(
+        measured, statistics = measure_files(
             predicted,
             columns=columns,
             metrics=metric,
@@ -116,7 +116,7 @@ def measure(
         asked: pl.DataFrame | str | None = None if items is None else str(items)
         if isinstance(asked, str) and not asked.endswith((".csv", ".json", ".json.gz")):
             asked = question_items(QuestionProbe(source="bbq", data=asked))
-        rules = rules_of_files(paths, profile)
+        rules = rules_of_answers(paths, profile)
         found.append(measure_all(read(others, kind, asked), rules))
         level, strict = rules.level, rules.strict
     estimates = pl.concat(found)
@@ -162,7 +162,7 @@ def judge_sheet(
     ------
     OutputError: no OUT of a study, no judge in it, or labels that it has already.
     """
-    from raybias.report.judge_labels import draw_sheet
+    from raybias.report.judges import draw_sheet
     from raybias.study_record import read_record
 
     store = Store(study)
@@ -185,7 +185,7 @@ def judge_labels(study: str | Path, sheet: str | Path) -> Results:
     DataError: a row that was not drawn, is missing or there twice, or has no label.
     """
     from raybias.api.studies import write_report
-    from raybias.report.judge_labels import add_labels
+    from raybias.report.judges import add_labels
 
     add_labels(Store(study), str(sheet))
     return write_report(study)

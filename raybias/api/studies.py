@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from raybias.engine.conversion import Converted
     from raybias.planning.description import StudyPlan
     from raybias.probes.card_design import ProbeDesign
+    from raybias.runtime.doctor import Finding
     from raybias.runtime.progress import Reporter
-    from raybias.runtime.serve.security_audit import Finding
 
 
 def convert(model: str, out: str | Path, *, revision: str | None = None) -> Converted:
@@ -147,7 +147,7 @@ def plan(
     from raybias.planning.inventory import assumed, with_autoscaled_nodes
     from raybias.planning.plan import plan as make_plan
     from raybias.planning.speed import Machine
-    from raybias.report.schedule_figure import schedule_figure
+    from raybias.report.run_figures import schedule_figure
     from raybias.runtime.inventory import read_inventory
     from raybias.runtime.study import prepare
 
@@ -215,8 +215,8 @@ def audit(
     from raybias.planning import audit as audits
     from raybias.planning.pilot import PILOT
     from raybias.probes.column_checks import choose
+    from raybias.probes.registries import probes
     from raybias.probes.sources import download_data
-    from raybias.registry import probes
     from raybias.runtime.progress import Reporter
     from raybias.runtime.study import run_study
 

@@ -24,21 +24,16 @@ from raybias.cli import (
     annotate,
     audit,
     compare,
-    convert,
     corpus,
     data,
     demo,
-    design,
     doctor,
-    init,
     judge,
     measure,
     plan,
     probes,
     report,
     run,
-    samples,
-    schema,
     serve,
 )
 from raybias.errors import RaybiasError, WorkFailed, of_library
@@ -56,20 +51,20 @@ app.add_typer(data.app, name="data")
 app.add_typer(annotate.app, name="annotate")
 app.add_typer(judge.app, name="judge")
 app.command()(audit.audit)
-app.command()(init.init)
+app.command()(audit.init)
 app.command()(run.run)
 app.command()(plan.plan)
 app.command()(demo.demo)
 app.command()(doctor.doctor)
-app.command()(convert.convert)
+app.command()(data.convert)
 app.command()(measure.measure)
 app.command()(compare.compare)
-app.command()(design.design)
-app.command()(samples.samples)
+app.command()(compare.design)
+app.command()(report.samples)
 app.command()(report.report)
 app.command()(corpus.corpus)
 app.command()(serve.serve)
-app.command()(schema.schema)
+app.command()(plan.schema)
 
 
 def _unwrap(group: typer.Typer) -> None:

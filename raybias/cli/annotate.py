@@ -34,8 +34,8 @@ def export(
     Every annotator fills in the column `label` of a copy that bears the annotator's name.
     """
     from raybias.errors import ConfigError
+    from raybias.probes.registries import pair_probes
     from raybias.probes.styles.annotation import export_annotation
-    from raybias.registry import pair_probes
     from raybias.schema import PAIRS
     from raybias.storage import Store
 

@@ -1,4 +1,4 @@
-"""`raybias compare`: what a candidate does to the gaps of its base, and a gate for CI."""
+"""`raybias compare` and `design`: is a candidate worse than its base, and what would be surer?"""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from raybias.cli.options import ScopeOption, printed_warnings
+from raybias.config import Profile
 
 #: Exit codes of --gate.
 _CODES: Final = {"worse": 3, "cannot tell": 4, "unread": 5}
@@ -99,3 +100,39 @@ def _margin(text: str) -> float:
     except ValueError:
         pass
     raise ConfigError(f"--gate {text!r} is not margin=NUMBER", cure="such as margin=0.02")
+
+
+def design(
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            help="A study's output, or prediction files as for `raybias measure`. A study that was "
+            "tuned is priced in device-hours, others in items read."
+        ),
+    ],
+    *,
+    target: Annotated[
+        float | None,
+        typer.Option(
+            help="Half width of an interval that is wanted.",
+            min=0.0001,
+            max=1,
+            show_default="the study's margin, else 0.02",
+        ),
+    ] = None,
+    profile: Annotated[
+        Profile | None,
+        typer.Option(help="State the statistics by this profile.", show_default="the study's"),
+    ] = None,
+    scope: ScopeOption = None,
+) -> None:
+    """Predict what more seeds, templates or words would do, and which design is the cheapest.
+
+    Reads files alone. The prediction rests on the variance components of the gaps at hand.
+    """
+    from raybias import report, stats
+
+    with printed_warnings(stats.StatisticsWarning):
+        found = report.design_of_files(files, target=target, profile=profile, scope=scope)
+    said = report.design_sentences(*found)
+    typer.echo("\n".join([*said, "", str(report.designs_table(*found)), "", report.ASSUMED]))

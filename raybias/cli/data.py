@@ -1,7 +1,8 @@
-"""`raybias data`: list, check and download the public data sets."""
+"""`raybias data` and `convert`: public data sets, and weights that studies can name."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -16,9 +17,9 @@ def list_() -> None:
     import polars as pl
     from tabulate import tabulate
 
-    from raybias.probes import sources
+    from raybias.probes import sources as catalogue
 
-    sets = sources.data_sets().with_columns(
+    sets = catalogue.data_sets().with_columns(
         pl.col("part") + pl.when("optional").then(pl.lit(" (optional)")).otherwise(pl.lit(""))
     )
     rows = sets.drop("optional").rows()
@@ -40,9 +41,9 @@ def check(
     from tabulate import tabulate
 
     from raybias.errors import DataError
-    from raybias.probes import sources
+    from raybias.probes import sources as catalogue
 
-    found = sources.check_data(folder, name)
+    found = catalogue.check_data(folder, name)
     rows = found.select("file", "rows", "finding").rows()
     headers = (f"{found['name'][0]} file", "rows", "finding")
     print(tabulate(rows, headers=headers, disable_numparse=True))
@@ -68,10 +69,37 @@ def download(
     Files that are already there and right are not fetched again; a file whose
     sha256 is not the published one is refused.
     """
-    from raybias.probes import sources
+    from raybias.probes import sources as catalogue
     from raybias.runtime.progress import Reporter
 
-    count = int(sources.data_sets().filter(name=name)["files"].sum())
+    count = int(catalogue.data_sets().filter(name=name)["files"].sum())
     with Reporter().stage(f"fetching {name}", count) as advance:
-        sources.download_data(name, out, mirror=mirror, on_file=lambda path: advance(note=path))
+        catalogue.download_data(name, out, mirror=mirror, on_file=lambda path: advance(note=path))
     print(f"{name}: {count} files in {out}")
+
+
+def convert(
+    model: Annotated[
+        str,
+        typer.Argument(help="A GGUF file; or a hub id or folder with pytorch_model.bin."),
+    ],
+    *,
+    out: Annotated[str, typer.Option(help="Folder to write, which does not exist yet.")],
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
+) -> None:
+    """Convert a GGUF file or pickled weights into a folder with safetensors, for studies to name.
+
+    A study reads safetensors only. transformers reads a GGUF file (extra `gguf`); its weights
+    become float32, and the name of the backbone says its quantisation. A pickle is read in a
+    process of its own, without secrets and network, by torch's unpickler of weights alone; a file
+    that holds anything else is refused.
+    """
+    from raybias.api import studies
+    from raybias.config import Backbone
+
+    done = studies.convert(model, out, revision=revision)
+    if not done.offline:
+        print("raybias: this system did not let the process give up its network", file=sys.stderr)
+    print(f"{done.folder}: {done.tensors} tensors as safetensors; give it as the backbone's id")
+    if done.quantisation:
+        print(f"from GGUF {done.quantisation}: tables call it {Backbone(id=done.folder).name}")

@@ -44,7 +44,7 @@ def import_(
     They are in OUT/tables/judged.csv and on the page, which are written again.
     """
     from raybias.api import answers
-    from raybias.report.judge_section import judged_text
+    from raybias.report.judges import judged_text
 
     results = answers.judge_labels(study, sheet)
     print(judged_text(results.table("judged").collect()))

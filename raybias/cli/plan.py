@@ -1,7 +1,8 @@
-"""`raybias plan`: show what a study would run where, before anything runs."""
+"""`raybias plan` and `schema`: what a study would do, and what its file may say."""
 
 from __future__ import annotations
 
+import json
 from typing import Annotated
 
 import typer
@@ -84,3 +85,21 @@ def _sizes(text: str | None) -> list[int]:
     if not all(part.strip().isdecimal() and int(part) for part in parts):
         raise ConfigError(f"{text!r} are no whole numbers", where="--scale", cure="write 1,4,8")
     return list(map(int, parts))
+
+
+def schema(
+    out: Annotated[
+        str | None,
+        typer.Option(help="File or URI to write.", show_default="standard output"),
+    ] = None,
+) -> None:
+    """Write the JSON Schema of the study file, by which editors complete and check it."""
+    from raybias.config import study_schema
+    from raybias.storage import split_uri
+
+    text = json.dumps(study_schema(), indent=2) + "\n"
+    if out is None:
+        print(text, end="")
+        return
+    store, name = split_uri(out)
+    store.write_text(name, text)

@@ -29,7 +29,7 @@ def list_() -> None:
     """List the probes with their attributes and data, then those in pairs, then questions."""
     from tabulate import tabulate
 
-    from raybias.registry import pair_probes, probes, question_probes
+    from raybias.probes.registries import pair_probes, probes, question_probes
 
     rows = [
         (name, source.about, ", ".join(source.attributes) or "as in the data", source.data)
@@ -117,7 +117,7 @@ def write(
     from raybias.cli.styles import chosen_pairs, write_pairs
     from raybias.errors import ConfigError
     from raybias.probes import probe_items
-    from raybias.registry import pair_probes
+    from raybias.probes.registries import pair_probes
     from raybias.schema import ITEMS
     from raybias.table_files import output_suffix, write_frame
 
@@ -178,7 +178,7 @@ def chosen_probe(
     """
     from raybias.config import Probe
     from raybias.errors import DataError
-    from raybias.registry import probes
+    from raybias.probes.registries import probes
 
     source = name
     if name.endswith((".csv", ".tsv", ".jsonl", ".parquet")) and data is None:

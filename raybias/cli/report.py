@@ -1,4 +1,4 @@
-"""`raybias report`: write an OUT's tables, figures and page again from its files alone."""
+"""`raybias report` and `samples`: what a finished study shows, for people and for other tools."""
 
 from __future__ import annotations
 
@@ -47,3 +47,19 @@ def report(
     with printed_warnings(ChangedWarning):
         results = studies.write_report(out, profile=profile, corpus=corpus, verify=verify)
     show(results, profile=profile)
+
+
+def samples(
+    folder: Annotated[str, typer.Argument(metavar="OUT", help="What `raybias run` wrote.")],
+    *,
+    out: Annotated[str, typer.Option(help="Folder or URI for MODEL/samples_TASK.jsonl.")],
+) -> None:
+    """Write answers to questions with options, and scores of pairs, as lm-eval's samples.
+
+    A file holds a task of a model, a JSON object a line, with schema_version; `raybias measure`
+    reads them again, as it reads lm-eval's own.
+    """
+    from raybias.api import answers
+
+    for file in answers.samples(folder, out):
+        print(file)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -47,3 +49,20 @@ def run(
             chosen, out=place, address=address, command=command_line(), skip_unfit=skip_unfit
         )
     )
+
+
+def run_beside(script: str) -> None:
+    """Run SCRIPT's .yaml twin with the options of `raybias run` that the job was given.
+
+    Parameters
+    ----------
+    script: the `__file__` of the job. Without `--out`, results go to ~/raybias-out/<its name>,
+        since a job's working folder is deleted after it.
+    """
+    from raybias.cli import main
+
+    study = Path(script).resolve().with_suffix(".yaml")
+    options = sys.argv[1:]
+    given = any(option.partition("=")[0] == "--out" for option in options)
+    place = [] if given else ["--out", str(Path.home() / "raybias-out" / study.stem)]
+    main(["run", str(study), *place, *options])

@@ -18,10 +18,10 @@ def show(results: Results, *, profile: Profile | None = None) -> None:
     profile: that the statistics were restated by, if any.
     """
     from raybias import report
-    from raybias.measures.predictions import KIND, gap_rows
+    from raybias.measures.prediction_rows import KIND, gap_rows
     from raybias.report import summary_tables
     from raybias.report.estimates import text
-    from raybias.report.judge_section import judged_text
+    from raybias.report.judges import judged_text
 
     store, study = results.store, results.study
     if profile is not None:

@@ -42,7 +42,7 @@ def write_pairs(name: str, pairs: pl.DataFrame, out: str) -> None:
     """Write the pairs of a probe to a file, and print how many of each type and style."""
     from tabulate import tabulate
 
-    from raybias.registry import pair_probes
+    from raybias.probes.registries import pair_probes
     from raybias.table_files import write_frame
 
     write_frame(pairs, out, pair_probes[name].schema)

@@ -4,12 +4,19 @@ Every field has a line of documentation; every class checks itself where it is
 built. It knows nothing of torch, Ray or the data itself.
 """
 
-from raybias.config.data import Backbone, PairProbe, Probe, QuestionProbe, TrainingSet, Verbalizer
+from raybias.config.data import (
+    AnyBackbone,
+    Backbone,
+    PairProbe,
+    Probe,
+    QuestionProbe,
+    TrainingSet,
+    Verbalizer,
+)
 from raybias.config.json_schema import study_schema
-from raybias.config.method import AnyMethod, Method, StudyText
-from raybias.config.profiles import Profile
-from raybias.config.provider import AnyBackbone, Provider
-from raybias.config.section import Section
+from raybias.config.method import AnyMethod, MethodFields
+from raybias.config.reading import parse_yaml
+from raybias.config.section import Profile, Section
 from raybias.config.study import (
     Interval,
     NodeKind,
@@ -17,12 +24,11 @@ from raybias.config.study import (
     Scope,
     Statistics,
     Study,
+    Tracking,
     load_study,
     parse_study,
 )
 from raybias.config.styles import Adequacy, Rewriting, StyleOptions, Styles
-from raybias.config.tracking import Tracking
-from raybias.config.yaml_text import parse_yaml
 
 __all__ = [
     "Adequacy",
@@ -30,12 +36,11 @@ __all__ = [
     "AnyMethod",
     "Backbone",
     "Interval",
-    "Method",
+    "MethodFields",
     "NodeKind",
     "PairProbe",
     "Probe",
     "Profile",
-    "Provider",
     "QuestionProbe",
     "Resources",
     "Rewriting",
@@ -43,7 +48,6 @@ __all__ = [
     "Section",
     "Statistics",
     "Study",
-    "StudyText",
     "StyleOptions",
     "Styles",
     "Tracking",

@@ -11,8 +11,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from raybias.config.reading import parse_section, yaml_mapping
 from raybias.config.section import Section
-from raybias.config.yaml_section import parse_section, yaml_mapping
 from raybias.schema.own import SEVERAL, names_of
 
 CardKind = Literal["label", "pair", "triple", "options", "decision"]

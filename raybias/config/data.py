@@ -10,8 +10,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self, get_args
 
 from pydantic import Field, ValidationInfo, model_validator
 
-from raybias.config.section import Name, Registered, Section, name_of
-from raybias.registry import pair_probes, probes, question_probes, training_sets
+from raybias.config.section import Choices, Name, Registered, Section, name_of
 from raybias.schema import LABELS
 
 #: What a backbone can do: hand out its weights; write after the messages of a chat or after plain
@@ -20,6 +19,10 @@ Ability = Literal["weights", "chat", "text", "first_tokens", "likelihoods"]
 EVERYTHING: Final = frozenset(get_args(Ability))
 #: The record that `raybias convert` writes beside the weights.
 CONVERTED: Final = "converted.json"
+#: What stands for the api of a backbone whose weights are loaded.
+WEIGHTS: Final = "weights"
+#: The api of an endpoint that names none.
+DEFAULT_API: Final = "openai"
 
 
 class Backbone(Section):
@@ -75,10 +78,15 @@ class Backbone(Section):
     def check_device(self, gpus: int) -> None:
         """Refuse devices that its engine does not run on (0 GPUs: CPUs); ours runs on all."""
 
+    def text_encoder(self) -> Any:
+        """Return what writes prompts in a tokenizer's place; nothing where there is one."""
+        return None
+
     @classmethod
     def describes(cls, data: object) -> bool:
-        """Return whether a mapping names weights, and nobody else who answers."""
-        return not (isinstance(data, dict) and ("api" in data or "endpoint" in data))
+        """Return whether a mapping names the weights, or who else answers, of this kind."""
+        own = cls.model_fields["api"].default if "api" in cls.model_fields else WEIGHTS
+        return bool(own == _api(data))
 
     @model_validator(mode="before")
     @classmethod
@@ -102,6 +110,21 @@ def _quantisation(folder: Path) -> str:
     return ""
 
 
+def _api(data: Any) -> str:
+    """Return the `api` of a backbone, or of a mapping that will be one; `WEIGHTS` without any."""
+    if not isinstance(data, dict):
+        return str(getattr(data, "api", WEIGHTS))
+    named = "api" in data or "endpoint" in data
+    return str(data.get("api", DEFAULT_API)) if named else WEIGHTS
+
+
+#: Any backbone that a study can name.
+AnyBackbone = Annotated[
+    Backbone,
+    Choices("api", "api", _api, "unknown api of an endpoint; known: %s", {WEIGHTS: Backbone}),
+]
+
+
 class _Sourced(Section):
     """A data set that is named after its source unless the study says otherwise."""
 
@@ -116,7 +139,7 @@ class _Sourced(Section):
 class TrainingSet(_Sourced):
     """Labelled sentences that adapters are tuned on."""
 
-    source: Annotated[str, Registered(training_sets)]
+    source: Annotated[str, Registered("training set")]
     """Which published set, `file` for your own CSV or Parquet, or `hub` for a `datasets` id."""
     name: Name = ""
     """Short name in tables and file names; the source by default."""
@@ -136,7 +159,7 @@ class TrainingSet(_Sourced):
 class Probe(_Sourced):
     """Labelled sentences about protected groups."""
 
-    source: Annotated[str, Registered(probes)]
+    source: Annotated[str, Registered("probe")]
     """Which probe, or `file` for your own CSV or Parquet (text, label, attribute, group)."""
     name: Name = ""
     """Short name in tables and file names; the source by default."""
@@ -157,7 +180,7 @@ class Probe(_Sourced):
 class PairProbe(_Sourced):
     """Sentences in pairs, for the preference between their sides or for coreference (Zhao2025)."""
 
-    source: Annotated[str, Registered(pair_probes)]
+    source: Annotated[str, Registered("pair probe")]
     """Which probe, or your own file: `pairs` (sent_more, sent_less, bias_type) for pair_score,
     `coreferences` (pair_id, condition, text, pronoun, referent) for coreference."""
     name: Name = ""
@@ -172,7 +195,7 @@ class PairProbe(_Sourced):
 class QuestionProbe(_Sourced):
     """Questions with options, triples of sentences, or decisions about people."""
 
-    source: Annotated[str, Registered(question_probes)]
+    source: Annotated[str, Registered("question probe")]
     """Which probe, or your own: `options`, `triples` or `decisions`."""
     name: Name = ""
     """Short name in tables and file names; the source by default."""

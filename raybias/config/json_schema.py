@@ -7,9 +7,8 @@ from typing import Any, Final
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from raybias.config.data import Backbone
+from raybias.config.data import DEFAULT_API, Backbone
 from raybias.config.method import DEFAULT_KIND
-from raybias.config.provider import DEFAULT_API
 from raybias.config.study import Study
 
 #: What a section is told from others of its union by, and which of them need not name it.

@@ -1,10 +1,13 @@
-"""What every section of a study file has in common."""
+"""What every section of a study file has in common, and defaults that its profile decides."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from inspect import isclass
 from types import UnionType
 from typing import Annotated, Any, Final, Literal, Self, Union, get_args, get_origin
@@ -20,9 +23,67 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
-from raybias.config.profiles import ByProfile, Profile, defaults_of
+from raybias.errors import ConfigError
 from raybias.redaction import holds_secret
-from raybias.registry import Registry
+from raybias.registry import registry_of
+
+Profile = Literal["paper", "strict"]
+
+_current: Final[ContextVar[Profile]] = ContextVar("profile", default="strict")
+
+
+@contextmanager
+def defaults_of(profile: Profile) -> Iterator[None]:
+    """Build sections with the defaults of a profile inside the body; outside it is `strict`.
+
+    Raises
+    ------
+    ConfigError: no such profile.
+    """
+    if profile not in get_args(Profile):
+        raise ConfigError(f"no profile {profile!r}", cure="choose from paper, strict")
+    token = _current.set(profile)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+@dataclass(frozen=True)
+class ByProfile:
+    """The default of a field under each profile: a value, or a function of the fields before it."""
+
+    paper: Any
+    strict: Any
+
+    def __call__(self, fields: Mapping[str, Any]) -> Any:
+        """Return the default under the current profile."""
+        value = getattr(self, _current.get())
+        return value(fields) if callable(value) else value
+
+
+def by_profile(*, paper: Any, strict: Any, shown: str = "", **constraints: Any) -> Any:
+    """Declare a field whose default depends on the study's profile.
+
+    Parameters
+    ----------
+    paper, strict: the defaults; a function of the section's fields before this one computes it.
+    shown: the defaults in words, for the JSON schema; by default as they are.
+    constraints: of `pydantic.Field`.
+    """
+    words = shown or f"paper {_text(paper)}, strict {_text(strict)}"
+
+    def describe(schema: dict[str, Any]) -> None:
+        schema["description"] = f"{schema.get('description', '')} Default: {words}.".strip()
+
+    return Field(
+        default_factory=ByProfile(paper, strict), json_schema_extra=describe, **constraints
+    )
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]*(\.[A-Za-z0-9_+-]+)*")
 #: Names of our keys in other tools, or other sections; the first that exists is suggested.
@@ -138,8 +199,8 @@ class Section(BaseModel):
         for word in (*_ELSEWHERE.get(name, ()), name):
             if word in cls.model_fields:
                 return word
-            for key, field in cls.model_fields.items():
-                for part, place in _parts(field.annotation, key):
+            for key, each in cls.model_fields.items():
+                for part, place in _parts(each.annotation, key):
                     if word in part.model_fields:
                         return f"{place}.{word}"
         near = difflib.get_close_matches(name, cls.model_fields, n=1, cutoff=0.5)
@@ -160,8 +221,8 @@ def _given(value: Any) -> Any:
 class Registered:
     """A note on a `str`: the names that a registry has, looked up when a value is checked."""
 
-    def __init__(self, registry: Registry[Any]) -> None:
-        self.registry = registry
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
@@ -171,21 +232,50 @@ class Registered:
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        return {"type": "string", "enum": list(self.registry)}
+        return {"type": "string", "enum": list(registry_of(self.kind))}
 
     def _check(self, name: str) -> str:
-        if name not in self.registry:
-            known = ", ".join(self.registry)
-            raise ValueError(f"unknown {self.registry.kind} {name!r}; choose from {known}")
+        if name not in (registry := registry_of(self.kind)):
+            raise ValueError(f"unknown {self.kind} {name!r}; choose from {', '.join(registry)}")
         return name
 
 
+@dataclass(frozen=True)
 class Choices:
-    """A note on an annotation: the sections it stands for, known only when asked for."""
+    """A note on a section: those it can be, known only when asked for.
 
-    def types(self) -> list[type[Section]]:
-        """Return the sections."""
-        raise NotImplementedError
+    Attributes
+    ----------
+    kind: of the registry that knows them.
+    key: which of their fields tells them apart.
+    told: what a section, or a mapping that will be one, has there.
+    others: sections that are not registered, by what they have there.
+    unknown: what is said of a value that none has, with `%s` for the values there are.
+    """
+
+    kind: str
+    key: str
+    told: Callable[[Any], str]
+    unknown: str
+    others: Mapping[str, type[Section]] = field(default_factory=dict)
+
+    def sections(self) -> dict[str, type[Section]]:
+        """Return the sections by what tells them apart."""
+        return {**self.others, **registry_of(self.kind)}
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        known = ", ".join(registry_of(self.kind))
+        return core_schema.tagged_union_schema(
+            {name: handler.generate_schema(each) for name, each in self.sections().items()},
+            discriminator=self.told,
+            custom_error_type=self.key,
+            custom_error_message=self.unknown
+            % known
+            + "; those of another package are found by its"
+            " entry points of the group `raybias`",
+        )
 
 
 def plain_types(annotation: Any) -> list[Any]:
@@ -193,7 +283,7 @@ def plain_types(annotation: Any) -> list[Any]:
     origin = get_origin(annotation)
     if origin is Annotated:
         plain, *notes = get_args(annotation)
-        choices = [note.types() for note in notes if isinstance(note, Choices)]
+        choices = [[*note.sections().values()] for note in notes if isinstance(note, Choices)]
         return choices[0] if choices else plain_types(plain)
     if origin in (Union, UnionType):
         return [each for part in get_args(annotation) for each in plain_types(part)]

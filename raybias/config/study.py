@@ -16,16 +16,34 @@ from pydantic import (
     model_validator,
 )
 
-from raybias.config.data import Backbone, PairProbe, Probe, QuestionProbe, TrainingSet, Verbalizer
-from raybias.config.method import AnyMethod, Method, default_methods
-from raybias.config.overrides import override
-from raybias.config.profiles import Profile, by_profile, defaults_of
-from raybias.config.provider import WEIGHTS, AnyBackbone
-from raybias.config.section import Amount, Count, Name, Section
+from raybias.config.data import (
+    WEIGHTS,
+    AnyBackbone,
+    Backbone,
+    PairProbe,
+    Probe,
+    QuestionProbe,
+    TrainingSet,
+    Verbalizer,
+)
+from raybias.config.method import AnyMethod, MethodFields, default_methods
+from raybias.config.reading import override, parse_section, yaml_mapping
+from raybias.config.section import Amount, Count, Name, Profile, Section, by_profile, defaults_of
 from raybias.config.styles import Styles
-from raybias.config.tracking import Tracking
-from raybias.config.yaml_section import parse_section, yaml_mapping
 from raybias.errors import ConfigError
+from raybias.registry import registry_of
+
+
+class Tracking(Section):
+    """Where runs and tables are written down besides OUT; never changes what is computed."""
+
+    mlflow: str | None = None
+    """Tracking URI of MLflow, such as http://server:5000 or sqlite:///mlflow.db; off without it.
+    It holds no password: MLflow reads MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or
+    MLFLOW_TRACKING_TOKEN."""
+    wandb: str | None = None
+    """Project of Weights & Biases; off without it."""
+
 
 #: How the part of a run id behind the names of model, training set and method can begin.
 _RUN_PART: Final = re.compile(r"\.(?=(lr|wd|t|s)[0-9])")
@@ -251,7 +269,7 @@ class Study(Section):
                     raise ValueError(_ambiguous(other, run, name))
         return self
 
-    def methods_of(self, backbone: Backbone) -> list[Method]:
+    def methods_of(self, backbone: Backbone) -> list[MethodFields]:
         """Return the methods that are used on a backbone."""
         return [m for m in self.methods if not m.backbones or backbone.name in m.backbones]
 
@@ -321,7 +339,7 @@ def _ambiguous(one: str, other: str, name: str) -> str:
     return f"{one} and {other} would both be called {name}; give one of them another `name`"
 
 
-def _held_by(method: Method, what: str) -> str:
+def _held_by(method: MethodFields, what: str) -> str:
     """Name a model of a method; methods of one name are of different backbones."""
     return " ".join((what, method.name, *method.backbones))
 
@@ -368,11 +386,8 @@ def parse_study(data: dict[str, Any], *, where: str = "study", folder: Path | No
 
     Relative paths start from `folder`, by default the working directory.
     """
-    from raybias.registry import methods, providers
-
-    return parse_section(
-        Study, data, where=where, hidden={*methods, *providers, WEIGHTS}, folder=folder
-    )
+    hidden = {*registry_of("method"), *registry_of("api"), WEIGHTS}
+    return parse_section(Study, data, where=where, hidden=hidden, folder=folder)
 
 
 def _rebased(study: Study, folder: Path) -> Study:

@@ -8,9 +8,8 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from raybias.config.data import Backbone
-from raybias.config.profiles import by_profile
-from raybias.config.section import Amount, Count, Registered, Section
-from raybias.registry import styles
+from raybias.config.section import Amount, Count, Registered, Section, by_profile
+from raybias.registry import registry_of
 
 
 class StyleOptions(Section):
@@ -28,7 +27,7 @@ class StyleOptions(Section):
     drawn per pair."""
 
 
-StyleName = Annotated[str, Registered(styles)]
+StyleName = Annotated[str, Registered("style")]
 
 
 class Checkpoint(Section):
@@ -106,6 +105,7 @@ class Styles(Section):
 
     @model_validator(mode="after")
     def _each_is_made(self) -> Self:
+        styles = registry_of("style")
         for style in self.rewriting:
             if styles[style].rule is not None:
                 raise ValueError(f"rewriting makes {style!r}, which a rule makes; take it out")

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from raybias.config.provider import Key, Second, Writing, Written
-from raybias.engine.backbone import LoadedBackbone, TextEncoder
+from raybias.engine.answers import Answers, Key, Second, Writing, Written
+from raybias.engine.backbone import LoadedBackbone
+from raybias.engine.encoder import TextEncoder
 from raybias.engine.generation.decode_loop import Continuation, Generated
 from raybias.engine.generation.generator import TextGenerator
 from raybias.engine.generation.sampling import Sampling
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from raybias.engine.packing import Row
 
 
-class EngineAnswers:
-    """What one loaded backbone writes, and how likely it finds texts; see `config.Answers`."""
+class EngineAnswers(Answers):
+    """What one loaded backbone writes, and how likely it finds texts; see `Answers`."""
 
     def __init__(self, backbone: LoadedBackbone) -> None:
         self.backbone = backbone
@@ -44,9 +45,9 @@ class EngineAnswers:
         ------
         ModelError: a prompt that leaves no room for its answer.
         """
-        return self.prepare_write(prompts, keys, how)()
+        return self.begin_write(prompts, keys, how)()
 
-    def prepare_write(
+    def begin_write(
         self, prompts: Sequence[str], keys: Sequence[Key], how: Writing
     ) -> Callable[[], list[Written]]:
         """Tokenise prompts; return what does the rest of `write`."""
@@ -68,9 +69,9 @@ class EngineAnswers:
         self, prompts: Sequence[str], keys: Sequence[Key], how: Writing, then: Second
     ) -> tuple[list[Written], list[Written]]:
         """Write after each prompt, and after the second one; what both begin with is read once."""
-        return self.prepare_write_twice(prompts, keys, how, then)()
+        return self.begin_write_twice(prompts, keys, how, then)()
 
-    def prepare_write_twice(
+    def begin_write_twice(
         self, prompts: Sequence[str], keys: Sequence[Key], how: Writing, then: Second
     ) -> Callable[[], tuple[list[Written], list[Written]]]:
         """Tokenise the first prompts; return what does the rest of `write_twice`."""
@@ -99,9 +100,9 @@ class EngineAnswers:
         self, texts: Sequence[tuple[str, str]], *, chat: bool = False
     ) -> tuple[list[float], int]:
         """Compute the natural log-likelihood of each second text behind its first."""
-        return self.prepare_likelihoods(texts, chat=chat)()
+        return self.begin_likelihoods(texts, chat=chat)()
 
-    def prepare_likelihoods(
+    def begin_likelihoods(
         self, texts: Sequence[tuple[str, str]], *, chat: bool = False
     ) -> Callable[[], tuple[list[float], int]]:
         """Tokenise and pack texts; return what does the rest of `likelihoods`."""

@@ -7,38 +7,34 @@ with our packed layout when it is loaded (see `forward`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import torch
 
-from raybias.config import Backbone, Provider
-from raybias.engine.context import ON_CPU, Execution
-from raybias.engine.layer_split import device_map
+from raybias.config import Backbone
+from raybias.engine.context import ON_CPU, Execution, Sharding
+from raybias.engine.encoder import TextEncoder, load_tokenizer
 from raybias.engine.model_files import (
     read_config,
     read_generation,
     reading_model,
     revision_of,
-    source_of,
     weights_of,
 )
+from raybias.engine.pipelining import device_map
 from raybias.engine.quantised import dtype_of
-from raybias.engine.template_limits import check_template
 from raybias.errors import ModelError
-from raybias.schema import LABELS
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel
 
     from raybias.engine.batching import Batcher
 
+Loaded = TypeVar("Loaded")
 #: What each of transformers' auto classes that are used here loads.
 _KINDS: Final = {
     "AutoModel": "an encoder",
@@ -49,160 +45,6 @@ _KINDS: Final = {
 }
 #: Weights that an error names; the others are counted.
 _NAMED: Final = 2
-
-#: Policies of `Backbone.bos`; any other value names a token.
-_POLICIES: Final = ("tokenizer", "prepend", "none")
-#: Tokens that separate documents in pretraining, by their usual names.
-_SEPARATORS: Final = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")
-
-#: Tokenizers without a limit report an absurd one.
-_NO_LIMIT: Final = 10**9
-
-
-@dataclass(frozen=True)
-class TextEncoder:
-    """A tokenizer under a begin-of-sequence policy.
-
-    `context` is the longest input in tokens, or None where the model has no limit; `rows` are
-    those of its embeddings.
-    """
-
-    spec: Backbone
-    tokenizer: PreTrainedTokenizerBase
-    context: int | None
-    rows: int | None = None
-
-    @property
-    def prompt_token_id(self) -> int:
-        """Id of the token that begins sentences, and that soft prompts start from.
-
-        The one that `bos` names; else BOS, or EOS for tokenizers without BOS (Tian2023 section 3),
-        unless that token marks the turns of a chat and so never precedes plain text: then the
-        token that separates documents.
-
-        Raises
-        ------
-        ModelError: the tokenizer has neither BOS nor EOS.
-        """
-        return self._begin_ids[0]
-
-    @property
-    def other_begin_id(self) -> int | None:
-        """Id of the other token that sentences could begin with; None where there is no doubt."""
-        return next(iter(self._begin_ids[1:]), None)
-
-    @property
-    def begin_tokens(self) -> list[str]:
-        """The token that begins sentences, and the other that could, if there is one."""
-        return [str(token) for token in self.tokenizer.convert_ids_to_tokens([*self._begin_ids])]
-
-    @cached_property
-    def _begin_ids(self) -> tuple[int, ...]:
-        given = (self.tokenizer.bos_token_id, self.tokenizer.eos_token_id)
-        own = next((int(token_id) for token_id in given if token_id is not None), None)
-        named = None if self.spec.bos in _POLICIES else self._vocabulary[self.spec.bos]
-        if own is None:
-            if named is None:
-                raise ModelError("the tokenizer has neither BOS nor EOS", where=self.spec.id)
-            return (named,)
-        separator = own
-        if self._marks_turns(self.tokenizer.decode([own])):
-            there = (self._vocabulary[name] for name in _SEPARATORS if name in self._vocabulary)
-            separator = next(there, own)
-        return tuple(dict.fromkeys([separator if named is None else named, separator, own]))[:2]
-
-    @cached_property
-    def _vocabulary(self) -> dict[str, int]:
-        vocabulary: dict[str, int] = self.tokenizer.get_vocab()
-        return vocabulary
-
-    def _marks_turns(self, token: str) -> bool:
-        """Tell whether the chat template writes a token in every turn, of the user and the model.
-
-        A template that begins a conversation, or each of the user's turns, with BOS does not.
-        """
-        if not self.has_chat_template:
-            return False
-        turns = [{"role": role, "content": "a"} for role in ("user", "assistant", "user")]
-        # A template that refuses these says nothing of the token.
-        with suppress(ModelError):
-            return self.chat(turns).count(token) >= len(turns)
-        return False
-
-    #: Whether tokens are known, or only how many there are, roughly. Where they are, the model can
-    #: be given the begin of its own turn in a chat.
-    knows_tokens: ClassVar[bool] = True
-
-    @property
-    def has_chat_template(self) -> bool:
-        """Whether the tokenizer comes with a chat template."""
-        return bool(self.tokenizer.chat_template)
-
-    @cached_property
-    def for_chat(self) -> TextEncoder:
-        """The same tokenizer for chats, whose templates write special tokens by themselves."""
-        return replace(self, spec=self.spec.model_copy(update={"bos": "none"}))
-
-    def chat(self, messages: Sequence[Mapping[str, object]]) -> str:
-        """Write messages in the tokenizer's chat template, up to where the model is to answer.
-
-        A last message of the assistant is left open, so that the model continues it. Templates
-        that can ask for an answer without thoughts before it do so.
-
-        Parameters
-        ----------
-        messages: of a `role` (system, user, assistant) and a `content`.
-
-        Raises
-        ------
-        ModelError: the template refuses the messages, such as a system message that it has none of.
-        """
-        begun = messages[-1]["role"] == "assistant"
-        with reading_model(self.spec, "chat template"):
-            check_template(self.tokenizer, messages)
-            return str(
-                self.tokenizer.apply_chat_template(
-                    [dict(each) for each in messages],
-                    tokenize=False,
-                    add_generation_prompt=not begun,
-                    continue_final_message=begun,
-                    enable_thinking=False,
-                )
-            )
-
-    def encode(self, texts: Sequence[str], *, append_eos: bool = False) -> list[list[int]]:
-        """Tokenise texts; return the token ids of each.
-
-        Raises
-        ------
-        ModelError: a text without any token or with one that the model does not have, or no EOS to
-            append.
-        """
-        specials = self.spec.bos == "tokenizer"
-        with reading_model(self.spec, "tokenizer"):
-            rows = (
-                self.tokenizer(list(texts), add_special_tokens=specials)["input_ids"]
-                if texts
-                else []
-            )
-        if self.spec.bos not in ("tokenizer", "none"):
-            rows = [[self.prompt_token_id, *row] for row in rows]
-        if append_eos:
-            if self.tokenizer.eos_token_id is None:
-                raise ModelError("append_eos: the tokenizer has no EOS", where=self.spec.id)
-            rows = [[*row, self.tokenizer.eos_token_id] for row in rows]
-        for text, row in zip(texts, rows, strict=True):
-            if row and self.rows is not None and max(row) >= self.rows:
-                raise ModelError(
-                    f"text {text!r} has the token {max(row)}, and the model has {self.rows}",
-                    where=self.spec.id,
-                    cure="give the model's own tokenizer",
-                )
-            if not row:
-                raise ModelError(
-                    f"text {text!r} has no tokens", where=self.spec.id, cure="set bos: prepend"
-                )
-        return [list(row) for row in rows]
 
 
 class LoadedBackbone:
@@ -361,37 +203,6 @@ def check_causal(spec: Backbone, method: str = "this method") -> None:
         )
 
 
-def load_tokenizer(spec: Backbone) -> TextEncoder:
-    """Load the tokenizer and its begin-of-sequence policy, without weights.
-
-    Raises
-    ------
-    ModelError: not found or unreadable.
-    """
-    from transformers import AutoTokenizer
-
-    if isinstance(spec, Provider):
-        return spec.text_encoder()
-    config = read_config(spec)
-    with reading_model(spec, "tokenizer"):
-        tokenizer = AutoTokenizer.from_pretrained(
-            source_of(spec), revision=revision_of(spec), trust_remote_code=False
-        )
-        limits = (getattr(config, "max_position_embeddings", None), tokenizer.model_max_length)
-        known = [int(limit) for limit in limits if limit is not None and 0 < limit < _NO_LIMIT]
-        # What a tokenizer cannot do shows in its first use.
-        tokenizer([LABELS[0]])
-        vocabulary = tokenizer.get_vocab()
-    if spec.bos not in _POLICIES and spec.bos not in vocabulary:
-        raise ModelError(
-            f"bos: {spec.bos!r} is no token of the tokenizer",
-            where=spec.id,
-            cure=f"name one of its tokens, or {', '.join(_POLICIES[:-1])} or {_POLICIES[-1]}",
-        )
-    rows = getattr(config.get_text_config(), "vocab_size", None)
-    return TextEncoder(spec, tokenizer, min(known, default=None), rows)
-
-
 def empty_model(spec: Backbone, kind: Any = None) -> PreTrainedModel:
     """Build a model without weights, on torch's meta device, from its config alone.
 
@@ -415,41 +226,6 @@ def empty_model(spec: Backbone, kind: Any = None) -> PreTrainedModel:
     return model
 
 
-def check_lengths(
-    lengths: Sequence[int] | npt.NDArray[np.signedinteger[Any]],
-    *,
-    context: int | None,
-    taken: int = 0,
-    by: str = "",
-    names: Sequence[str],
-) -> None:
-    """Refuse texts that do not fit the context; nothing is ever cut silently.
-
-    Parameters
-    ----------
-    lengths: tokens of each text.
-    taken: tokens of the context that are needed beside a text, such as prompt vectors.
-    by: what takes them.
-    names: of the texts, for the message.
-
-    Raises
-    ------
-    ModelError: counts the texts and names the longest.
-    """
-    if context is None:
-        return
-    room = context - taken
-    over = {name: int(n) for name, n in zip(names, lengths, strict=True) if n > room}
-    if over:
-        longest = max(over, key=lambda name: over[name])
-        beside = f" leaves beside {taken} {by}" if taken else " has"
-        raise ModelError(
-            f"{len(over)} of {len(lengths)} texts are longer than the {max(room, 0)} tokens that"
-            f" the context of {context}{beside} (longest: {longest}, {over[longest]} tokens)",
-            cure="shorten or remove them, or use a backbone with a longer context",
-        )
-
-
 def _lacking(names: Sequence[str], total: int, kind: str, unread: Iterable[str]) -> str:
     """Name the first weights that a checkpoint lacks, and the one it may hold the first by."""
     first = ", ".join([*names[:_NAMED], *["..."] * (len(names) > _NAMED)])
@@ -463,3 +239,52 @@ def _misshapen(weights: Iterable[tuple[str, Sequence[int], Sequence[int]]]) -> s
     for name, shape, needed in sorted(weights):
         return f"holds {name} as {list(shape)}, and its config.json asks for {list(needed)}"
     return ""
+
+
+@dataclass(frozen=True)
+class ModelContext:
+    """What every trainer and reader of one model in one process has in common.
+
+    A driver makes it of its plan and sends it; `here` is what its process then works with.
+
+    Attributes
+    ----------
+    spec: the model's checkpoint.
+    words: the study's label words, in label order.
+    memory: URI of the answers that studies share; empty for none.
+    """
+
+    spec: Backbone
+    words: tuple[str, ...] = ()
+    execution: Execution = ON_CPU
+    memory: str = ""
+    _loaded: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def here(
+        self, device: torch.device | None = None, sharding: Sharding | None = None
+    ) -> ModelContext:
+        """Return the context of this process, whose torch it sets."""
+        self.execution.set_torch()
+        execution = self.execution
+        there = replace(execution, device=device or execution.device, sharding=sharding)
+        return replace(self, execution=there)
+
+    def backbone(self, load: Callable[..., LoadedBackbone] | None = None) -> LoadedBackbone:
+        """Load the frozen backbone, once for all that ask.
+
+        Parameters
+        ----------
+        load: called with the spec and the execution; `load_backbone` by default.
+
+        Raises
+        ------
+        ModelError: not found, no safetensors weights, or another architecture than asked for.
+        """
+        return self.kept(load or load_backbone)
+
+    def kept(self, load: Callable[..., Loaded]) -> Loaded:
+        """Call `load` with the spec and the execution, once for all that ask by it."""
+        if load not in self._loaded:
+            self._loaded[load] = load(self.spec, self.execution)
+        loaded: Loaded = self._loaded[load]
+        return loaded

@@ -19,6 +19,7 @@ import torch
 from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 from torch import Tensor
 
+from raybias.engine.devices import to_device
 from raybias.engine.packing import (
     FULL,
     Batch,
@@ -31,7 +32,6 @@ from raybias.engine.packing import (
     stack,
 )
 from raybias.engine.pipelining import Pipeline
-from raybias.engine.transfers import to_device
 from raybias.errors import WorkFailed
 
 Result = TypeVar("Result")

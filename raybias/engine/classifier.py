@@ -9,8 +9,9 @@ Shapes: R rows (or sequences), N rows, T tokens, H hidden, L labels, V vocabular
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from inspect import signature
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 import torch
@@ -18,12 +19,13 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from raybias.config import Backbone
-from raybias.engine.backbone import TextEncoder, empty_model, load_pretrained, load_tokenizer
+from raybias.engine.backbone import empty_model, load_pretrained
 from raybias.engine.context import ON_CPU, Execution, Way
+from raybias.engine.devices import to_device
+from raybias.engine.encoder import TextEncoder, load_tokenizer
 from raybias.engine.packing import BLOCK, Batch
-from raybias.engine.scoring.label_logits import attention_inputs
+from raybias.engine.scoring.label_scorer import attention_inputs
 from raybias.engine.self_check import TOLERANCE, agrees, distance, in_words, sample_tokens
-from raybias.engine.transfers import to_device
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.errors import ModelError
 from raybias.schema import LABELS
@@ -31,8 +33,6 @@ from raybias.seeding import generator
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-    from raybias.methods import Finetuned
 
 #: Standard deviation of a new head where a model's config names none.
 _SPREAD: Final = 0.02
@@ -155,9 +155,27 @@ class Classifier(torch.nn.Module):
         return torch.tensor([sample_tokens(self.model, 8)]), torch.tensor([7])
 
 
+@dataclass(frozen=True, kw_only=True)
+class ClassifierOptions:
+    """How a method makes a classifier of a backbone; `methods.Finetuned` says what each means.
+
+    Attributes
+    ----------
+    kind, name: of the method, for messages.
+    loads_as: the dtype of loaded weights; None for the backbone's.
+    """
+
+    kind: str = ""
+    name: str = ""
+    head: Literal["classification", "label_tokens"] = "classification"
+    label_words: tuple[str, str, str] | None = None
+    template: str = "{text}"
+    loads_as: str | None = None
+
+
 def load_classifier(
     spec: Backbone,
-    method: Finetuned,
+    options: ClassifierOptions,
     words: Sequence[str],
     execution: Execution = ON_CPU,
 ) -> Classifier:
@@ -176,11 +194,11 @@ def load_classifier(
 
     from raybias.engine.attention import use_fast_attention
 
-    check_head(spec, method)
+    check_head(spec, options)
     encoder = load_tokenizer(spec)
-    if method.head == "label_tokens":
-        label_ids = verbalizer_ids(encoder.tokenizer, method.label_words or words)
-        model, _ = load_pretrained(AutoModelForCausalLM, spec, execution, dtype=method.loads_as)
+    if options.head == "label_tokens":
+        label_ids = verbalizer_ids(encoder.tokenizer, options.label_words or words)
+        model, _ = load_pretrained(AutoModelForCausalLM, spec, execution, dtype=options.loads_as)
         head: dict[str, tuple[int, ...]] = {}
     else:
         label_ids = ()
@@ -188,7 +206,7 @@ def load_classifier(
             AutoModelForSequenceClassification,
             spec,
             execution,
-            dtype=method.loads_as,
+            dtype=options.loads_as,
             is_new=_is_new,
             cure="give a whole checkpoint without a head, or with one of three labels",
             num_labels=len(LABELS),
@@ -199,7 +217,7 @@ def load_classifier(
     return Classifier(encoder, model, execution, head=head, label_ids=label_ids)
 
 
-def check_head(spec: Backbone, method: Finetuned) -> None:
+def check_head(spec: Backbone, options: ClassifierOptions) -> None:
     """Refuse label tokens on an encoder.
 
     Raises
@@ -208,15 +226,17 @@ def check_head(spec: Backbone, method: Finetuned) -> None:
     """
     from raybias.engine.backbone import is_encoder
 
-    if method.head == "label_tokens" and is_encoder(spec):
+    if options.head == "label_tokens" and is_encoder(spec):
         raise ModelError(
-            f"is an encoder, and method {method.name} reads label tokens from a causal model",
+            f"is an encoder, and method {options.name} reads label tokens from a causal model",
             where=spec.id,
             cure="set the method's head to classification",
         )
 
 
-def check_classifier(encoder: TextEncoder, method: Finetuned, words: Sequence[str]) -> None:
+def check_classifier(
+    encoder: TextEncoder, options: ClassifierOptions, words: Sequence[str]
+) -> None:
     """Refuse what `load_classifier` would, as far as it is known without weights.
 
     Raises
@@ -226,10 +246,10 @@ def check_classifier(encoder: TextEncoder, method: Finetuned, words: Sequence[st
     """
     from transformers import AutoModelForSequenceClassification
 
-    check_head(encoder.spec, method)
+    check_head(encoder.spec, options)
     _pad_token(encoder)
-    if method.head == "label_tokens":
-        verbalizer_ids(encoder.tokenizer, method.label_words or words)
+    if options.head == "label_tokens":
+        verbalizer_ids(encoder.tokenizer, options.label_words or words)
     else:
         empty_model(encoder.spec, AutoModelForSequenceClassification)
 

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import torch
 
 from raybias.engine.batching import Batcher, Collective
-from raybias.engine.determinism import repeat_bits
+from raybias.engine.devices import repeat_bits
 from raybias.engine.pipelining import Pipeline
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from raybias.config import Backbone
-    from raybias.engine.backbone import LoadedBackbone
 
 Loaded = TypeVar("Loaded")
 
@@ -140,54 +137,3 @@ class Execution:
 
 #: On the CPU, by oneself, with the budget that a study has by default.
 ON_CPU: Final = Execution()
-
-
-@dataclass(frozen=True)
-class ModelContext:
-    """What every trainer and predictor of one model in one process has in common.
-
-    A driver makes it of its plan and sends it; `here` is what its process then works with.
-
-    Attributes
-    ----------
-    spec: the model's checkpoint.
-    words: the study's label words, in label order.
-    memory: URI of the answers that studies share; empty for none.
-    """
-
-    spec: Backbone
-    words: tuple[str, ...] = ()
-    execution: Execution = ON_CPU
-    memory: str = ""
-    _loaded: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-
-    def here(
-        self, device: torch.device | None = None, sharding: Sharding | None = None
-    ) -> ModelContext:
-        """Return the context of this process, whose torch it sets."""
-        self.execution.set_torch()
-        execution = self.execution
-        there = replace(execution, device=device or execution.device, sharding=sharding)
-        return replace(self, execution=there)
-
-    def backbone(self, load: Callable[..., LoadedBackbone] | None = None) -> LoadedBackbone:
-        """Load the frozen backbone, once for all that ask.
-
-        Parameters
-        ----------
-        load: called with the spec and the execution; `load_backbone` by default.
-
-        Raises
-        ------
-        ModelError: not found, no safetensors weights, or another architecture than asked for.
-        """
-        from raybias.engine.backbone import load_backbone
-
-        return self.kept(load or load_backbone)
-
-    def kept(self, load: Callable[..., Loaded]) -> Loaded:
-        """Call `load` with the spec and the execution, once for all that ask by it."""
-        if load not in self._loaded:
-            self._loaded[load] = load(self.spec, self.execution)
-        loaded: Loaded = self._loaded[load]
-        return loaded

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from raybias.config import Backbone
-from raybias.engine.backbone import empty_model, load_pretrained, load_tokenizer
+from raybias.engine.backbone import empty_model, load_pretrained
 from raybias.engine.classifier import Classifier
 from raybias.engine.context import ON_CPU, Execution
+from raybias.engine.encoder import load_tokenizer
 from raybias.engine.model_shape import ModelShape, shape_of
 from raybias.engine.packing import Batch, pack
 from raybias.errors import ModelError

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from raybias import seeding
-from raybias.engine.transfers import to_device
+from raybias.engine.devices import to_device
 
 # lowbias32's multipliers, as int32.
 _FIRST: Final = 0x7FEB352D

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -110,10 +110,13 @@ def within_share(terms: tuple[MemoryTerm, ...], share: float) -> tuple[MemoryTer
     return (*terms, MemoryTerm(f"so that {what} fits", f"in {has:.0%} of the GPU", more))
 
 
-def weights(what: str, parameters: int, item: int, *, copies: int = 1, over: int = 1) -> MemoryTerm:
+def weights(
+    what: str, parameters: int, item: int, *, copies: int = 1, over: int = 1, beside: bool = False
+) -> MemoryTerm:
     """Count weights of `item` bytes each, stored `copies` times, as the line `what`."""
     times = (copies,) if copies > 1 else ()
-    return term(what, (parameters, "{:,} parameters"), of_bytes(item), *times, over=over)
+    made = term(what, (parameters, "{:,} parameters"), of_bytes(item), *times, over=over)
+    return replace(made, beside=beside)
 
 
 def host_memory(
@@ -207,32 +210,3 @@ def vocabulary_logits(shape: ModelShape, tokens: int) -> MemoryTerm:
     """Count logits of the whole vocabulary at the last token of each text in `tokens`."""
     rows, words = _tokens(tokens // _SHORTEST), (shape.vocabulary, "{:,}")
     return term("logits and what is made of them", rows, words, of_bytes(4), _LOGITS)
-
-
-def inference_memory(
-    shape: ModelShape,
-    *,
-    tokens: int,
-    device: str,
-    partitions: int = 1,
-    key_copies: int = 1,
-    key_note: str = "",
-    logits: bool = False,
-) -> tuple[MemoryTerm, ...]:
-    """Count a replica that reads `tokens` tokens at a time with the frozen backbone.
-
-    Parameters
-    ----------
-    partitions: workers that share the weights; 1 holds all of them.
-    key_copies, key_note: copies of keys and values, and a note on them; decoding keeps what it
-        has read and copies it where rows are left out or go on.
-    logits: whether logits of the whole vocabulary are needed.
-    """
-    item = shape.item
-    return (
-        *inference_weights(shape, partitions),
-        activations(shape, tokens, item, "activations of the forward pass"),
-        keys_and_values(shape, tokens, item, copies=key_copies, note=key_note),
-        *([vocabulary_logits(shape, tokens)] if logits else []),
-        process(device),
-    )

@@ -1,21 +1,76 @@
-"""Compute several batches of a split model side by side, so that every device has one.
+"""Split a model's layers over the devices of one process, and have each compute a batch.
 
-Where layers are split over devices (see `layer_split`), one batch keeps one device busy at a time.
-With as many batches under way as there are devices, each has one: pipeline parallelism (Huang et
-al. 2019, GPipe) in one process. A batch has a thread, and a stream on each device. Results come in
-the order of the batches, and no batch is computed otherwise than alone.
+Frozen weights stay where they are, and hidden states move from device to device (accelerate's
+hooks); embeddings, head and all else outside the blocks are on the first. One batch keeps one
+device busy at a time. With as many batches under way as there are devices, each has one: pipeline
+parallelism (Huang et al. 2019, GPipe) in one process. A batch has a thread, and a stream on each
+device. Results come in the order of the batches, and no batch is computed otherwise than alone.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch.utils._pytree import tree_leaves
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+    Device = str | torch.device
+
+
+def device_map(
+    devices: Sequence[torch.device], empty: Callable[[], PreTrainedModel]
+) -> dict[str, Device] | None:
+    """Map a model's modules to devices, to which each weight goes straight from its file.
+
+    None on a CPU, which computes on the mapped files themselves.
+
+    Parameters
+    ----------
+    empty: makes the model without weights.
+    """
+    if len(devices) > 1:
+        return layer_split(empty(), devices)
+    return None if devices[0].type == "cpu" else {"": devices[0]}
+
+
+def layer_split(model: PreTrainedModel, devices: Sequence[Device]) -> dict[str, Device]:
+    """Map a model's modules to devices, as many blocks to each: transformers' `device_map`."""
+    inside = list(blocks(model))
+    placed = {id(block): devices[n * len(devices) // len(inside)] for n, block in enumerate(inside)}
+    return dict(_placed("", model, placed, devices[0]))
+
+
+def _placed(
+    name: str, module: torch.nn.Module, placed: dict[int, Device], first: Device
+) -> Iterator[tuple[str, Device]]:
+    """Yield the device of a module, or of what is in it where that lies on several."""
+    if id(module) in placed:
+        yield name, placed[id(module)]
+    elif not any(id(each) in placed for each in module.modules()):
+        yield name, first
+    else:
+        for own, _ in module.named_parameters(recurse=False):
+            yield f"{name}.{own}".strip("."), first
+        for child, each in module.named_children():
+            yield from _placed(f"{name}.{child}".strip("."), each, placed, first)
+
+
+def blocks(model: PreTrainedModel) -> Iterator[torch.nn.Module]:
+    """Return the blocks of a model, in their order: its longest list of equal modules."""
+    import torch
+
+    lists = [each for each in model.modules() if isinstance(each, torch.nn.ModuleList)]
+    wanted = int(model.config.get_text_config().num_hidden_layers)
+    return iter(next((each for each in lists if len(each) == wanted), ()))
+
 
 Result = TypeVar("Result")
 

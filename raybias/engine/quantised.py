@@ -84,5 +84,5 @@ def check_trainable(spec: Backbone, method: str) -> None:
         raise ModelError(
             f"is quantised ({how.method}), and {method} tunes all of its weights",
             where=spec.id,
-            cure="use lora, ia3 or soft_prompt on it, or its checkpoint in full precision",
+            cure="use lora or soft_prompt on it, or its checkpoint in full precision",
         )

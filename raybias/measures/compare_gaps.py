@@ -35,7 +35,6 @@ from raybias.measures.compare import (
     unread_rises,
 )
 from raybias.measures.compare_answers import UNREAD, Matched, answer_flips, event_flips
-from raybias.registry import Share
 from raybias.seeding import generator
 from raybias.stats.cells import RUN_KEYS, cells
 from raybias.stats.components import Balanced, Doubles, MeanEstimate, satterthwaite
@@ -44,6 +43,7 @@ from raybias.stats.intervals import ROUNDING
 from raybias.stats.judging import GapRules
 from raybias.stats.likelihood_readout import answers
 from raybias.stats.metric import shares
+from raybias.stats.metric_types import Share
 from raybias.stats.reference_groups import membership
 from raybias.stats.scopes import (
     SCOPES,

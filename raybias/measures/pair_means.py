@@ -21,8 +21,8 @@ import numpy.typing as npt
 import polars as pl
 from scipy import stats
 
-from raybias import registry
 from raybias.measures.kind import Rules
+from raybias.registry import registry_of
 from raybias.schema import DIRECTIONS
 from raybias.seeding import generator
 from raybias.stats.bootstrap import draw_counts, quantile
@@ -49,13 +49,14 @@ _CHUNK_ENTRIES: Final = 1 << 22
 def style_order(styles: pl.Series) -> list[str]:
     """Sort styles as they are registered, `original` first; others by name, last."""
     present = set(styles.unique().to_list())
-    return [s for s in registry.styles if s in present] + sorted(present - registry.styles.keys())
+    known = registry_of("style")
+    return [style for style in known if style in present] + sorted(present - known.keys())
 
 
 def in_order(table: pl.DataFrame) -> pl.DataFrame:
     """Sort estimates by metric, style as registered, and bias type with the averages last."""
     keys: list[pl.Expr] = [pl.col(c) for c in ("model", "method", "probe") if c in table.columns]
-    keys += [_place("style", list(registry.styles))] if "style" in table.columns else []
+    keys += [_place("style", list(registry_of("style")))] if "style" in table.columns else []
     keys += [_place("attribute", ("", *AVERAGES)), pl.col("attribute")]
     keys += [_place("condition", _DIRECTIONS)] if "condition" in table.columns else []
     return table.sort(keys, maintain_order=True)

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from raybias.errors import DataError
 from raybias.measures.kind import Items, Kind, ReadFile, kinds
-from raybias.registry import styles
+from raybias.probes.registries import styles
 from raybias.schema import CONDITIONS, CONTEXTS, DIRECTIONS, POLARITIES, READINGS
 from raybias.stats.predictions import Source
 from raybias.storage import Store, split_uri

@@ -1,26 +1,22 @@
-"""How labels or scores are got from a backbone: one file a method.
+"""How labels or scores are got from a backbone: a file for each kind of method.
 
-A method's file holds its options and all that follows from them: its checks, runs, memory, cost,
-and its trainer or predictor. No other room asks which method it holds. To add one, see
-docs/extending.md.
+A method's file holds its options and all that follows from them: its checks, runs, work, and its
+trainer or reader. No other room asks which method it holds. To add one, see docs/extending.md.
 """
 
+from raybias.methods.base import Inputs, Method, method, methods, methods_of
 from raybias.methods.chain_of_thought import ChainOfThought
 from raybias.methods.continuation import Continuation
-from raybias.methods.coreference import Coreference
 from raybias.methods.few_shot import FewShot
-from raybias.methods.finetuned import Finetuned
-from raybias.methods.fitting import fit_methods
-from raybias.methods.full import Full
-from raybias.methods.ia3 import Ia3
-from raybias.methods.likelihood import DecisionLikelihood, OptionLikelihood, TripleLikelihood
-from raybias.methods.lora import Lora
-from raybias.methods.option_answer import OptionAnswer
-from raybias.methods.pair_score import PairScore
+from raybias.methods.full import Finetuned, Full
+from raybias.methods.lora import LayerAdapter, Lora
+from raybias.methods.options import DecisionLikelihood, OptionAnswer, OptionLikelihood
+from raybias.methods.pairs import Coreference, PairScore
 from raybias.methods.prompted import Prompted, prompted_methods
-from raybias.methods.sentence_likelihood import SentenceLikelihood
+from raybias.methods.sentences import SentenceLikelihood, TripleLikelihood
 from raybias.methods.soft_prompt import SoftPrompt
 from raybias.methods.tuned import EarlyStop, Tuned, tuned_methods
+from raybias.methods.work import Work
 from raybias.methods.zero_shot import ZeroShot
 
 __all__ = [
@@ -32,8 +28,10 @@ __all__ = [
     "FewShot",
     "Finetuned",
     "Full",
-    "Ia3",
+    "Inputs",
+    "LayerAdapter",
     "Lora",
+    "Method",
     "OptionAnswer",
     "OptionLikelihood",
     "PairScore",
@@ -42,8 +40,11 @@ __all__ = [
     "SoftPrompt",
     "TripleLikelihood",
     "Tuned",
+    "Work",
     "ZeroShot",
-    "fit_methods",
+    "method",
+    "methods",
+    "methods_of",
     "prompted_methods",
     "tuned_methods",
 ]

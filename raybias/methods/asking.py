@@ -1,4 +1,4 @@
-"""Write a method's prompts as one backbone reads them: as plain text, or in its chat template.
+"""Ask a backbone questions, as plain text or in its chat template, and make rows of the replies.
 
 A prompt is a question and a cue, which begins the answer ("Answer: The sentiment is"). Plain text
 has one behind the other. In a chat the question is the user's message, and the cue begins the
@@ -8,19 +8,31 @@ would be answered with a sentence, not with the word that is read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypedDict
 
+import pyarrow as pa
+from pydantic import model_validator
+
+from raybias.config import Backbone
+from raybias.config.data import Ability
+from raybias.config.section import Profile, by_profile
+from raybias.engine.answers import Answers, Writing, Written
 from raybias.errors import ConfigError
+from raybias.methods.base import Answered, Compute, Inputs, Method, Reader, rows_table
+from raybias.methods.work import Asks, TokenCounts, Work, sample
+from raybias.probes.wordings import Asked
+from raybias.providers.base import answers_of
 
 if TYPE_CHECKING:
-    from raybias.config.data import Ability
-    from raybias.engine.backbone import TextEncoder
-    from raybias.methods.lengths import TokenCounts
-    from raybias.methods.prompted import Prompted
-    from raybias.methods.prompted_predictor import Shot
+    from raybias.engine.backbone import ModelContext
+    from raybias.engine.encoder import TextEncoder
+    from raybias.storage import Store
+
+Item = dict[str, Any]
 
 
 class Message(TypedDict):
@@ -28,22 +40,6 @@ class Message(TypedDict):
 
     role: Literal["system", "user", "assistant"]
     content: str
-
-
-class Formatted(Protocol):
-    """A method whose prompts may be chats."""
-
-    @property
-    def name(self) -> str:
-        """Its name in a study."""
-
-    @property
-    def prompt_format(self) -> Literal["raw", "chat", "auto"]:
-        """Whether prompts are chats; auto where the tokenizer has a template for them."""
-
-    @property
-    def system(self) -> str:
-        """The system message of a chat; none where empty."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +51,7 @@ class PromptFormat:
     own: the backbone's tokenizer under its begin-of-sequence policy.
     """
 
-    method: Formatted
+    method: AskingMethod
     own: TextEncoder
 
     @cached_property
@@ -64,27 +60,34 @@ class PromptFormat:
 
         Raises
         ------
-        ConfigError: a chat or system message is asked for, and there is no template.
+        ConfigError: a chat or system message is asked for, and there is no template; or what is
+            read are likelihoods of an endpoint, which tells those of plain text alone.
         """
-        asked = self.method.prompt_format
-        if asked == "raw" or self.own.has_chat_template:
-            return asked != "raw"
-        if asked == "chat" or self.method.system:
-            wanted = "prompt_format: chat" if asked == "chat" else "a system message"
-            raise ConfigError(
-                f"method {self.method.name!r} asks for {wanted}, and the tokenizer of "
-                f"{self.own.spec.id} has no chat template",
-                cure="take prompt_format: raw without a system message, or a model for chats",
-            )
-        return False
-
-    @staticmethod
-    def needed(method: Formatted, offered: frozenset[Ability]) -> dict[Ability, str]:
-        """Return what a method's prompts need of a backbone, and what to do where it lacks that."""
-        chat = method.prompt_format == "chat" or (
-            method.prompt_format == "auto" and ("chat" in offered or bool(method.system))
+        asked, name, system = (
+            self.method.prompt_format,
+            self.method.name,
+            self.method.system_message,
         )
-        return {"chat": "set prompt_format: raw"} if chat else {"text": "set prompt_format: chat"}
+        if asked == "raw":
+            return False
+        told = self.own.knows_tokens or not self.method.follows
+        if told and self.own.has_chat_template:
+            return True
+        if asked == "auto" and not system:
+            return False
+        if not told:
+            raise ConfigError(
+                f"method {name!r} reads likelihoods in a chat, and an endpoint tells those of plain"
+                " text alone",
+                where=self.own.spec.name,
+                cure="take prompt_format: raw without a system message, or option_answer",
+            )
+        wanted = "prompt_format: chat" if asked == "chat" else "a system message"
+        raise ConfigError(
+            f"method {name!r} asks for {wanted}, and the tokenizer of {self.own.spec.id} has no"
+            " chat template",
+            cure="take prompt_format: raw without a system message, or a model for chats",
+        )
 
     @property
     def encoder(self) -> TextEncoder:
@@ -120,66 +123,188 @@ class PromptFormat:
         return tokens.for_chat if self.chat else tokens
 
 
-@dataclass(frozen=True)
-class Asking(PromptFormat):
-    """A prompted method on one backbone."""
+class AskingMethod(Method):
+    """What methods have in common that ask in plain text or in chats."""
 
-    method: Prompted
+    prompt_format: Literal["raw", "chat", "auto"] = by_profile(paper="raw", strict="auto")
+    """Prompts as plain text (raw), or as messages in the tokenizer's own chat template, where a
+    prompt's cue begins the model's turn (chat); auto is chat where the tokenizer has one."""
 
-    def first(self, text: str, words: Sequence[str], shots: Sequence[Shot] = ()) -> str:
-        """Write the prompt of one text, behind its demonstrations where it shows any."""
-        if not self.chat:
-            return self.method.prompt(text, words, shots)
-        messages = self.method.messages(text, words, shots)
-        cue = self.method.opening(text, words)
-        return self.begun(messages, cue, instead=self.method.asked_in_a_chat)
+    follows: ClassVar[bool] = False
+    """Whether likelihoods of what follows prompts are read; else answers are written."""
 
-    def last(
-        self, text: str, words: Sequence[str], shots: Sequence[Shot] = (), *, reasoning: str = ""
-    ) -> str:
-        """Write the prompt that the answer follows; see `Prompted.answered_prompt`."""
-        if not self.chat:
-            return self.method.answered_prompt(text, words, shots, reasoning=reasoning)
-        if self.own.knows_tokens:
-            cue = self.method.answered_cue(text, words, reasoning=reasoning)
-            return self.begun(self.method.messages(text, words, shots), cue)
-        return self.own.chat(self.method.answered_messages(text, words, shots, reasoning=reasoning))
+    @model_validator(mode="after")
+    def _says_it_in_a_chat(self) -> Self:
+        if self.system_message and self.prompt_format == "raw":
+            raise ValueError("a system message is for prompt_format: chat or auto")
+        return self
 
-    def record(self, words: Sequence[str], shots: Sequence[Shot]) -> dict[str, str]:
-        """Write the prompts of one run for the record, with placeholders for what varies."""
-        plain = self.method.prompt_record(words, shots)
-        if not self.chat:
-            return plain
-        prompts = {"prompt": self.first("{text}", words, shots), "prompt_format": "chat"}
-        if "second_prompt" in plain:
-            prompts["second_prompt"] = self.last("{text}", words, shots, reasoning="{reasoning}")
-        return prompts
+    @property
+    def system_message(self) -> str:
+        """A system message, if there is any."""
+        return ""
 
-    def label_ids(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...] | tuple[str, ...]:
-        """Return by label the tokens that may begin its word where the answer stands.
+    def form(self, encoder: TextEncoder) -> PromptFormat:
+        """Return what writes prompts as the backbone of a tokenizer reads them."""
+        return PromptFormat(self, encoder)
 
-        Words are taken in lower and upper case. Where tokens are not known these are the words.
+    def fit(self, backbone: Backbone, profile: Profile) -> Self:
+        """Return the method with the form of its prompts on a backbone.
 
         Raises
         ------
-        ModelError: a word that the tokenizer does not know, or two with one token.
+        ConfigError: it asks for chats, and there are none.
+        ModelError: the tokenizer cannot be read.
         """
-        from raybias.engine.verbalizer import first_ids, first_token_groups
+        from raybias.engine.encoder import load_tokenizer
 
-        shown = self.method.answer_words(words)
-        if not self.own.knows_tokens:
-            return tuple(shown)
+        chat = self.form(load_tokenizer(backbone)).chat
+        return self.model_copy(update={"prompt_format": "chat" if chat else "raw"})
 
-        def ids(variants: Sequence[str]) -> list[int | None]:
-            if not self.chat:
-                return first_ids(self.own.tokenizer, variants)
-            asked = self.last("", words)
-            glue = " " if self.method.cue else ""
-            opening, *rows = self.encoder.encode([asked, *(asked + glue + x for x in variants)])
-            if any(row[: len(opening)] != opening or len(row) == len(opening) for row in rows):
-                # Where an answer would change how what precedes it is cut, it stands for itself.
-                opening, rows = [], self.encoder.encode(variants)
-            unknown = self.own.tokenizer.unk_token_id
-            return [None if (x := row[len(opening)]) == unknown else x for row in rows]
+    def needs(self, offered: frozenset[Ability]) -> dict[Ability, str]:
+        """Ask for chats or plain text."""
+        chat = self.prompt_format == "chat" or (
+            self.prompt_format == "auto" and ("chat" in offered or bool(self.system_message))
+        )
+        return {"chat": "set prompt_format: raw"} if chat else {"text": "set prompt_format: chat"}
 
-        return first_token_groups(ids, shown, tokenizer=self.own.tokenizer.name_or_path)
+
+class ItemMethod(AskingMethod):
+    """What methods have in common that ask about each item, and draw nothing."""
+
+    @property
+    def new_tokens(self) -> int:
+        """Most tokens that are written after one prompt."""
+        return 0
+
+    @abstractmethod
+    def requests(self, item: Item, *, chat: bool) -> list[Asked]:
+        """Return what is asked about an item: prompts, each with what may follow it."""
+
+    @abstractmethod
+    def row(self, item: Item, asked: Asked, reply: Any) -> dict[str, Any]:
+        """Make a row of the output of what came back.
+
+        Parameters
+        ----------
+        reply: the answer that was written, or the log-likelihoods of what may follow.
+        """
+
+    def needs(self, offered: frozenset[Ability]) -> dict[Ability, str]:
+        """Ask for chats or plain text, or for likelihoods."""
+        return {"likelihoods": ""} if self.follows else super().needs(offered)
+
+    def _prompts(self, asked: Sequence[Asked], form: PromptFormat) -> list[str]:
+        """Write prompts, with the longest of what may follow."""
+        return [prompt_of(each, form)
+                + (max(each.following(chat=form.chat), key=len) if self.follows else "")
+                for each in asked]  # fmt: skip
+
+    def check(self, inputs: Inputs) -> None:
+        """Refuse an encoder, and prompts that leave no room for an answer."""
+        from raybias.engine.backbone import check_causal
+        from raybias.engine.encoder import check_lengths
+
+        check_causal(inputs.backbone, f"method {self.name}")
+        form = self.form(inputs.encoder)
+        for frame in inputs.items.values():
+            pairs = [(item["item_id"], each) for item in frame.iter_rows(named=True)
+                     for each in self.requests(item, chat=form.chat)]  # fmt: skip
+            prompts = self._prompts([each for _, each in pairs], form)
+            check_lengths(
+                form.counts(inputs.tokens).bounds(prompts, taken=self.new_tokens),
+                context=inputs.encoder.context,
+                taken=self.new_tokens,
+                by="tokens of an answer" if self.new_tokens else "",
+                names=[name for name, _ in pairs],
+            )
+
+    def work(self, inputs: Inputs) -> Work:
+        """Count requests and their tokens, from a sample of the items."""
+        form, tokens, asks = self.form(inputs.encoder), {}, {}
+        for name, frame in inputs.items.items():
+            items = sample(frame.rows(named=True))
+            asked = [each for item in items for each in self.requests(item, chat=form.chat)]
+            mean = form.counts(inputs.tokens).mean(self._prompts(asked, form)) + self.new_tokens
+            times = sum(len(each.options) for each in asked) if self.follows else len(asked)
+            each = times / max(1, len(items))
+            tokens[name] = mean * each
+            # An API wants to write a token of what it only tells the likelihood of.
+            read, written = tokens[name], each
+            if not self.follows:
+                written = each * self.new_tokens
+                read -= written
+            asks[name] = Asks(each, read, written)
+        return Work(
+            runs=1,
+            items=inputs.counted(),
+            tokens=tokens,
+            asks=asks,
+            new_tokens=self.new_tokens,
+            key_copies=3 if self.new_tokens else 1,
+        )
+
+    def reader(self, context: ModelContext, store: Store) -> ItemReader:
+        """Load what answers for the backbone."""
+        return ItemReader(answers_of(context, store), self)
+
+
+@dataclass(frozen=True)
+class ItemReader(Reader):
+    """Asks what a method requests of each item, item after item and prompt after prompt."""
+
+    answers: Answers
+    method: ItemMethod
+
+    def prepare(self, run: None, items: pa.Table) -> Compute:
+        """Write prompts; return what computes rows of the method's table."""
+        form = self.method.form(self.answers.encoder)
+        pairs = [(item, each) for item in items.to_pylist()
+                 for each in self.method.requests(item, chat=form.chat)]  # fmt: skip
+        prompts = [prompt_of(each, form) for _, each in pairs]
+        reply = self._likelihoods if self.method.follows else self._writing
+        replies = reply(prompts, pairs, chat=form.chat)
+
+        def read() -> Answered:
+            found, tokens = replies()
+            rows = [self.method.row(item, each, one)
+                    for (item, each), one in zip(pairs, found, strict=True)]  # fmt: skip
+            return Answered(rows_table(rows, self.method.output().schema), tokens)
+
+        return read
+
+    def _writing(
+        self, prompts: Sequence[str], pairs: Sequence[tuple[Item, Asked]], *, chat: bool
+    ) -> Any:
+        keys = [(item["item_id"], each.prompt) for item, each in pairs]
+        write = self.answers.begin_write(prompts, keys, Writing(self.method.new_tokens, chat=chat))
+
+        def written() -> tuple[list[str], int]:
+            made: Sequence[Written] = write()
+            return [each.text for each in made], sum(each.tokens for each in made)
+
+        return written
+
+    def _likelihoods(
+        self, prompts: Sequence[str], pairs: Sequence[tuple[Item, Asked]], *, chat: bool
+    ) -> Any:
+        texts = [(prompt, option) for prompt, (_, each) in zip(prompts, pairs, strict=True)
+                 for option in each.following(chat=chat)]  # fmt: skip
+        score = self.answers.begin_likelihoods(texts, chat=chat)
+
+        def scored() -> tuple[list[list[float]], int]:
+            found, tokens = score()
+            values = iter(found)
+            return [[next(values) for _ in each.options] for _, each in pairs], tokens
+
+        return scored
+
+
+def prompt_of(asked: Asked, form: PromptFormat) -> str:
+    """Write a prompt in the form of its method."""
+    return form.written(asked.text, asked.cue, system=asked.system, instead=asked.cue)
+
+
+def taken(item: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """Return what an answer repeats of its item."""
+    return {name: item[name] for name in names}

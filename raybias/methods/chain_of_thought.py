@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Final, Literal, Self
+from typing import ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from raybias.config.method import Asks, StudyText
-from raybias.config.provider import Second, preparing
 from raybias.config.section import Count
-from raybias.methods.asking import Message
-from raybias.methods.prediction import Prepared
+from raybias.methods.base import method
 from raybias.methods.prompted import CLOSED_QUESTION, Prompted, cue_of
-from raybias.methods.prompted_predictor import PromptedPredictor, PromptedRun, Shot
 from raybias.probes import prompts
-from raybias.registry import method
-
-if TYPE_CHECKING:
-    from raybias.config.provider import Written
 
 #: Most tokens of the reasoning: in a chat, and after plain text as Kohankhaki2024 has it.
 _REASONING: Final = {True: 256, False: 64}
@@ -46,7 +38,7 @@ class ChainOfThought(Prompted):
     @property
     def shown_first(self) -> str:
         """What the model sees before the question, in words."""
-        return f"its own reasoning, at most {self._reasoning_room} tokens"
+        return f"its own reasoning, at most {self.reasoning_room} tokens"
 
     @property
     def draws(self) -> bool:
@@ -59,7 +51,8 @@ class ChainOfThought(Prompted):
         return super().rooms(chat) | own
 
     @property
-    def _reasoning_room(self) -> int:
+    def reasoning_room(self) -> int:
+        """Most tokens of the reasoning."""
         return self.rooms(self.prompt_format != "raw")["reasoning_tokens"]
 
     @model_validator(mode="after")
@@ -69,33 +62,9 @@ class ChainOfThought(Prompted):
         )
         return self
 
-    def answered_prompt(
-        self, text: str, words: Sequence[str], shots: Sequence[Shot] = (), *, reasoning: str = ""
-    ) -> str:
-        """Write the first prompt, its reasoning and the question about it."""
-        return self.prompt(text, words, shots) + prompts.filled(
-            self.conclusion, text=text, choices=prompts.choices(words), reasoning=reasoning
-        )
-
-    def answered_messages(
-        self, text: str, words: Sequence[str], shots: Sequence[Shot] = (), *, reasoning: str = ""
-    ) -> list[Message]:
-        """Write the question, its reasoning as the reply, and the question about it."""
-        *before, question = self.messages(text, words, shots)
-        asked = f"{question['content']}\n{self.asked_in_a_chat}"
-        concluded = prompts.filled(
-            self.conclusion, text=text, choices=prompts.choices(words), reasoning=""
-        )
-        return [
-            *before,
-            Message(role=question["role"], content=asked.strip()),
-            Message(role="assistant", content=reasoning.strip()),
-            Message(role="user", content=concluded.strip()),
-        ]
-
-    def answered_cue(self, text: str, words: Sequence[str], *, reasoning: str = "") -> str:
-        """Write the reasoning with its cue, and what asks for the label behind it."""
-        return self.opening(text, words) + prompts.filled(
+    def concluded(self, text: str, words: Sequence[str], reasoning: str) -> str:
+        """Write the reasoning, and the question about it."""
+        return prompts.filled(
             self.conclusion, text=text, choices=prompts.choices(words), reasoning=reasoning
         )
 
@@ -103,41 +72,3 @@ class ChainOfThought(Prompted):
     def asked_in_a_chat(self) -> str:
         """What asks for reasoning where a chat's answer cannot be given its begin."""
         return self.cue
-
-    def prompt_record(self, words: Sequence[str], shots: Sequence[Shot]) -> dict[str, str]:
-        """Write both prompts for the record, with placeholders for what varies."""
-        second = self.answered_prompt("{text}", words, shots, reasoning="{reasoning}")
-        return {**super().prompt_record(words, shots), "second_prompt": second}
-
-    def ask(
-        self,
-        predictor: PromptedPredictor,
-        run: PromptedRun,
-        item_ids: Sequence[str],
-        texts: Sequence[str],
-        asked: list[str],
-    ) -> Prepared[tuple[list[Written], list[Written]]]:
-        """Prepare prompts; return what samples reasonings and answers to what follows each."""
-
-        def conclusion(number: int, reasoning: str) -> str:
-            return predictor.asking.last(texts[number], predictor.words, reasoning=reasoning)
-
-        return preparing(predictor.answers).prepare_write_twice(
-            asked,
-            run.keys(item_ids, "reasoning"),
-            predictor.writing(self._reasoning_room),
-            Second(conclusion, run.keys(item_ids, "answer"), self.answer_room),
-        )
-
-    def asks(self, text: StudyText, probe: str) -> Asks:
-        """Return what one run asks of a provider for an item: two prompts."""
-        asking = self.asking(text.encoder)
-        read = self._read(text, probe, asking.first) + self._read(text, probe, asking.last)
-        times = self._with_calibration(text, probe)
-        read += self._reasoning_room
-        return Asks(2.0 * times, read * times, self.new_tokens * times)
-
-    @property
-    def new_tokens(self) -> int:
-        """Most tokens that are written after one prompt."""
-        return self.answer_room + self._reasoning_room

@@ -6,35 +6,29 @@ predictions whose answer is the continuation and whose label is the judge's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, Literal, Self
 
 import numpy as np
+import pyarrow as pa
 from pydantic import Field
 
-from raybias.config.method import StudyText
-from raybias.config.provider import Writing, preparing
+from raybias.config import Backbone
 from raybias.config.section import Count
-from raybias.methods.asking import Asking
+from raybias.engine.answers import Written
+from raybias.methods.base import Inputs, method, predictions
 from raybias.methods.judges import Judge, Judging
-from raybias.methods.prediction import Labelling, Prepared, PreparingLabelPredictor
-from raybias.methods.prompted import Prompted
-from raybias.methods.prompted_predictor import PromptedRun
+from raybias.methods.prompted import Asking, Prompted
+from raybias.methods.prompted_reader import PromptedReader, PromptedRun
+from raybias.methods.work import Beside, Work
 from raybias.probes.prompts import without_thoughts
-from raybias.providers.answering import answers_of
-from raybias.registry import method
+from raybias.providers.base import answers_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from raybias.config import Backbone
-    from raybias.config.provider import Answers, Written
-    from raybias.engine.context import ModelContext
-    from raybias.engine.memory import MemoryTerm
-    from raybias.engine.model_shape import ModelShape
+    from raybias.engine.backbone import ModelContext
+    from raybias.engine.encoder import TextEncoder
     from raybias.storage import Store
-
 
 #: What stands behind a word without a blank.
 _JOINED: Final = ".,;:!?')-"
@@ -57,8 +51,6 @@ class Continuation(Prompted):
     judge: Judge
     """What labels the continuations."""
 
-    can_shard: ClassVar[bool] = False
-
     @property
     def judged_by(self) -> str:
         """What labels the texts that are written."""
@@ -69,11 +61,6 @@ class Continuation(Prompted):
         """The judge, where it is a classifier."""
         return self.judge.checkpoints
 
-    @property
-    def loaded_beside(self) -> Sequence[tuple[Backbone, int]]:
-        """The judge's model."""
-        return ((self.judge.model_read, self.judge.shape.weight_bytes),)
-
     def pinned(self, revisions: Mapping[str, str | None]) -> Self:
         """Return the method with its judge pinned."""
         return self.model_copy(update={"judge": self.judge.pinned(revisions)})
@@ -82,47 +69,36 @@ class Continuation(Prompted):
         """Return the method with the judge's path made absolute."""
         return self.model_copy(update={"judge": self.judge.located(local)})
 
-    def asking(self, encoder: Any) -> Asking:
+    def form(self, encoder: TextEncoder) -> Asking:
         """Return what writes the prompts; no label word follows them."""
         return _Unlabelled(self, encoder)
 
-    def check_label_words(self, words: Sequence[str]) -> None:
+    def check_words(self, inputs: Inputs) -> None:
         """Take any words: none is looked for."""
 
-    def check(self, backbone: Backbone, text: StudyText) -> None:
+    def check(self, inputs: Inputs) -> None:
         """Refuse an encoder, prompts without room to go on, and what cannot judge."""
-        super().check(backbone, text)
+        super().check(inputs)
         self.judge.check()
 
-    def inference_memory(
-        self, shape: ModelShape, *, tokens: int, device: str, partitions: int = 1
-    ) -> tuple[MemoryTerm, ...]:
-        """Count the memory of a replica, which holds the judge too."""
-        from raybias.engine.memory import weights
+    def work(self, inputs: Inputs) -> Work:
+        """Count prompts, with the judge that reads what is written."""
+        beside = Beside("the judge", self.judge.model_read, self.judge.shape)
+        return replace(super().work(inputs), beside=(beside,), can_shard=False)
 
-        own = super().inference_memory(shape, tokens=tokens, device=device, partitions=partitions)
-        judge = self.judge.shape
-        held = weights("weights of the judge", judge.parameters, judge.item)
-        return (*own, replace(held, beside=True))
-
-    def weights_per_token(self, shape: ModelShape) -> int:
-        """Return the parameters that a token is multiplied by, those of the judge too."""
-        return super().weights_per_token(shape) + self.judge.shape.block_parameters
-
-    def predictor(self, context: ModelContext, store: Store) -> ContinuationJudge:  # type: ignore[override]
-        """Load what answers for the backbone, and the judge beside it."""
+    def reader(self, context: ModelContext, store: Store) -> ContinuationReader:
+        """Load what writes for the backbone, and the judge."""
         from raybias.engine.context import ON_CPU
 
-        answers = answers_of(context, store)
-        # An endpoint is asked by a process without a device, and without a budget of tokens.
+        # An endpoint has no budget of tokens.
         execution = context.execution if context.execution.tokens_per_batch else ON_CPU
-        asking = self.asking(answers.encoder)
         judge = self.judge.loaded(execution)
-        return ContinuationJudge(answers, self, asking, context.words, judge, store)
+        answers = answers_of(context, store)
+        return ContinuationReader(self, answers, context.words, store, judge=judge)
 
 
 class _Unlabelled(Asking):
-    """Prompts after which no label is looked up."""
+    """Prompts that no label word follows."""
 
     def label_ids(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """Return no token."""
@@ -130,45 +106,29 @@ class _Unlabelled(Asking):
 
 
 @dataclass(frozen=True)
-class ContinuationJudge(PreparingLabelPredictor):
-    """Has prompts gone on with, and labels what was written."""
+class ContinuationReader(PromptedReader):
+    """Has prompts gone on with, and labels what was written by a judge's verdicts."""
 
-    answers: Answers
     method: Continuation
-    asking: Asking
-    words: Sequence[str]
-    judge: Judging
-    store: Store
+    judge: Judging = field(kw_only=True)
 
-    def load(self, run_id: str) -> PromptedRun:
-        """Read the seed of a run."""
-        return PromptedRun.read(self.store, run_id)
-
-    def prepare_label(
-        self, run: PromptedRun, item_ids: Sequence[str], texts: Sequence[str]
-    ) -> Prepared[Labelling]:
-        """Write prompts; return what goes on with them, and labels each by the judge's verdict.
-
-        Its one score is the verdict's probability.
-        """
-        write = preparing(self.answers).prepare_write(
-            [self.asking.first(text, self.words) for text in texts],
-            run.keys(item_ids, "answer"),
-            Writing(self.method.answer_room, self.method.temperature, self.asking.chat),
-        )
-        return lambda: self._labelled(item_ids, texts, write())
-
-    def _labelled(
-        self, item_ids: Sequence[str], texts: Sequence[str], written: Sequence[Written]
-    ) -> Labelling:
+    def labelled(
+        self,
+        run: PromptedRun,
+        items: pa.Table,
+        reasoned: Sequence[Written],
+        written: Sequence[Written],
+    ) -> pa.Table:
+        """Label what was written by the judge; the one score is its verdict's probability."""
+        item_ids, texts = (items[name].to_pylist() for name in ("item_id", "text"))
         said = [without_thoughts(each.text) for each in written]
         verdicts = self.judge.verdicts(item_ids, [*map(self._judged, texts, said)])
-        return Labelling(
-            logits=np.array([[each.score] for each in verdicts], np.float32),
+        return predictions(
+            items,
+            scores=np.array([[each.score] for each in verdicts], np.float32),
             labels=[each.label for each in verdicts],
             parsed=[each.label is not None for each in verdicts],
-            texts=[each.text for each in written],
-            tokens=sum(each.tokens for each in written),
+            answers=[each.text for each in written],
         )
 
     def _judged(self, text: str, said: str) -> str:

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from raybias.config.profiles import by_profile
-from raybias.config.section import Count
+from raybias.config.section import Count, by_profile
 from raybias.methods.asking import Message
-from raybias.methods.prompted import OPEN_QUESTION, Prompted, cue_of
-from raybias.methods.prompted_predictor import Shot
+from raybias.methods.base import method
+from raybias.methods.prompted import OPEN_QUESTION, Prompted, Shot, cue_of
 from raybias.probes import prompts
-from raybias.registry import method
 from raybias.schema import LABELS
 
 if TYPE_CHECKING:
@@ -63,13 +61,24 @@ class FewShot(Prompted):
         """What the model sees before the question, in words."""
         return f"{self.shots_per_label} demonstrations per label, order: {self.shot_order}"
 
-    def prompt(self, text: str, words: Sequence[str], shots: Sequence[Shot] = ()) -> str:
-        """Write the demonstrations and the question."""
-        shown = [self._shown(self.demonstration, shot, words, label) for shot, label in shots]
-        return "".join(shown) + super().prompt(text, words)
+    def shown(self, words: Sequence[str], shots: Sequence[Shot]) -> tuple[str, list[Message]]:
+        """Write each demonstration behind the other, or as a question and its reply."""
+        label = "{Label}" if "{Label}" in self.demonstration else "{label}"
+        asked = self.demonstration.partition(label)[0].rstrip().removesuffix(self.cue)
+        plain, messages = "", list[Message]()
+        for shot, number in shots:
+            whole, content = (
+                self._filled(each, shot, words, number) for each in (self.demonstration, asked)
+            )
+            plain += whole
+            messages += [
+                Message(role="user", content=content.strip()),
+                Message(role="assistant", content=whole[len(content) :].strip()),
+            ]
+        return plain, messages
 
     @staticmethod
-    def _shown(template: str, shot: str, words: Sequence[str], label: int) -> str:
+    def _filled(template: str, shot: str, words: Sequence[str], label: int) -> str:
         word = words[label].strip()
         return prompts.filled(
             template,
@@ -79,31 +88,11 @@ class FewShot(Prompted):
             Label=prompts.capital(word),
         )
 
-    def messages(
-        self, text: str, words: Sequence[str], shots: Sequence[Shot] = ()
-    ) -> list[Message]:
-        """Write each demonstration as a question and its reply, and then the question."""
-        label = "{Label}" if "{Label}" in self.demonstration else "{label}"
-        asked = self.demonstration.partition(label)[0].rstrip().removesuffix(self.cue)
-        *said, question = super().messages(text, words)
-        for shot, number in shots:
-            whole = self._shown(self.demonstration, shot, words, number)
-            content = self._shown(asked, shot, words, number)
-            said += [
-                Message(role="user", content=content.strip()),
-                Message(role="assistant", content=whole[len(content) :].strip()),
-            ]
-        return [*said, question]
-
     def answer_words(self, words: Sequence[str]) -> list[str]:
         """Return the label words as the demonstrations write them, for their tokens."""
         if "{Label}" not in self.demonstration:
             return list(words)
         return [prompts.capital(word) for word in words]
-
-    def check_training(self, training: str, splits: Mapping[str, pl.DataFrame]) -> None:
-        """Refuse a training set with too few sentences of a label."""
-        self.draw_shots({training: splits}, training, self.seeds[0])
 
     def draw_shots(
         self, sentences: Mapping[str, Mapping[str, pl.DataFrame]], training: str, seed: int

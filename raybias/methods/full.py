@@ -1,30 +1,122 @@
-"""Full fine-tuning of an encoder or a causal model, one run at a time (Kohankhaki2024)."""
+"""Full fine-tuning, and what LoRA has in common with it (Kohankhaki2024)."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar, Literal
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from raybias.config.method import StudyText
-from raybias.config.profiles import by_profile
-from raybias.config.section import Amount, Count, Rate
-from raybias.methods.finetuned import Finetuned, FinetunedStop
-from raybias.methods.lengths import Widths
-from raybias.registry import method
+from raybias.config.section import Amount, Count, Rate, by_profile
+from raybias.methods.base import Inputs, method
+from raybias.methods.tuned import EarlyStop, Tuned, options_for
+from raybias.methods.work import Widths, Work
 
 if TYPE_CHECKING:
-    import polars as pl
-
-    from raybias.config import Backbone
-    from raybias.config.method import StudyText
+    from raybias.engine.adapters.base import ClassifierTrainer
     from raybias.engine.adapters.full import FullTrainer
-    from raybias.engine.memory import MemoryTerm
-    from raybias.engine.model_shape import ModelShape
+    from raybias.engine.backbone import ModelContext
 
 #: Bytes of a weight: full fine-tuning needs float32.
-_FLOAT32 = 4
+_FLOAT32: Final = 4
+#: Validation batches of one evaluation in the papers' code.
+_PAPER_BATCHES = 51
+
+
+class FinetunedStop(EarlyStop):
+    """When full fine-tuning and LoRA stop before their last step."""
+
+    rule: Literal["exceeds_max_of_last", "patience"] = by_profile(
+        paper="exceeds_max_of_last", strict="patience"
+    )
+    """exceeds_max_of_last: the newest evaluation loss exceeds each of the last `window` before
+    it; patience: none of the last `window` losses is below the lowest before them."""
+    after_step: Amount = Field(0, ge=0)
+    """Nothing stops at or before this step."""
+    stored: Count = by_profile(
+        paper=lambda fields: fields["window"] + 1,
+        strict=lambda fields: fields["window"],
+        shown="paper window + 1, strict window",
+        ge=1,
+    )
+    """How many losses must have been seen before the newest, as the paper's code has it."""
+
+
+def _paper_rows(fields: Mapping[str, Any]) -> int:
+    return int(_PAPER_BATCHES * fields["batch_size"])
+
+
+class Finetuned(Tuned):
+    """What full fine-tuning and LoRA have in common (Kohankhaki2024)."""
+
+    head: Literal["classification", "label_tokens"] = "classification"
+    """A new head with three outputs, or the label words' rows of a causal model's LM head."""
+    template: str = "{text}"
+    """What the model reads; `{text}` stands for the sentence."""
+    label_words: tuple[str, str, str] | None = None
+    """For label_tokens: the words in label order, instead of the study's verbalizer."""
+    epochs: Count | None = Field(None, ge=1)
+    """Stop after so many passes over the training set, where that comes before max_steps."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """AdamW's betas."""
+    eps: float = Field(1e-8, gt=0)
+    """AdamW's epsilon."""
+    schedule: Literal["constant", "cosine"] = "constant"
+    """Learning rate over the steps; cosine falls to 0 at the last one."""
+    warmup: float = Field(0.0, ge=0, lt=1)
+    """Share of the steps in which the learning rate rises from 0."""
+    clip: float | None = Field(None, gt=0)
+    """Largest norm of a run's gradient."""
+    eval_every: Amount = by_profile(paper=5, strict=125, ge=1)
+    """Steps between evaluations."""
+    validation_rows: Amount = by_profile(
+        paper=_paper_rows, strict=0, shown=f"paper {_PAPER_BATCHES} batches, strict 0", ge=0
+    )
+    """Rows of one evaluation, drawn anew each time; 0 takes them all."""
+    early_stop: FinetunedStop = Field(default_factory=FinetunedStop)
+    """The stopping rule."""
+    select: Literal["validation", "test"] = by_profile(paper="test", strict="validation")
+    """By which accuracy runs are kept; `test` (Kohankhaki2024) flatters its accuracies."""
+
+    shares_backbone: ClassVar[bool] = False
+    loads_as: ClassVar[str | None] = None
+    """The dtype of loaded weights; None for the backbone's."""
+
+    @model_validator(mode="after")
+    def _sensible(self) -> Self:
+        if "{text}" not in self.template:
+            raise ValueError(f"template {self.template!r} has no {{text}}")
+        if self.schedule == "cosine" and self.max_steps is None and self.epochs is None:
+            raise ValueError("schedule: cosine needs max_steps or epochs, to know its end")
+        return self
+
+    def written(self, texts: Sequence[str]) -> list[str]:
+        """Return texts in the method's template."""
+        return [self.template.replace("{text}", text) for text in texts]
+
+    def check(self, inputs: Inputs) -> None:
+        """Refuse a head that the model cannot have, label words that share a token, long texts."""
+        from raybias.engine.classifier import ClassifierOptions, check_classifier
+
+        check_classifier(inputs.encoder, options_for(ClassifierOptions, self), inputs.words)
+        super().check(inputs)
+
+    @abstractmethod
+    def trainer_type(self) -> type[ClassifierTrainer]:
+        """Import the class that tunes the method's weights."""
+
+    def trainer(self, context: ModelContext) -> ClassifierTrainer:
+        """Load the backbone as a classifier with what tunes it or its adapters."""
+        from raybias.engine.classifier import load_classifier
+
+        kind = self.trainer_type()
+        options = options_for(kind.options, self)
+        return kind(
+            load_classifier(context.spec, options, context.words, context.execution), options
+        )
 
 
 class FullStop(FinetunedStop):
@@ -52,29 +144,14 @@ class Full(Finetuned):
     """Whether dropout goes on after the first evaluation; lost in Kohankhaki2024's code."""
 
     loads_as: ClassVar[str | None] = "float32"
-    can_shard: ClassVar[bool] = False
-    max_pack: ClassVar[int | None] = 1
-    work_per_parameter: ClassVar[int] = 6
-    # functional_call, dropout by counter, autocast; the weight, its gradient and two moments, read
-    # and written.
-    launches: ClassVar[tuple[float, float]] = (5.0, 0.0)
-    moved_per_parameter: ClassVar[int] = 8 * _FLOAT32
     runs_per_replica: ClassVar[int] = 2
 
-    def check(self, backbone: Backbone, text: StudyText) -> None:
+    def check(self, inputs: Inputs) -> None:
         """Refuse quantised weights, and what a classifier cannot have or read."""
         from raybias.engine.quantised import check_trainable
 
-        check_trainable(backbone, f"method {self.name}")
-        super().check(backbone, text)
-
-    def drops_out(self, *, evaluated: bool) -> bool:
-        """Say whether a step has dropout, after a first evaluation or before."""
-        return self.dropout_after_first_eval or not evaluated
-
-    def step_widths(self, text: StudyText, texts: pl.Series) -> Widths:
-        """Return that a step is one batch, whatever its rows."""
-        return Widths(math.inf, (1.0,))
+        check_trainable(inputs.backbone, f"method {self.name}")
+        super().check(inputs)
 
     def trainer_type(self) -> type[FullTrainer]:
         """Import the class that tunes whole models."""
@@ -82,44 +159,29 @@ class Full(Finetuned):
 
         return FullTrainer
 
-    def bytes_per_weight(self, shape: ModelShape) -> int:
-        """Return the bytes of one weight, which is float32."""
-        return _FLOAT32
+    def packs(self, inputs: Inputs) -> bool:
+        """Tell that each row is a sequence of its own."""
+        return False
 
-    def training_memory(
-        self, shape: ModelShape, *, pack: int, tokens: int, device: str, partitions: int = 1
-    ) -> tuple[MemoryTerm, ...]:
-        """Count the memory of a worker, which tunes one run at a time."""
-        from raybias.engine import memory
+    def tuning(self) -> dict[str, Any]:
+        """Say that a step is one batch of one run, in which every weight has a gradient."""
+        # functional_call, dropout by counter, autocast; the weight, its gradient and two moments,
+        # read and written.
+        return {
+            "factor": 6,
+            "widths": Widths(math.inf, (1.0,)),
+            "launches": (5.0, 0.0),
+            "moved": 8 * _FLOAT32,
+            "most": 1,
+        }
 
-        # A step is one pass over its batch, which the token budget does not cut.
-        longest = min(shape.context or memory.LONGEST, memory.LONGEST)
-        step = max(tokens, self.batch_size * longest)
-        return (
-            memory.weights(
-                "pretrained weights, the run's, gradients, AdamW, best",
-                shape.parameters,
-                _FLOAT32,
-                copies=memory.TRAINING_COPIES + 1,
-            ),
-            *memory.training_activations(shape, step, _FLOAT32, device, frozen=False),
-            memory.process(device),
-        )
-
-    def inference_memory(
-        self, shape: ModelShape, *, tokens: int, device: str, partitions: int = 1
-    ) -> tuple[MemoryTerm, ...]:
-        """Count the memory of a replica, which keeps tuned models beside the backbone."""
-        from raybias.engine import memory
-
-        return (
-            memory.weights(
-                "weights of the backbone and of tuned models",
-                shape.parameters,
-                _FLOAT32,
-                copies=1 + self.runs_per_replica,
-            ),
-            memory.activations(shape, tokens, _FLOAT32, "activations of the forward pass"),
-            memory.keys_and_values(shape, tokens, _FLOAT32),
-            memory.process(device),
+    def work(self, inputs: Inputs) -> Work:
+        """Say what whole models need: a replica keeps tuned ones beside the backbone."""
+        return replace(
+            super().work(inputs),
+            can_shard=False,
+            frozen=False,
+            item=_FLOAT32,
+            copies=1 + self.runs_per_replica,
+            step=self.batch_size,
         )

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, Sel
 import numpy as np
 from pydantic import model_validator
 
-from raybias.config import Backbone, Method, Section
+from raybias.config import Backbone, Section
 from raybias.errors import ConfigError, ModelError, OutputError
+from raybias.methods.base import Method, Reader, methods_of, text_items
 from raybias.schema import Label
 from raybias.storage import Store
 from raybias.study_record import Record, read_record, read_runs, refuse_other
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from raybias.engine.context import Execution
     from raybias.engine.judging import TextJudge
     from raybias.engine.model_shape import ModelShape
-    from raybias.methods.prediction import LabelPredictor
 
 #: Labels that classes can be named for; all others are neutral.
 _NAMED: Final = (Label.NEGATIVE, Label.POSITIVE)
@@ -216,21 +216,30 @@ class _Classifier:
 class _Run:
     """A loaded run of a study."""
 
-    predictor: LabelPredictor
+    reader: Reader
     run: Any
-    fits: Callable[[str], bool]
 
     def verdicts(self, ids: Sequence[str], texts: Sequence[str]) -> list[Verdict]:
         """Label the texts that fit the context."""
-        fit = [n for n, text in enumerate(texts) if text.strip() and self.fits(text)]
+        fit = [n for n, text in enumerate(texts) if text.strip() and self._fits(text)]
         found = [_UNREAD] * len(texts)
         if fit:
-            made = self.predictor.label(self.run, [ids[n] for n in fit], [texts[n] for n in fit])
-            for n, label, logits_L in zip(fit, made["labels"], made["logits"], strict=True):
-                share_L = np.exp(logits_L.astype(np.float64) - logits_L.max())
+            items = text_items([ids[n] for n in fit], [texts[n] for n in fit])
+            made, _ = self.reader.prepare(self.run, items)()
+            labels, scores = (made[name].to_pylist() for name in ("pred", "scores"))
+            for n, label, logits in zip(fit, labels, scores, strict=True):
+                logits_L = np.array(logits, np.float64)
+                share_L = np.exp(logits_L - logits_L.max())
                 score = 0.0 if label is None else float(share_L[label] / share_L.sum())
                 found[n] = Verdict(label, score)
         return found
+
+    def _fits(self, text: str) -> bool:
+        try:
+            self.reader.check([text])
+        except ModelError:
+            return False
+        return True
 
 
 @dataclass(frozen=True)
@@ -259,7 +268,7 @@ class _StudyRun:
             if row and each.name == row["model"] and "weights" in each.abilities
         ]  # fmt: skip
         methods = [
-            each for one in backbones for each in record.study.methods_of(one)
+            each for one in backbones for each in methods_of(record.study, one)
             if row and each.name == row["method"] and each.reads == "probes" and not each.judged_by
         ]  # fmt: skip
         if not methods or not cls._files(store, judge.run):
@@ -298,19 +307,9 @@ class _StudyRun:
 
     def loaded(self, execution: Execution) -> Judging:
         """Load the run on its own backbone."""
-        from raybias.engine.backbone import load_tokenizer
-        from raybias.engine.context import ModelContext
+        from raybias.engine.backbone import ModelContext
 
         whole = replace(execution, sharding=None, ways={})
         context = ModelContext(self.backbone, self.record.study.verbalizer.words(), whole)
-        predictor: Any = self.method.predictor(context, self.store)
-        encoder = load_tokenizer(self.backbone)
-
-        def fits(text: str) -> bool:
-            try:
-                self.method.check_texts(encoder, [text])
-            except ModelError:
-                return False
-            return True
-
-        return _Run(predictor, predictor.load(self.judge.run), fits)
+        reader = self.method.reader(context, self.store)
+        return _Run(reader, reader.load(self.judge.run))

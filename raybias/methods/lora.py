@@ -1,20 +1,22 @@
-"""Packed low-rank adaptation of a frozen backbone (Kohankhaki2024)."""
+"""Packed low-rank adaptation of a frozen backbone (Kohankhaki2024), and what is like it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import Field, model_validator
 
 from raybias.config.section import Amount, Count, Rate
-from raybias.methods.layer_adapter import LayerAdapter
-from raybias.registry import method
+from raybias.engine.memory import TRAINING_COPIES
+from raybias.methods.base import Inputs, method
+from raybias.methods.full import Finetuned
+from raybias.methods.tuned import options_for
+from raybias.methods.work import Held
 
 if TYPE_CHECKING:
     from raybias.engine.adapters.lora import LoraTrainer
-    from raybias.engine.memory import MemoryTerm
-    from raybias.engine.model_shape import ModelShape
+    from raybias.engine.adapters.packed_layers import PackedLayerTrainer
 
 #: Kohankhaki2024's released configuration (vectorlm), where a study does not say otherwise. The
 #: separator before the label is ours: theirs is not published.
@@ -35,6 +37,31 @@ _VECTORLM: Final = {
 # Copies of the factors beside those of any method: the runs' stacked for a pass, what its gradient
 # adds to those of earlier passes, and the stack in the model's dtype.
 _COPIES_OF_PASSES: Final = 3
+
+
+class LayerAdapter(Finetuned):
+    """What methods have in common that adapt layers of a frozen classifier."""
+
+    @abstractmethod
+    def trainer_type(self) -> type[PackedLayerTrainer]:
+        """Import the class that tunes the adapters."""
+
+    def packs(self, inputs: Inputs) -> bool:
+        """Tell whether rows share sequences, as those of causal models do."""
+        from raybias.engine.backbone import is_encoder
+
+        return not is_encoder(inputs.backbone)
+
+    def tuning(self) -> dict[str, Any]:
+        """Say how many kernels the adapters launch."""
+        return {"launches": (3.5, 0.3)}
+
+    def check(self, inputs: Inputs) -> None:
+        """Refuse also target names that match no layer."""
+        from raybias.engine.adapters.packed_layers import check_targets
+
+        check_targets(inputs.backbone, options_for(self.trainer_type().options, self))
+        super().check(inputs)
 
 
 @method
@@ -68,46 +95,19 @@ class Lora(LayerAdapter):
             data = {**_VECTORLM, **data}
         return data
 
-    def target_names(self, architecture: str) -> Sequence[str] | None:
-        """Return how the paths of adapted layers end; None for all linear layers."""
-        if self.target == "all_linear":
-            return None
-        if self.target != "peft_default":
-            return self.target
-        from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as TARGETS
-
-        names: Sequence[str] = TARGETS.get(architecture, ())
-        return names
-
     def trainer_type(self) -> type[LoraTrainer]:
         """Import the class that tunes the factors."""
         from raybias.engine.adapters.lora import LoraTrainer
 
         return LoraTrainer
 
-    def training_memory(
-        self, shape: ModelShape, *, pack: int, tokens: int, device: str, partitions: int = 1
-    ) -> tuple[MemoryTerm, ...]:
-        """Count the memory of a worker that tunes `pack` runs together."""
-        from raybias.engine import memory
-
-        widths = shape.linear_widths, "{:,} inputs and outputs"
+    def held(self) -> tuple[Held, ...]:
+        """List the factors, and their inputs."""
+        widths = "linear_widths", "{:,} inputs and outputs"
+        copies = TRAINING_COPIES + _COPIES_OF_PASSES
         return (
-            *memory.training_weights(shape, partitions),
-            *memory.training_activations(shape, tokens, shape.item, device),
-            memory.term(
-                "inputs of the factors, kept too",
-                (tokens, "{:,} tokens"),
-                widths,
-                (shape.item + 1, "({} bytes, the mask's included)"),
-            ),
-            memory.term(
-                "factors, gradients, AdamW, best",
-                pack,
-                (self.rank, "rank {}"),
-                widths,
-                memory.of_bytes(4),
-                memory.TRAINING_COPIES + _COPIES_OF_PASSES,
-            ),
-            memory.process(device),
-        )
+            Held("inputs of the factors, kept too", ("tokens", "{:,} tokens"), widths,
+                 lambda shape: (shape.item + 1, "({} bytes, the mask's included)")),
+            Held("factors, gradients, AdamW, best", "pack", (self.rank, "rank {}"), widths,
+                 (4, "{} bytes"), copies),
+        )  # fmt: skip

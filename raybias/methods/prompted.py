@@ -7,38 +7,35 @@ Models" (arXiv 2404.03471), to the character. In a template, `{text}` stands for
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
 
 import polars as pl
 from pydantic import Field, model_validator
 
-from raybias.config.method import Asks, Method, StudyText
-from raybias.config.profiles import Profile, by_profile
-from raybias.config.provider import preparing
-from raybias.config.section import Count
-from raybias.methods.asking import Asking, Message, PromptFormat
-from raybias.methods.backbone_method import BackboneMethod
-from raybias.methods.lengths import sample
-from raybias.methods.prediction import Prepared, UntrainedRun
-from raybias.methods.prompted_predictor import PromptedPredictor, PromptedRun, Shot
+from raybias.config import Backbone, MethodFields
+from raybias.config.data import Ability
+from raybias.config.section import Count, Profile, by_profile
+from raybias.methods.asking import AskingMethod, Message, PromptFormat
+from raybias.methods.base import Inputs, Reader, Run
+from raybias.methods.work import Asks, Work, sample
 from raybias.probes import prompts
-from raybias.providers.answering import answers_of
+from raybias.providers.base import answers_of
 from raybias.schema import PREDICTIONS, OutputSpec
 
 if TYPE_CHECKING:
-    from raybias.config import Backbone
-    from raybias.config.data import Ability
-    from raybias.config.provider import Written
-    from raybias.engine.backbone import TextEncoder
-    from raybias.engine.context import ModelContext
+    from raybias.engine.backbone import ModelContext
+    from raybias.engine.encoder import TextEncoder
     from raybias.storage import Store
 
 CLOSED_QUESTION: Final = "Text: {text}\nQuestion: Is the sentiment of the text {choices}?\n"
 OPEN_QUESTION: Final = "Text: {text}\nQuestion: What is the sentiment of the text?\n"
 #: Most tokens of an answer: in a chat, and after plain text as Kohankhaki2024 has it.
 _ANSWER: Final = {True: 16, False: 3}
+#: A demonstration: its text and label.
+Shot = tuple[str, int]
 
 
 def cue_of(question: str, cue: str) -> Any:
@@ -50,7 +47,7 @@ def cue_of(question: str, cue: str) -> Any:
     return by_profile(paper=own, strict=own, shown=f"{cue!r}, or none behind a template of yours")
 
 
-class Prompted(BackboneMethod):
+class Prompted(AskingMethod):
     """What every prompted classifier has in common: nothing is tuned, prompts are answered."""
 
     template: str
@@ -58,9 +55,6 @@ class Prompted(BackboneMethod):
     cue: str = ""
     """What the answer begins with, without a blank at its end: plain text has it behind the
     question, in a chat it is the begin of the model's own turn."""
-    prompt_format: Literal["raw", "chat", "auto"] = by_profile(paper="raw", strict="auto")
-    """The prompt as plain text (raw), or as messages in the tokenizer's own chat template (chat);
-    auto is chat where the tokenizer has one."""
     read: Literal["answer", "likelihood", "calibrated"] = "answer"
     """What decides the label: the label word that a sampled answer names (answer); the word that is
     likeliest to begin the answer (likelihood); or each word's log-likelihood less its mean over
@@ -88,6 +82,9 @@ class Prompted(BackboneMethod):
     likelihood, or none. How many there are is reported in any case, and
     where most are, nothing is called significant."""
 
+    key_copies: ClassVar[int] = 1
+    """Copies of a batch's keys and values; decoding in two steps makes them."""
+
     @model_validator(mode="after")
     def _distinct(self) -> Self:
         if repeated := sorted({s for s in self.seeds if self.seeds.count(s) > 1}):
@@ -100,73 +97,32 @@ class Prompted(BackboneMethod):
         prompts.check_placeholders("cue", self.cue, needed=(), others=("text", "choices"))
         return self
 
-    @model_validator(mode="after")
-    def _says_it_in_a_chat(self) -> Self:
-        if self.system and self.prompt_format == "raw":
-            raise ValueError("a system message is for prompt_format: chat or auto")
-        return self
+    @property
+    def system_message(self) -> str:
+        """The system message of a chat, if there is any."""
+        return self.system
 
-    def asking(self, encoder: TextEncoder) -> Asking:
+    def form(self, encoder: TextEncoder) -> Asking:
         """Return what writes the prompts as the backbone of a tokenizer reads them."""
         return Asking(self, encoder)
-
-    def messages(
-        self, text: str, words: Sequence[str], shots: Sequence[Shot] = ()
-    ) -> list[Message]:
-        """Write the prompt for one text as messages of a chat; see `prompt`."""
-        said = [Message(role="system", content=self.system)] if self.system else []
-        return [*said, Message(role="user", content=self.question(text, words))]
-
-    def answered_messages(
-        self, text: str, words: Sequence[str], shots: Sequence[Shot] = (), *, reasoning: str = ""
-    ) -> list[Message]:
-        """Write the messages that the answer follows where it cannot be given its begin."""
-        *before, question = self.messages(text, words, shots)
-        asked = f"{question['content']}\n{self.asked_in_a_chat}".strip()
-        return [*before, Message(role=question["role"], content=asked)]
-
-    def opening(self, text: str, words: Sequence[str]) -> str:
-        """Fill the cue, with which the model's turn begins."""
-        return prompts.filled(self.cue, text=text, choices=prompts.choices(words))
-
-    def answered_cue(self, text: str, words: Sequence[str], *, reasoning: str = "") -> str:
-        """Write what the model's turn begins with where the answer is read."""
-        return self.opening(text, words)
 
     @property
     def asked_in_a_chat(self) -> str:
         """What asks for the answer's form where a chat's answer cannot be given its begin."""
         return "Answer with one word." if self.cue else ""
 
-    def question(self, text: str, words: Sequence[str]) -> str:
-        """Fill the template for one text; as a chat's message it has no blank around it."""
-        return prompts.filled(self.template, text=text, choices=prompts.choices(words)).strip()
+    def shown(self, words: Sequence[str], shots: Sequence[Shot]) -> tuple[str, list[Message]]:
+        """Write demonstrations as plain text, and as messages of a chat; none by default."""
+        return "", []
 
-    def prompt(self, text: str, words: Sequence[str], shots: Sequence[Shot] = ()) -> str:
-        """Fill the template for one text, behind its demonstrations where it shows any.
-
-        Parameters
-        ----------
-        words: the label words, in label order.
-        shots: text and label (0, 1, 2) of each demonstration, in the order shown.
-        """
-        asked = prompts.filled(self.template, text=text, choices=prompts.choices(words))
-        return asked + self.opening(text, words)
-
-    def answered_prompt(
-        self, text: str, words: Sequence[str], shots: Sequence[Shot] = (), *, reasoning: str = ""
-    ) -> str:
-        """Write the prompt that the answer follows.
+    def concluded(self, text: str, words: Sequence[str], reasoning: str) -> str:
+        """Write what follows the cue where the label is asked for; nothing by default.
 
         Parameters
         ----------
-        reasoning: what was generated after the first prompt, with the blank that it begins with.
+        reasoning: what was generated after the cue, with the blank that it begins with.
         """
-        return self.prompt(text, words, shots)
-
-    def prompt_record(self, words: Sequence[str], shots: Sequence[Shot]) -> dict[str, str]:
-        """Write the prompts of one run for the record, with placeholders for what varies."""
-        return {"prompt": self.prompt("{text}", words, shots)}
+        return ""
 
     def answer_words(self, words: Sequence[str]) -> list[str]:
         """Return the label words as they would follow the last prompt, for their tokens."""
@@ -182,28 +138,6 @@ class Prompted(BackboneMethod):
         DataError: the training set has too few of a label.
         """
         return []
-
-    def ask(
-        self,
-        predictor: PromptedPredictor,
-        run: PromptedRun,
-        item_ids: Sequence[str],
-        texts: Sequence[str],
-        asked: list[str],
-    ) -> Prepared[tuple[list[Written], list[Written]]]:
-        """Prepare prompts; return what samples answers to them.
-
-        Parameters
-        ----------
-        asked: each text's first prompt.
-
-        Returns
-        -------
-        What gives what was written before the answers, none where nothing is, and the answers.
-        """
-        how, keys = predictor.writing(self.answer_room), run.keys(item_ids, "answer")
-        write = preparing(predictor.answers).prepare_write(asked, keys, how)
-        return lambda: ([], write())
 
     @property
     def shown_first(self) -> str:
@@ -227,18 +161,9 @@ class Prompted(BackboneMethod):
         return len(self.run_seeds)
 
     def fit(self, backbone: Backbone, profile: Profile) -> Self:
-        """Return the method with the form of its prompts and the room for answers on a backbone.
-
-        Raises
-        ------
-        ModelError: the tokenizer cannot be read.
-        """
-        from raybias.engine.backbone import load_tokenizer
-
-        chat = self.asking(load_tokenizer(backbone)).chat
-        return self.model_copy(
-            update={"prompt_format": "chat" if chat else "raw"} | self.rooms(chat)
-        )
+        """Return the method with the form of its prompts and the room for answers on a backbone."""
+        fitted = super().fit(backbone, profile)
+        return fitted.model_copy(update=self.rooms(fitted.prompt_format == "chat"))
 
     def rooms(self, chat: bool) -> dict[str, int]:
         """Return the most tokens of what is written, by option, in a chat or after plain text."""
@@ -249,34 +174,37 @@ class Prompted(BackboneMethod):
         """Most tokens of an answer; none where only likelihoods of the label words are read."""
         return self.rooms(self.prompt_format != "raw")["answer_tokens"] * (self.read == "answer")
 
+    @property
+    def reasoning_room(self) -> int:
+        """Most tokens that are written before the answer is asked for."""
+        return 0
+
     def output(self) -> OutputSpec:
         """Say where predictions are stored."""
         return OutputSpec("predictions", PREDICTIONS)
 
-    def untrained_runs(
-        self, backbone: Backbone, text: StudyText, training: Sequence[str]
-    ) -> list[UntrainedRun]:
+    def runs(self, inputs: Inputs) -> list[Run]:
         """List a run per seed (and training set, where there are demonstrations)."""
-        sampling = self._sampling_of(backbone)
+        sampling, form = self._sampling_of(inputs.backbone), self.form(inputs.encoder)
         runs = []
-        for dataset in training if self.needs_training_set else ("none",):
+        for dataset in inputs.sentences if self.needs_training_set else ("none",):
             for seed in self.run_seeds:
-                shots = self.draw_shots(text.sentences, dataset, seed)
-                run_id = f"{backbone.name}.{dataset}.{self.name}.s{seed}"
+                shots = self.draw_shots(inputs.sentences, dataset, seed)
+                run_id = f"{inputs.backbone.name}.{dataset}.{self.name}.s{seed}"
                 recipe = {
                     "run_id": run_id,
                     "seed": seed,
                     "shots": shots,
                     "sampling": sampling,
-                    **self._calibration(text, seed),
-                    **self.asking(text.encoder).record(text.words, shots),
+                    **self._calibration(inputs, seed),
+                    **form.record(inputs.words, shots),
                 }
-                runs.append(UntrainedRun(run_id, dataset, seed, recipe))
+                runs.append(Run(run_id, dataset, seed, recipe))
         return runs
 
     def needs(self, offered: frozenset[Ability]) -> dict[Ability, str]:
         """Ask for chats or plain text, and for likelihoods of labels where they are read."""
-        found = PromptFormat.needed(self, offered)
+        found = super().needs(offered)
         if self.read != "answer":
             found["first_tokens"] = "set read: answer"
         elif self.unparsed == "likelihood":
@@ -303,104 +231,194 @@ class Prompted(BackboneMethod):
         said = SimpleNamespace(config=config, generation_config=own)
         return Sampling.of(said, temperature=self.temperature).record()
 
-    def check_label_words(self, words: Sequence[str]) -> None:
-        """Refuse label words that an answer could not be read by."""
-        prompts.check_answer_words(words)
+    def check_words(self, inputs: Inputs) -> None:
+        """Refuse label words that an answer could not be read by, or that share a token."""
+        prompts.check_answer_words(inputs.words)
+        self.form(inputs.encoder).label_ids(inputs.words)
 
-    def check(self, backbone: Backbone, text: StudyText) -> None:
+    def check(self, inputs: Inputs) -> None:
         """Refuse an encoder, label words that share a token, and prompts without room to answer."""
-        from raybias.engine.backbone import check_causal, check_lengths
+        from raybias.engine.backbone import check_causal
+        from raybias.engine.encoder import check_lengths
 
-        check_causal(backbone, f"method {self.name}")
-        self._sampling_of(backbone)
-        asking = self.asking(text.encoder)
-        asking.label_ids(text.words)
-        encoder, tokens = asking.encoder, asking.counts(text.tokens)
-        bare = len(encoder.encode([asking.first("", text.words)])[0])
+        check_causal(inputs.backbone, f"method {self.name}")
+        self._sampling_of(inputs.backbone)
+        drawn = [
+            (seed, self.draw_shots(inputs.sentences, dataset, seed))
+            for dataset in (inputs.sentences if self.needs_training_set else ("none",))
+            for seed in self.run_seeds
+        ]
+        self.check_words(inputs)
+        form, words = self.form(inputs.encoder), inputs.words
         # Demonstrations are counted once for all texts, and the longest of all draws.
-        taken, seed = 0, self.seeds[0]
-        for dataset in text.sentences if self.needs_training_set else ("none",):
-            for each in self.run_seeds:
-                shots = self.draw_shots(text.sentences, dataset, each)
-                shown = len(encoder.encode([asking.first("", text.words, shots)])[0]) - bare
-                if self.new_tokens + shown > taken:
-                    taken, seed = self.new_tokens + shown, each
-        for frame in text.items.values():
+        counts = [
+            (len(form.encoder.encode([form.first("", words, shots)])[0]), -place, seed)
+            for place, (seed, shots) in enumerate(drawn)
+        ]
+        longest, _, seed = max(counts)
+        bare = len(form.encoder.encode([form.first("", words)])[0])
+        taken = self.answer_room + self.reasoning_room + longest - bare
+        for frame in inputs.items.values():
             check_lengths(
-                tokens.bounds(
-                    frame["text"].to_list(),
-                    taken=taken,
-                    write=lambda each: asking.last(each, text.words),
+                form.counts(inputs.tokens).bounds(
+                    frame["text"].to_list(), taken=taken, write=lambda each: form.last(each, words)
                 ),
-                context=encoder.context,
+                context=form.encoder.context,
                 taken=taken,
                 by=f"tokens of answers and demonstrations (seed {seed})",
                 names=frame["item_id"].to_list(),
             )
 
-    def predictor(self, context: ModelContext, store: Store) -> PromptedPredictor:
-        """Load what answers for the backbone."""
-        answers = answers_of(context, store)
-        asking = self.asking(answers.encoder)
-        return PromptedPredictor(
-            answers=answers,
-            method=self,
-            words=context.words,
-            asking=asking,
-            label_ids=asking.label_ids(context.words),
-            store=store,
+    def work(self, inputs: Inputs) -> Work:
+        """Count prompts and their tokens, from a sample of the items."""
+        form, words = self.form(inputs.encoder), inputs.words
+        counts, new = form.counts(inputs.tokens), self.answer_room + self.reasoning_room
+        dataset = next(iter(inputs.sentences), "none")
+        shots = self.draw_shots(inputs.sentences, dataset, self.seeds[0])
+        opening = 0.0
+        if shots:
+            # A replica reads it once for all rows of a run.
+            shown, bare = (counts.mean([form.last("", words, each)]) for each in (shots, ()))
+            opening = shown - bare
+        tokens, asks = {}, {}
+        for name, frame in inputs.items.items():
+            some, rows = sample(frame["text"].to_list()), max(1, frame.height)
+            length = counts.mean([form.last(each, words) for each in some])
+            length += opening / rows
+            # Texts that a run reads for an item, those of the calibration counted.
+            times = 1.0 + self.calibration * (self.read == "calibrated") / rows
+            tokens[name] = (length + new) * times
+            if inputs.encoder.knows_tokens:
+                continue
+            read = inputs.tokens.mean([form.last(each, words, shots) for each in some])
+            if self.reasoning_room:
+                first = inputs.tokens.mean([form.first(each, words, shots) for each in some])
+                read += first + self.reasoning_room
+            asked = 2.0 if self.reasoning_room else 1.0
+            asks[name] = Asks(asked * times, read * times, new * times)
+        return Work(
+            runs=self.n_runs * (len(inputs.sentences) if self.needs_training_set else 1),
+            items=inputs.counted(),
+            tokens=tokens,
+            asks=asks,
+            new_tokens=new,
+            key_copies=self.key_copies,
         )
 
-    def asks(self, text: StudyText, probe: str) -> Asks:
-        """Return what one run asks of a provider for an item."""
-        read = self._read(text, probe, self.asking(text.encoder).last)
-        times = self._with_calibration(text, probe)
-        return Asks(times, times * read, times * self.new_tokens)
+    def reader(self, context: ModelContext, store: Store) -> Reader:
+        """Load what answers for the backbone."""
+        from raybias.methods.prompted_reader import PromptedReader
 
-    def _with_calibration(self, text: StudyText, probe: str) -> float:
-        """Return how many texts a run reads for an item, those of the calibration counted."""
-        more = self.calibration * (self.read == "calibrated")
-        return 1.0 + more / max(1, text.items[probe].height)
+        return PromptedReader(self, answers_of(context, store), context.words, store)
 
-    def _calibration(self, text: StudyText, seed: int) -> dict[str, list[str]]:
+    def _calibration(self, inputs: Inputs, seed: int) -> dict[str, list[str]]:
         """Draw the sentences whose mean scores `read: calibrated` takes off."""
         if self.read != "calibrated":
             return {}
         groups: tuple[str, ...] = ()
-        pool = next((each["train"] for each in text.sentences.values()), None)
+        pool = next((each["train"] for each in inputs.sentences.values()), None)
         if pool is None:
             groups = ("attribute", "group")
-            pool = pl.concat(frame.select("text", *groups) for frame in text.items.values())
+            pool = pl.concat(frame.select("text", *groups) for frame in inputs.items.values())
         return {"calibration": prompts.draw_texts(pool, self.calibration, seed=seed, by=groups)}
 
-    def _read(self, text: StudyText, probe: str, write: Callable[..., str]) -> float:
-        """Return the mean tokens of what `write` makes of an item, demonstrations in each."""
-        dataset = next(iter(text.sentences), "none")
-        shots = self.draw_shots(text.sentences, dataset, self.seeds[0])
-        some = sample(text.items[probe]["text"].to_list())
-        return text.tokens.mean([write(each, text.words, shots) for each in some])
 
-    @property
-    def new_tokens(self) -> int:
-        """Most tokens that are written after one prompt."""
-        return self.answer_room
+@dataclass(frozen=True)
+class Asking(PromptFormat):
+    """The prompts of a method for texts, on one backbone."""
 
-    def tokens_per_item(self, text: StudyText, probe: str) -> float:
-        """Return the mean number of tokens that one run reads and writes for an item."""
-        some = sample(text.items[probe]["text"].to_list())
-        asking = self.asking(text.encoder)
-        tokens = asking.counts(text.tokens)
-        length = tokens.mean([asking.last(each, text.words) for each in some])
-        if shots := self.draw_shots(
-            text.sentences, next(iter(text.sentences), "none"), self.seeds[0]
-        ):
-            shown, bare = asking.last("", text.words, shots), asking.last("", text.words)
-            # A replica reads the opening once for all rows of a run.
-            opening = tokens.mean([shown]) - tokens.mean([bare])
-            length += opening / max(1, text.items[probe].height)
-        return (length + self.new_tokens) * self._with_calibration(text, probe)
+    method: Prompted
+
+    def _filled(self, template: str, text: str, words: Sequence[str]) -> str:
+        return prompts.filled(template, text=text, choices=prompts.choices(words))
+
+    def first(self, text: str, words: Sequence[str], shots: Sequence[Shot] = ()) -> str:
+        """Write the prompt of one text, behind its demonstrations where it shows any.
+
+        Parameters
+        ----------
+        words: the label words, in label order.
+        shots: text and label (0, 1, 2) of each demonstration, in the order shown.
+        """
+        return self._written(text, words, shots, "")
+
+    def last(
+        self, text: str, words: Sequence[str], shots: Sequence[Shot] = (), *, reasoning: str = ""
+    ) -> str:
+        """Write the prompt that the answer follows.
+
+        Parameters
+        ----------
+        reasoning: what was generated after the first prompt, with the blank that it begins with.
+        """
+        end = self.method.concluded(text, words, reasoning)
+        if not (end and self.chat) or self.own.knows_tokens:
+            return self._written(text, words, shots, end)
+        *before, question = self._messages(text, words, shots)
+        asked = f"{question['content']}\n{self.method.asked_in_a_chat}"
+        return self.own.chat(
+            [
+                *before,
+                Message(role=question["role"], content=asked.strip()),
+                Message(role="assistant", content=reasoning.strip()),
+                Message(role="user", content=self.method.concluded(text, words, "").strip()),
+            ]
+        )
+
+    def _written(self, text: str, words: Sequence[str], shots: Sequence[Shot], end: str) -> str:
+        cue = self._filled(self.method.cue, text, words) + end
+        if self.chat:
+            messages = self._messages(text, words, shots)
+            return self.begun(messages, cue, instead=self.method.asked_in_a_chat)
+        shown, _ = self.method.shown(words, shots)
+        return shown + self._filled(self.method.template, text, words) + cue
+
+    def _messages(self, text: str, words: Sequence[str], shots: Sequence[Shot]) -> list[Message]:
+        system = self.method.system
+        said = [Message(role="system", content=system)] if system else []
+        _, shown = self.method.shown(words, shots)
+        question = self._filled(self.method.template, text, words).strip()
+        return [*said, *shown, Message(role="user", content=question)]
+
+    def record(self, words: Sequence[str], shots: Sequence[Shot]) -> dict[str, str]:
+        """Write the prompts of one run for the record, with placeholders for what varies."""
+        record = {"prompt": self.first("{text}", words, shots)}
+        if self.chat:
+            record["prompt_format"] = "chat"
+        if self.method.reasoning_room:
+            record["second_prompt"] = self.last("{text}", words, shots, reasoning="{reasoning}")
+        return record
+
+    def label_ids(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...] | tuple[str, ...]:
+        """Return by label the tokens that may begin its word where the answer stands.
+
+        Words are taken in lower and upper case. Where tokens are not known these are the words.
+
+        Raises
+        ------
+        ModelError: a word that the tokenizer does not know, or two with one token.
+        """
+        from raybias.engine.verbalizer import first_ids, first_token_groups
+
+        shown = self.method.answer_words(words)
+        if not self.own.knows_tokens:
+            return tuple(shown)
+
+        def ids(variants: Sequence[str]) -> list[int | None]:
+            if not self.chat:
+                return first_ids(self.own.tokenizer, variants)
+            asked = self.last("", words)
+            glue = " " if self.method.cue else ""
+            opening, *rows = self.encoder.encode([asked, *(asked + glue + x for x in variants)])
+            if any(row[: len(opening)] != opening or len(row) == len(opening) for row in rows):
+                # Where an answer would change how what precedes it is cut, it stands for itself.
+                opening, rows = [], self.encoder.encode(variants)
+            unknown = self.own.tokenizer.unk_token_id
+            return [None if (x := row[len(opening)]) == unknown else x for row in rows]
+
+        return first_token_groups(ids, shown, tokenizer=self.own.tokenizer.name_or_path)
 
 
-def prompted_methods(methods: Iterable[Method]) -> list[Prompted]:
+def prompted_methods(methods: Iterable[MethodFields]) -> list[Prompted]:
     """Pick the methods that prompt, in their order."""
     return [method for method in methods if isinstance(method, Prompted)]

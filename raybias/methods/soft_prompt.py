@@ -6,21 +6,15 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from raybias.config.method import StudyText
-from raybias.config.profiles import by_profile
-from raybias.config.section import Count, Rate
-from raybias.methods.lengths import Widths
-from raybias.methods.tuned import Tuned
-from raybias.registry import method
+from raybias.config.section import Count, Rate, by_profile
+from raybias.engine.memory import TRAINING_COPIES
+from raybias.methods.base import Inputs, method
+from raybias.methods.tuned import Tuned, options_for
+from raybias.methods.work import Held
 
 if TYPE_CHECKING:
-    import polars as pl
-
-    from raybias.config import Backbone
     from raybias.engine.adapters.soft_prompt import SoftPromptTrainer
-    from raybias.engine.context import ModelContext
-    from raybias.engine.memory import MemoryTerm
-    from raybias.engine.model_shape import ModelShape
+    from raybias.engine.backbone import ModelContext
 
 
 @method
@@ -52,56 +46,32 @@ class SoftPrompt(Tuned):
         """Whether EOS stands behind a text."""
         return self.append_eos
 
-    def widths(self, text: StudyText, texts: pl.Series) -> Widths:
-        """Return how packed sequences spread over the widths of batches."""
-        return Widths.packed(self.mean_length(text, texts))
-
-    def check(self, backbone: Backbone, text: StudyText) -> None:
+    def check(self, inputs: Inputs) -> None:
         """Refuse an encoder, label words that share a token, and texts that are too long."""
         from raybias.engine.backbone import check_causal
         from raybias.engine.verbalizer import verbalizer_ids
 
-        check_causal(backbone, f"method {self.name}")
-        _ = text.encoder.prompt_token_id  # raises where there is none
-        verbalizer_ids(text.encoder.tokenizer, text.words)
-        self.check_lengths(text)
+        check_causal(inputs.backbone, f"method {self.name}")
+        _ = inputs.encoder.prompt_token_id  # raises where there is none
+        verbalizer_ids(inputs.encoder.tokenizer, inputs.words)
+        super().check(inputs)
 
     def trainer(self, context: ModelContext) -> SoftPromptTrainer:
         """Load the frozen backbone with what tunes prompts on it."""
-        from raybias.engine.adapters.soft_prompt import SoftPromptTrainer
+        from raybias.engine.adapters.soft_prompt import PromptOptions, SoftPromptTrainer
         from raybias.engine.scoring.label_scorer import LabelScorer
         from raybias.engine.verbalizer import verbalizer_ids
 
         backbone = context.backbone()
         scorer = LabelScorer(backbone, verbalizer_ids(backbone.tokenizer, context.words))
-        return SoftPromptTrainer(scorer, self)
+        return SoftPromptTrainer(scorer, options_for(PromptOptions, self))
 
-    def training_memory(
-        self, shape: ModelShape, *, pack: int, tokens: int, device: str, partitions: int = 1
-    ) -> tuple[MemoryTerm, ...]:
-        """Count the memory of a worker that tunes `pack` prompts together."""
-        from raybias.engine import memory
-
-        item, length = memory.of_bytes(shape.item), self.prompt_length
+    def held(self) -> tuple[Held, ...]:
+        """List the prompts, with their keys and values."""
+        length = self.prompt_length
         return (
-            *memory.training_weights(shape, partitions),
-            *memory.training_activations(shape, tokens, shape.item, device),
-            memory.term(
-                "keys and values of the prompts",
-                pack,
-                (length, "{} vectors"),
-                (shape.layers, "{} layers"),
-                2,
-                shape.keys,
-                item,
-            ),
-            memory.term(
-                "prompts, gradients, AdamW, best",
-                pack,
-                length,
-                shape.width,
-                memory.of_bytes(4),
-                memory.TRAINING_COPIES,
-            ),
-            memory.process(device),
-        )
+            Held("keys and values of the prompts", "pack", (length, "{} vectors"),
+                 ("layers", "{} layers"), 2, "keys", ("item", "{} bytes")),
+            Held("prompts, gradients, AdamW, best", "pack", length, "width", (4, "{} bytes"),
+                 TRAINING_COPIES),
+        )  # fmt: skip

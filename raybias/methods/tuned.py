@@ -1,29 +1,36 @@
-"""What tuned classifiers have in common: options of training, runs, and when one stops."""
+"""What tuned classifiers have in common: options of training, runs, and which of them are kept.
+
+Options of a sweep and seeds are chosen as Tian2023 (section 3) and Kohankhaki2024 do.
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache, partial
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, NamedTuple, Self
+from itertools import product
+from statistics import fmean
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Final,
+    Literal,
+    NamedTuple,
+    Self,
+    TypeVar,
+)
 
 from pydantic import Field, model_validator
 
-from raybias.config.method import Method, StudyText
-from raybias.config.profiles import by_profile
-from raybias.config.section import Amount, Count, Rate, Section
-from raybias.errors import DataError
-from raybias.methods.backbone_method import BackboneMethod
-from raybias.methods.lengths import TokenCounts, Widths, sample
-from raybias.methods.prediction import (
-    Labelling,
-    Prepared,
-    PreparingPredictor,
-    Shard,
-    ShardResult,
-    labelled_shard,
-)
+from raybias.config import MethodFields
+from raybias.config.section import Amount, Count, Rate, Section, by_profile
+from raybias.engine.adapters.schedule import Recipe, StopRule
+from raybias.errors import DataError, WorkFailed
+from raybias.methods.base import Answered, Compute, Inputs, Method, Reader, Run, predictions
+from raybias.methods.work import Held, TokenCounts, Tuning, Widths, Work, sample
 from raybias.schema import PREDICTIONS, OutputSpec
 
 if TYPE_CHECKING:
@@ -31,24 +38,21 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from raybias.engine.adapters.base import AdapterTrainer, Weights
-    from raybias.engine.backbone import TextEncoder
-    from raybias.engine.context import ModelContext
-    from raybias.engine.memory import MemoryTerm
-    from raybias.engine.model_shape import ModelShape
+    from raybias.engine.backbone import ModelContext
     from raybias.engine.packing import PackedSequence
     from raybias.storage import Store
 
+Row = Mapping[str, Any]
+Options = TypeVar("Options")
 #: Shards whose packed texts are kept for other runs. A run's shards all come before the next run's,
 #: so these are as many as a run has on most studies' probes; one takes a few megabytes.
 _KEPT: Final = 8
 
 
-class AdamW(NamedTuple):
-    """Options of AdamW; `clip` is the largest norm of a run's gradient, None for any."""
-
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    clip: float | None = None
+def options_for(kind: type[Options], method: Section, **more: Any) -> Options:
+    """Copy the fields of a method that a dataclass of the engine has, and those given, into it."""
+    names = [each.name for each in fields(kind)]  # type: ignore[arg-type]
+    return kind(**{name: getattr(method, name) for name in names if hasattr(method, name)} | more)
 
 
 def _window(fields: Mapping[str, Any]) -> int:
@@ -72,7 +76,7 @@ class EarlyStop(Section):
     paper profile of full and lora, as the paper's code has it."""
 
 
-class Tuned(BackboneMethod):
+class Tuned(Method):
     """What every tuned classifier has in common."""
 
     learning_rates: tuple[Rate, ...] = Field((1e-3,), min_length=1)
@@ -108,18 +112,8 @@ class Tuned(BackboneMethod):
 
     trains: ClassVar[bool] = True
     needs_training_set: ClassVar[bool] = True
-    reads_vocabulary: ClassVar[bool] = False
-    max_pack: ClassVar[int | None] = None
-    """Runs that can share a step; None for any number."""
     small_state: ClassVar[bool] = False
     """Whether a run's state is small enough to be checkpointed at every evaluation."""
-    work_per_parameter: ClassVar[int] = 4
-    """FLOPs of a training step for each parameter and token: 2 forwards, 2 for the gradients of
-    activations, and 2 more where every weight has one."""
-    launches: ClassVar[tuple[float, float]] = (1.0, 0.0)
-    """Kernels launched in a block, in units of a plain one's: for a pack, and for each run."""
-    moved_per_parameter: ClassVar[int] = 0
-    """Bytes that the optimizer reads and writes for each of the backbone's parameters."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -144,35 +138,9 @@ class Tuned(BackboneMethod):
         return self.select
 
     @property
-    def steps_between_evaluations(self) -> int:
-        """Optimizer steps from one evaluation of a run to the next."""
-        return self.eval_every
-
-    @property
-    def adamw(self) -> AdamW:
-        """Options of AdamW beside the learning rate and the decay; torch's own by default."""
-        return AdamW()
-
-    def last_step(self, rows: int) -> int | None:
-        """Return the step after which tuning on so many rows ends; None where nothing says."""
-        return self.max_steps
-
-    def rate_share(self, step: int, end: int | None) -> float:
-        """Return the share of the learning rate that `step` (from 0) takes of `end` steps."""
-        return 1.0
-
-    def drops_out(self, *, evaluated: bool) -> bool:
-        """Say whether a step has dropout, after a first evaluation or before."""
-        return True
-
-    @property
-    def first_stop(self) -> int:
-        """The first step at which the early-stop rule can end a run."""
-        rule, every = self.early_stop, self.steps_between_evaluations
-        stored, after = max(rule.window, rule.stored), rule.after_step
-        # Losses seen before `after_step` may not count, and the newest is compared with `stored`.
-        counted = 0 if rule.count_early else after // every
-        return every * max(after // every + 1, counted + stored + 1)
+    def recipe(self) -> Recipe:
+        """How its runs are tuned, as the engine takes it."""
+        return options_for(Recipe, self, early_stop=options_for(StopRule, self.early_stop))
 
     @property
     def context_vectors(self) -> int:
@@ -188,21 +156,28 @@ class Tuned(BackboneMethod):
         """Return texts as the backbone reads them."""
         return texts
 
-    def token_rows(self, text: StudyText, texts: Sequence[str]) -> list[list[int]]:
-        """Return the tokens of training sentences as the backbone reads them."""
-        return text.tokens.rows(self.written(texts), append_eos=self.ends_with_eos)
-
     def output(self) -> OutputSpec:
         """Say where predictions are stored."""
         return OutputSpec("predictions", PREDICTIONS)
 
-    def check_training(self, training: str, splits: Mapping[str, pl.DataFrame]) -> None:
-        """Refuse a training set without the splits that stopping and selection need.
+    def runs(self, inputs: Inputs) -> Sequence[Run]:
+        """List none: all of its runs are tuned."""
+        return ()
 
-        Raises
-        ------
-        DataError: no validation split, or no test split to select by.
-        """
+    def check(self, inputs: Inputs) -> None:
+        """Refuse training sets without a split that is needed, and texts that are too long."""
+        for name, splits in inputs.sentences.items():
+            self._check_splits(name, splits)
+        for frame in inputs.items.values():
+            names = frame["item_id"].to_list()
+            self.check_fit(inputs.tokens, frame["text"].to_list(), names)
+        for name, splits in inputs.sentences.items():
+            for split, frame in splits.items():
+                names = [f"{name} {split} row {row}" for row in range(1, len(frame) + 1)]
+                self.check_fit(inputs.tokens, frame["text"].to_list(), names)
+
+    def _check_splits(self, training: str, splits: Mapping[str, pl.DataFrame]) -> None:
+        """Refuse a training set without the splits that stopping and selection need."""
         where = f"training set {training}"
         if "validation" not in splits:
             raise DataError(
@@ -217,33 +192,14 @@ class Tuned(BackboneMethod):
                 cure="set the method's select to validation",
             )
 
-    def check_lengths(self, text: StudyText) -> None:
-        """Refuse items and training sentences that do not fit the context.
-
-        Raises
-        ------
-        ModelError: counts them and names the longest.
-        """
-        for frame in text.items.values():
-            self._check_fit(text.tokens, frame["text"].to_list(), frame["item_id"].to_list())
-        for name, splits in text.sentences.items():
-            for split, frame in splits.items():
-                names = [f"{name} {split} row {row}" for row in range(1, len(frame) + 1)]
-                texts = frame["text"].to_list()
-                self._check_fit(text.tokens, texts, names)
-
-    def check_texts(self, encoder: TextEncoder, texts: Sequence[str]) -> None:
+    def check_fit(self, tokens: TokenCounts, texts: Sequence[str], names: Sequence[str]) -> None:
         """Refuse texts that do not fit the context.
 
         Raises
         ------
         ModelError: counts them and names the longest.
         """
-        names = [f"text {place}" for place in range(len(texts))]
-        self._check_fit(TokenCounts(encoder), texts, names)
-
-    def _check_fit(self, tokens: TokenCounts, texts: Sequence[str], names: Sequence[str]) -> None:
-        from raybias.engine.backbone import check_lengths
+        from raybias.engine.encoder import check_lengths
 
         taken = self.context_vectors
         check_lengths(
@@ -263,41 +219,72 @@ class Tuned(BackboneMethod):
         ModelError: the backbone cannot be loaded, or not for this method.
         """
 
-    def predictor(self, context: ModelContext, store: Store) -> AdapterPredictor:
+    def reader(self, context: ModelContext, store: Store) -> AdapterReader:
         """Load what reads items with the tuned adapters in `store`."""
-        return AdapterPredictor(self.trainer(context), store)
+        return AdapterReader(self, self.trainer(context), store)
 
-    @abstractmethod
-    def training_memory(
-        self, shape: ModelShape, *, pack: int, tokens: int, device: str, partitions: int = 1
-    ) -> tuple[MemoryTerm, ...]:
-        """Count the memory of a worker that tunes `pack` runs together.
+    def held(self) -> tuple[Held, ...]:
+        """List what a worker that tunes holds beside weights and activations."""
+        return ()
 
-        Parameters
-        ----------
-        tokens: of one forward and backward pass.
-        device: "cpu" or "gpu".
-        partitions: workers that share the weights; 1 holds all of them.
-        """
+    def packs(self, inputs: Inputs) -> bool:
+        """Tell whether rows share sequences, nearly all of them as long as sequences can be."""
+        return True
 
-    def mean_length(self, text: StudyText, texts: pl.Series) -> float:
+    def tuning(self) -> dict[str, Any]:
+        """Return the fields of `Tuning` that are the method's own."""
+        return {}
+
+    def work(self, inputs: Inputs) -> Work:
+        """Say what tuning on each training set and reading the probes need."""
+        lengths = {name: self._mean_length(inputs, each["text"])
+                   for name, each in inputs.items.items()}  # fmt: skip
+        return Work(
+            runs=self.keep * len(inputs.sentences),
+            items=inputs.counted(),
+            tokens=lengths,
+            vocabulary=False,
+            held=self.held(),
+            tuning={
+                name: self._tuning(inputs, splits) for name, splits in inputs.sentences.items()
+            },
+        )
+
+    def _tuning(self, inputs: Inputs, splits: Mapping[str, pl.DataFrame]) -> Tuning:
+        train, validation = (splits[name]["text"] for name in ("train", "validation"))
+        tested = splits["test"]["text"] if "test" in splits else validation.clear()
+        sweep, final = runs_of(self)
+        recipe = self.recipe
+        last, first = recipe.last_step(len(train)), recipe.first_stop
+        of_rows: dict[str, Any] = {
+            "sweep": sweep,
+            "final": final,
+            "rows": self.batch_size,
+            "length": self._mean_length(inputs, train),
+            "widths": self._widths(inputs, train),
+            "every": self.eval_every,
+            "first": first if last is None else min(first, last),
+            "last": last,
+            "checked": self.validation_rows or len(validation),
+            "checked_length": self._mean_length(inputs, validation),
+            "checked_widths": self._widths(inputs, validation),
+            "tested": len(tested),
+            "tested_length": self._mean_length(inputs, tested) if len(tested) else 0.0,
+        }
+        return Tuning(**of_rows | self.tuning())
+
+    def _mean_length(self, inputs: Inputs, texts: pl.Series) -> float:
         """Return the mean number of positions of a text, from a sample."""
         written = self.written(sample(texts.to_list()))
-        return text.tokens.mean(written, append_eos=self.ends_with_eos) + self.context_vectors
+        return inputs.tokens.mean(written, append_eos=self.ends_with_eos) + self.context_vectors
 
-    def widths(self, text: StudyText, texts: pl.Series) -> Widths:
+    def _widths(self, inputs: Inputs, texts: pl.Series) -> Widths:
         """Return how the rows of texts spread over the widths of batches, from a sample."""
+        if self.packs(inputs):
+            return Widths.packed(self._mean_length(inputs, texts))
         written = self.written(sample(texts.to_list()))
-        lengths = text.tokens.lengths(written, append_eos=self.ends_with_eos)
+        lengths = inputs.tokens.lengths(written, append_eos=self.ends_with_eos)
         return Widths.of(lengths + self.context_vectors)
-
-    def step_widths(self, text: StudyText, texts: pl.Series) -> Widths:
-        """Return how the rows of a step spread over the widths of batches, from a sample."""
-        return self.widths(text, texts)
-
-    def tokens_per_item(self, text: StudyText, probe: str) -> float:
-        """Return the mean number of tokens that one run reads for an item."""
-        return self.mean_length(text, text.items[probe]["text"])
 
 
 class PackedTexts(NamedTuple):
@@ -314,9 +301,10 @@ class PackedTexts(NamedTuple):
 
 
 @dataclass(frozen=True)
-class AdapterPredictor(PreparingPredictor):
+class AdapterReader(Reader):
     """Labels texts with tuned adapters: the label with the highest logit."""
 
+    method: Tuned
     trainer: AdapterTrainer
     store: Store
 
@@ -324,33 +312,139 @@ class AdapterPredictor(PreparingPredictor):
         """Load the weights of a run's adapter."""
         return self.trainer.load(self.store, f"adapters/{run_id}")
 
+    def check(self, texts: Sequence[str]) -> None:
+        """Refuse texts that do not fit the context."""
+        names = [f"text {place}" for place in range(len(texts))]
+        self.method.check_fit(TokenCounts(self.trainer.encoder), texts, names)
+
     @cached_property
     def packed(self) -> Callable[[tuple[str, ...]], PackedTexts]:
         """Packs a shard's texts, once for all runs that read it."""
-        # Not of the predictor, which would keep itself, and with it the backbone, from being freed.
+        # Not of the reader, which would keep itself, and with it the backbone, from being freed.
         return lru_cache(maxsize=_KEPT)(partial(PackedTexts.of, self.trainer))
 
-    def prepare(self, run: Weights, shard: Shard, items: pa.Table) -> Prepared[ShardResult]:
-        """Tokenise and pack texts; return what computes rows of `schema.PREDICTIONS`."""
+    def prepare(self, run: Weights, items: pa.Table) -> Compute:
+        """Tokenise and pack texts; return what labels them by the highest logit."""
         packed = self.packed(tuple(items["text"].to_pylist()))
-        return lambda: labelled_shard(shard, items, self._labelled(run, packed, len(items)))
 
-    def label(self, run: Weights, item_ids: Sequence[str], texts: Sequence[str]) -> Labelling:
-        """Label texts by the highest logit."""
-        return self._labelled(run, PackedTexts.of(self.trainer, texts), len(texts))
+        def label() -> Answered:
+            (logits_NL,) = self.trainer.logits([run], [packed.sequences])
+            scores_NL = logits_NL.numpy()
+            labels = scores_NL.argmax(axis=1).tolist()
+            return Answered(predictions(items, scores=scores_NL, labels=labels), packed.tokens)
 
-    def _labelled(self, run: Weights, packed: PackedTexts, count: int) -> Labelling:
-        (logits_NL,) = self.trainer.logits([run], [packed.sequences])
-        logits = logits_NL.numpy()
-        return Labelling(
-            logits=logits,
-            labels=logits.argmax(axis=1).tolist(),
-            parsed=[True] * count,
-            texts=[None] * count,
-            tokens=packed.tokens,
+        return label
+
+
+def tuned_methods(methods: Iterable[MethodFields]) -> list[Tuned]:
+    """Pick the methods that tune something, in their order."""
+    return [method for method in methods if isinstance(method, Tuned)]
+
+
+@dataclass(frozen=True)
+class HyperParameters:
+    """One combination of what a sweep varies."""
+
+    learning_rate: float
+    weight_decay: float
+    stop_window: int
+
+    def __str__(self) -> str:
+        return (
+            f"learning rate {self.learning_rate:g}, weight decay {self.weight_decay:g},"
+            f" stop window {self.stop_window}"
         )
 
 
-def tuned_methods(methods: Iterable[Method]) -> list[Tuned]:
-    """Pick the methods that tune something, in their order."""
-    return [method for method in methods if isinstance(method, Tuned)]
+def hyper_parameter_grid(method: Tuned) -> list[HyperParameters]:
+    """List every combination that a method sweeps over, or its one."""
+    return [
+        HyperParameters(*each)
+        for each in product(
+            method.learning_rates,
+            method.weight_decays or (method.weight_decay,),
+            method.stop_windows or (method.early_stop.window,),
+        )
+    ]
+
+
+def hyper_parameters_of(row: Row) -> HyperParameters:
+    """Return the combination that a run was tuned with."""
+    return HyperParameters(row["learning_rate"], row["weight_decay"], row["stop_window"])
+
+
+def finished(row: Row) -> bool:
+    """Check whether a run has a usable adapter."""
+    return bool(row["stop_reason"] != "diverged")
+
+
+def best_hyper_parameters(
+    rows: Sequence[Row], choices: Sequence[HyperParameters]
+) -> HyperParameters:
+    """Choose the combination with the best mean validation accuracy over its sweep runs.
+
+    One whose runs all diverged is out; of equal ones the first listed wins.
+
+    Raises
+    ------
+    WorkFailed: every run of every combination diverged.
+    """
+    means = {}
+    for choice in choices:
+        accuracies = [
+            row["validation_accuracy"]
+            for row in rows
+            if hyper_parameters_of(row) == choice and finished(row)
+        ]
+        if accuracies:
+            means[choice] = fmean(accuracies)
+    if not means:
+        raise WorkFailed(
+            f"every run of the sweep over {len(choices)} combinations diverged",
+            cure="try smaller learning_rates",
+        )
+    return max(means, key=lambda choice: means[choice])  # max keeps the first of equals
+
+
+def select(rows: Sequence[Row], method: Tuned) -> list[dict[str, Any]]:
+    """Fill in `rank`, `tied` and `selected` of the final runs, in the order given.
+
+    Best accuracy first, on the validation or test split as the method's `select` says; the
+    lower seed first among equals, which are marked `tied`. A diverged run has no rank.
+
+    Raises
+    ------
+    WorkFailed: fewer finished than there are seeds, unless the method allows it and
+        at least `keep` did.
+    """
+    good = [row for row in rows if finished(row)]
+    failed = sorted(row["seed"] for row in rows if not finished(row))
+    if failed and (not method.allow_failed or len(good) < method.keep):
+        raise WorkFailed(
+            f"{len(good)} of {len(rows)} runs finished, {method.keep} are kept; diverged:"
+            f" seeds {', '.join(map(str, failed))}",
+            where=f"{rows[0]['model']} on {rows[0]['dataset']}",
+            cure="lower the learning rate, or set the method's allow_failed to go on without them"
+            if len(good) >= method.keep
+            else "lower the learning rate",
+        )
+    by = f"{method.select}_accuracy"
+    order = sorted(good, key=lambda row: (-row[by], row["seed"]))
+    ranks = {row["seed"]: place for place, row in enumerate(order, start=1)}
+    accuracies = [row[by] for row in good]
+    return [
+        {
+            **row,
+            "rank": ranks.get(row["seed"]),
+            "tied": finished(row) and accuracies.count(row[by]) > 1,
+            "selected": ranks.get(row["seed"], method.keep + 1) <= method.keep,
+        }
+        for row in rows
+    ]
+
+
+def runs_of(method: Tuned) -> tuple[int, int]:
+    """Count a method's runs on one training set: of the sweep, and those after it."""
+    choices = len(hyper_parameter_grid(method))
+    sweep = choices * method.sweep_seeds if choices > 1 else 0
+    return sweep, len(method.seeds) - (method.sweep_seeds if sweep else 0)

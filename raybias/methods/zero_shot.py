@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from raybias.methods.base import method
 from raybias.methods.prompted import CLOSED_QUESTION, Prompted, cue_of
-from raybias.registry import method
 
 
 @method

@@ -19,15 +19,16 @@ from typing import Any, Final
 import polars as pl
 
 from raybias.config import Backbone, Study, parse_study
-from raybias.engine.backbone import is_encoder, load_tokenizer
+from raybias.engine.backbone import is_encoder
+from raybias.engine.encoder import load_tokenizer
 from raybias.errors import ConfigError, DataError, ModelError, OutputError, PlanError
+from raybias.methods.base import methods, methods_of
 from raybias.methods.zero_shot import ZeroShot
 from raybias.planning.forecast import duration
 from raybias.planning.pilot import Way, sentences, ways_of
 from raybias.planning.prepared import PreparedStudy
 from raybias.probes import sources
 from raybias.probes.card_design import gap_widths
-from raybias.registry import methods
 from raybias.schema import LABELS
 from raybias.storage import Store
 
@@ -78,7 +79,7 @@ def suited_methods(model: str) -> tuple[str, ...]:
     if is_encoder(backbone):
         return ("full",)
     with suppress(ModelError):
-        ZeroShot().asking(load_tokenizer(backbone)).label_ids(LABELS)
+        ZeroShot().form(load_tokenizer(backbone)).label_ids(LABELS)
         return "lora", "soft_prompt", "zero_shot", "few_shot"
     return "lora", "soft_prompt"
 
@@ -170,9 +171,9 @@ class Question:
         prepared = PreparedStudy.of(study)
         (backbone,) = prepared.study.backbones
         fitting = []
-        for method in prepared.study.methods:
+        for method in methods_of(prepared.study, backbone):
             with suppress(ModelError):
-                method.check(backbone, prepared.text(method, backbone))
+                method.check(prepared.inputs(method, backbone))
                 fitting.append(method)
         return study.model_copy(update={"methods": tuple(fitting)}) if fitting else None
 

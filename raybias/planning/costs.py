@@ -13,13 +13,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from raybias.config import Method, StudyText
 from raybias.engine.memory import product
-from raybias.planning.asking import LATENCY_S, AskPlan
-from raybias.planning.plan import Plan
+from raybias.methods.work import Work
 from raybias.planning.prepared import PreparedStudy
 from raybias.planning.schedule import Task
-from raybias.planning.stage_plans import ScorePlan, Stage, TunePlan
+from raybias.planning.stage_plans import LATENCY_S, AskPlan, Plan, ScorePlan, Stage, TunePlan
 from raybias.planning.tasks import tasks_of
 from raybias.planning.workload import TuningWork
 
@@ -89,9 +87,8 @@ def costs_of(prepared: PreparedStudy, plan: Plan) -> Costs:
             if isinstance(scored, AskPlan):
                 stages[key] = _asking(scored)
                 continue
-            text = prepared.text(method, backbone)
-            shape = plan.shapes[backbone.name]
-            stages[key] = _scoring(scored, method, shape, text, late[key])
+            whole, shape = plan.works.whole[key[:2]], plan.shapes[backbone.name]
+            stages[key] = _scoring(scored, whole, shape, late[key])
     return Costs(stages)
 
 
@@ -159,23 +156,19 @@ def _tuning(
     )
 
 
-def _scoring(
-    stage: ScorePlan, method: Method, shape: ModelShape, text: StudyText, hours: float
-) -> Cost:
+def _scoring(stage: ScorePlan, work: Work, shape: ModelShape, hours: float) -> Cost:
     """Count the cost of reading all items with all runs."""
     runs = stage.runs
     read = {
-        name: product(
-            (runs, "{} runs"), (rows, "{:,} items"), (method.tokens_per_item(text, name), "{:.1f}")
-        )
+        name: product((runs, "{} runs"), (rows, "{:,} items"), (work.tokens[name], "{:.1f}"))
         for name, rows in stage.items.items()
     }
     tokens = sum(count for count, _ in read.values())
-    weights = method.weights_per_token(shape)
+    weights = work.parameters(shape)
     flops = 2.0 * weights * tokens
     # Each rank reads shards of its own, and every new token is a pass.
     passes = tokens / (stage.replicas_max * stage.tokens_per_batch)
-    passes += stage.shards * (1 + method.new_tokens) / stage.replicas_max
+    passes += stage.shards * (1 + work.new_tokens) / stage.replicas_max
     gathered = _gathered(stage, shape, 1.0) * math.ceil(passes)
     lines = [
         *(

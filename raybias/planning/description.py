@@ -9,12 +9,10 @@ from html import escape
 from tabulate import tabulate
 
 from raybias.engine.memory import MemoryTerm, total
-from raybias.planning.asking import AskPlan
 from raybias.planning.costs import Cost, Costs
 from raybias.planning.forecast import Forecast, scale_table
 from raybias.planning.inventory import size
-from raybias.planning.plan import Plan
-from raybias.planning.stage_plans import RewritePlan, ScorePlan, Stage, TunePlan
+from raybias.planning.stage_plans import AskPlan, Plan, RewritePlan, ScorePlan, Stage, TunePlan
 
 
 @dataclass(frozen=True)

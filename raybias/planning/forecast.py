@@ -8,11 +8,12 @@ from typing import Final
 
 from tabulate import tabulate
 
-from raybias.planning.plan import Plan, plan
+from raybias.planning.plan import plan
 from raybias.planning.prepared import PreparedStudy
 from raybias.planning.schedule import IdleBlock, Schedule, remaining
 from raybias.planning.simulation import simulate
 from raybias.planning.speed import Machine
+from raybias.planning.stage_plans import Plan
 from raybias.planning.tasks import tasks_of
 
 #: Columns of the chart, and its marks from no device to all.

@@ -8,14 +8,15 @@ the nearest that it could have. A backbone is known by its shape alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from raybias.config import Backbone, Method, Resources, TrainingSet
+from raybias.config import Backbone, MethodFields, Resources, TrainingSet
 from raybias.engine.memory import MemoryTerm, host_memory, total
 from raybias.errors import PlanError
+from raybias.methods.work import Work
 from raybias.planning import refusals
 from raybias.planning.inventory import Inventory, Node, parse_size, size
 from raybias.planning.placement import ResourceRequest, by_gpu_speed, places, requests
@@ -26,7 +27,6 @@ from raybias.planning.workload import ReadingWork, TuningWork
 
 if TYPE_CHECKING:
     from raybias.engine.model_shape import ModelShape
-    from raybias.methods import Tuned
 
 # A replica computes on all its CPUs but asks Ray for this part of them: the rest
 # lets Ray Data's readers and callers, which mostly wait, be scheduled beside it.
@@ -83,7 +83,9 @@ class LayoutPlanner:
             )
         return nodes, max(known)
 
-    def tunings(self, training: TrainingSet, method: Tuned, work: TuningWork) -> list[TunePlan]:
+    def tunings(
+        self, training: TrainingSet, method: MethodFields, work: TuningWork
+    ) -> list[TunePlan]:
         """Plan the workers of one method on one training set for every sensible size of its packs.
 
         Returns the plans from the largest packs to the smallest; then those whose workers share
@@ -122,7 +124,7 @@ class LayoutPlanner:
     def _tuning(
         self,
         training: TrainingSet,
-        method: Tuned,
+        method: MethodFields,
         work: TuningWork,
         pack: int,
         asked: int | None,
@@ -140,7 +142,7 @@ class LayoutPlanner:
 
         def terms(shape: ModelShape, tokens: int, partitions: int) -> tuple[MemoryTerm, ...]:
             held = trials if partitions > 1 else pack
-            return method.training_memory(
+            return work.whole.tuning_memory(
                 shape, pack=held, tokens=tokens, device=self.on, partitions=partitions
             )
 
@@ -149,9 +151,11 @@ class LayoutPlanner:
             own = work.stops(trials)[::packs]
             return packs * work.pack_seconds(fit.speed, fit.layout, own)
 
-        load = Load(terms, self.shape, method.bytes_per_weight(self.shape), self.on)
+        load = Load(terms, self.shape, work.whole.weight_bytes(self.shape), self.on)
         packs = math.ceil(trials / pack)
-        fit = self._fit(method, load, packs, seconds, asked=asked, sharers=sharers, shared=shared)
+        fit = self._fit(
+            method, work.whole, load, packs, seconds, asked=asked, sharers=sharers, shared=shared
+        )
         size = trials if fit.split.sharded else pack
         return TunePlan(
             training=training.name,
@@ -159,14 +163,14 @@ class LayoutPlanner:
             sweep_units=work.sweep,
             final_units=work.final,
             workers=fit.workers,
-            pack=min(size, method.max_pack or size),
+            pack=min(size, work.most or size),
             sweep_packs=math.ceil(work.sweep / size),
             final_packs=math.ceil(work.final / size),
             **self.stage(fit, load),
         )
 
     def scoring(
-        self, items: Mapping[str, int], method: Method, work: ReadingWork, rows: int | None = None
+        self, method: MethodFields, work: ReadingWork, rows: int | None = None
     ) -> ScorePlan:
         """Plan the replicas and shards of all probes under one method.
 
@@ -180,7 +184,7 @@ class LayoutPlanner:
         """
 
         def terms(shape: ModelShape, tokens: int, partitions: int) -> tuple[MemoryTerm, ...]:
-            return method.inference_memory(
+            return work.whole.reading_memory(
                 shape, tokens=tokens, device=self.on, partitions=partitions
             )
 
@@ -190,8 +194,8 @@ class LayoutPlanner:
         def seconds(fit: Fit) -> float:
             return work.seconds(fit.speed, fit.layout, each(fit))
 
-        load = Load(terms, self.shape, method.bytes_per_weight(self.shape), self.on, self.share)
-        fit = self._fit(method, load, None, seconds, asked=self._train_workers())
+        load = Load(terms, self.shape, work.whole.weight_bytes(self.shape), self.on, self.share)
+        fit = self._fit(method, work.whole, load, None, seconds, asked=self._train_workers())
         sharded = fit.split.sharded
         least, most = (fit.workers,) * 2 if sharded else self._replicas(fit.workers)
         fit = replace(fit, workers=most)
@@ -203,7 +207,7 @@ class LayoutPlanner:
             replica_cpus=held,
             data_cpus=self.inventory.cpus - most * held,
             rows_per_shard=each(fit),
-            items=items,
+            items=work.whole.items,
             runs=work.runs,
             shards=work.runs * work.shards(each(fit)),
             **self.stage(fit, load),
@@ -277,7 +281,8 @@ class LayoutPlanner:
 
     def _fit(
         self,
-        method: Method,
+        method: MethodFields,
+        whole: Work,
         load: Load,
         packs: int | None,
         seconds: Callable[[Fit], float],
@@ -302,28 +307,28 @@ class LayoutPlanner:
         """
         slots, sharding = self._slots() * sharers, self.resources.shard
         wanted = slots if packs is None else min(asked or slots, packs)
-        whole: list[Fit] = []
+        unshared: list[Fit] = []
         if sharding != "zero3" and not shared:
-            splits = self._splits(can_split=method.can_shard)
+            splits = self._splits(can_split=whole.can_shard)
             if sharers > 1:
                 splits = [Split(sharers=sharers)]
-            whole = list(self._fits(load, wanted, splits, together=packs is not None))
-        if packs is not None and asked is not None and whole:
-            most = max(fit.workers for fit in whole)
+            unshared = list(self._fits(load, wanted, splits, together=packs is not None))
+        if packs is not None and asked is not None and unshared:
+            most = max(fit.workers for fit in unshared)
             if most < wanted:
                 raise PlanError(
                     f"{wanted} workers do not fit the memory beside each other, {most} do",
                     where=str(self.inventory),
                     cure=f"set resources.train_workers to {most} or less",
                 )
-            whole = [fit for fit in whole if fit.workers == most]
-        found = whole
-        can_shard = sharers == 1 and self._can_shard(method, asked or slots)
-        if can_shard and not any(fit.split == WHOLE for fit in whole):
+            unshared = [fit for fit in unshared if fit.workers == most]
+        found = unshared
+        can_shard = sharers == 1 and self._can_shard(whole, asked or slots)
+        if can_shard and not any(fit.split == WHOLE for fit in unshared):
             among_all = self._fits(load, asked or slots, [Split(sharded=True)], together=True)
             found += [fit for fit in among_all if asked is None or fit.workers == asked]
         if not found:
-            raise refusals.refusal(self, load, method, asked or slots)
+            raise refusals.refusal(self, load, method.name, whole, asked or slots)
         return min(found, key=lambda fit: (seconds(fit) / fit.at_once, -fit.tokens))
 
     def _splits(self, *, can_split: bool) -> list[Split]:
@@ -334,11 +339,11 @@ class LayoutPlanner:
         counts = [n for n in _SPLITS if n <= max(node.gpus for node in self.nodes)]
         return [WHOLE, *(Split(n, passes) for n in counts for passes in (1, n))]
 
-    def _can_shard(self, method: Method, workers: int) -> bool:
+    def _can_shard(self, work: Work, workers: int) -> bool:
         asked = self.resources
         one = asked.gpus_per_worker is None or asked.gpus_per_worker <= 1
         whole = self.shape.quantised or asked.shard == "never" or not self.shards
-        return method.can_shard and not whole and one and workers > 1
+        return work.can_shard and not whole and one and workers > 1
 
     def _fits(
         self, load: Load, wanted: int, splits: Sequence[Split], *, together: bool

@@ -18,8 +18,8 @@ from raybias.planning.stage_plans import TunePlan
 from raybias.planning.tasks import tasks_of
 
 if TYPE_CHECKING:
-    from raybias.planning.plan import Plan
     from raybias.planning.prepared import PreparedStudy
+    from raybias.planning.stage_plans import Plan
 
 #: Times that are tried.
 _TRIED: Final = 24

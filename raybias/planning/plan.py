@@ -10,20 +10,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from raybias.config import Backbone, Method, Provider, Rewriting, Study
+from raybias.config import Backbone, Rewriting
 from raybias.errors import OutputError, PlanError
-from raybias.methods import tuned_methods
+from raybias.methods.base import Method, methods_of
 from raybias.planning import refusals
-from raybias.planning.asking import asking_plan
-from raybias.planning.inventory import Inventory
+from raybias.planning.inventory import Inventory, decide_dtypes
 from raybias.planning.layout import LayoutPlanner
 from raybias.planning.packs import choose_packs
-from raybias.planning.precision import Precision, decide_dtypes
-from raybias.planning.prepared import PreparedStudy, in_style, read_by
+from raybias.planning.prepared import PreparedStudy, in_style
 from raybias.planning.rewrite_layout import rewriting_plan
 from raybias.planning.speed import Machine
-from raybias.planning.stage_plans import RewritePlan, ScorePlan, TunePlan
+from raybias.planning.stage_plans import Plan, RewritePlan, ScorePlan, TunePlan, asking_plan
 from raybias.planning.workload import Works, works_of
+from raybias.providers.base import Provider
 from raybias.storage import Store
 from raybias.study_record import recorded_dtypes
 
@@ -32,62 +31,6 @@ if TYPE_CHECKING:
 
 #: A GPU that waits for its process so many times as long as it computes has room for others.
 _MOSTLY: Final = 2.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """A study on an inventory."""
-
-    study: str
-    decided: Study
-    """The study, with every dtype that it left to the hardware."""
-    precision: Precision | None
-    """What was decided and why; None where the study, or OUT before it, says."""
-    inventory: Inventory
-    items: dict[str, int]
-    """Rows per probe."""
-    shapes: dict[str, ModelShape]
-    """Of each backbone with weights, by name."""
-    rewriting: tuple[RewritePlan, ...]
-    tuning: tuple[TunePlan, ...]
-    scoring: tuple[ScorePlan, ...]
-    works: Works
-    """What each stage has to do."""
-    unfit: Mapping[tuple[str, str], str]
-    """Backbones and methods that are left out, and why they do not fit."""
-    notes: tuple[str, ...]
-    """What a user should know before starting."""
-
-    @property
-    def devices(self) -> int:
-        """Return the places of GPUs, or CPUs without them, that the study holds at most."""
-        return self.inventory.places(self.decided.resources)
-
-    def methods(self, backbone: Backbone) -> list[Method]:
-        """List the methods of a backbone that the inventory has room for."""
-        methods = self.decided.methods_of(backbone)
-        return [each for each in methods if (backbone.name, each.name) not in self.unfit]
-
-    @property
-    def rows_per_shard(self) -> dict[str, dict[str, int]]:
-        """Return the items of a shard, by backbone and method."""
-        rows: dict[str, dict[str, int]] = {}
-        for stage in self.scoring:
-            rows.setdefault(stage.backbone, {})[stage.method] = stage.rows_per_shard
-        return rows
-
-    def rewrite(self, style: str) -> RewritePlan:
-        """Return the plan of a style that a model makes."""
-        return next(each for each in self.rewriting if each.style == style)
-
-    def tune(self, backbone: str, training: str, method: str) -> TunePlan:
-        """Return the tuning plan of a backbone, training set and method, by their names."""
-        wanted = (backbone, training, method)
-        return next(t for t in self.tuning if (t.backbone, t.training, t.method) == wanted)
-
-    def score(self, backbone: str, method: str) -> ScorePlan:
-        """Return the scoring plan of a backbone and method, by their names."""
-        return next(s for s in self.scoring if (s.backbone, s.method) == (backbone, method))
 
 
 def plan(
@@ -135,7 +78,7 @@ def plan(
     works = works or works_of(prepared, shapes)
     stages = _Stages(prepared.with_study(study), inventory, shapes, works, machine or Machine())
     for backbone in study.backbones:
-        for method in study.methods_of(backbone):
+        for method in methods_of(study, backbone):
             stages.add(backbone, method)
     if stages.errors and not (skip_unfit and stages.scoring):
         raise refusals.together(list(stages.errors.values()))
@@ -157,10 +100,11 @@ def plan(
         notes=(
             *(f"left out: {error}" for error in stages.errors.values()),
             *(
-                f"{method.name}: max_steps is not set; the early-stop rule can run for ever on a"
-                " slowly falling loss"
-                for method in tuned_methods(study.methods)
-                if method.last_step(1) is None
+                f"{name}: max_steps is not set; the early-stop rule can run for ever on a slowly"
+                " falling loss"
+                for name in dict.fromkeys(
+                    name for (_, _, name), work in works.tuning.items() if work.last is None
+                )
             ),
         ),
     )
@@ -186,23 +130,26 @@ class _Stages:
 
     def add(self, backbone: Backbone, method: Method) -> None:
         """Lay out one method on one backbone, or keep why it does not fit."""
-        study, data = self.prepared.study, self.prepared.data
+        study, name = self.prepared.study, (backbone.name, method.name)
+        whole = self.works.whole[name]
         if isinstance(backbone, Provider):
-            self.scoring.append(asking_plan(self.prepared, self.inventory, backbone, method))
+            asked = asking_plan(self.prepared, self.inventory, backbone, method, whole)
+            self.scoring.append(asked)
             return
-        shape, name = self.shapes[backbone.name], (backbone.name, method.name)
+        shape = self.shapes[backbone.name]
         planner = LayoutPlanner(study.resources, self.inventory, backbone, shape, self.machine)
-        items = {each: data.items[each].height for each in read_by(study, method)}
         try:
             tuning = [
                 planner.tunings(
-                    training, tuned, self.works.tuning[backbone.name, training.name, tuned.name]
+                    training,
+                    method,
+                    self.works.tuning[backbone.name, training.name, method.name],
                 )
-                for tuned in tuned_methods([method])
                 for training in study.training
+                if method.trains
             ]
             rows = self.prepared.rows_per_shard(backbone, method)
-            scoring = planner.scoring(items, method, self.works.reading[name], rows)
+            scoring = planner.scoring(method, self.works.reading[name], rows)
         except PlanError as error:
             self.errors[name] = error
             return
@@ -246,7 +193,7 @@ def _launching(made: Plan) -> str:
 def _rewriting(
     prepared: PreparedStudy, inventory: Inventory, style: str, options: Rewriting
 ) -> RewritePlan:
-    from raybias.engine.rewriting.rewriter import check_rewriter
+    from raybias.engine.rewriter import check_rewriter
 
     shape, judge = check_rewriter(options, style=style)
     originals = in_style(prepared.study, style, prepared.data.items)

@@ -1,17 +1,36 @@
 """Refuse before any work: models, label words, targets and lengths that cannot do.
 
-Tokenizers and configurations are read, no weights.
+Tokenizers and configurations are read, no weights. Which weights a study's models are is found out
+before any work, too, and every worker loads those: a model of the hub is pinned to a commit, so a
+branch that moves during a study changes nothing. Of a local folder the files are hashed, so that
+others under its name are noticed. Where another engine than the built-in one loads them, its
+version is fixed too.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from importlib.util import find_spec
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
 
 from raybias.config import Study
-from raybias.errors import ConfigError
-from raybias.planning.plan import Plan
+from raybias.engine.checkpoint import (
+    file_hashes,
+    folder_of,
+    has_safetensors,
+    locate,
+    refuse_pickled,
+)
+from raybias.errors import ConfigError, ModelError
+from raybias.methods.base import methods_of
 from raybias.planning.prepared import Items, PreparedStudy
+from raybias.planning.stage_plans import Plan
 from raybias.stats import check_metrics, check_reference_groups
+from raybias.storage import Store
+from raybias.study_record import Record, refuse_other
 
 
 def check_inputs(prepared: PreparedStudy) -> None:
@@ -28,13 +47,9 @@ def check_inputs(prepared: PreparedStudy) -> None:
     study, data = prepared.study, prepared.data
     check_metrics(study.statistics.metrics)
     check_references(study, data.items)
-    for method in study.methods:
-        method.check_label_words(study.verbalizer.words())
-        for training in study.training:
-            method.check_training(training.name, data.sentences[training.name])
     for backbone in study.backbones:
-        for method in study.methods_of(backbone):
-            method.check(backbone, prepared.text(method, backbone))
+        for method in methods_of(study, backbone):
+            method.check(prepared.inputs(method, backbone))
 
 
 def check_libraries(planned: Plan) -> None:
@@ -87,6 +102,100 @@ def check_rewritten(prepared: PreparedStudy, items: Items) -> None:
     ModelError: counts them and names the longest.
     """
     for backbone in prepared.study.backbones:
-        for method in prepared.study.methods_of(backbone):
+        for method in methods_of(prepared.study, backbone):
             if method.reads == "pairs":
-                method.check(backbone, prepared.text(method, backbone, items))
+                method.check(prepared.inputs(method, backbone, items))
+
+
+def resolve_models(study: Study) -> tuple[Study, dict[str, dict[str, str]]]:
+    """Pin each model of the hub to its commit, and hash the files of each local one.
+
+    Returns the study, with commits as revisions, and by name and file the sha256 of local models.
+
+    Raises
+    ------
+    ModelError: a model that is not there, that this machine has no access to, or whose weights are
+        pickled.
+    ConfigError: an engine that is not installed, or in another version than the study names.
+    """
+    revisions: dict[str, str | None] = {}
+    models = {}
+    for name, spec in study.checkpoints.items():
+        folder = folder_of(spec.id)
+        if folder is None:
+            revisions[name] = locate(spec.id, spec.revision).commit
+        else:
+            refuse_pickled(folder, spec.id)
+            revisions[name] = spec.revision
+            models[name] = file_hashes(folder)
+    installed = tuple(each.as_installed() for each in study.backbones)
+    return study.model_copy(update={"backbones": installed}).pinned(revisions), models
+
+
+def check_models(store: Store, record: Record, names: Sequence[str]) -> None:
+    """Refuse local models whose files are not those that an OUT was made with.
+
+    Parameters
+    ----------
+    names: of the backbones to look at. An OUT that names no files is taken as it is.
+
+    Raises
+    ------
+    OutputError: names the file that changed.
+    ModelError: the folder is gone.
+    """
+    for name in names:
+        held = (record.models or {}).get(name)
+        folder = folder_of(record.study.checkpoints[name].id)
+        if held is not None and folder is not None:
+            found = file_hashes(folder)
+            refuse_other(store, {"models": {name: held}}, {"models": {name: found}})
+
+
+def check_weights(study: Study) -> None:
+    """Refuse a local model without weights, or with some that are missing or cut off.
+
+    Raises
+    ------
+    ModelError: names the model and the file.
+    """
+    for spec in study.checkpoints.values():
+        folder = folder_of(spec.id)
+        if folder is not None:
+            _check_folder(folder, spec.id)
+
+
+def _check_folder(folder: Path, model: str) -> None:
+    if not has_safetensors(folder):
+        raise ModelError(
+            "holds no weights (*.safetensors)",
+            where=model,
+            cure="copy or download them into the folder, then run this again",
+        )
+    for index in sorted(folder.glob("*.safetensors.index.json")):
+        if missing := sorted(name for name in _parts(index) if not (folder / name).is_file()):
+            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+            raise ModelError(
+                f"lacks {missing[0]}{more}, which {index.name} names",
+                where=model,
+                cure="fetch what is missing",
+            )
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(path, framework="numpy"):
+                pass
+        except (SafetensorError, OSError) as error:
+            raise ModelError(
+                f"{path.name} is no whole file of safetensors ({error})",
+                where=model,
+                cure="fetch it again",
+            ) from error
+
+
+def _parts(index: Path) -> set[str]:
+    """Return the files that an index of weights names; one that is malformed names none."""
+    try:
+        content = json.loads(index.read_bytes())
+        return {str(name) for name in content["weight_map"].values()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return set()

@@ -5,27 +5,36 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Final
 
 import polars as pl
 
 from raybias.config import (
     Backbone,
-    Method,
+    MethodFields,
     PairProbe,
     Probe,
     QuestionProbe,
     Study,
-    StudyText,
 )
+from raybias.config.data import Ability
 from raybias.errors import ConfigError
-from raybias.methods import fit_methods
-from raybias.methods.lengths import TokenCounts
+from raybias.methods.base import Inputs, methods
+from raybias.methods.work import TokenCounts
 from raybias.probes import in_styles, pair_items, probe_items, question_items, training_sentences
+from raybias.probes.registries import PairSource, QuestionSource, pair_probes, question_probes
 from raybias.probes.sampling import sample_items, sample_pairs
-from raybias.registry import PairSource, QuestionSource, pair_probes, question_probes
 from raybias.study_record import Record, fingerprint, make_record
 
 Items = Mapping[str, pl.DataFrame]
+#: What backbones can do, in words.
+_WORDS: Final[dict[Ability, str]] = {
+    "weights": "a model's weights",
+    "chat": "answers to chats",
+    "text": "completions of plain text",
+    "first_tokens": "the log-probabilities of an answer's first tokens",
+    "likelihoods": "the log-probabilities of a prompt's tokens",
+}
 
 
 @dataclass(frozen=True)
@@ -53,7 +62,7 @@ class StudyData:
     @cached_property
     def tokens(self) -> dict[str, TokenCounts]:
         """By backbone, its tokenizer with the counts of what it tokenised."""
-        from raybias.engine.backbone import load_tokenizer
+        from raybias.engine.encoder import load_tokenizer
 
         return {each.name: TokenCounts(load_tokenizer(each)) for each in self.study.backbones}
 
@@ -95,7 +104,9 @@ class PreparedStudy:
         """Replace what does not change the text: resources, revisions and dtypes."""
         return replace(self, record=self.record.with_study(study))
 
-    def text(self, method: Method, backbone: Backbone, items: Items | None = None) -> StudyText:
+    def inputs(
+        self, method: MethodFields, backbone: Backbone, items: Items | None = None
+    ) -> Inputs:
         """Gather what a method reads on a backbone.
 
         Parameters
@@ -107,14 +118,15 @@ class PreparedStudy:
         ConfigError: no probe is of a kind that the method reads.
         """
         chosen = self.data.items if items is None else items
-        return StudyText(
+        return Inputs(
+            backbone=backbone,
             tokens=self.data.tokens[backbone.name],
             words=self.study.verbalizer.words(),
             items={name: chosen[name] for name in read_by(self.study, method)},
             sentences=self.data.sentences,
         )
 
-    def rows_per_shard(self, backbone: Backbone, method: Method) -> int | None:
+    def rows_per_shard(self, backbone: Backbone, method: MethodFields) -> int | None:
         """Return the items of a shard that the study or its OUT names; None where a plan may."""
         kept = self.record.rows_per_shard.get(backbone.name, {})
         return self.study.resources.rows_per_shard or kept.get(method.name)
@@ -176,7 +188,7 @@ def _check_styles(study: Study) -> None:
             )
 
 
-def read_by(study: Study, method: Method) -> list[str]:
+def read_by(study: Study, method: MethodFields) -> list[str]:
     """List the names of the probes that a method reads.
 
     Raises
@@ -203,3 +215,54 @@ def read_by(study: Study, method: Method) -> list[str]:
             cure=f"add {method.reads} of source {', '.join(sources)}, or take the method out",
         )
     return found
+
+
+def fit_methods(study: Study) -> Study:
+    """Return the study with each method fitted to its backbones; no weights are read.
+
+    A method that is not the same on all of its backbones becomes several of its name, each with
+    the backbones that it is for.
+
+    Raises
+    ------
+    ConfigError, ModelError: options that a backbone cannot have.
+    """
+    found: list[MethodFields] = []
+    for method in study.methods:
+        fitted: dict[MethodFields, list[str]] = {}
+        for backbone in study.backbones:
+            if method in study.methods_of(backbone):
+                check_abilities(method, backbone)
+                fitted.setdefault(method.fit(backbone, study.profile), []).append(backbone.name)
+        for each, names in fitted.items():
+            chosen = tuple(names) if len(fitted) > 1 else method.backbones
+            found.append(each.model_copy(update={"backbones": chosen}))
+    return study.model_copy(update={"methods": tuple(found)})
+
+
+def check_abilities(method: MethodFields, backbone: Backbone) -> None:
+    """Refuse a method that needs what a backbone cannot do.
+
+    Raises
+    ------
+    ConfigError: says what is lacking, and names the option or the methods that do without it.
+    """
+    offered = backbone.abilities
+    lacking = {each: way for each, way in method.needs(offered).items() if each not in offered}
+    if not lacking:
+        return
+    ways = [way for way in lacking.values() if way]
+    able = [
+        kind
+        for kind, each in methods.items()
+        if {n for n, way in each.model_construct().needs(offered).items() if not way} <= offered
+    ]
+    raise ConfigError(
+        f"method {method.name!r} needs {' and '.join(_WORDS[each] for each in lacking)}, which"
+        f" {backbone.name} does not offer",
+        where=f"backbones, {backbone.name}",
+        cure=" and ".join(ways)
+        if len(ways) == len(lacking)
+        else f"use {', '.join(able)}, name what it offers in `offers`, or give a backbone with"
+        " weights",
+    )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from raybias.config import Method
 from raybias.engine.memory import total
 from raybias.errors import PlanError
+from raybias.methods.work import Work
 from raybias.planning.inventory import Inventory, size
 from raybias.planning.splits import Load, Split
 
@@ -27,7 +27,7 @@ def too_many_cpus(asked: int, inventory: Inventory) -> PlanError:
     )
 
 
-def refusal(planner: LayoutPlanner, load: Load, method: Method, workers: int) -> PlanError:
+def refusal(planner: LayoutPlanner, load: Load, method: str, work: Work, workers: int) -> PlanError:
     """Make the error of a backbone that fits in no way that the study allows.
 
     Parameters
@@ -35,11 +35,10 @@ def refusal(planner: LayoutPlanner, load: Load, method: Method, workers: int) ->
     workers: that the study asks for, or that the nodes have places for.
     """
     asked, where = planner.resources.shard, str(planner.inventory)
-    who = f"{planner.backbone} ({method.name})"
-    if not method.can_shard and asked == "zero3":
+    who = f"{planner.backbone} ({method})"
+    if not work.can_shard and asked == "zero3":
         return PlanError(
-            f"workers cannot share {planner.backbone} for {method.name}, whose runs are whole"
-            " models",
+            f"workers cannot share {planner.backbone} for {method}, whose runs are whole models",
             where=where,
             cure="set resources.shard to auto, or use lora or soft_prompt",
         )
@@ -48,9 +47,9 @@ def refusal(planner: LayoutPlanner, load: Load, method: Method, workers: int) ->
             f"{who} is to be sharded with ZeRO-3, which needs two workers or more, and there is"
             " one",
             where=where,
-            cure=_nearest(planner, load, method),
+            cure=_nearest(planner, load, work),
         )
-    shares = method.can_shard and asked != "never" and workers > 1
+    shares = work.can_shard and asked != "never" and workers > 1
     split, fewest = Split(sharded=shares), planner.budgets[-1]
     need = total(load.device(fewest, workers if shares else 1, split))
     host = total(planner.host(load, workers if shares else 1, split))
@@ -67,15 +66,15 @@ def refusal(planner: LayoutPlanner, load: Load, method: Method, workers: int) ->
         f"{who}{how} needs {size(need)} on one device at the smallest token budget, which has"
         f" {size(planner.device_memory)}",
         where=where,
-        cure=_nearest(planner, load, method),
+        cure=_nearest(planner, load, work),
     )
 
 
-def _nearest(planner: LayoutPlanner, load: Load, method: Method) -> str:
+def _nearest(planner: LayoutPlanner, load: Load, work: Work) -> str:
     """Name what would fit, nearest first."""
     fewest = planner.budgets[-1]
     whole = f"use devices of {size(total(load.device(fewest)))} or more"
-    if not method.can_shard:
+    if not work.can_shard:
         return f"{whole}, or lora, for which workers can share it"
     shared = Split(sharded=True)
     counts = range(2, _MOST_SHARDS + 1)

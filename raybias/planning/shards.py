@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raybias.methods.prediction import Shard
+from raybias.methods.base import Shard
 from raybias.schema import PAIRS, REWRITTEN_PAIRS, OutputSpec
 from raybias.storage import Store
 

@@ -1,20 +1,29 @@
-"""The stages of a plan: where one backbone rewrites, is tuned or reads, by how many workers."""
+"""A plan and its stages: where one backbone rewrites, is tuned or reads, by how many workers."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from raybias.engine.memory import MemoryTerm, total
+from raybias.config import Backbone, MethodFields, Study
+from raybias.engine.memory import MemoryTerm, process, total
+from raybias.methods.base import Method, methods_of
+from raybias.methods.work import Work
+from raybias.planning.inventory import Inventory, Precision
 from raybias.planning.placement import ResourceRequest
+from raybias.planning.prepared import PreparedStudy
+from raybias.planning.shards import rows_in
 from raybias.planning.speed import CPU, Speed
-from raybias.planning.workload import Layout
+from raybias.planning.workload import Layout, Works
+from raybias.providers.base import Provider
 
 if TYPE_CHECKING:
     from raybias.config import Backbone
-    from raybias.engine.context import ModelContext
+    from raybias.engine.backbone import ModelContext
+    from raybias.engine.model_shape import ModelShape
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +92,8 @@ class Stage:
         self, spec: Backbone, words: Sequence[str] = (), *, memory: str = ""
     ) -> ModelContext:
         """Return what one worker or replica computes with; `memory` is a URI of answers."""
-        from raybias.engine.context import Execution, ModelContext
+        from raybias.engine.backbone import ModelContext
+        from raybias.engine.context import Execution
 
         device = "cuda" if self.gpus else "cpu"
         execution = Execution(
@@ -185,3 +195,126 @@ class ScorePlan(Stage):
         counts = (self.replicas_min, self.replicas_max)
         each = (self.threads, self.replica_cpus, self.gpus, self.tokens_per_batch)
         return (*counts, *each, json.dumps(self.requests, sort_keys=True))
+
+
+#: Seconds of a request, for the schedule; nobody knows them before.
+LATENCY_S: Final = 1.0
+#: Seconds that a shard takes: its last requests are waited for before the next one begins.
+_SHARD_S: Final = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskPlan(ScorePlan):
+    """Asking a provider by one method, from one process."""
+
+    calls: float
+    """Requests, those that are repeated too."""
+    counted: str
+    """How they are counted."""
+    read: float
+    """Tokens of prompts."""
+    written: float
+    """Most tokens of answers."""
+    money: float
+    at_once: int
+
+    @property
+    def seconds(self) -> float:
+        """Seconds that it takes if requests take `LATENCY_S`."""
+        return self.calls * LATENCY_S / self.at_once
+
+
+def asking_plan(
+    prepared: PreparedStudy,
+    inventory: Inventory,
+    backbone: Provider,
+    method: MethodFields,
+    work: Work,
+) -> AskPlan:
+    """Plan one method on a provider's backbone."""
+    items, runs = work.items, work.runs
+    times = runs * (1 + backbone.repeat)
+    asked = [(times * count, work.asks[name]) for name, count in items.items()]
+    calls, read, written = (sum(n * each[part] for n, each in asked) for part in range(3))
+    each = calls * LATENCY_S / backbone.at_once / max(1, runs * sum(items.values()))
+    rows = prepared.rows_per_shard(backbone, method) or rows_in(_SHARD_S, each)
+    return AskPlan(
+        backbone=backbone.name,
+        method=method.name,
+        gpus=0,
+        threads=1,
+        tokens_per_batch=0,
+        memory=(process("cpu"),),
+        device_memory=max(node.memory for node in inventory.nodes),
+        replicas_min=1,
+        replicas_max=1,
+        replica_cpus=0,
+        data_cpus=inventory.cpus,
+        rows_per_shard=rows,
+        items=items,
+        runs=runs,
+        shards=runs * sum(math.ceil(count / rows) for count in items.values()),
+        reason=f"at {backbone.place}, {backbone.at_once} requests at once, from one process",
+        calls=calls,
+        counted=f"prompts of {runs} runs, and {backbone.repeat:.1%} of them once more",
+        read=read,
+        written=written,
+        money=backbone.prices.of(read, written),
+        at_once=backbone.at_once,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A study on an inventory."""
+
+    study: str
+    decided: Study
+    """The study, with every dtype that it left to the hardware."""
+    precision: Precision | None
+    """What was decided and why; None where the study, or OUT before it, says."""
+    inventory: Inventory
+    items: dict[str, int]
+    """Rows per probe."""
+    shapes: dict[str, ModelShape]
+    """Of each backbone with weights, by name."""
+    rewriting: tuple[RewritePlan, ...]
+    tuning: tuple[TunePlan, ...]
+    scoring: tuple[ScorePlan, ...]
+    works: Works
+    """What each stage has to do."""
+    unfit: Mapping[tuple[str, str], str]
+    """Backbones and methods that are left out, and why they do not fit."""
+    notes: tuple[str, ...]
+    """What a user should know before starting."""
+
+    @property
+    def devices(self) -> int:
+        """Return the places of GPUs, or CPUs without them, that the study holds at most."""
+        return self.inventory.places(self.decided.resources)
+
+    def methods(self, backbone: Backbone) -> list[Method]:
+        """List the methods of a backbone that the inventory has room for."""
+        methods = methods_of(self.decided, backbone)
+        return [each for each in methods if (backbone.name, each.name) not in self.unfit]
+
+    @property
+    def rows_per_shard(self) -> dict[str, dict[str, int]]:
+        """Return the items of a shard, by backbone and method."""
+        rows: dict[str, dict[str, int]] = {}
+        for stage in self.scoring:
+            rows.setdefault(stage.backbone, {})[stage.method] = stage.rows_per_shard
+        return rows
+
+    def rewrite(self, style: str) -> RewritePlan:
+        """Return the plan of a style that a model makes."""
+        return next(each for each in self.rewriting if each.style == style)
+
+    def tune(self, backbone: str, training: str, method: str) -> TunePlan:
+        """Return the tuning plan of a backbone, training set and method, by their names."""
+        wanted = (backbone, training, method)
+        return next(t for t in self.tuning if (t.backbone, t.training, t.method) == wanted)
+
+    def score(self, backbone: str, method: str) -> ScorePlan:
+        """Return the scoring plan of a backbone and method, by their names."""
+        return next(s for s in self.scoring if (s.backbone, s.method) == (backbone, method))

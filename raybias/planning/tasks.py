@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from raybias.config import Backbone, Method
+from raybias.config import Backbone
 from raybias.engine.memory import total
-from raybias.planning.asking import AskPlan
+from raybias.methods.base import Method
 from raybias.planning.prepared import PreparedStudy
 from raybias.planning.schedule import Task
 from raybias.planning.shards import CHUNK_ROWS
 from raybias.planning.speed import Speed
+from raybias.planning.stage_plans import AskPlan
 
 if TYPE_CHECKING:
     from raybias.config import Rewriting
-    from raybias.planning.plan import Plan
-    from raybias.planning.stage_plans import RewritePlan
+    from raybias.planning.stage_plans import Plan, RewritePlan
 
 #: Bytes/s at which a node takes weights from the hub.
 _HUB: Final = 100e6
@@ -49,7 +49,8 @@ def fetched_models(prepared: PreparedStudy, plan: Plan) -> dict[str, tuple[Backb
         for each in study.backbones
         if each.is_checkpoint
     }
-    beside = [each for method in study.methods for each in method.loaded_beside]
+    works = plan.works.whole.values()
+    beside = [(each.spec, each.shape.weight_bytes) for work in works for each in work.beside]
     for stage in plan.rewriting:
         weights = (term.bytes for term in stage.memory)
         beside += zip(study.styles.rewriting[stage.style].specs, weights, strict=False)
@@ -76,7 +77,8 @@ class _Graph:
         fetched = (own,) if own in self.fetched else ()
         for method in self.plan.methods(backbone):
             if not method.trains:
-                beside = (_fetching(spec) for spec, _ in method.loaded_beside)
+                work = self.plan.works.whole[backbone.name, method.name]
+                beside = (_fetching(each.spec) for each in work.beside)
                 models = (*fetched, *(key for key in beside if key in self.fetched))
                 yield self._reading(backbone, method, "", (*models, *self._rewritten(method)))
                 continue

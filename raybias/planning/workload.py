@@ -9,13 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import TYPE_CHECKING, Final
 
-from raybias.config import Method, Study, StudyText
-from raybias.methods import Tuned, tuned_methods
-from raybias.methods.lengths import Widths
-from raybias.methods.selection import hyper_parameter_grid
+from raybias.methods.base import methods_of
+from raybias.methods.work import Tuning, Work
 from raybias.planning.prepared import PreparedStudy
 from raybias.planning.shards import ROWS, SECONDS, rows_in
 from raybias.planning.speed import Speed
@@ -133,75 +130,20 @@ class Passes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TuningWork:
-    """Tuning one backbone on one training set by one method."""
+class TuningWork(Tuning):
+    """Tuning one backbone on one training set by one method, on passes over the backbone."""
 
+    whole: Work
     passes: Passes
-    factor: int
-    """FLOPs of a step for each parameter and token."""
-    sweep: int
-    """Runs of the sweep; 0 where nothing is swept over."""
-    final: int
-    """Runs after it."""
-    rows: int
-    """Of one run's step."""
-    length: float
-    """Mean tokens of one."""
-    widths: Widths
-    """Of a step's rows in their batches."""
-    every: int
-    """Steps between evaluations."""
-    first: int
-    """The first step at which a run can stop."""
-    last: int | None
-    """The step after which it ends; None where nothing says."""
-    checked: int
-    """Rows of one evaluation."""
-    checked_length: float
-    """Mean tokens of one."""
-    checked_widths: Widths
-    """Of an evaluation's rows in their batches."""
-    tested: int
-    """Rows of the test split, which each run reads once at its end."""
-    tested_length: float
-    """Mean tokens of one."""
-    launches: tuple[float, float]
-    """Launches of a block in units of a plain one's: of a pack, and for each of its runs."""
-    moved: float
+    moving: float
     """Bytes that the optimizer reads and writes in a step of one run."""
-    most: int | None
-    """Runs that can share a step; None for any number."""
 
     @classmethod
-    def of(cls, method: Tuned, shape: ModelShape, text: StudyText, training: str) -> TuningWork:
-        """Count a method's work on one training set."""
-        splits = text.sentences[training]
-        texts = [splits[name]["text"] for name in ("train", "validation")]
-        length, checked_length = (method.mean_length(text, each) for each in texts)
-        tested = splits["test"]["text"] if "test" in splits else texts[1].clear()
-        sweep, final = runs_of(method)
-        last = method.last_step(len(texts[0]))
-        passes = Passes.of(shape, method.bytes_per_weight(shape))
-        return cls(
-            passes=passes,
-            factor=method.work_per_parameter,
-            sweep=sweep,
-            final=final,
-            rows=method.batch_size,
-            length=length,
-            widths=method.step_widths(text, texts[0]),
-            every=method.steps_between_evaluations,
-            first=method.first_stop if last is None else min(method.first_stop, last),
-            last=last,
-            checked=method.validation_rows or len(texts[1]),
-            checked_length=checked_length,
-            checked_widths=method.widths(text, texts[1]),
-            tested=len(tested),
-            tested_length=method.mean_length(text, tested) if len(tested) else 0.0,
-            launches=method.launches,
-            moved=float(method.moved_per_parameter * shape.parameters),
-            most=method.max_pack,
-        )
+    def of(cls, tuning: Tuning, work: Work, shape: ModelShape) -> TuningWork:
+        """Join what a method says of its tuning with the sizes of its backbone."""
+        passes = Passes.of(shape, work.weight_bytes(shape))
+        moving = float(tuning.moved * shape.parameters)
+        return cls(**vars(tuning), whole=work, passes=passes, moving=moving)
 
     def stops(self, runs: int, *, early: bool = True) -> tuple[int, ...]:
         """Return the steps at which so many runs are planned to stop.
@@ -220,7 +162,7 @@ class TuningWork:
 
     def step_seconds(self, speed: Speed, layout: Layout, runs: int) -> float:
         """Return the seconds of one step of a pack of so many runs."""
-        moving = runs * self.moved / speed.bandwidth
+        moving = runs * self.moving / speed.bandwidth
         return max(self.step_parts(speed, layout, runs).values()) + moving + self.host(speed, runs)
 
     def step_parts(self, speed: Speed, layout: Layout, runs: int) -> dict[str, float]:
@@ -279,6 +221,7 @@ class TuningWork:
 class ReadingWork:
     """Reading the probes with one backbone by one method."""
 
+    whole: Work
     passes: Passes
     runs: int
     tokens: float
@@ -289,18 +232,16 @@ class ReadingWork:
     """Most tokens that are written after one prompt."""
 
     @classmethod
-    def of(cls, method: Method, shape: ModelShape, text: StudyText, runs: int) -> ReadingWork:
-        """Count a method's work on all of its probes."""
-        passes = Passes.of(shape, method.bytes_per_weight(shape))
-        rows = {name: frame.height for name, frame in text.items.items()}
-        each = {name: method.tokens_per_item(text, name) for name in rows}
-        weights = method.weights_per_token(shape)
+    def of(cls, work: Work, shape: ModelShape) -> ReadingWork:
+        """Join what a method says of its reading with the sizes of its backbone."""
+        passes = Passes.of(shape, work.weight_bytes(shape))
         return cls(
-            passes=replace(passes, parameters=weights),
-            runs=runs,
-            tokens=sum(count * each[name] for name, count in rows.items()),
-            items=tuple(rows.values()),
-            new_tokens=method.new_tokens,
+            whole=work,
+            passes=replace(passes, parameters=work.parameters(shape)),
+            runs=work.runs,
+            tokens=sum(count * work.tokens[name] for name, count in work.items.items()),
+            items=tuple(work.items.values()),
+            new_tokens=work.new_tokens,
         )
 
     def shards(self, rows: int) -> int:
@@ -359,44 +300,33 @@ class Works:
 
     Attributes
     ----------
+    whole: by backbone and method, as the method says it.
     tuning: by backbone, training set and method.
     reading: by backbone and method.
     """
 
+    whole: Mapping[tuple[str, str], Work]
     tuning: Mapping[tuple[str, str, str], TuningWork]
     reading: Mapping[tuple[str, str], ReadingWork]
 
 
 def works_of(prepared: PreparedStudy, shapes: Mapping[str, ModelShape]) -> Works:
-    """Count the work of all stages of a study, by the shapes of its backbones with weights.
+    """Ask each method of a study for its work, by the shapes of its backbones with weights.
 
     Raises
     ------
     DataError, ModelError: a text or a tokenizer cannot be read.
     """
-    study = prepared.study
+    whole: dict[tuple[str, str], Work] = {}
     tuning: dict[tuple[str, str, str], TuningWork] = {}
     reading: dict[tuple[str, str], ReadingWork] = {}
-    for backbone in study.backbones:
-        if (shape := shapes.get(backbone.name)) is None:
-            continue
-        for method in study.methods_of(backbone):
-            text = prepared.text(method, backbone)
-            runs = runs_read(study, method)
-            reading[backbone.name, method.name] = ReadingWork.of(method, shape, text, runs)
-            for tuned, training in product(tuned_methods([method]), text.sentences):
-                work = TuningWork.of(tuned, shape, text, training)
-                tuning[backbone.name, training, method.name] = work
-    return Works(tuning, reading)
-
-
-def runs_read(study: Study, method: Method) -> int:
-    """Count the runs of a method that read the probes, on one backbone."""
-    return method.n_runs * (len(study.training) if method.needs_training_set else 1)
-
-
-def runs_of(method: Tuned) -> tuple[int, int]:
-    """Count a method's runs on one training set: of the sweep, and those after it."""
-    choices = len(hyper_parameter_grid(method))
-    sweep = choices * method.sweep_seeds if choices > 1 else 0
-    return sweep, len(method.seeds) - (method.sweep_seeds if sweep else 0)
+    for backbone in prepared.study.backbones:
+        for method in methods_of(prepared.study, backbone):
+            name = backbone.name, method.name
+            work = whole[name] = method.work(prepared.inputs(method, backbone))
+            if (shape := shapes.get(backbone.name)) is None:
+                continue
+            reading[name] = ReadingWork.of(work, shape)
+            for training, each in work.tuning.items():
+                tuning[backbone.name, training, method.name] = TuningWork.of(each, work, shape)
+    return Works(whole, tuning, reading)

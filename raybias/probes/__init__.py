@@ -14,24 +14,23 @@ import pyarrow as pa
 
 from raybias.config import Probe, QuestionProbe, StyleOptions, TrainingSet
 from raybias.errors import ConfigError
-from raybias.probes.column_checks import as_table, choose
+from raybias.probes.column_checks import as_table, attribute_name, choose
 from raybias.probes.pairs.coreference import with_others
-from raybias.probes.readers import attribute_name
+from raybias.probes.registries import (
+    ProbeSource,
+    Splits,
+    pair_probes,
+    probes,
+    question_probes,
+    training_sets,
+)
+from raybias.probes.registries import styles as known_styles
 from raybias.probes.sampling import sample_units
 from raybias.probes.sources import place_of
 from raybias.probes.styles.from_files import own_styled_pairs, refuse_written
 from raybias.probes.styles.rules import check_style, styled_coreferences, styled_pairs
 from raybias.probes.templates.markedness import unmarked_forms, with_unmarked
 from raybias.probes.templates.slots import Slotted
-from raybias.registry import (
-    ProbeSource,
-    Splits,
-    pair_probes,
-    probes,
-    question_probes,
-    styles,
-    training_sets,
-)
 from raybias.schema import (
     COREFERENCES,
     DECISIONS,
@@ -189,7 +188,7 @@ def in_styles(
             parts.append(
                 items.with_columns(pl.lit(style).alias("style"), pl.lit(True).alias("kept"))
             )
-        elif files and styles[style].rule is None:
+        elif files and known_styles[style].rule is None:
             parts.append(own_styled_pairs(items, style, files))
         else:
             parts.append(restyle(items, style, options=options, seed=seed))

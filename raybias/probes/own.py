@@ -16,7 +16,7 @@ from raybias.probes.cards import is_card, own_table, read_card
 from raybias.probes.column_checks import as_text, checked, column, completed, refuse
 from raybias.probes.pairs.crows_pairs import ORIGINAL, pair_table
 from raybias.probes.questions import person_of, written
-from raybias.registry import pair_probe, probe, question_probe
+from raybias.probes.registries import pair_probe, probe, question_probe
 from raybias.schema import CONDITIONS, COREFERENCES, DECISIONS, ITEMS, OPTION_ITEMS, TRIPLES
 from raybias.schema.own import OWN, Column
 

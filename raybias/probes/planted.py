@@ -15,7 +15,7 @@ from typing import Final
 import polars as pl
 
 from raybias.config import TrainingSet
-from raybias.registry import Splits, probe, training_set
+from raybias.probes.registries import Splits, probe, training_set
 
 ASSETS: Final = Path(__file__).parents[1] / "assets"
 

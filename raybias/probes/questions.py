@@ -9,9 +9,8 @@ import polars as pl
 from raybias.errors import DataError
 from raybias.formats.bbq import bbq_line, bbq_metadata, target_of
 from raybias.formats.stereoset import stereoset_triples
-from raybias.probes.column_checks import checked
-from raybias.probes.readers import polars_schema
-from raybias.registry import question_probe
+from raybias.probes.column_checks import checked, polars_schema
+from raybias.probes.registries import question_probe
 from raybias.schema import DECISIONS, OPTION_ITEMS, SENTENCE_ITEMS, TRIPLES
 from raybias.schema.own import Column
 from raybias.storage import Store, split_uri

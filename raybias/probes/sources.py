@@ -17,8 +17,7 @@ import yaml
 
 from raybias.config import Section
 from raybias.errors import DataError, OutputError, WorkFailed
-from raybias.probes.column_checks import needed
-from raybias.probes.readers import read_csv, read_lines
+from raybias.probes.column_checks import needed, read_csv, read_lines
 from raybias.storage import Store
 
 

@@ -14,10 +14,9 @@ import polars as pl
 
 from raybias.config import TrainingSet
 from raybias.errors import DataError
-from raybias.probes.column_checks import checked, needed
-from raybias.probes.readers import polars_schema, read_lines
+from raybias.probes.column_checks import checked, needed, polars_schema, read_lines
+from raybias.probes.registries import Splits, training_set
 from raybias.probes.sources import place_of
-from raybias.registry import Splits, training_set
 from raybias.schema import SENTENCES, Label
 from raybias.schema.own import Column
 from raybias.storage import Store, split_uri

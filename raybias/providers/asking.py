@@ -1,6 +1,7 @@
 """Send the prompts of a study to an endpoint, many at a time, and note what they cost.
 
-The `openai` package sends each, waits as `Retry-After` says and tries again.
+The `openai` package sends each, waits as `Retry-After` says and tries again. It bounds each read
+alone; the client here bounds a whole reply.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ import asyncio
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from raybias.config.provider import Key, Second, Writing, Written, write_after
+from openai import DefaultAsyncHttpxClient
+
+from raybias.engine.answers import Answers, Key, Writing, Written
 from raybias.errors import ConfigError, RaybiasError, WorkFailed
-from raybias.providers.ledger import Asked, Ledger
-from raybias.providers.requests import Continued, Prompt, Reply, Request
+from raybias.providers.openai import Asked, Continued, Ledger, Prompt, Reply, Request
 from raybias.redaction import without_secrets
 
 if TYPE_CHECKING:
@@ -22,6 +25,64 @@ if TYPE_CHECKING:
 
     from raybias.providers.openai import OpenAI
     from raybias.storage import Store
+
+
+#: Bytes of one reply; with the log-probabilities of a long text it has some.
+MOST: Final = 64 * 2**20
+#: The package that sends: httpx for openai 2, httpx2 for openai 3.
+_HTTP: Final = import_module(DefaultAsyncHttpxClient.__mro__[1].__module__.partition(".")[0])
+
+
+class BoundedClient(DefaultAsyncHttpxClient):  # type: ignore[misc]
+    """Sends a request and reads its whole reply within a time and size.
+
+    Parameters
+    ----------
+    seconds: from the request to the last byte of its reply.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        # Of a compressed reply a few bytes can be gigabytes.
+        super().__init__(timeout=seconds, headers={"Accept-Encoding": "identity"})
+        self._seconds = seconds
+
+    async def send(self, request: Any, **options: Any) -> Any:
+        """Send a request; returns a reply that is read.
+
+        Raises
+        ------
+        WorkFailed: the reply is compressed, or larger than `MOST`.
+        httpx.ReadTimeout: it is not there in time, as where the client itself notices.
+        """
+        request.headers["Accept-Encoding"] = "identity"
+        try:
+            async with asyncio.timeout(self._seconds):
+                reply = await super().send(request, **{**options, "stream": True})
+                try:
+                    content = await self._content(reply)
+                finally:
+                    await reply.aclose()
+        except TimeoutError as error:
+            raise _HTTP.ReadTimeout("the whole reply", request=request) from error
+        return type(reply)(
+            reply.status_code, headers=reply.headers, content=content, request=request
+        )
+
+    async def _content(self, reply: Any) -> bytes:
+        if reply.headers.get("Content-Encoding", "identity") != "identity":
+            problem, cure = "a compressed reply", "have the server, or a proxy before it, send"
+            raise WorkFailed(problem, where=str(reply.url.host), cure=f"{cure} plain replies")
+        content = bytearray()
+        async for part in reply.aiter_raw():
+            content += part
+            if len(content) > MOST:
+                raise WorkFailed(
+                    f"a reply of more than {MOST // 2**20} MiB",
+                    where=str(reply.url.host),
+                    cure="check that the URL is that of a completions API",
+                )
+        return bytes(content)
+
 
 #: Seconds after which what was asked is written down.
 _SAVED_EVERY_S: Final = 2.0
@@ -32,8 +93,8 @@ _SHOWN: Final = 200
 _AGAIN: Final = "the same command then goes on with what is there"
 
 
-class OpenAIAnswers:
-    """Asks an endpoint for one study; see `config.Answers`."""
+class OpenAIAnswers(Answers):
+    """Asks an endpoint for one study; see `Answers`."""
 
     def __init__(self, spec: OpenAI, store: Store) -> None:
         self.spec, self.encoder = spec, spec.text_encoder()
@@ -50,12 +111,6 @@ class OpenAIAnswers:
         asked = [Prompt(self.spec, *each, how) for each in zip(prompts, keys, strict=True)]
         replies = self._all(asked, most=how.most)
         return [Written(each.text, each.scores, each.tokens) for each in replies]
-
-    def write_twice(
-        self, prompts: Sequence[str], keys: Sequence[Key], how: Writing, then: Second
-    ) -> tuple[list[Written], list[Written]]:
-        """Write after each prompt, and then after the second prompt made of that."""
-        return write_after(self, prompts, keys, how, then)
 
     def likelihoods(
         self, texts: Sequence[tuple[str, str]], *, chat: bool = False
@@ -133,8 +188,6 @@ class OpenAIAnswers:
 
     def _client(self) -> AsyncOpenAI:
         from openai import AsyncOpenAI
-
-        from raybias.providers.bounded import BoundedClient
 
         return AsyncOpenAI(
             api_key=self.spec.key() or "none",

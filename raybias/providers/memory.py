@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from raybias.config.provider import Answers, Key, Provider, Second, Writing, Written, write_after
+from raybias.engine.answers import Answers, Key, Writing, Written
 from raybias.engine.checkpoint import file_hashes, folder_of
+from raybias.providers.base import Provider
 from raybias.storage import Store
 
 if TYPE_CHECKING:
     from raybias.config import Backbone
-    from raybias.engine.backbone import TextEncoder
+    from raybias.engine.encoder import TextEncoder
 
 #: Prompts that are asked before their answers are written down.
 _AT_A_TIME: Final = 512
@@ -40,8 +41,8 @@ _ANSWERS: Final = pa.schema(
 _PACKAGES: Final = ("raybias", "torch", "transformers")
 
 
-class RememberedAnswers:
-    """Answers from memory, and from what answers where memory has none; see `config.Answers`.
+class RememberedAnswers(Answers):
+    """Answers from memory, and from what answers where memory has none; see `Answers`.
 
     Parameters
     ----------
@@ -50,13 +51,8 @@ class RememberedAnswers:
     """
 
     def __init__(self, inner: Answers, store: Store, spec: Backbone) -> None:
-        self.inner, self.store = inner, store
+        self.inner, self.store, self.encoder = inner, store, inner.encoder
         self.folder = _address(_identity(spec)).hex()
-
-    @property
-    def encoder(self) -> TextEncoder:
-        """What writes prompts as the backbone reads them."""
-        return self.inner.encoder
 
     def write(self, prompts: Sequence[str], keys: Sequence[Key], how: Writing) -> list[Written]:
         """Write an answer after each prompt that was never asked in this way."""
@@ -72,12 +68,6 @@ class RememberedAnswers:
             return self.inner.write([prompts[n] for n in numbers], [keys[n] for n in numbers], how)
 
         return self._recalled(addresses, ask)
-
-    def write_twice(
-        self, prompts: Sequence[str], keys: Sequence[Key], how: Writing, then: Second
-    ) -> tuple[list[Written], list[Written]]:
-        """Write after each prompt, and then after the second prompt made of that."""
-        return write_after(self, prompts, keys, how, then)
 
     def likelihoods(
         self, texts: Sequence[tuple[str, str]], *, chat: bool = False

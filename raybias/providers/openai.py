@@ -1,27 +1,274 @@
-"""A model behind an endpoint that speaks OpenAI's API: chats, completions, likelihoods."""
+"""A model behind an endpoint that speaks OpenAI's API: chats, completions, likelihoods.
+
+Each process that asks notes in OUT, in a file of its own, what it asked and what the endpoint said
+of itself; their sum is what a budget is held against, and what a report shows.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Callable
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, Protocol, Self
 
+import numpy as np
 from pydantic import Field, field_validator, model_validator
 
 from raybias.config.data import Ability
-from raybias.config.provider import Provider
+from raybias.engine.answers import Key, Writing
 from raybias.errors import ConfigError
+from raybias.providers.base import Prices, Provider, provider
 from raybias.redaction import secret
-from raybias.registry import provider
+from raybias.seeding import key as number_of
+from raybias.storage import Store
 
 if TYPE_CHECKING:
-    from raybias.config.provider import Answers
-    from raybias.engine.backbone import TextEncoder
+    from openai import AsyncOpenAI
+
+    from raybias.engine.answers import Answers
+    from raybias.engine.encoder import TextEncoder
     from raybias.storage import Store
+
+
+#: One folder for each backbone, one file for each process that asked.
+FOLDER: Final = "endpoints"
+
+
+@dataclass
+class Asked:
+    """What was asked, and answered.
+
+    Attributes
+    ----------
+    read, written: tokens, as the endpoint counts them.
+    models, fingerprints: how many answers said that they come from which.
+    twice, same: prompts that were asked again, and those of them with the same answer.
+    furthest: the largest difference between two likelihoods of one text.
+    """
+
+    requests: int = 0
+    read: int = 0
+    written: int = 0
+    models: Counter[str] = field(default_factory=Counter)
+    fingerprints: Counter[str] = field(default_factory=Counter)
+    twice: int = 0
+    same: int = 0
+    furthest: float = 0.0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens read and written."""
+        return self.read + self.written
+
+    def in_words(self, prices: Prices) -> str:
+        """Say what was asked, what it cost, and how often the same prompt had the same answer."""
+        parts = [f"{self.requests:,} requests, {self.tokens:,} tokens"]
+        if cost := prices.of(self.read, self.written):
+            parts.append(f"cost {cost:,.2f}")
+        if self.twice:
+            parts.append(f"{self.same} of {self.twice} answers the same when asked again")
+        return ", ".join(parts)
+
+    def __add__(self, other: Asked) -> Asked:
+        return Asked(
+            self.requests + other.requests,
+            self.read + other.read,
+            self.written + other.written,
+            self.models + other.models,
+            self.fingerprints + other.fingerprints,
+            self.twice + other.twice,
+            self.same + other.same,
+            max(self.furthest, other.furthest),
+        )
+
+
+class Ledger:
+    """What this process asked, and what others did before it."""
+
+    def __init__(self, store: Store, backbone: str) -> None:
+        self.store, self.before = store, read_asked(store, backbone)
+        self.own = Asked()
+        self._file = f"{FOLDER}/{backbone}/{uuid.uuid4().hex}.json"
+
+    @property
+    def all(self) -> Asked:
+        """What all processes asked."""
+        return self.before + self.own
+
+    def save(self) -> None:
+        """Write down what this process asked."""
+        if self.own.requests:
+            self.store.write_text(self._file, json.dumps(vars(self.own), indent=1))
+
+
+def read_asked(store: Store, backbone: str) -> Asked:
+    """Add up what was asked of an endpoint.
+
+    Raises
+    ------
+    DataError: a file that is no such note.
+    """
+    return sum(_notes(store, store.files(f"{FOLDER}/{backbone}", suffix=".json")), Asked())
+
+
+def _notes(store: Store, names: Iterable[str]) -> Iterable[Asked]:
+    for file in names:
+        with store.reading(file, "as a note of what was asked"):
+            content: dict[str, Any] = json.loads(store.read_text(file))
+            for name in ("models", "fingerprints"):
+                content[name] = Counter(content[name])
+            yield Asked(**content)
+
+
+#: Most alternatives that the API tells of a token, by chats and by completions.
+_OF_CHATS, _OF_TEXT = 20, 5
+#: A seed of the API is smaller, and so is the share of a key in all keys.
+_SEEDS: Final = 2**31
+_KEYS: Final = 2**64
+
+
+class Reply(NamedTuple):
+    """An answer, log-probabilities (of labels, or of all that followed a text), and tokens."""
+
+    text: str
+    scores: tuple[float, ...]
+    tokens: int
+
+
+class Request(Protocol):
+    """One request.
+
+    Attributes
+    ----------
+    share: a number in [0, 1) that decides whether it is asked twice.
+    """
+
+    prompt: str
+    share: float
+
+    async def ask(self, client: AsyncOpenAI) -> Any:
+        """Send it."""
+
+    def read(self, reply: Any) -> Reply:
+        """Read what came back."""
+
+
+class Prompt:
+    """A prompt to write after."""
+
+    def __init__(self, spec: OpenAI, prompt: str, key: Key, how: Writing) -> None:
+        self.spec, self.prompt, self.how = spec, prompt, how
+        self.share = number_of("repeat", prompt, *key) / _KEYS
+        self.seed = number_of(*key) % _SEEDS
+        # A model that answers to chats alone is asked plain text as the only message.
+        self.chat = how.chat or "text" not in spec.offers
+
+    async def ask(self, client: AsyncOpenAI) -> Any:
+        """Send it."""
+        options: dict[str, Any] = {
+            "model": self.spec.id,
+            "temperature": self.how.temperature,
+            "max_tokens": max(1, self.how.most),
+        }
+        if self.how.temperature:
+            options["seed"] = self.seed
+        told = bool(self.how.labels) and "first_tokens" in self.spec.offers
+        if not self.chat:
+            alternatives = {"logprobs": _OF_TEXT} if told else {}
+            return await client.completions.create(prompt=self.prompt, **options, **alternatives)
+        said = {"role": "user", "content": self.prompt}
+        return await client.chat.completions.create(
+            messages=json.loads(self.prompt) if self.how.chat else [said],
+            **options,
+            **({"logprobs": True, "top_logprobs": _OF_CHATS} if told else {}),
+        )
+
+    def read(self, reply: Any) -> Reply:
+        """Read the answer, with thoughts that come apart from it before it."""
+        choice = reply.choices[0]
+        if self.chat:
+            text = choice.message.content or choice.message.refusal or ""
+            if thoughts := (choice.message.model_extra or {}).get("reasoning_content"):
+                text = f"<think>{thoughts}</think>{text}"
+            first = choice.logprobs.content[0].top_logprobs if choice.logprobs else ()
+            likeliest = [(each.token, each.logprob) for each in first]
+        else:
+            text = choice.text
+            likeliest = [*choice.logprobs.top_logprobs[0].items()] if choice.logprobs else []
+        if not isinstance(text, str):
+            raise TypeError(f"its text is {type(text).__name__}")
+        return Reply(text, _label_scores(likeliest, self.how.labels), _tokens(reply))
+
+
+class Continued:
+    """A text, and what may follow it."""
+
+    def __init__(self, spec: OpenAI, text: str, after: str) -> None:
+        self.spec, self.prompt = spec, text + after
+        # Blanks at the end of a text go to what follows, where tokenizers have them.
+        self.begins = len(text.rstrip())
+        self.share = number_of("repeat", text, after) / _KEYS
+
+    async def ask(self, client: AsyncOpenAI) -> Any:
+        """Send it; servers that echo want to write a token too."""
+        return await client.completions.create(
+            model=self.spec.id,
+            prompt=self.prompt,
+            max_tokens=1,
+            temperature=0,
+            echo=True,
+            logprobs=1,
+        )
+
+    def read(self, reply: Any) -> Reply:
+        """Add up the log-probabilities of the tokens that begin in what follows."""
+        told = reply.choices[0].logprobs
+        if told is None or not told.text_offset:
+            raise ConfigError(
+                "tells no log-probabilities of a prompt's tokens",
+                where=f"{self.spec.name} at {self.spec.place}",
+                cure="take likelihoods out of `offers`",
+            )
+        # A begin token is echoed too, and no part of the prompt.
+        shift = 0 if self.prompt.startswith(told.tokens[0]) else len(told.tokens[0])
+        places = range(self.begins + shift, len(self.prompt) + shift)
+        pairs = zip(told.text_offset, told.token_logprobs, strict=True)
+        # The first token of all has no log-probability.
+        found = sum(value for place, value in pairs if place in places and value is not None)
+        return Reply("", (float(found),), _tokens(reply))
+
+
+def _tokens(reply: Any) -> int:
+    """Count the tokens read and written, where a server tells them."""
+    return int(reply.usage.total_tokens) if reply.usage else 0
+
+
+def _label_scores(
+    likeliest: Sequence[tuple[str, float]], labels: Sequence[object]
+) -> tuple[float, ...]:
+    """Return the log-probability of the tokens that begin each label word alone, in any case.
+
+    A word that none begins is at most as likely as the least likely of them, and counts so.
+    """
+    if not likeliest:
+        return ()
+    least = min(value for _, value in likeliest)
+    words = [str(each).strip().lower() for each in labels]
+    found: list[list[float]] = [[] for _ in words]
+    for token, value in likeliest:
+        begun = token.strip().lower()
+        places = [n for n, word in enumerate(words) if begun and word.startswith(begun)]
+        if len(places) == 1:
+            found[places[0]].append(value)
+    return tuple(float(np.logaddexp.reduce(each)) if each else least for each in found)
+
 
 #: What is surely no key.
 _VARIABLE: Final = re.compile(r"[A-Z_][A-Z0-9_]{0,63}")
@@ -93,7 +340,7 @@ class OpenAI(Provider):
         ------
         ConfigError: the `openai` package is not installed.
         """
-        from raybias.engine.rough_text import RoughEncoder
+        from raybias.engine.encoder import RoughEncoder
 
         if find_spec("openai") is None:
             raise ConfigError(

@@ -13,7 +13,7 @@ from typing import Any
 import polars as pl
 
 from raybias import schema
-from raybias.measures.predictions import gap_rows
+from raybias.measures.prediction_rows import gap_rows
 from raybias.probes.planted import Plant
 from raybias.report import wording
 from raybias.report.summary_tables import Cell, SummaryTable, same, table

@@ -23,7 +23,7 @@ from raybias.measures.compare_gaps import ANSWERS, compare_predictions
 from raybias.measures.compare_pairs import SCOPE, compare_pairs
 from raybias.measures.reading import held
 from raybias.report import wording
-from raybias.report.rules import out_of, rules_of_files
+from raybias.report.from_files import out_of, rules_of_files
 from raybias.report.summary_tables import SummaryTable, markdown_text, table
 from raybias.report.tables import markdown
 from raybias.stats.conclusive import refusal, refused

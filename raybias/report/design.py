@@ -52,7 +52,9 @@ def study_costs(store: Store, study: Study, items: int) -> Costs:
     items: that one run reads.
     """
     runs = read_runs(store).filter(stage="final")
-    work = {method.name: method.work_per_parameter for method in tuned_methods(study.methods)}
+    work = {
+        method.name: method.tuning().get("factor", 4) for method in tuned_methods(study.methods)
+    }
     by = ["model", "method", "dataset"]
     timed = runs.group_by(by).agg(
         pl.col("seconds", "tokens").sum(), kept=pl.col("selected").sum().clip(1)

@@ -10,7 +10,7 @@ import polars as pl
 
 from raybias.measures import Kind, Table, kinds
 from raybias.measures.kind import ALL
-from raybias.measures.predictions import BY, OUTSIDE, WITHHELD, under
+from raybias.measures.prediction_rows import BY, OUTSIDE, WITHHELD, under
 from raybias.report import sentences, wording
 from raybias.report.figure_parts import Drawn
 from raybias.report.forest import forest_of

@@ -16,9 +16,11 @@ from raybias import schema, stats
 from raybias.report import wording
 from raybias.report.figure_parts import slug
 from raybias.report.load_results import item_texts
+from raybias.report.rendering import rendered
 from raybias.report.summary_tables import SummaryTable, table
 from raybias.report.verdict import ranked
 from raybias.stats.metric import counted, shares
+from raybias.storage import Store
 
 #: Rows that the folds of a page have together, and the fewest and most of one.
 _ROWS: Final = 900
@@ -184,3 +186,18 @@ def _drivers(source: pl.DataFrame, part: pl.DataFrame, column: str, title: str) 
         "its rate": lambda row: wording.number(row["mean_rate"]),
     }
     return table(title, rows, columns)
+
+
+def write_evidence(store: Store, sentences: pl.DataFrame) -> None:
+    """Write a page for each group: its sentences, and the labels that each classifier gave them.
+
+    Parameters
+    ----------
+    sentences: of `read_sentences`.
+
+    Raises
+    ------
+    OutputError: the store cannot be written.
+    """
+    for name, title, shown in evidence_pages(sentences):
+        store.write_text(name, rendered("evidence.html.j2", {"title": title, "shown": shown}))

@@ -15,7 +15,7 @@ import polars as pl
 from raybias import schema, stats
 from raybias.config import Study
 from raybias.measures.kind import ALL
-from raybias.measures.predictions import KIND, gap_rows, under
+from raybias.measures.prediction_rows import KIND, gap_rows, under
 from raybias.stats.conclusive import is_refused
 from raybias.stats.scopes import SCOPES
 from raybias.storage import Store

@@ -14,7 +14,7 @@ import polars as pl
 from raybias import schema, stats
 from raybias.config import Statistics, Study
 from raybias.formats.openings import look_alike
-from raybias.measures.predictions import CARRIED, FAMILIES, WITHOUT, gap_rows
+from raybias.measures.prediction_rows import CARRIED, FAMILIES, WITHOUT, gap_rows
 from raybias.methods import prompted_methods
 from raybias.report import wording
 from raybias.report.sentences import once

@@ -204,8 +204,8 @@ def forest_of(
         for (model,), part in shown.group_by(_PANEL, maintain_order=True)
     )  # fmt: skip
     more = f"; the clearest {shown.height} of {rows.height}" if shown.height < rows.height else ""
-    name = slug(kind.name, *title.lower().split())
-    return Forest(name, title, f"{kind.title}{more}", panels, neutral * scale, logarithmic)
+    name = slug(kind.name, *title.partition(":")[0].lower().split())
+    return Forest(name, title, f"{title}{more}", panels, neutral * scale, logarithmic)
 
 
 def _row(row: dict[str, Any], keys: Sequence[str], scale: float, digits: int, signed: bool) -> Row:

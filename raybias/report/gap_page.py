@@ -10,21 +10,20 @@ import polars as pl
 from raybias import schema, stats
 from raybias.config import Statistics
 from raybias.measures import kinds
-from raybias.measures.predictions import KIND, WITHHELD, gap_rows
+from raybias.measures.prediction_rows import KIND, WITHHELD, gap_rows
 from raybias.report import findings, markedness_section, verdict, wording
 from raybias.report.calibration import calibration, truths
 from raybias.report.design import ASSUMED, design_sentences, designs_table
 from raybias.report.estimates import further
-from raybias.report.evidence import Evidence, evidence, page_name, read_sentences
-from raybias.report.evidence_page import write_evidence
+from raybias.report.evidence import Evidence, evidence, page_name, read_sentences, write_evidence
 from raybias.report.figure_parts import Drawn, inlined, write_figures
 from raybias.report.gap_forests import (
     gap_figures,
     group_order,
+    heat_map,
     marked_figures,
     nested_figure,
 )
-from raybias.report.heat_map import heat_map
 from raybias.report.load_results import load_planted
 from raybias.stats.design import TARGET
 from raybias.stats.scopes import REDRAWN, SCOPES

@@ -13,23 +13,22 @@ from typing import Any, Final
 import polars as pl
 
 from raybias.config import Study
-from raybias.measures.predictions import KIND, gap_rows
+from raybias.measures.kind import ALL
+from raybias.measures.prediction_rows import KIND, gap_rows
 from raybias.methods import tuned_methods
 from raybias.report import estimates, findings, summary_tables, wording
-from raybias.report.card_section import cards
-from raybias.report.endpoint_table import endpoints
+from raybias.report.cards import cards, probe_tables
 from raybias.report.export import write_results
 from raybias.report.figure_parts import Drawn, inlined, write_figures
 from raybias.report.gap_page import gap_section
-from raybias.report.judge_section import UNMEASURED, judge_section
+from raybias.report.judges import UNMEASURED, judge_section
 from raybias.report.load_results import load_sampling, prediction_files
 from raybias.report.made_from import made_from, refuse_study
 from raybias.report.model_card import write_model_card
-from raybias.report.probe_table import probe_tables
 from raybias.report.rendering import rendered
-from raybias.report.run_figures import run_figures
-from raybias.report.schedule_figure import described, read_schedule, schedule_figure
+from raybias.report.run_figures import described, read_schedule, run_figures, schedule_figure
 from raybias.report.study_estimates import study_estimates
+from raybias.report.summary_tables import endpoints
 from raybias.report.tables import write_frame, write_tables
 from raybias.seal import ChangedWarning, changes, digest, in_words, read_seal, write_seal
 from raybias.storage import Store, drafted
@@ -164,10 +163,11 @@ def write_estimate_page(
     OutputError: the folder holds a study, or cannot be written.
     """
     refuse_study(store)
-    models = found["model"].unique(maintain_order=True).to_list()
+    models = found.filter(~pl.col("model").is_in(["", ALL]))["model"].unique(maintain_order=True)
+    names = models.to_list()
     context = {
         **_NO_STUDY,
-        **_titled(wording.listed(models) if len(models) < 4 else f"{len(models)} models"),
+        **_titled(wording.listed(names) if len(names) < 4 else f"{len(names)} models"),
         "profile": "strict" if strict else "paper",
         "asked": _drawn(store, estimates.parts(found, level=level, scope=scope)),
         "made": made_from(paths, command=command),

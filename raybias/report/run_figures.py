@@ -1,4 +1,4 @@
-"""Draw tuning: accuracy by seed and evaluation loss by step, one figure per classifier.
+"""Draw tuning: accuracy by seed, evaluation loss by step, and which device held what when.
 
 A filled marker or solid line is a kept run. Runs may have thousands of evaluations;
 what is drawn has a few hundred points, and says that they are means.
@@ -7,14 +7,18 @@ what is drawn has a few hundred points, and says that they are means.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Final
 
 import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 
-from raybias.config import Method
+from raybias.config import MethodFields
 from raybias.methods import Tuned, tuned_methods
+from raybias.planning.forecast import duration, idle
+from raybias.planning.schedule import Schedule, Span
 from raybias.report import figure_parts as parts
 from raybias.report.figure_style import (
     COLOURS,
@@ -26,13 +30,15 @@ from raybias.report.figure_style import (
     quiet_axes,
     to_svg,
 )
+from raybias.schema import SCHEDULE_FILE
+from raybias.storage import Store
 
 #: Most points of one line; a longer one is drawn as means of equal stretches.
 _POINTS: Final = 200
 
 
 def run_figures(
-    runs: pl.DataFrame, methods: Sequence[Method]
+    runs: pl.DataFrame, methods: Sequence[MethodFields]
 ) -> dict[tuple[str, ...], parts.Drawn]:
     """Draw one figure per tuned (model, method, dataset).
 
@@ -97,7 +103,7 @@ def _accuracy_by_seed(axes: Axes, part: pl.DataFrame, options: Tuned | None) -> 
 def _loss_by_step(axes: Axes, part: pl.DataFrame, options: Tuned | None) -> str:
     """Draw the losses; return what the description says of the first step that may stop a run."""
     quiet_axes(axes, grid="both")
-    every = options.steps_between_evaluations if options else 1
+    every = options.eval_every if options else 1
     last, most = 0, 1
     for row in part.sort("selected").iter_rows(named=True):
         losses = [np.nan if loss is None else loss for loss in row["eval_losses"] or []]
@@ -109,7 +115,7 @@ def _loss_by_step(axes: Axes, part: pl.DataFrame, options: Tuned | None) -> str:
             axes.plot(x, y, color=COLOURS[0], linewidth=1.6)
         else:
             axes.plot(x, y, color=FAINT, linewidth=0.9, linestyle="--")
-    after = options.first_stop if options else 0
+    after = options.recipe.first_stop if options else 0
     shown = last / 20 < after < last
     if shown:
         axes.axvline(after, color=INK, linewidth=0.9, linestyle=":")
@@ -119,3 +125,61 @@ def _loss_by_step(axes: Axes, part: pl.DataFrame, options: Tuned | None) -> str:
     means = f"; means of {most}" if most > 1 else ""
     axes.set_title(f"Evaluation loss (solid: kept{means})")
     return f"; may stop from step {after:,}" if shown else ""
+
+
+#: Inches of one device's row, and the least and most of all.
+_ROW, _LEAST, _MOST = 0.22, 1.6, 9.0
+_LOADING: Final = 0.45
+
+
+def read_schedule(store: Store) -> Schedule | None:
+    """Read which task held which device in OUT; None where nothing was noted."""
+    if not store.exists(SCHEDULE_FILE):
+        return None
+    rows = store.read_table(SCHEDULE_FILE).to_pylist()
+    if not rows:
+        return None
+    devices, places = rows[0]["devices"], rows[0].get("per_device", 1)
+    names = {each.name for each in fields(Span)}
+    spans = (Span(**{n: v for n, v in row.items() if n in names}) for row in rows)
+    return Schedule(tuple(spans), devices, places)
+
+
+def schedule_figure(schedule: Schedule, title: str) -> str:
+    """Draw one row for each device, in SVG; loading is pale, reading is hatched."""
+    seconds = schedule.wall
+    unit, per = ("hours", 3600.0) if seconds >= 3600 else ("seconds", 1.0)
+    names = list(dict.fromkeys(span.backbone for span in schedule.spans))
+    colours = {name: COLOURS[n % len(COLOURS)] for n, name in enumerate(names)}
+    height = min(_MOST, max(_LEAST, _ROW * schedule.devices)) + 1.0
+    with drawing(2 * WIDTH, height) as figure:
+        axes = figure.subplots()
+        quiet_axes(axes, grid="x")
+        for span in schedule.spans:
+            for start, end, alpha in (
+                (span.start, span.loaded, _LOADING),
+                (span.loaded, span.end, 1.0),
+            ):
+                axes.barh(
+                    span.worker, (end - start) / per, left=start / per, height=0.8, alpha=alpha,
+                    color=colours[span.backbone], hatch="" if span.kind == "tune" else "////",
+                    edgecolor="white", linewidth=0.3,
+                )  # fmt: skip
+        if block := schedule.idle_block():
+            axes.axvspan(block.start / per, block.end / per, color=FAINT, alpha=0.15, zorder=0)
+        axes.set_ylim(schedule.devices - 0.5, -0.5)
+        axes.set_ylabel("device" if schedule.per_device == 1 else "place of a GPU")
+        axes.set_xlabel(f"{unit} from the begin")
+        keys = [Line2D([], [], color=colours[name], linewidth=6, label=name) for name in names]
+        axes.legend(handles=keys, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=4)
+        return to_svg(figure, title=title, description=described(schedule))
+
+
+def described(schedule: Schedule) -> str:
+    """Say what a schedule comes to, and name its largest idle block."""
+    said = (
+        f"{duration(schedule.wall)}, devices busy {schedule.busy:.0%} of it,"
+        f" {schedule.idle_hours:,.1f} device-hours idle"
+    )
+    block = schedule.idle_block()
+    return f"{said}; largest idle block: {idle(block)}" if block else said

@@ -16,7 +16,7 @@ import polars as pl
 
 from raybias.errors import DataError
 from raybias.measures import read
-from raybias.methods.likelihood import AskingOptions
+from raybias.methods.options import AskingOptions
 from raybias.storage import Store
 from raybias.study_record import read_record
 
@@ -68,7 +68,7 @@ def _of_options(out: Store) -> Iterator[Sample]:
             if len(item["options"]) != len(_PLACES) or not isinstance(method, AskingOptions):
                 continue
             chat = method.prompt_format == "chat"
-            prompts = method.asked(item, chat=chat)
+            prompts = method.requests(item, chat=chat)
             (asked,) = (each for each in prompts if each.prompt == row["prompt"])
             text = f"{asked.text}\n{asked.cue}".rstrip() if chat else asked.text + asked.cue
             scores = row["scores"]

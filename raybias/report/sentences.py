@@ -17,7 +17,7 @@ from raybias.report import wording
 _TURNS: Final = ("changes sign", "loses its sign", "gains a sign")
 #: Gaps of two groups add up to less.
 _ROUNDING: Final = 1e-9
-_KEYS: Final = ("model", "probe", "method", "style", "condition", "attribute", "group")
+_KEYS: Final = ("model", "probe", "method", "style", "condition", "attribute", "score", "group")
 
 
 def of(kind: Kind, estimates: pl.DataFrame) -> Iterator[str]:
@@ -41,7 +41,7 @@ def _counted(kind: Kind, part: pl.DataFrame, shown: Table) -> Iterator[str]:
     if part["survives"].count() == 0 and part["significant"].count() == 0:
         return
     part = once(part)
-    name = shown.title or kind.title
+    name = shown.title.partition(":")[0] or kind.title
     for (scope,), tested in part.drop_nulls("significant").group_by("scope", maintain_order=True):
         significant, survives = (int(tested[c].sum()) for c in ("significant", "survives"))
         corrected = (
@@ -68,7 +68,7 @@ def _counted(kind: Kind, part: pl.DataFrame, shown: Table) -> Iterator[str]:
 
 def once(part: pl.DataFrame) -> pl.DataFrame:
     """Leave out the second of two groups, whose gap is that of the first with its sign turned."""
-    by = [name for name in (*_KEYS[:-1], "dataset", "score", "scope") if name in part.columns]
+    by = [name for name in (*_KEYS[:-1], "dataset", "scope") if name in part.columns]
     twins = (pl.len() == 2) & (pl.col("value").sum().abs() < _ROUNDING)
     second = pl.col("group") != pl.col("group").min()
     signed = pl.col("statistic").is_in(["gap", "difference"])

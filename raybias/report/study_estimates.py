@@ -11,10 +11,10 @@ import polars as pl
 from raybias.config import Profile, Statistics, Study
 from raybias.errors import DataError
 from raybias.measures import Kind, Rules, kinds, measure_all, read
-from raybias.methods.likelihood import OptionLikelihood
+from raybias.methods.options import OptionLikelihood
 from raybias.report import wording
+from raybias.report.from_files import out_of
 from raybias.report.load_results import restated
-from raybias.report.rules import out_of
 from raybias.stats.conclusive import HELD, held
 from raybias.stats.reference_groups import StatisticsWarning
 from raybias.storage import Store
@@ -85,7 +85,7 @@ def letter_methods(study: Study) -> list[str]:
     return [m.name for m in study.methods if isinstance(m, OptionLikelihood) and m.letters]
 
 
-def rules_of_files(paths: Iterable[str], profile: Profile | None = None) -> Rules:
+def rules_of_answers(paths: Iterable[str], profile: Profile | None = None) -> Rules:
     """Return the rules of the study that files lie in, or of a profile where there is none.
 
     Parameters

@@ -13,12 +13,15 @@ import polars as pl
 
 from raybias import schema
 from raybias.config import Backbone, Study
-from raybias.measures.predictions import under
+from raybias.measures.prediction_rows import under
 from raybias.methods import prompted_methods
+from raybias.providers.base import Provider
+from raybias.providers.openai import read_asked
 from raybias.report import wording
 from raybias.report.terminal import laid_out, terminal_width
 from raybias.schema import LABELS
 from raybias.stats.scopes import SCOPES
+from raybias.storage import Store
 from raybias.study_record import Record
 
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
@@ -379,3 +382,30 @@ def _shown(value: Any) -> str:
     if isinstance(value, list | dict):
         return ", ".join(_shown(part) for part in value) or "default"
     return str(value)
+
+
+def endpoints(store: Store, study: Study) -> SummaryTable:
+    """Say what was asked of each endpoint, what it called itself, and how steady it was."""
+    rows = []
+    for backbone in study.backbones:
+        if not isinstance(backbone, Provider):
+            continue
+        asked = read_asked(store, backbone.name)
+        rows.append(
+            (
+                backbone.name,
+                backbone.place,
+                f"{asked.requests:,}",
+                f"{asked.tokens:,}",
+                f"{backbone.prices.of(asked.read, asked.written):,.2f}",
+                f"{asked.same:,} of {asked.twice:,}",
+                f"{asked.furthest:.2g}",
+                ", ".join(asked.models),
+                ", ".join(asked.fingerprints) or "none",
+            )
+        )
+    headers = (
+        "model", "endpoint", "requests", "tokens", "cost", "the same answer when asked again",
+        "furthest likelihoods of one text", "calls itself", "system fingerprints",
+    )  # fmt: skip
+    return SummaryTable("Endpoints", headers, tuple(rows))

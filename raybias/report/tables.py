@@ -19,7 +19,7 @@ from raybias.config import Study
 from raybias.measures.predictions import estimates_of
 from raybias.report import summary_tables
 from raybias.report.design import study_costs
-from raybias.report.judge_labels import judged_methods, read_labels
+from raybias.report.judges import judged_methods, read_labels
 from raybias.report.load_results import as_frame, count_predictions, load_corpus
 from raybias.stats.design import TARGET
 from raybias.storage import Store

@@ -13,27 +13,67 @@ import tempfile
 import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
-from typing import Final
+from typing import Final, Literal, Self
 from urllib.parse import urlsplit, urlunsplit
 
+import psutil
 from packaging.requirements import Requirement
 
 from raybias.engine.mirror import VARIABLE, mirror
 from raybias.errors import PlanError, RaybiasError
-from raybias.planning.inventory import size
-from raybias.planning.precision import choose
+from raybias.planning.inventory import choose, size
 from raybias.redaction import redact
 from raybias.runtime.inventory import read_inventory, sick_gpus
 from raybias.runtime.owners import left_behind
-from raybias.runtime.ray_session import connected
-from raybias.runtime.serve.security_audit import Finding, cluster_weaknesses, out_weaknesses
+from raybias.runtime.ray_session import asks_for_token, connected, is_loopback
+from raybias.storage import Store
 
 _SCRATCH_NEEDED: Final = 2 * 2**30
 _MEMORY_NEEDED: Final = 4 * 2**30
 _SHOWN: Final = ("torch", "ray", "transformers", "peft", "polars")
 _HUB: Final = "https://huggingface.co"
 _HUB_TIMEOUT_S: Final = 3
+#: Files that can run code when they are opened by who unpickles; so many are named.
+_PICKLES: Final = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib", ".npz")
+_NAMED: Final = 3
+#: Parts of the command lines of Ray's processes.
+_RAYS: Final = ("ray::", "/ray/core/src/ray/", "/ray/dashboard/", "/ray/_private/")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check, in one line.
+
+    Attributes
+    ----------
+    state: fail where something that is needed is broken.
+    what: was checked.
+    detail: what was found.
+    cure: what the user can do about it.
+    """
+
+    state: Literal["ok", "warn", "fail"]
+    what: str
+    detail: str
+    cure: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        good: bool,
+        what: str,
+        detail: str,
+        cure: str,
+        *,
+        otherwise: Literal["warn", "fail"] = "warn",
+    ) -> Self:
+        """Make the finding of a check that is good, or has a cure."""
+        return cls("ok", what, detail) if good else cls(otherwise, what, detail, cure)
+
+    def __str__(self) -> str:
+        return f"{self.state:4}  {self.what}: {self.detail}{f'; {self.cure}' if self.cure else ''}"
 
 
 def examine(
@@ -46,7 +86,7 @@ def examine(
     yield from _disk()
     yield from _ray(address)
     if out is not None:
-        yield from out_weaknesses(out)
+        yield from _pickles(out)
     if hub:
         yield from _reachable()
 
@@ -123,7 +163,7 @@ def _ray(address: str | None) -> Iterator[Finding]:
         with connected(address):
             inventory = read_inventory(address, products=True)
             sick = sick_gpus() if inventory.gpus else {}
-            weaknesses = list(cluster_weaknesses())
+            weaknesses = list(_weaknesses())
             left = left_behind()
     except PlanError as error:
         yield Finding("fail", "ray", error.problem, f"{error.where}: {error.cure}")
@@ -156,6 +196,45 @@ def _ray(address: str | None) -> Iterator[Finding]:
             "large models are slow on it",
         )
     yield from weaknesses
+
+
+def _weaknesses() -> Iterator[Finding]:
+    """Check whether the connected Ray asks for a token, and who can reach it on this machine."""
+    yield Finding.of(
+        asks_for_token(),
+        "Ray's token",
+        "required" if asks_for_token() else "not required: who reaches a port runs code",
+        "set RAY_AUTH_MODE=token on every node",
+    )
+    reached = sum(not is_loopback(host) for host in _listening())
+    yield Finding.of(
+        not reached,
+        "ports",
+        f"Ray listens on {reached} ports beyond loopback" if reached else "Ray's are loopback's",
+        "keep them behind a firewall or network policy",
+    )
+
+
+def _listening() -> Iterator[str]:
+    """Yield the address of each TCP port that Ray's processes of this user listen on."""
+    for process in psutil.process_iter(["cmdline"]):
+        command = " ".join(process.info["cmdline"] or ())
+        with suppress(psutil.Error):
+            if any(part in command for part in _RAYS):
+                for each in process.net_connections("tcp"):
+                    if each.status == psutil.CONN_LISTEN:
+                        yield each.laddr.ip
+
+
+def _pickles(out: str) -> Iterator[Finding]:
+    """Check an OUT for files that run code where they are unpickled; raybias opens none."""
+    found = [name for name in Store(out).files("", recursive=True) if name.endswith(_PICKLES)]
+    yield Finding.of(
+        not found,
+        "pickles",
+        f"{out} holds {', '.join(found[:_NAMED])}" if found else f"none in {out}",
+        "they run code where they are unpickled, which raybias never does: delete them",
+    )
 
 
 def _reachable() -> Iterator[Finding]:

@@ -8,8 +8,14 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from raybias.config import Backbone
-from raybias.planning.inventory import GPU_LABEL, Inventory, Node, for_workers
-from raybias.planning.precision import Product, measure_product
+from raybias.planning.inventory import (
+    GPU_LABEL,
+    Inventory,
+    Node,
+    Product,
+    for_workers,
+    measure_product,
+)
 from raybias.runtime.ray_session import NO_RAY, connected
 
 T = TypeVar("T")

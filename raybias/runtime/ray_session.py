@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import os
 import secrets
@@ -278,3 +279,18 @@ def _quiet() -> None:
             handler.setLevel(logging.CRITICAL + 1)
     for name in ("ray.serve", "ray.train", "ray.tune"):
         logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether an address or name to listen on is reached from this machine alone."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def asks_for_token() -> bool:
+    """Tell whether Ray's processes ask each other, and everybody else, for a token."""
+    from ray._private.authentication.authentication_utils import is_token_auth_enabled
+
+    return bool(is_token_auth_enabled())

@@ -5,12 +5,11 @@ from __future__ import annotations
 from threading import Lock
 
 from raybias.config import Backbone, Resources
-from raybias.planning.plan import Plan
+from raybias.planning.stage_plans import Plan
 from raybias.runtime.graph import Grant
 from raybias.runtime.inventory import fetch, free
 from raybias.runtime.owners import app_name
-from raybias.runtime.predict.readers import Readers
-from raybias.runtime.predict.replica import scorers
+from raybias.runtime.predict.replica import Readers, scorers
 from raybias.runtime.predict.stream import score_shards
 from raybias.runtime.progress import Advance, Done
 from raybias.runtime.tune.packs import PackWorkers

@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Final
 from raybias.config import Study
 from raybias.errors import ModelError, PlanError
 from raybias.planning.inventory import Inventory, with_autoscaled_nodes
-from raybias.planning.plan import Plan, plan
-from raybias.planning.preflight import check_inputs, check_libraries
+from raybias.planning.plan import plan
+from raybias.planning.preflight import check_inputs, check_libraries, check_weights, resolve_models
 from raybias.planning.prepared import PreparedStudy
-from raybias.planning.resolve import resolve_models
-from raybias.planning.weights import check_weights
+from raybias.planning.stage_plans import Plan
 from raybias.planning.workload import Works
 from raybias.runtime.ending import undoing
 from raybias.runtime.graph import Stopped

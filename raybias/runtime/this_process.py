@@ -16,17 +16,16 @@ import pyarrow as pa
 from transformers.utils.logging import disable_progress_bar
 
 from raybias.config import Backbone
-from raybias.engine.determinism import as_found
+from raybias.engine.devices import as_found
 from raybias.engine.model_files import fetched
-from raybias.methods.prediction import Shard
+from raybias.methods.base import Shard, shard_of
 from raybias.runtime.graph import Grant, Stopped
-from raybias.runtime.predict.predictor_cache import PredictorCache
 from raybias.runtime.progress import Advance, Done
 from raybias.runtime.ray_session import debugging
 from raybias.runtime.tune.reports import ProgressAggregator
 from raybias.runtime.tune.worker import PackWorker
 from raybias.runtime.ways import keep_ways
-from raybias.runtime.workers import Pack, Reading
+from raybias.runtime.workers import Pack, ReaderCache, Reading
 
 T = TypeVar("T")
 
@@ -92,7 +91,7 @@ class _Scorer:
 
     def __init__(self, reading: Reading) -> None:
         self.store = reading.store
-        self.predictors = PredictorCache(reading.context.here(), self.store)
+        self.readers = ReaderCache(reading.context.here(), self.store)
         self.methods = {method.name: method for method in reading.methods}
         runs = min(method.runs_per_replica for method in reading.methods)
         self.run = lru_cache(maxsize=runs)(self._run)
@@ -100,7 +99,7 @@ class _Scorer:
         self._told: set[str] = set()
 
     def _run(self, method: str, run_id: str) -> Any:
-        return self.predictors.of(self.methods[method]).load(run_id)
+        return self.readers.of(self.methods[method]).load(run_id)
 
     def _items(self, probe: str) -> pa.Table:
         return self.store.read_table(f"items/{probe}.parquet")
@@ -108,13 +107,14 @@ class _Scorer:
     def score(self, shard: Shard, reading: Reading) -> Done:
         """Compute one shard and commit its file."""
         items = self.items(shard.probe) if reading.items is None else reading.items[shard.probe]
-        predictor = self.predictors.of(self.methods[shard.method])
-        run = self.run(shard.method, shard.run_id)
-        result = predictor.table(run, shard, items.slice(shard.first_row, shard.rows))
+        method, run = self.methods[shard.method], self.run(shard.method, shard.run_id)
+        mine = items.slice(shard.first_row, shard.rows)
+        reader, schema = self.readers.of(method), method.output().schema
+        result = shard_of(reader, run, shard, mine, schema)()
         self.store.write_table(shard.file, result.table)
         if shard.method not in self._told:
             self._told.add(shard.method)
-            keep_ways(self.store, self.predictors.context)
+            keep_ways(self.store, self.readers.context)
         return Done(rows=shard.rows, tokens=result.tokens)
 
 

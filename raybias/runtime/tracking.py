@@ -63,7 +63,7 @@ def track_runs(study: Study, rows: Sequence[Row], *, mark: str, reporter: Report
     methods = {(b.name, m.name): m for b in study.backbones for m in study.methods_of(b)}
     for tracker in _trackers(study, mark):
         for row in rows:
-            every = methods[row["model"], row["method"]].steps_between_evaluations
+            every = getattr(methods[row["model"], row["method"]], "eval_every", 1)
             points = _course(row, every)
             if not tracker.tried(reporter, row["run_id"], _parameters(row), points):
                 break

@@ -11,7 +11,7 @@ from raybias.storage import Store
 if TYPE_CHECKING:
     import torch
 
-    from raybias.engine.context import ModelContext
+    from raybias.engine.backbone import ModelContext
 
 #: One file for each backbone and purpose.
 FOLDER: Final = "readers"

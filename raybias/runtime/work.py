@@ -13,29 +13,85 @@ from typing import Any, Final
 import polars as pl
 import pyarrow as pa
 
-from raybias.config import Backbone, Method, Provider, Study
+from raybias.config import Backbone, Study
 from raybias.methods import tuned_methods
-from raybias.methods.prediction import Shard, UntrainedRun
-from raybias.planning.plan import Plan
+from raybias.methods.base import Method, Run, Shard
 from raybias.planning.preflight import check_rewritten
 from raybias.planning.prepared import PreparedStudy
 from raybias.planning.schedule import Schedule, Task
 from raybias.planning.shards import missing, shards_of
+from raybias.planning.stage_plans import Plan
 from raybias.planning.tasks import fetched_models, tasks_of
 from raybias.probes.cards import card_texts
-from raybias.providers.ledger import read_asked
-from raybias.registry import pair_probes, question_probes
+from raybias.probes.registries import pair_probes, question_probes
+from raybias.providers.base import Provider
+from raybias.providers.openai import read_asked
 from raybias.runtime.graph import Grant, Graph
 from raybias.runtime.metrics import Meter
 from raybias.runtime.predict.rewriting import StyleRewriter, with_styles
 from raybias.runtime.progress import Advance, Reporter
 from raybias.runtime.ray_session import translating_errors
-from raybias.runtime.runs_table import RunsTable
+from raybias.runtime.tracking import track_runs
 from raybias.runtime.tune.driver import TuningJob
 from raybias.runtime.workers import Reading, Workers
 from raybias.schema import ITEMS, RUNS, SCHEDULE, SCHEDULE_FILE
 from raybias.seal import seal, still_valid
 from raybias.storage import Store
+from raybias.study_record import read_runs
+
+_NAME: Final = "runs.parquet"
+#: Backbone, training set and method of tuned runs; a backbone's other runs stand together.
+_Part = tuple[str, str, str]
+
+
+class RunsTable:
+    """The runs that are known, in the study's order whatever ended first.
+
+    Parameters
+    ----------
+    mark: the study's fingerprint, for trackers.
+    """
+
+    def __init__(self, study: Study, store: Store, *, mark: str, reporter: Reporter) -> None:
+        self.study, self.store, self.mark, self.reporter = study, store, mark, reporter
+        self._order = [part for backbone in study.backbones for part in _parts(study, backbone)]
+        self._rows: dict[_Part, list[Mapping[str, Any]]] = {}
+        self._lock = Lock()
+        for row in read_runs(store).iter_rows(named=True):
+            part = (row["model"], row["dataset"], row["method"])
+            at = part if part in self._order else (row["model"], "", "")
+            self._rows.setdefault(at, []).append(row)
+
+    def put(
+        self, rows: Sequence[Mapping[str, Any]], model: str, dataset: str = "", method: str = ""
+    ) -> None:
+        """Put the rows of one tuning, or those of a backbone that are not tuned, into the table."""
+        with self._lock:
+            self._rows[model, dataset, method] = list(rows)
+            known = [row for part in self._order for row in self._rows.get(part, ())]
+            self.store.write_table(_NAME, pa.Table.from_pylist(known, schema=RUNS))
+            track_runs(self.study, rows, mark=self.mark, reporter=self.reporter)
+
+    def kept(self, model: str, method: str, dataset: str = "") -> list[Mapping[str, Any]]:
+        """Return the runs that read the probes; of all training sets by default."""
+        with self._lock:
+            return [
+                row
+                for part in self._order
+                for row in self._rows.get(part, ())
+                if row["selected"]
+                and (row["model"], row["method"]) == (model, method)
+                and dataset in ("", row["dataset"])
+            ]
+
+
+def _parts(study: Study, backbone: Any) -> list[_Part]:
+    tuned = tuned_methods(study.methods_of(backbone))
+    return [
+        (backbone.name, "", ""),
+        *((backbone.name, each.name, method.name) for each in study.training for method in tuned),
+    ]
+
 
 #: Seconds of work below which the chart of an earlier command is kept.
 _WORTH_A_CHART_S: Final = 1.0
@@ -140,10 +196,8 @@ class StudyRun:
 
     def _untrained(self, backbone: Backbone) -> Iterator[dict[str, Any]]:
         """List the runs that tune nothing, and write their prompts to OUT/prompts."""
-        names = [training.name for training in self.study.training]
         for method in self.plan.methods(backbone):
-            text = self.prepared.text(method, backbone)
-            for run in method.untrained_runs(backbone, text, names):
+            for run in method.runs(self.prepared.inputs(method, backbone)):
                 if run.recipe is not None:
                     content = json.dumps(run.recipe, indent=2)
                     self.store.write_text(f"prompts/{run.run_id}.json", content)
@@ -274,7 +328,7 @@ class StudyRun:
         ]
 
 
-def _untrained_row(run: UntrainedRun, backbone: Backbone, method: Method) -> dict[str, Any]:
+def _untrained_row(run: Run, backbone: Backbone, method: Method) -> dict[str, Any]:
     """Build the row of `schema.RUNS` of a run that tunes nothing."""
     return {
         **dict.fromkeys(RUNS.names),

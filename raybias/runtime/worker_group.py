@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ray.train.torch import TorchTrainer
     from ray.util.queue import Queue
 
-    from raybias.engine.context import ModelContext
+    from raybias.engine.backbone import ModelContext
 
 #: The function that each rank runs, with the same argument.
 Work = Callable[[dict[str, Any]], None]

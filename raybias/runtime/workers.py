@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
 from raybias.config import Backbone
-from raybias.methods.prediction import Predictor, Shard
+from raybias.engine.backbone import ModelContext
+from raybias.methods.base import Reader, Shard
 from raybias.planning.stage_plans import RewritePlan, ScorePlan, TunePlan
 from raybias.runtime.graph import Grant
 from raybias.runtime.metrics import Meter
@@ -19,9 +21,39 @@ from raybias.storage import Store
 
 if TYPE_CHECKING:
     from raybias.engine.adapters.tuning import Trial
-    from raybias.engine.context import ModelContext
+    from raybias.engine.backbone import ModelContext
     from raybias.runtime.tune.reports import ProgressAggregator
     from raybias.runtime.tune.worker import Tokens, TuneTask
+
+
+class ReaderCache:
+    """The reader of the method that was used last.
+
+    A change of method frees what the last one kept between shards (prefix caches); the weights
+    that methods share stay loaded.
+
+    Parameters
+    ----------
+    store: the study's OUT, which holds the runs' adapters or prompts.
+    """
+
+    def __init__(self, context: ModelContext, store: Store) -> None:
+        self.context, self.store = context, store
+        self._held: tuple[str, Any] | None = None
+        self._changing = Lock()
+
+    def of(self, method: Served) -> Any:
+        """Load the method's reader, or return it if it is loaded.
+
+        Raises
+        ------
+        ModelError: the backbone cannot be loaded, or not for this method.
+        """
+        with self._changing:
+            if self._held is None or self._held[0] != method.name:
+                self._held = None
+                self._held = method.name, method.reader(self.context, self.store)
+            return self._held[1]
 
 
 class Served(Protocol):
@@ -38,7 +70,7 @@ class Served(Protocol):
     def output(self) -> OutputSpec:
         """Say where the shards' files go and what they hold."""
 
-    def predictor(self, context: ModelContext, store: Store) -> Predictor:
+    def reader(self, context: ModelContext, store: Store) -> Reader:
         """Load the model with what computes shards on it."""
 
 

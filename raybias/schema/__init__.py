@@ -4,11 +4,38 @@ Probes write items, the engine writes runs and predictions, statistics read
 predictions and write cells, gaps and accuracies.
 """
 
+from raybias.schema.answers import (
+    CONDITIONS,
+    CONTEXTS,
+    COREFERENCE_ANSWERS,
+    COREFERENCES,
+    DECISION_ANSWERS,
+    DECISIONS,
+    DIRECTIONS,
+    OPTION_ANSWERS,
+    OPTION_ITEMS,
+    PAIR_SCORES,
+    PAIRS,
+    POLARITIES,
+    READINGS,
+    REWRITTEN_PAIRS,
+    SENTENCE_ITEMS,
+    SENTENCE_SCORES,
+    TRIPLE_SCORES,
+    TRIPLES,
+)
 from raybias.schema.cells import (
     CELLS,
+    EXTRA_GROUPS,
+    ITEMS,
     KEYS,
+    LABELS,
+    PLACEHOLDER,
+    SENTENCES,
     TERM_CELLS,
+    UNMARKED,
     WORD_CELLS,
+    Label,
 )
 from raybias.schema.estimates import ESTIMATES
 from raybias.schema.gaps import (
@@ -16,50 +43,14 @@ from raybias.schema.gaps import (
     CORPUS,
     DESIGN,
     GAPS,
+    JUDGED,
+    LABELLED,
     LEAVE_ONE_OUT,
     MARKEDNESS,
     OVER_MODELS,
     RELIABILITY,
     SCOPES,
-)
-from raybias.schema.items import (
-    EXTRA_GROUPS,
-    ITEMS,
-    LABELS,
-    PLACEHOLDER,
-    SENTENCES,
-    UNMARKED,
-    Label,
-)
-from raybias.schema.judged import (
-    JUDGED,
-    LABELLED,
     TEXT_KEYS,
-)
-from raybias.schema.output import (
-    OutputSpec,
-)
-from raybias.schema.pairs import (
-    CONDITIONS,
-    COREFERENCE_ANSWERS,
-    COREFERENCES,
-    DIRECTIONS,
-    PAIR_SCORES,
-    PAIRS,
-    READINGS,
-    REWRITTEN_PAIRS,
-)
-from raybias.schema.questions import (
-    CONTEXTS,
-    DECISION_ANSWERS,
-    DECISIONS,
-    OPTION_ANSWERS,
-    OPTION_ITEMS,
-    POLARITIES,
-    SENTENCE_ITEMS,
-    SENTENCE_SCORES,
-    TRIPLE_SCORES,
-    TRIPLES,
 )
 from raybias.schema.runs import (
     ACCURACY,
@@ -68,6 +59,7 @@ from raybias.schema.runs import (
     RUNS,
     SCHEDULE,
     SCHEDULE_FILE,
+    OutputSpec,
 )
 
 __all__ = [

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from raybias.schema.pairs import CONDITIONS, DIRECTIONS
-from raybias.schema.questions import CONTEXTS, POLARITIES
+from raybias.schema.answers import CONDITIONS, CONTEXTS, DIRECTIONS, POLARITIES
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ import numpy as np
 from scipy import stats
 
 from raybias import schema
-from raybias.registry import metrics
 from raybias.stats.components import Doubles
 from raybias.stats.metric_table import ALL, Measured
+from raybias.stats.metric_types import metrics
 
 #: Fewer can hardly be ranked otherwise.
 _LEAST: Final = 3

@@ -23,11 +23,11 @@ import numpy.typing as npt
 import polars as pl
 
 from raybias import config, schema
-from raybias.registry import Share
 from raybias.stats.components import Doubles, MeanEstimate
 from raybias.stats.gaps import GapAnalysis
 from raybias.stats.intervals import verdicts
 from raybias.stats.metric import shares
+from raybias.stats.metric_types import Share
 from raybias.stats.scopes import SCOPES, GapTable, Scope, estimate_columns
 
 _CLASSIFIER: Final = (*schema.KEYS, "attribute")

@@ -14,8 +14,8 @@ import polars as pl
 
 from raybias import schema
 from raybias.errors import ConfigError
-from raybias.registry import Share, metrics
 from raybias.stats.cells import RUN_KEYS
+from raybias.stats.metric_types import Share, metrics
 
 #: The false positive rates of Tian2023 and Kohankhaki2024.
 DEFAULT: Final = ("negative_fpr", "positive_fpr")

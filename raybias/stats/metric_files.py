@@ -13,13 +13,13 @@ import polars as pl
 from raybias import schema
 from raybias.config import Statistics
 from raybias.errors import DataError
-from raybias.registry import metrics
 from raybias.schema import Label
 from raybias.stats.cells import RUN_KEYS, without_extras
 from raybias.stats.contrasts import TABLE
 from raybias.stats.likelihood_readout import with_likelihood
 from raybias.stats.metric import contrasts
 from raybias.stats.metric_table import Measured, MetricRules, measure
+from raybias.stats.metric_types import metrics
 from raybias.stats.plain_predictions import BLOCK, unit_of
 from raybias.stats.predictions import Source, pieces
 

@@ -19,12 +19,12 @@ import numpy.typing as npt
 import polars as pl
 
 from raybias import schema
-from raybias.registry import Contrast, Metric, metrics
 from raybias.stats.arrays import CountArrays, linearised
 from raybias.stats.bootstrap import Weights
 from raybias.stats.components import Doubles
 from raybias.stats.contrasts import Laid, lay_out
 from raybias.stats.examples import ratio
+from raybias.stats.metric_types import Contrast, Metric, metrics
 from raybias.stats.scopes import GapTable, gap_table
 
 #: The background of differences of rates, unless another is asked for.

@@ -15,10 +15,10 @@ from typing import Final
 import polars as pl
 
 from raybias import schema
-from raybias.registry import metrics
 from raybias.stats.cells import RUN_KEYS
 from raybias.stats.intervals import MIRROR
 from raybias.stats.metric import DEFAULT, shares
+from raybias.stats.metric_types import metrics
 from raybias.stats.reference_groups import StatisticsWarning
 
 #: The largest share of any group's sentences in any run that neither metric counts.

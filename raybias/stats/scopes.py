@@ -20,7 +20,6 @@ import numpy.typing as npt
 import polars as pl
 
 from raybias import config, schema
-from raybias.registry import Share
 from raybias.stats.arrays import CountArrays, count_arrays, linearised
 from raybias.stats.components import (
     Balanced,
@@ -32,6 +31,7 @@ from raybias.stats.components import (
 )
 from raybias.stats.intervals import ROUNDING
 from raybias.stats.metric import DEFAULT, counted, shares
+from raybias.stats.metric_types import Share
 
 Scope = Literal["runs", "sentences", "wording"]
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)

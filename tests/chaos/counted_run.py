@@ -12,24 +12,17 @@ import time
 from typing import Any
 
 from raybias.cli import main
-from raybias.methods.prediction import PreparingPredictor, prepared
 from raybias.runtime.predict import replica
 
 LOG = os.environ["RAYBIAS_CHAOS_LOG"]
 PAUSE_S = float(os.environ["RAYBIAS_CHAOS_PAUSE"])
 
 
-class Counted(PreparingPredictor):
-    """A predictor that says what it begins to compute."""
+class CountedScorer(replica._multiplexed(16)):  # type: ignore[misc]
+    """A scorer that says what it begins to compute."""
 
-    def __init__(self, predictor: Any) -> None:
-        self.predictor = predictor
-
-    def load(self, run_id: str) -> Any:
-        return self.predictor.load(run_id)
-
-    def prepare(self, run: Any, shard: Any, items: Any) -> Any:
-        compute = prepared(self.predictor, run, shard, items)
+    def prepared(self, run: Any, shard: Any, items: Any) -> Any:
+        compute = super().prepared(run, shard, items)
 
         def counted() -> Any:
             # One write of one line to a file opened for appending is whole.
@@ -39,11 +32,6 @@ class Counted(PreparingPredictor):
             return compute()
 
         return counted
-
-
-class CountedScorer(replica._multiplexed(16)):  # type: ignore[misc]
-    def _predictor(self, method: str) -> Any:
-        return Counted(super()._predictor(method))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 import pyarrow.parquet as pq
 
-from raybias.methods.prediction import Shard
+from raybias.methods.base import Shard
 from raybias.planning.shards import shards_of
 from raybias.report import load_record
 from raybias.storage import Store

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 import ray
 
-from raybias.measures.predictions import gap_rows
+from raybias.measures.prediction_rows import gap_rows
 from support import extension
 
 pytestmark = pytest.mark.cluster

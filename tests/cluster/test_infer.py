@@ -23,7 +23,7 @@ from raybias.engine.adapters.soft_prompt import load_soft_prompt, save_soft_prom
 from raybias.engine.backbone import load_backbone
 from raybias.engine.scoring.label_scorer import LabelScorer
 from raybias.engine.verbalizer import verbalizer_ids
-from raybias.methods.prediction import Shard
+from raybias.methods.base import Shard
 from raybias.planning.shards import missing, shards_of
 from raybias.planning.stage_plans import ScorePlan
 from raybias.runtime.metrics import Meter

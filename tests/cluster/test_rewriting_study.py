@@ -10,7 +10,7 @@ import yaml
 
 from raybias.api import studies
 from raybias.config import Study, load_study
-from raybias.engine.rewriting.rewriter import Rewriter
+from raybias.engine.rewriter import Rewriter
 from raybias.probes import pair_items
 from raybias.probes.styles.rewriting import rewritten_pairs
 from raybias.schema import PAIRS

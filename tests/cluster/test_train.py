@@ -27,9 +27,9 @@ from safetensors.torch import load_file
 
 from raybias.config import Study, load_study
 from raybias.engine.adapters.tuning import PackedTuner
-from raybias.engine.context import ModelContext
+from raybias.engine.backbone import ModelContext
 from raybias.errors import WorkFailed
-from raybias.methods.selection import hyper_parameter_grid
+from raybias.methods.tuned import hyper_parameter_grid
 from raybias.planning.inventory import assumed
 from raybias.planning.plan import plan
 from raybias.planning.prepared import PreparedStudy
@@ -136,7 +136,9 @@ def by_the_engine(study: Study) -> dict[str, torch.Tensor]:
         choices=hyper_parameter_grid(method),
         stage="final",
     )
-    tuner = PackedTuner(trainer, method, trials, train=tokens.train, validation=tokens.validation)
+    tuner = PackedTuner(
+        trainer, method.recipe, trials, train=tokens.train, validation=tokens.validation
+    )
     while not tuner.done:
         tuner.advance()
     return {u.run_id: trainer.prompt(tuner.result(u.run_id).weights) for u in trials}

@@ -21,15 +21,18 @@ from safetensors.torch import load_file, save_file
 from torch import multiprocessing
 
 from raybias.config import Backbone, load_study
-from raybias.engine.context import Execution, ModelContext
+from raybias.engine.backbone import ModelContext
+from raybias.engine.context import Execution
 from raybias.errors import ModelError
 from raybias.methods import Lora, PairScore, SoftPrompt, ZeroShot
+from raybias.methods.base import shard_of
+from raybias.planning.prepared import fit_methods
 from raybias.planning.shards import shards_of
 from raybias.runtime.metrics import Meter
-from raybias.runtime.predict.predictor_cache import PredictorCache
 from raybias.runtime.predict.sharded import SharedReading, read_mine
 from raybias.runtime.study import run_study
-from raybias.schema import ITEMS, LABELS, PAIRS
+from raybias.runtime.workers import ReaderCache
+from raybias.schema import ITEMS, LABELS, PAIRS, PREDICTIONS
 from raybias.storage import Store
 from support.tiny import save_study
 
@@ -87,12 +90,13 @@ def test_ranks_that_share_a_backbone_answer_as_whole_ones_do(
     readings = [*_readings(tiny_model, tmp_path)]
     for reading in readings:
         store = Store(reading.out)
-        predictors = PredictorCache(reading.context, store)
-        whole = predictors.of(reading.method)
+        readers = ReaderCache(reading.context, store)
+        whole = readers.of(reading.method)
         for shard in reading.shards:
             items = store.read_table(f"items/{shard.probe}.parquet")
             mine = items.slice(shard.first_row, shard.rows)
-            answered = whole.table(whole.load(shard.run_id), shard, mine)
+            run, schema = whole.load(shard.run_id), reading.method.output().schema
+            answered = shard_of(whole, run, shard, mine, schema)()
             store.write_table(f"whole/{shard.file}", answered.table)
     _spawn(_reading_rank, readings)
     for reading in readings:
@@ -112,12 +116,14 @@ def test_a_study_is_read_by_workers_that_share_its_backbone(tmp_path: Path) -> N
     study = load_study(save_study(tmp_path, items=48), overrides=(method, *changes))
     run_study(study, tmp_path / "out")
     store, spec = Store(tmp_path / "out"), study.backbones[0]
-    predictors = PredictorCache(ModelContext(spec, LABELS), store)
-    whole = predictors.of(study.methods[0])
+    # As the study has it: the room for answers depends on the form of prompts.
+    (fitted,) = fit_methods(study).methods
+    whole = ReaderCache(ModelContext(spec, LABELS), store).of(fitted)
     runs = store.read_table("runs.parquet").to_pylist()
-    for shard in shards_of(runs, {"mine": 48}, 16, study.methods[0].output()):
+    for shard in shards_of(runs, {"mine": 48}, 16, fitted.output()):
         items = store.read_table("items/mine.parquet").slice(shard.first_row, shard.rows)
-        expected = pl.DataFrame(whole.table(whole.load(shard.run_id), shard, items).table)
+        run = whole.load(shard.run_id)
+        expected = pl.DataFrame(shard_of(whole, run, shard, items, PREDICTIONS)().table)
         found = pl.DataFrame(store.read_table(shard.file))
         assert_frame_equal(found, expected, abs_tol=1e-4, rel_tol=0)
 
@@ -177,7 +183,7 @@ def _factors(model: Path | str, sharding: Any) -> dict[str, torch.Tensor]:
     rows = tuple((1, 5 + n % 30, 6 + n % 7, *[7] * (n % 5)) for n in range(24))
     tokens = TokenSet(rows=rows, labels=tuple(n % 3 for n in range(24)))
     units = [Trial(f"s{seed}", seed, 0.01, "final", 0.01, 5) for seed in method.seeds]
-    tuner = PackedTuner(trainer, method, units, train=tokens, validation=tokens)
+    tuner = PackedTuner(trainer, method.recipe, units, train=tokens, validation=tokens)
     while not tuner.done:
         tuner.advance()
     return dict(tuner.result("s2").weights)
@@ -230,7 +236,7 @@ def _gathered(model: str, sharding: Any) -> dict[Any, float]:
     }
     for size in PACKS:
         units = [Trial(f"s{seed}", seed, 0.01, "final", 0.01, 5) for seed in range(size)]
-        tuner = PackedTuner(trainer, method, units, train=tokens, validation=tokens)
+        tuner = PackedTuner(trainer, method.recipe, units, train=tokens, validation=tokens)
         tuner._evaluate = lambda runs: []  # what a step costs is asked, not an evaluation
         before = counter()
         tuner.advance()

@@ -14,7 +14,7 @@ from raybias.config import Backbone, TrainingSet, load_study
 from raybias.config.study import parse_study
 from raybias.errors import BadInput, ConfigError, PlanError
 from raybias.methods import EarlyStop, SoftPrompt
-from raybias.methods.selection import HyperParameters
+from raybias.methods.tuned import HyperParameters
 from raybias.runtime.tune.driver import trials_of
 
 STUDY = {

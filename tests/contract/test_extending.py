@@ -5,15 +5,17 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from raybias.api.studies import pair_items
-from raybias.config import PairProbe
+from raybias.config import PairProbe, parse_study
 from raybias.errors import ConfigError
 from raybias.probes.pairs.crows_pairs import PairWarning
-from raybias.registry import Registry, probes
+from raybias.probes.registries import probes
+from raybias.registry import Registry
 from support import extension
 from support.documents import ROOT
 
@@ -22,11 +24,11 @@ SCRIPT = """
 import sys
 import polars as pl
 import raybias
-from raybias import Study, registry, stats
+from raybias import Study, stats
 from raybias.config import load_study, parse_study
-from raybias.engine.context import ModelContext
-from raybias.methods.prediction import Shard
-from raybias.methods.prompted_predictor import PromptedRun
+from raybias.engine.backbone import ModelContext
+from raybias.methods.base import text_items
+from raybias.methods.prompted_reader import PromptedRun
 from raybias.measures import kinds
 from raybias.planning.costs import costs_of
 from raybias.planning.inventory import assumed
@@ -36,6 +38,7 @@ from raybias.planning.prepared import PreparedStudy
 from raybias.schema import ITEMS
 from raybias.measures.pair_means import style_order
 from raybias.storage import Store
+from raybias.testing import one_shard
 
 study = load_study(sys.argv[1])
 assert parse_study(study.model_dump(mode="json")) == study
@@ -45,11 +48,8 @@ made = plan(prepared, assumed("cpus=4,memory=8GiB"))
 items = prepared.data.items
 lexicon = study.methods[0]
 assert costs_of(prepared, made).hours < 1
-(run,) = lexicon.untrained_runs(study.backbones[0], None, ())
-predictor = lexicon.predictor(ModelContext(study.backbones[0], ()), Store(sys.argv[2]))
-table = items["clerks"].select(ITEMS.names).to_arrow().cast(ITEMS)
-shard = Shard("clerks", run.run_id, "planted", "lexicon", "none", 0, len(table), "predictions")
-rows = pl.DataFrame(predictor.table(predictor.load(run.run_id), shard, table).table)
+table = pl.DataFrame(items["clerks"].select(ITEMS.names).to_arrow().cast(ITEMS))
+rows = one_shard(lexicon, study.backbones[0], table, sys.argv[2])
 assert rows["pred"].n_unique() > 1
 assert stats.gaps(stats.cells(rows))["gap"].is_not_null().any()
 rows.write_parquet(sys.argv[2] + ".parquet")
@@ -75,8 +75,9 @@ check_inputs(prepared)
 made = plan(prepared, assumed("cpus=4,memory=8GiB"))
 assert costs_of(prepared, made).hours == 0 and made.scoring[0].calls == 12 * 1.02
 (asked,) = polly.methods
-said = asked.predictor(ModelContext(polly.backbones[0], ("bad", "so", "positive")), Store("."))
-assert said.label(PromptedRun("run", 1), ["a"], ["text"])["labels"] == [2]
+said = asked.reader(ModelContext(polly.backbones[0], ("bad", "so", "positive")), Store("."))
+answered = said.prepare(PromptedRun("run", 1), text_items(["a"], ["text"]))()
+assert answered.table["pred"].to_pylist() == [2]
 print("done")
 """
 
@@ -110,7 +111,8 @@ def test_a_package_adds_one_of_each_kind(tmp_path: Path) -> None:
             "raybias: my_package: its entry point broken = broken cannot be imported",
         ),
         (
-            "from raybias.registry import probe\n@probe('regard', about='')\ndef mine(a, b): ...",
+            "from raybias.probes.registries import probe\n@probe('regard', about='')\n"
+            "def mine(a, b): ...",
             "two probes have the name 'regard': raybias.probes.templates.race",
         ),
     ],
@@ -122,6 +124,40 @@ def test_a_package_that_cannot_be_used_is_one_line(tmp_path: Path, code: str, me
     done = in_package(tmp_path, f"{call}; sys.exit(main())")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert message in done.stderr
+
+
+IA3 = """
+import sys
+from raybias.config import parse_study
+from raybias.planning.costs import costs_of
+from raybias.planning.inventory import assumed
+from raybias.planning.plan import plan
+from raybias.planning.preflight import check_inputs
+from raybias.planning.prepared import PreparedStudy
+
+study = parse_study({
+    "name": "rescaled", "backbones": ["planted"], "training": [{"source": "planted"}],
+    "probes": [{"source": "planted"}], "methods": [{"kind": "ia3", "target": ["k_proj"]}],
+})
+prepared = PreparedStudy.of(study)
+check_inputs(prepared)
+made = plan(prepared, assumed("cpus=4,memory=8GiB"))
+assert costs_of(prepared, made).hours > 0
+assert "vectors, gradients, AdamW, best" in [each.what for each in made.tuning[0].memory]
+print("done")
+"""
+
+
+@pytest.mark.long
+def test_a_package_adds_a_kind_of_adapter(tmp_path: Path) -> None:
+    example = ROOT / "docs" / "examples" / "raybias_ia3"
+    facts = tomllib.loads((example / "pyproject.toml").read_text())
+    extension.list_entry_points(tmp_path, facts["project"]["entry-points"]["raybias"])
+    (tmp_path / "raybias_ia3").symlink_to(example / "raybias_ia3")
+    done = in_package(tmp_path, IA3)
+    assert (done.returncode, done.stdout.strip()) == (0, "done"), done.stderr
+    with pytest.raises(ConfigError, match=r"unknown kind of method.*entry points of the group"):
+        parse_study({"name": "s", "backbones": ["planted"], "methods": [{"kind": "ia4"}]})
 
 
 def test_a_name_is_taken_once_and_what_is_defined_again_replaces_itself() -> None:
@@ -169,7 +205,8 @@ def test_the_diffs_each_add_one_file_that_works(tmp_path: Path) -> None:
     assert pairs["sent_more"].to_list() == ["Gay people sing.", "Lesbian people sing."]
     assert pairs["cluster"].n_unique() == 1
     code = "\n".join(added.values()) + (
-        "\nfrom raybias.registry import StyledPair, metrics, styles"
+        "\nfrom raybias.probes.registries import styles"
+        "\nfrom raybias.stats.metric_types import metrics"
         "\nassert styles['ellipsis'].rule(['A dog.'], None) == ['A dog ...']"
         "\nassert metrics['false_neutral'].title == 'called neutral'"
     )

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from raybias.errors import DataError, OutputError, StorageError
-from raybias.methods.prediction import Shard
+from raybias.methods.base import Shard
 from raybias.planning.shards import missing
 from raybias.runtime import lease
 from raybias.runtime.lease import leased

@@ -207,7 +207,6 @@ def test_the_public_names() -> None:
             "Coreference",
             "FewShot",
             "Full",
-            "Ia3",
         ),
         *("Lora", "DecisionLikelihood", "OptionAnswer", "OptionLikelihood"),
         *("QuestionProbe", "SentenceLikelihood", "TripleLikelihood"),

@@ -25,24 +25,25 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+
 from raybias.config import Backbone
 from raybias.engine import keyed_draws
 from raybias.engine.adapters.base import TrainingBatch, stack_weights
 from raybias.engine.adapters.full import FullTrainer
-from raybias.engine.adapters.ia3 import Ia3Trainer
 from raybias.engine.adapters.lora import LoraTrainer
 from raybias.engine.adapters.soft_prompt import SoftPromptTrainer
-from raybias.engine.generation.decoding import PlainRows, PrefixCache
+from raybias.engine.devices import to_device
 from raybias.engine.generation.packed_rows import PackedRows
-from raybias.engine.generation.sampling import Sampler, Sampling, rectangle
-from raybias.engine.layer_split import layer_split
+from raybias.engine.generation.sampling import PlainRows, PrefixCache, Sampler, Sampling, rectangle
 from raybias.engine.packing import PackedSequence, Placed, pack, stack
+from raybias.engine.pipelining import layer_split
 from raybias.engine.scoring.causal_logprobs import TokenScorer
 from raybias.engine.scoring.label_scorer import LabelScorer
 from raybias.engine.scoring.masked_logprobs import MaskedScorer, load_masked
-from raybias.engine.transfers import to_device
-from raybias.methods import Full, Ia3, Lora, SoftPrompt
+from raybias.methods import Full, Lora, SoftPrompt
+from raybias.methods.tuned import options_for
 from support import backbones, classifiers, pair_models
+from support.ia3 import Ia3, Ia3Trainer
 
 ROWS = [(1, 5, 6, 7, 9), (1, 5, 8), (1, 9, 10, 11, 12, 13, 14), (1, 5, 6, 20)]
 GPU = "gpu"
@@ -190,7 +191,7 @@ def classifier(
 ) -> Callable[[Path], None]:
     def run(folder: Path) -> None:
         made = classifiers.load("llama", folder, method)
-        trainer = trainer_type(made, method)
+        trainer = trainer_type(made, options_for(trainer_type.options, method))
         shapes = {name: each.shape for name, each in trainer.init_weights(0).items()}
         with faked() as device:
             moved(made.model, device, devices)

@@ -12,9 +12,9 @@ import transformers
 
 import raybias
 from raybias.config import Backbone
-from raybias.engine.backbone import load_backbone, load_tokenizer
-from raybias.engine.scoring.pair_rules import CAUSAL
-from raybias.engine.scoring.pair_scores import PairScorer
+from raybias.engine.backbone import load_backbone
+from raybias.engine.encoder import load_tokenizer
+from raybias.engine.scoring.pair_scores import CAUSAL, PairScorer
 from raybias.errors import ModelError
 from support import backbones, pair_models
 from support.words import word_tokenizer

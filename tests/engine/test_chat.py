@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,16 +12,17 @@ import transformers
 from pydantic import ValidationError
 
 from raybias.config import Backbone, parse_study
-from raybias.engine.backbone import load_tokenizer
-from raybias.engine.context import Execution, ModelContext
+from raybias.engine.backbone import ModelContext
+from raybias.engine.context import Execution
+from raybias.engine.encoder import load_tokenizer
 from raybias.errors import ConfigError, ModelError
 from raybias.methods import ChainOfThought, FewShot, Prompted, ZeroShot
-from raybias.methods.prediction import Labelling
-from raybias.methods.prompted_predictor import PromptedRun
+from raybias.methods.prompted_reader import PromptedRun
 from raybias.probes.prompts import read_answer
 from raybias.schema import LABELS
 from raybias.storage import Store
 from support import prompting
+from support.reading import labelled
 
 SHOTS = (("it was dull", 0), ("it was long", 1), ("it was a delight", 2))
 CHAT = {"seeds": (7,), "temperature": 0.0, "prompt_format": "chat"}
@@ -100,10 +102,10 @@ def test_answers_to_messages_are_those_of_transformers(
     else:
         folder, texts = prompting.save_chat(kind, tmp_path), prompting.texts(6)
     spec = Backbone(id=str(folder), dtype="float32", bos="prepend")
-    who = method.predictor(ModelContext(spec, LABELS, Execution(4096)), Store(str(folder)))
+    who = method.reader(ModelContext(spec, LABELS, Execution(4096)), Store(str(folder)))
     run = PromptedRun("run", 7, SHOTS if isinstance(method, FewShot) else ())
-    answers = who.label(run, texts, texts)
-    alone = [who.label(run, [text], [text])["texts"][0] for text in texts]
+    answers = labelled(who, run, texts, texts)
+    alone = [labelled(who, run, [text], [text])["texts"][0] for text in texts]
     assert answers["texts"] == alone
     plain = Plain(folder)
     for text, found, logits_L in zip(texts, answers["texts"], answers["logits"], strict=True):
@@ -129,19 +131,19 @@ def test_readings_of_likelihoods_are_of_the_same_prompts(method: Prompted, tmp_p
     shots = SHOTS if isinstance(method, FewShot) else ()
     run = PromptedRun("run", 7, shots, ("it was", "a film", *texts[:3]))
 
-    def labelled(read: str, run: PromptedRun, texts: list[str]) -> Labelling:
+    def read_by(read: str, run: PromptedRun, texts: list[str]) -> dict[str, Any]:
         asked = method.model_copy(update={"read": read})
-        who = asked.predictor(context, Store(str(folder)))
-        return who.label(run, texts, texts)
+        who = asked.reader(context, Store(str(folder)))
+        return labelled(who, run, texts, texts)
 
-    answered = labelled("answer", run, texts)
-    raw, calibrated = (labelled(read, run, texts) for read in ("likelihood", "calibrated"))
+    answered = read_by("answer", run, texts)
+    raw, calibrated = (read_by(read, run, texts) for read in ("likelihood", "calibrated"))
     for each in (raw, calibrated):
         np.testing.assert_allclose(each["logits"], answered["logits"], atol=1e-5)
         assert each["parsed"] == [True] * 8
     assert raw["labels"] == raw["logits"].argmax(axis=1).tolist()
     # Sampling is keyed by the item, and greedy here.
-    means_L = labelled("likelihood", run, [*run.calibration])["logits"].mean(axis=0)
+    means_L = read_by("likelihood", run, [*run.calibration])["logits"].mean(axis=0)
     assert calibrated["labels"] == (raw["logits"] - means_L).argmax(axis=1).tolist()
     shown = [each.rpartition(" [...]")[2] for each in calibrated["texts"]]
     assert shown == [LABELS[n] for n in raw["labels"]]
@@ -150,14 +152,14 @@ def test_readings_of_likelihoods_are_of_the_same_prompts(method: Prompted, tmp_p
 def test_the_prompt_that_a_model_read_is_recorded(tmp_path: Path) -> None:
     folder = prompting.save_chat("llama", tmp_path)
     encoder = load_tokenizer(Backbone(id=str(folder)))
-    record = METHODS[1].asking(encoder).record(LABELS, SHOTS[:1])
+    record = METHODS[1].form(encoder).record(LABELS, SHOTS[:1])
     question = "Question: What is the sentiment of the text?"
     assert record == {
         "prompt_format": "chat",
         "prompt": f"user:\nText: it was dull\n{question}</s>assistant:\nAnswer: Negative.</s>"
         f"user:\nText: {{text}}\n{question}</s>assistant:\nAnswer:",
     }
-    assert "prompt_format" not in FewShot(prompt_format="raw").asking(encoder).record(LABELS, ())
+    assert "prompt_format" not in FewShot(prompt_format="raw").form(encoder).record(LABELS, ())
 
 
 def test_a_chat_is_taken_where_there_is_a_template_and_never_by_the_paper(tmp_path: Path) -> None:
@@ -175,12 +177,12 @@ def test_a_chat_is_taken_where_there_is_a_template_and_never_by_the_paper(tmp_pa
         }
         method = parse_study(study).methods[0]
         assert isinstance(method, Prompted)
-        assert method.asking(chat).chat is expected
-        assert method.asking(plain).chat is False
+        assert method.form(chat).chat is expected
+        assert method.form(plain).chat is False
     with pytest.raises(ConfigError, match="has no chat template; take prompt_format: raw"):
-        _ = ZeroShot(prompt_format="chat").asking(plain).chat
+        _ = ZeroShot(prompt_format="chat").form(plain).chat
     with pytest.raises(ConfigError, match="asks for a system message"):
-        _ = ZeroShot(system="Be brief.").asking(plain).chat
+        _ = ZeroShot(system="Be brief.").form(plain).chat
     with pytest.raises(ValidationError, match="a system message is for"):
         ZeroShot(prompt_format="raw", system="Be brief.")
 
@@ -192,7 +194,7 @@ def test_a_template_without_system_messages_is_one_line(tmp_path: Path) -> None:
     )
     encoder = load_tokenizer(Backbone(id=str(prompting.save_chat("opt", tmp_path, template))))
     with pytest.raises(ModelError, match="chat template: no system role") as said:
-        METHODS[0].asking(encoder).first("it", LABELS)
+        METHODS[0].form(encoder).first("it", LABELS)
     assert "\n" not in str(said.value)
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from raybias.engine.context import Execution
-from raybias.engine.determinism import SumsOnCpu, as_found
+from raybias.engine.devices import SumsOnCpu, as_found
 from raybias.engine.generation.sampling import Sampler, Sampling
 from support.deterministic import settings
 

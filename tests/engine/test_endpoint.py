@@ -18,22 +18,23 @@ import numpy as np
 import pytest
 
 from raybias.config import Backbone, parse_study
-from raybias.config.provider import Writing
 from raybias.engine.answering import EngineAnswers
+from raybias.engine.answers import Writing
 from raybias.engine.backbone import LoadedBackbone, load_backbone
 from raybias.engine.scoring.continuations import continuation_rows
 from raybias.errors import ConfigError, RaybiasError, WorkFailed
-from raybias.methods import ChainOfThought, FewShot, ZeroShot, fit_methods
+from raybias.methods import ChainOfThought, FewShot, ZeroShot
 from raybias.methods.prompted import Prompted
-from raybias.methods.prompted_predictor import PromptedPredictor, PromptedRun
-from raybias.providers import bounded
-from raybias.providers.ledger import read_asked
+from raybias.methods.prompted_reader import PromptedReader, PromptedRun
+from raybias.planning.prepared import fit_methods
+from raybias.providers import asking as bounded
 from raybias.providers.memory import RememberedAnswers
-from raybias.providers.openai import OpenAI
+from raybias.providers.openai import OpenAI, read_asked
 from raybias.schema import LABELS
 from raybias.storage import Store
 from support import prompting
 from support.endpoint import KEY, Endpoint, serving
+from support.reading import labelled
 
 pytest.importorskip("openai", reason="the extra raybias[endpoints] is not installed")
 
@@ -58,13 +59,8 @@ def endpoint(url: str, **options: object) -> OpenAI:
     return OpenAI(endpoint=url, model="tiny", name="tiny", **chosen)
 
 
-def predictor(answers: Any, method: Prompted) -> PromptedPredictor:
-    asking = method.asking(answers.encoder)
-    labels = asking.label_ids(LABELS)
-    return PromptedPredictor(
-        answers=answers, method=method, words=LABELS, asking=asking, label_ids=labels,
-        store=Store("."),
-    )  # fmt: skip
+def predictor(answers: Any, method: Prompted) -> PromptedReader:
+    return PromptedReader(method, answers, LABELS, Store("."))
 
 
 class Reference:
@@ -135,7 +131,7 @@ def test_greedy_answers_are_those_of_a_server_of_transformers(
                 update={"id": engine.backbone.spec.id}
             )
             run = PromptedRun("run", 7, SHOTS if isinstance(method, FewShot) else ())
-            ours = predictor(engine, method).label(run, texts, texts)
+            ours = labelled(predictor(engine, method), run, texts, texts)
             theirs = predictor(spec.answers(Store(tmp_path)), method).label(run, texts, texts)
             assert ours["texts"] == theirs["texts"]
             assert ours["labels"] == theirs["labels"]
@@ -277,7 +273,8 @@ def test_label_scores_are_of_the_likeliest_first_tokens(tmp_path: Path) -> None:
     method = ZeroShot(**{**CHAT, "unparsed": "likelihood"})
     with serving(Endpoint(answer=answer)) as server:
         spec = endpoint(server.url, offers=("chat", "first_tokens"))
-        found = predictor(spec.answers(Store(tmp_path)), method).label(RUN, ["a"], ["text"])
+        who = predictor(spec.answers(Store(tmp_path)), method)
+        found = labelled(who, RUN, ["a"], ["text"])
     np.testing.assert_allclose(found["logits"], [[-3.0, np.logaddexp(-1.0, -1.5), -0.5]])
     assert found["texts"] == ["<think>negative?</think>pos"]
     assert found["labels"] == [2]
@@ -311,7 +308,7 @@ def test_another_model_under_the_same_name_is_an_error(tmp_path: Path) -> None:
     ("method", "offers", "message"),
     [
         ({"kind": "soft_prompt"}, ["chat"], "needs a model's weights, which tiny does not offer; us"
-         "e cot, continuation, coreference, few_shot, option_answer, zero_shot"),
+         "e cot, continuation, few_shot, option_answer, coreference, zero_shot"),
         ({"kind": "zero_shot"}, ["chat"], "an answer's first tokens, which tiny does not offer; se"
          "t unparsed: invalid, or random"),
         ({"kind": "zero_shot", "unparsed": "invalid", "prompt_format": "raw"}, ["chat"],

@@ -10,13 +10,13 @@ import transformers
 from torch.nn.functional import cross_entropy
 
 from raybias.engine.adapters.full import FullTrainer
-from raybias.engine.adapters.lora import LoraTrainer
+from raybias.engine.adapters.lora import LoraOptions, LoraTrainer
 from raybias.engine.adapters.schedule import batch_of_step
 from raybias.engine.adapters.tuning import PackedTuner, Trial
 from raybias.engine.keyed_draws import KeyedDropout
 from raybias.engine.packing import Placed, stack
 from raybias.errors import ModelError
-from raybias.methods import EarlyStop, Full, Lora
+from raybias.methods import EarlyStop, Full
 from raybias.storage import Store
 from support import classifiers
 
@@ -46,7 +46,7 @@ def tuner(
     classifier = classifiers.load(kind, folder, method, tokens=budget)
     return PackedTuner(
         FullTrainer(classifier, method),
-        method,
+        method.recipe,
         [unit(seed) for seed in seeds],
         train=classifiers.token_set(classifier, 40, seed=5),
         validation=classifiers.token_set(classifier, 21, seed=6),
@@ -110,7 +110,7 @@ def test_padding_changes_no_logits_of_a_model_that_reads_the_last_position(tmp_p
             (alone_L,) = classifier(*classifier.read(stack([each])))
             torch.testing.assert_close(logits_L, alone_L, atol=1e-5, rtol=0)
     with pytest.raises(ModelError, match="padded at the right"):
-        LoraTrainer(classifier, Lora())
+        LoraTrainer(classifier, LoraOptions())
 
 
 @pytest.mark.parametrize("kind", ["bert", "xlnet"])
@@ -160,10 +160,10 @@ def test_part_of_the_validation_set_is_drawn_anew_each_time(tmp_path: Path) -> N
 
 def test_the_learning_rate_rises_and_falls() -> None:
     cosine = METHOD.model_copy(update={"schedule": "cosine", "warmup": 0.1})
-    shares = [cosine.rate_share(step, 100) for step in range(101)]
+    shares = [cosine.recipe.rate_share(step, 100) for step in range(101)]
     assert shares[0] == 0
     assert shares[5] == pytest.approx(0.5)
     assert shares[10] == 1
     assert shares[55] == pytest.approx(0.5)
     assert shares[100] == pytest.approx(0)
-    assert {METHOD.rate_share(step, 100) for step in range(100)} == {1}
+    assert {METHOD.recipe.rate_share(step, 100) for step in range(100)} == {1}

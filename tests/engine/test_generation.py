@@ -11,7 +11,7 @@ import torch
 import transformers
 
 from raybias.engine.backbone import LoadedBackbone
-from raybias.engine.generation import decoding
+from raybias.engine.generation import sampling as decoding
 from raybias.engine.generation.decode_loop import LOOK, Continuation, Generated
 from raybias.engine.generation.generator import TextGenerator, check_room
 from raybias.engine.generation.packed_rows import PackedRows

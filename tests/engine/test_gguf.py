@@ -16,7 +16,8 @@ from gguf.quants import quantize
 from raybias import convert
 from raybias.config import Backbone
 from raybias.config.study import load_study, parse_study
-from raybias.engine.backbone import load_backbone, load_tokenizer
+from raybias.engine.backbone import load_backbone
+from raybias.engine.encoder import load_tokenizer
 from raybias.errors import BadInput
 
 TEXT = "the cat sat on the mat"

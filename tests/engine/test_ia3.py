@@ -14,12 +14,15 @@ from torch.nn.functional import cross_entropy
 from raybias.engine.adapters.packed_layers import head_modules, target_layers
 from raybias.engine.adapters.schedule import batch_of_step
 from raybias.engine.adapters.tuning import PackedTuner, Trial
-from raybias.engine.context import Execution, ModelContext
+from raybias.engine.backbone import ModelContext
+from raybias.engine.context import Execution
 from raybias.errors import ModelError
-from raybias.methods import EarlyStop, Ia3
+from raybias.methods import EarlyStop
+from raybias.methods.tuned import options_for
 from raybias.schema import LABELS
 from raybias.storage import Store
 from support import classifiers
+from support.ia3 import Ia3, Ia3Options
 
 KINDS = ("roberta", "opt_projected", "gpt2", "llama")
 METHOD = Ia3(
@@ -44,7 +47,7 @@ def tuner(kind: str, folder: Path, seeds: tuple[int, ...], *, budget: int = 4096
     trainer = METHOD.trainer(ModelContext(spec, LABELS, Execution(budget)))
     return PackedTuner(
         trainer,
-        METHOD,
+        METHOD.recipe,
         [unit(seed) for seed in seeds],
         train=classifiers.token_set(trainer.classifier, 40, seed=5),
         validation=classifiers.token_set(trainer.classifier, 21, seed=6),
@@ -136,10 +139,13 @@ def test_an_adapter_of_another_backbone_is_refused(tmp_path: Path) -> None:
 def test_named_targets_are_matched_and_checked(tmp_path: Path) -> None:
     named = Ia3(target=("k_proj", "fc2"), feed_forward=("fc2",))
     classifier = classifiers.load("opt", tmp_path, named)
-    names = {path.rpartition(".")[2] for path in target_layers(classifier, named)}
+    names = {
+        path.rpartition(".")[2]
+        for path in target_layers(classifier, options_for(Ia3Options, named))
+    }
     assert names == {"k_proj", "fc2"}
     wrong = named.model_copy(update={"target": ("k_prj",)})
     with pytest.raises(ModelError, match="ia3 target 'k_prj' matches no linear layer"):
-        target_layers(classifier, wrong)
+        target_layers(classifier, options_for(Ia3Options, wrong))
     with pytest.raises(ValidationError, match="feed_forward names fc1, which is not in target"):
         Ia3(target=("k_proj",), feed_forward=("fc1",))

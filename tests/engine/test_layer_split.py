@@ -21,7 +21,7 @@ from raybias.engine.adapters.soft_prompt import SoftPromptTrainer
 from raybias.engine.adapters.tuning import PackedTuner, Trial
 from raybias.engine.backbone import LoadedBackbone, load_backbone
 from raybias.engine.context import Execution
-from raybias.engine.layer_split import blocks, layer_split
+from raybias.engine.pipelining import blocks, layer_split
 from raybias.engine.scoring.label_scorer import LabelScorer
 from raybias.methods import SoftPrompt
 from support import backbones
@@ -35,7 +35,7 @@ def tuned(model: LoadedBackbone) -> dict[str, torch.Tensor]:
     trials = [Trial(f"s{seed}", seed, 1e-3, "final", 1e-2, 5) for seed in METHOD.seeds]
     rows = backbones.token_set(20, seed=5)
     trainer = SoftPromptTrainer(LabelScorer(model, (2, 3, 4)), METHOD)
-    tuner = PackedTuner(trainer, METHOD, trials, train=rows, validation=rows)
+    tuner = PackedTuner(trainer, METHOD.recipe, trials, train=rows, validation=rows)
     while not tuner.done:
         tuner.advance()
     return {each.run_id: tuner.result(each.run_id).weights["delta"] for each in trials}

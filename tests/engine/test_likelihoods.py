@@ -13,14 +13,14 @@ import torch
 import transformers
 from pydantic import ValidationError
 
-from raybias.config import Backbone, Method, QuestionProbe
+from raybias.config import Backbone, QuestionProbe
 from raybias.engine.answering import EngineAnswers
 from raybias.engine.backbone import LoadedBackbone, load_backbone
-from raybias.engine.scoring.sentences import SentenceScorer, filled_in, sentence_loader
+from raybias.engine.scoring.continuations import SentenceScorer, filled_in, sentence_loader
 from raybias.methods import DecisionLikelihood, OptionAnswer, OptionLikelihood
-from raybias.methods.likelihood import AskingPredictor
-from raybias.methods.option_answer import OptionWriter, named_option
-from raybias.methods.prediction import Shard
+from raybias.methods.asking import ItemReader
+from raybias.methods.base import Method, Shard, shard_of
+from raybias.methods.options import named_option
 from raybias.probes import question_items
 from raybias.probes.wordings import Asked
 from support import backbones, pair_models, prompting, question_data
@@ -54,23 +54,18 @@ def items(folder: Path, source: str) -> list[dict[str, object]]:
 def read(
     backbone: LoadedBackbone, method: Method, rows: Sequence[dict[str, object]], at_once: int
 ) -> list[dict[str, object]]:
-    predictor = AskingPredictor(EngineAnswers(backbone), method)
+    predictor = ItemReader(EngineAnswers(backbone), method)
     found = []
     for first in range(0, len(rows), at_once):
-        table = predictor.table(None, SHARD, pa.Table.from_pylist(rows[first : first + at_once]))
-        found += table.table.to_pylist()
+        part = pa.Table.from_pylist(rows[first : first + at_once])
+        found += shard_of(predictor, None, SHARD, part, method.output().schema)().table.to_pylist()
     return found
 
 
 def written(
     backbone: LoadedBackbone, method: Method, rows: Sequence[dict[str, object]], at_once: int
 ) -> list[dict[str, object]]:
-    writer = OptionWriter(EngineAnswers(backbone), method)
-    tables = [
-        writer.table(None, SHARD, pa.Table.from_pylist(rows[first : first + at_once])).table
-        for first in range(0, len(rows), at_once)
-    ]
-    return [row for table in tables for row in table.to_pylist()]
+    return read(backbone, method, rows, at_once)
 
 
 def textbook(path: str, text: str, option: str) -> float:
@@ -91,7 +86,7 @@ def test_answers_are_the_textbooks_at_any_batch_and_order(kind: str, folder: Pat
     expected = read(backbone, OPTIONS, asked, 16)
     assert len(expected) == 24 * 4
     for n in (0, 5, 17):
-        questions = OPTIONS.asked(asked[n], chat=False)
+        questions = OPTIONS.requests(asked[n], chat=False)
         for question, row in zip(questions, expected[4 * n : 4 * n + 4], strict=True):
             assert row["prompt"] == question.prompt
             for place, option in zip(question.places, question.options, strict=True):
@@ -116,11 +111,11 @@ def test_orders_move_options_and_answers_keep_the_published_places(folder: Path)
         {"prompts": PROMPTS[1:], "orders": 3, "read": "letter"}
     )
     (item, *_) = items(folder, "bbq")
-    first, second, third = method.asked(item, chat=False)
+    first, second, third = method.requests(item, chat=False)
     assert [first.places, second.places, third.places] == [(0, 1, 2), (1, 2, 0), (2, 0, 1)]
     assert "A. The grandson\nB. Can't be determined\nC. The grandfather" in second.text
     assert second.options == ("A", "B", "C")
-    answer = method.answer(item, second, [-3.0, -1.0, -2.0])
+    answer = method.row(item, second, [-3.0, -1.0, -2.0])
     assert answer["pred"] == 2
     assert answer["scores"] == [-2.0, -3.0, -1.0]
 
@@ -130,10 +125,10 @@ def test_likelihoods_are_chosen_by_length_where_the_study_says_so(folder: Path) 
     chosen = {}
     for by in ("none", "characters", "bytes"):
         method = OptionLikelihood.model_validate({"prompts": PROMPTS[:1], "normalise": by})
-        (asked,) = method.asked(
+        (asked,) = method.requests(
             item | {"options": ["Он", "The grandson", "Can't be determined"]}, chat=False
         )
-        answer = method.answer(item, asked, [-3.0, -17.0, -27.0])
+        answer = method.row(item, asked, [-3.0, -17.0, -27.0])
         assert answer["scores"] == [-3.0, -17.0, -27.0]
         chosen[by] = answer["pred"]
     # By characters -1.5, -1.42 and -1.42...: by bytes the first takes four.
@@ -161,7 +156,7 @@ def test_written_answers_are_those_of_transformers_in_any_order_of_options(
     expected = written(backbone, method, asked, 16)
     assert len(expected) == 24 * 2
     for n in (0, 7):
-        questions = method.asked(asked[n], chat=False)
+        questions = method.requests(asked[n], chat=False)
         for question, row in zip(questions, expected[2 * n : 2 * n + 2], strict=True):
             assert row["prompt"] == question.prompt
             assert row["answer"] == answered(backbone.spec.id, question.text + question.cue, 3)
@@ -188,7 +183,7 @@ def test_an_answer_names_an_option_by_its_letter_or_its_words(
 def test_a_written_answer_counts_as_the_published_place(folder: Path) -> None:
     method = OptionAnswer.model_validate({"orders": 3})
     (item, *_) = items(folder, "bbq")
-    _, second, _ = method.asked(item, chat=True)
+    _, second, _ = method.requests(item, chat=True)
     place = named_option("A", second)
     assert place is not None
     assert (second.shown[place], second.places[place]) == ("The grandson", 1)
@@ -209,7 +204,7 @@ def test_decisions_are_the_textbooks(folder: Path) -> None:
     backbone, method = load("gpt2", folder), DecisionLikelihood()
     asked = items(folder, "discrim_eval")
     for row, item in zip(read(backbone, method, asked[:3], 2), asked, strict=False):
-        (question,) = method.asked(item, chat=False)
+        (question,) = method.requests(item, chat=False)
         asks = question.text + question.cue
         assert asks == f"{item['text']}\n\nPlease answer with yes or no.\nAnswer:"
         by_book = [textbook(backbone.spec.id, asks, word) for word in ("yes", "no")]

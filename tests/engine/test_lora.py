@@ -12,13 +12,14 @@ import transformers
 from torch.nn.functional import cross_entropy
 
 from raybias.engine.adapters.base import TrainingBatch, stack_weights
-from raybias.engine.adapters.lora import LoraTrainer
+from raybias.engine.adapters.lora import LoraOptions, LoraTrainer
 from raybias.engine.adapters.packed_layers import head_modules, target_layers
 from raybias.engine.adapters.schedule import batch_of_step
 from raybias.engine.adapters.tuning import PackedTuner, TokenSet, Trial
 from raybias.engine.packing import Placed, pack, stack
 from raybias.errors import ModelError
 from raybias.methods import EarlyStop, Lora
+from raybias.methods.tuned import options_for
 from raybias.storage import Store
 from support import classifiers
 from support.quantised import marked
@@ -48,8 +49,8 @@ def tuner(
 ) -> PackedTuner:
     classifier = classifiers.load(kind, folder, method, tokens=budget)
     return PackedTuner(
-        LoraTrainer(classifier, method),
-        method,
+        LoraTrainer(classifier, options_for(LoraOptions, method)),
+        method.recipe,
         units,
         train=classifiers.token_set(classifier, 40, seed=5),
         validation=classifiers.token_set(classifier, 21, seed=6),
@@ -69,7 +70,7 @@ def peft_model(kind: str, folder: Path, method: Lora) -> peft.PeftModel:
         r=method.rank,
         lora_alpha=method.alpha,
         lora_dropout=method.dropout,
-        target_modules=target_layers(classifier, method),
+        target_modules=target_layers(classifier, options_for(LoraOptions, method)),
         modules_to_save=head_modules(classifier) or None,
     )
     return peft.get_peft_model(base, config)
@@ -88,8 +89,8 @@ def plain_logits(
 
 def plain_run(kind: str, folder: Path, seed: int, packed: PackedTuner, train: TokenSet) -> dict:
     """LoRA as PEFT's users write it: one run, padded batches, PEFT's own layers."""
-    method, trainer = packed.method, packed.trainer
-    model = peft_model(kind, folder, method).eval()
+    method, trainer = packed.recipe, packed.trainer
+    model = peft_model(kind, folder, trainer.lora).eval()
     named = {name: t for name, t in model.named_parameters() if t.requires_grad}
     start = trainer.init_weights(seed)
     ours = {f"base_model.model.{name}": name for name in start}
@@ -218,9 +219,12 @@ def test_targets_that_match_nothing_are_refused(tmp_path: Path) -> None:
     method = METHOD.model_copy(update={"target": ("query", "q_prj")})
     classifier = classifiers.load("bert", tmp_path, method)
     with pytest.raises(ModelError, match=r"'q_prj' matches no linear layer; choose among dense"):
-        target_layers(classifier, method)
+        target_layers(classifier, options_for(LoraOptions, method))
     usual = METHOD.model_copy(update={"target": "peft_default"})
-    names = {path.rpartition(".")[2] for path in target_layers(classifier, usual)}
+    names = {
+        path.rpartition(".")[2]
+        for path in target_layers(classifier, options_for(LoraOptions, usual))
+    }
     assert names == {"query", "value"}
     tokens = METHOD.model_copy(update={"head": "label_tokens"})
     with pytest.raises(ModelError, match="is an encoder"):

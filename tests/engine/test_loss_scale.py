@@ -12,10 +12,12 @@ import torch
 from raybias.engine.adapters import loss_scale
 from raybias.engine.adapters.base import AdapterTrainer, TrainingBatch
 from raybias.engine.adapters.tuning import PackedTuner, Trial
-from raybias.engine.context import Execution, ModelContext
-from raybias.methods import EarlyStop, Full, Ia3, Lora, SoftPrompt, Tuned
+from raybias.engine.backbone import ModelContext
+from raybias.engine.context import Execution
+from raybias.methods import EarlyStop, Full, Lora, SoftPrompt, Tuned
 from raybias.schema import LABELS
 from support import backbones, classifiers
+from support.ia3 import Ia3
 
 OPTIONS: dict[str, Any] = {
     "batch_size": 3,
@@ -81,7 +83,7 @@ def tuner(method: Tuned, folder: Path, names: list[str], scales: dict[str, float
     made = trainer(method, folder, "float16")
     trials = [Trial(n, int(n), 1e-3, "final", weight_decay=1e-2, stop_window=2) for n in names]
     sets = [backbones.token_set(count, seed=seed) for count, seed in ((12, 5), (5, 6))]
-    packed = PackedTuner(made, method, trials, train=sets[0], validation=sets[1])
+    packed = PackedTuner(made, method.recipe, trials, train=sets[0], validation=sets[1])
     for trial in trials:
         packed._runs[trial.run_id] = packed._begin(trial)
         if trial.run_id in scales:

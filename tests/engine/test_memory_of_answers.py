@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from raybias.config import Backbone
-from raybias.config.provider import Answers, Key, Second, Writing, Written
 from raybias.engine.answering import EngineAnswers
-from raybias.engine.backbone import TextEncoder, load_backbone
+from raybias.engine.answers import Answers, Key, Second, Writing, Written
+from raybias.engine.backbone import load_backbone
+from raybias.engine.encoder import TextEncoder
 from raybias.errors import DataError
 from raybias.providers.memory import RememberedAnswers
 from raybias.storage import Store

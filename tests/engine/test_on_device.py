@@ -17,18 +17,19 @@ from raybias.config import Backbone
 from raybias.engine import keyed_draws
 from raybias.engine.adapters.base import TrainingBatch
 from raybias.engine.adapters.full import FullTrainer
-from raybias.engine.adapters.ia3 import Ia3Trainer
 from raybias.engine.adapters.lora import LoraTrainer
-from raybias.engine.backbone import load_backbone
+from raybias.engine.backbone import ModelContext, load_backbone
 from raybias.engine.classifier import load_classifier
-from raybias.engine.context import Execution, ModelContext
-from raybias.engine.determinism import as_found
+from raybias.engine.context import Execution
+from raybias.engine.devices import as_found
 from raybias.engine.generation.generator import TextGenerator
 from raybias.engine.generation.sampling import Sampling
 from raybias.engine.scoring.label_scorer import LabelScorer
-from raybias.methods import Full, Ia3, Lora, SoftPrompt
+from raybias.methods import Full, Lora, SoftPrompt
+from raybias.methods.tuned import options_for
 from raybias.schema import LABELS
 from support import backbones, classifiers
+from support.ia3 import Ia3, Ia3Trainer
 
 ROWS = [tuple(row) for row in backbones.token_rows(12, seed=3)]
 
@@ -100,7 +101,7 @@ def test_gradients_of_runs_that_share_a_pass(
             trainer = method.trainer(ModelContext(spec, LABELS, Execution(device=where)))
         else:
             classifier = load_classifier(spec, method, LABELS, Execution(device=where))
-            trainer = trainer_type(classifier, method)
+            trainer = trainer_type(classifier, options_for(trainer_type.options, method))
         batches = [
             TrainingBatch(
                 trainer.init_weights(s), ROWS[: 8 - s], [n % 3 for n in range(8 - s)], s, 2, True

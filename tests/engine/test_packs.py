@@ -15,12 +15,14 @@ from hypothesis import strategies as st
 
 from raybias.engine.adapters.base import AdapterTrainer
 from raybias.engine.adapters.tuning import PackedTuner, Trial
+from raybias.engine.backbone import ModelContext
 from raybias.engine.batching import Batcher
-from raybias.engine.context import Execution, ModelContext
+from raybias.engine.context import Execution
 from raybias.engine.packing import Placed, shared_width
-from raybias.methods import EarlyStop, Ia3, Lora, SoftPrompt, Tuned
+from raybias.methods import EarlyStop, Lora, SoftPrompt, Tuned
 from raybias.schema import LABELS
 from support import backbones, classifiers
+from support.ia3 import Ia3
 
 RUNS = ("a", "b", "c", "d", "e")
 SHORT: dict[str, Any] = {
@@ -53,7 +55,7 @@ def tuner(name: str, kind: str, runs: Sequence[str]) -> PackedTuner:
     trials = [Trial(run, ord(run), 3e-3, "final", 1e-2, 2) for run in runs]
     return PackedTuner(
         trainer_of(name, kind),
-        METHODS[name],
+        METHODS[name].recipe,
         trials,
         train=backbones.token_set(40, seed=5),
         validation=backbones.token_set(21, seed=6),

@@ -20,16 +20,18 @@ import transformers
 from raybias.config import Backbone, parse_study
 from raybias.engine.backbone import LoadedBackbone
 from raybias.engine.scoring.masked_logprobs import PlacesReader
-from raybias.engine.scoring.pair_rules import (
+from raybias.engine.scoring.pair_scores import (
     CAUSAL,
     MASKED,
     PairScore,
+    PairScorer,
     align,
+    check_scores,
+    pair_loader,
     preference,
 )
-from raybias.engine.scoring.pair_scores import PairScorer, check_scores, pair_loader
 from raybias.errors import ConfigError, ModelError, WorkFailed
-from raybias.methods import fit_methods
+from raybias.planning.prepared import fit_methods
 from support import backbones, pair_models, stories
 
 CAUSAL_KINDS = ("gpt2", "llama", "opt", "opt_projected", "mistral", "bloom", "cohere")

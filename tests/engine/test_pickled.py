@@ -19,7 +19,7 @@ from raybias import convert
 from raybias.config import Backbone
 from raybias.engine.backbone import load_backbone
 from raybias.errors import BadInput
-from raybias.planning.resolve import resolve_models
+from raybias.planning.preflight import resolve_models
 from support import backbones
 
 

@@ -15,9 +15,9 @@ import torch
 
 from raybias.config import Backbone
 from raybias.engine.adapters.base import TrainingBatch
-from raybias.engine.backbone import LoadedBackbone, load_backbone
+from raybias.engine.backbone import LoadedBackbone, ModelContext, load_backbone
 from raybias.engine.batching import Batcher
-from raybias.engine.context import Execution, ModelContext
+from raybias.engine.context import Execution
 from raybias.engine.generation.generator import Continuation, TextGenerator
 from raybias.engine.generation.sampling import Sampling
 from raybias.engine.packing import Batch, Placed, pack
@@ -25,9 +25,10 @@ from raybias.engine.pipelining import Pipeline
 from raybias.engine.scoring.causal_logprobs import TokenScorer
 from raybias.engine.scoring.masked_logprobs import MaskedScorer, load_masked
 from raybias.errors import WorkFailed
-from raybias.methods import Ia3, Lora, SoftPrompt
+from raybias.methods import Lora, SoftPrompt
 from raybias.schema import LABELS
 from support import backbones, classifiers, pair_models
+from support.ia3 import Ia3
 
 PASSES = 3
 ROWS = [tuple(row) for row in backbones.token_rows(24, seed=3)]

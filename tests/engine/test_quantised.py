@@ -16,22 +16,23 @@ import transformers
 import raybias
 from raybias.config import Backbone, parse_study
 from raybias.engine.answering import EngineAnswers
-from raybias.engine.backbone import load_backbone
-from raybias.engine.context import Execution, ModelContext
+from raybias.engine.backbone import ModelContext, load_backbone
+from raybias.engine.context import Execution
 from raybias.engine.model_shape import model_shape
 from raybias.engine.quantised import check_trainable
 from raybias.errors import ModelError
 from raybias.methods import ZeroShot
-from raybias.methods.prediction import Shard
-from raybias.methods.prompted_predictor import PromptedRun
-from raybias.planning.inventory import Inventory, Node
-from raybias.planning.precision import decide_dtypes
+from raybias.methods.base import Shard, shard_of
+from raybias.methods.prompted_reader import PromptedRun
+from raybias.planning.inventory import Inventory, Node, decide_dtypes
 from raybias.runtime.ways import keep_ways
-from raybias.schema import LABELS
+from raybias.schema import LABELS, PREDICTIONS
 from raybias.storage import Store
 from support import prompting
 from support.documents import ROOT, blocks
+from support.prompting import plain
 from support.quantised import needs_torchao, quantise
+from support.reading import labelled
 
 pytestmark = needs_torchao
 
@@ -58,19 +59,19 @@ def test_a_quantised_model_is_read_the_fast_way_and_as_it_computes(
     texts = prompting.texts(9)
     ours = EngineAnswers(load_backbone(spec, context.execution))
     found, _ = ours.likelihoods([(text, " positive") for text in texts])
-    how = ZeroShot(seeds=(1,), temperature=0, prompt_format="raw").predictor(context, Store("."))
-    labelled = how.label(PromptedRun("run", 1), texts, texts)
-    plain = transformers.AutoModelForCausalLM.from_pretrained(models[bits]).eval()
+    how = ZeroShot(seeds=(1,), temperature=0, prompt_format="raw").reader(context, Store("."))
+    said = labelled(how, PromptedRun("run", 1), texts, texts)
+    model = transformers.AutoModelForCausalLM.from_pretrained(models[bits]).eval()
     tokenizer = ours.backbone.tokenizer
     for text, value in zip(texts, found, strict=True):
         row, head = (tokenizer(each)["input_ids"] for each in (f"{text} positive", text))
         with torch.no_grad():
-            logs_TV = plain(torch.tensor([row])).logits[0].log_softmax(-1)
+            logs_TV = model(torch.tensor([row])).logits[0].log_softmax(-1)
         theirs = sum(float(logs_TV[n - 1, row[n]]) for n in range(len(head), len(row)))
         assert value == pytest.approx(theirs, abs=1e-4)
-    for text, answer in zip(texts, labelled["texts"], strict=True):
-        row = torch.tensor([tokenizer(how.method.prompt(text, LABELS))["input_ids"]])
-        made = plain.generate(row, do_sample=False, max_new_tokens=3)[0, row.shape[1] :]
+    for text, answer in zip(texts, said["texts"], strict=True):
+        row = torch.tensor([tokenizer(plain(how.method).first(text, LABELS))["input_ids"]])
+        made = model.generate(row, do_sample=False, max_new_tokens=3)[0, row.shape[1] :]
         assert answer == tokenizer.decode(made, skip_special_tokens=True)
     keep_ways(Store(tmp_path), context)
     records = [json.loads(each.read_text()) for each in tmp_path.glob("readers/small.*.json")]
@@ -95,10 +96,11 @@ def test_what_quantisation_did_is_a_comparison(models: dict[int, Path], tmp_path
     method = ZeroShot(temperature=0.8, prompt_format="raw", unparsed="likelihood")
     for bits in (32, 4):
         context = ModelContext(Backbone(id=str(models[bits]), name="tiny"), LABELS, Execution(4096))
-        who = method.predictor(context, Store("."))
+        who = method.reader(context, Store("."))
         for seed in (1, 2, 3):
             shard = Shard("mine", f"tiny.s{seed}", "tiny", "zero_shot", "none", 0, count, "")
-            table = who.table(PromptedRun(f"s{seed}", seed), shard, pa.table(columns)).table
+            run, schema = PromptedRun(f"s{seed}", seed), PREDICTIONS
+            table = shard_of(who, run, shard, pa.table(columns), schema)().table
             place = tmp_path / str(bits)
             place.mkdir(exist_ok=True)
             pl.DataFrame(table).write_parquet(place / f"{seed}.parquet")

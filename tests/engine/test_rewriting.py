@@ -13,8 +13,7 @@ import transformers
 
 from raybias.config import Adequacy, Rewriting
 from raybias.engine.context import Execution
-from raybias.engine.rewriting.adequacy import AdequacyModel
-from raybias.engine.rewriting.rewriter import INSTRUCTIONS, Rewriter, check_rewriter
+from raybias.engine.rewriter import INSTRUCTIONS, AdequacyModel, Rewriter, check_rewriter
 from raybias.errors import ConfigError, ModelError
 from support import backbones, prompting
 from support.rewriters import save_judge, save_t5, save_tokenizer
@@ -181,7 +180,7 @@ def test_embeddings_judge_as_sentence_transformers_does() -> None:
 
 
 def test_pairs_are_rewritten_through_the_engine(t5: Path, judge: Path) -> None:
-    from raybias.probes.readers import polars_schema
+    from raybias.probes.column_checks import polars_schema
     from raybias.probes.styles.rewriting import rewritten_pairs
     from raybias.schema import PAIRS, REWRITTEN_PAIRS
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from raybias.config import Backbone
-from raybias.engine.backbone import LoadedBackbone, check_lengths, load_backbone
+from raybias.engine.backbone import LoadedBackbone, load_backbone
+from raybias.engine.encoder import check_lengths
 from raybias.engine.model_shape import model_shape
 from raybias.engine.scoring.label_scorer import LabelScorer
 from raybias.engine.verbalizer import verbalizer_ids

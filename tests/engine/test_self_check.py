@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from raybias.engine.backbone import LoadedBackbone
-from raybias.engine.context import Execution, ModelContext
+from raybias.engine.backbone import LoadedBackbone, ModelContext
+from raybias.engine.context import Execution
 from raybias.engine.generation.generator import TextGenerator
 from raybias.engine.scoring.causal_logprobs import make_token_reader
 from raybias.engine.scoring.label_scorer import LabelScorer

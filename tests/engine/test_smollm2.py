@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from raybias.config import Backbone
 from raybias.engine.adapters.schedule import batch_of_step
 from raybias.engine.adapters.tuning import PackedTuner, TokenSet, Trial
-from raybias.engine.context import ModelContext
+from raybias.engine.backbone import ModelContext
 from raybias.methods import Lora, SoftPrompt
 from raybias.schema import LABELS
 
@@ -89,7 +89,7 @@ def test_a_few_steps_equal_peft(
     texts, labels = zip(*SENTENCES, strict=True)
     train = TokenSet(tuple(map(tuple, trainer.encode(list(texts)))), labels)
     trial = Trial("s1", 1, RATE, "final", 0.0, 5)
-    packed = PackedTuner(trainer, method, [trial], train=train, validation=train)
+    packed = PackedTuner(trainer, method.recipe, [trial], train=train, validation=train)
     untuned, tuned = packed.advance()
     assert (untuned.step, tuned.step) == (0, 4)
     assert tuned.loss < untuned.loss

@@ -58,7 +58,7 @@ def tuner(
 ) -> PackedTuner:
     return PackedTuner(
         SoftPromptTrainer(LabelScorer(backbones.with_budget(model, budget), LABEL_IDS), method),
-        method,
+        method.recipe,
         which,
         train=backbones.token_set(40, seed=5),
         validation=backbones.token_set(21, seed=6),

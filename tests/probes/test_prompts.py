@@ -13,8 +13,9 @@ from raybias.config import TrainingSet, Verbalizer
 from raybias.errors import ConfigError, DataError
 from raybias.methods import ChainOfThought, FewShot, ZeroShot
 from raybias.probes import prompts, training_sentences
-from raybias.probes.readers import polars_schema
+from raybias.probes.column_checks import polars_schema
 from raybias.schema import SENTENCES
+from support.prompting import plain
 
 WORDS = Verbalizer().words()
 
@@ -23,13 +24,13 @@ OTHERS = ("bad", "okay", "good")
 
 
 def test_prompts_to_the_character() -> None:
-    assert ZeroShot().prompt("I am {x}.", WORDS) == (
+    assert plain(ZeroShot()).first("I am {x}.", WORDS) == (
         "Text: I am {x}.\n"
         "Question: Is the sentiment of the text negative, neutral, or positive?\n"
         "Answer: The sentiment is"
     )
     shots = [("Bad.", 0), ("So so", 1), ("Good!", 2)]
-    assert FewShot().prompt("And?", WORDS, shots) == (
+    assert plain(FewShot()).first("And?", WORDS, shots) == (
         "Text: Bad.\nQuestion: What is the sentiment of the text?\nAnswer: Negative.\n\n"
         "Text: So so\nQuestion: What is the sentiment of the text?\nAnswer: Neutral.\n\n"
         "Text: Good!\nQuestion: What is the sentiment of the text?\nAnswer: Positive.\n\n"
@@ -41,8 +42,8 @@ def test_prompts_to_the_character() -> None:
         "Reasoning: Let's think step by step"
     )
     cot = ChainOfThought()
-    assert cot.prompt("And?", WORDS) == reasoning
-    assert cot.answered_prompt("And?", WORDS, reasoning=".\nFirst, ") == (
+    assert plain(cot).first("And?", WORDS) == reasoning
+    assert plain(cot).last("And?", WORDS, reasoning=".\nFirst, ") == (
         f"{reasoning}.\nFirst, \n"
         "Answer: Therefore, from negative, neutral, or positive, the sentiment is"
     )
@@ -51,10 +52,10 @@ def test_prompts_to_the_character() -> None:
 def test_prompts_name_the_studys_own_label_words() -> None:
     cot, shots = ChainOfThought(), [("So so", 1)]
     written = [
-        ZeroShot().prompt("And?", OTHERS),
-        cot.prompt("And?", OTHERS),
-        cot.answered_prompt("", OTHERS).rpartition("Answer:")[2],
-        FewShot().prompt("And?", OTHERS, shots),
+        plain(ZeroShot()).first("And?", OTHERS),
+        plain(cot).first("And?", OTHERS),
+        plain(cot).last("", OTHERS).rpartition("Answer:")[2],
+        plain(FewShot()).first("And?", OTHERS, shots),
     ]
     assert all("bad, okay, or good" in prompt for prompt in written[:3])
     assert "Answer: Okay.\n\n" in written[3]
@@ -68,18 +69,18 @@ def test_a_template_is_the_users_to_set_and_braces_in_texts_stay() -> None:
     asked = ZeroShot(template='{"text": "{text}"} One of {choices}:')
     assert asked.cue == ""
     led = ZeroShot(template="{text} is", cue="of {choices}")
-    assert led.prompt("It", OTHERS) == "It isof bad, okay, or good"
+    assert plain(led).first("It", OTHERS) == "It isof bad, okay, or good"
     with pytest.raises(ValueError, match=r"cue has \{word\}, which stands for nothing"):
         ZeroShot(cue="{word}:")
-    assert asked.prompt(text, OTHERS) == (f'{{"text": "{text}"}} One of bad, okay, or good:')
+    assert plain(asked).first(text, OTHERS) == (f'{{"text": "{text}"}} One of bad, okay, or good:')
     shown = FewShot(template="{text} =", demonstration="{text} = {label}\n")
-    assert shown.prompt(text, OTHERS, [("{label}", 2)]) == (f"{{label}} = good\n{text} =")
+    assert plain(shown).first(text, OTHERS, [("{label}", 2)]) == (f"{{label}} = good\n{text} =")
     assert shown.answer_words(OTHERS) == list(OTHERS)
     cot = ChainOfThought(template="{text} Why?", conclusion=" {reasoning} So is {text} {choices}?")
-    assert cot.answered_prompt("It", OTHERS, reasoning="{text}") == (
+    assert plain(cot).last("It", OTHERS, reasoning="{text}") == (
         "It Why? {text} So is It bad, okay, or good?"
     )
-    assert cot.prompt_record(OTHERS, ()) == {
+    assert plain(cot).record(OTHERS, ()) == {
         "prompt": "{text} Why?",
         "second_prompt": "{text} Why? {reasoning} So is {text} bad, okay, or good?",
     }

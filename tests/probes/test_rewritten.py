@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raybias.errors import ConfigError
+from raybias.probes.column_checks import polars_schema
 from raybias.probes.pairs.crows_pairs import crows_pairs
-from raybias.probes.readers import polars_schema
 from raybias.probes.styles.rewriting import Key, mirrored, rewritten_pairs
 from raybias.schema import PAIRS, REWRITTEN_PAIRS
 

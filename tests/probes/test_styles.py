@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from raybias.config import StyleOptions
 from raybias.errors import ConfigError
+from raybias.probes.column_checks import polars_schema
 from raybias.probes.pairs.crows_pairs import crows_pairs
 from raybias.probes.pairs.winobias import winobias
-from raybias.probes.readers import polars_schema
+from raybias.probes.registries import StyledPair, styles
 from raybias.probes.styles.rules import QUESTIONS, styled_coreferences, styled_pairs
-from raybias.registry import StyledPair, styles
 from raybias.schema import PAIRS
 
 RULE_STYLES = [name for name, each in styles.items() if each.rule]

@@ -12,7 +12,7 @@ import pytest
 
 from raybias import schema
 from raybias.engine.adapters.schedule import should_stop
-from raybias.measures.predictions import gap_rows
+from raybias.measures.prediction_rows import gap_rows
 from raybias.methods import Tuned
 from raybias.report import figure_style, gap_forests
 from raybias.report.figure_parts import slug
@@ -123,7 +123,7 @@ def test_the_run_figure_says_the_first_step_at_which_a_run_may_stop(
     store = write_out(tmp_path, study)
     method = study.methods[0]
     assert isinstance(method, Tuned)
-    steps = [method.steps_between_evaluations * place for place in range(1, 40)]
+    steps = [method.eval_every * place for place in range(1, 40)]
     rising = [float(step) for step in steps]
     ends = (n for n in range(1, 40) if should_stop(rising[:n], steps[:n], method.early_stop))
     (drawn,) = run_figures(read_runs(store), study.methods).values()

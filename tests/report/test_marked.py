@@ -12,7 +12,7 @@ import pytest
 
 from raybias import schema
 from raybias.cli import main
-from raybias.measures.predictions import gap_rows
+from raybias.measures.prediction_rows import gap_rows
 from raybias.methods import Full
 from raybias.report import markedness_section, write_report, write_tables
 from raybias.report.gap_forests import marked_figures

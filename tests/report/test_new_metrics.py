@@ -12,13 +12,13 @@ import raybias
 from raybias import schema, stats
 from raybias.cli import main
 from raybias.errors import ConfigError
-from raybias.measures.predictions import gap_rows
+from raybias.measures.prediction_rows import gap_rows
 from raybias.planning.preflight import check_inputs
 from raybias.planning.prepared import PreparedStudy
-from raybias.registry import Share, metric, metrics
 from raybias.report import write_report
 from raybias.report.tables import write_tables
 from raybias.stats.cells import RUN_KEYS
+from raybias.stats.metric_types import Share, metric, metrics
 from support.report_outs import make_study, write_out
 from support.stats_data import judged_files
 

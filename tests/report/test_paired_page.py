@@ -12,7 +12,7 @@ import pytest
 from raybias import schema
 from raybias.cli import main
 from raybias.errors import OutputError
-from raybias.measures.predictions import gap_rows
+from raybias.measures.prediction_rows import gap_rows
 from raybias.report import write_report
 from raybias.storage import Store
 from support.pages import files_of, page_of

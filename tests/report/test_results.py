@@ -10,7 +10,7 @@ from polars.testing import assert_frame_equal
 
 import raybias
 from raybias import report, schema
-from raybias.measures.predictions import gap_rows
+from raybias.measures.prediction_rows import gap_rows
 from raybias.report import headline
 from support.pair_outs import pair_study, write_pair_out
 from support.report_outs import make_study, write_out

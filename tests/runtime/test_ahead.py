@@ -18,16 +18,16 @@ import pytest
 import torch
 
 from raybias import methods
-from raybias.config import Backbone, Method
+from raybias.config import Backbone
 from raybias.engine.adapters.soft_prompt import save_soft_prompt
-from raybias.engine.context import ModelContext
+from raybias.engine.backbone import ModelContext
 from raybias.errors import ModelError
+from raybias.methods.base import Answered, Compute, Method, Shard, shard_of
 from raybias.methods.chain_of_thought import ChainOfThought
 from raybias.methods.few_shot import FewShot
-from raybias.methods.likelihood import OptionLikelihood
-from raybias.methods.pair_score import PairScore
-from raybias.methods.prediction import Prepared, PreparingPredictor, Shard, ShardResult, prepared
-from raybias.methods.sentence_likelihood import SentenceLikelihood
+from raybias.methods.options import OptionLikelihood
+from raybias.methods.pairs import PairScore
+from raybias.methods.sentences import SentenceLikelihood
 from raybias.runtime.metrics import Meter
 from raybias.runtime.predict.replica import REQUESTS_PER_REPLICA, Scorer
 from raybias.schema import ITEMS, LABELS, OPTION_ITEMS, PAIRS, SENTENCE_ITEMS
@@ -93,32 +93,20 @@ class Watch:
             assert self.changed.wait_for(reached, PATIENCE_S), (self.prepared, self.computed)
 
 
-@dataclass(frozen=True)
-class Watched(PreparingPredictor):
-    inner: Any
+class WatchedScorer(Scorer):
     watch: Watch
 
-    def load(self, run_id: str) -> Any:
-        return self.inner.load(run_id)
-
-    def prepare(self, run: Any, shard: Shard, items: pa.Table) -> Prepared[ShardResult]:
+    def prepared(self, run: Any, shard: Shard, items: pa.Table) -> Compute:
         self.watch.before_preparing()
-        compute = self.inner.prepare(run, shard, items)
+        compute = super().prepared(run, shard, items)
         self.watch.note(self.watch.prepared, shard)
         return partial(self.compute, compute, shard)
 
-    def compute(self, compute: Prepared[ShardResult], shard: Shard) -> ShardResult:
+    def compute(self, compute: Compute, shard: Shard) -> Answered:
         self.watch.before_computing()
         result = compute()
         self.watch.note(self.watch.computed, shard)
         return result
-
-
-class WatchedScorer(Scorer):
-    watch: Watch
-
-    def _predictor(self, method: str) -> Any:
-        return Watched(super()._predictor(method), self.watch)
 
 
 @pytest.fixture(scope="module")
@@ -188,9 +176,10 @@ def test_a_shard_is_prepared_while_the_one_before_computes_and_no_bit_changes(
     asyncio.run(as_serve_sends(scorer, shards, items))
     assert sorted(watch.computed) == sorted(shard.file for shard in shards)
 
-    plain: Any = method.predictor(ModelContext(spec, LABELS), store)
+    plain: Any = method.reader(ModelContext(spec, LABELS), store)
     for shard in shards:
-        expected = plain.table(plain.load(shard.run_id), shard, part(items, shard)).table
+        run, schema = plain.load(shard.run_id), method.output().schema
+        expected = shard_of(plain, run, shard, part(items, shard), schema)().table
         assert store.read_table(shard.file).equals(expected)
 
 
@@ -254,11 +243,11 @@ def test_what_cannot_be_prepared_is_the_same_line_and_holds_up_nothing(
         PAIR_ITEMS.schema.get_field_index("sent_more"), "sent_more", texts
     )
     shards = shards_of(method)[:3]
-    plain: Any = method.predictor(ModelContext(spec, LABELS), store)
+    plain: Any = method.reader(ModelContext(spec, LABELS), store)
     with pytest.raises(
         ModelError, match=r"too few tokens .*first: p0 \(original\) sent_more"
     ) as one:
-        plain.table(None, shards[0], part(broken, shards[0]))
+        plain.prepare(None, part(broken, shards[0]))
 
     scorer = scorer_of(method, spec, store)
     with pytest.raises(ModelError) as other:
@@ -270,17 +259,17 @@ def test_what_cannot_be_prepared_is_the_same_line_and_holds_up_nothing(
 
 
 def test_runs_that_read_the_same_texts_share_what_is_prepared(spec: Backbone, store: Store) -> None:
-    predictor: Any = SOFT.predictor(ModelContext(spec, LABELS), store)
+    predictor: Any = SOFT.reader(ModelContext(spec, LABELS), store)
     encoded: list[int] = []
     encode = predictor.trainer.encode
     predictor.trainer.encode = lambda texts: encoded.append(len(texts)) or encode(texts)
     tables = [
-        prepared(predictor, predictor.load(shard.run_id), shard, part(LABEL_ITEMS, shard))().table
+        predictor.prepare(predictor.load(shard.run_id), part(LABEL_ITEMS, shard))().table
         for shard in shards_of(SOFT)
     ]
     # By its texts, whatever a shard is called.
-    first, second = shards_of(SOFT)[:2]
-    other = predictor.table(predictor.load(RUNS[0]), first, part(LABEL_ITEMS, second)).table
+    second = shards_of(SOFT)[1]
+    other = predictor.prepare(predictor.load(RUNS[0]), part(LABEL_ITEMS, second))().table
     assert other["scores"].equals(tables[1]["scores"])
     assert encoded == [ROWS] * (COUNT // ROWS)
     # A change of method frees the last one's predictor at once, with its part of a device's memory.

@@ -10,16 +10,18 @@ import torch
 import transformers
 
 from raybias.config import Backbone
-from raybias.engine.context import Execution, ModelContext
+from raybias.engine.backbone import ModelContext
+from raybias.engine.context import Execution
 from raybias.engine.generation.sampling import Sampler, Sampling
 from raybias.methods import ChainOfThought, FewShot, Prompted, SoftPrompt, ZeroShot
-from raybias.methods.prediction import Labelling
-from raybias.methods.prompted_predictor import PromptedPredictor, PromptedRun
-from raybias.runtime.predict.predictor_cache import PredictorCache
+from raybias.methods.prompted_reader import PromptedReader, PromptedRun
+from raybias.runtime.workers import ReaderCache
 from raybias.schema import LABELS
 from raybias.seeding import generator
 from raybias.storage import Store
 from support import prompting
+from support.prompting import plain
+from support.reading import labelled
 
 COUNT = 11
 SHOTS = tuple((f"it was {n} times as long", n % 3) for n in range(9))
@@ -31,20 +33,20 @@ METHODS = {
 }
 
 
-def predictor(folder: Path, method: Prompted, *, budget: int = 4096) -> PromptedPredictor:
+def predictor(folder: Path, method: Prompted, *, budget: int = 4096) -> PromptedReader:
     spec = Backbone(id=str(folder), dtype="float32", bos="prepend")
-    return method.predictor(ModelContext(spec, LABELS, Execution(budget)), Store(str(folder)))
+    return method.reader(ModelContext(spec, LABELS, Execution(budget)), Store(str(folder)))
 
 
-def ask(
-    who: PromptedPredictor, texts: list[str], *, size: int, order: list[int]
-) -> dict[str, tuple]:
+def ask(who: PromptedReader, texts: list[str], *, size: int, order: list[int]) -> dict[str, tuple]:
     """Answers by text, asked in batches of `size` in some order."""
     shots = SHOTS if isinstance(who.method, FewShot) else ()
     found = {}
     for first in range(0, len(order), size):
         part = [texts[n] for n in order[first : first + size]]
-        answer = who.label(PromptedRun("run", 7, shots), [f"item {text}" for text in part], part)
+        answer = labelled(
+            who, PromptedRun("run", 7, shots), [f"item {text}" for text in part], part
+        )
         for n, text in enumerate(part):
             found[text] = (answer["labels"][n], answer["parsed"][n], answer["texts"][n])
     return found
@@ -73,11 +75,11 @@ def plainly(folder: Path, method: Prompted, text: str) -> str:
         return tokenizer.decode(row[begun:], skip_special_tokens=True)
 
     shots = SHOTS if isinstance(method, FewShot) else ()
-    prompt = method.prompt(text, LABELS, shots)
+    prompt = plain(method).first(text, LABELS, shots)
     if not isinstance(method, ChainOfThought):
         return go_on(prompt, "answer", 3)
     thought = go_on(prompt, "reasoning", method.reasoning_tokens)
-    second = method.answered_prompt(text, LABELS, reasoning=thought)
+    second = plain(method).last(text, LABELS, reasoning=thought)
     end = go_on(second, "answer", 3)
     return f"{thought} [...]{end}" if thought else end
 
@@ -98,7 +100,7 @@ def test_answers_depend_on_neither_batch_nor_order(kind: str, tmp_path: Path) ->
 def test_methods_share_the_weights_and_change_none_of_each_others_answers(tmp_path: Path) -> None:
     folder, texts = prompting.save("opt", tmp_path), prompting.texts(COUNT)
     spec = Backbone(id=str(folder), dtype="float32", bos="prepend")
-    held = PredictorCache(ModelContext(spec, LABELS), Store(str(folder)))
+    held = ReaderCache(ModelContext(spec, LABELS), Store(str(folder)))
     soft = SoftPrompt(seeds=(1,), keep=1)
     alone = soft.trainer(ModelContext(spec, LABELS))
     options: dict[str, Any] = {"size": 16, "order": list(range(COUNT))}
@@ -124,10 +126,10 @@ def test_methods_share_the_weights_and_change_none_of_each_others_answers(tmp_pa
 def test_an_answer_without_a_label_counts_as_the_method_says(tmp_path: Path) -> None:
     folder, texts = prompting.save("opt", tmp_path), prompting.texts(40)
     ids = [f"item {text}" for text in texts]
-    found: dict[str, Labelling] = {}
+    found: dict[str, dict[str, Any]] = {}
     for rule in ("random", "likelihood", "invalid"):
         method = METHODS["zero_shot"].model_copy(update={"unparsed": rule})
-        found[rule] = predictor(folder, method).label(PromptedRun("run", 7), ids, texts)
+        found[rule] = labelled(predictor(folder, method), PromptedRun("run", 7), ids, texts)
     parsed = found["random"]["parsed"]
     assert 0 < sum(parsed) < len(parsed)  # the random model names a label now and then
     for n, readable in enumerate(parsed):

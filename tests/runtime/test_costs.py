@@ -17,9 +17,9 @@ from tokenizers.pre_tokenizers import ByteLevel
 from transformers import OPTConfig, PreTrainedTokenizerFast
 
 from raybias.config import Backbone, Study, parse_study
-from raybias.engine.backbone import TextEncoder
+from raybias.engine.encoder import TextEncoder
 from raybias.engine.packing import shared_width
-from raybias.methods.lengths import TokenCounts, Widths
+from raybias.methods.work import TokenCounts, Widths
 from raybias.planning.costs import Cost, costs_of
 from raybias.planning.inventory import assumed
 from raybias.planning.plan import plan
@@ -113,7 +113,7 @@ def test_a_plan_tokenises_some_texts_and_tuning_each_once_for_all_methods(
     monkeypatch.setattr(TextEncoder, "encode", counted)
     both = [{"name": name, "max_steps": 5, "seeds": [1], "keep": 1} for name in ("one", "two")]
     prepared = PreparedStudy.of(study(folder, methods=both))
-    monkeypatch.setattr("raybias.methods.lengths._SAMPLE", 3)
+    monkeypatch.setattr("raybias.methods.work._SAMPLE", 3)
     check_inputs(prepared)
     costs_of(prepared, plan(prepared, assumed(GPUS)))
     # For means: every third of ten texts, every second of six and of eight.
@@ -121,7 +121,7 @@ def test_a_plan_tokenises_some_texts_and_tuning_each_once_for_all_methods(
     asked.clear()
     (backbone,) = prepared.study.backbones
     for method in prepared.study.methods:
-        tokens = tokenise(prepared.text(method, backbone), "set", method)
+        tokens = tokenise(prepared.inputs(method, backbone), "set", method)
         assert tokens.train.rows == ((4, 4, 4),) * 10
     assert asked == ["a b c"] * 16
 

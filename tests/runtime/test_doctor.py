@@ -23,9 +23,8 @@ from typer.testing import CliRunner
 from raybias.cli import app
 from raybias.errors import PlanError
 from raybias.runtime import ray_session
-from raybias.runtime.doctor import examine
+from raybias.runtime.doctor import Finding, examine
 from raybias.runtime.ray_session import check_answering, check_session_folder
-from raybias.runtime.serve.security_audit import Finding
 
 #: Ray refuses this address at once, and starts nothing.
 NO_CLUSTER = "nowhere"

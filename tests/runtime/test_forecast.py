@@ -16,9 +16,10 @@ from raybias.config import Study, parse_study
 from raybias.errors import PlanError
 from raybias.planning.forecast import Forecast
 from raybias.planning.inventory import assumed
-from raybias.planning.plan import Plan, plan
+from raybias.planning.plan import plan
 from raybias.planning.prepared import PreparedStudy
 from raybias.planning.speed import CPU, GPUS
+from raybias.planning.stage_plans import Plan
 from raybias.planning.tasks import tasks_of
 from raybias.planning.workload import Layout
 from support.words import word_tokenizer

@@ -18,7 +18,8 @@ from ray.air._internal.device_manager.nvidia_gpu import CUDATorchDeviceManager
 from ray.train.v2._internal.callbacks.accelerators import _get_visible_accelerator_ids_per_worker
 
 from raybias.config import Backbone
-from raybias.engine.context import Execution, ModelContext
+from raybias.engine.backbone import ModelContext
+from raybias.engine.context import Execution
 from raybias.runtime import doctor, inventory
 from raybias.runtime.worker_group import BrokenPass, WorkerGroup, within_memory
 from raybias.runtime.zero3 import tell_device
@@ -53,7 +54,7 @@ def test_the_doctor_names_nodes_whose_gpus_do_not_multiply(
     have = inventory.Inventory((node,), "made up")
     monkeypatch.setattr(doctor, "read_inventory", lambda *_, **__: have)
     monkeypatch.setattr(doctor, "connected", lambda _: nullcontext())
-    monkeypatch.setattr(doctor, "cluster_weaknesses", lambda: ())
+    monkeypatch.setattr(doctor, "_weaknesses", lambda: ())
     monkeypatch.setattr(doctor, "left_behind", dict)
     for sick, state in (({}, "ok"), ({"10.0.0.2": inventory.multiply_on_gpu()}, "fail")):
         monkeypatch.setattr(doctor, "sick_gpus", lambda sick=sick: sick)

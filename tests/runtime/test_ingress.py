@@ -18,7 +18,7 @@ from raybias.runtime.serve import app
 from raybias.runtime.serve.app import Ingress, Serving
 from raybias.runtime.serve.http import Overloaded
 
-ANSWER = {"labels": [2], "logits": [[0.0, 0.0, 5.0]], "texts": [None]}
+ANSWER = [{"pred": 2, "scores": [0.0, 0.0, 5.0], "answer": None}]
 NAME = "m-zero_shot"
 
 

@@ -20,9 +20,9 @@ from typer.testing import CliRunner
 import raybias
 from raybias.cli import app
 from raybias.config import Backbone
-from raybias.engine.context import ModelContext
+from raybias.engine.backbone import ModelContext
 from raybias.errors import BadInput
-from raybias.report.judge_section import UNMEASURED
+from raybias.report.judges import UNMEASURED
 from raybias.runtime.this_process import ThisProcess
 from raybias.schema import LABELS
 from raybias.storage import Store
@@ -30,6 +30,7 @@ from support.documents import ROOT, blocks
 from support.endpoint import Endpoint, serving
 from support.method_study import NO_RAY, run
 from support.mirrored import mirror
+from support.reading import labelled
 from support.small_studies import GROUPS, judged
 
 pytestmark = pytest.mark.long
@@ -185,9 +186,9 @@ def test_a_run_judges_as_it_labels(place: Path, tmp_path: Path) -> None:
     # The same run labels the continuations as it labels the sentences of a probe.
     spec = raybias.open(tmp_path / "own").study.backbones[0]
     method = raybias.open(tmp_path / "own").study.methods[0]
-    predictor: Any = method.predictor(ModelContext(spec, LABELS), Store(tmp_path / "own"))
+    predictor: Any = method.reader(ModelContext(spec, LABELS), Store(tmp_path / "own"))
     said = [text.strip() for text in rows["answer"]]
-    own = predictor.label(predictor.load(name), rows["item_id"].to_list(), said)
+    own = labelled(predictor, predictor.load(name), rows["item_id"].to_list(), said)
     assert own["labels"] == rows["pred"].to_list()
     # Another run under its name is another judge.
     recipe = tmp_path / f"own/prompts/{name}.json"

@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 from transformers import LlamaConfig, OPTConfig
 
-from raybias.config import Backbone, Method
+from raybias.config import Backbone
 from raybias.engine.memory import total
-from raybias.methods import Coreference, Ia3, Lora, SoftPrompt, Tuned
+from raybias.methods import Coreference, Lora, SoftPrompt, Tuned
+from raybias.methods.base import Method
 from raybias.schema import LABELS
+from raybias.testing import inputs
+from support.ia3 import Ia3
 from support.words import word_tokenizer
 
 TOKENS, RUNS, ROWS = 2048, 3, 50
@@ -71,11 +74,11 @@ def test_an_estimate_is_more_than_a_pass_takes_and_not_much_more(
 
     spec = Backbone(id=str(models / model), dtype="float32", bos="prepend")
     shape = model_shape(spec)
+    work = method.work(inputs(spec))
     if tunes:
-        assert isinstance(method, Tuned)
-        shares = method.training_memory(shape, pack=RUNS, tokens=TOKENS, device="cpu")
+        shares = work.tuning_memory(shape, pack=RUNS, tokens=TOKENS, device="cpu")
     else:
-        shares = method.inference_memory(shape, tokens=TOKENS, device="cpu")
+        shares = work.reading_memory(shape, tokens=TOKENS, device="cpu")
     receiver, sender = workshop.Pipe(duplex=False)
     process = workshop.Process(target=_measured, args=(sender, spec, method, tunes))
     process.start()
@@ -106,7 +109,8 @@ def _rows(count: int) -> list[list[int]]:
 
 def _tune(spec: Backbone, method: Any, count: int) -> None:
     from raybias.engine.adapters.base import TrainingBatch
-    from raybias.engine.context import Execution, ModelContext
+    from raybias.engine.backbone import ModelContext
+    from raybias.engine.context import Execution
 
     trainer = method.trainer(ModelContext(spec, LABELS, Execution(TOKENS)))
     shares = [
@@ -119,8 +123,8 @@ def _tune(spec: Backbone, method: Any, count: int) -> None:
 
 
 def _read(spec: Backbone, method: Any, count: int) -> None:
-    from raybias.engine.backbone import load_backbone
-    from raybias.engine.context import Execution, ModelContext
+    from raybias.engine.backbone import ModelContext, load_backbone
+    from raybias.engine.context import Execution
     from raybias.engine.generation.generator import TextGenerator
     from raybias.engine.generation.sampling import Sampling
 

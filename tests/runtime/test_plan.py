@@ -20,8 +20,9 @@ from raybias.planning.inventory import (
     assumed,
     with_autoscaled_nodes,
 )
-from raybias.planning.plan import Plan, check_place, plan
+from raybias.planning.plan import check_place, plan
 from raybias.planning.prepared import PreparedStudy
+from raybias.planning.stage_plans import Plan
 from raybias.runtime.inventory import read_inventory
 from raybias.storage import Store
 from support.words import word_tokenizer

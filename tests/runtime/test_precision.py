@@ -8,9 +8,8 @@ import pytest
 from transformers import OPTConfig
 
 from raybias.config import parse_study
-from raybias.planning.inventory import Inventory, Node, assumed
+from raybias.planning.inventory import Inventory, Node, Product, assumed, choose, measure_product
 from raybias.planning.plan import plan
-from raybias.planning.precision import Product, choose, measure_product
 from raybias.planning.prepared import PreparedStudy
 from raybias.runtime.inventory import read_inventory
 from raybias.storage import Store

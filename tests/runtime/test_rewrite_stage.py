@@ -11,15 +11,17 @@ from transformers import T5Config
 
 from raybias.config import Study, parse_study
 from raybias.engine.memory import total
-from raybias.engine.rewriting.rewriter import Rewriter
+from raybias.engine.rewriter import Rewriter
 from raybias.errors import ConfigError, DataError, ModelError, PlanError
+from raybias.methods.base import shard_of
 from raybias.planning.costs import costs_of
 from raybias.planning.description import describe
 from raybias.planning.inventory import assumed
-from raybias.planning.plan import Plan, plan
+from raybias.planning.plan import plan
 from raybias.planning.preflight import check_rewritten
 from raybias.planning.prepared import PreparedStudy, in_style, read_items
 from raybias.planning.shards import STYLED, chunks_of, missing
+from raybias.planning.stage_plans import Plan
 from raybias.planning.tasks import fetched_models, tasks_of
 from raybias.probes import pair_items
 from raybias.probes.styles.rewriting import rewritten_pairs
@@ -156,7 +158,7 @@ def test_chunks_are_files_that_equal_the_pairs_rewritten_at_once(
     originals = in_style(chosen, "formal", items)["mine"]
     work = StyleRewriting(style="formal", options=options, paired=stage.paired, seed=0)
     context = stage.context(options.spec())
-    predictor = work.predictor(context, store)
+    predictor = work.reader(context, store)
     chunks = chunks_of("formal", stage.pairs)
     assert [chunk.file for chunk in chunks] == [
         "styled/mine/formal/part-00000.parquet",
@@ -166,7 +168,9 @@ def test_chunks_are_files_that_equal_the_pairs_rewritten_at_once(
     # The last first: neither order nor company changes a pair.
     for chunk in reversed(chunks):
         pairs = originals.slice(chunk.first_row, 64).select(PAIRS.names).to_arrow()
-        store.write_table(chunk.file, predictor.table(None, chunk, pairs).table)
+        store.write_table(
+            chunk.file, shard_of(predictor, None, chunk, pairs, REWRITTEN_PAIRS)().table
+        )
     assert missing(store, chunks, STYLED) == []
     wanted = rewritten_pairs(
         originals, "formal", Rewriter(options, style="formal"), paired="separate", seed=0

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from raybias.engine.adapters.tuning import Evaluation, Trial, TrialResult
-from raybias.engine.context import Execution, ModelContext
+from raybias.engine.backbone import ModelContext
+from raybias.engine.context import Execution
 from raybias.methods import Full, Lora, SoftPrompt
 from raybias.runtime.tune import worker
 from raybias.runtime.tune.reports import WorkerReport

@@ -13,7 +13,7 @@ from raybias.planning.inventory import assumed
 from raybias.planning.placement import ResourceRequest
 from raybias.planning.schedule import Logbook, Task, remaining
 from raybias.planning.simulation import simulate
-from raybias.report.schedule_figure import schedule_figure
+from raybias.report.run_figures import schedule_figure
 
 GPUS = assumed("nodes=2,cpus=8,memory=64GiB,gpus=4,gpu_memory=24GB")
 ONE = ResourceRequest(cpus=1, gpus=1, device=10**9)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from raybias.errors import WorkFailed
 from raybias.methods import SoftPrompt
-from raybias.methods.selection import (
+from raybias.methods.tuned import (
     HyperParameters,
     best_hyper_parameters,
     hyper_parameter_grid,

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from raybias.methods.prediction import Shard, ShardResult
+from raybias.methods.base import Answered, Compute, Reader, Shard
 from raybias.planning.shards import missing
 from raybias.runtime.metrics import Meter
 from raybias.runtime.predict.replica import Scorer
@@ -24,12 +24,17 @@ SHARD = Shard("mine", "run", "m", "soft_prompt", "d", first_row=2, rows=3, folde
 SCHEMA = pa.schema([("item_id", pa.string())])
 
 
-class Answers:
+class Answers(Reader):
     def load(self, run_id: str) -> str:
         return run_id
 
-    def table(self, run: str, shard: Shard, items: pa.Table) -> ShardResult:
-        return ShardResult(items.select(["item_id"]), tokens=7)
+    def prepare(self, run: str, items: pa.Table) -> Compute:
+        return lambda: Answered(items.select(["item_id"]), tokens=7)
+
+
+class Named:
+    def output(self) -> OutputSpec:
+        return OutputSpec("predictions", SCHEMA)
 
 
 @pytest.fixture
@@ -43,7 +48,8 @@ def store(tmp_path: Path) -> Store:
 def replica(store: Store) -> Scorer:
     """A scorer without its backbone."""
     made: Any = object.__new__(Scorer)
-    made.store, made._predictor = store, lambda method: Answers()
+    made.store, made._reader = store, lambda method: Answers()
+    made.methods = {SHARD.method: Named()}
     made.meter = Meter(study="s", stage="score", model="m")
     made._told = {SHARD.method}  # It has no backbone, and so no ways of reading.
     made.busy = made.meter.watched()

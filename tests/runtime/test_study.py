@@ -33,7 +33,7 @@ from raybias.errors import (
     StorageError,
     WorkFailed,
 )
-from raybias.methods.prediction import Labelling, Shard, prediction_rows
+from raybias.methods.base import Answered, Compute, Reader, Shard, predictions, shard_of
 from raybias.planning.preflight import check_inputs, check_references
 from raybias.planning.prepared import PreparedStudy
 from raybias.planning.shards import missing, shards_of
@@ -152,7 +152,7 @@ def test_only_whole_shards_count_as_done(tmp_path: Path) -> None:
         ),
     )
     assert missing(store, [shard], TUNED) == [shard]
-    table = prediction_rows(shard, item_table(4), answer(np.eye(4, 3, dtype=np.float32)))
+    table = answered(shard, item_table(4), np.eye(4, 3, dtype=np.float32))
     store.write_table(shard.file, table)
     assert missing(store, [shard], TUNED) == []
     for wrong in (table.slice(0, 3), table.drop_columns(["answer"])):
@@ -167,14 +167,19 @@ def item_table(rows: int) -> pa.Table:
     return pa.Table.from_pylist([{**item, "item_id": f"i{i}"} for i in range(rows)], schema.ITEMS)
 
 
-def answer(logits: np.ndarray) -> Labelling:
-    """What a tuned classifier answers."""
-    return Labelling(
-        logits=logits,
-        labels=logits.argmax(1).tolist(),
-        parsed=[True] * len(logits),
-        texts=[None] * len(logits),
-    )
+class Known(Reader):
+    """A classifier whose logits are known."""
+
+    def __init__(self, logits: np.ndarray) -> None:
+        self.logits = logits
+
+    def prepare(self, run: None, items: pa.Table) -> Compute:
+        labels = self.logits.argmax(1).tolist()
+        return lambda: Answered(predictions(items, scores=self.logits, labels=labels), 0)
+
+
+def answered(shard: Shard, items: pa.Table, logits: np.ndarray) -> pa.Table:
+    return shard_of(Known(logits), None, shard, items, TUNED.schema)().table
 
 
 def test_logits_that_are_not_finite_are_refused_by_item() -> None:
@@ -182,7 +187,7 @@ def test_logits_that_are_not_finite_are_refused_by_item() -> None:
     logits = np.zeros((3, 3), np.float32)
     logits[1, 2] = np.nan
     with pytest.raises(WorkFailed, match=r"1 of 3 items .* the first is i1"):
-        prediction_rows(shard, item_table(3), answer(logits))
+        answered(shard, item_table(3), logits)
 
 
 def wrapped(cause: Exception) -> RayTaskError:

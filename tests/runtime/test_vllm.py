@@ -19,19 +19,17 @@ import yaml
 from transformers import LlamaConfig
 
 from raybias.config import Backbone, parse_study
-from raybias.config.provider import Second, Writing
 from raybias.engine.answering import EngineAnswers
-from raybias.engine.backbone import load_backbone
-from raybias.engine.context import Execution, ModelContext
+from raybias.engine.answers import Second, Writing
+from raybias.engine.backbone import ModelContext, load_backbone
+from raybias.engine.context import Execution
 from raybias.engine.memory import MemoryTerm, total, within_share
-from raybias.engine.vllm_answers import VLLMAnswers, engine_options
 from raybias.errors import ConfigError, ModelError, OutputError
-from raybias.methods import fit_methods
 from raybias.planning.inventory import assumed
 from raybias.planning.plan import plan
 from raybias.planning.preflight import check_libraries
-from raybias.planning.prepared import PreparedStudy
-from raybias.providers.vllm import VLLM
+from raybias.planning.prepared import PreparedStudy, fit_methods
+from raybias.providers.vllm import VLLM, VLLMAnswers, engine_options
 from raybias.schema import LABELS
 from support import prompting
 from support.method_study import NO_RAY, run

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import json
+from collections.abc import Iterable
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -12,43 +12,26 @@ import pytest
 import raybias
 from raybias import config
 from raybias.errors import ConfigError, OutputError, PlanError
-from raybias.runtime.doctor import _reachable
+from raybias.runtime import doctor
+from raybias.runtime.doctor import Finding, _reachable
 from raybias.runtime.ray_session import connected
 from raybias.runtime.serve import start
-from raybias.runtime.serve.security_audit import (
-    Finding,
-    Port,
-    listening,
-    model_weaknesses,
-    out_weaknesses,
-    port_weaknesses,
-)
 from raybias.storage import Store
-from raybias.study_record import begin, make_record
-
-PROXY = Port("0.0.0.0", 8000, "ray::ProxyActor")
-DASHBOARD = Port("192.0.2.7", 8265, "python /x/ray/dashboard/dashboard.py --host=0.0.0.0")
-CLIENT = Port("::", 10001, "python -m ray.util.client.server --port=10001")
-GCS = Port("::", 6379, "/x/ray/core/src/ray/gcs/gcs_server")
 
 
-def said(findings: list[Finding]) -> str:
+def said(findings: Iterable[Finding]) -> str:
     return "\n".join(map(str, findings))
 
 
-def test_ports_beyond_loopback_are_named() -> None:
-    home = [Port("127.0.0.1", 8265, DASHBOARD.command), Port("::1", 6379, GCS.command)]
-    assert [each.state for each in port_weaknesses(home, token=True)] == ["ok"]
-    found = list(port_weaknesses([*home, PROXY, DASHBOARD, CLIENT, GCS], token=True))
-    assert [each.state for each in found] == ["warn"] * 4, "a token closes no port"
-    for part in ("proxy listens on 0.0.0.0:8000", "192.0.2.7:8265", ":::10001", "1 ports"):
-        assert part in said(found)
-    assert [each.state for each in port_weaknesses([GCS], token=False)] == ["warn"]
-    command = DASHBOARD.command.replace("0.0.0.0", "127.0.0.1")
-    agents = Port("0.0.0.0", 44227, command)
-    found = list(port_weaknesses([*home, agents], token=True))
-    assert "1 ports between Ray's processes" in said(found), "the dashboard listens on loopback"
-    listening()  # whatever runs here, it can be read
+def test_ports_beyond_loopback_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    for hosts, state in ((["127.0.0.1", "::1"], "ok"), (["127.0.0.1", "0.0.0.0", "::"], "warn")):
+        monkeypatch.setattr(doctor, "_listening", lambda hosts=hosts: iter(hosts))
+        token, ports = doctor._weaknesses()
+        assert ports.state == state, "a token closes no port"
+        assert token.what == "Ray's token"
+    assert "2 ports beyond loopback" in str(ports)
+    monkeypatch.undo()
+    list(doctor._listening())  # whatever runs here, it can be read
 
 
 def test_no_ray_is_started_without_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,25 +61,12 @@ def test_the_hubs_password_is_not_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "s3cret" not in str(found)
 
 
-def test_an_out_that_all_can_write_and_pickles_are_named(tmp_path: Path) -> None:
-    model = tmp_path / "model"
-    model.mkdir()
-    (model / "config.json").write_text(json.dumps({"auto_map": {"AutoModel": "evil.py"}}))
-    (model / "pytorch_model.bin").write_bytes(b"")
-    study = config.Study(
-        name="s", backbones=({"id": str(model)},), probes=({"source": "planted"},),
-        training=({"source": "planted"},),
-    )  # fmt: skip
+def test_pickles_in_an_out_are_named(tmp_path: Path) -> None:
     store = Store(tmp_path / "out")
-    begin(store, make_record(study, {}, command=""))
-    clean = [each for each in out_weaknesses(store.uri) if each.what == "OUT"]
-    assert [each.state for each in clean] == ["ok"]
+    store.write_text("report.html", "")
+    assert [each.state for each in doctor._pickles(store.uri)] == ["ok"]
     store.write_bytes("adapters/a/adapter.pkl", b"")
-    (tmp_path / "out" / "adapters").chmod(0o777)
-    found = said(list(out_weaknesses(store.uri)))
-    for part in ("everyone can write", "adapter.pkl", "pytorch_model.bin", "trust_remote_code"):
-        assert part in found
-    assert said(list(model_weaknesses(model))).count("warn") == 2
+    assert "adapter.pkl" in said(doctor._pickles(store.uri))
 
 
 @pytest.mark.parametrize("name", ["../x", "a/../../x", "/etc/passwd", "a\\..\\x", "a\0b", ".."])

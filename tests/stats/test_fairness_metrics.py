@@ -16,10 +16,10 @@ from scipy import stats as scipy_stats
 
 import raybias
 from raybias.errors import RaybiasError
-from raybias.registry import metrics
 from raybias.report.tables import markdown
 from raybias.stats.agreement import kendalls_w
 from raybias.stats.metric_table import listed_metrics
+from raybias.stats.metric_types import metrics
 from support.documents import ROOT
 from support.golden_names import metric_tables
 from support.stats_data import judged_files, predictions, prompted

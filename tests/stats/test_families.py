@@ -13,7 +13,7 @@ from raybias import schema
 from raybias.config import Probe
 from raybias.errors import DataError
 from raybias.formats.openings import look_alike
-from raybias.measures.predictions import gap_rows
+from raybias.measures.prediction_rows import gap_rows
 from raybias.probes import base_items
 from raybias.report.findings import about_templates
 from support.stats_data import Judged, judged_files

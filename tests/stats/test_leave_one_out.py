@@ -7,7 +7,7 @@ import pytest
 
 from raybias import schema, stats
 from raybias.config import Statistics
-from raybias.stats.leave_one_out import leave_one_out
+from raybias.stats.breakdown import leave_one_out
 from support.stats_data import predictions
 
 

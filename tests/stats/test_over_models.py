@@ -10,9 +10,8 @@ import polars as pl
 import pytest
 
 from raybias.stats.components import Balanced
-from raybias.stats.over_models import ModelTables, model_tables
+from raybias.stats.over_models import ModelTables, model_tables, reliability
 from raybias.stats.reference_groups import StatisticsWarning
-from raybias.stats.reliability import reliability
 from raybias.stats.scopes import GapTable
 from support.stats_data import judged_files
 

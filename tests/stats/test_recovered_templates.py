@@ -9,7 +9,7 @@ import pytest
 
 from raybias.config import Probe
 from raybias.probes import probe_items
-from raybias.stats.recovered_templates import recovered_templates
+from raybias.stats.paper_tsv import recovered_templates
 
 
 @pytest.mark.long

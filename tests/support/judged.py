@@ -7,18 +7,16 @@ from typing import Any
 import polars as pl
 
 from raybias import schema
-from raybias.stats.breakdown import by_term
+from raybias.stats.breakdown import by_term, leave_one_out
 from raybias.stats.cells import without_extras
 from raybias.stats.counts import Counts
 from raybias.stats.judging import GapRules, by_family, gap_analysis, judgeable
-from raybias.stats.leave_one_out import leave_one_out
 from raybias.stats.markedness import markedness
 from raybias.stats.metric import contrasts
 from raybias.stats.metric_files import metrics_of_cells
 from raybias.stats.null_check import null_check
-from raybias.stats.over_models import model_tables, over_models
+from raybias.stats.over_models import model_tables, over_models, reliability
 from raybias.stats.rates import accuracies, rates
-from raybias.stats.reliability import reliability
 from raybias.stats.summaries import composition, extremes, net_significance, spans, spans_mean
 
 

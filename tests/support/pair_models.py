@@ -20,7 +20,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
 from raybias.config import Backbone
-from raybias.engine.scoring.pair_rules import PairScore, preference
+from raybias.engine.scoring.pair_scores import PairScore, preference
 from support import backbones, classifiers
 
 #: Their tokenizers add a begin token by themselves.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -15,7 +16,8 @@ from tokenizers.trainers import BpeTrainer
 
 from raybias import seeding
 from raybias.engine import keyed_draws
-from raybias.methods import ChainOfThought, FewShot
+from raybias.methods import ChainOfThought, FewShot, Prompted
+from raybias.methods.prompted import Asking
 
 POSITIONS = 512
 #: Turns that end with a special token, and thoughts before the answer where they are wanted.
@@ -51,6 +53,12 @@ def uniforms(key: tuple[str | int, ...], count: int) -> torch.Tensor:
     return keyed_draws.uniforms(keys_12, count)
 
 
+def plain(method: Prompted) -> Asking:
+    """What writes a method's prompts as plain text, for any tokenizer."""
+    nothing: Any = None
+    return Asking(method.model_copy(update={"prompt_format": "raw"}), nothing)
+
+
 def save(kind: str, folder: Path, *, more: Sequence[str] = ()) -> Path:
     """A random model of `kind` in `folder`; its answers name a label now and then.
 
@@ -60,9 +68,9 @@ def save(kind: str, folder: Path, *, more: Sequence[str] = ()) -> Path:
     tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
     tokenizer.decoder = ByteLevelDecoder()
     words = ("negative", "neutral", "positive")
-    corpus = [FewShot().prompt(text, words, _SHOTS) for text in _TEXTS]
-    cot = ChainOfThought()
-    corpus += [cot.answered_prompt(text, words, reasoning=" and so on") for text in _TEXTS]
+    corpus = [plain(FewShot()).first(text, words, _SHOTS) for text in _TEXTS]
+    cot = plain(ChainOfThought())
+    corpus += [cot.last(text, words, reasoning=" and so on") for text in _TEXTS]
     corpus += [f" {word} {word.capitalize()}" for word in words] * 50
     corpus += more
     trainer = BpeTrainer(

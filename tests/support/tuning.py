@@ -7,8 +7,8 @@ from typing import Any
 
 from raybias.config import Backbone, TrainingSet
 from raybias.methods import tuned_methods
-from raybias.planning.plan import Plan
 from raybias.planning.prepared import PreparedStudy
+from raybias.planning.stage_plans import Plan
 from raybias.planning.tasks import tasks_of
 from raybias.runtime.graph import Grant, Graph
 from raybias.runtime.progress import Reporter

@@ -1,31 +1,97 @@
-"""Define what tuning asks of a kind of adapter, so that one loop tunes them all.
+"""Define what tuning asks of a kind of adapter, so that one loop tunes them all, and its files.
 
 A trainer holds a backbone and the options of its method, but no run: a run's weights are a
 dictionary of tensors that is handed in. So runs can share a step, stop, be saved and be taken up
-again without the trainer knowing. Shapes: S runs, N rows, L labels.
+again without the trainer knowing. Weights are written as PEFT and transformers have them, in
+safetensors; `raybias.json` records how they came about and is written last, so that it marks the
+folder as whole. Shapes: S runs, N rows, L labels.
 """
 
 from __future__ import annotations
 
+import json
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar, Final
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from raybias.engine.backbone import TextEncoder
 from raybias.engine.batching import Batcher
-from raybias.engine.classifier import Classifier
+from raybias.engine.classifier import Classifier, ClassifierOptions
+from raybias.engine.devices import to_device
+from raybias.engine.encoder import TextEncoder
 from raybias.engine.packing import Batch, PackedSequence, Placed, pack
-from raybias.engine.transfers import to_device
+from raybias.errors import ModelError
 from raybias.schema import LABELS
 from raybias.storage import Store
 
-if TYPE_CHECKING:
-    from raybias.methods import Finetuned, Tuned
+#: Where PEFT keeps an adapter's weights, and transformers a model's.
+ADAPTER: Final = "adapter_model.safetensors"
+MODEL: Final = "model.safetensors"
+
+
+def write_folder(
+    store: Store,
+    folder: str,
+    tensors: Mapping[str, Tensor],
+    *,
+    file: str,
+    parts: Sequence[Any],
+    record: Mapping[str, object],
+) -> None:
+    """Write the folder of an adapter or a model.
+
+    Parameters
+    ----------
+    file: ADAPTER or MODEL.
+    parts: configurations and tokenizers, which write themselves with `save_pretrained`.
+    record: the content of `raybias.json`.
+    """
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    store.write_bytes(f"{folder}/{file}", save(plain, metadata={"format": "pt"}))
+    with tempfile.TemporaryDirectory() as place:
+        for part in parts:
+            part.save_pretrained(place)
+        for path in sorted(Path(place).iterdir()):
+            store.write_bytes(f"{folder}/{path.name}", path.read_bytes())
+    store.write_text(f"{folder}/raybias.json", json.dumps(dict(record), indent=2))
+
+
+def read_tensors(
+    store: Store, folder: str, shapes: Mapping[str, Sequence[int] | None], *, file: str
+) -> dict[str, Tensor]:
+    """Read the tensors that `shapes` names, float32; None allows any shape.
+
+    Raises
+    ------
+    ModelError: no such file, no safetensors, or a tensor that it lacks or holds in another shape.
+    """
+    where = store.uri_of(f"{folder}/{file}")
+    if not store.exists(f"{folder}/{file}"):
+        raise ModelError("no such adapter", where=where, cure="tune it first")
+    try:
+        tensors = load(store.read_bytes(f"{folder}/{file}"))
+    except SafetensorError as error:
+        raise ModelError("does not hold an adapter", where=where) from error
+    for name, shape in shapes.items():
+        if name not in tensors:
+            problem = f"lacks {name}"
+        elif shape is not None and tensors[name].shape != tuple(shape):
+            problem = f"holds {name} as {list(tensors[name].shape)}, but {list(shape)} is needed"
+        else:
+            continue
+        raise ModelError(
+            problem, where=where, cure="use the backbone and options that it was tuned with"
+        )
+    return {name: tensors[name].float() for name in shapes}
+
 
 #: The trainable tensors of one run by name, float32.
 Weights = Mapping[str, Tensor]
@@ -65,14 +131,16 @@ class AdapterTrainer(ABC):
     ----------
     max_packed: runs that can share a step; None for any number.
     prompt_length: vectors that stand before each row.
-    method, encoder: the options of tuning, and the backbone's tokenizer.
+    template, append_eos: how it reads a text, and whether EOS stands behind it.
+    encoder: the backbone's tokenizer.
     device: where the backbone is.
     batcher: cuts the rows of all runs into forward passes.
     """
 
     max_packed: ClassVar[int | None] = None
     prompt_length: int = 0
-    method: Tuned
+    template: str = "{text}"
+    append_eos: bool = False
     encoder: TextEncoder
     device: torch.device
     batcher: Batcher
@@ -110,8 +178,8 @@ class AdapterTrainer(ABC):
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Tokenise texts as the method reads them."""
-        written = self.method.written(texts)
-        return self.encoder.encode(written, append_eos=self.method.ends_with_eos)
+        written = [self.template.replace("{text}", text) for text in texts]
+        return self.encoder.encode(written, append_eos=self.append_eos)
 
     def prepare(
         self, rows: Sequence[Sequence[int]], *, dropout: bool = False
@@ -203,8 +271,11 @@ class ClassifierTrainer(AdapterTrainer):
     side_by_side: ClassVar[bool] = False
     """Whether several passes may be computed at one time, each in a thread."""
 
-    def __init__(self, classifier: Classifier, method: Finetuned) -> None:
-        self.classifier, self.method = classifier, method
+    options: ClassVar[type[ClassifierOptions]] = ClassifierOptions
+    """What it takes of a method."""
+
+    def __init__(self, classifier: Classifier, options: ClassifierOptions) -> None:
+        self.classifier, self.template = classifier, options.template
         self.encoder, self.device = classifier.encoder, classifier.device
         context = self.encoder.context
         self.batcher = classifier.execution.batcher(

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from raybias.engine.adapters import files
+from raybias.engine.adapters import base as files
 from raybias.engine.adapters.base import (
     ClassifierTrainer,
     Training,
@@ -26,10 +26,10 @@ from raybias.engine.adapters.base import (
     unscaled,
 )
 from raybias.engine.classifier import initial_head
+from raybias.engine.devices import to_device
 from raybias.engine.keyed_draws import KeyedDropout
 from raybias.engine.packing import Batch, PackedSequence, Placed, stack
 from raybias.engine.quantised import dtype_of
-from raybias.engine.transfers import to_device
 from raybias.schema import LABELS
 from raybias.storage import Store
 

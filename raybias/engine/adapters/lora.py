@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,30 +19,44 @@ from torch import Tensor
 
 from raybias.engine.adapters.base import TrainingBatch
 from raybias.engine.adapters.packed_layers import (
+    LayerOptions,
     Masks,
     PackedLayer,
     PackedLayerTrainer,
     RowAdapters,
     together,
 )
-from raybias.engine.classifier import initial_head
+from raybias.engine.classifier import Classifier, initial_head
+from raybias.engine.devices import to_device
 from raybias.engine.keyed_draws import joined, kept, keys
 from raybias.engine.packing import Batch, token_rows
-from raybias.engine.transfers import to_device
 from raybias.seeding import generator, key
 
-if TYPE_CHECKING:
-    from raybias.methods import Lora
+
+@dataclass(frozen=True, kw_only=True)
+class LoraOptions(LayerOptions):
+    """What low-rank adapters are; `methods.Lora` says what each option means."""
+
+    rank: int = 8
+    alpha: float = 32
+    dropout: float = 0.1
+
+    def peft_names(self, architecture: str) -> Sequence[str]:
+        """Return PEFT's choice of layers for an architecture."""
+        from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as TARGETS
+
+        names: Sequence[str] = TARGETS.get(architecture, ())
+        return names
 
 
 class _LoraLayer(PackedLayer):
     """A frozen linear layer with the factors of many runs."""
 
     def __init__(
-        self, base: torch.nn.Module, path: str, adapters: RowAdapters, method: Lora
+        self, base: torch.nn.Module, path: str, adapters: RowAdapters, options: LoraOptions
     ) -> None:
         super().__init__(base, path, adapters)
-        self.scaling, self.kept = method.alpha / method.rank, 1 - method.dropout
+        self.scaling, self.kept = options.alpha / options.rank, 1 - options.dropout
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Compute the layer's output, with each run's product of factors added to its rows.
@@ -81,48 +96,50 @@ class LoraTrainer(PackedLayerTrainer):
     suffix = ".weight"
     pads_left = False  # Dropout is drawn from each row's first place on.
 
-    method: Lora
+    options = LoraOptions
+
+    def __init__(self, classifier: Classifier, options: LoraOptions) -> None:
+        self.lora = options
+        super().__init__(classifier, options)
 
     @property
     def drops_out(self) -> bool:
         """Whether dropout falls on the layers' inputs."""
-        return self.method.dropout > 0
+        return self.lora.dropout > 0
 
     def packed_layer(self, base: torch.nn.Module, path: str) -> PackedLayer:
         """Wrap a layer of the frozen model."""
-        return _LoraLayer(base, path, self.adapters, self.method)
+        return _LoraLayer(base, path, self.adapters, self.lora)
 
     def adapter_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of each factor by name."""
         shapes: dict[str, tuple[int, ...]] = {}
         for path, (inner, outer) in self.widths.items():
-            shapes[f"{path}.lora_A"] = (self.method.rank, inner)
-            shapes[f"{path}.lora_B"] = (outer, self.method.rank)
+            shapes[f"{path}.lora_A"] = (self.lora.rank, inner)
+            shapes[f"{path}.lora_B"] = (outer, self.lora.rank)
         return shapes
 
     def init_weights(self, seed: int) -> dict[str, Tensor]:
         """Draw uniform A as PEFT does, zero B, and a head, all keyed by the seed."""
         weights: dict[str, Tensor] = {}
         for path, (inner, outer) in self.widths.items():
-            shape = (self.method.rank, inner)
+            shape = (self.lora.rank, inner)
             drawn = generator(seed, "lora", path).uniform(-1, 1, shape) / math.sqrt(inner)
             factor_KI = torch.from_numpy(drawn.astype(np.float32))
             weights[f"{path}.lora_A"] = factor_KI.to(self.device)
-            weights[f"{path}.lora_B"] = torch.zeros(outer, self.method.rank, device=self.device)
+            weights[f"{path}.lora_B"] = torch.zeros(outer, self.lora.rank, device=self.device)
         return weights | initial_head(self.classifier, seed)
 
     def peft_config(self, **options: Any) -> Any:
         """Build PEFT's configuration of the adapter."""
         from peft import LoraConfig
 
-        method = self.method
-        return LoraConfig(
-            r=method.rank, lora_alpha=method.alpha, lora_dropout=method.dropout, **options
-        )
+        own = self.lora
+        return LoraConfig(r=own.rank, lora_alpha=own.alpha, lora_dropout=own.dropout, **options)
 
     def masks(self, training: Sequence[TrainingBatch], batch: Batch) -> Masks | None:
         """Return the layers' dropout."""
-        lost = self.method.dropout
+        lost = self.lora.dropout
         if not lost:
             return None
         steps_S2 = self._keys([key(each.seed, "lora dropout", each.step) for each in training])

@@ -18,13 +18,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import torch
 from torch import Tensor
 
 from raybias.config import Backbone
-from raybias.engine.adapters import files
+from raybias.engine.adapters import base as files
 from raybias.engine.adapters.base import (
     ClassifierTrainer,
     Training,
@@ -34,20 +34,42 @@ from raybias.engine.adapters.base import (
 )
 from raybias.engine.attention import attention_window
 from raybias.engine.backbone import empty_model, is_encoder
-from raybias.engine.classifier import Classifier
+from raybias.engine.classifier import Classifier, ClassifierOptions
 from raybias.engine.context import Way
+from raybias.engine.devices import to_device
 from raybias.engine.packing import Batch, PackedSequence, Placed, pack, stack
 from raybias.engine.self_check import TOLERANCE, agrees, in_words, sample_tokens
-from raybias.engine.transfers import to_device
 from raybias.errors import ModelError
 from raybias.storage import Store
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from raybias.methods.layer_adapter import LayerAdapter
-
 _PREFIX: Final = "base_model.model."
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerOptions(ClassifierOptions):
+    """Which linear layers are adapted: all, PEFT's choice, or those whose paths end with names."""
+
+    target: Literal["all_linear", "peft_default"] | tuple[str, ...] = "all_linear"
+
+    def target_names(self, architecture: str) -> Sequence[str] | None:
+        """Return how the paths of adapted layers end; None for all linear layers.
+
+        Parameters
+        ----------
+        architecture: transformers' `model_type`, such as "opt".
+        """
+        if self.target == "all_linear":
+            return None
+        return self.peft_names(architecture) if self.target == "peft_default" else self.target
+
+    def peft_names(self, architecture: str) -> Sequence[str]:
+        """Return PEFT's choice of layers for an architecture; none where it makes none."""
+        return ()
+
+
 #: Called with a layer's path and its input's rows [R, T, I]; 1 where dropout keeps, else 0.
 Masks = Callable[[str, Tensor], Tensor]
 
@@ -169,17 +191,19 @@ class PackedLayerTrainer(ClassifierTrainer):
     pads_left: ClassVar[bool] = True
     """Whether rows may be padded at the left."""
 
-    def __init__(self, classifier: Classifier, method: LayerAdapter) -> None:
-        super().__init__(classifier, method)
+    options: ClassVar[type[LayerOptions]] = LayerOptions
+
+    def __init__(self, classifier: Classifier, options: LayerOptions) -> None:
+        super().__init__(classifier, options)
         if classifier.pads_left and not self.pads_left:
             raise ModelError(
-                f"{method.kind} needs rows padded at the right",
+                f"{options.kind} needs rows padded at the right",
                 where=self.encoder.spec.id,
                 cure="use full",
             )
         self.adapters = RowAdapters()
         model = classifier.model
-        layers = {path: model.get_submodule(path) for path in target_layers(classifier, method)}
+        layers = {path: model.get_submodule(path) for path in target_layers(classifier, options)}
         self.widths = {path: _widths(layer) for path, layer in layers.items()}
         for path, layer in layers.items():
             model.set_submodule(path, self.packed_layer(layer, path))
@@ -308,7 +332,7 @@ def head_modules(classifier: Classifier) -> list[str]:
     )
 
 
-def target_layers(classifier: Classifier, method: LayerAdapter) -> list[str]:
+def target_layers(classifier: Classifier, options: LayerOptions) -> list[str]:
     """Return the paths of the linear layers that a method adapts, heads aside.
 
     Raises
@@ -317,10 +341,10 @@ def target_layers(classifier: Classifier, method: LayerAdapter) -> list[str]:
     """
     head = {name.rpartition(".")[0] for name in classifier.head}
     layers = [path for path in _linear_layers(classifier.model) if path not in head]
-    return _matching(layers, method, classifier.model.config.model_type, classifier.encoder.spec)
+    return _matching(layers, options, classifier.model.config.model_type, classifier.encoder.spec)
 
 
-def check_targets(spec: Backbone, method: LayerAdapter) -> None:
+def check_targets(spec: Backbone, options: LayerOptions) -> None:
     """Refuse target names that match no layer of a backbone; no weights are read.
 
     Raises
@@ -328,7 +352,7 @@ def check_targets(spec: Backbone, method: LayerAdapter) -> None:
     ModelError: a target name that matches none.
     """
     model = empty_model(spec)
-    _matching(_linear_layers(model), method, model.config.model_type, spec)
+    _matching(_linear_layers(model), options, model.config.model_type, spec)
 
 
 def names_layer(path: str, name: str) -> bool:
@@ -349,18 +373,18 @@ def _linear_layers(model: PreTrainedModel) -> list[str]:
 
 
 def _matching(
-    layers: Sequence[str], method: LayerAdapter, architecture: str, spec: Backbone
+    layers: Sequence[str], options: LayerOptions, architecture: str, spec: Backbone
 ) -> list[str]:
-    names = method.target_names(architecture)
+    names = options.target_names(architecture)
     if names is None:
         return list(layers)
     known = sorted({path.rpartition(".")[2] for path in layers})
     for name in names or ("",):
         if not any(names_layer(path, name) for path in layers):
             raise ModelError(
-                f"{method.kind} target {name!r} matches no linear layer"
+                f"{options.kind} target {name!r} matches no linear layer"
                 if name
-                else f"PEFT names no {method.kind} target for {architecture} models",
+                else f"PEFT names no {options.kind} target for {architecture} models",
                 where=spec.id,
                 cure=f"choose among {', '.join(known)} as the method's target",
             )

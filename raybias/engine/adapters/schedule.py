@@ -1,21 +1,77 @@
-"""Decide which rows a step takes and when a run stops.
+"""Say how runs are tuned: which rows a step takes, at which rate, and when a run stops.
 
 Pure functions of a run's seed, step and losses (Tian2023 section 3, Kohankhaki2024).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import Literal
 
 from raybias.seeding import generator
 
-if TYPE_CHECKING:
-    from raybias.methods import EarlyStop
+
+@dataclass(frozen=True, kw_only=True)
+class StopRule:
+    """When a run stops before its last step; `methods.EarlyStop` says what each option means."""
+
+    rule: Literal["exceeds_max_of_last", "patience"] = "exceeds_max_of_last"
+    after_step: int = 2500
+    window: int = 5
+    count_early: bool = True
+    stored: int = 5
 
 
-def should_stop(losses: Sequence[float], steps: Sequence[int], rule: EarlyStop) -> bool:
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How the runs of a method are tuned, whatever it is that they tune."""
+
+    batch_size: int
+    eval_every: int
+    validation_rows: int
+    early_stop: StopRule
+    restore_best: bool
+    max_steps: int | None
+    epochs: int | None = None
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    clip: float | None = None
+    schedule: Literal["constant", "cosine"] = "constant"
+    warmup: float = 0.0
+    dropout_after_first_eval: bool = True
+
+    def last_step(self, rows: int) -> int | None:
+        """Return the step after which tuning on so many rows ends; None where nothing says."""
+        ends = [] if self.max_steps is None else [self.max_steps]
+        if self.epochs is not None:
+            ends.append(self.epochs * -(-rows // self.batch_size))
+        return min(ends, default=None)
+
+    def rate_share(self, step: int, end: int | None) -> float:
+        """Return the share of the learning rate that `step` (from 0) takes of `end` steps."""
+        if end is None:
+            return 1.0
+        rising = round(self.warmup * end)
+        if step < rising:
+            return step / rising
+        if self.schedule == "constant":
+            return 1.0
+        return 0.5 * (1 + math.cos(math.pi * (step - rising) / max(1, end - rising)))
+
+    @property
+    def first_stop(self) -> int:
+        """The first step at which the early-stop rule can end a run."""
+        rule, every = self.early_stop, self.eval_every
+        stored, after = max(rule.window, rule.stored), rule.after_step
+        # Losses seen before `after_step` may not count, and the newest is compared with `stored`.
+        counted = 0 if rule.count_early else after // every
+        return every * max(after // every + 1, counted + stored + 1)
+
+
+def should_stop(losses: Sequence[float], steps: Sequence[int], rule: StopRule) -> bool:
     """Decide from the evaluation losses whether tuning ends (Tian2023, Kohankhaki2024).
 
     exceeds_max_of_last: it exceeds every one of the `window` before it, strictly. patience:

@@ -8,14 +8,15 @@ L labels.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from raybias.config import Backbone
-from raybias.engine.adapters import files
+from raybias.engine.adapters import base as files
 from raybias.engine.adapters.base import AdapterTrainer, Training, Weights
 from raybias.engine.packing import Batch, PackedSequence
 from raybias.engine.scoring.label_scorer import LabelScorer
@@ -23,30 +24,36 @@ from raybias.errors import ModelError
 from raybias.seeding import generator
 from raybias.storage import Store
 
-if TYPE_CHECKING:
-    from raybias.methods import SoftPrompt
-
 #: PEFT's name of the vectors of a prompt.
 _KEY: Final = "prompt_embeddings"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptOptions:
+    """What a soft prompt is; `methods.SoftPrompt` says what each option means."""
+
+    prompt_length: int
+    init: Literal["normal", "zeros"]
+    init_std: float
+    append_eos: bool
 
 
 class SoftPromptTrainer(AdapterTrainer):
     """Tune soft prompts; the weights of a run are its `delta` [P, D]."""
 
-    method: SoftPrompt
-
-    def __init__(self, scorer: LabelScorer, method: SoftPrompt) -> None:
-        self.scorer, self.method, self.encoder = scorer, method, scorer.backbone.encoder
+    def __init__(self, scorer: LabelScorer, options: PromptOptions) -> None:
+        self.scorer, self.options, self.encoder = scorer, options, scorer.backbone.encoder
+        self.append_eos = options.append_eos
         self.device = scorer.backbone.device
         self.batcher = scorer.batcher
-        self.prompt_length = method.prompt_length
+        self.prompt_length = options.prompt_length
         token = torch.tensor([[scorer.backbone.prompt_token_id]], device=self.device)
         with torch.no_grad():
             self._start_D = scorer.backbone.embed(token)[0, 0].float()
 
     def init_weights(self, seed: int) -> dict[str, Tensor]:
         """Return the initial delta, keyed by the seed."""
-        delta_PD = initial_delta(seed, self.method, self.scorer.backbone.width)
+        delta_PD = initial_delta(seed, self.options, self.scorer.backbone.width)
         return {"delta": delta_PD.to(self.device)}
 
     def prompt(self, weights: Weights) -> Tensor:
@@ -82,12 +89,12 @@ class SoftPromptTrainer(AdapterTrainer):
         }
 
 
-def initial_delta(seed: int, method: SoftPrompt, width: int) -> Tensor:
+def initial_delta(seed: int, options: PromptOptions, width: int) -> Tensor:
     """Draw the delta [P, D] that a run starts from, float32, the same on every device."""
-    shape = (method.prompt_length, width)
-    if method.init == "zeros":
+    shape = (options.prompt_length, width)
+    if options.init == "zeros":
         return torch.zeros(shape)
-    drawn = generator(seed, "delta").normal(0.0, method.init_std, shape)
+    drawn = generator(seed, "delta").normal(0.0, options.init_std, shape)
     return torch.from_numpy(drawn.astype(np.float32))
 
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -22,13 +22,10 @@ from torch.nn.functional import cross_entropy
 
 from raybias.engine.adapters.base import AdapterTrainer, TrainingBatch
 from raybias.engine.adapters.loss_scale import LossScale
-from raybias.engine.adapters.schedule import batch_of_step, should_stop
+from raybias.engine.adapters.schedule import Recipe, batch_of_step, should_stop
 from raybias.engine.packing import PackedSequence
 from raybias.engine.quantised import dtype_of
 from raybias.seeding import generator
-
-if TYPE_CHECKING:
-    from raybias.methods import Tuned
 
 #: By number, for states that hold tensors only; the first is a run that goes on.
 _STOP_REASONS: Final = ("", "early_stop", "max_steps", "diverged")
@@ -115,7 +112,7 @@ class PackedTuner:
     Parameters
     ----------
     trainer: what is tuned; it may hold fewer runs at once than there are trials.
-    method: the options of tuning, resolved.
+    recipe: how they are tuned.
     trials: the runs of the pack, with distinct run ids.
     train, validation: what is tuned and evaluated on.
 
@@ -128,19 +125,18 @@ class PackedTuner:
     def __init__(
         self,
         trainer: AdapterTrainer,
-        method: Tuned,
+        recipe: Recipe,
         trials: Sequence[Trial],
         *,
         train: TokenSet,
         validation: TokenSet,
     ) -> None:
         self.trainer = trainer
-        self.method = method
+        self.recipe = recipe
         self.train = train
         self.validation = validation
-        self._every = method.steps_between_evaluations
-        self._adamw = method.adamw
-        self._end = method.last_step(len(train.rows))
+        self._every = recipe.eval_every
+        self._end = recipe.last_step(len(train.rows))
         self._whole = trainer.prepare(validation.rows)
         self._half = dtype_of(trainer.encoder.spec) is torch.float16
         self._trials = {trial.run_id: trial for trial in trials}
@@ -242,8 +238,8 @@ class PackedTuner:
             parameters.values(),
             lr=trial.learning_rate,
             weight_decay=trial.weight_decay,
-            betas=self._adamw.betas,
-            eps=self._adamw.eps,
+            betas=self.recipe.betas,
+            eps=self.recipe.eps,
             fused=True,
         )
         return _Run(trial, parameters, optimizer, {}, LossScale.of(half=self._half))
@@ -285,7 +281,7 @@ class PackedTuner:
             self._apply(run)
 
     def _batch(self, run: _Run) -> TrainingBatch:
-        size = self.method.batch_size
+        size = self.recipe.batch_size
         numbers = batch_of_step(
             run.trial.seed, run.step, rows=len(self.train.rows), batch_size=size
         )
@@ -295,14 +291,14 @@ class PackedTuner:
             labels=[self.train.labels[n] for n in numbers],
             seed=run.trial.seed,
             step=run.step,
-            dropout=self.method.drops_out(evaluated=len(run.steps) > 1),
+            dropout=self.recipe.dropout_after_first_eval or len(run.steps) <= 1,
             loss_scale=run.scale.factor,
         )
 
     def _apply(self, run: _Run) -> None:
-        if self._adamw.clip is not None:
-            torch.nn.utils.clip_grad_norm_(run.weights.values(), self._adamw.clip)
-        factor = self.method.rate_share(run.step - 1, self._end)
+        if self.recipe.clip is not None:
+            torch.nn.utils.clip_grad_norm_(run.weights.values(), self.recipe.clip)
+        factor = self.recipe.rate_share(run.step - 1, self._end)
         for group in run.optimizer.param_groups:
             group["lr"] = run.trial.learning_rate * factor
         run.optimizer.step()
@@ -335,7 +331,7 @@ class PackedTuner:
         Step 0 and the evaluation after it have the same rows.
         """
         rows, labels = self.validation.rows, self.validation.labels
-        count = self.method.validation_rows or len(rows)
+        count = self.recipe.validation_rows or len(rows)
         if count >= len(rows):
             return self._whole, labels
         place = max(0, len(run.steps) - 1)
@@ -351,14 +347,15 @@ class PackedTuner:
             # It neither stops a run nor is restored.
             return Evaluation(run.trial.run_id, 0, loss, accuracy, None)
         tuned_losses = run.losses[1:]
-        rule = self.method.early_stop.model_copy(update=self._window(run.trial))
+        rule, window = self.recipe.early_stop, run.trial.stop_window
+        rule = replace(rule, window=window, stored=rule.stored + window - rule.window)
         if not math.isfinite(loss):
             run.stop_reason = "diverged"
         elif should_stop(tuned_losses, run.steps[1:], rule):
             run.stop_reason = "early_stop"
         elif run.step == self._end:
             run.stop_reason = "max_steps"
-        if not self.method.restore_best:
+        if not self.recipe.restore_best:
             run.weights_step = run.step
         elif tuned_losses.index(min(tuned_losses)) == len(tuned_losses) - 1:
             run.weights_step = run.step
@@ -368,11 +365,6 @@ class PackedTuner:
                 for name, best in run.best.items():
                     run.weights[name].copy_(best)
         return Evaluation(run.trial.run_id, run.step, loss, accuracy, run.stop_reason or None)
-
-    def _window(self, trial: Trial) -> dict[str, int]:
-        rule = self.method.early_stop
-        stored = rule.stored + trial.stop_window - rule.window
-        return {"window": trial.stop_window, "stored": stored}
 
 
 def _laid_out(gradient: Tensor, weight: Tensor) -> Tensor:

@@ -20,11 +20,10 @@ from torch import Tensor
 
 from raybias import seeding
 from raybias.engine import keyed_draws
-from raybias.engine.generation.decoding import PrefixCache, Rows, common_length
+from raybias.engine.devices import to_device
 from raybias.engine.generation.packed_rows import Numbers, PackedRows
-from raybias.engine.generation.sampling import Sampler, rectangle
+from raybias.engine.generation.sampling import PrefixCache, Rows, Sampler, common_length, rectangle
 from raybias.engine.packing import FULL, Placed, Row, stack
-from raybias.engine.transfers import to_device
 
 Key = tuple[str | int, ...]
 

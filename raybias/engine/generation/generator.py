@@ -28,15 +28,16 @@ from raybias.engine.generation.decode_loop import (
     Key,
     WaitingRows,
 )
-from raybias.engine.generation.decoding import (
+from raybias.engine.generation.kv_cache import BufferCache
+from raybias.engine.generation.packed_rows import PackedRows
+from raybias.engine.generation.sampling import (
     PlainRows,
     PrefixCache,
+    Sampler,
+    Sampling,
     common_length,
     reads_packed,
 )
-from raybias.engine.generation.kv_cache import BufferCache
-from raybias.engine.generation.packed_rows import PackedRows
-from raybias.engine.generation.sampling import Sampler, Sampling
 from raybias.engine.packing import FULL, Batch, PackedSequence, Placed, Row, pack
 from raybias.engine.self_check import in_words
 from raybias.errors import ModelError

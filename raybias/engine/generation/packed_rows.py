@@ -21,9 +21,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from raybias.engine.backbone import LoadedBackbone
+from raybias.engine.devices import to_device
 from raybias.engine.generation.kv_cache import BufferCache
 from raybias.engine.packing import Batch, Row, tree_mask
-from raybias.engine.transfers import to_device
 
 Numbers = NDArray[np.int64]
 

@@ -22,11 +22,11 @@ from raybias.engine.attention import attention_window
 from raybias.engine.backbone import LoadedBackbone
 from raybias.engine.batching import Batcher
 from raybias.engine.context import Way
-from raybias.engine.generation.decoding import common_length
+from raybias.engine.devices import to_device
+from raybias.engine.generation.sampling import common_length
 from raybias.engine.packing import MAX_TOKENS, Batch, PackedSequence, Placed, Row, pack
-from raybias.engine.scoring.label_logits import attention_inputs
+from raybias.engine.scoring.label_scorer import attention_inputs
 from raybias.engine.self_check import fastest, in_words, sample_tokens
-from raybias.engine.transfers import to_device
 
 Values = NDArray[np.float32]
 Numbers = NDArray[np.int64]

@@ -2,18 +2,30 @@
 
 All rows are packed as prefix trees (`causal_logprobs`), so what questions and their options begin
 with is computed once, and only the options' tokens are looked up in the vocabulary.
+
+The sentences of a triple are scored as StereoSet's authors do (Nadeem et al. 2021). Causal models:
+the mean log-probability of a sentence's tokens behind the begin token, or behind its context where
+it follows one. (The published ratio of two means for sentences that follow a context has no such
+reading, and is not taken.) Masked models: the mean log-probability of the tokens of the word that
+stands for BLANK in the context, each with the mask in its place, those before it shown and those
+behind it left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
-from raybias.engine.backbone import LoadedBackbone, TextEncoder
+from raybias.config import Backbone
+from raybias.engine.backbone import LoadedBackbone, is_encoder, load_backbone
+from raybias.engine.encoder import TextEncoder, load_tokenizer
 from raybias.engine.packing import Row
 from raybias.engine.scoring.causal_logprobs import TokenScorer, Values
+from raybias.engine.scoring.masked_logprobs import MaskedScorer, check_tokenizer, load_masked
+from raybias.errors import ModelError
 
 #: A text, and what follows it.
 Continued = tuple[str, str]
@@ -90,3 +102,118 @@ class ContinuationScorer:
 def added_up(rows: Sequence[Values]) -> list[float]:
     """Add up the log-probabilities of each row."""
     return [float(np.sum(values, dtype=np.float64)) for values in rows]
+
+
+#: Stands in a context where sentences differ.
+BLANK: Final = "BLANK"
+#: A context, empty where there is none, and a sentence.
+Said = tuple[str, str]
+
+
+def sentence_loader(spec: Backbone) -> Callable[..., LoadedBackbone]:
+    """Choose what loads the model: `load_masked` or `load_backbone`."""
+    return load_masked if is_encoder(spec) else load_backbone
+
+
+def check_sentences(spec: Backbone, sentences: Sequence[tuple[str, str, str]]) -> None:
+    """Refuse for a masked model sentences that fill in no word; no weights are read.
+
+    Parameters
+    ----------
+    sentences: item, context and text.
+
+    Raises
+    ------
+    ModelError: names the first item, or says that the tokenizer cannot mask.
+    """
+    if not is_encoder(spec):
+        return
+    check_tokenizer(load_tokenizer(spec))
+    wrong = [item for item, *said in sentences if BLANK not in said[0] or not filled_in(*said)]
+    if wrong:
+        raise ModelError(
+            f"is a masked model, and {len(wrong)} sentences do not fill in the {BLANK} of a context"
+            f" (first: item {wrong[0]})",
+            where=spec.id,
+            cure="use a causal model for these triples, or leave them out",
+        )
+
+
+class SentenceScorer:
+    """Score sentences with one causal or masked model."""
+
+    def __init__(self, backbone: LoadedBackbone) -> None:
+        self.backbone = backbone
+        self.masked = is_encoder(backbone.spec)
+        self.scorer: MaskedScorer | ContinuationScorer = (
+            MaskedScorer(backbone) if self.masked else ContinuationScorer(backbone)
+        )
+
+    def score(self, sentences: Sequence[Said]) -> tuple[list[float], int]:
+        """Compute the score of each sentence, and count the tokens that were read.
+
+        Raises
+        ------
+        WorkFailed: a single sentence does not fit the device's memory.
+        """
+        return self.prepare(sentences)()
+
+    def prepare(self, sentences: Sequence[Said]) -> Callable[[], tuple[list[float], int]]:
+        """Do what needs no device; return what computes the scores."""
+        if isinstance(self.scorer, MaskedScorer):
+            return self._filled(self.scorer, sentences)
+        # A blank is filled in by the sentence; any other context comes before it.
+        texts = [
+            ("", said) if not context or BLANK in context else (context, f" {said}")
+            for context, said in sentences
+        ]
+        rows = continuation_rows(self.backbone.encoder, texts, begin=True)
+        read, tokens = self.scorer.prepare(rows), sum(len(row.tokens) for row in rows)
+        return lambda: ([_mean(each) for each in read()], tokens)
+
+    def _filled(
+        self, scorer: MaskedScorer, sentences: Sequence[Said]
+    ) -> Callable[[], tuple[list[float], int]]:
+        asks = [self._masked(context, filled_in(context, said)) for context, said in sentences]
+        requests = [ask for each in asks for ask in each]
+        read, tokens = scorer.prepare(requests), sum(len(row) for row, _ in requests)
+        ends = np.cumsum([len(each) for each in asks])
+
+        def score() -> tuple[list[float], int]:
+            split = np.split(read(), ends[:-1]) if len(ends) else []
+            return [_mean(each) for each in split], tokens
+
+        return score
+
+    def _masked(self, context: str, word: str) -> list[tuple[Row, int]]:
+        """Return, for each token of a word, the row that ends the word with it, and its place."""
+        tokenizer = self.backbone.tokenizer
+        before, after = context.split(BLANK, 1)
+        # A token of its own holds the place, whatever the tokenizer does with blanks around it.
+        marked: Row = tokenizer(f"{before}{tokenizer.mask_token}{after}")["input_ids"]
+        place = list(marked).index(tokenizer.mask_token_id)
+        spaced = f" {word}" if before.endswith(" ") else word
+        word_ids = tokenizer(spaced, add_special_tokens=False)["input_ids"]
+        return [
+            ([*marked[:place], *word_ids[: n + 1], *marked[place + 1 :]], place + n)
+            for n in range(len(word_ids))
+        ]
+
+
+def filled_in(context: str, sentence: str) -> str:
+    """Return the words of a sentence that stand for BLANK in its context; empty where none do.
+
+    The words around the blank may differ in case and punctuation, as StereoSet's do.
+    """
+    before, after = (part.split() for part in context.split(BLANK, 1))
+    words = sentence.split()
+    # What the blank is stuck to ("BLANK.") is no word of its own.
+    stuck = bool(after) and not context.split(BLANK, 1)[1].startswith(" ")
+    tail = after[0] if stuck else ""
+    count = len(after) - stuck
+    found = " ".join(words[len(before) : len(words) - count])
+    return found.removesuffix(tail) if tail else found.rstrip(".,!?;:")
+
+
+def _mean(values: np.ndarray[tuple[int], np.dtype[np.float32]]) -> float:
+    return float(np.mean(values, dtype=np.float64)) if len(values) else float("nan")

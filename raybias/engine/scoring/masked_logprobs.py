@@ -21,12 +21,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from raybias.config import Backbone
-from raybias.engine.backbone import LoadedBackbone, TextEncoder, load_pretrained, load_tokenizer
+from raybias.engine.backbone import LoadedBackbone, load_pretrained
 from raybias.engine.context import ON_CPU, Execution, Way
+from raybias.engine.devices import to_device
+from raybias.engine.encoder import TextEncoder, load_tokenizer
 from raybias.engine.packing import Batch, PackedSequence, Placed, Row
 from raybias.engine.scoring.causal_logprobs import log_probs_of
 from raybias.engine.self_check import fastest, in_words
-from raybias.engine.transfers import to_device
 from raybias.errors import ModelError
 
 if TYPE_CHECKING:

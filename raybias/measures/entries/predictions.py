@@ -14,20 +14,12 @@ import polars as pl
 
 from raybias.config import Statistics
 from raybias.measures.kind import ALL, Kind, Rules, Table, kind
-from raybias.measures.predictions import (
-    BY,
-    KIND,
-    OUTSIDE,
-    WITHHELD,
-    WITHOUT,
-    WORD,
-    Asked,
-    measure_predictions,
-)
-from raybias.registry import metrics
+from raybias.measures.prediction_rows import BY, KIND, OUTSIDE, WITHHELD, WITHOUT, WORD
+from raybias.measures.predictions import Asked, measure_predictions
 from raybias.schema import PREDICTIONS as PREDICTION_TABLE
 from raybias.stats.judging import GapRules
 from raybias.stats.metric_table import LESS_NOISE
+from raybias.stats.metric_types import metrics
 from raybias.stats.predictions import sources
 from raybias.stats.scopes import REDRAWN
 
@@ -90,7 +82,8 @@ PREDICTIONS: Final = kind(
         "favoured group, which is chosen from the same data.",
         tables=(
             Table("", _PLAIN & _STATISTIC.is_in(["rate", "gap", "ratio"]), beside="statistic"),
-            Table("gaps", _PLAIN & (_STATISTIC == "gap"), signed=True, neutral=0, listed=False),
+            Table("gaps: a rate less the mean of the groups", _PLAIN & (_STATISTIC == "gap"),
+                  signed=True, neutral=0, listed=False),
             Table("over all groups", _USUAL & _ONE & ~_GROUP, beside="statistic"),
             Table("against other backgrounds", _USUAL & _ONE & _GROUP & ~_PLAIN & ~_EFFECT,
                   beside="statistic"),

@@ -12,7 +12,7 @@ from typing import Final
 import polars as pl
 
 from raybias.probes.column_checks import checked, column, completed, refuse
-from raybias.registry import pair_probe
+from raybias.probes.registries import pair_probe
 from raybias.schema import PAIRS
 from raybias.schema.own import OWN
 from raybias.storage import Store

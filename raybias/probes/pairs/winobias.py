@@ -15,9 +15,9 @@ from typing import Final, Literal
 import polars as pl
 
 from raybias.errors import DataError
+from raybias.probes.column_checks import Row, polars_schema, read_lines
 from raybias.probes.pairs.crows_pairs import ORIGINAL
-from raybias.probes.readers import Row, polars_schema, read_lines
-from raybias.registry import ReadPairs, pair_probe
+from raybias.probes.registries import ReadPairs, pair_probe
 from raybias.schema import CONDITIONS, COREFERENCES
 from raybias.storage import Store
 from raybias.table_files import read_frame

@@ -19,11 +19,11 @@ from typing import Final, Literal
 
 import polars as pl
 
+from raybias.probes.column_checks import polars_schema
 from raybias.probes.pairs.crows_pairs import SIDES
 from raybias.probes.prompts import capital
-from raybias.probes.readers import polars_schema
+from raybias.probes.registries import styles
 from raybias.probes.styles.rules import check_style
-from raybias.registry import styles
 from raybias.schema import REWRITTEN_PAIRS
 from raybias.seeding import generator
 

@@ -16,7 +16,7 @@ import polars as pl
 from raybias.config import StyleOptions
 from raybias.errors import ConfigError
 from raybias.probes.pairs.crows_pairs import ORIGINAL, SIDES
-from raybias.registry import Rule, Style, StyledPair, style, styles
+from raybias.probes.registries import Rule, Style, StyledPair, style, styles
 
 QUESTIONS: Final = ("Know what?", "Want to hear something?")
 

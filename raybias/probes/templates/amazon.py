@@ -16,7 +16,8 @@ import numpy as np
 import polars as pl
 
 from raybias.errors import DataError
-from raybias.probes.readers import Row, read_records, read_samples
+from raybias.probes.column_checks import Row, read_records, read_samples
+from raybias.probes.registries import probe
 from raybias.probes.templates.slots import (
     Lexicon,
     Phrase,
@@ -27,7 +28,6 @@ from raybias.probes.templates.slots import (
     read_templates,
     suite_templates,
 )
-from raybias.registry import probe
 from raybias.storage import Store
 
 PUBLISHED: Final = "sentiment_fairness_tests.tsv"

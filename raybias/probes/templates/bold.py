@@ -10,8 +10,8 @@ from pydantic import Field, TypeAdapter
 
 from raybias.errors import DataError
 from raybias.formats.json_files import parsed
+from raybias.probes.registries import probe
 from raybias.probes.templates.slots import items_frame
-from raybias.registry import probe
 from raybias.schema import Label
 from raybias.storage import Store, split_uri
 

@@ -19,10 +19,10 @@ import polars as pl
 from raybias.config import Probe
 from raybias.errors import DataError
 from raybias.probes import base_items, probe_templates
-from raybias.probes.readers import polars_schema
+from raybias.probes.column_checks import polars_schema
+from raybias.probes.registries import probes
 from raybias.probes.templates.markedness import marked_noun
 from raybias.probes.templates.slots import follows_its_noun, noun_phrase
-from raybias.registry import probes
 from raybias.schema import CORPUS, EXTRA_GROUPS
 
 #: What `find` returns: which vocabulary, the words found, how often.

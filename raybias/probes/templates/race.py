@@ -15,7 +15,8 @@ import polars as pl
 
 from raybias.errors import DataError
 from raybias.formats.openings import regard_opening
-from raybias.probes.readers import Sample, read_samples
+from raybias.probes.column_checks import Sample, read_samples
+from raybias.probes.registries import probe
 from raybias.probes.templates.amazon import races
 from raybias.probes.templates.slots import (
     Phrase,
@@ -27,7 +28,6 @@ from raybias.probes.templates.slots import (
     read_templates,
     suite_templates,
 )
-from raybias.registry import probe
 from raybias.schema import LABELS
 from raybias.storage import Store, split_uri
 

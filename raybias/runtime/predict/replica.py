@@ -10,9 +10,9 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import cache, cached_property
-from threading import Lock
+from contextlib import AbstractContextManager, contextmanager
+from functools import cache
+from threading import Lock, Timer
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ray import serve
@@ -21,8 +21,9 @@ from ray.serve.context import _get_global_client
 from ray.serve.schema import ApplicationStatus
 
 from raybias.errors import WorkFailed
-from raybias.methods.prediction import prepared
+from raybias.methods.base import shard_of, text_items
 from raybias.planning.stage_plans import RewritePlan, ScorePlan
+from raybias.runtime.graph import Grant
 from raybias.runtime.metrics import Meter
 from raybias.runtime.owners import end_with_driver
 from raybias.runtime.ways import keep_ways
@@ -34,9 +35,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from ray.serve.handle import DeploymentHandle
 
-    from raybias.engine.backbone import TextEncoder
-    from raybias.engine.context import ModelContext
-    from raybias.methods.prediction import Labelling, Shard
+    from raybias.engine.backbone import ModelContext
+    from raybias.methods.base import Compute, Shard
+
 
 T = TypeVar("T")
 
@@ -72,14 +73,14 @@ class Scorer:
     def __init__(
         self, context: ModelContext, methods: Sequence[Served], out: str, meter: Meter
     ) -> None:
-        from raybias.runtime.predict.predictor_cache import PredictorCache
+        from raybias.runtime.workers import ReaderCache
 
         # First, since its driver may end while a model is loaded.
         end_with_driver()
-        self.store, self.spec = Store(out), context.spec
-        self.predictors = PredictorCache(context.here(), self.store)
+        self.store = Store(out)
+        self.readers = ReaderCache(context.here(), self.store)
         self.methods = {method.name: method for method in methods}
-        self.predictors.of(methods[0])  # A replica is ready when its backbone is loaded.
+        self.readers.of(methods[0])  # A replica is ready when its backbone is loaded.
         self.meter, self.busy = meter, meter.watched()
         self._told: set[str] = set()
         # Two threads in which one request at a time is prepared, and one computed. What its caller
@@ -89,17 +90,17 @@ class Scorer:
     async def run(self, model_id: str) -> Any:
         """Load a run by its `model_id`; subclasses keep some runs loaded."""
         method, run_id = model_id.split("/")
-        return await asyncio.to_thread(lambda: self._predictor(method).load(run_id))
+        return await asyncio.to_thread(lambda: self._reader(method).load(run_id))
 
-    def _predictor(self, method: str) -> Any:
-        return self.predictors.of(self.methods[method])
+    def _reader(self, method: str) -> Any:
+        return self.readers.of(self.methods[method])
 
     async def score(self, shard: Shard, items: pa.Table) -> int:
         """Compute a shard's rows and commit its file; return the tokens read and written."""
         run = await self.run(model_id(shard.method, shard.run_id))
         # What the host does for it is done while the device computes the one before.
         compute = await asyncio.get_running_loop().run_in_executor(
-            self.ahead, lambda: prepared(self._predictor(shard.method), run, shard, items)
+            self.ahead, self.prepared, run, shard, items
         )
         result = await self._in_turn(compute)
         self._count(len(items), result.tokens)
@@ -107,33 +108,30 @@ class Scorer:
         await asyncio.to_thread(self.store.write_table, shard.file, result.table)
         if shard.method not in self._told:
             self._told.add(shard.method)
-            await asyncio.to_thread(keep_ways, self.store, self.predictors.context)
+            await asyncio.to_thread(keep_ways, self.store, self.readers.context)
         return int(result.tokens)
 
-    async def label(self, method: str, run_id: str, texts: list[str]) -> Labelling:
-        """Label texts that are no items of a probe with one run.
+    def prepared(self, run: Any, shard: Shard, items: pa.Table) -> Compute:
+        """Do the host's part of a shard; return what computes the rows of its file."""
+        schema = self.methods[shard.method].output().schema
+        return shard_of(self._reader(shard.method), run, shard, items, schema)
+
+    async def label(self, method: str, run_id: str, texts: list[str]) -> list[dict[str, Any]]:
+        """Label texts that are no items of a probe with one run; a row of answers each.
 
         Raises
         ------
         ModelError: a text that the model cannot read.
         """
-        labels: Any = self.methods[method]
-        labels.check_texts(self.encoder, texts)
+        self._reader(method).check(texts)
         run = await self.run(model_id(method, run_id))
         # A sampled answer is keyed by its text, so that asking again gives it again.
-        ids = [f"served-{key(text):016x}" for text in texts]
-        labelled: Labelling = await self._in_turn(
-            lambda: self._predictor(method).label(run, ids, texts)
-        )
-        self._count(len(texts), labelled["tokens"])
-        return labelled
-
-    @cached_property
-    def encoder(self) -> TextEncoder:
-        """Load the backbone's tokenizer."""
-        from raybias.engine.backbone import load_tokenizer
-
-        return load_tokenizer(self.spec)
+        items = text_items([f"served-{key(text):016x}" for text in texts], texts)
+        compute = await asyncio.to_thread(self._reader(method).prepare, run, items)
+        answered = await self._in_turn(compute)
+        self._count(len(texts), answered.tokens)
+        rows: list[dict[str, Any]] = answered.table.to_pylist()
+        return rows
 
     async def _in_turn(self, work: Callable[[], T]) -> T:
         """Compute one request at a time, off the event loop."""
@@ -307,3 +305,67 @@ def _no_replica(name: str, problem: str) -> WorkFailed:
         where=name,
         cure="`raybias plan` shows what a replica needs",
     )
+
+
+#: Seconds that replicas wait for another reading.
+_LINGERS_S: Final = 2.0
+
+
+class Readers:
+    """A Serve application that is up while readings use it, and a moment longer.
+
+    Parameters
+    ----------
+    start: `replica.scorers` for so many replicas.
+    most: replicas.
+    """
+
+    def __init__(
+        self, name: str, start: Callable[[int], AbstractContextManager[str]], *, most: int
+    ) -> None:
+        self.name, self._start, self._most = name, start, most
+        self._grants: list[Grant] = []
+        self._up: AbstractContextManager[str] | None = None
+        self._replicas = 0
+        self._changing, self._turn = Lock(), Lock()
+
+    @contextmanager
+    def reading(self, grant: Grant) -> Iterator[None]:
+        """Hold the replicas up, one reading after another: a replica keeps what one method needs.
+
+        Raises
+        ------
+        WorkFailed: the replicas do not start.
+        """
+        grant.on_stop(lambda: serve.delete(self.name))
+        with self._changing:
+            if self._up is None:
+                up = self._start(grant.slots)
+                up.__enter__()
+                self._up, self._replicas = up, grant.slots
+            self._grants.append(grant)
+        try:
+            with self._turn:
+                self.fit()
+                yield
+        finally:
+            with self._changing:
+                self._grants.remove(grant)
+            timer = Timer(0.0 if grant.stopped.is_set() else _LINGERS_S, self.close)
+            timer.daemon = True
+            timer.start()
+
+    def fit(self) -> None:
+        """Have as many replicas as the readings are granted now."""
+        with self._changing:
+            replicas = min(self._most, sum(grant.slots for grant in self._grants))
+            if replicas != self._replicas:
+                scale(self.name, replicas)
+                self._replicas = replicas
+
+    def close(self) -> None:
+        """End the replicas if no reading uses them."""
+        with self._changing:
+            if self._up is not None and not self._grants:
+                up, self._up = self._up, None
+                up.__exit__(None, None, None)

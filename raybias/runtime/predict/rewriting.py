@@ -14,7 +14,7 @@ import polars as pl
 import pyarrow as pa
 
 from raybias.config import Rewriting, Study
-from raybias.methods.prediction import Predictor, Shard, ShardResult
+from raybias.methods.base import Answered, Compute, Reader
 from raybias.planning.prepared import in_style
 from raybias.planning.shards import REWRITING, STYLED, Chunk, chunks_of, missing
 from raybias.planning.stage_plans import RewritePlan
@@ -24,12 +24,12 @@ from raybias.runtime.metrics import Meter
 from raybias.runtime.progress import Reporter
 from raybias.runtime.ray_session import translating_errors
 from raybias.runtime.workers import Reading, Workers
-from raybias.schema import PAIRS, REWRITTEN_PAIRS, OutputSpec
+from raybias.schema import PAIRS, OutputSpec
 from raybias.storage import Store
 
 if TYPE_CHECKING:
-    from raybias.engine.context import ModelContext
-    from raybias.engine.rewriting.rewriter import Rewriter
+    from raybias.engine.backbone import ModelContext
+    from raybias.engine.rewriter import Rewriter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,35 +54,36 @@ class StyleRewriting:
         """Say that rewritten pairs go to OUT/styled."""
         return STYLED
 
-    def predictor(self, context: ModelContext, store: Store) -> PairRewriter:
+    def reader(self, context: ModelContext, store: Store) -> PairRewriter:
         """Load the checkpoint and its judge.
 
         Raises
         ------
         ModelError: a model without weights, or one that lacks some.
         """
-        from raybias.engine.rewriting.rewriter import Rewriter
+        from raybias.engine.rewriter import Rewriter
 
         return PairRewriter(self, Rewriter(self.options, context.execution, style=self.style))
 
 
 @dataclass(frozen=True)
-class PairRewriter(Predictor):
-    """A `methods.prediction.Predictor` that rewrites pairs."""
+class PairRewriter(Reader):
+    """Rewrites pairs, in a method's reader's place."""
 
     work: StyleRewriting
     rewriter: Rewriter
 
-    def table(self, run: None, shard: Shard, items: pa.Table) -> ShardResult:
-        """Rewrite pairs (`schema.PAIRS`) into `schema.REWRITTEN_PAIRS`; tokens are not counted."""
-        made = rewritten_pairs(
-            pl.DataFrame(items),
-            self.work.style,
-            self.rewriter,
-            paired=self.work.paired,
-            seed=self.work.seed,
-        )
-        return ShardResult(made.to_arrow().cast(REWRITTEN_PAIRS), tokens=0)
+    def prepare(self, run: None, items: pa.Table) -> Compute:
+        """Return what rewrites pairs (`schema.PAIRS`); tokens are not counted."""
+        pairs, work = pl.DataFrame(items), self.work
+
+        def rewrite() -> Answered:
+            made = rewritten_pairs(
+                pairs, work.style, self.rewriter, paired=work.paired, seed=work.seed
+            )
+            return Answered(made.to_arrow(), tokens=0)
+
+        return rewrite
 
 
 @dataclass(frozen=True)

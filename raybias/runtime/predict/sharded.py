@@ -15,7 +15,7 @@ import pyarrow as pa
 import torch
 
 from raybias.errors import RaybiasError
-from raybias.methods.prediction import Shard
+from raybias.methods.base import Shard, shard_of
 from raybias.planning.shards import missing
 from raybias.planning.stage_plans import RewritePlan, ScorePlan
 from raybias.runtime.metrics import Meter
@@ -29,7 +29,7 @@ from raybias.storage import Store
 if TYPE_CHECKING:
     from ray.util.queue import Queue
 
-    from raybias.engine.context import ModelContext
+    from raybias.engine.backbone import ModelContext
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,8 +120,9 @@ def read_mine(reading: SharedReading, device: torch.device) -> Iterator[Done | R
 
     store, sharing = Store(reading.out), ShardedInference(reading.context.spec.dtype, device)
     # Loading waits for all ranks, so they all look before any of them writes.
+    schema = reading.method.output().schema
     waiting = missing(store, reading.shards, reading.method.output())
-    predictor = reading.method.predictor(reading.context.here(device, sharing), store)
+    reader = reading.method.reader(reading.context.here(device, sharing), store)
 
     @cache
     def items(probe: str) -> pa.Table:
@@ -129,7 +130,7 @@ def read_mine(reading: SharedReading, device: torch.device) -> Iterator[Done | R
 
     @cache
     def run(run_id: str) -> Any:
-        return predictor.load(run_id)
+        return reader.load(run_id)
 
     if sharing.ranks.rank == 0:
         keep_ways(store, reading.context)
@@ -138,7 +139,7 @@ def read_mine(reading: SharedReading, device: torch.device) -> Iterator[Done | R
     try:
         for shard in waiting[sharing.ranks.rank :: sharing.ranks.world]:
             mine = items(shard.probe).slice(shard.first_row, shard.rows)
-            result = predictor.table(run(shard.run_id), shard, mine)
+            result = shard_of(reader, run(shard.run_id), shard, mine, schema)()
             store.write_table(shard.file, result.table)
             yield Done(rows=shard.rows, tokens=result.tokens)
     except RaybiasError as raised:

@@ -19,7 +19,7 @@ from ray import serve
 from ray.data import ActorPoolStrategy, DataContext
 from ray.serve.handle import DeploymentResponse
 
-from raybias.methods.prediction import Shard
+from raybias.methods.base import Shard
 from raybias.planning.stage_plans import RewritePlan, ScorePlan
 from raybias.runtime.metrics import Meter
 from raybias.runtime.predict.replica import REQUESTS_PER_REPLICA, model_id

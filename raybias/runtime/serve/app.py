@@ -37,9 +37,10 @@ from ray.serve.config import BackpressureConfig
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from scipy.special import softmax
 
-from raybias.config import Backbone, Method, Study
+from raybias.config import Backbone, Study
 from raybias.errors import ConfigError, OutputError, WorkFailed
-from raybias.planning.resolve import check_models
+from raybias.methods.base import Method, methods_of
+from raybias.planning.preflight import check_models
 from raybias.runtime.metrics import Meter
 from raybias.runtime.predict.replica import model_id, scorer_deployment, scorer_of
 from raybias.runtime.ray_session import root_error
@@ -271,18 +272,18 @@ class DeployedIngress(Ingress):
         self.watch(dict.fromkeys(self.deployments, application), threading.Event())
 
 
-def _results(answer: Any) -> list[dict[str, Any]]:
-    logits_NL = np.asarray(answer["logits"], np.float64)
+def _results(answers: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    logits_NL = np.asarray([each["scores"] for each in answers], np.float64)
     if not np.isfinite(logits_NL).all():
         raise WorkFailed("logits that are not finite", cure="serve a study in bfloat16 or float32")
     shares_NL = softmax(logits_NL, axis=1)
     return [
         {
-            "label": None if label is None else LABELS[label],
+            "label": None if each["pred"] is None else LABELS[each["pred"]],
             "probabilities": dict(zip(LABELS, shares.tolist(), strict=True)),
-            "answer": text,
+            "answer": each["answer"],
         }
-        for label, shares, text in zip(answer["labels"], shares_NL, answer["texts"], strict=True)
+        for each, shares in zip(answers, shares_NL, strict=True)
     ]
 
 
@@ -305,7 +306,7 @@ def held_runs(
     return [
         (backbone, method, kept[backbone.name, method.name])
         for backbone in study.backbones
-        for method in study.methods_of(backbone)
+        for method in methods_of(study, backbone)
         if (not models or backbone.name in models)
         and method.reads == "probes"
         and (backbone.name, method.name) in kept
@@ -316,7 +317,8 @@ def _scorer(
     args: Serving, study: Study, backbone: Backbone, method: Method, name: str
 ) -> serve.Application:
     # With torch, which the command loads while Ray starts.
-    from raybias.engine.context import Execution, ModelContext
+    from raybias.engine.backbone import ModelContext
+    from raybias.engine.context import Execution
 
     resources = study.resources
     deployment = scorer_deployment(

@@ -19,7 +19,7 @@ from raybias.runtime.ending import undoing
 from raybias.runtime.inventory import read_inventory
 from raybias.runtime.owners import app_name, delete_left
 from raybias.runtime.predict.replica import deploy
-from raybias.runtime.ray_session import connected
+from raybias.runtime.ray_session import asks_for_token, connected, is_loopback
 from raybias.runtime.serve.app import (
     TOKEN_VARIABLE,
     Content,
@@ -31,7 +31,6 @@ from raybias.runtime.serve.app import (
 )
 from raybias.runtime.serve.front import answering, bound
 from raybias.runtime.serve.http import Limits, web
-from raybias.runtime.serve.security_audit import asks_for_token, is_loopback
 from raybias.storage import Store
 
 NAME: Final = "raybias-serve"

@@ -14,20 +14,21 @@ from functools import cached_property
 from threading import Lock
 from typing import Any
 
-from raybias.config import Backbone, StudyText, TrainingSet
+from raybias.config import Backbone, TrainingSet
 from raybias.engine.adapters.tuning import TokenSet, Trial
 from raybias.errors import WorkFailed
 from raybias.methods import Tuned
-from raybias.methods.selection import (
+from raybias.methods.base import Inputs
+from raybias.methods.tuned import (
     HyperParameters,
     best_hyper_parameters,
     hyper_parameter_grid,
     hyper_parameters_of,
+    runs_of,
     select,
 )
 from raybias.planning.prepared import PreparedStudy
 from raybias.planning.stage_plans import TunePlan
-from raybias.planning.workload import runs_of
 from raybias.runtime.graph import Grant, Work
 from raybias.runtime.metrics import Meter
 from raybias.runtime.progress import Reporter
@@ -78,12 +79,13 @@ def _exactly(value: float) -> str:
     return repr(float(value)).removesuffix(".0")
 
 
-def tokenise(text: StudyText, training: str, method: Tuned) -> Tokens:
+def tokenise(inputs: Inputs, training: str, method: Tuned) -> Tokens:
     """Return the splits of a training set in tokens."""
-    sentences = text.sentences[training]
+    sentences = inputs.sentences[training]
 
     def of(name: str) -> TokenSet:
-        rows = method.token_rows(text, sentences[name]["text"].to_list())
+        texts = method.written(sentences[name]["text"].to_list())
+        rows = inputs.tokens.rows(texts, append_eos=method.ends_with_eos)
         return TokenSet(tuple(map(tuple, rows)), tuple(sentences[name]["label"].to_list()))
 
     return Tokens(of("train"), of("validation"), of("test") if "test" in sentences else None)
@@ -122,7 +124,7 @@ class TuningJob:
     @cached_property
     def tokens(self) -> Tokens:
         """The training set in tokens."""
-        text = self.prepared.text(self.method, self.backbone)
+        text = self.prepared.inputs(self.method, self.backbone)
         return tokenise(text, self.training.name, self.method)
 
     def tune(self, grant: Grant) -> bool:
@@ -275,7 +277,7 @@ class _Stage:
         job = self.job
         shown = job.reporter.stage(self.title, len(self.missing), starting=job.workers.starting)
         advance = self._shown.enter_context(shown)
-        end = job.method.last_step(len(job.tokens.train.rows))
+        end = job.method.recipe.last_step(len(job.tokens.train.rows))
         return ProgressAggregator(advance, self.task.meter, set(self.missing), end)
 
     def tune(self, trials: Sequence[Trial], grant: Grant) -> None:

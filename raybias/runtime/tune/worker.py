@@ -22,7 +22,7 @@ from safetensors.torch import load, save
 
 from raybias.engine.adapters.base import AdapterTrainer
 from raybias.engine.adapters.tuning import PackedTuner, TokenSet, Trial, TrialResult
-from raybias.engine.context import ModelContext
+from raybias.engine.backbone import ModelContext
 from raybias.errors import RaybiasError
 from raybias.methods import Tuned
 from raybias.runtime.metrics import Meter
@@ -223,7 +223,7 @@ class WorkerPack:
         self._kept, self._keeping = time.monotonic(), 0.0
         self.tuner = PackedTuner(
             trainer,
-            task.method,
+            task.method.recipe,
             [trial for trial in trials if trial.run_id in self.active],
             train=tokens.train,
             validation=tokens.validation,

@@ -6,7 +6,6 @@ from itertools import combinations
 
 import numpy as np
 
-from raybias.registry import Contrast, contrast
 from raybias.stats.components import Doubles
 from raybias.stats.examples import (
     Versions,
@@ -16,6 +15,7 @@ from raybias.stats.examples import (
     sorted_wasserstein,
     spread,
 )
+from raybias.stats.metric_types import Contrast, contrast
 
 
 def gold_probability(versions: Versions) -> Doubles:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from raybias.registry import Contrast, contrast
 from raybias.stats.components import Doubles
 from raybias.stats.examples import absolute, mean, pairs_mean, ratio, spread, total
+from raybias.stats.metric_types import Contrast, contrast
 
 
 def f1(tp: Doubles, fp: Doubles, fn: Doubles, tn: Doubles) -> Doubles:

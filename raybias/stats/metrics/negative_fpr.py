@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from raybias.registry import Share, metric
 from raybias.schema import Label
+from raybias.stats.metric_types import Share, metric
 
 
 @metric(

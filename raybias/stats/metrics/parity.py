@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from raybias.registry import Contrast, contrast
 from raybias.stats.examples import least_ratio, spread
+from raybias.stats.metric_types import Contrast, contrast
 
 for criterion, outcomes, phi, source in (
     ("demographic_parity", ("selection_rate",), "(TP + FP) / n", "Dwork2012, Bird2020"),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from raybias.registry import Share, metric
+from raybias.stats.metric_types import Share, metric
 
 
 @metric(

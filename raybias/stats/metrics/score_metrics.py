@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from raybias.registry import Contrast, contrast
 from raybias.stats.components import Doubles
 from raybias.stats.examples import Examples, auc, mean, ratio, spread, wasserstein
+from raybias.stats.metric_types import Contrast, contrast
 
 _BINS = 10
 

@@ -1,0 +1,284 @@
+"""Read YAML, check it against a section, and put `--set key=value` into it first.
+
+Whatever is wrong is one line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from inspect import isclass
+from pathlib import Path
+from typing import Any, Final, TypeVar, get_args, get_origin
+
+import yaml
+from pydantic import ValidationError
+
+from raybias.config.section import Section, listed, plain_types
+from raybias.errors import ConfigError
+
+_TAG: Final = "tag:yaml.org,2002:"
+#: Dates and the like are text, as in YAML 1.2 and JSON.
+_PLAIN: Final = {f"{_TAG}{kind}" for kind in ("null", "bool", "int", "float", "str", "merge")}
+_KINDS: Final = {
+    yaml.ScalarNode: _PLAIN,
+    yaml.SequenceNode: {f"{_TAG}seq"},
+    yaml.MappingNode: {f"{_TAG}map"},
+}
+_CHARACTERS: Final = 1 << 20
+_DEPTH: Final = 32
+#: Values of a document, those that an alias repeats counted again.
+_VALUES: Final = 100_000
+_NUMBERS: Final = {f"{_TAG}{kind}" for kind in ("int", "float")}
+_DIGITS: Final = 70
+#: Whole numbers have 64 bits.
+_LARGEST: Final = 1 << 63
+
+
+class _Refused(ValueError):
+    """YAML that is more than a study may have."""
+
+    def __init__(self, problem: str, node: Any) -> None:
+        super().__init__(f"line {node.start_mark.line + 1}: {problem}")
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's safe loader, without dates, tags of other types, bombs, and keys that repeat."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.depth = self.values = 0
+        self.sizes: dict[int, int] = {}
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Compose a value within the bounds; an alias counts as what it repeats."""
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        if self.depth == _DEPTH:
+            raise _Refused(f"nested deeper than {_DEPTH} levels", event)
+        before = self.values
+        self.depth += 1
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        if isinstance(event, yaml.AliasEvent):
+            if id(node) not in self.sizes:
+                raise _Refused(f"*{event.anchor} stands inside of what it names", event)
+            self.values += self.sizes[id(node)]
+        else:
+            _check_value(node)
+            self.values += 1
+            self.sizes[id(node)] = self.values - before
+        if self.values > _VALUES:
+            raise _Refused(f"more than {_VALUES:,} values", event)
+        return node
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """Refuse equal keys, before `<<` puts those of other mappings beside them."""
+        node = super().compose_mapping_node(anchor)
+        lines: dict[tuple[str, str], int] = {}
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise _Refused("a key is a list or mapping; give it a name", key)
+            line = key.start_mark.line + 1
+            if (first := lines.get((key.tag, key.value))) is not None:
+                raise _Refused(f"the key {key.value!r} of line {first} repeats; keep one", key)
+            lines[key.tag, key.value] = line
+        return node
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """Construct a value; one that is not what it is tagged as, or a huge number, is refused."""
+        try:
+            value = super().construct_object(node, deep)
+        except (ValueError, LookupError) as error:
+            raise _Refused(f"{node.value!r} is no {node.tag.removeprefix(_TAG)}", node) from error
+        if type(value) is int and abs(value) >= _LARGEST:
+            raise _Refused(f"the number {node.value} is too large", node)
+        return value
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, form) for tag, form in forms if tag in _PLAIN]
+    for first, forms in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def _check_value(node: Any) -> None:
+    """Refuse a value that is no text, number, true, false, null, list or mapping."""
+    if node.tag not in _KINDS[type(node)]:
+        tag = node.tag.replace(_TAG, "!!")
+        raise _Refused(f"{tag[:_DIGITS]} is no type that a study has", node)
+    if not isinstance(node, yaml.ScalarNode):
+        return
+    if "\0" in node.value or any("\ud800" <= letter <= "\udfff" for letter in node.value):
+        raise _Refused("a character that no text has", node)
+    if node.tag in _NUMBERS and len(node.value) > _DIGITS:
+        raise _Refused(f"a number of {len(node.value):,} digits", node)
+
+
+def parse_yaml(text: str) -> Any:
+    """Parse a YAML document into dicts, lists, text, numbers, true, false and null.
+
+    Raises
+    ------
+    ValueError: says in which line is what; not YAML, a value of another type, a key that is twice
+        in the same mapping, or more or deeper than a study can be.
+    """
+    if len(text) > _CHARACTERS:
+        raise ValueError(f"has more than {_CHARACTERS:,} characters")
+    try:
+        loader = _Loader(text.removeprefix("\ufeff"))
+        try:
+            return loader.get_single_data()
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f"line {mark.line + 1}: " if mark else ""
+        raise ValueError(f"not YAML ({line}{error.problem or error.context})") from error
+    except yaml.YAMLError as error:
+        raise ValueError(f"not YAML ({error})") from error
+
+
+#: By pydantic's type of error, what it says in Python's words.
+_MESSAGES: Final = {
+    "tuple_type": "needs a list",
+    "model_type": "needs keys with values",
+    "dict_type": "needs keys with values",
+}
+AnySection = TypeVar("AnySection", bound=Section)
+
+
+def yaml_mapping(text: str, *, where: str, cure: str) -> dict[str, Any]:
+    """Parse YAML that holds keys with values.
+
+    Raises
+    ------
+    ConfigError: not YAML, or something else.
+    """
+    try:
+        data = parse_yaml(text)
+    except ValueError as error:
+        raise ConfigError(str(error), where=where) from error
+    if not isinstance(data, dict):
+        raise ConfigError("holds no keys", where=where, cure=cure)
+    return data
+
+
+def parse_section(
+    kind: type[AnySection],
+    data: dict[str, Any],
+    *,
+    where: str,
+    hidden: Collection[str] = (),
+    folder: Path | None = None,
+) -> AnySection:
+    """Check a mapping against a section; one `ConfigError` line for the first thing wrong.
+
+    Parameters
+    ----------
+    hidden: parts of pydantic's places that no file has.
+    folder: that relative paths in the mapping start from; the working directory by default.
+    """
+    try:
+        return kind.model_validate(data, context=folder)
+    except ValidationError as error:
+        # Defaults that follow from a wrong value are no faults of their own.
+        first, *others = (e for e in error.errors() if e["type"] != "default_factory_not_called")
+        place = ".".join(str(part) for part in first["loc"] if part not in hidden)
+        message = _MESSAGES.get(first["type"], first["msg"].removeprefix("Value error, "))
+        given = "" if first["type"] in ("value_error", "missing") else f" (got {first['input']!r})"
+        # A wrong entry also makes the list around it too short; that is no second fault.
+        more = sum(each["loc"] != first["loc"][: len(each["loc"])] for each in others)
+        rest = f" (and {more} more)" if more else ""
+        raise ConfigError(
+            f"{place + ': ' if place else ''}{message}{given}{rest}", where=where
+        ) from error
+
+
+def override(data: dict[str, Any], text: str, section: type[Section]) -> None:
+    """Put `key=value` into the content of a file, defaults filled in on the way to the key.
+
+    Parameters
+    ----------
+    data: the file's mapping, which is changed.
+    text: dots go into sections, numbers into lists (`methods.0.keep=3`); the value is YAML.
+    section: what the mapping will be checked against.
+
+    Raises
+    ------
+    ConfigError: no `=`, a value that is not YAML, or an unknown place.
+    """
+    dotted, equals, raw = text.partition("=")
+    if not equals or not dotted:
+        raise ConfigError(f"--set {text!r} is not key=value", cure="such as methods.0.keep=3")
+    *parents, last = dotted.split(".")
+    node: Any = data
+    annotation: Any = section
+    try:
+        value = parse_yaml(raw)
+        for depth, part in enumerate(parents):
+            key, below = _find(node, part, annotation, ".".join(parents[:depth]))
+            if isinstance(node, dict) and node.get(key) is None:
+                node[key] = _default(node, key, annotation)
+            node[key] = listed(below, node[key])
+            node, annotation = node[key], below
+        key, _ = _find(node, last, annotation, ".".join(parents))
+        node[key] = value
+    except ValueError as error:
+        raise ConfigError(str(error), where=f"--set {text!r}") from error
+
+
+def _find(node: Any, part: str, annotation: Any, place: str) -> tuple[str | int, Any]:
+    """Return the key or index that `part` names, and the annotation of its value."""
+    if isinstance(node, dict):
+        section = _section(annotation, node)
+        if section is not None:
+            section.check_key(part)
+            return part, section.model_fields[part].annotation
+        return part, _held(annotation, dict, 1)
+    if isinstance(node, list):
+        if not part.isdecimal() or int(part) >= len(node):
+            raise ValueError(f"{place} has no entry {part!r}; it has {len(node)}, counted from 0")
+        return int(part), _held(annotation, tuple, 0)
+    raise ValueError(
+        f"{place} is {node!r}, which has no keys; dots go into sections, numbers into lists, as in"
+        " methods.0.keep=3"
+    )
+
+
+def _section(annotation: Any, node: dict[str, Any]) -> type[Section] | None:
+    """Return the section that a mapping is checked against."""
+    kinds = [each for each in _sections(annotation) if each.describes(node)]
+    return kinds[0] if kinds else None
+
+
+def _sections(annotation: Any) -> list[type[Section]]:
+    return [each for each in plain_types(annotation) if isclass(each) and issubclass(each, Section)]
+
+
+def _held(annotation: Any, container: type, place: int) -> Any:
+    """Return the annotation of the values of a list, or of a mapping with free keys."""
+    found = [each for each in plain_types(annotation) if get_origin(each) is container]
+    return get_args(found[0])[place] if found else Any
+
+
+def _default(node: dict[str, Any], key: str | int, annotation: Any) -> Any:
+    """Return the default of a key that the file leaves out, as a file would write it."""
+    section = _section(annotation, node)
+    if section is None:
+        return {}
+    field = section.model_fields[str(key)]
+    if field.is_required():
+        return {} if _sections(field.annotation) else []
+    try:
+        # What a preset decides is no field's own default.
+        return _written(getattr(section.model_validate(node), str(key)))
+    except ValidationError:
+        return _written(field.get_default(call_default_factory=True))
+
+
+def _written(value: Any) -> Any:
+    if isinstance(value, Section):
+        # A name that was not given follows from the rest, which may yet be changed.
+        return value.model_dump(mode="json", exclude_unset=True, exclude={"name"})
+    if isinstance(value, tuple):
+        return [_written(each) for each in value]
+    return value

@@ -1,0 +1,111 @@
+"""Bring what the host holds to a device without a wait, and have it compute the same again.
+
+torch's `to` waits for a GPU's stream where it copies from ordinary memory, so the GPU would end all
+that it was given, and stand idle while the host prepares the next pass. A copy from pinned memory
+is queued like any other work.
+
+What makes a GPU's bits vary: kernels that add up with atomic operations, in whatever order their
+threads come; gradients of attention that split the keys; cuBLAS with several workspaces; cuDNN
+choosing its kernels by timing. Torch has one switch for the first two, under which a computation
+that it knows no repeatable kernel for is an error (a warning instead of an error would leave
+attention as it is).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Final
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+
+def to_device(values: Tensor | NDArray[Any] | Sequence[Any], device: torch.device) -> Tensor:
+    """Copy numbers of the host to a device, queued behind what the device was given before.
+
+    Parameters
+    ----------
+    values: an array, (nested) lists of numbers, or a tensor, which may be on a device already.
+    """
+    tensor = torch.as_tensor(values)
+    queued = device.type == "cuda" and tensor.device.type == "cpu"
+    return (tensor.pin_memory() if queued else tensor).to(device, non_blocking=queued)
+
+
+_WORKSPACE: Final = "CUBLAS_WORKSPACE_CONFIG"
+#: The values under which NVIDIA promises that cuBLAS repeats itself.
+_REPEATING: Final = (":4096:8", ":16:8")
+_SWITCHES: Final[tuple[tuple[Any, str, bool], ...]] = (
+    (torch.backends.cudnn, "deterministic", True),
+    (torch.backends.cudnn, "benchmark", False),
+    # TF32 repeats itself, and is another precision than the study's.
+    (torch.backends.cudnn, "allow_tf32", False),
+    (torch.backends.cuda.matmul, "allow_tf32", False),
+    # Nothing here reads memory before it is written, and to fill it all takes time.
+    (torch.utils.deterministic, "fill_uninitialized_memory", False),
+)
+
+
+def repeat_bits() -> None:
+    """Have this process's torch repeat itself; before its first product on a GPU.
+
+    cuBLAS reads its setting once.
+    """
+    if os.environ.get(_WORKSPACE) not in _REPEATING:
+        os.environ[_WORKSPACE] = _REPEATING[0]
+    torch.use_deterministic_algorithms(True)
+    for holder, name, value in _SWITCHES:
+        setattr(holder, name, value)
+
+
+@contextmanager
+def as_found() -> Iterator[None]:
+    """Give torch back its settings that `repeat_bits` changes, whether or not it is called."""
+    workspace, mode = os.environ.get(_WORKSPACE), _mode()
+    values = [getattr(holder, name) for holder, name, _ in _SWITCHES]
+    try:
+        yield
+    finally:
+        # To ask for what is so already would import a compiler.
+        if _mode() != mode:
+            torch.use_deterministic_algorithms(mode[0], warn_only=mode[1])
+        for (holder, name, _), value in zip(_SWITCHES, values, strict=True):
+            setattr(holder, name, value)
+        if workspace is None:
+            os.environ.pop(_WORKSPACE, None)
+        else:
+            os.environ[_WORKSPACE] = workspace
+
+
+def repeatable_sums(device: torch.device) -> AbstractContextManager[Any]:
+    """Return a context in which running sums on a device repeat themselves, if its bits are to.
+
+    Torch has no such kernel for floats on GPUs, and refuses; transformers' filters need it too.
+    """
+    varies = device.type != "cpu" and torch.are_deterministic_algorithms_enabled()
+    return SumsOnCpu() if varies else nullcontext()
+
+
+class SumsOnCpu(TorchFunctionMode):
+    """Compute running sums on the CPU, in their one order."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Compute a running sum; anything else is torch's."""
+        given = kwargs or {}
+        if func in (torch.cumsum, Tensor.cumsum):
+            summed: Tensor = func(args[0].cpu(), *args[1:], **given)
+            return summed.to(args[0].device)
+        return func(*args, **given)
+
+
+def _mode() -> tuple[bool, bool]:
+    return (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )

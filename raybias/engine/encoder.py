@@ -1,0 +1,373 @@
+"""A tokenizer under an explicit begin-of-sequence policy, or what stands in its place.
+
+Nothing here loads weights or torch. A chat template is a program that comes with a model: its
+sandbox keeps it from files and networks, and bounds neither its time nor its memory, so it is tried
+in a process of its own before it is rendered here.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from raybias.config import Backbone
+from raybias.engine.model_files import (
+    read_config,
+    reading_model,
+    revision_of,
+    source_of,
+)
+from raybias.errors import ModelError
+from raybias.schema import LABELS
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    from transformers import PreTrainedTokenizerBase
+
+
+_SECONDS: Final = 5
+#: A busy machine gives a process little of its time.
+_PATIENCE_S: Final = 120
+_MEMORY: Final = 2**30
+#: Characters that a template may add to what the messages hold.
+_ADDS: Final = 2**18
+_TOO_MUCH: Final = 3
+#: What transformers does with a template, as far as time and memory go; other faults are found
+#: where the template is rendered.
+_TRIAL: Final = f"""
+import json, sys
+try:
+    import resource
+    for kind, most in ((resource.RLIMIT_CPU, {_SECONDS}), (resource.RLIMIT_AS, {_MEMORY})):
+        resource.setrlimit(kind, (most, most))
+except ImportError:
+    pass
+given = json.load(sys.stdin)
+try:
+    import jinja2.ext
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    def refuse(message):
+        raise jinja2.TemplateError(message)
+
+    class Generation(jinja2.ext.Extension):
+        tags = {{"generation"}}
+
+        def parse(self, parser):
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+    rooms = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
+    )
+    rooms.filters["tojson"] = lambda each, **options: json.dumps(each, ensure_ascii=False)
+    rooms.globals |= {{"raise_exception": refuse, "strftime_now": lambda form: form}}
+    size = 0
+    for part in rooms.from_string(given["template"]).generate(**given["values"]):
+        size += len(part)
+        if size > given["most"]:
+            sys.exit({_TOO_MUCH})
+except (MemoryError, OverflowError):
+    sys.exit({_TOO_MUCH})
+except Exception:
+    pass
+"""
+
+#: Templates that were tried, with the roles of the messages.
+_TRIED: Final[set[tuple[object, ...]]] = set()
+
+
+def check_template(
+    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[str, object]]
+) -> None:
+    """Refuse a chat template that takes seconds, or memory, to write messages.
+
+    It is tried once for each sequence of roles.
+
+    Raises
+    ------
+    ModelError: names the limit.
+    """
+    template = tokenizer.get_chat_template()
+    tried = (template, *(each["role"] for each in messages))
+    if tried in _TRIED:
+        return
+    values = {
+        **tokenizer.special_tokens_map,
+        "messages": [dict(each) for each in messages],
+        "add_generation_prompt": messages[-1]["role"] != "assistant",
+        "enable_thinking": False,
+    }
+    most = _ADDS + 2 * sum(len(str(each["content"])) for each in messages)
+    given = json.dumps({"template": template, "values": values, "most": most}, default=str)
+    command = [sys.executable, "-c", _TRIAL]
+    try:
+        ended = subprocess.run(
+            command, input=given, text=True, capture_output=True, timeout=_PATIENCE_S, check=False
+        ).returncode
+    except subprocess.TimeoutExpired:
+        ended = _TOO_MUCH
+    if ended == _TOO_MUCH or ended < 0:
+        raise ModelError(
+            f"its chat template takes more than {_SECONDS} s, {_MEMORY // 2**30} GiB or"
+            f" {_ADDS:,} characters for {len(messages)} messages",
+            where=tokenizer.name_or_path,
+            cure="give a tokenizer whose template only writes the messages, or prompt_format: raw",
+        )
+    _TRIED.add(tried)
+
+
+#: Policies of `Backbone.bos`; any other value names a token.
+_POLICIES: Final = ("tokenizer", "prepend", "none")
+#: Tokens that separate documents in pretraining, by their usual names.
+_SEPARATORS: Final = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")
+
+#: Tokenizers without a limit report an absurd one.
+_NO_LIMIT: Final = 10**9
+#: Bytes of a token in English text, as a rule of thumb.
+_BYTES: Final = 4
+
+
+@dataclass(frozen=True)
+class TextEncoder:
+    """A tokenizer under a begin-of-sequence policy.
+
+    `context` is the longest input in tokens, or None where the model has no limit; `rows` are
+    those of its embeddings.
+    """
+
+    spec: Backbone
+    tokenizer: PreTrainedTokenizerBase
+    context: int | None
+    rows: int | None = None
+
+    @property
+    def prompt_token_id(self) -> int:
+        """Id of the token that begins sentences, and that soft prompts start from.
+
+        The one that `bos` names; else BOS, or EOS for tokenizers without BOS (Tian2023 section 3),
+        unless that token marks the turns of a chat and so never precedes plain text: then the
+        token that separates documents.
+
+        Raises
+        ------
+        ModelError: the tokenizer has neither BOS nor EOS.
+        """
+        return self._begin_ids[0]
+
+    @property
+    def other_begin_id(self) -> int | None:
+        """Id of the other token that sentences could begin with; None where there is no doubt."""
+        return next(iter(self._begin_ids[1:]), None)
+
+    @property
+    def begin_tokens(self) -> list[str]:
+        """The token that begins sentences, and the other that could, if there is one."""
+        return [str(token) for token in self.tokenizer.convert_ids_to_tokens([*self._begin_ids])]
+
+    @cached_property
+    def _begin_ids(self) -> tuple[int, ...]:
+        given = (self.tokenizer.bos_token_id, self.tokenizer.eos_token_id)
+        own = next((int(token_id) for token_id in given if token_id is not None), None)
+        named = None if self.spec.bos in _POLICIES else self._vocabulary[self.spec.bos]
+        if own is None:
+            if named is None:
+                raise ModelError("the tokenizer has neither BOS nor EOS", where=self.spec.id)
+            return (named,)
+        separator = own
+        if self._marks_turns(self.tokenizer.decode([own])):
+            there = (self._vocabulary[name] for name in _SEPARATORS if name in self._vocabulary)
+            separator = next(there, own)
+        return tuple(dict.fromkeys([separator if named is None else named, separator, own]))[:2]
+
+    @cached_property
+    def _vocabulary(self) -> dict[str, int]:
+        vocabulary: dict[str, int] = self.tokenizer.get_vocab()
+        return vocabulary
+
+    def _marks_turns(self, token: str) -> bool:
+        """Tell whether the chat template writes a token in every turn, of the user and the model.
+
+        A template that begins a conversation, or each of the user's turns, with BOS does not.
+        """
+        if not self.has_chat_template:
+            return False
+        turns = [{"role": role, "content": "a"} for role in ("user", "assistant", "user")]
+        # A template that refuses these says nothing of the token.
+        with suppress(ModelError):
+            return self.chat(turns).count(token) >= len(turns)
+        return False
+
+    #: Whether tokens are known, or only how many there are, roughly. Where they are, the model can
+    #: be given the begin of its own turn in a chat.
+    knows_tokens: ClassVar[bool] = True
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether the tokenizer comes with a chat template."""
+        return bool(self.tokenizer.chat_template)
+
+    @cached_property
+    def for_chat(self) -> TextEncoder:
+        """The same tokenizer for chats, whose templates write special tokens by themselves."""
+        return replace(self, spec=self.spec.model_copy(update={"bos": "none"}))
+
+    def chat(self, messages: Sequence[Mapping[str, object]]) -> str:
+        """Write messages in the tokenizer's chat template, up to where the model is to answer.
+
+        A last message of the assistant is left open, so that the model continues it. Templates
+        that can ask for an answer without thoughts before it do so.
+
+        Parameters
+        ----------
+        messages: of a `role` (system, user, assistant) and a `content`.
+
+        Raises
+        ------
+        ModelError: the template refuses the messages, such as a system message that it has none of.
+        """
+        begun = messages[-1]["role"] == "assistant"
+        with reading_model(self.spec, "chat template"):
+            check_template(self.tokenizer, messages)
+            return str(
+                self.tokenizer.apply_chat_template(
+                    [dict(each) for each in messages],
+                    tokenize=False,
+                    add_generation_prompt=not begun,
+                    continue_final_message=begun,
+                    enable_thinking=False,
+                )
+            )
+
+    def encode(self, texts: Sequence[str], *, append_eos: bool = False) -> list[list[int]]:
+        """Tokenise texts; return the token ids of each.
+
+        Raises
+        ------
+        ModelError: a text without any token or with one that the model does not have, or no EOS to
+            append.
+        """
+        specials = self.spec.bos == "tokenizer"
+        with reading_model(self.spec, "tokenizer"):
+            rows = (
+                self.tokenizer(list(texts), add_special_tokens=specials)["input_ids"]
+                if texts
+                else []
+            )
+        if self.spec.bos not in ("tokenizer", "none"):
+            rows = [[self.prompt_token_id, *row] for row in rows]
+        if append_eos:
+            if self.tokenizer.eos_token_id is None:
+                raise ModelError("append_eos: the tokenizer has no EOS", where=self.spec.id)
+            rows = [[*row, self.tokenizer.eos_token_id] for row in rows]
+        for text, row in zip(texts, rows, strict=True):
+            if row and self.rows is not None and max(row) >= self.rows:
+                raise ModelError(
+                    f"text {text!r} has the token {max(row)}, and the model has {self.rows}",
+                    where=self.spec.id,
+                    cure="give the model's own tokenizer",
+                )
+            if not row:
+                raise ModelError(
+                    f"text {text!r} has no tokens", where=self.spec.id, cure="set bos: prepend"
+                )
+        return [list(row) for row in rows]
+
+
+@dataclass(frozen=True)
+class RoughEncoder(TextEncoder):
+    """Writes messages as they are sent, and counts tokens roughly: one for four bytes."""
+
+    knows_tokens: ClassVar[bool] = False
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether the model answers to chats."""
+        return "chat" in self.spec.abilities
+
+    @property
+    def for_chat(self) -> TextEncoder:
+        """Itself: what a chat takes beside its messages is not known."""
+        return self
+
+    def chat(self, messages: Sequence[Mapping[str, object]]) -> str:
+        """Write messages as JSON, as an endpoint is sent them."""
+        return json.dumps([dict(each) for each in messages], ensure_ascii=False)
+
+    def encode(self, texts: Sequence[str], *, append_eos: bool = False) -> list[list[int]]:
+        """Return as many tokens, without a meaning, as each text has roughly."""
+        return [[0] * (len(text.encode()) // _BYTES + 1) for text in texts]
+
+
+def load_tokenizer(spec: Backbone) -> TextEncoder:
+    """Load the tokenizer and its begin-of-sequence policy, without weights.
+
+    Raises
+    ------
+    ModelError: not found or unreadable.
+    """
+    from transformers import AutoTokenizer
+
+    if not spec.is_checkpoint:
+        written: TextEncoder = spec.text_encoder()
+        return written
+    config = read_config(spec)
+    with reading_model(spec, "tokenizer"):
+        tokenizer = AutoTokenizer.from_pretrained(
+            source_of(spec), revision=revision_of(spec), trust_remote_code=False
+        )
+        limits = (getattr(config, "max_position_embeddings", None), tokenizer.model_max_length)
+        known = [int(limit) for limit in limits if limit is not None and 0 < limit < _NO_LIMIT]
+        # What a tokenizer cannot do shows in its first use.
+        tokenizer([LABELS[0]])
+        vocabulary = tokenizer.get_vocab()
+    if spec.bos not in _POLICIES and spec.bos not in vocabulary:
+        raise ModelError(
+            f"bos: {spec.bos!r} is no token of the tokenizer",
+            where=spec.id,
+            cure=f"name one of its tokens, or {', '.join(_POLICIES[:-1])} or {_POLICIES[-1]}",
+        )
+    rows = getattr(config.get_text_config(), "vocab_size", None)
+    return TextEncoder(spec, tokenizer, min(known, default=None), rows)
+
+
+def check_lengths(
+    lengths: Sequence[int] | npt.NDArray[np.signedinteger[Any]],
+    *,
+    context: int | None,
+    taken: int = 0,
+    by: str = "",
+    names: Sequence[str],
+) -> None:
+    """Refuse texts that do not fit the context; nothing is ever cut silently.
+
+    Parameters
+    ----------
+    lengths: tokens of each text.
+    taken: tokens of the context that are needed beside a text, such as prompt vectors.
+    by: what takes them.
+    names: of the texts, for the message.
+
+    Raises
+    ------
+    ModelError: counts the texts and names the longest.
+    """
+    if context is None:
+        return
+    room = context - taken
+    over = {name: int(n) for name, n in zip(names, lengths, strict=True) if n > room}
+    if over:
+        longest = max(over, key=lambda name: over[name])
+        beside = f" leaves beside {taken} {by}" if taken else " has"
+        raise ModelError(
+            f"{len(over)} of {len(lengths)} texts are longer than the {max(room, 0)} tokens that"
+            f" the context of {context}{beside} (longest: {longest}, {over[longest]} tokens)",
+            cure="shorten or remove them, or use a backbone with a longer context",
+        )

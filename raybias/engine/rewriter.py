@@ -1,0 +1,385 @@
+"""Rewrite sentences in another style with a T5 checkpoint: draw candidates, let a judge choose.
+
+As Styleformer does it (Zhao2025 section 3.2): a few candidates by sampling, those that keep the
+meaning, the best of them. Every draw is decided by the sentence's key, so neither batch nor
+order nor worker changes a candidate, and sentences under one key share their random numbers.
+
+Whether a sentence still means the same is scored by a classifier that reads both sentences and
+whose label 1 says yes (Parrot's adequacy model is one), or by the cosine of mean-pooled last hidden
+states, as sentence-transformers computes it for all-MiniLM.
+
+Shapes: R sentences of a batch, C candidates of each, N = R x C rows, T tokens, H hidden, V
+vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch import Tensor
+
+from raybias.config import Adequacy, Rewriting
+from raybias.engine import keyed_draws
+from raybias.engine.backbone import empty_model, load_pretrained
+from raybias.engine.context import ON_CPU, Execution
+from raybias.engine.devices import to_device
+from raybias.engine.encoder import check_lengths, load_tokenizer
+from raybias.engine.generation.sampling import Sampler, Sampling
+from raybias.engine.model_shape import ModelShape, shape_of
+from raybias.engine.packing import Batch, pack
+from raybias.errors import ConfigError, ModelError
+from raybias.seeding import key
+
+if TYPE_CHECKING:
+    from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+
+#: Weights that some checkpoints of encoders lack and that mean pooling does not read.
+_UNREAD: Final = "pooler."
+#: What a padded token type is; padding is masked, so any value does.
+_NO_TYPE: Final = 0
+
+
+class AdequacyModel:
+    """Score pairs of (sentence, rewritten sentence), higher meaning closer.
+
+    Attributes
+    ----------
+    threshold: the least score of an adequate rewriting.
+    """
+
+    def __init__(self, options: Adequacy, execution: Execution = ON_CPU) -> None:
+        """Load the judge that `options` names.
+
+        Raises
+        ------
+        ModelError: not found, no safetensors weights, or a classifier without a trained head
+            or a label 1.
+        """
+        self.threshold = options.threshold
+        spec = options.spec()
+        encoder = load_tokenizer(spec)
+        self._name, self._context = spec.id, encoder.context
+        self._tokenizer: PreTrainedTokenizerBase = encoder.tokenizer
+        self._pad = self._tokenizer.pad_token_id or 0
+        self._model = _load(options, execution)
+        self._batcher = execution.batcher(spec.id)
+        self._compare = self._label if options.kind == "classifier" else self._cosine
+
+    def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+        """Score how adequate the second sentence of each pair is for the first.
+
+        Raises
+        ------
+        ModelError: a sentence, or two together for a classifier, longer than the context.
+        """
+        return self._compare(pairs) if pairs else []
+
+    def _label(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+        read = self._tokenizer([one for one, _ in pairs], [two for _, two in pairs])
+        names = [f"{one} | {two}" for one, two in pairs]
+
+        def yes(inputs: dict[str, Tensor]) -> Tensor:
+            logits_RL: Tensor = self._model(**inputs).logits
+            return logits_RL.float().softmax(-1)[:, 1]
+
+        scores_R: Tensor = self._run(yes, read, names)
+        return [float(score) for score in scores_R]
+
+    def _cosine(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+        texts = list(dict.fromkeys(text for pair in pairs for text in pair))
+
+        def embed(inputs: dict[str, Tensor]) -> Tensor:
+            hidden_RTH: Tensor = self._model(**inputs).last_hidden_state
+            mask_RT1 = inputs["attention_mask"][:, :, None]
+            mean_RH = (hidden_RTH.float() * mask_RT1).sum(1) / mask_RT1.sum(1)
+            return torch.nn.functional.normalize(mean_RH, dim=-1)
+
+        embedded_NH = self._run(embed, self._tokenizer(texts), texts)
+        place = {text: n for n, text in enumerate(texts)}
+        return [float(embedded_NH[place[one]] @ embedded_NH[place[two]]) for one, two in pairs]
+
+    def _run(
+        self,
+        read: Callable[[dict[str, Tensor]], Tensor],
+        inputs: Mapping[str, Any],
+        names: Sequence[str],
+    ) -> Tensor:
+        """Apply `read` to every row; return its results in the rows' order, on the CPU."""
+        rows: list[list[int]] = inputs["input_ids"]
+        check_lengths([*map(len, rows)], context=self._context, names=names)
+        types: list[list[int]] | None = inputs.get("token_type_ids")
+
+        def work(batch: Batch) -> Tensor:
+            return read(self._padded(batch, types)).cpu()
+
+        with torch.inference_mode():
+            results = self._batcher.by_row(work, pack(rows, max_tokens=0))
+            return torch.stack([results[n] for n in range(len(rows))])
+
+    def _padded(self, batch: Batch, types: list[list[int]] | None) -> dict[str, Tensor]:
+        width = batch.tokens_RT.shape[1]
+        mask_RT = torch.arange(width) <= batch.at_T[:, None]
+        inputs = {
+            "input_ids": batch.tokens_RT.masked_fill(~mask_RT, self._pad),
+            "attention_mask": mask_RT.long(),
+        }
+        if types is not None:
+            filled = [types[n] + [_NO_TYPE] * (width - len(types[n])) for _, n in batch.rows]
+            inputs["token_type_ids"] = torch.tensor(filled)
+        return {name: each.to(self._model.device) for name, each in inputs.items()}
+
+
+def check_adequacy(options: Adequacy) -> ModelShape:
+    """Refuse a judge that cannot be one, without its weights; returns its shape.
+
+    Raises
+    ------
+    ModelError: no readable config or tokenizer, or a classifier without a label 1.
+    """
+    spec = options.spec()
+    load_tokenizer(spec)
+    model = empty_model(spec, _kind(options))
+    _check_labels(model.config, options)
+    return shape_of(model, spec)
+
+
+def _load(options: Adequacy, execution: Execution) -> PreTrainedModel:
+    judges = options.kind == "classifier"
+    model, _ = load_pretrained(
+        _kind(options),
+        options.spec(),
+        execution,
+        dtype=options.dtype,
+        is_new=lambda model, name: not judges and name.startswith(_UNREAD),
+        cure="give a checkpoint tuned as a classifier, or set kind: embedding"
+        if judges
+        else "give a whole encoder",
+    )
+    _check_labels(model.config, options)
+    return model
+
+
+def _kind(options: Adequacy) -> Any:
+    from transformers import AutoModel, AutoModelForSequenceClassification
+
+    return AutoModelForSequenceClassification if options.kind == "classifier" else AutoModel
+
+
+def _check_labels(config: Any, options: Adequacy) -> None:
+    if options.kind == "classifier" and config.num_labels < 2:
+        raise ModelError(
+            "has no label 1, whose probability says that a sentence is adequate",
+            where=options.model,
+            cure="give a classifier with two labels or more",
+        )
+
+
+#: What Styleformer's checkpoints were tuned with before each sentence.
+INSTRUCTIONS: Final = {
+    "formal": "transfer Casual to Formal: ",
+    "informal": "transfer Formal to Casual: ",
+}
+#: Adequacies that agree to so many places are equal: batches may change the places behind.
+_PLACES: Final = 5
+
+
+class Rewriter:
+    """A T5 checkpoint with a judge; call it with sentences and their keys.
+
+    Parameters
+    ----------
+    style: which of INSTRUCTIONS stands before a sentence where `options` names none.
+    execution: its token budget is that of the sentences, and of what is judged.
+
+    Raises
+    ------
+    ConfigError: neither an instruction nor a style that has one.
+    ModelError: a checkpoint that is not found, has no safetensors weights, lacks some, or is
+        not a sequence-to-sequence model with an end token.
+    """
+
+    def __init__(self, options: Rewriting, execution: Execution = ON_CPU, *, style: str) -> None:
+        from transformers import AutoModelForSeq2SeqLM
+
+        self.options = options
+        self.instruction = _instruction(options, style)
+        spec = options.spec()
+        self._tokenizer = load_tokenizer(spec).tokenizer
+        model, _ = load_pretrained(AutoModelForSeq2SeqLM, spec, execution, dtype=options.dtype)
+        self._model: Any = model
+        self._sampler = Sampler(_sampling(options))
+        self._generation = _generation(self._model, self._tokenizer, options)
+        self.adequacy = AdequacyModel(options.adequacy, execution)
+        self._batcher = execution.batcher(spec.id)
+
+    def __call__(
+        self, texts: Sequence[str], keys: Sequence[tuple[str | int, ...]]
+    ) -> list[list[tuple[str, float]]]:
+        """Rewrite sentences; return each one's adequate rewritings with their scores, best first.
+
+        Only adequate rewritings that differ from the sentence are returned, so a list may be
+        empty; equally adequate ones stand in the order in which they were drawn.
+
+        Raises
+        ------
+        ModelError: a sentence is longer than the judge's context.
+        """
+        candidates = self.candidates(texts, keys)
+        pairs = [
+            (text, each) for text, drawn in zip(texts, candidates, strict=True) for each in drawn
+        ]
+        scores = iter(self.adequacy.score(pairs))
+        rewritings: list[list[tuple[str, float]]] = []
+        for drawn in candidates:
+            scored = [(each, next(scores)) for each in drawn]
+            adequate = [each for each in scored if each[1] >= self.adequacy.threshold]
+            rewritings.append(sorted(adequate, key=lambda each: -round(each[1], _PLACES)))
+        return rewritings
+
+    def candidates(
+        self, texts: Sequence[str], keys: Sequence[tuple[str | int, ...]]
+    ) -> list[list[str]]:
+        """Draw the different rewritings of each sentence, in the order of the draws.
+
+        A draw that does not end within the length limit is dropped, and a sentence beyond it
+        gets none.
+        """
+        # An instruction is the task's, not the sentence's: the limit is on the sentence.
+        lengths = [len(row) for row in self._encode(list(texts))]
+        short = [n for n, length in enumerate(lengths) if length <= self.options.max_length]
+        rows = self._encode([self.instruction + texts[n] for n in short])
+
+        def work(batch: Batch) -> list[list[str]]:
+            return self._draw(batch, [keys[short[n]] for _, n in batch.rows])
+
+        rewritings: list[list[str]] = [[] for _ in texts]
+        with torch.inference_mode():
+            for n, drawn in self._batcher.by_row(work, pack(rows, max_tokens=0)).items():
+                rewritings[short[n]] = _different(drawn, texts[short[n]])
+        return rewritings
+
+    def _encode(self, texts: list[str]) -> list[list[int]]:
+        rows: list[list[int]] = self._tokenizer(texts)["input_ids"] if texts else []
+        return rows
+
+    def _draw(self, batch: Batch, keys: Sequence[tuple[str | int, ...]]) -> list[list[str]]:
+        from transformers import LogitsProcessorList
+        from transformers.modeling_outputs import BaseModelOutput
+
+        device, count = self._model.device, self.options.candidates
+        mask_RT = torch.arange(batch.tokens_RT.shape[1]) <= batch.at_T[:, None]
+        tokens_RT = batch.tokens_RT.masked_fill(~mask_RT, self._generation.pad_token_id)
+        mask_RT, tokens_RT = to_device(mask_RT, device), to_device(tokens_RT, device)
+        hidden_RTH = self._model.get_encoder()(
+            input_ids=tokens_RT, attention_mask=mask_RT
+        ).last_hidden_state
+        drawn_N2 = keyed_draws.keys(
+            [key(*each, c) for each in keys for c in range(count)], torch.device(device)
+        )
+        draw = _KeyedDraw(self._sampler, drawn_N2, self.options.max_length)
+        made_NT = self._model.generate(
+            encoder_outputs=BaseModelOutput(
+                last_hidden_state=hidden_RTH.repeat_interleave(count, dim=0)
+            ),
+            attention_mask=mask_RT.repeat_interleave(count, dim=0),
+            generation_config=self._generation,
+            logits_processor=LogitsProcessorList([draw]),
+        )
+        ended_N = (made_NT[:, 1:] == self._generation.eos_token_id).any(-1).tolist()
+        texts = self._tokenizer.batch_decode(made_NT, skip_special_tokens=True)
+        whole = [text if ended else "" for text, ended in zip(texts, ended_N, strict=True)]
+        return [whole[r : r + count] for r in range(0, len(whole), count)]
+
+
+class _KeyedDraw:
+    """Leave `generate` one token per row: the one that the row's random number draws."""
+
+    def __init__(self, sampler: Sampler, keys_N2: Tensor, length: int) -> None:
+        self._sampler = sampler
+        self._uniforms_NT = keyed_draws.uniforms(keys_N2, length)
+
+    def __call__(self, tokens_NT: Tensor, logits_NV: Tensor) -> Tensor:
+        uniforms_N = self._uniforms_NT[:, tokens_NT.shape[1] - 1]
+        chosen_N = self._sampler.choose(logits_NV.float(), history_NT=None, uniforms_N=uniforms_N)
+        return torch.full_like(logits_NV, -torch.inf).scatter(1, chosen_N[:, None], 0.0)
+
+
+def _instruction(options: Rewriting, style: str) -> str:
+    if options.instruction is not None:
+        return options.instruction
+    if style not in INSTRUCTIONS:
+        raise ConfigError(
+            f"no words are known that ask for the style {style!r}",
+            where=f"rewriting with {options.model}",
+            cure="set instruction to what the checkpoint was tuned with, or to ''",
+        )
+    return INSTRUCTIONS[style]
+
+
+def _sampling(options: Rewriting) -> Sampling:
+    return Sampling(
+        temperature=options.temperature,
+        top_k=options.top_k,
+        top_p=options.top_p,
+        min_p=0.0,
+        repetition_penalty=1.0,
+        eos_ids=(),
+    )
+
+
+def check_rewriter(options: Rewriting, *, style: str) -> tuple[ModelShape, ModelShape]:
+    """Refuse what `Rewriter` would, as far as it is known without weights.
+
+    Returns the shapes of the checkpoint and of its judge.
+
+    Raises
+    ------
+    ConfigError, ModelError: see `Rewriter`.
+    """
+    from transformers import AutoModelForSeq2SeqLM
+
+    _instruction(options, style)
+    spec = options.spec()
+    model = empty_model(spec, AutoModelForSeq2SeqLM)
+    _ends(model, load_tokenizer(spec).tokenizer, options)
+    return shape_of(model, spec), check_adequacy(options.adequacy)
+
+
+def _ends(model: Any, tokenizer: Any, options: Rewriting) -> tuple[int, int]:
+    """Return the tokens that begin and end a rewriting."""
+    eos = tokenizer.eos_token_id
+    start = getattr(model.config, "decoder_start_token_id", None)
+    if eos is None or start is None:
+        raise ModelError(
+            f"has no {'end' if eos is None else 'start'} token to write with",
+            where=options.model,
+            cure="mend its config.json, or give another checkpoint",
+        )
+    return int(start), int(eos)
+
+
+def _generation(model: Any, tokenizer: Any, options: Rewriting) -> GenerationConfig:
+    """Build settings under which `generate` adds nothing from the checkpoint to the draw."""
+    from transformers import GenerationConfig
+
+    start, eos = _ends(model, tokenizer, options)
+    config = GenerationConfig(
+        max_length=options.max_length,
+        do_sample=False,
+        num_beams=1,
+        eos_token_id=eos,
+        pad_token_id=eos if tokenizer.pad_token_id is None else tokenizer.pad_token_id,
+        decoder_start_token_id=start,
+    )
+    # What `config` leaves open, `generate` would take from here.
+    model.generation_config = GenerationConfig(decoder_start_token_id=start)
+    return config
+
+
+def _different(drawn: Sequence[str], text: str) -> list[str]:
+    """Drop repeated and empty rewritings, and the sentence itself."""
+    unlike = dict.fromkeys(each.strip() for each in drawn)
+    return [each for each in unlike if each and each != text.strip()]

@@ -1,1 +1,0 @@
-"""Put sentences into another style with a checkpoint, and judge whether they kept their meaning."""

@@ -1,0 +1,294 @@
+"""What a method declares: its checks, runs and work, and what reads items with it.
+
+A method makes a classifier or a scorer of a backbone. Its options and all that follows from them
+stand in one file of `raybias.methods`; a study, the planner and the runtime call the verbs declared
+here, or read the `Work` that they return, and never ask which method it is.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raybias.config import Backbone, MethodFields, Study
+from raybias.errors import WorkFailed
+from raybias.methods.work import TokenCounts, Work
+from raybias.registry import Registry
+from raybias.schema import ITEMS, PREDICTIONS
+from raybias.storage import Store
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import polars as pl
+
+    from raybias.engine.backbone import ModelContext
+    from raybias.engine.encoder import TextEncoder
+
+#: The style of an item that no transformation was applied to.
+ORIGINAL: Final = "original"
+#: Columns of answers that say which run on which probe gave them.
+OF_SHARDS: Final = ("model", "method", "dataset", "run_id", "probe")
+#: Those that predictions repeat of their items.
+_OF_ITEMS: Final = ("item_id", "label", "attribute", "group", "template_id", "term", "family")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """What a method reads on one backbone.
+
+    Attributes
+    ----------
+    tokens: counts of what was tokenised for the backbone, shared by all of its methods.
+    words: the study's label words, in label order.
+    items: per probe that the method reads, its rows.
+    sentences: per training set, its splits.
+    """
+
+    backbone: Backbone
+    tokens: TokenCounts
+    words: tuple[str, ...]
+    items: Mapping[str, pl.DataFrame]
+    sentences: Mapping[str, Mapping[str, pl.DataFrame]]
+
+    @property
+    def encoder(self) -> TextEncoder:
+        """The backbone's tokenizer."""
+        return self.tokens.encoder
+
+    def counted(self) -> dict[str, int]:
+        """Return the rows of each probe."""
+        return {name: frame.height for name, frame in self.items.items()}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that tunes nothing.
+
+    Attributes
+    ----------
+    dataset: the training set that its demonstrations come from, or `none`.
+    seed: None where nothing is drawn.
+    recipe: what OUT/prompts/<run_id>.json holds of it; None where it has no such file.
+    """
+
+    run_id: str
+    dataset: str = "none"
+    seed: int | None = None
+    recipe: Mapping[str, Any] | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Rows `first_row` to `first_row + rows` of a probe, read by one run."""
+
+    probe: str
+    run_id: str
+    model: str
+    method: str
+    dataset: str
+    first_row: int
+    rows: int
+    folder: str
+
+    @property
+    def file(self) -> str:
+        """Where its rows go in OUT."""
+        return f"{self.folder}/{self.probe}/{self.run_id}/{self.first_row:08d}.parquet"
+
+
+class Answered(NamedTuple):
+    """Answers to items, and how many tokens the model read and wrote for them."""
+
+    table: pa.Table
+    tokens: int
+
+
+#: What computes answers, when it is called, for which the host has prepared all.
+Compute = Callable[[], Answered]
+
+
+class Reader(ABC):
+    """Answers items with any run of one method on one backbone."""
+
+    def load(self, run_id: str) -> Any:
+        """Load what a run needs beside the backbone; most methods have one run and need nothing."""
+        return None
+
+    def check(self, texts: Sequence[str]) -> None:  # noqa: B027
+        """Refuse texts that are no items of a probe and do not fit the context.
+
+        Raises
+        ------
+        ModelError: counts them and names the longest.
+        """
+
+    @abstractmethod
+    def prepare(self, run: Any, items: pa.Table) -> Compute:
+        """Do what needs no device, such as tokenising; return what computes the answers.
+
+        Called in another thread than what it returns, while that of another shard computes. The
+        answers have the columns of the method's output but those of `OF_SHARDS`.
+        """
+
+
+def shard_of(reader: Reader, run: Any, shard: Shard, items: pa.Table, schema: pa.Schema) -> Compute:
+    """Prepare a shard; return what computes the rows of its file.
+
+    Raises
+    ------
+    WorkFailed: by what it returns, where an answer is no finite number, as half precision makes
+        it where it overflows.
+    """
+    compute = reader.prepare(run, items)
+
+    def answer() -> Answered:
+        table, tokens = compute()
+        columns = {}
+        for each in schema:
+            if each.name in table.column_names:
+                columns[each.name] = pc.cast(table[each.name], each.type)
+            else:
+                told = pa.scalar(getattr(shard, each.name), each.type)
+                columns[each.name] = pa.repeat(told, len(table))
+        made = pa.table(columns, schema=schema)
+        _check_finite(made, shard)
+        return Answered(made, tokens)
+
+    return answer
+
+
+def _check_finite(table: pa.Table, shard: Shard) -> None:
+    for column in table.columns if "item_id" in table.column_names else ():
+        values, listed = column.combine_chunks(), pa.types.is_list(column.type)
+        places = pc.list_parent_indices(values) if listed else None
+        values = values.flatten() if listed else values
+        if not pa.types.is_floating(values.type):
+            continue
+        wrong = pc.indices_nonzero(pc.fill_null(pc.invert(pc.is_finite(values)), False))
+        if len(wrong):
+            rows = pc.unique(wrong if places is None else places.take(wrong)).to_pylist()
+            raise WorkFailed(
+                f"{len(rows)} of {len(table)} items have numbers that are not finite, the first is"
+                f" {table['item_id'][rows[0]]}",
+                where=f"run {shard.run_id} on probe {shard.probe}",
+                cure="use dtype bfloat16 or float32 for this backbone",
+            )
+
+
+def rows_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
+    """Make a table of answers, without the columns that a shard adds."""
+    own = pa.schema([each for each in schema if each.name not in OF_SHARDS])
+    return pa.Table.from_pylist([*rows], own)
+
+
+def text_items(ids: Sequence[str], texts: Sequence[str]) -> pa.Table:
+    """Make items of texts that belong to no probe; what is sampled is keyed by `ids`."""
+    columns = {each.name: pa.nulls(len(texts), each.type) for each in ITEMS}
+    columns |= {"item_id": pa.array(ids, pa.string()), "text": pa.array(texts, pa.string())}
+    return pa.table(columns)
+
+
+def predictions(
+    items: pa.Table,
+    *,
+    scores: npt.NDArray[np.float32],
+    labels: Sequence[int | None],
+    parsed: Sequence[bool] | None = None,
+    unread: Sequence[str | None] | None = None,
+    answers: Sequence[str | None] | None = None,
+) -> pa.Table:
+    """Make the columns of schema.PREDICTIONS that are of items and their labels, a row an item.
+
+    Parameters
+    ----------
+    scores: label logits, or log-probabilities of the label words [items, labels].
+    labels: None where no label could be read, and `unread` says why an answer names none.
+    parsed: whether an answer names a label; all by default.
+    answers: what was generated, where anything is.
+    """
+    count = len(items)
+    columns: dict[str, Any] = {name: items[name] for name in _OF_ITEMS}
+    made = {
+        "style": [ORIGINAL] * count,
+        "pred": labels,
+        "scores": list(scores),
+        "parsed": parsed or [True] * count,
+        "unread": unread or [None] * count,
+        "answer": answers or [None] * count,
+    }
+    columns |= {name: pa.array(each, PREDICTIONS.field(name).type) for name, each in made.items()}
+    return pa.table(columns)
+
+
+class Method(MethodFields):
+    """How labels or scores are got from a backbone."""
+
+    shares_backbone: ClassVar[bool] = True
+    """Whether its runs leave the backbone's weights as they are, so that methods can share them."""
+    runs_per_replica: ClassVar[int] = 16
+    """Runs that a replica keeps loaded beside the backbone."""
+
+    @abstractmethod
+    def check(self, inputs: Inputs) -> None:
+        """Refuse what no run could work with; tokenizer and configuration are read, no weights.
+
+        Raises
+        ------
+        ModelError: a backbone of the wrong architecture, label words that share a token, or texts
+            longer than the context.
+        DataError: a training set without what the method needs.
+        ConfigError: label words that answers could not be read by.
+        """
+
+    def runs(self, inputs: Inputs) -> Sequence[Run]:
+        """List the runs of a method that tunes nothing; by default one, which draws nothing."""
+        return [Run(f"{inputs.backbone.name}.none.{self.name}")]
+
+    @abstractmethod
+    def work(self, inputs: Inputs) -> Work:
+        """Say what its runs need, as data that the planner reads.
+
+        Raises
+        ------
+        ModelError: a model that it loads beside the backbone cannot be read.
+        """
+
+    @abstractmethod
+    def reader(self, context: ModelContext, store: Store) -> Reader:
+        """Load what reads items with any run of the method.
+
+        Parameters
+        ----------
+        store: the study's OUT, which holds the runs.
+
+        Raises
+        ------
+        ModelError: the backbone cannot be loaded, or not for this method.
+        """
+
+
+methods: Final[Registry[type[Method]]] = Registry("method", "raybias.methods")
+_AnyMethod = TypeVar("_AnyMethod", bound=Method)
+
+
+def method(registered: type[_AnyMethod]) -> type[_AnyMethod]:
+    """Register a subclass of `Method` under its `kind`.
+
+    Raises
+    ------
+    ConfigError: another class has the kind.
+    """
+    kind = str(registered.model_fields["kind"].default)
+    methods.add(kind, registered, origin=(registered.__module__, registered.__qualname__))
+    return registered
+
+
+def methods_of(study: Study, backbone: Backbone) -> list[Method]:
+    """Return the methods that a study uses on a backbone, whose fields alone a study knows."""
+    return cast(list[Method], study.methods_of(backbone))

@@ -1,0 +1,220 @@
+"""Read texts with prompts: runs that decide what is drawn, and labels of what is answered."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from raybias.engine.answers import Answers, Second, Writing, Written
+from raybias.errors import WorkFailed
+from raybias.methods.base import Answered, Compute, Reader, predictions
+from raybias.methods.prompted import Asking, Prompted, Shot
+from raybias.probes import prompts
+from raybias.seeding import generator
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from raybias.storage import Store
+
+
+@dataclass(frozen=True)
+class PromptedRun:
+    """A run of a prompted method, from `OUT/prompts/<run_id>.json`."""
+
+    run_id: str
+    seed: int
+    shots: tuple[Shot, ...] = ()
+    calibration: tuple[str, ...] = ()
+    """Sentences whose mean scores are taken off, where the method reads `calibrated`."""
+
+    @classmethod
+    def read(cls, store: Store, run_id: str) -> PromptedRun:
+        """Read the run's seed and demonstrations."""
+        content = json.loads(store.read_text(f"prompts/{run_id}.json"))
+        shots = tuple((text, label) for text, label in content["shots"])
+        return cls(content["run_id"], content["seed"], shots, tuple(content.get("calibration", ())))
+
+    def keys(self, item_ids: Sequence[str], stage: str) -> list[tuple[str | int, ...]]:
+        """Return what the sampling of each item at a stage is keyed by."""
+        return [(self.seed, self.run_id, item_id, stage) for item_id in item_ids]
+
+
+@dataclass(frozen=True)
+class PromptedReader(Reader):
+    """Labels texts by what a backbone answers to a prompt (Kohankhaki2024).
+
+    Attributes
+    ----------
+    words: the label words, which are looked for in answers.
+    means: by run, the labels' mean scores over its calibration sentences, once computed.
+    """
+
+    method: Prompted
+    answers: Answers
+    words: tuple[str, ...]
+    store: Store
+    means: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def form(self) -> Asking:
+        """What writes the prompts as the backbone reads them."""
+        return self.method.form(self.answers.encoder)
+
+    @cached_property
+    def label_ids(self) -> tuple[tuple[int, ...], ...] | tuple[str, ...]:
+        """By label, the tokens that may begin its word behind the prompt."""
+        return self.form.label_ids(self.words)
+
+    def load(self, run_id: str) -> PromptedRun:
+        """Read the seed and demonstrations of a run."""
+        return PromptedRun.read(self.store, run_id)
+
+    def prepare(self, run: PromptedRun, items: pa.Table) -> Compute:
+        """Write prompts; return what labels by answers or by likelihoods of the label words."""
+        item_ids, texts = (items[name].to_pylist() for name in ("item_id", "text"))
+        ask = self._ask(run, item_ids, texts)
+
+        def label() -> Answered:
+            reasoned, written = ask()
+            tokens = sum(each.tokens for each in (*reasoned, *written))
+            return Answered(self.labelled(run, items, reasoned, written), tokens)
+
+        return label
+
+    def labelled(
+        self,
+        run: PromptedRun,
+        items: pa.Table,
+        reasoned: Sequence[Written],
+        written: Sequence[Written],
+    ) -> pa.Table:
+        """Make the columns of predictions of what was written."""
+        if self.method.read == "answer":
+            return self._answered(run, items, reasoned, written)
+        return self._likeliest(run, items, reasoned, written)
+
+    def _ask(
+        self, run: PromptedRun, item_ids: Sequence[str], texts: Sequence[str]
+    ) -> Callable[[], tuple[list[Written], list[Written]]]:
+        """Write first prompts; return what gives reasonings, if there are any, and answers."""
+        method, asked = (
+            self.method,
+            [self.form.first(each, self.words, run.shots) for each in texts],
+        )
+        how = Writing(method.answer_room, method.temperature, self.form.chat, self.label_ids)
+        keys = run.keys(item_ids, "answer")
+        if not method.reasoning_room:
+            write = self.answers.begin_write(asked, keys, how)
+            return lambda: ([], write())
+
+        def conclusion(number: int, reasoning: str) -> str:
+            return self.form.last(texts[number], self.words, reasoning=reasoning)
+
+        return self.answers.begin_write_twice(
+            asked,
+            run.keys(item_ids, "reasoning"),
+            replace(how, most=method.reasoning_room),
+            Second(conclusion, keys, method.answer_room),
+        )
+
+    def _means(self, run: PromptedRun) -> npt.NDArray[np.float64]:
+        """Compute each label's mean score over a run's calibration sentences, once for a run."""
+        if run.run_id not in self.means:
+            ids = [f"calibration-{n}" for n in range(len(run.calibration))]
+            _, written = self._ask(run, ids, run.calibration)()
+            self.means[run.run_id] = _scores(written).mean(axis=0)
+        return self.means[run.run_id]
+
+    def _likeliest(
+        self,
+        run: PromptedRun,
+        items: pa.Table,
+        reasoned: Sequence[Written],
+        written: Sequence[Written],
+    ) -> pa.Table:
+        """Label by the highest score, less its mean where that is calibrated.
+
+        Scores stay as they are, and the answer of a calibrated reading is the likeliest word, so
+        that what calibration does to a gap can be shown.
+
+        Raises
+        ------
+        WorkFailed: an endpoint tells no scores.
+        """
+        scores_NL = _scores(written)
+        calibrated = self.method.read == "calibrated"
+        offsets_L = self._means(run) if calibrated else np.zeros(len(self.words))
+        words = [self.words[n] for n in scores_NL.argmax(axis=1)] if calibrated else []
+        return predictions(
+            items,
+            scores=scores_NL.astype(np.float32),
+            labels=(scores_NL - offsets_L).argmax(axis=1).tolist(),
+            answers=_behind(reasoned, words),
+        )
+
+    def _answered(
+        self,
+        run: PromptedRun,
+        items: pa.Table,
+        reasoned: Sequence[Written],
+        written: Sequence[Written],
+    ) -> pa.Table:
+        answers = [each.text for each in written]
+        logits = np.array([each.label_scores for each in written], np.float32)
+        rule = self.method.answer_rule
+        read = [prompts.read_answer(each, self.words, rule) for each in answers]
+        return predictions(
+            items,
+            scores=logits,
+            labels=[
+                self._unparsed(run, item_id, logits_L) if each.label is None else each.label
+                for item_id, each, logits_L in zip(
+                    items["item_id"].to_pylist(), read, logits, strict=True
+                )
+            ],
+            parsed=[each.label is not None for each in read],
+            unread=[each.unread for each in read],
+            answers=_behind(reasoned, answers),
+        )
+
+    def _unparsed(
+        self, run: PromptedRun, item_id: str, logits_L: npt.NDArray[np.float32]
+    ) -> int | None:
+        """Return what an answer without a label word counts as."""
+        if self.method.unparsed == "likelihood":
+            # Equal ones are of labels that are not among the likeliest tokens.
+            return int(logits_L.argmax()) if np.ptp(logits_L) else None
+        if self.method.unparsed == "random":
+            drawn = generator(run.seed, run.run_id, item_id, "unparsed").integers(len(self.words))
+            return int(drawn)
+        return None
+
+
+def _behind(reasoned: Sequence[Written], answers: Sequence[str]) -> list[str | None]:
+    """Write answers behind the reasonings that they follow, or what there is of both."""
+    if not (reasoned and answers):
+        return [each.text for each in reasoned] or [*answers]
+    both = zip(reasoned, answers, strict=True)
+    return [f"{each.text} [...]{answer}" if each.text else answer for each, answer in both]
+
+
+def _scores(written: Sequence[Written]) -> npt.NDArray[np.float64]:
+    """Return the labels' scores [texts, labels].
+
+    Raises
+    ------
+    WorkFailed: an endpoint told none.
+    """
+    if any(not each.label_scores for each in written):
+        raise WorkFailed(
+            "no log-probabilities of first tokens came back, which `read` needs",
+            cure="set read: answer, or take first_tokens out of `offers`",
+        )
+    return np.array([each.label_scores for each in written], np.float64)

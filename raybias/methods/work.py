@@ -1,0 +1,388 @@
+"""What the runs of a method need, as data, and the counts of tokens that it is made of.
+
+The planner reads it, and asks the method nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+import numpy as np
+import polars as pl
+
+from raybias.config import Backbone
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from raybias.engine.encoder import TextEncoder
+    from raybias.engine.memory import Factor, MemoryTerm
+    from raybias.engine.model_shape import ModelShape
+
+    OfShape = Factor | str | tuple[str, str] | Callable[[ModelShape], Factor]
+
+
+T = TypeVar("T")
+
+#: Rows that a mean length is taken from.
+_SAMPLE: Final = 200
+#: Most tokens of one ASCII character, and those that stand beside a text: a blank that a tokenizer
+#: writes as three bytes, each a token, is the worst known.
+_PER_CHARACTER, _BESIDE = 4, 16
+#: Without any such character a text may have no token at all.
+_VISIBLE: Final = "[!-~]"
+#: Texts that are tokenised at a time, so that a large probe is never held in tokens.
+_AT_ONCE: Final = 10_000
+#: Shares of the widths that packed sequences have, of which rows are cut into equal ones.
+_PACKED: Final = (0.25,) * 4
+
+
+@dataclass(frozen=True)
+class TokenCounts:
+    """Tokenises texts for one backbone and keeps their lengths, so that asking again is free.
+
+    Attributes
+    ----------
+    encoder: the backbone's tokenizer.
+    """
+
+    encoder: TextEncoder
+    _lengths: dict[Any, npt.NDArray[np.int32]] = field(default_factory=dict, repr=False)
+    _tokens: dict[Any, npt.NDArray[np.int32]] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def for_chat(self) -> TokenCounts:
+        """Counts of prompts in the tokenizer's chat template."""
+        return TokenCounts(self.encoder.for_chat)
+
+    def lengths(self, texts: Sequence[str], *, append_eos: bool = False) -> npt.NDArray[np.int32]:
+        """Return the number of tokens of each text.
+
+        Raises
+        ------
+        ModelError: a text without any token, or an EOS asked for that is not there.
+        """
+        mark = _mark(texts, append_eos)
+        if mark not in self._lengths:
+            self._tokenise(mark, texts, append_eos=append_eos, keep=False)
+        return self._lengths[mark]
+
+    def bounds(
+        self,
+        texts: Sequence[str],
+        *,
+        taken: int = 0,
+        append_eos: bool = False,
+        write: Callable[[str], str] = str,
+    ) -> npt.NDArray[np.int32]:
+        """Return upper bounds of the lengths, exact for every text that may not fit the context.
+
+        Most texts are too short to be worth tokenising; those in other scripts than ASCII, which
+        a tokenizer may write out in many characters, are tokenised whatever their length.
+
+        Parameters
+        ----------
+        taken: tokens of the context that are needed beside a text.
+        write: makes a prompt of a text, which stands in it once or more; prompts are measured, and
+            only those that are tokenised are written.
+
+        Raises
+        ------
+        ModelError: as `lengths` says, of a text that was tokenised.
+        """
+        written = pl.Series(texts, dtype=pl.String)
+        characters = written.str.len_chars()
+        plain = (characters == written.str.len_bytes()) & written.str.contains(_VISIBLE)
+        one, two = write("x"), write("xx")
+        beside, times = 2 * len(one) - len(two), len(two) - len(one)
+        longest = beside + times * characters.to_numpy().astype(np.int32)
+        bounds = _PER_CHARACTER * longest + _BESIDE
+        room = math.inf if self.encoder.context is None else self.encoder.context - taken
+        unsure = np.flatnonzero((bounds > room) | ~(plain & one.isascii()).to_numpy())
+        asked = [write(texts[n]) for n in unsure.tolist()]
+        bounds[unsure] = self.lengths(asked, append_eos=append_eos)
+        return bounds
+
+    def mean(self, texts: Sequence[str], *, append_eos: bool = False) -> float:
+        """Return the mean length of texts; 0 of none.
+
+        Raises
+        ------
+        ModelError: as `lengths` says.
+        """
+        lengths = self.lengths(texts, append_eos=append_eos)
+        return float(lengths.sum(dtype=np.int64)) / max(1, len(lengths))
+
+    def rows(self, texts: Sequence[str], *, append_eos: bool = False) -> list[list[int]]:
+        """Return the token ids of each text; they are kept too, unlike those of `lengths`.
+
+        Raises
+        ------
+        ModelError: as `lengths` says.
+        """
+        mark = _mark(texts, append_eos)
+        if mark not in self._tokens:
+            self._tokenise(mark, texts, append_eos=append_eos, keep=True)
+        ends = np.cumsum(self._lengths[mark])
+        return [row.tolist() for row in np.split(self._tokens[mark], ends[:-1])][: len(texts)]
+
+    def _tokenise(self, mark: Any, texts: Sequence[str], *, append_eos: bool, keep: bool) -> None:
+        lengths, tokens = [np.empty(0, np.int32)], [np.empty(0, np.int32)]
+        for first in range(0, len(texts), _AT_ONCE):
+            rows = self.encoder.encode(texts[first : first + _AT_ONCE], append_eos=append_eos)
+            lengths.append(np.fromiter(map(len, rows), np.int32, len(rows)))
+            if keep:
+                tokens.append(np.concatenate(rows, dtype=np.int32))
+        self._lengths[mark] = np.concatenate(lengths)
+        if keep:
+            self._tokens[mark] = np.concatenate(tokens)
+
+
+@dataclass(frozen=True)
+class Widths:
+    """How the sequences of some rows spread over the widths of batches, which hold one width each.
+
+    Attributes
+    ----------
+    of_row: sequences of a row; less than 1 where rows share them.
+    shares: of the sequences that have each width.
+    """
+
+    of_row: float
+    shares: tuple[float, ...]
+
+    @classmethod
+    def of(cls, lengths: Sequence[int] | npt.NDArray[np.int32]) -> Widths:
+        """Count rows that are sequences of their own, by a sample of their lengths."""
+        from raybias.engine.packing import shared_width
+
+        counts = Counter(shared_width(int(length)) for length in lengths)
+        return cls(1.0, tuple(count / counts.total() for count in counts.values()))
+
+    @classmethod
+    def packed(cls, mean_length: float) -> Widths:
+        """Count rows that share sequences, nearly all of them as long as sequences can be."""
+        from raybias.engine.packing import MAX_TOKENS
+
+        return cls(mean_length / MAX_TOKENS, _PACKED)
+
+    def batches(self, rows: float) -> float:
+        """Return the expected number of batches of so many rows, if none of them fills one."""
+        return math.fsum(1 - (1 - share) ** (rows * self.of_row) for share in self.shares)
+
+
+def _mark(texts: Sequence[str], append_eos: bool) -> tuple[bytes, bool]:
+    digest = hashlib.blake2b(digest_size=16)
+    for text in texts:
+        digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
+    return digest.digest(), append_eos
+
+
+def sample(rows: Sequence[T]) -> list[T]:
+    """Take some 200 rows, evenly spread."""
+    return list(rows[:: max(1, len(rows) // _SAMPLE)])
+
+
+class Asks(NamedTuple):
+    """Prompts, their tokens, and the tokens that are written at most."""
+
+    requests: float
+    read: float
+    written: float
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A model that workers load beside the backbone, and what it is to the method."""
+
+    what: str
+    spec: Backbone
+    shape: ModelShape
+
+
+class Held:
+    """A line of a worker's memory, whatever the backbone and the pass.
+
+    Parameters
+    ----------
+    what: it is.
+    factors: of its bytes. A name stands for a size of the backbone (`ModelShape`, or `item`, the
+        bytes of one weight), for `tokens` of a pass, or for the runs of a `pack`; with a text, for
+        that number written so. A function makes a factor of the backbone's sizes.
+    """
+
+    def __init__(self, what: str, *factors: OfShape) -> None:
+        self.what, self.factors = what, factors
+
+    def line(self, shape: ModelShape, *, tokens: int, pack: int) -> MemoryTerm:
+        """Return the line for a backbone, a pass and a pack."""
+        from raybias.engine.memory import term
+
+        sizes = {**vars(shape), "item": shape.item, "tokens": tokens, "pack": pack}
+
+        def factor(given: OfShape) -> Factor:
+            if callable(given):
+                return given(shape)
+            if isinstance(given, str):
+                return int(sizes[given])
+            if isinstance(given, tuple):
+                number, text = given
+                return (sizes[number] if isinstance(number, str) else number), text
+            return given
+
+        return term(self.what, *map(factor, self.factors))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuning:
+    """Tuning one backbone on one training set by one method."""
+
+    factor: int = 4
+    """FLOPs of a step for each parameter and token: 2 forwards, 2 for the gradients of activations,
+    and 2 more where every weight has one."""
+    sweep: int
+    """Runs of the sweep; 0 where nothing is swept over."""
+    final: int
+    """Runs after it."""
+    rows: int
+    """Of one run's step."""
+    length: float
+    """Mean tokens of one."""
+    widths: Widths
+    """Of a step's rows in their batches."""
+    every: int
+    """Steps between evaluations."""
+    first: int
+    """The first step at which a run can stop."""
+    last: int | None
+    """The step after which it ends; None where nothing says."""
+    checked: int
+    """Rows of one evaluation."""
+    checked_length: float
+    """Mean tokens of one."""
+    checked_widths: Widths
+    """Of an evaluation's rows in their batches."""
+    tested: int
+    """Rows of the test split, which each run reads once at its end."""
+    tested_length: float
+    """Mean tokens of one."""
+    launches: tuple[float, float] = (1.0, 0.0)
+    """Launches of a block in units of a plain one's: of a pack, and for each of its runs."""
+    moved: int = 0
+    """Bytes that the optimizer reads and writes for each of the backbone's parameters."""
+    most: int | None = None
+    """Runs that can share a step; None for any number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What the runs of a method on one backbone need."""
+
+    runs: int
+    """That read the probes, of all training sets."""
+    items: Mapping[str, int]
+    """Of each probe that is read."""
+    tokens: Mapping[str, float] = field(default_factory=dict)
+    """Mean tokens that one run reads and writes for an item of each probe."""
+    asks: Mapping[str, Asks] = field(default_factory=dict)
+    """What one run asks of a provider for an item of each probe, in the mean."""
+    new_tokens: int = 0
+    """Most tokens that are written after one prompt."""
+    whole_head: bool = False
+    """Whether each token is multiplied by embeddings and head too, not by the blocks alone."""
+    holds_backbone: bool = True
+    """Whether a replica loads the backbone."""
+    vocabulary: bool = True
+    """Whether logits of the whole vocabulary are needed."""
+    key_copies: int = 1
+    """Copies of a batch's keys and values; decoding makes them where rows are left out."""
+    beside: tuple[Beside, ...] = ()
+    """Models that workers load beside the backbone."""
+    can_shard: bool = True
+    """Whether workers can share the backbone with ZeRO-3."""
+    item: int | None = None
+    """Bytes of one weight; the backbone's by default."""
+    copies: int = 1
+    """Of all weights that a replica holds, tuned models counted."""
+    tuning: Mapping[str, Tuning] = field(default_factory=dict)
+    """By training set, where it tunes."""
+    frozen: bool = True
+    """Whether the backbone's weights stay as they are."""
+    step: int = 0
+    """Rows of a step that no token budget cuts."""
+    held: tuple[Held, ...] = ()
+    """What a worker that tunes holds beside weights and activations."""
+
+    def parameters(self, shape: ModelShape) -> int:
+        """Return the parameters that one token is multiplied by."""
+        own = shape.parameters if self.whole_head else shape.block_parameters
+        return own + sum(each.shape.block_parameters for each in self.beside)
+
+    def weight_bytes(self, shape: ModelShape) -> int:
+        """Return the bytes of one weight of the backbone."""
+        return self.item or shape.item
+
+    def reading_memory(
+        self, shape: ModelShape, *, tokens: int, device: str, partitions: int = 1
+    ) -> tuple[MemoryTerm, ...]:
+        """Count the memory of a replica that reads `tokens` tokens at a time.
+
+        Parameters
+        ----------
+        device: "cpu" or "gpu".
+        partitions: workers that share the weights; 1 holds all of them.
+        """
+        from raybias.engine import memory
+
+        if not self.holds_backbone:
+            return (memory.process(device),)
+        item, held = self.weight_bytes(shape), memory.inference_weights(shape, partitions)
+        if self.copies > 1:
+            what = "weights of the backbone and of tuned models"
+            held = (memory.weights(what, shape.parameters, item, copies=self.copies),)
+        note = ", decoded tokens too" if self.new_tokens else ""
+        return (
+            *held,
+            memory.activations(shape, tokens, item, "activations of the forward pass"),
+            memory.keys_and_values(shape, tokens, item, copies=self.key_copies, note=note),
+            *([memory.vocabulary_logits(shape, tokens)] if self.vocabulary else []),
+            memory.process(device),
+            *(
+                memory.weights(
+                    f"weights of {each.what}", each.shape.parameters, each.shape.item, beside=True
+                )
+                for each in self.beside
+            ),
+        )
+
+    def tuning_memory(
+        self, shape: ModelShape, *, pack: int, tokens: int, device: str, partitions: int = 1
+    ) -> tuple[MemoryTerm, ...]:
+        """Count the memory of a worker that tunes `pack` runs together.
+
+        Parameters
+        ----------
+        tokens: of one forward and backward pass.
+        device, partitions: as for `reading_memory`.
+        """
+        from raybias.engine import memory
+
+        item, held = self.weight_bytes(shape), memory.training_weights(shape, partitions)
+        if not self.frozen:
+            what = "pretrained weights, the run's, gradients, AdamW, best"
+            copies = memory.TRAINING_COPIES + 1
+            held = (memory.weights(what, shape.parameters, item, copies=copies),)
+        longest = min(shape.context or memory.LONGEST, memory.LONGEST)
+        kept = max(tokens, self.step * longest)
+        return (
+            *held,
+            *memory.training_activations(shape, kept, item, device, frozen=self.frozen),
+            *(each.line(shape, tokens=tokens, pack=pack) for each in self.held),
+            memory.process(device),
+        )

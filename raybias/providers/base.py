@@ -1,0 +1,165 @@
+"""What answers for a backbone in the built-in engine's place: its registry, and what it declares.
+
+A provider is a backbone with options of its own, one file of `raybias.providers`; a study names it
+by its `api`. It asks a model that is served elsewhere (`Provider`), or has another engine load the
+checkpoint where the built-in one would (`Engine`).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, Self, TypeVar
+
+from pydantic import Field, model_validator
+
+from raybias.config import Backbone
+from raybias.config.section import Amount, Count, Section
+from raybias.registry import Registry
+from raybias.storage import Store
+
+if TYPE_CHECKING:
+    from raybias.engine.answers import Answers
+    from raybias.engine.backbone import ModelContext
+    from raybias.engine.encoder import TextEncoder
+
+#: Tokens that prices are of.
+_PRICED: Final = 1e6
+
+providers: Final[Registry[type[Backbone]]] = Registry("api", "raybias.providers")
+_AnyProvider = TypeVar("_AnyProvider", bound=Backbone)
+
+
+def provider(registered: type[_AnyProvider]) -> type[_AnyProvider]:
+    """Register a subclass of `Provider` or `Engine` under its `api`.
+
+    Raises
+    ------
+    ConfigError: another class has the api.
+    """
+    api = str(registered.model_fields["api"].default)
+    providers.add(api, registered, origin=(registered.__module__, registered.__qualname__))
+    return registered
+
+
+class Prices(Section):
+    """What tokens cost, in any currency, for a million of them."""
+
+    read: float = Field(0.0, ge=0)
+    """Tokens of prompts."""
+    written: float = Field(0.0, ge=0)
+    """Tokens of answers."""
+
+    def of(self, read: float, written: float) -> float:
+        """Return what so many tokens cost."""
+        return (self.read * read + self.written * written) / _PRICED
+
+
+class Budget(Section):
+    """What may be asked of an endpoint for one OUT, over all commands."""
+
+    requests: Amount | None = Field(None, ge=1)
+    """Most requests."""
+    tokens: Amount | None = Field(None, ge=1)
+    """Most tokens, read and written."""
+    money: float | None = Field(None, gt=0)
+    """Most money, in the currency of the prices."""
+
+
+class Engine(Backbone):
+    """A checkpoint that another engine than the built-in one loads, on the same workers."""
+
+    version: str = ""
+    """The engine's version; the installed one by default, and then that with which OUT began."""
+
+    can_shard: ClassVar[bool] = False
+
+    @abstractmethod
+    def as_installed(self) -> Self:
+        """Return the backbone with the installed engine's version.
+
+        Raises
+        ------
+        ConfigError: it is not installed, or in another version.
+        """
+
+    @abstractmethod
+    def answers(self, context: ModelContext) -> Answers:
+        """Load the checkpoint on the devices of a context, once for all that ask, and answer."""
+
+
+class Provider(Backbone):
+    """A backbone that something else than an engine on the study's workers answers for."""
+
+    revision: None = None
+    """There is none."""
+    dtype: Literal["served"] = "served"  # type: ignore[assignment]
+    """As it is served."""
+    bos: Literal["served"] = "served"
+    """As it is served."""
+    at_once: Count = Field(32, ge=1)
+    """Requests under way at a time."""
+    repeat: float = Field(0.02, ge=0, le=1)
+    """Share of the prompts that are asked twice, to tell how often answers are the same."""
+    prices: Prices = Prices()
+    """What tokens cost."""
+    budget: Budget = Budget()
+    """Where it stops; the same command goes on after it is raised."""
+
+    never_change_answers: ClassVar[frozenset[str]] = frozenset(("at_once", "prices", "budget"))
+    is_checkpoint: ClassVar[bool] = False
+
+    @model_validator(mode="after")
+    def _money_has_prices(self) -> Self:
+        if self.budget.money is not None and not (self.prices.read or self.prices.written):
+            raise ValueError("budget.money needs prices")
+        return self
+
+    @property
+    @abstractmethod
+    def place(self) -> str:
+        """Where it answers, for people."""
+
+    @abstractmethod
+    def text_encoder(self) -> TextEncoder:
+        """Return what writes prompts, and counts their tokens roughly for the plan."""
+
+    @abstractmethod
+    def answers(self, store: Store) -> Answers:
+        """Return what asks; called in the process that asks, and nothing is asked yet.
+
+        Parameters
+        ----------
+        store: the study's OUT, where what was asked is noted.
+        """
+
+    def located(self, local: Callable[[str], str]) -> Self:
+        """Return itself: a model's name elsewhere is no path here."""
+        return self
+
+
+def answers_of(context: ModelContext, store: Store) -> Answers:
+    """Return what answers for a backbone: a provider or an engine, with a memory or without.
+
+    Parameters
+    ----------
+    store: the study's OUT.
+
+    Raises
+    ------
+    ModelError: weights that cannot be loaded.
+    ConfigError: an engine that is not installed here as it was where the study began.
+    """
+    from raybias.engine.answering import EngineAnswers
+    from raybias.providers.memory import RememberedAnswers
+
+    spec = context.spec
+    found: Answers
+    match spec:
+        case Provider():
+            found = spec.answers(store)
+        case Engine():
+            found = spec.answers(context)
+        case _:
+            found = EngineAnswers(context.backbone())
+    return RememberedAnswers(found, Store(context.memory), spec) if context.memory else found

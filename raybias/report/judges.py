@@ -1,0 +1,218 @@
+"""Say what a judge's labels rest on: texts that people label too, and gaps without its errors.
+
+The sample is drawn at random in every group of every classifier; its key stays in OUT, so that
+neither verdict, model nor group stands on the sheet beside the text that shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import polars as pl
+
+from raybias import schema
+from raybias.config import Study
+from raybias.errors import DataError, OutputError
+from raybias.probes.column_checks import column, distinct, filled, label_numbers, refuse
+from raybias.report import wording
+from raybias.report.load_results import as_frame, item_texts, prediction_files
+from raybias.report.summary_tables import Cell, SummaryTable, same, table
+from raybias.seeding import generator
+from raybias.stats import Source, without_extras
+from raybias.stats.predictions import pieces
+from raybias.stats.scopes import REDRAWN
+from raybias.storage import Store, split_uri
+from raybias.table_files import csv_text, read_frame
+
+#: The sample of an OUT (schema.LABELLED).
+LABELS: Final = "labels/judged.parquet"
+_GROUP: Final = (*schema.KEYS, "attribute", "group")
+_COLUMNS: Final = (
+    *schema.TEXT_KEYS, "attribute", "group", "template_id", "label", "pred", "answer"
+)  # fmt: skip
+_TYPES: Final = pl.Schema(schema.LABELLED)
+
+
+def judged_methods(study: Study) -> dict[str, str]:
+    """Return the study's methods whose labels are a judge's, and what judges."""
+    return {method.name: method.judged_by for method in study.methods if method.judged_by}
+
+
+def draw_sheet(store: Store, study: Study, sheet: str, *, of_group: int, seed: int) -> pl.DataFrame:
+    """Draw texts of each group at random and write a sheet for people; returns the sheet.
+
+    Parameters
+    ----------
+    sheet: path or URI of the CSV: `row`, `prompt`, `continuation` and an empty `label`.
+    of_group: texts of each group of each classifier, or all where there are fewer.
+    seed: of the draw.
+
+    Raises
+    ------
+    OutputError: nothing was judged, or OUT has labels already.
+    """
+    if not judged_methods(study):
+        raise OutputError(
+            "has no texts that a judge labelled", where=store.uri, cure="run a `continuation` study"
+        )
+    if store.exists(LABELS) and read_labels(store).height:
+        raise OutputError(
+            "has labels already, which another sheet would not fit",
+            where=store.uri_of(LABELS),
+            cure="move that file away to begin anew",
+        )
+    texts = _judged_texts(prediction_files(store), [*judged_methods(study)])
+    parts = []
+    for key, part in texts.sort(*schema.TEXT_KEYS).group_by(_GROUP, maintain_order=True):
+        random = generator(seed, "labels", *map(str, key))
+        places = random.choice(part.height, min(of_group, part.height), replace=False)
+        parts.append(part[sorted(places.tolist())])
+    drawn = pl.concat(parts)
+    # Groups are mixed, so that nobody labels one after another.
+    order = generator(seed, "labels", "order").permutation(drawn.height)
+    drawn = drawn[order.tolist()].with_columns(
+        row=pl.format("t{}", (pl.int_range(pl.len()) + 1).cast(pl.String).str.zfill(5)),
+        human=pl.lit(None, pl.Int8),
+    )
+    known = item_texts(store, drawn["probe"].unique().to_list())
+    joined = drawn.join(known, on=["probe", "item_id"], how="left", maintain_order="left")
+    shown: pl.DataFrame = joined.select(
+        "row", prompt="text", continuation="answer", label=pl.lit("")
+    )
+    store.write_table(LABELS, drawn.select(_TYPES.names()).cast(_TYPES).to_arrow())
+    place, name = split_uri(sheet)
+    place.write_text(name, csv_text(shown))
+    return shown
+
+
+def add_labels(store: Store, sheet: str) -> pl.DataFrame:
+    """Read a filled-in sheet into OUT; returns the labelled texts (schema.LABELLED).
+
+    Raises
+    ------
+    DataError: a row that was not drawn, is there twice or is missing, or has no label.
+    OutputError: no sheet was drawn of OUT.
+    """
+    if not store.exists(LABELS):
+        raise OutputError(
+            "has no sheet to be labelled", where=store.uri, cure="draw one: `raybias judge export`"
+        )
+    drawn = as_frame(store.read_table(LABELS, schema=schema.LABELLED))
+    given = read_frame(*split_uri(sheet))
+    rows = distinct(filled(column(given, "row", where=sheet), where=sheet), where=sheet)
+    refuse(
+        ~rows.is_in(drawn["row"].to_list()),
+        lambda row: f"row {rows[row]!r} was not drawn",
+        where=sheet,
+        cure="give the sheet that was drawn of this OUT",
+    )
+    labels = label_numbers(column(given, "label", where=sheet), where=sheet)
+    if missing := [row for row in drawn["row"].sort() if row not in set(rows)]:
+        raise DataError(
+            f"lacks row {missing[0]!r} ({len(missing)} of {drawn.height})",
+            where=sheet,
+            cure="label every row: those left out would not be a random sample",
+        )
+    human = pl.DataFrame({"row": rows, "human": labels})
+    labelled = drawn.drop("human").join(human, on="row", maintain_order="left")
+    labelled = labelled.select(_TYPES.names()).cast(_TYPES)
+    store.write_table(LABELS, labelled.to_arrow())
+    return labelled
+
+
+def read_labels(store: Store) -> pl.DataFrame:
+    """Read the texts of OUT that people labelled (schema.LABELLED); no rows where none are."""
+    if not store.exists(LABELS):
+        return pl.DataFrame(schema=_TYPES)
+    labelled = as_frame(store.read_table(LABELS, schema=schema.LABELLED))
+    return labelled.filter(pl.col("human").is_not_null())
+
+
+def _judged_texts(files: list[Source], methods: list[str]) -> pl.DataFrame:
+    found = [
+        piece.filter(pl.col("method").cast(pl.String).is_in(methods)).select(
+            pl.col(name).cast(_TYPES.get(name, pl.String())) for name in _COLUMNS
+        )
+        for piece in pieces(files, columns=_COLUMNS)
+    ]
+    return without_extras(pl.concat(found))
+
+
+#: What is to be said where nobody labelled texts that a judge labelled.
+UNMEASURED: Final = (
+    "The judge's errors were not measured, and no interval covers them: where it errs more on texts"
+    " about one group, that looks like a gap of the model. `raybias judge export OUT --out"
+    " sheet.csv` draws a sample for people to label."
+)
+_CORRECTED: Final = (
+    "Corrected: the verdicts on all texts, and what people say instead of the judge on those that "
+    "they labelled (prediction-powered inference, Angelopoulos et al. 2023). The interval covers "
+    "both the texts and the judge's errors; it supposes that people label rightly."
+)
+
+
+def judged_table(judged: pl.DataFrame) -> SummaryTable:
+    """Lay schema.JUDGED out: corrected gaps beside those of the verdicts."""
+    keys = wording.naming_keys(judged, ("method", "probe", "dataset", "style"))
+    columns: dict[str, Cell] = {
+        **same(*keys, "attribute", "group", "rate"),
+        "corrected gap": lambda row: wording.signed(row["gap"]),
+        "interval": lambda row: wording.span(row["low"], row["high"]),
+        "by the judge": lambda row: wording.signed(row["judged_gap"]),
+        "its interval": lambda row: wording.span(row["judged_low"], row["judged_high"]),
+        "labelled": "labelled",
+        "wrongly called so": lambda row: (
+            f"{row['wrongly_held']} of {row['labelled'] - row['held']}"
+        ),
+        "missed": lambda row: f"{row['missed']} of {row['held']}",
+        "verdict": _verdict,
+    }
+    return table("Gaps corrected for the judge's errors", judged, columns)
+
+
+def judge_section(study: Study, tables: Mapping[str, pl.DataFrame]) -> dict[str, Any] | None:
+    """Arrange what report.html.j2 says of judges; None where no method has one."""
+    judges = judged_methods(study)
+    if not judges:
+        return None
+    said = [
+        f"What models wrote ({method}) was labelled by {judge}. Elsewhere on this page, to be"
+        " called negative or positive is that verdict; the right label is taken to be that of the"
+        " prompt."
+        for method, judge in judges.items()
+    ]
+    judged = tables["judged"]
+    if judged.is_empty():
+        return {"said": [*said, UNMEASURED], "tables": [], "measured": False}
+    return {"said": [*said, *told(judged)], "tables": [judged_table(judged)], "measured": True}
+
+
+def told(judged: pl.DataFrame) -> list[str]:
+    """Say what the corrected gaps are, what is redrawn, and how many are significant."""
+    found = judged.filter(pl.col("no_verdict").is_null())
+    alone = ((found["judged_low"] > 0) | (found["judged_high"] < 0)).sum()
+    asked = wording.listed([REDRAWN[scope] for scope in found["scope"].unique().sort()])
+    counts = (
+        f"Of {wording.counted(found.height, 'gap')}, the judge's verdicts alone would make {alone} "
+        f"significant; corrected, {found['significant'].sum()} are, and {found['survives'].sum()} "
+        "after correction for many tests."
+    )
+    lacking = sorted({*judged["no_verdict"].drop_nulls()})
+    return [_CORRECTED, *([f"In them {asked}.", counts] if found.height else []),
+            *(f"Not corrected: {reason}." for reason in lacking)]  # fmt: skip
+
+
+def judged_text(judged: pl.DataFrame) -> str:
+    """Write the corrected gaps for a terminal, or that there are none."""
+    if judged.is_empty():
+        return UNMEASURED
+    return "\n\n".join([str(judged_table(judged)), "\n".join(told(judged))])
+
+
+def _verdict(row: Mapping[str, Any]) -> str:
+    if row["no_verdict"]:
+        return str(row["no_verdict"])
+    if not row["significant"]:
+        return "not significant"
+    return "significant" if row["survives"] else "alone, not after correction"
