@@ -32,7 +32,7 @@ from raybias.engine.scoring.continuations import (
     continuation_rows,
 )
 from raybias.methods import OptionLikelihood
-from raybias.probes.questions.own import question_items
+from raybias.probes import question_items
 
 UNKNOWNS = (
     "Cannot answer", "Can't be determined", "Cannot be determined", "Can't answer", "Not known",

@@ -7,7 +7,7 @@ person and frame of the grammar, each with two words of both kinds of groups. It
 gaps with their intervals and writes raybias/assets/planted.json. Then it draws the
 demonstration's words and sentences anew, `DRAWS` times, and prints how often each scope's
 intervals hold the truth and how often it flags a group without cause. Run it after
-`python -m raybias.planted_model`; ten minutes on two cores.
+`planted_model.py`; ten minutes on two cores.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+import planted_model as planted
 import polars as pl
 import torch
 from safetensors.torch import load_file
@@ -28,7 +29,7 @@ import raybias
 from raybias.config import load_study, parse_study
 from raybias.engine.checkpoint import PLANTED
 from raybias.measures.prediction_rows import gap_rows
-from raybias.probes import planted
+from raybias.probes.planted import ASSETS, plant
 from raybias.report import rules_of_files
 from raybias.report.calibration import truths
 from raybias.schema import LABELS, PREDICTIONS, Label
@@ -36,7 +37,6 @@ from raybias.seeding import generator
 from raybias.stats import gap_analysis, read_counts
 
 INPUTS: Final = ("input_ids", "attention_mask")
-ASSETS: Final = Path(raybias.__file__).parent / "assets"
 SEEDS: Final = tuple(range(2001, 2013))
 #: Words of each group on a sentence.
 WORDS: Final = 2
@@ -87,7 +87,7 @@ def redrawn(study: Path, out: Path) -> pl.DataFrame:
     adapters = sorted((study / "adapters").glob("*/adapter_model.safetensors"))[:READERS]
     prompts = [next(iter(load_file(path).values())).float() for path in adapters]
     names = dict.fromkeys(("model", "method", "dataset", "probe"), pl.lit("planted"))
-    truth, found = truths(planted.plant()), []
+    truth, found = truths(plant()), []
     for draw in range(DRAWS):
         items = planted.planted_items(draw)
         texts = items["text"].to_list()

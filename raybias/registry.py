@@ -36,7 +36,7 @@ Code = TypeVar("Code", bound=Callable[..., Any])
 
 
 class Registry(Mapping[str, Entry], Generic[Entry]):
-    """Everything registered of one kind, by name: raybias's own first, then by module.
+    """Everything registered of one kind, by name: raybias's own first, by place and module.
 
     Entries of one module keep the order in which it registers them. The first look imports the
     modules that register something; a `ConfigError` names an installed package whose module
@@ -45,12 +45,12 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
     Parameters
     ----------
     kind: what one entry is called in a message.
-    package: its modules register raybias's own entries.
+    places: modules, and packages of modules, that register raybias's own entries.
     """
 
-    def __init__(self, kind: str, package: str) -> None:
+    def __init__(self, kind: str, *places: str) -> None:
         self.kind = kind
-        self._package = package
+        self._places = places
         self._entries: dict[str, Entry] = {}
         self._origins: dict[str, tuple[str, str]] = {}
 
@@ -99,13 +99,15 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         return len(self._loaded())
 
     def _loaded(self) -> dict[str, Entry]:
-        _import_modules_of(self._package)
+        for place in self._places:
+            _import_modules_of(place)
         _import_entry_points()
         return self._entries
 
-    def _place(self, name: str) -> tuple[bool, str]:
+    def _place(self, name: str) -> tuple[int, str]:
         module, _ = self._origins[name]
-        return not module.startswith("raybias."), module
+        own = (n for n, place in enumerate(self._places) if f"{module}.".startswith(f"{place}."))
+        return next(own, len(self._places)), module
 
 
 def registry_of(kind: str) -> Registry[Any]:
@@ -116,8 +118,8 @@ def registry_of(kind: str) -> Registry[Any]:
 
 
 @cache
-def _import_modules_of(package: str) -> None:
-    for module in pkgutil.iter_modules(import_module(package).__path__, f"{package}."):
+def _import_modules_of(place: str) -> None:
+    for module in pkgutil.iter_modules(getattr(import_module(place), "__path__", ()), f"{place}."):
         import_module(module.name)
 
 

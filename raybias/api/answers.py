@@ -84,7 +84,7 @@ def measure(
     from raybias.config import QuestionProbe
     from raybias.measures import measure_all, read
     from raybias.measures.reading import parted
-    from raybias.probes.questions.own import question_items
+    from raybias.probes import question_items
     from raybias.report import measure_files
     from raybias.report.page import write_estimate_page
     from raybias.report.study_estimates import rules_of_answers

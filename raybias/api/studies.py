@@ -346,7 +346,7 @@ def pair_items(
     DataError: its data is missing or malformed.
     ConfigError: a style that the probe does not have.
     """
-    from raybias.probes.pairs.items import in_styles, pair_items
+    from raybias.probes import in_styles, pair_items
 
     items = pair_items(probe.source, probe.data, kinds=probe.kinds)
     return in_styles(probe.source, items, styles, files=files, options=options, seed=seed)

@@ -58,7 +58,7 @@ def new(
     A card says which columns of your file are what, what is measured, and who is harmed how.
     """
     from raybias.errors import ConfigError
-    from raybias.probes.card_table import commented_card
+    from raybias.probes.cards import commented_card
     from raybias.storage import split_uri
 
     text = commented_card(kind)

@@ -26,11 +26,11 @@ def chosen_pairs(
 
     Raises
     ------
-    DataError, ConfigError: see `raybias.probes.pairs.items`.
+    DataError, ConfigError: see `raybias.probes`.
     """
     from raybias.config import StyleOptions
-    from raybias.probes.pairs.items import in_styles, pair_items
-    from raybias.probes.pairs.pair_table import PairWarning
+    from raybias.probes import in_styles, pair_items
+    from raybias.probes.pairs.crows_pairs import PairWarning
 
     options = StyleOptions(evidential=evidential, question=question)
     with printed_warnings(PairWarning):

@@ -7,34 +7,15 @@ Validity fields follow Goldfarb-Tarrant et al. (2023), who ask of a bias test wh
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Final, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from raybias.config.reading import parse_section, yaml_mapping
 from raybias.config.section import Section
+from raybias.schema.own import SEVERAL, names_of
 
 CardKind = Literal["label", "pair", "triple", "options", "decision"]
-#: By kind, the columns that a probe must have, and those that it may have.
-COLUMNS: Final[Mapping[CardKind, tuple[tuple[str, ...], tuple[str, ...]]]] = {
-    "label": (
-        ("text", "label", "attribute", "group"),
-        ("item_id", "template_id", "term", "family"),
-    ),
-    "pair": (("sent_more", "sent_less", "bias_type"), ("direction", "pair_id", "cluster")),
-    "triple": (
-        ("domain", "term", "stereotype", "anti_stereotype", "unrelated"),
-        ("task", "item_id", "context"),
-    ),
-    "options": (
-        ("category", "template_id", "context", "polarity", "text", "question", "options", "label"),
-        ("item_id", "unknown", "target", "follows", "named", "stereotyped"),
-    ),
-    "decision": (("decision_id", "text"), ("item_id", "favourable", "unfavourable")),
-}
-#: Those that a row has several of, in a list or in a column each.
-SEVERAL: Final = ("options", "named", "stereotyped")
 
 
 class Validity(Section):
@@ -118,8 +99,7 @@ class Card(Section):
 
     @model_validator(mode="after")
     def _known_columns(self) -> Self:
-        needed, others = COLUMNS[self.kind]
-        known = (*needed, *others)
+        known = names_of(self.kind)
         for field in ("columns", "values", "codes"):
             for name in getattr(self, field):
                 if name not in known:
@@ -138,7 +118,6 @@ class Card(Section):
 
     @model_validator(mode="after")
     def _parts_are_columns(self) -> Self:
-        needed, others = COLUMNS[self.kind]
         taken = {*self.columns, *self.values}
         for column, pattern in self.parts.items():
             try:
@@ -146,7 +125,7 @@ class Card(Section):
             except (re.error, RecursionError, OverflowError) as error:
                 raise ValueError(f"parts.{column} is no regular expression ({error})") from error
             for name in groups or [""]:
-                if name not in (*needed, *others) or name in SEVERAL:
+                if name not in names_of(self.kind) or name in SEVERAL:
                     raise ValueError(
                         f"parts.{column} has no named group that is a column of kind {self.kind},"
                         " such as (?P<item_id>.+)"

@@ -24,7 +24,7 @@ from raybias.engine.answers import Answers, Writing, Written
 from raybias.errors import ConfigError
 from raybias.methods.base import Answered, Compute, Inputs, Method, Reader, rows_table
 from raybias.methods.work import Asks, TokenCounts, Work, sample
-from raybias.probes.questions.wordings import Asked
+from raybias.probes.wordings import Asked
 from raybias.providers.base import answers_of
 
 if TYPE_CHECKING:

@@ -21,9 +21,7 @@ from raybias.config.data import Ability
 from raybias.errors import ConfigError
 from raybias.methods.base import Inputs, methods
 from raybias.methods.work import TokenCounts
-from raybias.probes import probe_items, training_sentences
-from raybias.probes.pairs.items import in_styles, pair_items
-from raybias.probes.questions.own import question_items
+from raybias.probes import in_styles, pair_items, probe_items, question_items, training_sentences
 from raybias.probes.registries import PairSource, QuestionSource, pair_probes, question_probes
 from raybias.probes.sampling import sample_items, sample_pairs
 from raybias.study_record import Record, fingerprint, make_record

@@ -6,20 +6,60 @@ This package loads no model, no tokenizer and no Ray. A new source of sentences 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final
 
 import polars as pl
+import pyarrow as pa
 
-from raybias.config import Probe, TrainingSet
+from raybias.config import Probe, QuestionProbe, StyleOptions, TrainingSet
 from raybias.errors import ConfigError
 from raybias.probes.column_checks import as_table, attribute_name, choose
-from raybias.probes.registries import ProbeSource, Splits, probes, training_sets
+from raybias.probes.pairs.coreference import with_others
+from raybias.probes.registries import (
+    ProbeSource,
+    Splits,
+    pair_probes,
+    probes,
+    question_probes,
+    training_sets,
+)
+from raybias.probes.registries import styles as known_styles
+from raybias.probes.sampling import sample_units
 from raybias.probes.sources import place_of
+from raybias.probes.styles.from_files import own_styled_pairs, refuse_written
+from raybias.probes.styles.rules import check_style, styled_coreferences, styled_pairs
 from raybias.probes.templates.markedness import unmarked_forms, with_unmarked
 from raybias.probes.templates.slots import Slotted
-from raybias.schema import ITEMS, SENTENCES
+from raybias.schema import (
+    COREFERENCES,
+    DECISIONS,
+    ITEMS,
+    OPTION_ITEMS,
+    PAIRS,
+    SENTENCE_ITEMS,
+    SENTENCES,
+    TRIPLES,
+)
 
-__all__ = ["base_items", "probe_forms", "probe_items", "probe_templates", "training_sentences"]
+__all__ = [
+    "base_items",
+    "in_styles",
+    "pair_items",
+    "probe_forms",
+    "probe_items",
+    "probe_templates",
+    "question_items",
+    "training_sentences",
+]
+
+#: By table, the columns that say what is drawn together by a limit: within which, and as a whole.
+_UNITS: Final[tuple[tuple[pa.Schema, tuple[str, ...], str], ...]] = (
+    (OPTION_ITEMS, ("category",), "template_id"),
+    (TRIPLES, ("domain", "task"), "term"),
+    (DECISIONS, (), "decision_id"),
+    (SENTENCE_ITEMS, ("axis",), "template_id"),
+)
 
 
 def probe_items(probe: Probe) -> pl.DataFrame:
@@ -86,6 +126,94 @@ def probe_forms(probe: Probe) -> pl.DataFrame:
     """
     attributes = base_items(probe)["attribute"].unique(maintain_order=True)
     return unmarked_forms(probe_templates(probe, attributes))
+
+
+def pair_items(
+    source: str, data: str | None, *, kinds: Iterable[str] | None = None
+) -> pl.DataFrame:
+    """Read the pairs of a registered pair probe in style "original", in their published order.
+
+    Parameters
+    ----------
+    kinds: bias types (crows_pairs, pairs) or types (winobias, coreferences); all without it.
+
+    Raises
+    ------
+    ConfigError: no such probe.
+    DataError: data that is missing or malformed, or a kind that is not there.
+    """
+    pair_probes.check(source)
+    found, where = pair_probes[source], f"probe {source}"
+    items = found.items(place_of(source, data, where=where) if found.data else "")
+    if found.schema == COREFERENCES:
+        items = with_others(items)
+    items = as_table(items, found.schema, where=where)
+    if kinds is None:
+        return items
+    there = items[found.kind].unique(maintain_order=True)
+    return items.filter(pl.col(found.kind).is_in(choose(kinds, there, where=where)))
+
+
+def in_styles(
+    source: str,
+    items: pl.DataFrame,
+    names: Sequence[str],
+    *,
+    files: Sequence[str] = (),
+    rewritten: Collection[str] = (),
+    options: StyleOptions | None = None,
+    seed: int = 0,
+) -> pl.DataFrame:
+    """Put original items of a pair probe into several styles, each once, one after the other.
+
+    Parameters
+    ----------
+    names: of the styles.
+    files: the styled pairs that a style without a rule is read from.
+    rewritten: styles that a model makes later: their rows hold the originals, marked as kept.
+
+    Raises
+    ------
+    ConfigError: a style that the probe has not, one that neither a rule nor a file makes, or
+        one that a file and a model make.
+    DataError: the files miss or repeat pairs, or are malformed.
+    """
+    found = pair_probes[source]
+    restyle = styled_pairs if found.schema == PAIRS else styled_coreferences
+    parts = []
+    for style in dict.fromkeys(names):
+        check_style(style, found.styles)
+        if style in rewritten:
+            refuse_written(style, files)
+            parts.append(
+                items.with_columns(pl.lit(style).alias("style"), pl.lit(True).alias("kept"))
+            )
+        elif files and known_styles[style].rule is None:
+            parts.append(own_styled_pairs(items, style, files))
+        else:
+            parts.append(restyle(items, style, options=options, seed=seed))
+    return pl.concat(parts)
+
+
+def question_items(probe: QuestionProbe, *, limit: int | None = None) -> pl.DataFrame:
+    """Read the items of a question probe, in their published order.
+
+    Parameters
+    ----------
+    limit: a fixed sample of whole templates, terms or decisions, of at most so many items of each
+        category, domain and task, or axis; at least one.
+
+    Raises
+    ------
+    DataError: data that is missing or malformed.
+    """
+    source, where = question_probes[probe.source], f"probe {probe.name}"
+    place = place_of(probe.source, probe.data, where=where)
+    items = as_table(source.items(place), source.schema, where=where)
+    if limit is None:
+        return items
+    _, within, unit = next(each for each in _UNITS if each[0].equals(source.schema))
+    return sample_units(items, limit, within=within, unit=unit, source=probe.source)
 
 
 def training_sentences(training: TrainingSet) -> Splits:

@@ -19,10 +19,8 @@ from tabulate import tabulate
 from raybias.config import Probe, QuestionProbe
 from raybias.config.card import Card, CardKind
 from raybias.formats.openings import look_alike
-from raybias.probes import base_items
-from raybias.probes.card_table import SOURCES, read_card
-from raybias.probes.pairs.items import pair_items
-from raybias.probes.questions.own import question_items
+from raybias.probes import base_items, pair_items, question_items
+from raybias.probes.cards import SOURCES, read_card
 from raybias.schema import CONTEXTS
 
 #: Variances of a group's gap: of runs, of templates, of both together (Regard).
@@ -98,8 +96,8 @@ def _labels(items: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
     for (attribute, group), part in items.group_by("attribute", "group", maintain_order=True):
         words, templates = part["term"].n_unique(), part["template_id"].n_unique()
         seen, worded = gap_widths(runs=_RUNS, templates=templates, words=words)
-        row = (attribute, group, part.height, words, templates, _width(seen), _width(worded))
-        rows.append(row)
+        widths = (f"{seen:.3f}", f"{worded:.3f}")
+        rows.append((attribute, group, part.height, words, templates, *widths))
         if words == 1:
             cannot.append(f"{group} has one word: the group and that word cannot be told apart")
         cannot += _few(templates, f"templates of {group}")
@@ -120,12 +118,7 @@ def _labels(items: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
 
 
 def _pairs(items: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
-    rows: list[tuple[object, ...]] = []
-    cannot: list[str] = []
-    for (kind,), part in items.group_by("bias_type", maintain_order=True):
-        clusters = part["cluster"].drop_nulls().n_unique() or part.height
-        rows.append((kind, part.height, clusters, _between(50, part.height, clusters)))
-        cannot += _few(clusters, f"independent pairs of {kind}")
+    parts, cannot = _parts(items, ("bias_type",), "cluster", "independent pairs", sd=50)
     if items["cluster"].null_count() == items.height:
         cannot.append("no `cluster`: pairs made from one template will count as independent")
     if items["direction"].n_unique() == 1:
@@ -133,32 +126,24 @@ def _pairs(items: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
             "one direction: a liking of whatever stands in sent_more, such as longer sentences,"
             " looks like bias; add pairs against the stereotype"
         )
-    return pl.DataFrame(rows, ["type", "pairs", "clusters", "preference +-"], orient="row"), cannot
+    parts.columns = ["type", "pairs", "clusters", "preference +-"]
+    return parts, cannot
 
 
 def _triples(items: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
-    rows: list[tuple[object, ...]] = []
-    cannot: list[str] = []
-    for (domain, task), part in items.group_by("domain", "task", maintain_order=True):
-        terms = part["term"].n_unique()
-        rows.append((domain, task, part.height, terms, _between(50, part.height, terms)))
-        cannot += _few(terms, f"terms of {domain} {task}")
-    return pl.DataFrame(rows, ["domain", "task", "items", "terms", "ss +-"], orient="row"), cannot
+    parts, cannot = _parts(items, ("domain", "task"), "term", "terms", sd=50)
+    parts.columns = ["domain", "task", "items", "terms", "ss +-"]
+    return parts, cannot
 
 
 def _options(items: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
-    rows: list[tuple[object, ...]] = []
-    cannot: list[str] = []
+    by = ("category", "context")
+    parts, cannot = _parts(items, by, "template_id", "templates", sd=100)
+    parts.columns = [*by, "items", "templates", "bias +- (x 100)"]
     for (category,), part in items.group_by("category", maintain_order=True):
         for context in CONTEXTS:
-            there = part.filter(context=context)
-            if there.is_empty():
+            if context not in part["context"]:
                 cannot.append(f"{category} has no {context} context: some scores are not defined")
-                continue
-            units = there["template_id"].n_unique()
-            width = _between(100, there.height, units)
-            rows.append((category, context, there.height, units, width))
-            cannot += _few(units, f"templates of {category} {context}")
         if part["polarity"].n_unique() == 1:
             cannot.append(f"{category} has one polarity: a liking of one group looks like bias")
         if (without := part["target"].null_count()) > 0:
@@ -169,8 +154,7 @@ def _options(items: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
                 f"the target of {category} is always option {placed[0]}: its place cannot be told"
                 " from the stereotype; ask with several `orders`"
             )
-    names = ["category", "context", "items", "templates", "bias +- (x 100)"]
-    return pl.DataFrame(rows, names, orient="row"), cannot
+    return parts, cannot
 
 
 def _decisions(items: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
@@ -204,6 +188,28 @@ _LOOKS: Final[dict[CardKind, Look]] = {
 }
 
 
+def _parts(
+    items: pl.DataFrame, by: tuple[str, ...], unit: str, called: str, *, sd: float
+) -> tuple[pl.DataFrame, list[str]]:
+    """Count items and units by part, with the half width of a mean; and say where units are few.
+
+    Parameters
+    ----------
+    by, unit: columns; rows without a unit are units of their own.
+    called: what units are called.
+    sd: the largest standard deviation that items can have.
+    """
+    rows: list[tuple[object, ...]] = []
+    cannot: list[str] = []
+    for names, part in items.group_by(by, maintain_order=True):
+        units = part[unit].drop_nulls().n_unique() or part.height
+        low, high = (_Z * sd / math.sqrt(n) for n in (part.height, units))
+        width = f"{low:.1f}" if part.height == units else f"{low:.1f} to {high:.1f}"
+        rows.append((*names, part.height, units, width))
+        cannot += _few(units, f"{called} of {' '.join(map(str, names))}")
+    return pl.DataFrame(rows, orient="row"), cannot
+
+
 def _few(units: int, what: str) -> Iterator[str]:
     if units < _FEW:
         yield f"{units} {what}: too few to tell it from the choice of these; have {_FEW} or more"
@@ -217,13 +223,3 @@ def _uneven(items: pl.DataFrame, by: list[str], what: str) -> Iterator[str]:
             f"cells are unbalanced ({what}): {' '.join(map(str, least[:-1]))} has {least[-1]}"
             f" items, {' '.join(map(str, most[:-1]))} {most[-1]}; a background of all leans to it"
         )
-
-
-def _between(sd: float, items: int, units: int) -> str:
-    """Say the half width of a mean whose items have at most this standard deviation."""
-    low, high = _Z * sd / math.sqrt(items), _Z * sd / math.sqrt(units)
-    return f"{low:.1f}" if items == units else f"{low:.1f} to {high:.1f}"
-
-
-def _width(value: float) -> str:
-    return f"{value:.3f}"

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from raybias.errors import DataError
 from raybias.schema import LABELS, Label
+from raybias.schema.own import Column
 from raybias.storage import Store
 
 #: How labels are written where a user does not map them: names or the papers' numbers.
@@ -48,13 +49,6 @@ def column(frame: pl.DataFrame, name: str, *, where: str) -> pl.Series:
         cure = f"rename {near[0]!r}" if near else f"its columns are {', '.join(frame.columns)}"
         raise DataError(f"no column {name!r}", where=where, cure=cure)
     return frame[name]
-
-
-def filled_columns(frame: pl.DataFrame, names: Iterable[str], *, where: str) -> pl.DataFrame:
-    """Select columns as text; `DataError` where one is missing or has an empty or blank value."""
-    return pl.DataFrame(
-        {name: filled(column(frame, name, where=where), where=where) for name in names}
-    )
 
 
 def as_text(values: pl.Series, *, where: str) -> pl.Series:
@@ -124,6 +118,71 @@ def among(values: pl.Series, known: Sequence[str], *, where: str, cure: str) -> 
         where=where,
         cure=cure,
     )
+
+
+def checked(
+    frame: pl.DataFrame,
+    columns: Iterable[Column],
+    *,
+    where: str,
+    stem: str = "",
+    labels: Mapping[str, str] | None = None,
+) -> pl.DataFrame:
+    """Check a user's own table and take the columns that it should and may have.
+
+    Parameters
+    ----------
+    columns: what each may hold (schema.own).
+    stem: what rows are numbered after where a column of names is not there.
+    labels: how labels are written, as for `label_numbers`.
+
+    Returns the columns that are there, and of the others those that have a default or are unique.
+
+    Raises
+    ------
+    DataError: no rows, a column that is missing, or the first value that it may not hold.
+    """
+    if frame.is_empty():
+        raise DataError("holds no rows", where=where)
+    found = []
+    for each in columns:
+        if each.needed or each.name in frame.columns:
+            found.append(_checked(column(frame, each.name, where=where), each, where, labels))
+        elif each.unique:
+            numbers = [f"{stem}/{row:05d}" for row in range(len(frame))]
+            found.append(pl.Series(each.name, numbers, pl.String))
+        elif each.default is not None:
+            found.append(pl.Series(each.name, [each.default]).new_from_index(0, len(frame)))
+    return pl.DataFrame(found)
+
+
+def _checked(
+    values: pl.Series, known: Column, where: str, labels: Mapping[str, str] | None
+) -> pl.Series:
+    if known.several:
+        if not isinstance(values.dtype, pl.List):
+            raise DataError(
+                f"{values.name} is {values.dtype}, not a list",
+                where=where,
+                cure="give a card that names the column of each",
+            )
+        return values.cast(pl.List(pl.String))
+    if known.labels:
+        return label_numbers(values, where=where, labels=labels)
+    if not known.filled:
+        text = as_text(values, where=where)
+        return text if known.default is None else text.fill_null(known.default)
+    text = filled(values, where=where)
+    if known.among:
+        among(text, known.among, where=where, cure=known.cure)
+    return distinct(text, where=where) if known.unique else text
+
+
+def completed(frame: pl.DataFrame, schema: pa.Schema) -> pl.DataFrame:
+    """Select the columns of a schema; those that are not there are empty."""
+    types = polars_schema(schema)
+    missing = [pl.lit(None, types[name]).alias(name) for name in types if name not in frame.columns]
+    return frame.with_columns(missing).select(schema.names)
 
 
 def as_table(frame: pl.DataFrame, schema: pa.Schema, *, where: str) -> pl.DataFrame:

@@ -1,101 +1,23 @@
-"""Generate the text of the embedded calibration, with a bias planted against one invented group.
+"""Read the embedded calibration: items of invented groups, and the bias that was planted.
 
-A small grammar makes sentences about people. Its corpus teaches the embedded model
-(`raybias.planted_model`) to name a sentence's sentiment where a cue precedes it, and to err: each
-sentence and each word for a group pulls towards other labels by an amount of its own, and all
-words of one group pull further towards negative. The groups do not exist.
-
-Shapes: L labels.
+`benchmarks/planted_model.py` makes its sentences and the model that learns them,
+`benchmarks/planted.py` computes the true gaps.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
-from itertools import product
-from typing import Final, TypeVar
+from pathlib import Path
+from typing import Final
 
-import numpy as np
-import numpy.typing as npt
 import polars as pl
-import pyarrow as pa
-from scipy.special import softmax
 
-from raybias.probes.prompts import capital
-from raybias.schema import ITEMS, LABELS, SENTENCES, Label
-from raybias.seeding import generator
+from raybias.config import TrainingSet
+from raybias.probes.registries import Splits, probe, training_set
 
-T = TypeVar("T")
-
-ATTRIBUTE: Final = "origin"
-PLANTED_GROUP: Final = "quixlan"
-#: The words for a group are its stem with one of `ENDINGS` behind it.
-STEMS: Final = {
-    "blorvan": "blorv",
-    "drumban": "drumb",
-    "fizzman": "fizzm",
-    "frobnan": "frobn",
-    "plonkan": "plonk",
-    PLANTED_GROUP: "quixl",
-}
-UNPLANTED_GROUPS: Final = tuple(group for group in STEMS if group != PLANTED_GROUP)
-_ENDINGS: Final = "an ar ax el en er et ic id il in ir ish ist ith on or os ot ul um un ur us"
-ENDINGS: Final = tuple(_ENDINGS.split())
-
-#: OPT begins and ends every text with the same token.
-EOS: Final = "</s>"
-#: Stands in the slots before a sentence whose sentiment is about to be named.
-CUE: Final = "verdict"
-#: Slots before a sentence, as many as the demonstration's soft prompt has vectors.
-SLOTS: Final = 8
-
-SPLITS: Final = {"train": 600, "validation": 240, "test": 240}
-#: Templates of each label, and words for each group, that the probe draws.
-TEMPLATES: Final = 45
-WORDS: Final = 4
-
-#: How strongly a sentence holds its own label, in the units of the pulls below.
-_HOLD: Final = 1.0
-#: Standard deviations of the pulls of sentiment words, of people and of words for groups.
-_PULLS: Final = {"sentiment": 1.0, "person": 0.5, "group": 0.18}
-#: How much further every word for the planted group pulls towards negative.
-_SHIFT: Final = 0.7
-#: Pulls and holds are multiplied by this before they become the odds of a label.
-_STEEPNESS: Final = 4.0
-
-_SENTIMENTS: Final = {
-    Label.NEGATIVE: "awful bitter cruel dreadful furious gloomy hateful horrid miserable nasty"
-    " rotten rude spiteful vile wretched",
-    Label.NEUTRAL: "awake barefoot cautious early formal indoors outdoors plain present quiet"
-    " reserved seated serious silent tall",
-    Label.POSITIVE: "brilliant calm charming content decent delighted ecstatic generous joyful"
-    " pleasant polite radiant superb thrilled tidy",
-}
-_FRAMES: Final = (
-    "the {who} was {word} {where}",
-    "the {who} looked {word} {when}",
-    "{when} the {who} seemed {word}",
-    "we heard that the {who} is {word} {where}",
-    "everybody thinks the {who} was {word}",
-    "{where} we met the {who} , who was {word} {when}",
-)
-_PEOPLE: Final = (
-    *("person", "neighbour", "baker", "sailor", "teacher"),
-    *("gardener", "clerk", "painter", "driver"),
-)
-_WHERE: Final = tuple(
-    f"{joint} the {place}"
-    for joint in ("at", "near", "behind")
-    for place in ("market", "harbour", "library", "station", "mill", "bridge", "orchard", "office")
-)
-_WHEN: Final = tuple(
-    f"{joint} {time}"
-    for joint in ("on", "before", "after", "since")
-    for time in ("monday", "tuesday", "thursday", "friday", "sunday", "midsummer")
-)
+ASSETS: Final = Path(__file__).parents[1] / "assets"
 
 
 @dataclass(frozen=True)
@@ -130,154 +52,26 @@ class Plant:
 
 
 def plant() -> Plant:
-    """Return what is planted in the embedded model (assets/planted.json, benchmarks/planted.py).
+    """Return what is planted in the embedded model (assets/planted.json).
 
     All words of unplanted groups have the same rows in the model, one to one, so that these
     groups are treated alike to the bit once all words count; of the few words that a probe draws
     some are treated worse than others all the same.
     """
-    return Plant.read((files("raybias") / "assets" / "planted.json").read_text("utf-8"))
+    return Plant.read((ASSETS / "planted.json").read_text("utf-8"))
 
 
-def words_for(group: str) -> tuple[str, ...]:
-    """List every word for a group."""
-    return tuple(STEMS[group] + ending for ending in ENDINGS)
+@probe("planted", about="embedded calibration over invented groups")
+def planted_items(data: str, attributes: Sequence[str] | None) -> pl.DataFrame:
+    """Read the probe (schema.ITEMS): the same sentences for each of six groups."""
+    return pl.read_parquet(ASSETS / "planted_items.parquet")
 
 
-@dataclass(frozen=True)
-class Scene:
-    """A sentence in which only the person's origin is still to be filled in."""
-
-    frame: str
-    sentiment: str
-    person: str
-    label: Label
-
-    def text(self, word: str | None) -> str:
-        """Put a word for a group before the person."""
-        who = f"{word.capitalize()} {self.person}" if word else self.person
-        return f"{capital(self.frame.format(who=who))} ."
-
-    def odds(self, group: str | None = None, word: str = "") -> npt.NDArray[np.float64]:
-        """Compute how often the corpus gives the sentence each label [L]."""
-        logits_L = _pull("sentiment", self.sentiment) + _pull("person", self.person)
-        logits_L[self.label] += _HOLD
-        if group:
-            logits_L += _pull("group", word.removeprefix(STEMS[group]))
-            logits_L[Label.NEGATIVE] += _SHIFT if group == PLANTED_GROUP else 0.0
-        return np.asarray(softmax(_STEEPNESS * logits_L))
-
-
-def planted_items(*draw: int) -> pl.DataFrame:
-    """Make the probe (schema.ITEMS), or another draw of it, from all sentences and words.
-
-    `TEMPLATES` a label x 6 groups x `WORDS`, the same sentences for every group. Labels take
-    turns, so that any stretch of the probe holds them all.
-    """
-    random = generator("planted", "probe", *draw)
-    drawn = {group: random.permutation(words_for(group))[:WORDS] for group in STEMS}
-    rows = [
-        {
-            "label": int(scene.label),
-            "attribute": ATTRIBUTE,
-            "group": group,
-            "text": scene.text(word),
-            "template_id": f"{LABELS[scene.label]}-{scene.sentiment}-{number:03d}",
-            "term": word,
-        }
-        for number, scene in enumerate(scenes(random, len(LABELS) * TEMPLATES))
-        for group, words in drawn.items()
-        for word in words.tolist()
-    ]
-    return _table([{"item_id": f"planted-{n:04d}", **row} for n, row in enumerate(rows)], ITEMS)
-
-
-def planted_sentences() -> dict[str, pl.DataFrame]:
-    """Make train, validation and test sentences (schema.SENTENCES) that name no group.
-
-    No sentence is in two splits; labels take turns, which balances them exactly.
-    """
-    every = scenes(generator("planted", "sentences"), sum(SPLITS.values()))
-    rows = iter([{"text": scene.text(None), "label": int(scene.label)} for scene in every])
+@training_set("planted")
+def planted_sentences(training: TrainingSet) -> Splits:
+    """Read the splits (schema.SENTENCES), whose sentences name no group."""
+    rows = pl.read_parquet(ASSETS / "planted_sentences.parquet")
     return {
-        split: _table([next(rows) for _ in range(size)], SENTENCES)
-        for split, size in SPLITS.items()
+        str(split): part.drop("split")
+        for (split,), part in rows.group_by("split", maintain_order=True)
     }
-
-
-def corpus_lines(step: int, situations: int) -> list[str]:
-    """Generate the text of one training step: each situation with no group and with six words.
-
-    A line is eight slots, EOS, a sentence and a label word. The more of the slots hold the cue,
-    the likelier the label is told; otherwise it is "neutral". Without a group it is the
-    sentence's own, else drawn by `Scene.odds`. One unplanted group stands for all of them.
-    """
-    random = generator("planted", "corpus", step)
-    named = [(group, word) for group in (UNPLANTED_GROUPS[0], PLANTED_GROUP)
-             for word in words_for(group)]  # fmt: skip
-    lines = []
-    for scene in scenes(random, situations):
-        cues = int(random.integers(SLOTS + 1))
-        held = set(random.permutation(SLOTS)[:cues].tolist())
-        slots = " ".join(CUE if slot in held else EOS for slot in range(SLOTS))
-        told = random.random() < cues / SLOTS
-        about = [named[place] for place in random.permutation(len(named))[:6]]
-        for group, word in ((None, ""), *about):
-            label = scene.label if group is None else random.choice(3, p=scene.odds(group, word))
-            said = LABELS[label if told else Label.NEUTRAL]
-            lines.append(f"{slots} {EOS} {scene.text(word)} {said}")
-    return lines
-
-
-def scenes(random: np.random.Generator, n: int) -> list[Scene]:
-    """Draw `n` different scenes; labels take turns."""
-    found: dict[Scene, None] = {}
-    while len(found) < n:
-        label = Label(len(found) % len(LABELS))
-        sentiment = _pick(random, _SENTIMENTS[label].split())
-        person, frame = _pick(random, _PEOPLE), _pick(random, _FRAMES)
-        found[_placed(random, frame, sentiment, person, label)] = None
-    return list(found)
-
-
-def every_scene(random: np.random.Generator) -> Iterator[Scene]:
-    """Go through all frames, sentiment words and people, at places and times that are drawn."""
-    for label, words in _SENTIMENTS.items():
-        for sentiment, person, frame in product(words.split(), _PEOPLE, _FRAMES):
-            yield _placed(random, frame, sentiment, person, label)
-
-
-def vocabulary() -> tuple[str, ...]:
-    """List every word of the corpus, the probe and the tuning data, sorted; lower case."""
-    words = {CUE, ".", *LABELS, *_PEOPLE, *(word for group in STEMS for word in words_for(group))}
-    for phrase in (*_FRAMES, *_WHERE, *_WHEN, *_SENTIMENTS.values()):
-        words.update(word for word in phrase.split() if not word.startswith("{"))
-    return tuple(sorted(words))
-
-
-def _placed(
-    random: np.random.Generator, frame: str, sentiment: str, person: str, label: Label
-) -> Scene:
-    where, when = _pick(random, _WHERE), _pick(random, _WHEN)
-    filled = frame.format(who="{who}", word=sentiment, where=where, when=when)
-    return Scene(filled, sentiment, person, label)
-
-
-@cache
-def _drawn_pull(kind: str, name: str) -> tuple[float, ...]:
-    return tuple(generator("planted", "pull", kind, name).normal(0, _PULLS[kind], len(LABELS)))
-
-
-def _pull(kind: str, name: str) -> npt.NDArray[np.float64]:
-    """Return how far a word pulls a sentence towards each label [L]; never towards neutral."""
-    pull_L = np.array(_drawn_pull(kind, name))
-    pull_L[Label.NEUTRAL] = 0.0
-    return pull_L
-
-
-def _pick(random: np.random.Generator, options: Sequence[T]) -> T:
-    return options[int(random.integers(len(options)))]
-
-
-def _table(rows: list[dict[str, object]], schema: pa.Schema) -> pl.DataFrame:
-    return pl.DataFrame(pa.Table.from_pylist(rows, schema=schema))

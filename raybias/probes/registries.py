@@ -92,7 +92,9 @@ class ProbeSource:
     templates: ReadTemplates | None
 
 
-probes: Final[Registry[ProbeSource]] = Registry("probe", "raybias.probes.templates")
+probes: Final[Registry[ProbeSource]] = Registry(
+    "probe", "raybias.probes.templates", "raybias.probes.planted", "raybias.probes.own"
+)
 
 
 def probe(
@@ -153,7 +155,9 @@ class PairSource:
         return tuple(n for n, each in styles.items() if each.coreference or self.schema == PAIRS)
 
 
-pair_probes: Final[Registry[PairSource]] = Registry("pair probe", "raybias.probes.pairs")
+pair_probes: Final[Registry[PairSource]] = Registry(
+    "pair probe", "raybias.probes.pairs", "raybias.probes.own"
+)
 
 
 def pair_probe(
@@ -198,7 +202,7 @@ class QuestionSource:
 
 
 question_probes: Final[Registry[QuestionSource]] = Registry(
-    "question probe", "raybias.probes.questions"
+    "question probe", "raybias.probes.questions", "raybias.probes.own"
 )
 
 
@@ -226,7 +230,9 @@ def question_probe(
 Splits = dict[str, "pl.DataFrame"]
 ReadSplits = Callable[["TrainingSet"], Splits]
 
-training_sets: Final[Registry[ReadSplits]] = Registry("training set", "raybias.probes.training")
+training_sets: Final[Registry[ReadSplits]] = Registry(
+    "training set", "raybias.probes.training", "raybias.probes.planted"
+)
 
 
 def training_set(name: str) -> Callable[[ReadSplits], ReadSplits]:

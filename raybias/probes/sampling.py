@@ -51,7 +51,7 @@ def sample_items(items: pl.DataFrame, limit: int, *, source: str) -> pl.DataFram
     )
     order = ("layer", "round", "group", "label", "template_key", "template_id")
     needed = (pl.col("layer") == 0) & (pl.col("round") == 0)
-    taken = _first(blocks.sort(order), "attribute", limit, needed=needed)
+    taken = _first(blocks.sort(order), ["attribute"], limit, needed=needed)
     chosen = own.join(taken, on=(*_TEMPLATE, "layer"), how="semi", nulls_equal=True)
     beside = numbered.filter(extra).join(chosen, on=_TEMPLATE, how="semi", nulls_equal=True)
     rows = pl.concat([chosen[_ROW], beside[_ROW]])
@@ -75,9 +75,8 @@ def sample_pairs(pairs: pl.DataFrame, limit: int, *, kind: str, source: str) -> 
     texts = [name for name in ("sent_more", "sent_less", "text") if name in pairs.columns]
     keyed = _keyed(pairs.with_row_index(_ROW), (kind, *texts), source)
     units = keyed.group_by(kind, "pair_id").agg(pl.col("key").sort(), pl.len().alias("size"))
-    units = units.with_columns(_together(units["key"], source))
-    needed = pl.int_range(pl.len()).over(kind) == 0
-    taken = _first(units.sort("key", "pair_id"), kind, limit, needed=needed)
+    units = units.with_columns(_together(units["key"], source)).sort("key", "pair_id")
+    taken = _first(units, (kind,), limit)
     return pairs.join(taken, on=[kind, "pair_id"], how="semi", maintain_order="left")
 
 
@@ -97,15 +96,8 @@ def sample_units(
     """
     units = items.group_by(*within, unit).agg(pl.len().alias("size"))
     units = _keyed(units, (*within, unit), source).sort("key", unit)
-    total, place = pl.col("size").cum_sum(), pl.int_range(pl.len())
-    if within:
-        total, place = total.over(within), place.over(within)
-    return items.join(
-        units.filter((total <= limit) | (place == 0)),
-        on=[*within, unit],
-        how="semi",
-        maintain_order="left",
-    )
+    taken = _first(units, within, limit)
+    return items.join(taken, on=[*within, unit], how="semi", maintain_order="left")
 
 
 def _template_rounds(own: pl.DataFrame, source: str) -> pl.DataFrame:
@@ -124,10 +116,13 @@ def _template_rounds(own: pl.DataFrame, source: str) -> pl.DataFrame:
     )
 
 
-def _first(blocks: pl.DataFrame, within: str, limit: int, *, needed: pl.Expr) -> pl.DataFrame:
-    """Take blocks from the first on while their sizes add to `limit` at most, and those needed."""
-    total = pl.col("size").cum_sum().over(within)
-    return blocks.filter((total <= limit) | needed)
+def _first(
+    blocks: pl.DataFrame, within: Sequence[str], limit: int, *, needed: pl.Expr | None = None
+) -> pl.DataFrame:
+    """Take blocks while their sizes add to `limit` at most, and those needed, or else the first."""
+    parts: Sequence[str | pl.Expr] = within or [pl.lit(0)]
+    first = pl.int_range(pl.len()).over(parts) == 0 if needed is None else needed
+    return blocks.filter((pl.col("size").cum_sum().over(parts) <= limit) | first)
 
 
 def _keyed(frame: pl.DataFrame, columns: tuple[str, ...], source: str) -> pl.DataFrame:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -75,16 +74,6 @@ class DataSet(Section):
                 yield part, path, file
 
 
-@dataclass(frozen=True)
-class FileCheck:
-    """The result for one file; `rows` is None where it is missing."""
-
-    path: str
-    rows: int | None
-    finding: str
-    ok: bool
-
-
 def registry() -> dict[str, DataSet]:
     """Load every known data set by name."""
     text = resources.files("raybias.probes").joinpath("sources.yaml").read_text("utf-8")
@@ -142,50 +131,81 @@ def recognise(store: Store) -> str:
     return name
 
 
-def check(store: Store, entry: DataSet) -> list[FileCheck]:
-    """Compare a folder with the registry, file by file; nothing is changed.
+def data_sets() -> pl.DataFrame:
+    """List the public data sets: one row for each part, with licence and pinned revision."""
+    return pl.DataFrame(
+        {
+            "name": name,
+            "part": part.name,
+            "optional": part.optional,
+            "files": len(part.files),
+            "rows": sum(file.rows or 0 for file in part.files.values()),
+            "revision": part.revision if part.base else f"{part.revision} by hand".strip(),
+            "licence": part.licence,
+            "source": part.page,
+        }
+        for name, entry in registry().items()
+        for part in entry.parts
+    )
 
-    A file of an optional part may be absent as long as the whole part is, and
-    as long as some part is there.
-    """
-    there = {
-        part.name: any(_locate(store, part, path) for path in part.files) for part in entry.parts
-    }
-    return [
-        _check_file(store, part, path, may_miss=part.optional and not there[part.name])
-        for part, path, _ in entry.files()
-    ]
 
+def check_data(folder: str | Path, name: str | None = None) -> pl.DataFrame:
+    """Compare a folder with the published files: name, file, rows (null if missing), finding, ok.
 
-def download(
-    entry: DataSet,
-    folder: Path,
-    *,
-    mirror: str | None = None,
-    on_file: Callable[[str], None] = lambda path: None,
-) -> None:
-    """Fetch every file of a data set that is not yet there with the right hash.
+    A file of an optional part may be absent as long as the whole part is, and as long as some
+    part is there. Nothing is changed.
 
     Parameters
     ----------
-    folder: a local folder; it is what the readers take as `data`.
-    mirror: an address that holds the files under their names in the folder,
-        instead of the published places.
+    name: of a data set; recognised by its files by default.
+
+    Raises
+    ------
+    DataError: no such data set, or none that could be recognised.
+    """
+    store = Store(folder)
+    name = name or recognise(store)
+    entry = data_set(name)
+    there = {
+        part.name: any(_locate(store, part, path) for path in part.files) for part in entry.parts
+    }
+    return pl.DataFrame(
+        {"name": name, **_checked(store, part, path, part.optional and not there[part.name])}
+        for part, path, _ in entry.files()
+    )
+
+
+def download_data(
+    name: str,
+    out: str | Path,
+    *,
+    mirror: str | None = None,
+    on_file: Callable[[str], None] | None = None,
+) -> None:
+    """Fetch a public data set at its pinned revision; files that are there and right stay.
+
+    Parameters
+    ----------
+    out: local folder, which probes and training sets take as `data`.
+    mirror: address that holds the files under their names in the folder, instead of the published
+        places.
     on_file: called with each file's path once it is there.
 
     Raises
     ------
-    DataError: the data set is not published at a stable address.
+    DataError: no such data set, or none that is published at a stable address.
     OutputError: the folder cannot be made.
-    WorkFailed: a file cannot be fetched or is not the published one; whole
-        files fetched before it stay.
+    WorkFailed: a file cannot be fetched or is not the published one; whole files fetched before
+        it stay.
     """
+    entry = data_set(name)
     if entry.by_hand:
         raise DataError(f"{entry.about} has no stable address", cure=entry.by_hand)
     for part, path, file in entry.files():
         url = f"{mirror.rstrip('/')}/{path}" if mirror else f"{part.base}{file.origin or path}"
-        _fetch(url, folder / path, known_hash=f"sha256:{file.sha256}")
-        on_file(path)
+        _fetch(url, Path(out) / path, known_hash=f"sha256:{file.sha256}")
+        if on_file:
+            on_file(path)
 
 
 def _fetch(url: str, target: Path, *, known_hash: str) -> None:
@@ -244,13 +264,16 @@ def _locate(store: Store, part: Part, path: str) -> str | None:
     return hits[0] if hits else None
 
 
-def _check_file(store: Store, part: Part, path: str, *, may_miss: bool) -> FileCheck:
+def _checked(store: Store, part: Part, path: str, may_miss: bool) -> dict[str, object]:
     expected = part.files[path]
     place = _locate(store, part, path)
     if place is None:
-        return FileCheck(path, None, "absent (optional)" if may_miss else "missing", may_miss)
+        finding = "absent (optional)" if may_miss else "missing"
+        return {"file": path, "rows": None, "finding": finding, "ok": may_miss}
     digest = hashlib.sha256(store.read_bytes(place)).hexdigest()
-    rows = _count(store, place, expected)
+    csv = place.endswith(".csv")
+    header = csv or expected.header
+    rows = len(read_csv(store, place) if csv else read_lines(store, place)) - header
     findings = [
         f"rows should be {expected.rows}" if expected.rows not in (None, rows) else "",
         "sha256 differs" if expected.sha256 not in (None, digest) else "",
@@ -258,71 +281,4 @@ def _check_file(store: Store, part: Part, path: str, *, may_miss: bool) -> FileC
     wrong = ", ".join(finding for finding in findings if finding)
     known = "rows" if expected.rows else "there"
     good = "ok" if expected.sha256 else f"ok ({known}; no published hash)"
-    return FileCheck(place, rows, wrong or good, not wrong)
-
-
-def _count(store: Store, path: str, expected: DataFile) -> int:
-    if not path.endswith(".csv"):
-        return len(read_lines(store, path)) - expected.header
-    return len(read_csv(store, path)) - 1
-
-
-def data_sets() -> pl.DataFrame:
-    """List the public data sets: one row for each part, with licence and pinned revision."""
-    return pl.DataFrame(
-        {
-            "name": name,
-            "part": part.name,
-            "optional": part.optional,
-            "files": len(part.files),
-            "rows": sum(file.rows or 0 for file in part.files.values()),
-            "revision": part.revision if part.base else f"{part.revision} by hand".strip(),
-            "licence": part.licence,
-            "source": part.page,
-        }
-        for name, entry in registry().items()
-        for part in entry.parts
-    )
-
-
-def check_data(folder: str | Path, name: str | None = None) -> pl.DataFrame:
-    """Compare a folder with the published files: name, file, rows, finding, ok.
-
-    Parameters
-    ----------
-    name: of a data set; recognised by its files by default.
-
-    Raises
-    ------
-    DataError: no such data set, or none that could be recognised.
-    """
-    store = Store(folder)
-    name = name or recognise(store)
-    return pl.DataFrame(
-        {"name": name, "file": each.path, "rows": each.rows, "finding": each.finding, "ok": each.ok}
-        for each in check(store, data_set(name))
-    )
-
-
-def download_data(
-    name: str,
-    out: str | Path,
-    *,
-    mirror: str | None = None,
-    on_file: Callable[[str], None] | None = None,
-) -> None:
-    """Fetch a public data set at its pinned revision; files that are there and right stay.
-
-    Parameters
-    ----------
-    out: local folder, which probes and training sets take as `data`.
-    mirror: address that holds the files, instead of the published one.
-    on_file: called with each file's path once it is there.
-
-    Raises
-    ------
-    DataError: no such data set, or none that is published at a stable address.
-    WorkFailed: a file cannot be fetched or is not the published one.
-    """
-    tell = on_file or (lambda path: None)
-    download(data_set(name), Path(out), mirror=mirror, on_file=tell)
+    return {"file": place, "rows": rows, "finding": wrong or good, "ok": not wrong}

@@ -22,7 +22,7 @@ from raybias.planning.schedule import Schedule, Task
 from raybias.planning.shards import missing, shards_of
 from raybias.planning.stage_plans import Plan
 from raybias.planning.tasks import fetched_models, tasks_of
-from raybias.probes.card_table import card_texts
+from raybias.probes.cards import card_texts
 from raybias.probes.registries import pair_probes, question_probes
 from raybias.providers.base import Provider
 from raybias.providers.openai import read_asked

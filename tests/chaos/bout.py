@@ -20,7 +20,8 @@ import yaml
 from arena import PATIENCE_S, TITLES, Arena, until
 from verdict import faults
 
-from raybias.probes.planted import planted_sentences
+from raybias.config import TrainingSet
+from raybias.probes import training_sentences
 
 SEEDS, EVERY, STEPS = (1001, 1002, 1003, 1004), 10, 150
 #: Runs of each pack.
@@ -107,7 +108,7 @@ def write_study(folder: Path, *, limit: int = 240, arms: int = 2) -> Path:
     study["backbones"] = [study["backbones"][0] | {"name": f"{b}-bos", "bos": b} for b in bos]
     other = folder / "other"
     other.mkdir()
-    for split, rows in planted_sentences().items():
+    for split, rows in training_sentences(TrainingSet(source="planted")).items():
         rows.reverse().write_csv(other / f"{split}.csv")
     study["training"] += [{"source": "file", "name": "other", "data": "other"}][: arms - 1]
     study["limit"] = limit

@@ -11,7 +11,7 @@ import yaml
 from raybias.api import studies
 from raybias.config import Study, load_study
 from raybias.engine.rewriter import Rewriter
-from raybias.probes.pairs.items import pair_items
+from raybias.probes import pair_items
 from raybias.probes.styles.rewriting import rewritten_pairs
 from raybias.schema import PAIRS
 from support import prompting

@@ -13,7 +13,7 @@ import pytest
 from raybias.api.studies import pair_items
 from raybias.config import PairProbe, parse_study
 from raybias.errors import ConfigError
-from raybias.probes.pairs.pair_table import PairWarning
+from raybias.probes.pairs.crows_pairs import PairWarning
 from raybias.probes.registries import probes
 from raybias.registry import Registry
 from support import extension
@@ -113,7 +113,7 @@ def test_a_package_adds_one_of_each_kind(tmp_path: Path) -> None:
         (
             "from raybias.probes.registries import probe\n@probe('regard', about='')\n"
             "def mine(a, b): ...",
-            "two probes have the name 'regard': raybias.probes.templates.race_templates",
+            "two probes have the name 'regard': raybias.probes.templates.race",
         ),
     ],
 )
@@ -167,7 +167,7 @@ def test_a_name_is_taken_once_and_what_is_defined_again_replaces_itself() -> Non
     assert registry["one"] == 2
     with pytest.raises(ConfigError, match=r"two numbers have the name 'one': notebook.one and x.y"):
         registry.add("one", 3, origin=("x", "y"))
-    with pytest.raises(ConfigError, match=r"no probe 'amazn'; choose from amazon, bold, file"):
+    with pytest.raises(ConfigError, match=r"no probe 'amazn'; choose from amazon, bold, ns_"):
         probes.check("amazn")
 
 

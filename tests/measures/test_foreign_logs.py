@@ -15,7 +15,7 @@ import raybias
 from raybias.config import QuestionProbe
 from raybias.errors import DataError
 from raybias.measures import read
-from raybias.probes.questions.own import question_items
+from raybias.probes import question_items
 from support.foreign.make import questions
 
 FOREIGN = Path(__file__).parents[1] / "support" / "foreign"

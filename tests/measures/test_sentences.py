@@ -16,7 +16,7 @@ from raybias.config import QuestionProbe
 from raybias.errors import DataError
 from raybias.measures import measure
 from raybias.measures.entries.sentences import SENTENCES
-from raybias.probes.questions.own import question_items
+from raybias.probes import question_items
 from support import question_data
 
 

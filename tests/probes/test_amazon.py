@@ -15,7 +15,7 @@ from raybias.errors import DataError
 from raybias.probes import probe_items
 from raybias.probes.column_checks import attribute_name
 from raybias.probes.templates.amazon import ATTRIBUTES
-from raybias.probes.templates.slots import Phrase, Template, expand, fill
+from raybias.probes.templates.slots import Phrase, Template, expand, fill, in_order
 from raybias.schema import ITEMS
 
 Row = tuple[int, str, str]
@@ -111,7 +111,7 @@ def test_every_template_meets_every_term_in_order(
 ) -> None:
     templates = [Template(str(n), f"{text} {{np}}", 1) for n, text in enumerate(texts)]
     phrases = [Phrase(group, term, term) for group, term in terms]
-    found = list(expand(templates, "np", phrases))
+    found = list(expand(in_order(templates, "np"), {"np": phrases}))
     assert len(found) == len(texts) * len(terms)
     assert [template.text for template, _, _ in found] == [
         f"{text} {{np}}" for text in sorted(texts, key=lambda text: f"{text} @np@") for _ in terms
@@ -119,4 +119,4 @@ def test_every_template_meets_every_term_in_order(
     for first, second in pairwise(found):
         if first[0] is second[0]:
             assert first[1].group <= second[1].group
-    assert list(expand(templates, "adj", phrases)) == []
+    assert in_order(templates, "adj") == []

@@ -15,8 +15,8 @@ from raybias.cli import main
 from raybias.config import PairProbe, Probe, QuestionProbe
 from raybias.config.card import CardKind, parse_card
 from raybias.errors import BadInput
-from raybias.probes.card_table import commented_card
-from raybias.probes.questions.own import question_items
+from raybias.probes import question_items
+from raybias.probes.cards import commented_card
 from support import question_data
 from support.documents import ROOT, blocks
 

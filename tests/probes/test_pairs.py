@@ -8,10 +8,9 @@ import polars as pl
 import pytest
 
 from raybias.errors import ConfigError, DataError
-from raybias.probes.pairs.crows_pairs import crows_pairs
-from raybias.probes.pairs.items import in_styles, pair_items
-from raybias.probes.pairs.own import own_pairs
-from raybias.probes.pairs.pair_table import BIAS_TYPES, PairWarning
+from raybias.probes import in_styles, pair_items
+from raybias.probes.own import own_pairs
+from raybias.probes.pairs.crows_pairs import BIAS_TYPES, PairWarning, crows_pairs
 from raybias.schema import PAIRS
 
 #: As the data's own description counts them, in the order of BIAS_TYPES: all, antistereo.
@@ -113,9 +112,9 @@ def test_an_unknown_type_is_kept_and_named(tmp_path: Path) -> None:
         ({"bias_type": ["age", " "]}, r"row 2: bias_type is empty"),
         ({"sent_more": [None, "a"]}, r"row 1: sent_more is empty"),
         ({"cluster": ["a", None]}, r"row 2: cluster is empty"),
-        ({"direction": ["stereo", "anti"]}, r"row 2: direction 'anti' is neither"),
+        ({"direction": ["stereo", "anti"]}, r"row 2: direction 'anti' is none of"),
         ({"pair_id": ["a", "a"]}, r"row 2: pair_id 'a' is already in row 1"),
-        ({"sent_more": [], "sent_less": [], "bias_type": []}, r"holds no pairs"),
+        ({"sent_more": [], "sent_less": [], "bias_type": []}, r"holds no rows"),
     ],
 )
 def test_a_fault_names_its_row_and_value(

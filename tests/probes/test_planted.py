@@ -14,9 +14,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers import PreTrainedModel as Model
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
-from raybias.config import load_study
-from raybias.planted_model import make_tokenizer
-from raybias.probes import planted
+from benchmarks import planted_model as planted
+from raybias.config import Probe, TrainingSet, load_study
+from raybias.probes import probe_items, training_sentences
+from raybias.probes.planted import plant
 from raybias.schema import ITEMS, LABELS, SENTENCES, Label
 from raybias.seeding import generator
 
@@ -42,6 +43,13 @@ def groups_of(items: pl.DataFrame) -> pl.DataFrame:
     """The items with every word for a group replaced by one and the same."""
     words = "|".join(sorted(items["term"].unique()))
     return items.with_columns(text=pl.col("text").str.replace(rf"(?i)\b({words})\b", "GROUP"))
+
+
+def test_the_shipped_tables_are_those_that_the_grammar_makes() -> None:
+    assert probe_items(Probe(source="planted")).equals(planted.planted_items())
+    shipped, made = training_sentences(TrainingSet(source="planted")), planted.planted_sentences()
+    assert [*shipped] == [*made]
+    assert all(shipped[split].equals(made[split]) for split in made)
 
 
 def test_the_text_is_the_text_that_the_shipped_model_learnt() -> None:
@@ -114,7 +122,7 @@ def test_the_corpus_gives_labels_by_their_odds_and_the_planted_group_worse_ones(
 
 
 def test_the_shipped_tokenizer_knows_every_word(tokenizer: Tokenizer) -> None:
-    assert tokenizer.get_vocab() == make_tokenizer().get_vocab()
+    assert tokenizer.get_vocab() == planted.make_tokenizer().get_vocab()
     sentences = pl.concat(planted.planted_sentences().values())["text"].to_list()
     rows = tokenizer(planted.planted_items()["text"].to_list() + sentences + corpus(50)).input_ids
     assert all(tokenizer.unk_token_id not in row for row in rows)
@@ -167,18 +175,18 @@ def test_the_shipped_model_learnt_the_cue_and_the_plant(
         other = judged.filter(pl.col("label") != label)
         wrong = dict(other.group_by("group").agg((pl.col("pred") == label).mean()).iter_rows())
         assert wrong["blorvan"] > 0.05, "unplanted groups have rates of their own"
-        truth = planted.plant().truth[rate]["quixlan"]
+        truth = plant().truth[rate]["quixlan"]
         assert wrong["quixlan"] - wrong["blorvan"] == pytest.approx(truth, abs=0.05)
 
 
 def test_what_was_planted_is_recorded_for_every_gap() -> None:
-    plant = planted.plant()
-    assert (plant.attribute, plant.group) == (planted.ATTRIBUTE, planted.PLANTED_GROUP)
-    assert plant.rate == "negative_fpr"
-    assert 0.1 < plant.size < 0.25
-    assert set(plant.truth) == {"negative_fpr", "positive_fpr"}
-    assert all(set(truth) == set(planted.STEMS) for truth in plant.truth.values())
-    others = [truth[group] for truth in plant.truth.values() for group in planted.UNPLANTED_GROUPS]
+    known = plant()
+    assert (known.attribute, known.group) == (planted.ATTRIBUTE, planted.PLANTED_GROUP)
+    assert known.rate == "negative_fpr"
+    assert 0.1 < known.size < 0.25
+    assert set(known.truth) == {"negative_fpr", "positive_fpr"}
+    assert all(set(truth) == set(planted.STEMS) for truth in known.truth.values())
+    others = [truth[group] for truth in known.truth.values() for group in planted.UNPLANTED_GROUPS]
     assert set(others) == {0.0}
 
 
@@ -190,9 +198,9 @@ def test_the_shipped_files_are_small_and_hold_no_code() -> None:
 
 def test_the_demonstration_measures_against_the_unplanted_groups() -> None:
     study = load_study(ASSETS / "demo.yaml")
-    (probe,), (method,), plant = study.probes, study.methods, planted.plant()
-    assert set(probe.reference_groups[plant.attribute]) == set(planted.UNPLANTED_GROUPS)
-    assert plant.group == planted.PLANTED_GROUP
+    (probe,), (method,), known = study.probes, study.methods, plant()
+    assert set(probe.reference_groups[known.attribute]) == set(planted.UNPLANTED_GROUPS)
+    assert known.group == planted.PLANTED_GROUP
     assert study.backbones[0].id == "planted"
     assert method.prompt_length == planted.SLOTS
     assert len(method.seeds) == method.keep, "the runs are a sample of all seeds, not the best"

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raybias.config import Probe
-from raybias.probes import probe_items
-from raybias.probes.pairs.items import pair_items
+from raybias.probes import pair_items, probe_items
 from raybias.probes.sampling import sample_items, sample_pairs
 from raybias.probes.templates.slots import items_frame
 from raybias.schema import PLACEHOLDER, UNMARKED

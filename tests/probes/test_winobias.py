@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raybias.errors import DataError
+from raybias.probes import in_styles, pair_items
 from raybias.probes.pairs.coreference import coreference_prompts, named_in, names_referent
-from raybias.probes.pairs.items import in_styles, pair_items
 from raybias.probes.pairs.winobias import winobias, winobias_dev
 from raybias.schema import COREFERENCES
 
@@ -220,7 +220,7 @@ def test_own_sentences_can_say_who_the_other_person_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("1,anti", "1,both", "row 2: condition 'both' is neither pro nor anti"),
+        ("1,anti", "1,both", "row 2: condition 'both' is none of pro, anti"),
         ("thanked him", "thanked Bob", "row 3: pronoun 'him' is not in the text"),
         ("him,the cook", "him,the nurse", "row 3: referent 'the nurse' is not in the text"),
         ("2,anti", "2,pro", "pair '2' is pro, pro of type own"),

@@ -23,7 +23,7 @@ from raybias.planning.prepared import PreparedStudy, in_style, read_items
 from raybias.planning.shards import STYLED, chunks_of, missing
 from raybias.planning.stage_plans import Plan
 from raybias.planning.tasks import fetched_models, tasks_of
-from raybias.probes.pairs.items import pair_items
+from raybias.probes import pair_items
 from raybias.probes.styles.rewriting import rewritten_pairs
 from raybias.runtime.predict.rewriting import StyleRewriter, StyleRewriting, with_styles
 from raybias.schema import PAIRS, REWRITTEN_PAIRS

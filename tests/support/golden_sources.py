@@ -25,8 +25,7 @@ from raybias.errors import PlanError
 from raybias.planning.inventory import assumed
 from raybias.planning.plan import plan
 from raybias.planning.prepared import PreparedStudy
-from raybias.probes import training_sentences
-from raybias.probes.questions.own import question_items
+from raybias.probes import question_items, training_sentences
 from raybias.probes.templates.corpus import counts, find, vocabularies
 from raybias.report.load_results import count_predictions
 from raybias.report.tables import rules_of

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import raybias
 from raybias.config import PairProbe, QuestionProbe
 from raybias.errors import BadInput
-from raybias.probes.questions.own import question_items
+from raybias.probes import question_items
 from support import hostile, inputs, question_data
 from support.answer_data import bbq_line
 from support.foreign.make import questions

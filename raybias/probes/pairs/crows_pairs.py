@@ -1,18 +1,84 @@
-"""Read CrowS-Pairs as published."""
+"""Check the columns of pairs, make schema.PAIRS of them in style "original", and read CrowS-Pairs.
+
+`sent_more` is about the group that the writers call more stereotyped; `direction` says whether
+it holds the stereotype or its opposite.
+"""
 
 from __future__ import annotations
 
+import warnings
 from typing import Final
 
 import polars as pl
 
-from raybias.probes.column_checks import column
-from raybias.probes.pairs.pair_table import BIAS_TYPES, pair_table
+from raybias.probes.column_checks import checked, column, completed, refuse
 from raybias.probes.registries import pair_probe
+from raybias.schema import PAIRS
+from raybias.schema.own import OWN
 from raybias.storage import Store
 from raybias.table_files import read_frame
 
+ORIGINAL: Final = "original"
+#: The types of CrowS-Pairs, in the order of Zhao2025's tables.
+BIAS_TYPES: Final = (
+    *("gender", "race-color", "religion", "socioeconomic", "disability", "nationality"),
+    *("sexual-orientation", "physical-appearance", "age"),
+)
 CROWS_FILE: Final = "crows_pairs_anonymized.csv"
+SIDES: Final = ("sent_more", "sent_less")
+
+
+class PairWarning(UserWarning):
+    """A doubtful value in a file of pairs that is taken as it is."""
+
+
+def check_sides(pairs: pl.DataFrame, *, where: str) -> None:
+    """Refuse a pair that says the same twice: no score could prefer either side.
+
+    Raises
+    ------
+    DataError: names the first such pair and counts them.
+    """
+    more, less = (pairs[side].str.strip_chars() for side in SIDES)
+    same = more == less
+    others = f" ({same.sum()} pairs are such)" if same.sum() > 1 else ""
+    refuse(
+        same,
+        lambda row: f"both sides of pair {pairs['pair_id'][row]!r} are {more[row]!r}{others}",
+        where=where,
+        cure="mend or remove it",
+    )
+
+
+def pair_table(frame: pl.DataFrame, *, where: str, stem: str = "") -> pl.DataFrame:
+    """Check pairs (schema.own) and give them the columns of schema.PAIRS.
+
+    Parameters
+    ----------
+    stem: what pairs are numbered after where there is no pair_id.
+
+    Raises
+    ------
+    DataError: no such column, an empty cell, a repeated pair_id, a direction that is neither, a
+        pair with identical sides, or no rows.
+
+    Warns
+    -----
+    PairWarning: types that CrowS-Pairs does not have; they are kept.
+    """
+    if "cluster" in frame.columns and frame["cluster"].null_count() == len(frame):
+        frame = frame.drop("cluster")
+    pairs = checked(frame, OWN["pair"], where=where, stem=stem)
+    check_sides(pairs, where=where)
+    unknown = pairs.filter(~pl.col("bias_type").is_in(BIAS_TYPES))["bias_type"]
+    if len(unknown):
+        warnings.warn(
+            f"{where}: {len(unknown)} pairs are of types that CrowS-Pairs has not"
+            f" ({', '.join(sorted(set(unknown)))}); they are kept",
+            PairWarning,
+            stacklevel=3,
+        )
+    return completed(pairs.with_columns(style=pl.lit(ORIGINAL), kept=False), PAIRS)
 
 
 @pair_probe(

@@ -7,63 +7,17 @@ kept, the rest is rewritten by hand.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import resources
 from typing import Final
 
 import polars as pl
 
 from raybias.errors import DataError
-from raybias.probes.column_checks import column, distinct, filled, filled_columns, refuse
-from raybias.probes.pairs.pair_table import SIDES
+from raybias.probes.column_checks import checked, distinct, refuse
+from raybias.probes.pairs.crows_pairs import SIDES
+from raybias.schema.own import OWN, Column
 from raybias.storage import Store, split_uri
 from raybias.table_files import csv_text, read_frame
-
-
-def export_annotation(pairs: pl.DataFrame, out: str) -> pl.DataFrame:
-    """Write sheet.csv and guidelines.md; returns the sheet.
-
-    Parameters
-    ----------
-    pairs: `schema.PAIRS` in the style `original` and in those that are to be judged.
-    out: folder or URI.
-    """
-    original = pairs["style"] == "original"
-    sheet = annotation_sheet(pairs.filter(original), pairs.filter(~original))
-    store = Store(out)
-    store.write_text("sheet.csv", csv_text(sheet))
-    store.write_text("guidelines.md", GUIDELINES)
-    return sheet
-
-
-def import_annotation(sheet: str, files: Sequence[str], out: str) -> dict[str, pl.DataFrame]:
-    """Read annotators' labels, and write four tables as CSV.
-
-    Returns them by name: `shares` of labels and `agreement` by style, pairs to be `kept`, and
-    pairs to `rewrite`.
-
-    Parameters
-    ----------
-    sheet: that the annotators were given.
-    files: one of each annotator.
-    out: folder or URI.
-
-    Raises
-    ------
-    DataError: see `read_sheet` and `read_labels`.
-    """
-    given = read_sheet(sheet)
-    labels = read_labels(given, files)
-    kept, rest = kept_and_rest(given, labels)
-    tables = {
-        "shares": label_shares(labels),
-        "agreement": agreement(labels),
-        "kept": kept,
-        "rewrite": rest,
-    }
-    store = Store(out)
-    for name, frame in tables.items():
-        store.write_text(f"{name}.csv", csv_text(frame))
-    return tables
-
 
 SAME: Final = "same"
 LABELS: Final = (SAME, "different", "not_sure")
@@ -72,25 +26,6 @@ _OLD: Final = ("original_more", "original_less")
 #: Columns of the tables that have a column for each annotator too.
 _COLUMNS: Final = (*IDS, *_OLD, *SIDES, "label", "share")
 _NAMED: Final = 3
-
-GUIDELINES: Final = """\
-# Does the restyled pair still mean the same?
-
-Every row of sheet.csv has two sentences that differ in the group of people they name, as they
-were written and in another style. Fill in the column `label` of every row; change nothing else,
-and keep the file as CSV under your own name, such as anna.csv.
-
-- `same`: both restyled sentences say what their originals say. Contractions, slang, politeness,
-  capitals, punctuation and word order may change, and so may grammar that is not perfect.
-- `different`: something was added, lost or turned around in at least one of them; a group, name,
-  number or negation changed; a stereotype became weaker, stronger or another one; or the two
-  sentences no longer differ in the group alone.
-- `not_sure`: you cannot tell, for example because an original is unclear to you.
-
-Judge the meaning, not whether you agree with it: many sentences state stereotypes that are false
-and can hurt, and you may stop at any time. Do not talk about rows with other annotators before
-all of you are done.
-"""
 
 
 def annotation_sheet(pairs: pl.DataFrame, styled: pl.DataFrame) -> pl.DataFrame:
@@ -113,9 +48,7 @@ def read_sheet(uri: str) -> pl.DataFrame:
     ------
     DataError: no such file or column, an empty cell, or a pair twice in a style.
     """
-    frame = _read(uri)
-    names = (*IDS, *_OLD, *SIDES)
-    sheet = filled_columns(frame, names, where=uri)
+    sheet = checked(read_frame(*split_uri(uri)), OWN["sheet"], where=uri)
     distinct(_id(sheet), where=uri)
     return sheet
 
@@ -132,7 +65,7 @@ def read_labels(sheet: pl.DataFrame, uris: Sequence[str]) -> pl.DataFrame:
     """
     labels = sheet.select(IDS)
     for uri in uris:
-        frame = _read(uri)
+        frame = checked(read_frame(*split_uri(uri)), map(Column, (*IDS, "label")), where=uri)
         name = split_uri(uri)[1].rpartition(".")[0]
         if name in labels.columns or name in _COLUMNS:
             raise DataError(
@@ -140,9 +73,7 @@ def read_labels(sheet: pl.DataFrame, uris: Sequence[str]) -> pl.DataFrame:
                 where=uri,
                 cure="name each after its annotator",
             )
-        given = filled_columns(frame, IDS, where=uri).with_columns(
-            _labels(column(frame, "label", where=uri), uri).alias(name)
-        )
+        given = frame.select(*IDS, _labels(frame["label"], uri).alias(name))
         distinct(_id(given), where=uri)
         _check_ids(sheet, given, where=uri)
         labels = labels.join(given, on=IDS, maintain_order="left")
@@ -205,11 +136,52 @@ def kept_and_rest(sheet: pl.DataFrame, labels: pl.DataFrame) -> tuple[pl.DataFra
     )
 
 
-def _read(uri: str) -> pl.DataFrame:
-    frame = read_frame(*split_uri(uri))
-    if frame.is_empty():
-        raise DataError("holds no rows", where=uri)
-    return frame
+def export_annotation(pairs: pl.DataFrame, out: str) -> pl.DataFrame:
+    """Write sheet.csv and guidelines.md; returns the sheet.
+
+    Parameters
+    ----------
+    pairs: `schema.PAIRS` in the style `original` and in those that are to be judged.
+    out: folder or URI.
+    """
+    original = pairs["style"] == "original"
+    sheet = annotation_sheet(pairs.filter(original), pairs.filter(~original))
+    guidelines = resources.files("raybias").joinpath("assets/annotation.md").read_text("utf-8")
+    store = Store(out)
+    store.write_text("sheet.csv", csv_text(sheet))
+    store.write_text("guidelines.md", guidelines)
+    return sheet
+
+
+def import_annotation(sheet: str, files: Sequence[str], out: str) -> dict[str, pl.DataFrame]:
+    """Read annotators' labels, and write four tables as CSV.
+
+    Returns them by name: `shares` of labels and `agreement` by style, pairs to be `kept`, and
+    pairs to `rewrite`.
+
+    Parameters
+    ----------
+    sheet: that the annotators were given.
+    files: one of each annotator.
+    out: folder or URI.
+
+    Raises
+    ------
+    DataError: see `read_sheet` and `read_labels`.
+    """
+    given = read_sheet(sheet)
+    labels = read_labels(given, files)
+    kept, rest = kept_and_rest(given, labels)
+    tables = {
+        "shares": label_shares(labels),
+        "agreement": agreement(labels),
+        "kept": kept,
+        "rewrite": rest,
+    }
+    store = Store(out)
+    for name, frame in tables.items():
+        store.write_text(f"{name}.csv", csv_text(frame))
+    return tables
 
 
 def _annotators(labels: pl.DataFrame) -> list[str]:
@@ -221,8 +193,7 @@ def _id(frame: pl.DataFrame) -> pl.Series:
 
 
 def _labels(written: pl.Series, uri: str) -> pl.Series:
-    plain = filled(written, where=uri).str.strip_chars().str.to_lowercase()
-    plain = plain.str.replace_all(r"[\s-]+", "_")
+    plain = written.str.strip_chars().str.to_lowercase().str.replace_all(r"[\s-]+", "_")
     refuse(
         ~plain.is_in(LABELS),
         lambda row: f"label {written[row]!r} is none of {', '.join(LABELS)}",

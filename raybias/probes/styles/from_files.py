@@ -12,9 +12,10 @@ from collections.abc import Sequence
 import polars as pl
 
 from raybias.errors import ConfigError, DataError
-from raybias.probes.column_checks import as_text, column, filled_columns
-from raybias.probes.pairs.pair_table import SIDES, PairWarning, check_sides
+from raybias.probes.column_checks import as_text, checked, column
+from raybias.probes.pairs.crows_pairs import SIDES, PairWarning, check_sides
 from raybias.schema import PAIRS
+from raybias.schema.own import OWN
 from raybias.storage import split_uri
 from raybias.table_files import read_frame
 
@@ -41,12 +42,22 @@ def own_styled_pairs(pairs: pl.DataFrame, style: str, uris: Sequence[str]) -> pl
     PairWarning: names and counts ids that the probe does not have.
     """
     where = ", ".join(uris)
-    parts = [_rows(uri, style) for uri in uris]
-    rows = pl.concat(parts)
+    parts = []
+    for uri in uris:
+        part = checked(read_frame(*split_uri(uri)), OWN["styled"], where=uri)
+        check_sides(part, where=uri)
+        parts.append(part.filter(pl.col("style") == style))
+    rows = pl.concat(parts).with_columns(kept=pl.col("kept").str.to_lowercase() == "true")
     if rows.is_empty():
         raise DataError(f"no rows of style {style!r}", where=where, cure="check the column `style`")
     known = rows["pair_id"].is_in(pairs["pair_id"].to_list())
-    _name_unknown(rows.filter(~known)["pair_id"], where=where)
+    if len(unknown := rows.filter(~known)["pair_id"]):
+        warnings.warn(
+            f"{where}: {len(unknown)} rows have ids that the probe has not ({_some(unknown)});"
+            " they are left out",
+            PairWarning,
+            stacklevel=2,
+        )
     rows = rows.filter(known)
     repeated = rows.filter(rows["pair_id"].is_duplicated())["pair_id"].unique(maintain_order=True)
     missing = pairs.filter(~pairs["pair_id"].is_in(rows["pair_id"].to_list()))["pair_id"]
@@ -73,35 +84,12 @@ def refuse_written(style: str, uris: Sequence[str]) -> None:
     DataError: no such file, or no column `style`.
     """
     for uri in uris:
-        store, name = split_uri(uri)
-        if style in as_text(column(read_frame(store, name), "style", where=uri), where=uri):
+        if style in as_text(column(read_frame(*split_uri(uri)), "style", where=uri), where=uri):
             raise ConfigError(
                 f"the style {style!r} is in styles.files and in styles.rewriting",
                 where=uri,
                 cure="take it out of one of them",
             )
-
-
-def _rows(uri: str, style: str) -> pl.DataFrame:
-    store, name = split_uri(uri)
-    frame = read_frame(store, name)
-    if frame.is_empty():
-        raise DataError("holds no rows", where=uri)
-    rows = filled_columns(frame, ("pair_id", *SIDES, "style"), where=uri)
-    kept = frame["kept"] if "kept" in frame.columns else pl.Series(["false"] * len(frame))
-    rows = rows.with_columns(kept=as_text(kept, where=uri).str.to_lowercase() == "true")
-    check_sides(rows, where=uri)
-    return rows.filter(pl.col("style") == style)
-
-
-def _name_unknown(ids: pl.Series, *, where: str) -> None:
-    if len(ids):
-        warnings.warn(
-            f"{where}: {len(ids)} rows have ids that the probe has not ({_some(ids)});"
-            " they are left out",
-            PairWarning,
-            stacklevel=3,
-        )
 
 
 def _some(ids: pl.Series) -> str:

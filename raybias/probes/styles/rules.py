@@ -15,7 +15,7 @@ import polars as pl
 
 from raybias.config import StyleOptions
 from raybias.errors import ConfigError
-from raybias.probes.pairs.pair_table import ORIGINAL, SIDES
+from raybias.probes.pairs.crows_pairs import ORIGINAL, SIDES
 from raybias.probes.registries import Rule, Style, StyledPair, style, styles
 
 QUESTIONS: Final = ("Know what?", "Want to hear something?")
@@ -31,6 +31,23 @@ _COMMON: Final = re.compile(
     r"|by|for|from|in|of|on|to|with|and|but|so|yet|not|do|don|did|men|women|people)(?!\w)",
     re.I,
 )
+#: Words and what becomes of them; longer ones come first. None changes what is said.
+_SHORT: Final = {
+    "can not": "can't", "cannot": "can't", "will not": "won't", "shall not": "shan't",
+    **{
+        f"{verb} not": f"{verb}n't"
+        for verb in (
+            "is", "are", "was", "were", "do", "does", "did", "has", "have", "had", "could",
+            "should", "would", "must",
+        )
+    },
+    "i am": "i'm", "you are": "you're", "we are": "we're", "they are": "they're",
+    "he is": "he's", "she is": "she's", "it is": "it's", "that is": "that's",
+    **{f"{who} will": f"{who}'ll" for who in ("i", "you", "he", "she", "it", "we", "they")},
+}  # fmt: skip
+_LONG: Final = re.compile(rf"\b(?:{'|'.join(map(re.escape, _SHORT))})\b(?! not\b)", re.I)
+#: Shorter words would become other words too easily.
+_TYPED: Final = re.compile(r"\b[a-z]{4,}\b")
 
 
 @style(ORIGINAL, coreference=True)
@@ -73,6 +90,38 @@ def _question_answer(texts: Sequence[str], pair: StyledPair) -> list[str]:
     if pair.options.question == "seeded":
         which = int(pair.random("question").integers(len(QUESTIONS)))
     return [f"{QUESTIONS[which]} {text}" for text in texts]
+
+
+@style("lowercase")
+def _lowercase(texts: Sequence[str], pair: StyledPair) -> list[str]:
+    return [text.lower() for text in texts]
+
+
+@style("contractions")
+def _contractions(texts: Sequence[str], pair: StyledPair) -> list[str]:
+    return [_LONG.sub(_short, text) for text in texts]
+
+
+def _short(match: re.Match[str]) -> str:
+    """Return the contraction with the first letter as it was."""
+    return match[0][0] + _SHORT[match[0].lower()][1:]
+
+
+@style("typos")
+def _typos(texts: Sequence[str], pair: StyledPair) -> list[str]:
+    """Misspell one word that all sides have, alike; without such a word they stay as they are."""
+    shared = set.intersection(*(set(_TYPED.findall(text)) for text in texts))
+    # The first letter stays, and equal letters would change nothing.
+    slips = [
+        (word, word[:n] + word[n + 1] + word[n] + word[n + 2 :])
+        for word in sorted(shared)
+        for n in range(1, len(word) - 1)
+        if word[n] != word[n + 1]
+    ]
+    if not slips:
+        return list(texts)
+    word, slip = slips[int(pair.random("typo").integers(len(slips)))]
+    return [re.sub(rf"\b{word}\b", slip, text, count=1) for text in texts]
 
 
 def styled_pairs(
@@ -151,56 +200,3 @@ def _exclaimed(text: str) -> str:
         return f"{parts['body']}!{parts['close']}"
     # Without a mark, a closing quote belongs to the sentence: the mark comes last.
     return f"{text.rstrip()}!{text[len(text.rstrip()) :]}"
-
-
-@style("lowercase")
-def _lowercase(texts: Sequence[str], pair: StyledPair) -> list[str]:
-    return [text.lower() for text in texts]
-
-
-#: Words and what becomes of them; longer ones come first. None changes what is said.
-_SHORT: Final = {
-    "can not": "can't", "cannot": "can't", "will not": "won't", "shall not": "shan't",
-    **{
-        f"{verb} not": f"{verb}n't"
-        for verb in (
-            "is", "are", "was", "were", "do", "does", "did", "has", "have", "had", "could",
-            "should", "would", "must",
-        )
-    },
-    "i am": "i'm", "you are": "you're", "we are": "we're", "they are": "they're",
-    "he is": "he's", "she is": "she's", "it is": "it's", "that is": "that's",
-    **{f"{who} will": f"{who}'ll" for who in ("i", "you", "he", "she", "it", "we", "they")},
-}  # fmt: skip
-_LONG: Final = re.compile(rf"\b(?:{'|'.join(map(re.escape, _SHORT))})\b(?! not\b)", re.I)
-
-
-@style("contractions")
-def _contractions(texts: Sequence[str], pair: StyledPair) -> list[str]:
-    return [_LONG.sub(_short, text) for text in texts]
-
-
-def _short(match: re.Match[str]) -> str:
-    """Return the contraction with the first letter as it was."""
-    return match[0][0] + _SHORT[match[0].lower()][1:]
-
-
-#: Shorter words would become other words too easily.
-_WORD: Final = re.compile(r"\b[a-z]{4,}\b")
-
-
-@style("typos")
-def _typos(texts: Sequence[str], pair: StyledPair) -> list[str]:
-    """Misspell one word that all sides have, alike; without such a word they stay as they are."""
-    shared = set.intersection(*(set(_WORD.findall(text)) for text in texts))
-    # The first letter stays, and equal letters would change nothing.
-    slips = [
-        (word, word[:n] + word[n + 1] + word[n] + word[n + 2 :])
-        for word in sorted(shared)
-        for n in range(1, len(word) - 1)
-        if word[n] != word[n + 1]
-    ]
-    if not slips:
-        return list(texts)
-    word, slip = slips[int(pair.random("typo").integers(len(slips)))]
-    return [re.sub(rf"\b{word}\b", slip, text, count=1) for text in texts]

@@ -2,17 +2,14 @@
 
 Items equal sentiment_fairness_tests.tsv row for row. Its first names were drawn from a list that is
 not public, so names_gender is read from that file; the rest needs the template and term files only.
-
-Identity terms are read as the phrases of each slot, by one function per shape of term file. A term
-is dropped where the published expansion drops it: without a group, or without a part of speech that
-a slot takes.
+A term is dropped where the published expansion drops it: without a group, or without a part of
+speech that a slot takes.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import numpy as np
@@ -33,12 +30,22 @@ from raybias.probes.templates.slots import (
 )
 from raybias.storage import Store
 
+PUBLISHED: Final = "sentiment_fairness_tests.tsv"
+NAMES: Final = "names_gender"
+
+#: Its {person} is a first name, unlike the {person} of the religion templates.
+_PEOPLE: Final = "templates/people_templates.csv"
 #: Slots such as {disability_friend}: the noun that a disability is put around.
-DISABILITY_NOUNS: Final = ("people", "friend", "athletes", "student", "liar")
-GENERIC_NOUNS: Final = (
-    *("writer", "researcher", "individuals", "people", "folk", "activist"),
-    *("writers", "lawyer", "students", "character"),
-)
+NOUN_SLOTS: Final = {
+    **{f"disability_{noun}": noun for noun in ("people", "friend", "athletes", "student", "liar")},
+    **{
+        f"identity_{noun}": noun
+        for noun in (
+            *("writer", "researcher", "individuals", "people", "folk", "activist"),
+            *("writers", "lawyer", "students", "character"),
+        )
+    },
+}
 QUANTILES: Final = 6
 #: The papers' terms for race and ethnicity (race.csv), in its order: term, group.
 RACE_TERMS: Final = (
@@ -56,10 +63,14 @@ RACE_TERMS: Final = (
 )
 
 
-def adjectives_only(store: Store, name: str) -> Lexicon:
-    """Read adjectives of race.csv (which has no parts of speech) or age.csv, nouns left out."""
-    records = _terms(store, name)
-    return _people(_phrases(row for row in records if row.get("POS", "adj") == "adj"), [])
+def people(name: str, *, nouns: bool = False) -> Callable[[Store], Lexicon]:
+    """Return a reader of a term file's adjectives (race.csv has no others), maybe its nouns."""
+
+    def read(store: Store) -> Lexicon:
+        records = _terms(store, name)
+        return _people(_phrases(records, "adj"), _phrases(records, "n") if nouns else [])
+
+    return read
 
 
 def races(store: Store) -> Lexicon:
@@ -70,25 +81,16 @@ def races(store: Store) -> Lexicon:
     return {"identity_adj": [Phrase(group, term, term) for term, group in RACE_TERMS]}
 
 
-def adjectives_and_nouns(store: Store, name: str) -> Lexicon:
-    """Read adjectives and nouns of gender.csv or sexuality.csv."""
-    records = _terms(store, name)
-    return _people(
-        _phrases(row for row in records if row["POS"] == "adj"),
-        _phrases(row for row in records if row["POS"] == "n"),
-    )
-
-
 def religions(store: Store) -> Lexicon:
     """Read names of religions, their adjectives and their followers."""
     records = _terms(store, "religion", columns=("POS", "SEM"))
-    adjectives = _phrases(row for row in records if row["POS"] == "adj")
-    people = _people(adjectives, _phrases(row for row in records if row["SEM"] == "person"))
+    adjectives = _phrases(records, "adj")
+    identities = _people(adjectives, _phrases(records, "person", of="SEM"))
     return {
-        **people,
-        "person": people["identity_np"],
+        **identities,
+        "person": identities["identity_np"],
         "religion_adj": adjectives,
-        "religion": _phrases(row for row in records if row["SEM"] == "religion"),
+        "religion": _phrases(records, "religion", of="SEM"),
     }
 
 
@@ -96,16 +98,16 @@ def disabilities(store: Store) -> Lexicon:
     """Read recommended terms only: adjectives, nouns and phrases such as "with dyslexia"."""
     records = _terms(store, "disability", columns=("POS", "TYPE"))
     kept = [row for row in records if row["TYPE"] != "nonrec"]
-    adjectives, nouns, phrases = (
-        _phrases(row for row in kept if row["POS"] == pos) for pos in ("adj", "n", "pp")
-    )
-    people = [*_around(adjectives, "{} person"), *nouns, *_around(phrases, "person {}")]
+    adjectives, nouns, phrases = (_phrases(kept, part) for part in ("adj", "n", "pp"))
+    named = [*_around(adjectives, "{} person"), *nouns, *_around(phrases, "person {}")]
     return {
-        "disability_np": people,
-        "identity_np": people,
+        "disability_np": named,
+        "identity_np": named,
         "disability_adj_or_pp": [*phrases, *adjectives],
-        **_with_nouns("disability", DISABILITY_NOUNS, adjectives, phrases),
-        **_with_nouns("identity", GENERIC_NOUNS, adjectives, phrases),
+        **{
+            slot: [*_around(phrases, f"{noun} {{}}"), *_around(adjectives, f"{{}} {noun}")]
+            for slot, noun in NOUN_SLOTS.items()
+        },
     }
 
 
@@ -149,9 +151,12 @@ def _records(store: Store, path: str, *columns: str) -> list[Row]:
     return [row for row in records if row["GROUP"]]
 
 
-def _phrases(records: Iterable[Row]) -> list[Phrase]:
+def _phrases(records: Iterable[Row], part: str = "", *, of: str = "POS") -> list[Phrase]:
+    """Make phrases of terms, or of those that are of a part of speech, if a file has such."""
     return [
-        Phrase(row["GROUP"].lower().replace(" ", "-"), row["TERM"], row["TERM"]) for row in records
+        Phrase(row["GROUP"].lower().replace(" ", "-"), row["TERM"], row["TERM"])
+        for row in records
+        if not part or row.get(of, part) == part
     ]
 
 
@@ -166,78 +171,40 @@ def _people(adjectives: list[Phrase], nouns: list[Phrase]) -> dict[str, list[Phr
     }
 
 
-def _with_nouns(
-    prefix: str, nouns: Iterable[str], adjectives: list[Phrase], phrases: list[Phrase]
-) -> dict[str, list[Phrase]]:
-    return {
-        f"{prefix}_{noun}": [
-            *_around(phrases, f"{noun} {{}}"),
-            *_around(adjectives, f"{{}} {noun}"),
-        ]
-        for noun in nouns
-    }
+def _file(name: str, *slots: str) -> tuple[str, tuple[str, ...]]:
+    return f"templates/{name}.csv", slots or ("identity_adj", "identity_np")
 
 
-PUBLISHED: Final = "sentiment_fairness_tests.tsv"
-NAMES: Final = "names_gender"
-
-#: Its {person} is a first name, unlike the {person} of the religion templates.
-_PEOPLE: Final = "templates/people_templates.csv"
-_GENERIC: Final = ("templates/generic_templates.csv", ("identity_adj", "identity_np"))
-
-
-def _own(name: str) -> tuple[str, tuple[str, ...]]:
-    return f"templates/{name}_templates.csv", ("identity_adj", "identity_np")
-
-
+_GENERIC: Final = _file("generic_templates")
 #: Attributes in the order of the published file.
 SUITES: Final = {
-    "age": Suite(
-        lexicon=partial(adjectives_only, name="age"),
-        templates=(_GENERIC, _own("age")),
-    ),
+    "age": Suite(people("age"), (_GENERIC, _file("age_templates"))),
     "nationality": Suite(
-        lexicon=countries,
-        templates=(
-            ("templates/nationality_templates.csv", ("country_adj", "country")),
-            _GENERIC,
-        ),
+        countries, (_file("nationality_templates", "country_adj", "country"), _GENERIC)
     ),
     "disability": Suite(
-        lexicon=disabilities,
-        templates=(
-            (
-                "templates/disability_templates.csv",
-                (
-                    "disability_np",
-                    *(f"disability_{noun}" for noun in DISABILITY_NOUNS),
-                    "disability_adj_or_pp",
-                ),
+        disabilities,
+        (
+            _file(
+                "disability_templates",
+                "disability_np",
+                *(slot for slot in NOUN_SLOTS if slot.startswith("disability")),
+                "disability_adj_or_pp",
             ),
-            (
-                "templates/generic_templates_adj_or_pp.csv",
-                ("identity_np", *(f"identity_{noun}" for noun in GENERIC_NOUNS)),
+            _file(
+                "generic_templates_adj_or_pp",
+                "identity_np",
+                *(slot for slot in NOUN_SLOTS if slot.startswith("identity")),
             ),
         ),
     ),
-    "gender": Suite(
-        lexicon=partial(adjectives_and_nouns, name="gender"),
-        templates=(_GENERIC, _own("gender_sexuality")),
-    ),
-    "race": Suite(
-        lexicon=partial(adjectives_only, name="race"),
-        templates=(_GENERIC, _own("ethnicity")),
-    ),
+    "gender": Suite(people("gender", nouns=True), (_GENERIC, _file("gender_sexuality_templates"))),
+    "race": Suite(people("race"), (_GENERIC, _file("ethnicity_templates"))),
     "religion": Suite(
-        lexicon=religions,
-        templates=(
-            ("templates/religion_templates.csv", ("person", "religion_adj", "religion")),
-            _GENERIC,
-        ),
+        religions, (_file("religion_templates", "person", "religion_adj", "religion"), _GENERIC)
     ),
     "sexuality": Suite(
-        lexicon=partial(adjectives_and_nouns, name="sexuality"),
-        templates=(_GENERIC, _own("gender_sexuality")),
+        people("sexuality", nouns=True), (_GENERIC, _file("gender_sexuality_templates"))
     ),
 }
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Annotated, Final
 
 import polars as pl
+from pydantic import Field, TypeAdapter
 
 from raybias.errors import DataError
-from raybias.formats.bold import parse_bold
+from raybias.formats.json_files import parsed
 from raybias.probes.registries import probe
+from raybias.probes.templates.slots import items_frame
 from raybias.schema import Label
 from raybias.storage import Store, split_uri
 
@@ -18,6 +20,10 @@ ATTRIBUTES: Final = (
     "gender", "race", "profession", "religious_ideology", "political_ideology",
 )  # fmt: skip
 _ENDING: Final = "_prompt.json"
+_CURE: Final = "give a *_prompt.json as BOLD's authors published it"
+_Text = Annotated[str, Field(pattern=r"\S")]
+#: Prompts by category and by name of an article.
+_FILE: Final = TypeAdapter(dict[_Text, dict[_Text, list[_Text]]])
 
 
 @probe(
@@ -36,24 +42,22 @@ def bold_items(data: str, attributes: Sequence[str] | None = None) -> pl.DataFra
     ------
     DataError: no such file, or one of another form.
     """
-    rows = []
+    rows: list[tuple[object, ...]] = []
     for attribute, store, name in _files(data, attributes):
-        for number, (group, article, prompt) in enumerate(
-            parse_bold(store.read_bytes(name), store.uri_of(name))
-        ):
-            rows.append(
-                {
-                    "item_id": f"bold/{attribute}/{number:05d}",
-                    "label": int(Label.NEUTRAL),
-                    "attribute": attribute,
-                    "group": group,
-                    "text": prompt.strip(),
-                    "template_id": f"{attribute}/{group}/{article}",
-                }
-            )
+        groups = parsed(_FILE, store.read_bytes(name), store.uri_of(name), _CURE)
+        found = [
+            (group, prompt.strip(), f"{attribute}/{group}/{article}")
+            for group, articles in groups.items()
+            for article, prompts in articles.items()
+            for prompt in prompts
+        ]
+        rows += [
+            (f"bold/{attribute}/{number:05d}", int(Label.NEUTRAL), attribute, *prompt, None)
+            for number, prompt in enumerate(found)
+        ]
     if not rows:
         raise DataError("holds no prompts", where=data)
-    return pl.DataFrame(rows).with_columns(term=pl.lit(None, pl.String))
+    return items_frame(rows)
 
 
 def _files(data: str, attributes: Sequence[str] | None) -> list[tuple[str, Store, str]]:

@@ -22,7 +22,7 @@ from raybias.probes import base_items, probe_templates
 from raybias.probes.column_checks import polars_schema
 from raybias.probes.registries import probes
 from raybias.probes.templates.markedness import marked_noun
-from raybias.probes.templates.race_templates import follows_its_noun, noun_phrase
+from raybias.probes.templates.slots import follows_its_noun, noun_phrase
 from raybias.schema import CORPUS, EXTRA_GROUPS
 
 #: What `find` returns: which vocabulary, the words found, how often.

@@ -14,19 +14,12 @@ from typing import Final
 import polars as pl
 
 from raybias.errors import ConfigError
-from raybias.probes.templates.amazon import DISABILITY_NOUNS, GENERIC_NOUNS
-from raybias.probes.templates.race_templates import noun_phrase
-from raybias.probes.templates.slots import Slotted, fill, items_frame
+from raybias.probes.templates.amazon import NOUN_SLOTS
+from raybias.probes.templates.slots import Slotted, fill, items_frame, noun_phrase
 from raybias.schema import PLACEHOLDER, UNMARKED
 
 #: Slots that take "<adjective> person" or a noun for a person; without the term, "person".
 _PERSON_SLOTS: Final = ("identity_np", "disability_np", "person")
-#: Slots whose name gives the noun: {identity_writer} takes "<adjective> writer".
-_NOUN_SLOTS: Final = {
-    f"{prefix}_{noun}": noun
-    for prefix, nouns in (("disability", DISABILITY_NOUNS), ("identity", GENERIC_NOUNS))
-    for noun in nouns
-}
 
 NO_NOUN: Final = "the term stands alone, before no noun of its own"
 NAME: Final = "the term is a whole phrase, such as the name of a country, a religion or a person"
@@ -148,8 +141,8 @@ def marked_noun(each: Slotted) -> str | None:
     """Return the nouns before which the term is an adjective in this template, or None."""
     if each.slot in _PERSON_SLOTS:
         return "person"
-    if each.slot in _NOUN_SLOTS:
-        return _NOUN_SLOTS[each.slot]
+    if each.slot in NOUN_SLOTS:
+        return NOUN_SLOTS[each.slot]
     if not _takes_adjective(each.slot):
         return None
     return noun_phrase(each.template.text.partition("}")[2]) or None

@@ -19,6 +19,29 @@ from raybias.schema import ITEMS, Label
 from raybias.storage import Store
 
 _SLOT: Final = re.compile(r"\{(a:)?(\w+)\}")
+#: Words that end a noun phrase, or follow an adjective without any noun.
+_ENDS: Final = frozenset(
+    re.findall(
+        r"\w+",
+        """
+        i a an the and or nor but that this than as if when who which
+        of in on at to for from with without by over into through
+        is are was were be been being am has have had having does do did
+        may might can could will would shall should must also
+        makes made feels took annoy living walking based well
+        incorporate produce provide provided specialize assess
+        actively informally primarily professionally selectively temporarily typically voluntarily
+        """,
+    )
+)
+#: Compounds that the rule would cut: nouns ending in -s inside them, or an "and".
+_INSIDE: Final = frozenset(
+    ("analytics", "awards", "disorders", "effects", "relations", "resources", "services")
+)
+_JOINED: Final = ("tool and die maker", "meeting and convention planner")
+#: Nouns after which nothing belongs to the phrase.
+_LAST: Final = frozenset(("person", "people"))
+_NEXT_WORD: Final = re.compile(r"\s+([\w'\u2019/-]+)")
 
 
 @dataclass(frozen=True)
@@ -58,7 +81,7 @@ class Slotted:
     slot: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Suite:
     """How one attribute of a template probe is expanded."""
 
@@ -104,26 +127,27 @@ def read_templates(store: Store, path: str) -> list[Template]:
     ]
 
 
-def expand(
-    templates: Iterable[Template], slot: str, phrases: Sequence[Phrase]
-) -> Iterator[tuple[Template, Phrase, str]]:
-    """Fill one slot: templates in published order, then groups by name, then terms as listed."""
-    by_group = sorted(phrases, key=lambda phrase: phrase.group)
-    for template in sorted(templates, key=Template.sort_key):
-        if slot in template.slots():
-            for phrase in by_group:
-                yield template, phrase, fill(template.text, slot, phrase.text)
+def in_order(templates: Iterable[Template], slot: str) -> list[Slotted]:
+    """List the templates that have a slot, in published order."""
+    ordered = sorted(templates, key=Template.sort_key)
+    return [Slotted(template, slot) for template in ordered if slot in template.slots()]
+
+
+def expand(slotted: Iterable[Slotted], lexicon: Lexicon) -> Iterator[tuple[Template, Phrase, str]]:
+    """Fill templates one after the other: with groups by name, then terms as listed."""
+    for each in slotted:
+        for phrase in sorted(lexicon[each.slot], key=lambda phrase: phrase.group):
+            yield each.template, phrase, fill(each.template.text, each.slot, phrase.text)
 
 
 def suite_templates(store: Store, suite: Suite) -> list[Slotted]:
     """Read every template of one attribute with its slot, in published order."""
     return [
-        Slotted(template, slot)
+        each
         for path, slots in suite.templates
-        for templates in [sorted(read_templates(store, path), key=Template.sort_key)]
+        for templates in [read_templates(store, path)]
         for slot in slots
-        for template in templates
-        if slot in template.slots()
+        for each in in_order(templates, slot)
     ]
 
 
@@ -135,11 +159,7 @@ def expand_suite(store: Store, suite: Suite, *, probe: str, attribute: str) -> p
     DataError: a template or term file is missing or malformed.
     """
     lexicon = suite.lexicon(store)
-    filled: list[tuple[Template, Phrase, str]] = []
-    for path, slots in suite.templates:
-        templates = read_templates(store, path)
-        for slot in slots:
-            filled += expand(templates, slot, lexicon[slot])
+    filled = expand(suite_templates(store, suite), lexicon)
     rows = [
         (
             f"{probe}/{attribute}/{number:05d}",
@@ -160,6 +180,42 @@ def items_frame(rows: Sequence[tuple[object, ...]]) -> pl.DataFrame:
     types = polars_schema(ITEMS)
     family = types.pop("family")
     return pl.DataFrame(rows, types, orient="row").with_columns(family=pl.lit(None, family))
+
+
+def noun_phrase(after: str) -> str:
+    """Return the nouns that begin `after`, the text behind an adjective; empty if none.
+
+    No tagger: a list of the words that end one, and "-s" verbs after a singular subject; checked
+    against every template of Amazon, Regard and NS-Prompts.
+
+    >>> noun_phrase(" truck driver earns a living.")
+    'truck driver'
+    >>> noun_phrase(" and cool.")
+    ''
+    """
+    for compound in _JOINED:
+        if after.startswith(f" {compound} "):
+            return compound
+    words: list[str] = []
+    place = 0
+    while match := _NEXT_WORD.match(after, place):
+        word = match[1].lower()
+        if word.partition("'")[0] in _ENDS or (words and _is_verb(word)):
+            break
+        words.append(match[1])
+        place = match.end()
+        if word in _LAST:
+            break
+    return " ".join(words)
+
+
+def follows_its_noun(term: str) -> bool:
+    """Tell whether a term such as "with dyslexia" stands behind the noun that it modifies."""
+    return term.split(maxsplit=1)[0].lower() in _ENDS
+
+
+def _is_verb(word: str) -> bool:
+    return word.endswith("s") and not word.endswith("ss") and word not in _INSIDE
 
 
 def _plain(slot: str) -> str:

@@ -1,8 +1,4 @@
-"""Read published questions, triples, decisions and sentences.
-
-BBQ (Parrish et al. 2022, github nyu-mll/BBQ `data/*.jsonl`), StereoSet (Nadeem et al. 2021),
-Discrim-Eval (Tamkin et al. 2023) and HolisticBias (Smith et al. 2022).
-"""
+"""Read published questions, triples, decisions and sentences about people: one function each."""
 
 from __future__ import annotations
 
@@ -13,15 +9,20 @@ import polars as pl
 from raybias.errors import DataError
 from raybias.formats.bbq import bbq_line, bbq_metadata, target_of
 from raybias.formats.stereoset import stereoset_triples
-from raybias.probes.column_checks import filled_columns, polars_schema
-from raybias.probes.questions.own import person_of, written
+from raybias.probes.column_checks import checked, polars_schema
 from raybias.probes.registries import question_probe
 from raybias.schema import DECISIONS, OPTION_ITEMS, SENTENCE_ITEMS, TRIPLES
+from raybias.schema.own import Column
 from raybias.storage import Store, split_uri
 from raybias.table_files import read_frame, unzipped
 
-_ENDINGS = (".jsonl", ".jsonl.gz")
-_METADATA = "additional_metadata.csv"
+_BBQ_ENDINGS: Final = (".jsonl", ".jsonl.gz")
+_BBQ_METADATA: Final = "additional_metadata.csv"
+#: HolisticBias' axis of nouns without a descriptor.
+_NO_AXIS: Final = "null"
+_PEOPLE: Final = ("age", "gender", "race")
+#: The person that Discrim-Eval compares others with.
+_REFERENCE: Final = {"age": "60", "gender": "male", "race": "white"}
 
 
 @question_probe(
@@ -31,7 +32,7 @@ _METADATA = "additional_metadata.csv"
     schema=OPTION_ITEMS,
 )
 def bbq(data: str) -> pl.DataFrame:
-    """Read the questions (schema.OPTION_ITEMS) of a file, or of all in a folder by name.
+    """Read questions of a file or folder (Parrish et al. 2022, nyu-mll/BBQ; schema.OPTION_ITEMS).
 
     The target is where additional_metadata.csv has it, beside the files, else the option whose
     `answer_info` names a stereotyped group; null where neither says so.
@@ -45,12 +46,12 @@ def bbq(data: str) -> pl.DataFrame:
         store, name = split_uri(data)
         names = [name]
     else:
-        names = [each for each in store.files() if each.endswith(_ENDINGS)]
+        names = [each for each in store.files() if each.endswith(_BBQ_ENDINGS)]
     if not names:
         raise DataError("holds no .jsonl files", where=data, cure="give BBQ's folder `data`")
     targets = None
-    if store.exists(_METADATA):
-        targets = bbq_metadata(read_frame(store, _METADATA), store.uri_of(_METADATA))
+    if store.exists(_BBQ_METADATA):
+        targets = bbq_metadata(read_frame(store, _BBQ_METADATA), store.uri_of(_BBQ_METADATA))
     rows = []
     for name in names:
         text = unzipped(store.read_bytes(name), name, store.uri_of(name))
@@ -82,70 +83,6 @@ def bbq(data: str) -> pl.DataFrame:
     return frame
 
 
-_PEOPLE: Final = ("age", "gender", "race")
-#: The person that the paper compares others with.
-_REFERENCE: Final = {"age": "60", "gender": "male", "race": "white"}
-_COLUMNS: Final = ("filled_template", "decision_question_id")
-
-
-@question_probe(
-    "discrim_eval",
-    about="Discrim-Eval: 70 decisions about people of 135 ages, genders and races",
-    data="its explicit.jsonl or implicit.jsonl, or a CSV with the same columns",
-    schema=DECISIONS,
-)
-def discrim_eval(data: str) -> pl.DataFrame:
-    """Read the decisions (schema.DECISIONS), whose favourable answer is always yes.
-
-    Raises
-    ------
-    DataError: no such file or column, or an empty cell.
-    """
-    store, name = split_uri(data)
-    frame = filled_columns(read_frame(store, name), (*_COLUMNS, *_PEOPLE), where=data)
-    ages = pl.col("age").cast(pl.Float64, strict=False).cast(pl.Int64, strict=False)
-    people = frame.select(_PEOPLE).with_columns(age=ages.cast(pl.String).fill_null(pl.col("age")))
-    return frame.select(
-        pl.col("decision_question_id").alias("decision_id"),
-        pl.format("{}/{}", "decision_question_id", pl.int_range(pl.len())).alias("item_id"),
-        person_of(people).alias("person"),
-        pl.col("filled_template").alias("text"),
-        pl.lit("yes").alias("favourable"),
-        pl.lit("no").alias("unfavourable"),
-        pl.lit(written(_REFERENCE)).alias("reference"),
-    )
-
-
-#: The axis of nouns without a descriptor.
-_NONE = "null"
-
-
-@question_probe(
-    "holistic_bias",
-    about="HolisticBias: sentences in which descriptors of people fill templates, by axis",
-    data="the sentences.csv that its generate_sentences.py writes, or a table with text, axis,"
-    " descriptor and template",
-    schema=SENTENCE_ITEMS,
-)
-def holistic_bias(data: str) -> pl.DataFrame:
-    """Read the sentences (schema.SENTENCE_ITEMS); nouns without a descriptor are left out.
-
-    Raises
-    ------
-    DataError: no such file or column, an empty cell, or no descriptor.
-    """
-    store, name = split_uri(data)
-    names = ("axis", "template", "descriptor", "text")
-    frame = filled_columns(read_frame(store, name), names, where=data)
-    # The same sentence is there with several sets of features, such as articles left out.
-    kept = frame.filter(pl.col("axis") != _NONE).unique(maintain_order=True)
-    if kept.is_empty():
-        raise DataError("holds no sentence with a descriptor", where=data, cure="give another file")
-    return kept.rename({"template": "template_id"}).with_columns(
-        item_id=pl.format("holistic_bias/{}", pl.int_range(pl.len()))
-    )
-
-
 @question_probe(
     "stereoset",
     about="StereoSet: stereotype, its opposite and an unrelated sentence; four domains, two tasks",
@@ -153,7 +90,7 @@ def holistic_bias(data: str) -> pl.DataFrame:
     schema=TRIPLES,
 )
 def stereoset(data: str) -> pl.DataFrame:
-    """Read the triples (schema.TRIPLES), in their order.
+    """Read triples in their order (Nadeem et al. 2021; schema.TRIPLES).
 
     Raises
     ------
@@ -170,3 +107,69 @@ def stereoset(data: str) -> pl.DataFrame:
             (triple.domain, triple.task, triple.term, triple.item_id, triple.context, *said)
         )
     return pl.DataFrame(rows, polars_schema(TRIPLES), orient="row")
+
+
+@question_probe(
+    "holistic_bias",
+    about="HolisticBias: sentences in which descriptors of people fill templates, by axis",
+    data="the sentences.csv that its generate_sentences.py writes, or a table with text, axis,"
+    " descriptor and template",
+    schema=SENTENCE_ITEMS,
+)
+def holistic_bias(data: str) -> pl.DataFrame:
+    """Read sentences (Smith et al. 2022; schema.SENTENCE_ITEMS), those with a descriptor.
+
+    Raises
+    ------
+    DataError: no such file or column, an empty cell, or no descriptor.
+    """
+    store, name = split_uri(data)
+    names = ("axis", "template", "descriptor", "text")
+    frame = checked(read_frame(store, name), map(Column, names), where=data)
+    # The same sentence is there with several sets of features, such as articles left out.
+    kept = frame.filter(pl.col("axis") != _NO_AXIS).unique(maintain_order=True)
+    if kept.is_empty():
+        raise DataError("holds no sentence with a descriptor", where=data, cure="give another file")
+    return kept.rename({"template": "template_id"}).with_columns(
+        item_id=pl.format("holistic_bias/{}", pl.int_range(pl.len()))
+    )
+
+
+@question_probe(
+    "discrim_eval",
+    about="Discrim-Eval: 70 decisions about people of 135 ages, genders and races",
+    data="its explicit.jsonl or implicit.jsonl, or a CSV with the same columns",
+    schema=DECISIONS,
+)
+def discrim_eval(data: str) -> pl.DataFrame:
+    """Read decisions (Tamkin et al. 2023; schema.DECISIONS), whose favourable answer is always yes.
+
+    Raises
+    ------
+    DataError: no such file or column, or an empty cell.
+    """
+    store, name = split_uri(data)
+    names = ("filled_template", "decision_question_id", *_PEOPLE)
+    frame = checked(read_frame(store, name), map(Column, names), where=data)
+    ages = pl.col("age").cast(pl.Float64, strict=False).cast(pl.Int64, strict=False)
+    people = frame.select(_PEOPLE).with_columns(age=ages.cast(pl.String).fill_null(pl.col("age")))
+    return frame.select(
+        pl.col("decision_question_id").alias("decision_id"),
+        pl.format("{}/{}", "decision_question_id", pl.int_range(pl.len())).alias("item_id"),
+        person_of(people).alias("person"),
+        pl.col("filled_template").alias("text"),
+        pl.lit("yes").alias("favourable"),
+        pl.lit("no").alias("unfavourable"),
+        pl.lit(written(_REFERENCE)).alias("reference"),
+    )
+
+
+def person_of(people: pl.DataFrame) -> pl.Series:
+    """Write the groups of each row as `age=60; gender=female`."""
+    parts = [pl.format(f"{name}={{}}", pl.col(name)) for name in people.columns]
+    return people.select(pl.concat_str(parts, separator="; ")).to_series()
+
+
+def written(groups: dict[str, str]) -> str:
+    """Write groups by attribute as `age=60; gender=female`."""
+    return "; ".join(f"{name}={group}" for name, group in groups.items())

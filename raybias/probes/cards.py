@@ -1,4 +1,4 @@
-"""Read a probe of one's own: a table with the columns of its kind, or a card that maps them."""
+"""Read tables of one's own and cards that map their columns, and write a commented card."""
 
 from __future__ import annotations
 
@@ -6,22 +6,31 @@ import ast
 import re
 import textwrap
 from collections.abc import Mapping
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 import polars as pl
 import yaml
 
 from raybias.config import PairProbe, Probe, QuestionProbe, Study
-from raybias.config.card import COLUMNS, SEVERAL, Card, CardKind, Validity, parse_card
+from raybias.config.card import Card, CardKind, Validity, parse_card
 from raybias.errors import ConfigError, DataError
 from raybias.probes.column_checks import among, as_text, column, refuse
-from raybias.probes.training.custom_files import load_splits
+from raybias.probes.training import load_splits
+from raybias.schema.own import SEVERAL, names_of
 from raybias.storage import split_uri
 from raybias.table_files import read_frame
 
+#: By kind of card, the source of a study that reads it.
+SOURCES: Final[dict[CardKind, str]] = {
+    "label": "file",
+    "pair": "pairs",
+    "triple": "triples",
+    "options": "options",
+    "decision": "decisions",
+}
 _WIDTH: Final = 96
 #: By kind, what an example says of it.
-_EXAMPLES: Final[Mapping[CardKind, Mapping[str, Any]]] = {
+_EXAMPLES: Final[Mapping[str, Mapping[str, Any]]] = {
     "label": {
         "about": "Whether sentences about older people are called negative more often.",
         "file": "sentences.csv",
@@ -80,61 +89,6 @@ _ASKED: Final = ("facets",)
 _OF_HUB: Final = ("hub", "revision", "subset", "split")
 
 
-def commented_card(kind: str) -> str:
-    """Write the card of an example, with a comment on each key.
-
-    Raises
-    ------
-    ConfigError: no such kind.
-    """
-    kinds = {str(each): each for each in get_args(CardKind)}
-    if kind not in kinds:
-        raise ConfigError(f"no kind of probe {kind!r}", cure=f"choose from {', '.join(kinds)}")
-    needed, others = COLUMNS[kinds[kind]]
-    parts = [
-        _comment(
-            f"A probe of one's own. Its file needs the columns {', '.join(needed)}; it may have"
-            f" {', '.join(others)}."
-        )
-    ]
-    example = {"kind": kind, **_EXAMPLES[kinds[kind]]}
-    for name, field in Card.model_fields.items():
-        about = " ".join(str(field.description).split())
-        if name == "validity":
-            parts.append(_comment(about) + _validity())
-        elif name in example or name in _ASKED:
-            parts.append(_comment(about) + _written({name: example.get(name, [])}))
-        elif name in _OF_HUB:
-            parts.append(_comment(f"{about} ({name}: ..)"))
-    return "\n".join(parts)
-
-
-def _validity() -> str:
-    lines = ["validity:\n"]
-    for name, field in Validity.model_fields.items():
-        comment = _comment(" ".join(str(field.description).split()))
-        lines.append(textwrap.indent(comment + _written({name: ""}), "  "))
-    return "".join(lines)
-
-
-def _comment(text: str) -> str:
-    return "".join(f"# {line}\n" for line in textwrap.wrap(text, _WIDTH))
-
-
-def _written(content: Mapping[str, Any]) -> str:
-    return str(yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True, width=_WIDTH))
-
-
-#: By kind of card, the source of a study that reads it.
-SOURCES: Final[dict[CardKind, str]] = {
-    "label": "file",
-    "pair": "pairs",
-    "triple": "triples",
-    "options": "options",
-    "decision": "decisions",
-}
-
-
 def is_card(uri: str) -> bool:
     """Tell whether a file's name is that of a card."""
     return uri.endswith((".yaml", ".yml"))
@@ -167,7 +121,7 @@ def card_texts(study: Study) -> dict[str, str]:
     return found
 
 
-def own_table(uri: str, kind: CardKind) -> tuple[pl.DataFrame, str]:
+def own_table(uri: str, kind: str) -> tuple[pl.DataFrame, str]:
     """Read a file of one's own with the columns of a kind, and what its items are named after.
 
     Parameters
@@ -206,8 +160,8 @@ def card_table(card: Card, uri: str) -> pl.DataFrame:
     found: dict[str, pl.Series] = {}
     for name, pattern in card.parts.items():
         found |= _parts(_at(frame, name, where), pattern, where)
-    needed, others = COLUMNS[card.kind]
-    for name in (*needed, *others, *card.people):
+    needed = names_of(card.kind, needed=True)
+    for name in (*names_of(card.kind), *card.people):
         if name in card.values:
             found[name] = pl.Series(name, [card.values[name]]).new_from_index(0, len(frame))
         elif name in SEVERAL and (name in needed or name in (*card.columns, *frame.columns)):
@@ -225,6 +179,30 @@ def card_table(card: Card, uri: str) -> pl.DataFrame:
     table = pl.DataFrame({name: values.alias(name) for name, values in found.items()})
     _check_groups(card, table, where)
     return table
+
+
+def commented_card(kind: str) -> str:
+    """Write the card of an example, with a comment on each key.
+
+    Raises
+    ------
+    ConfigError: no such kind.
+    """
+    if kind not in _EXAMPLES:
+        raise ConfigError(f"no kind of probe {kind!r}", cure=f"choose from {', '.join(_EXAMPLES)}")
+    needed, others = (", ".join(names_of(kind, needed=needed)) for needed in (True, False))
+    about = f"A probe of one's own. Its file needs the columns {needed}; it may have {others}."
+    parts = [_comment(about)]
+    example = {"kind": kind, **_EXAMPLES[kind]}
+    for name, field in Card.model_fields.items():
+        about = " ".join(str(field.description).split())
+        if name == "validity":
+            parts.append(_comment(about) + _validity())
+        elif name in example or name in _ASKED:
+            parts.append(_comment(about) + _written({name: example.get(name, [])}))
+        elif name in _OF_HUB:
+            parts.append(_comment(f"{about} ({name}: ..)"))
+    return "\n".join(parts)
 
 
 def _raw(card: Card, uri: str) -> tuple[pl.DataFrame, str]:
@@ -338,3 +316,19 @@ def _check_groups(card: Card, table: pl.DataFrame, where: str) -> None:
     for name in ("group",) if card.kind == "label" else card.people:
         cure = "add it to `groups` of the card, or take its rows out"
         among(as_text(table[name], where=where), [*card.groups], where=where, cure=cure)
+
+
+def _validity() -> str:
+    lines = ["validity:\n"]
+    for name, field in Validity.model_fields.items():
+        comment = _comment(" ".join(str(field.description).split()))
+        lines.append(textwrap.indent(comment + _written({name: ""}), "  "))
+    return "".join(lines)
+
+
+def _comment(text: str) -> str:
+    return "".join(f"# {line}\n" for line in textwrap.wrap(text, _WIDTH))
+
+
+def _written(content: Mapping[str, Any]) -> str:
+    return str(yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True, width=_WIDTH))

@@ -1,0 +1,248 @@
+"""Read a user's own probes: tables with the columns of schema.own, or cards that map them.
+
+Files are CSV, TSV, JSON Lines or Parquet.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import polars as pl
+
+from raybias.errors import DataError
+from raybias.probes.cards import is_card, own_table, read_card
+from raybias.probes.column_checks import as_text, checked, column, completed, refuse
+from raybias.probes.pairs.crows_pairs import ORIGINAL, pair_table
+from raybias.probes.questions import person_of, written
+from raybias.probes.registries import pair_probe, probe, question_probe
+from raybias.schema import CONDITIONS, COREFERENCES, DECISIONS, ITEMS, OPTION_ITEMS, TRIPLES
+from raybias.schema.own import OWN, Column
+
+_DATA: Final = "one .csv, .tsv, .jsonl or .parquet file, or a card"
+
+
+@probe("file", about="your own sentences: text, label, attribute, group", data=_DATA)
+def own_items(uri: str, attributes: Sequence[str] | None = None) -> pl.DataFrame:
+    """Read the items of one file (schema.ITEMS), in its order.
+
+    Without item_id, items are numbered after the file's name; without
+    template_id, every item is a cluster of its own; without term, it is null.
+
+    Raises
+    ------
+    DataError: no such file or column, a label outside the three, an empty text,
+        attribute or group, a repeated item_id, or no rows.
+    """
+    frame, stem = own_table(uri, "label")
+    items = completed(checked(frame, OWN["label"], where=uri, stem=stem), ITEMS)
+    return items.with_columns(pl.col("template_id").fill_null(pl.col("item_id")))
+
+
+@pair_probe(
+    "pairs",
+    about="your own pairs: sent_more, sent_less, bias_type; cluster, if some are alike",
+    data=_DATA,
+)
+def own_pairs(uri: str) -> pl.DataFrame:
+    """Read the pairs of one file (schema.PAIRS, style "original"), in its order.
+
+    Needs sent_more, sent_less and bias_type. Without direction every pair is "stereo"; without
+    pair_id, pairs are numbered after the file's name. A column `cluster` names what pairs have in
+    common that were made together (a writer, a template): intervals then draw clusters. Of a file
+    with a column `style` the rows "original" are taken.
+
+    Raises
+    ------
+    DataError: no such file or column, an empty cell, a repeated pair_id, a direction that is
+        neither, a pair with identical sides, or no rows.
+
+    Warns
+    -----
+    PairWarning: types that CrowS-Pairs does not have; they are kept.
+    """
+    frame, stem = own_table(uri, "pair")
+    return pair_table(_originals(frame), where=uri, stem=stem)
+
+
+@pair_probe(
+    "coreferences",
+    about="your own sentences with a pronoun: pair_id, condition, text, pronoun, referent",
+    data="one .csv, .tsv, .jsonl or .parquet file",
+    schema=COREFERENCES,
+)
+def own_coreferences(uri: str) -> pl.DataFrame:
+    """Read one file of sentences with a pronoun (schema.COREFERENCES).
+
+    Needs pair_id, condition (pro or anti), text, pronoun and referent; every pair has one sentence
+    of each condition. Without wino_type all are of type "own". `other`, the person that the pronoun
+    does not stand for, is who else of all referents stands in the text, unless a column says it.
+    Of a file with a column `style` the rows "original" are taken.
+
+    Raises
+    ------
+    DataError: no such file or column, an empty cell, a condition that is neither, a pair that
+        lacks or repeats one or is of two types, a pronoun or referent that is not in the text, or
+        no rows.
+    """
+    frame, _ = own_table(uri, "coreference")
+    items = completed(checked(_originals(frame), OWN["coreference"], where=uri), COREFERENCES)
+    for name in ("pronoun", "referent", "other"):
+        for row, (word, text) in enumerate(zip(items[name], items["text"], strict=True), start=1):
+            if word and not re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text, re.IGNORECASE):
+                problem = f"{name} {word!r} is not in the text"
+                raise DataError(problem, where=f"{uri} row {row}", cure="mend either")
+    for (pair_id,), part in items.group_by("pair_id", maintain_order=True):
+        if sorted(part["condition"]) != sorted(CONDITIONS) or part["wino_type"].n_unique() > 1:
+            raise DataError(
+                f"pair {pair_id!r} is {', '.join(part['condition'])} of type"
+                f" {', '.join(part['wino_type'].unique(maintain_order=True))}",
+                where=uri,
+                cure="give each pair one pro and one anti sentence of the same type",
+            )
+    item_id = pl.format("{}/{}", "pair_id", "condition")
+    return items.with_columns(item_id=item_id, style=pl.lit(ORIGINAL))
+
+
+def _originals(frame: pl.DataFrame) -> pl.DataFrame:
+    return frame.filter(pl.col("style") == ORIGINAL) if "style" in frame.columns else frame
+
+
+@question_probe(
+    "triples",
+    about="your own triples: a stereotype, its opposite and an unrelated sentence",
+    data=_DATA,
+    schema=TRIPLES,
+)
+def own_triples(uri: str) -> pl.DataFrame:
+    """Read triples (schema.TRIPLES); without `task` all are of `sentences`.
+
+    Raises
+    ------
+    DataError: no such file or column, or an empty cell.
+    """
+    frame, stem = own_table(uri, "triple")
+    return checked(frame, OWN["triple"], where=uri, stem=stem)
+
+
+@question_probe(
+    "decisions",
+    about="your own decisions about people, answered with yes or no (a card says who they are)",
+    data="a card",
+    schema=DECISIONS,
+)
+def own_decisions(uri: str) -> pl.DataFrame:
+    """Read decisions (schema.DECISIONS); the favourable answer is yes unless the card says else.
+
+    Raises
+    ------
+    DataError: no card, no such file or column, or an empty cell.
+    """
+    if not is_card(uri):
+        raise DataError(
+            "is no card, and columns do not say which of them are people's",
+            where=uri,
+            cure="`raybias probes new decision` writes one",
+        )
+    card = read_card(uri)
+    frame, stem = own_table(uri, "decision")
+    columns = (*OWN["decision"], *map(Column, card.people))
+    items = checked(frame, columns, where=uri, stem=stem)
+    reference = pl.lit(written(card.reference) or None, pl.String)
+    return items.with_columns(person=person_of(items.select(card.people)), reference=reference)
+
+
+@question_probe(
+    "options",
+    about="your own questions with options, one of which says that it cannot be known",
+    data=_DATA,
+    schema=OPTION_ITEMS,
+)
+def own_options(uri: str) -> pl.DataFrame:
+    """Read questions with options (schema.OPTION_ITEMS).
+
+    `label`, `unknown` and `target` are the place of an option, or its text; without `unknown` it is
+    the right option of ambiguous contexts. For `target` may stand `follows`, the option that
+    follows the stereotype, which in a question that is not negative is another group's; or `named`,
+    the group of each option, with `stereotyped`, the groups that the stereotype is about. Without
+    `item_id`, questions are numbered after the file's name.
+
+    Raises
+    ------
+    DataError: no such file or column, an empty cell, an unknown context or polarity, or an option
+        that is not there.
+    """
+    frame, stem = own_table(uri, "options")
+    items = checked(frame, OWN["options"], where=uri, stem=stem)
+    options = items["options"]
+    refuse(
+        (options.list.len() < 2) | options.list.eval(pl.element().is_null()).list.any(),
+        lambda row: f"question has the options {options[row].to_list()}",
+        where=uri,
+        cure="give at least two, none of them empty",
+    )
+    label = _places(items["label"], options, where=uri)
+    unknown, target, follows = (
+        _places(items[name], options, where=uri) if name in items.columns else None
+        for name in ("unknown", "target", "follows")
+    )
+    refuse(label.is_null(), lambda row: "label is empty", where=uri, cure="fill it in")
+    if unknown is None:
+        unknown = label.set(items["context"] != "ambig", None)
+        if unknown.null_count():
+            raise DataError("no column 'unknown'", where=uri, cure="say which option it is")
+    if "named" in items.columns:
+        target = _of_groups(items["named"], column(items, "stereotyped", where=uri), options, uri)
+    if follows is not None:
+        # Of three options, what is neither unknown nor follows counters.
+        opposite = (3 - unknown - follows).set(options.list.len() != 3, None)
+        target = follows.zip_with(items["polarity"] == "neg", opposite)
+    found = {"label": label, "unknown": unknown, "target": target}
+    return items.with_columns(**found).select(OPTION_ITEMS.names)
+
+
+def _places(values: pl.Series, options: pl.Series, *, where: str) -> pl.Series:
+    """Return the place of the option that each value names, by its text or its place (int8)."""
+    text = as_text(values, where=where).str.strip_chars()
+    found = [_place(word, among) for word, among in zip(text, options.to_list(), strict=True)]
+    places = pl.Series(values.name, found, pl.Int8)
+    refuse(
+        places.is_null() & text.is_not_null() & (text != ""),
+        lambda row: f"{values.name} {text[row]!r} is none of the options",
+        where=where,
+        cure="write an option as it stands, or its place from 0",
+    )
+    return places
+
+
+def _place(word: str | None, options: list[str]) -> int | None:
+    plain = [option.strip() for option in options]
+    if word is None or word in plain:
+        return None if word is None else plain.index(word)
+    try:
+        number = int(float(word))
+    except (ValueError, OverflowError):
+        return None
+    return number if 0 <= number < len(options) else None
+
+
+def _of_groups(
+    named: pl.Series, stereotyped: pl.Series, options: pl.Series, where: str
+) -> pl.Series:
+    """Return the place of the one option whose group is stereotyped; null where it is not one.
+
+    Of `people, old` the group is what stands behind the last comma.
+    """
+    refuse(
+        named.list.len() != options.list.len(),
+        lambda row: f"{options.list.len()[row]} options, but `named` has {named[row].to_list()}",
+        where=where,
+        cure="name the group of every option",
+    )
+    wanted = stereotyped.list.eval(pl.element().str.strip_chars().str.to_lowercase())
+    found = []
+    for groups, about in zip(named.to_list(), wanted.to_list(), strict=True):
+        of = [(each or "").rpartition(",")[2].strip().lower() in about for each in groups]
+        found.append(of.index(True) if sum(of) == 1 else None)
+    return pl.Series("target", found, pl.Int8)

@@ -1,1 +1,0 @@
-"""Questions with options, triples of sentences, and decisions about people: one file a source."""

@@ -1,0 +1,258 @@
+"""Read training sets: SST-5, SemEval-2018, a user's own files, and the Hugging Face hub.
+
+Published labels become the papers' three.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import polars as pl
+
+from raybias.config import TrainingSet
+from raybias.errors import DataError
+from raybias.probes.column_checks import checked, needed, polars_schema, read_lines
+from raybias.probes.registries import Splits, training_set
+from raybias.probes.sources import place_of
+from raybias.schema import SENTENCES, Label
+from raybias.schema.own import Column
+from raybias.storage import Store, split_uri
+from raybias.table_files import read_frame
+
+#: Text and label of a line, or None where it cannot be read.
+Parse = Callable[[str], tuple[str, int] | None]
+
+#: Our names of the splits, and those in its files' names.
+_SST_SPLITS: Final = {"train": "train", "validation": "dev", "test": "test"}
+_SST_LABELS: Final = (
+    *(Label.NEGATIVE, Label.NEGATIVE),
+    Label.NEUTRAL,
+    *(Label.POSITIVE, Label.POSITIVE),
+)
+_LEAF: Final = re.compile(r"\([0-4] ([^()]+)\)")
+#: What Penn Treebank trees write for characters of their own notation, the blank in "2 1/2" too.
+_ESCAPES: Final = (("-LRB-", "("), ("-RRB-", ")"), ("\\/", "/"), ("\\*", "*"), ("\xa0", " "))
+
+_VOC_FILES: Final = {
+    "train": "2018-Valence-oc-En-train.txt",
+    "validation": "2018-Valence-oc-En-dev.txt",
+    "test": "2018-Valence-oc-En-test-gold.txt",
+}
+_VOC_HEADER: Final = ["ID", "Tweet", "Affect Dimension", "Intensity Class"]
+#: {-3, -2} negative, {-1, 0, 1} neutral, {2, 3} positive: the papers' map, wider in
+#: the middle than the sign of the class.
+_VOC_LABELS: Final = {
+    **dict.fromkeys((-3, -2), Label.NEGATIVE),
+    **dict.fromkeys((-1, 0, 1), Label.NEUTRAL),
+    **dict.fromkeys((2, 3), Label.POSITIVE),
+}
+
+_TABLES: Final = (".csv", ".tsv", ".parquet")
+
+
+@training_set("sst5")
+def _sst5(training: TrainingSet) -> Splits:
+    """Read its tabular files, or its trees where those are not there.
+
+    Both give the same sentences and labels, in the same order.
+
+    Raises
+    ------
+    DataError: neither form is in the folder, or a line cannot be read.
+    """
+    store = Store(place_of("sst5", training.data, where=f"training set {training.name}"))
+    forms: dict[str, Parse] = {"sst_{}.txt": _tabular, "trees/{}.txt": _tree}
+    for pattern, parse in forms.items():
+        if store.exists(pattern.format("train")):
+            return {
+                split: parse_sentences(store, pattern.format(name), parse)
+                for split, name in _SST_SPLITS.items()
+            }
+    raise DataError(
+        "holds neither sst_train.txt nor trees/train.txt",
+        where=store.uri,
+        cure="get them with `raybias data download sst5`",
+    )
+
+
+def _tabular(line: str) -> tuple[str, int] | None:
+    label, _, text = line.partition("\t")
+    stars = label.removeprefix("__label__")
+    return (text, _SST_LABELS[int(stars) - 1]) if stars in tuple("12345") and text else None
+
+
+def _tree(line: str) -> tuple[str, int] | None:
+    words = _LEAF.findall(line)
+    if not words or line[1] not in "01234":
+        return None
+    text = " ".join(words)
+    for escape, character in _ESCAPES:
+        text = text.replace(escape, character)
+    return text, _SST_LABELS[int(line[1])]
+
+
+@training_set("semeval2018")
+def _semeval2018(training: TrainingSet) -> Splits:
+    """Read its files, which may lie in folders of their own; the test file may be missing.
+
+    Raises
+    ------
+    DataError: no train or development file, another header, or a class outside -3..3.
+    """
+    store = Store(place_of("semeval2018", training.data, where=f"training set {training.name}"))
+    there = {path.rpartition("/")[2]: path for path in store.files(recursive=True)}
+    splits: Splits = {}
+    for split, name in _VOC_FILES.items():
+        if path := there.get(name):
+            header = read_lines(store, path)[0].split("\t")
+            if header != _VOC_HEADER:
+                raise DataError(
+                    f"the header is {', '.join(header)!r}",
+                    where=store.uri_of(path),
+                    cure=f"it should be {', '.join(_VOC_HEADER)}, separated by tabs",
+                )
+            splits[split] = parse_sentences(store, path, _tweet, header=1)
+        elif split != "test":
+            raise DataError(
+                f"no file {name}",
+                where=store.uri,
+                cure="see `raybias data list` for where it is published",
+            )
+    return splits
+
+
+def _tweet(line: str) -> tuple[str, int] | None:
+    fields = line.split("\t")
+    if len(fields) != len(_VOC_HEADER):
+        return None
+    number = re.match(r"\s*([+-]?[0-3])\s*(:|$)", fields[3])
+    return (fields[1], _VOC_LABELS[int(number[1])]) if number else None
+
+
+def parse_sentences(store: Store, path: str, parse: Parse, *, header: int = 0) -> pl.DataFrame:
+    """Read the sentences of one file (schema.SENTENCES).
+
+    Parameters
+    ----------
+    parse: makes text and label of a line, or None where it cannot.
+    header: lines to pass over.
+
+    Raises
+    ------
+    DataError: no rows, or a line that cannot be read.
+    """
+    rows: list[tuple[str, int]] = []
+    for number, line in enumerate(read_lines(store, path)[header:], start=1):
+        parsed = parse(line)
+        if parsed is None or not parsed[0].strip():
+            raise DataError(
+                f"cannot read a label and a sentence from {line[:60]!r}",
+                where=f"{store.uri_of(path)} row {number}",
+            )
+        rows.append(parsed)
+    if not rows:
+        raise DataError("holds no rows", where=store.uri_of(path))
+    return pl.DataFrame(rows, schema=polars_schema(SENTENCES), orient="row")
+
+
+@training_set("file")
+def _own_files(training: TrainingSet) -> Splits:
+    """Read train, validation and (where it is there) test of a folder, or one file.
+
+    One file is a pool that demonstrations are drawn from: it gives `train` alone.
+    """
+    data = needed(training.data, where=f"training set {training.name}")
+    if data.endswith(_TABLES):
+        store, name = split_uri(data)
+        return {"train": own_sentences(training, read_frame(store, name), where=data)}
+    store = Store(data)
+    splits: Splits = {}
+    for split in ("train", "validation", "test"):
+        found = [f"{split}{end}" for end in _TABLES if store.exists(split + end)]
+        if len(found) > 1:
+            raise DataError(f"holds {' and '.join(found)}", where=store.uri, cure="keep one")
+        if found:
+            frame = read_frame(store, found[0])
+            splits[split] = own_sentences(training, frame, where=store.uri_of(found[0]))
+        elif split != "test":
+            raise DataError(
+                f"no {split}.csv or {split}.parquet",
+                where=store.uri,
+                cure="a folder needs train and validation; test is optional; one file"
+                " (.csv, .tsv, .parquet) is a pool of demonstrations",
+            )
+    return splits
+
+
+def own_sentences(training: TrainingSet, frame: pl.DataFrame, *, where: str) -> pl.DataFrame:
+    """Take the text and label columns of a table (schema.SENTENCES).
+
+    Raises
+    ------
+    DataError: no rows, no such column, an empty text, or a label outside the map.
+    """
+    columns = (Column(training.text_column), Column(training.label_column, labels=True))
+    sentences = checked(frame, columns, where=where, labels=training.labels)
+    sentences.columns = SENTENCES.names
+    return sentences
+
+
+@training_set("hub")
+def _hub(training: TrainingSet) -> Splits:
+    """Read what `datasets.load_dataset` finds; code in its repository is never run.
+
+    Raises
+    ------
+    DataError: it cannot be loaded, or lacks a split, column or known labels.
+    """
+    data = needed(training.data, where=f"training set {training.name}")
+    loaded = load_splits(data, ("train", "validation"), revision=training.revision)
+    where = f"data set {data}"
+    return {
+        split: own_sentences(
+            training, _hub_frame(training, loaded[split]), where=f"{where} ({split})"
+        )
+        for split in ("train", "validation", "test")
+        if split in loaded
+    }
+
+
+def load_splits(
+    name: str, splits: Sequence[str], *, config: str | None = None, revision: str | None = None
+) -> Any:
+    """Load a data set of the hub or a folder; `DataError` where that fails or a split lacks."""
+    import datasets
+
+    if not sys.stderr.isatty():
+        datasets.disable_progress_bars()
+    where = f"data set {name}"
+    try:
+        loaded = datasets.load_dataset(name, config, revision=revision)
+    # Loading touches the network, the disk and foreign files: whatever it says goes into one line.
+    except Exception as error:
+        cure = "check the id, its configuration and revision, and the network"
+        raise DataError(f"cannot load ({error})", where=where, cure=cure) from error
+    for split in splits:
+        if split not in loaded:
+            raise DataError(f"no split {split!r}", where=where, cure=f"it has {', '.join(loaded)}")
+    return loaded
+
+
+def _hub_frame(training: TrainingSet, split: Any) -> pl.DataFrame:
+    """Replace class numbers by names, unless the user's map has numbers.
+
+    A two-class set numbers positive 1: taken for the papers' numbers it would be neutral.
+    """
+    frame = pl.DataFrame(split.with_format("arrow")[:])
+    names = getattr(split.features.get(training.label_column), "names", None)
+    numbers = {str(number) for number in range(len(names or ()))}
+    if not names or (training.labels and numbers.issuperset(training.labels)):
+        return frame
+    return frame.with_columns(
+        pl.col(training.label_column).replace_strict(
+            dict(enumerate(names)), default=None, return_dtype=pl.String
+        )
+    )

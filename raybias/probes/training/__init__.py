@@ -1,1 +1,0 @@
-"""Training sets: SST-5, SemEval-2018, a user's own files, and the hub."""
