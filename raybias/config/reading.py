@@ -170,7 +170,7 @@ def parse_section(
     hidden: Collection[str] = (),
     folder: Path | None = None,
 ) -> AnySection:
-    """Check a mapping against a section; one `ConfigError` line for the first thing wrong.
+    """Check a mapping against a section; one `ConfigError` line with all that is wrong.
 
     Parameters
     ----------
@@ -181,16 +181,19 @@ def parse_section(
         return kind.model_validate(data, context=folder)
     except ValidationError as error:
         # Defaults that follow from a wrong value are no faults of their own.
-        first, *others = (e for e in error.errors() if e["type"] != "default_factory_not_called")
-        place = ".".join(str(part) for part in first["loc"] if part not in hidden)
-        message = _MESSAGES.get(first["type"], first["msg"].removeprefix("Value error, "))
-        given = "" if first["type"] in ("value_error", "missing") else f" (got {first['input']!r})"
-        # A wrong entry also makes the list around it too short; that is no second fault.
-        more = sum(each["loc"] != first["loc"][: len(each["loc"])] for each in others)
-        rest = f" (and {more} more)" if more else ""
-        raise ConfigError(
-            f"{place + ': ' if place else ''}{message}{given}{rest}", where=where
-        ) from error
+        wrong = [e for e in error.errors() if e["type"] != "default_factory_not_called"]
+        said: dict[str, str] = {}
+        for each in wrong:
+            # A wrong entry also makes the list around it too short; that is no second fault.
+            depth = len(each["loc"])
+            if any(e["loc"][:depth] == each["loc"] and len(e["loc"]) > depth for e in wrong):
+                continue
+            place = ".".join(str(part) for part in each["loc"] if part not in hidden)
+            message = _MESSAGES.get(each["type"], each["msg"].removeprefix("Value error, "))
+            told = each["type"] in ("value_error", "missing")
+            given = "" if told else f" (got {each['input']!r})"
+            said.setdefault(place, f"{place + ': ' if place else ''}{message}{given}")
+        raise ConfigError("; ".join(said.values()), where=where) from error
 
 
 def override(data: dict[str, Any], text: str, section: type[Section]) -> None:

@@ -296,6 +296,21 @@ def test_one_line_says_what_is_wrong(
     assert "\n" not in line
 
 
+def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
+    wrong = write(
+        tmp_path,
+        backbones=[{"id": "a", "dtyp": "float32"}],
+        methods=[{"kind": "soft_prompt", "keep": 0}, {"kind": "nope"}],
+    )
+    with pytest.raises(ConfigError) as caught:
+        load_study(wrong)
+    said = str(caught.value)
+    assert "\n" not in said
+    for part in ("backbones.0: unknown key 'dtyp'; did you mean 'dtype'?", "methods.0.keep: Input",
+                 "methods.1: unknown kind of method"):  # fmt: skip
+        assert said.count(part) == 1
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

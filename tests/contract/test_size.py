@@ -11,11 +11,11 @@ from support.documents import ROOT
 #: Lines and files. `raybias` is the whole package, `raybias/*.py` its modules beside the rooms.
 BUDGET = {
     "benchmarks": (7_645, 37),
-    "raybias": (55_701, 313),
+    "raybias": (55_704, 313),
     "raybias/*.py": (1_766, 12),
     "raybias/api": (732, 5),
     "raybias/cli": (1_699, 18),
-    "raybias/config": (1_794, 9),
+    "raybias/config": (1_797, 9),
     "raybias/engine": (8_963, 47),
     "raybias/formats": (622, 8),
     "raybias/measures": (4_520, 20),
@@ -27,7 +27,7 @@ BUDGET = {
     "raybias/runtime": (6_708, 35),
     "raybias/schema": (924, 7),
     "raybias/stats": (7_597, 45),
-    "tests": (35_068, 228),
+    "tests": (35_083, 228),
 }
 
 
