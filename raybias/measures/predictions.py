@@ -85,6 +85,10 @@ def measure_predictions(files: Sequence[Source], asked: Asked) -> pl.DataFrame:
         words=as_class(counts.words, positive),
     )  # fmt: skip
     asked = replace(asked, rules=_of_own_groups(files, asked.rules, counts.cells))
+    if two:
+        # Rightly so, a rare class is predicted less well than by always naming the other.
+        methods = frozenset(counts.cells["method"].cast(pl.String).unique().to_list())
+        asked = replace(asked, rules=replace(asked.rules, judged=methods))
     rules = _against(asked, counts.cells)
     background = asked.background if asked.background != DEFAULT_BACKGROUND else ""
     asked = replace(asked, rules=rules)

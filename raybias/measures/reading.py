@@ -222,7 +222,7 @@ def _of_table(
     if told is None:
         needed = {name: required(each.answers) for name, each in wanted.items()}
         if len(wanted) > 1:
-            needed[PREDICTIONS] = [*_PREDICTED]
+            needed = {PREDICTIONS: [*_PREDICTED], **needed}
         lacks = {name: [n for n in names if n not in frame.columns]
                  for name, names in needed.items()}  # fmt: skip
         near = min(lacks, key=lambda name: len(lacks[name]) / len(needed[name]))

@@ -29,13 +29,14 @@ from raybias.runtime.inventory import read_inventory, this_machine
 from raybias.runtime.progress import Reporter
 from raybias.runtime.ray_session import (
     NO_RAY,
+    WORKER_LOGS,
     connected,
+    keeping_worker_logs,
     names_no_cluster,
     translating_errors,
 )
 from raybias.runtime.tracking import check_tracking
-from raybias.runtime.ways import slow_ways
-from raybias.runtime.worker_logs import WORKER_LOGS, keeping_worker_logs
+from raybias.runtime.workers import slow_ways
 from raybias.seeding import key
 from raybias.storage import Store
 from raybias.study_record import begin, make_record, resumed

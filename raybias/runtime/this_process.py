@@ -24,8 +24,7 @@ from raybias.runtime.progress import Advance, Done
 from raybias.runtime.ray_session import debugging
 from raybias.runtime.tune.reports import ProgressAggregator
 from raybias.runtime.tune.worker import PackWorker
-from raybias.runtime.ways import keep_ways
-from raybias.runtime.workers import Pack, ReaderCache, Reading
+from raybias.runtime.workers import Pack, ReaderCache, Reading, keep_ways
 
 T = TypeVar("T")
 

@@ -29,6 +29,8 @@ CROSSED: Final = ", "
 _TYPES: Final = pl.Schema({**pl.Schema(schema.PREDICTIONS), **EXTRA})
 _TEXTS: Final = ("run_id", "method", "dataset", "probe")
 _CALLED: Final = 0.5
+#: Labels that a message names.
+_NAMED: Final = 5
 _CURE: Final = "mend the row or leave it out"
 _SENTIMENT: Final = {name: str(number) for number, name in enumerate(schema.LABELS)}
 _SAID: Final = {"true": "1", "false": "0"}
@@ -163,7 +165,13 @@ def _numbered(table: pl.DataFrame, columns: Columns, where: str) -> pl.DataFrame
     texts = {name: table[name].cast(pl.String).str.strip_chars() for name in there}
     words = pl.concat(texts.values()).drop_nulls().unique().sort()
     numbers = words.cast(pl.Float64, strict=False).is_not_null().all()
-    if columns.positive and columns.positive in words and not numbers:
+    if columns.positive and columns.positive not in words:
+        raise DataError(
+            f"no label is {columns.positive!r}",
+            where=where,
+            cure=f"choose the class from {', '.join(words.head(_NAMED))}",
+        )
+    if columns.positive and not numbers:
         codes: dict[str, str] = {word: str(int(word == columns.positive)) for word in words}
     else:
         codes = {**_SENTIMENT, **_SAID, **{each.title(): code for each, code in _SAID.items()}}
@@ -182,6 +190,6 @@ def _numbered(table: pl.DataFrame, columns: Columns, where: str) -> pl.DataFrame
 
 
 def _cure(words: pl.Series, *, numbers: bool) -> str:
-    if numbers or len(words) > 5:
+    if numbers or len(words) > _NAMED:
         return _CURE
     return f"say which of {', '.join(words)} is the class: --positive {words[-1]}"

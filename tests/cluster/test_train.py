@@ -126,7 +126,7 @@ def by_the_engine(study: Study) -> dict[str, torch.Tensor]:
     """The prompts of all runs in one pack."""
     torch.set_num_threads(1)
     spec, training, method = study.backbones[0], study.training[0], study.methods[0]
-    tokens = tokenise(PreparedStudy.of(study).text(method, spec), training.name, method)
+    tokens = tokenise(PreparedStudy.of(study).inputs(method, spec), training.name, method)
     trainer = method.trainer(ModelContext(spec, study.verbalizer.words()))
     trials = trials_of(
         spec,

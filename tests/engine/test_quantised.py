@@ -25,7 +25,7 @@ from raybias.methods import ZeroShot
 from raybias.methods.base import Shard, shard_of
 from raybias.methods.prompted_reader import PromptedRun
 from raybias.planning.inventory import Inventory, Node, decide_dtypes
-from raybias.runtime.ways import keep_ways
+from raybias.runtime.workers import keep_ways
 from raybias.schema import LABELS, PREDICTIONS
 from raybias.storage import Store
 from support import prompting

@@ -13,7 +13,7 @@ from raybias.engine.context import Execution
 from raybias.engine.generation.generator import TextGenerator
 from raybias.engine.scoring.causal_logprobs import make_token_reader
 from raybias.engine.scoring.label_scorer import LabelScorer
-from raybias.runtime.ways import keep_ways, slow_ways
+from raybias.runtime.workers import keep_ways, slow_ways
 from raybias.storage import Store
 
 

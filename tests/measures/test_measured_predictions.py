@@ -176,6 +176,17 @@ def test_rates_stand_beside_gaps_and_ratios_within_what_is_possible() -> None:
     )
 
 
+def test_decisions_about_a_rare_class_are_judged() -> None:
+    """Always naming the other class would be right more often, and measure nothing."""
+    random = np.random.default_rng(3)
+    label = (random.random(2_000) < 0.1).astype(int)
+    group = random.choice(["a", "b"], 2_000)
+    pred = np.where(random.random(2_000) < np.where(group == "a", 0.3, 0.2), 1, label)
+    found = raybias.measure({"label": label, "pred": pred, "group": group})
+    gaps = found.filter(~PART, statistic="gap", score="selection_rate")
+    assert gaps["survives"].all()
+
+
 def test_frames_arrays_and_standard_input_are_read_alike(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -197,7 +208,10 @@ def test_frames_arrays_and_standard_input_are_read_alike(
         ({"by": ("sex",)}, "lacks the columns label, pred"),
         ({"by": ("age",), "label_column": "paid"}, "has no column 'age'; its columns are sex, r"),
         (NAMED, "label '.*' is not 0, 1 or 2; say which of approved, denied is the class: --posit"),
-        ({**NAMED, "positive": "paid"}, "say which of approved, denied is the class"),
+        (
+            {**NAMED, "positive": "paid"},
+            "no label is 'paid'; choose the class from approved",
+        ),
         ({**NAMED, "positive": "approved", "metric": ["positive_fpr"]}, "labels of two classes"),
     ],
 )

@@ -116,7 +116,10 @@ def test_the_end_sets_the_forecast_beside_what_was_reached(causal: str, shared: 
     assert expected["group"].to_list() == ["adult", "old", "young"]
     scopes = pl.DataFrame(
         {
+            "model": ["tiny"] * 4,
             "method": ["zero_shot"] * 4,
+            "condition": [""] * 4,
+            "statistic": ["gap"] * 4,
             "group": ["adult", "adult", "old", "young"],
             "scope": ["wording"] * 4,
             "low": [-0.1, -0.3, -0.01, None],

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from raybias.runtime.progress import Done, Pace, Reporter
-from raybias.runtime.worker_logs import worker_logs
+from raybias.runtime.ray_session import worker_logs
 
 
 def test_stages_side_by_side_share_one_display_and_leave_a_line_each() -> None:

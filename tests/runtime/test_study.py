@@ -288,7 +288,8 @@ def scope_rows(*flagged: tuple[str, str, float], scope: str = "wording") -> pl.D
     keys = dict.fromkeys(schema.KEYS, "planted")
     rows = [
         {
-            **keys, "attribute": "origin", "group": group, "rate": rate, "gap": gap, "scope": each,
+            **keys, "kind": "predictions", "statistic": "gap", "condition": "",
+            "attribute": "origin", "group": group, "score": rate, "value": gap, "scope": each,
             "low": gap - 0.1, "high": gap + 0.1, "survives": flag and each == scope,
         }
         for each in ("runs", "wording")
@@ -350,7 +351,7 @@ def test_the_demonstration_knows_what_was_planted() -> None:
     for gap, passes in ((0.0, True), (0.1, False)):
         other = pl.col("group") == "other"
         constant = scope_rows(right).with_columns(
-            gap=pl.when(other).then(gap).otherwise("gap"),
+            value=pl.when(other).then(gap).otherwise("value"),
             survives=pl.when(~other).then("survives"),
         )
         if passes:

@@ -26,8 +26,7 @@ from raybias.planning.stage_plans import RewritePlan, ScorePlan
 from raybias.runtime.graph import Grant
 from raybias.runtime.metrics import Meter
 from raybias.runtime.owners import end_with_driver
-from raybias.runtime.ways import keep_ways
-from raybias.runtime.workers import Served
+from raybias.runtime.workers import Served, keep_ways
 from raybias.seeding import key
 from raybias.storage import Store
 

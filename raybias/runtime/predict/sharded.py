@@ -21,9 +21,8 @@ from raybias.planning.stage_plans import RewritePlan, ScorePlan
 from raybias.runtime.metrics import Meter
 from raybias.runtime.progress import Advance, Done
 from raybias.runtime.ray_session import translating_errors
-from raybias.runtime.ways import keep_ways
 from raybias.runtime.worker_group import WorkerGroup, within_memory
-from raybias.runtime.workers import Served
+from raybias.runtime.workers import Served, keep_ways
 from raybias.storage import Store
 
 if TYPE_CHECKING:

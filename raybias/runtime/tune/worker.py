@@ -27,8 +27,8 @@ from raybias.errors import RaybiasError
 from raybias.methods import Tuned
 from raybias.runtime.metrics import Meter
 from raybias.runtime.tune.reports import Evaluated, WorkerReport
-from raybias.runtime.ways import device_name, keep_ways
 from raybias.runtime.worker_group import within_memory
+from raybias.runtime.workers import device_name, keep_ways
 from raybias.storage import Store
 
 if TYPE_CHECKING:
