@@ -18,7 +18,7 @@ from raybias.probes.pairs.crows_pairs import ORIGINAL, pair_table
 from raybias.probes.questions import person_of, written
 from raybias.probes.registries import pair_probe, probe, question_probe
 from raybias.schema import CONDITIONS, COREFERENCES, DECISIONS, ITEMS, OPTION_ITEMS, TRIPLES
-from raybias.schema.own import OWN, Column
+from raybias.schema.own import OWN, Column, names_of
 
 _DATA: Final = "one .csv, .tsv, .jsonl or .parquet file, or a card"
 
@@ -147,8 +147,9 @@ def own_decisions(uri: str) -> pl.DataFrame:
         )
     card = read_card(uri)
     frame, stem = own_table(uri, "decision")
-    columns = (*OWN["decision"], *map(Column, card.people))
-    items = checked(frame, columns, where=uri, stem=stem)
+    known = names_of("decision")
+    people = [Column(name) for name in card.people if name not in known]
+    items = checked(frame, (*OWN["decision"], *people), where=uri, stem=stem)
     reference = pl.lit(written(card.reference) or None, pl.String)
     return items.with_columns(person=person_of(items.select(card.people)), reference=reference)
 

@@ -131,18 +131,18 @@ def probe(
     )
 
 
-ReadPairs = Callable[[str], "pl.DataFrame"]
+ReadTable = Callable[[str], "pl.DataFrame"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairSource:
-    """One source of sentences in pairs; see `pair_probe`."""
+class TableSource:
+    """One source of pairs, questions, triples or decisions; see `pair_probe`, `question_probe`."""
 
-    items: ReadPairs
+    items: ReadTable
     about: str
     data: str
-    kinds: tuple[str, ...]
     schema: pa.Schema
+    kinds: tuple[str, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -155,7 +155,7 @@ class PairSource:
         return tuple(n for n, each in styles.items() if each.coreference or self.schema == PAIRS)
 
 
-pair_probes: Final[Registry[PairSource]] = Registry(
+pair_probes: Final[Registry[TableSource]] = Registry(
     "pair probe", "raybias.probes.pairs", "raybias.probes.own"
 )
 
@@ -167,7 +167,7 @@ def pair_probe(
     data: str = "",
     kinds: tuple[str, ...] = (),
     schema: pa.Schema = PAIRS,
-) -> Callable[[ReadPairs], ReadPairs]:
+) -> Callable[[ReadTable], ReadTable]:
     """Register a function that reads pairs in style "original", given `data` of the study.
 
     Parameters
@@ -184,31 +184,18 @@ def pair_probe(
     """
     return pair_probes.register(
         name,
-        lambda items: PairSource(items=items, about=about, data=data, kinds=kinds, schema=schema),
+        lambda items: TableSource(items=items, about=about, data=data, kinds=kinds, schema=schema),
     )
 
 
-ReadQuestions = Callable[[str], "pl.DataFrame"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class QuestionSource:
-    """One source of questions, triples or decisions; see `question_probe`."""
-
-    items: ReadQuestions
-    about: str
-    data: str
-    schema: pa.Schema
-
-
-question_probes: Final[Registry[QuestionSource]] = Registry(
+question_probes: Final[Registry[TableSource]] = Registry(
     "question probe", "raybias.probes.questions", "raybias.probes.own"
 )
 
 
 def question_probe(
     name: str, *, about: str, data: str, schema: pa.Schema
-) -> Callable[[ReadQuestions], ReadQuestions]:
+) -> Callable[[ReadTable], ReadTable]:
     """Register a function that reads what one of several texts is chosen of, given `data`.
 
     Parameters
@@ -223,7 +210,7 @@ def question_probe(
     ConfigError: another question probe has the name.
     """
     return question_probes.register(
-        name, lambda items: QuestionSource(items=items, about=about, data=data, schema=schema)
+        name, lambda items: TableSource(items=items, about=about, data=data, schema=schema)
     )
 
 

@@ -17,7 +17,7 @@ import polars as pl
 from raybias.errors import DataError
 from raybias.probes.column_checks import Row, polars_schema, read_lines
 from raybias.probes.pairs.crows_pairs import ORIGINAL
-from raybias.probes.registries import ReadPairs, pair_probe
+from raybias.probes.registries import ReadTable, pair_probe
 from raybias.schema import CONDITIONS, COREFERENCES
 from raybias.storage import Store
 from raybias.table_files import read_frame
@@ -120,7 +120,7 @@ def _referent(sentence: str, mention: re.Match[str]) -> str:
     return f"{before[-1]} {referent}" if before[-1].lower() in _DETERMINERS else referent
 
 
-def _register(name: str, split: Literal["dev", "test"], about: str) -> ReadPairs:
+def _register(name: str, split: Literal["dev", "test"], about: str) -> ReadTable:
     @pair_probe(
         name,
         about=about,
