@@ -27,9 +27,9 @@ from transformers import (
 from raybias.config import Study, parse_study
 from raybias.engine.memory import total
 from raybias.errors import PlanError
+from raybias.planning.bounds import Forecast
 from raybias.planning.costs import Costs, costs_of
 from raybias.planning.description import describe
-from raybias.planning.forecast import Forecast, duration
 from raybias.planning.inventory import assumed, size
 from raybias.planning.plan import plan
 from raybias.planning.prepared import PreparedStudy
@@ -221,14 +221,14 @@ def layouts(data: Path, models: Path) -> list[str]:
                     f"{tuned.sweep_packs + tuned.final_packs} packs of {tuned.pack},"
                     f" {tuned.workers} x {tuned.gpus} GPUs",
                     tuned.reason,
-                    duration(walls.planned.wall),
-                    duration(walls.latest.wall),
+                    str(walls.planned),
+                    str(walls.latest),
                 )
             )
-    heads = ("backbone", "cluster", "tuning", "how each worker holds it", "wall, early stops")
+    heads = ("backbone", "cluster", "tuning", "how each worker holds it", "wall time, early stops")
     return [
         "`soft_prompt` of one backbone on sst5, and reading the Amazon probe with the runs kept:",
-        tabulate(rows, [*heads, "wall, at most"], tablefmt="pipe", disable_numparse=True),
+        tabulate(rows, [*heads, "to the last step"], tablefmt="pipe", disable_numparse=True),
     ]
 
 

@@ -9,8 +9,8 @@ from html import escape
 from tabulate import tabulate
 
 from raybias.engine.memory import MemoryTerm, total
+from raybias.planning.bounds import Forecast, scale_table
 from raybias.planning.costs import Cost, Costs
-from raybias.planning.forecast import Forecast, scale_table
 from raybias.planning.inventory import size
 from raybias.planning.stage_plans import AskPlan, Plan, RewritePlan, ScorePlan, Stage, TunePlan
 
@@ -23,8 +23,8 @@ class StudyPlan:
     ----------
     plan: its stages, with workers and memory.
     costs: tokens, FLOPs and device-hours of each stage.
-    forecast: its schedule.
-    scales: forecasts for so many times the nodes.
+    forecast: bounds of its wall time.
+    scales: bounds for so many times the nodes.
     """
 
     plan: Plan
@@ -33,8 +33,9 @@ class StudyPlan:
     scales: tuple[tuple[int, Forecast], ...] = ()
 
     def __str__(self) -> str:
-        parts = [describe(self.plan, self.costs), str(self.forecast)]
-        return "\n\n".join([*parts, *([scale_table(self.scales)] if self.scales else [])])
+        table = scale_table(self.scales) if self.scales else ""
+        parts = (self.forecast.unused, describe(self.plan, self.costs), str(self.forecast), table)
+        return "\n\n".join(filter(None, parts))
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(str(self))}</pre>"

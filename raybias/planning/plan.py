@@ -6,7 +6,7 @@ it, so what it prints is what happens. It refuses what Ray would wait for in vai
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -14,9 +14,9 @@ from raybias.config import Backbone, Rewriting
 from raybias.errors import OutputError, PlanError
 from raybias.methods.base import Method, methods_of
 from raybias.planning import refusals
+from raybias.planning.bounds import Forecast, choose_packs
 from raybias.planning.inventory import Inventory, decide_dtypes
 from raybias.planning.layout import LayoutPlanner
-from raybias.planning.packs import choose_packs
 from raybias.planning.prepared import PreparedStudy, in_style
 from raybias.planning.rewrite_layout import rewriting_plan
 from raybias.planning.speed import Machine
@@ -112,6 +112,25 @@ def plan(
     gathering = (_gathering(stage, works) for stage in made.tuning)
     notes = filter(None, (*gathering, _launching(made), *made.notes))
     return replace(made, notes=tuple(notes))
+
+
+def scaled(
+    prepared: PreparedStudy, made: Plan, sizes: Sequence[int], machine: Machine
+) -> list[tuple[int, Forecast]]:
+    """Bound a study's wall time on so many times the nodes of its plan, planned anew for each.
+
+    Raises
+    ------
+    PlanError: it does not fit.
+    """
+    found = []
+    for times in sizes:
+        inventory = replace(made.inventory, nodes=made.inventory.nodes * times)
+        again = plan(
+            prepared, inventory, machine=machine, skip_unfit=bool(made.unfit), works=made.works
+        )
+        found.append((times, Forecast.of(prepared, again)))
+    return found
 
 
 @dataclass(frozen=True)

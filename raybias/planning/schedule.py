@@ -1,4 +1,4 @@
-"""A study as a graph of tasks: their order, and when each would run on a cluster.
+"""A study as a graph of tasks: their order, and which devices each held as it ran.
 
 Tasks that are ready run at once, as far as devices are free, that with the longest path before the
 study's end first (list scheduling by critical path). The driver takes this order.
@@ -28,6 +28,8 @@ class Task:
     pack, packs: which part of the stage's runs it is: every `packs`-th, from the one at `pack`.
     runs: how many runs these are.
     seconds: of computing, once the backbone is loaded; where replicas share it, of one alone.
+    alone: seconds of a pack's longest run by itself, to which halving can bring the pack; 0 for
+        what is not halved.
     load: seconds until a worker that does not hold the backbone does.
     need: what each worker asks of a node; None for what takes no device.
     least, most: workers. Where they differ they are replicas: the task begins with any number of
@@ -45,6 +47,7 @@ class Task:
     packs: int = 1
     runs: int = 0
     seconds: float
+    alone: float = 0.0
     load: float = 0.0
     need: ResourceRequest | None = None
     least: int = 1
@@ -114,6 +117,13 @@ class Span:
     worker: int
 
 
+def duration(seconds: float) -> str:
+    """Write seconds in the unit that suits them."""
+    if seconds >= 3600:
+        return f"{seconds / 3600:,.1f} h"
+    return f"{seconds / 60:,.1f} min" if seconds >= 60 else f"{seconds:,.1f} s"
+
+
 @dataclass(frozen=True)
 class IdleBlock:
     """Devices that do nothing for some time, in seconds from the study's begin."""
@@ -129,10 +139,18 @@ class IdleBlock:
         """Device-hours."""
         return self.devices * (self.end - self.start) / 3600
 
+    def __str__(self) -> str:
+        behind = ", ".join(self.behind[:2])
+        more = f" and {len(self.behind) - 2} more" if len(self.behind) > 2 else ""
+        return (
+            f"{self.devices} for {duration(self.end - self.start)} from {duration(self.start)} on,"
+            f" beside {behind}{more}"
+        )
+
 
 @dataclass(frozen=True)
 class Schedule:
-    """Which task ran where and when, planned or measured.
+    """Which task ran where and when.
 
     Attributes
     ----------
@@ -143,11 +161,6 @@ class Schedule:
     spans: tuple[Span, ...]
     devices: int
     per_device: int = 1
-
-    def __str__(self) -> str:
-        count = self.devices // self.per_device
-        devices = f"{count} device{'s' if count > 1 else ''}"
-        return devices if self.per_device == 1 else f"{self.devices} places on {devices}"
 
     @property
     def wall(self) -> float:

@@ -111,6 +111,7 @@ class _Graph:
             made = []
             for pack in range(packs):
                 own = stops[pack::packs]
+                alone = work.pack_seconds(speed, layout, (max(own),))
                 task = Task(
                     key=f"tune/{backbone.name}/{training}/{method.name}/{name}/{pack}",
                     kind="tune",
@@ -122,6 +123,7 @@ class _Graph:
                     packs=packs,
                     runs=len(own),
                     seconds=work.pack_seconds(speed, layout, own),
+                    alone=0.0 if stage.sharded else alone,
                     load=speed.load(work.passes.all_bytes / layout.ranks),
                     need=stage.need,
                     least=stage.workers if stage.sharded else 1,

@@ -1,4 +1,4 @@
-"""Draw a schedule: which device held which backbone when, planned or measured."""
+"""Draw a schedule: which device held which backbone when."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Final
 
 from matplotlib.lines import Line2D
 
-from raybias.planning.forecast import duration, idle
-from raybias.planning.schedule import Schedule, Span
+from raybias.planning.schedule import Schedule, Span, duration
 from raybias.report.figure_style import COLOURS, FAINT, WIDTH, drawing, quiet_axes, to_svg
 from raybias.schema import SCHEDULE_FILE
 from raybias.storage import Store
@@ -68,4 +67,4 @@ def described(schedule: Schedule) -> str:
         f" {schedule.idle_hours:,.1f} device-hours idle"
     )
     block = schedule.idle_block()
-    return f"{said}; largest idle block: {idle(block)}" if block else said
+    return f"{said}; largest idle block: {block}" if block else said
