@@ -26,10 +26,10 @@ from raybias.errors import PlanError
 from raybias.planning.bounds import Forecast
 from raybias.planning.inventory import Inventory, Node, assumed
 from raybias.planning.layout import LayoutPlanner
+from raybias.planning.machine import Speed
 from raybias.planning.plan import plan
 from raybias.planning.prepared import PreparedStudy
 from raybias.planning.schedule import Schedule, Span, Task, remaining
-from raybias.planning.speed import Speed
 from raybias.planning.stage_plans import Plan, TunePlan
 from raybias.planning.tasks import tasks_of
 from raybias.planning.workload import Layout, TuningWork

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from raybias.engine.conversion import Converted
-    from raybias.planning.description import StudyPlan
+    from raybias.planning.costs import StudyPlan
     from raybias.probes.card_design import ProbeDesign
     from raybias.runtime.progress import Reporter
     from raybias.runtime.serve.security_audit import Finding
@@ -140,12 +140,11 @@ def plan(
     """
     from raybias.errors import ConfigError
     from raybias.planning.bounds import Forecast
-    from raybias.planning.costs import costs_of
-    from raybias.planning.description import StudyPlan
+    from raybias.planning.costs import StudyPlan, costs_of
     from raybias.planning.inventory import assumed, with_autoscaled_nodes
+    from raybias.planning.machine import Machine
     from raybias.planning.plan import plan as make_plan
     from raybias.planning.plan import scaled
-    from raybias.planning.speed import Machine
     from raybias.runtime.inventory import read_inventory
     from raybias.runtime.study import prepare
 

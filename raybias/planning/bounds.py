@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from tabulate import tabulate
 
-from raybias.planning.placement import ResourceRequest, places
+from raybias.planning.machine import ResourceRequest, places
 from raybias.planning.schedule import Task, duration, remaining
 from raybias.planning.tasks import tasks_of
 

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Final
 from raybias.config import Backbone, Rewriting
 from raybias.errors import OutputError, PlanError
 from raybias.methods.base import Method, methods_of
-from raybias.planning import refusals
 from raybias.planning.bounds import Forecast, choose_packs
 from raybias.planning.inventory import Inventory, decide_dtypes
 from raybias.planning.layout import LayoutPlanner
+from raybias.planning.machine import Machine
 from raybias.planning.prepared import PreparedStudy, in_style
 from raybias.planning.rewrite_layout import rewriting_plan
-from raybias.planning.speed import Machine
 from raybias.planning.stage_plans import Plan, RewritePlan, ScorePlan, TunePlan, asking_plan
 from raybias.planning.workload import Works, works_of
 from raybias.providers.base import Provider
@@ -81,7 +80,7 @@ def plan(
         for method in methods_of(study, backbone):
             stages.add(backbone, method)
     if stages.errors and not (skip_unfit and stages.scoring):
-        raise refusals.together(list(stages.errors.values()))
+        raise _together(list(stages.errors.values()))
     made = Plan(
         study=study.name,
         decided=study,
@@ -219,6 +218,18 @@ def _rewriting(
     pairs = {name: frame.height for name, frame in originals.items()}
     planner = LayoutPlanner(prepared.study.resources, inventory, options.spec(), shape)
     return rewriting_plan(planner, style, options, judge, pairs)
+
+
+def _together(errors: list[PlanError]) -> PlanError:
+    """Make one error of those of several stages; the first alone where there are no others."""
+    texts = list(dict.fromkeys(error.problem for error in errors))
+    if len(texts) == 1:
+        return errors[0]
+    return PlanError(
+        f"{len(texts)} parts of the study do not fit: {'; '.join(texts)}",
+        where=errors[0].where,
+        cure="take them out, skip them with --skip-unfit, or use larger devices",
+    )
 
 
 def check_place(store: Store, inventory: Inventory) -> None:

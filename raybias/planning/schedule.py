@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 from itertools import accumulate
 from typing import Literal
 
-from raybias.planning.placement import ResourceRequest
+from raybias.planning.machine import ResourceRequest
 
 Kind = Literal["fetch", "rewrite", "tune", "read"]
 

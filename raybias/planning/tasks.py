@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final
 from raybias.config import Backbone
 from raybias.engine.memory import total
 from raybias.methods.base import Method
+from raybias.planning.machine import Speed
 from raybias.planning.prepared import PreparedStudy
 from raybias.planning.schedule import Task
 from raybias.planning.shards import CHUNK_ROWS
-from raybias.planning.speed import Speed
 from raybias.planning.stage_plans import AskPlan
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from raybias.config import Study, parse_study
 from raybias.errors import PlanError
 from raybias.planning.bounds import Forecast
 from raybias.planning.inventory import assumed
+from raybias.planning.machine import CPU, GPUS
 from raybias.planning.plan import plan
 from raybias.planning.prepared import PreparedStudy
-from raybias.planning.speed import CPU, GPUS
 from raybias.planning.stage_plans import Plan
 from raybias.planning.tasks import tasks_of
 from raybias.planning.workload import Layout

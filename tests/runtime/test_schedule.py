@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from benchmarks.simulated import Runs, simulate
 from raybias.planning.bounds import Bounds
 from raybias.planning.inventory import assumed
-from raybias.planning.placement import ResourceRequest
+from raybias.planning.machine import CPU, ResourceRequest
 from raybias.planning.schedule import Logbook, Task, remaining
-from raybias.planning.speed import CPU
 from raybias.planning.workload import Layout
 from raybias.report.schedule_figure import schedule_figure
 
