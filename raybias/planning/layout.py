@@ -114,12 +114,9 @@ class LayoutPlanner:
                 break
         if error is not None and not made:
             raise error
-        if self.per_gpu > 1:
-            for pack in sizes:
-                with suppress(PlanError):
-                    made.append(
-                        self._tuning(training, method, work, pack, asked, sharers=self.per_gpu)
-                    )
+        for pack in sizes if self.per_gpu > 1 else ():
+            with suppress(PlanError):
+                made.append(self._tuning(training, method, work, pack, asked, sharers=self.per_gpu))
         if self.gpus and asked is None and not made[-1].sharded:
             with suppress(PlanError):
                 made.append(self._tuning(training, method, work, 1, asked, shared=True))

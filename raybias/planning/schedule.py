@@ -6,9 +6,8 @@ study's end first (list scheduling by critical path). The driver takes this orde
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from heapq import heappop, heappush
 from itertools import accumulate
 from typing import Literal
 
@@ -196,49 +195,6 @@ class Schedule:
             if shared > 0:
                 during[span.task] = max(shared, during.get(span.task, 0.0))
         return replace(best, behind=tuple(sorted(during, key=lambda task: -during[task])))
-
-
-class Logbook:
-    """Numbers the devices that tasks hold as they run, and keeps which held what and when."""
-
-    def __init__(self, devices: int) -> None:
-        self.devices = devices
-        self._free = list(range(devices))
-        self._held: dict[str, list[tuple[int, float]]] = {}
-        self._tasks: dict[str, Task] = {}
-        self._spans: list[Span] = []
-
-    def hold(self, held: Mapping[str, tuple[Task, int]], now: float) -> None:
-        """Note how many devices each running task holds from `now` on, by its key."""
-        for key in list(self._held):
-            self._release(key, held[key][1] if key in held else 0, now)
-        for key, (task, devices) in held.items():
-            self._tasks[key] = task
-            own = self._held.setdefault(key, [])
-            while len(own) < devices and self._free:
-                own.append((heappop(self._free), now))
-
-    def _release(self, key: str, devices: int, now: float) -> None:
-        task, own = self._tasks[key], self._held[key]
-        while len(own) > devices:
-            worker, start = own.pop()
-            heappush(self._free, worker)
-            self._spans.append(
-                Span(
-                    task=key,
-                    kind=task.kind,
-                    backbone=task.backbone,
-                    method=task.method,
-                    worker=worker,
-                    start=start,
-                    loaded=start,
-                    end=now,
-                )
-            )
-
-    def schedule(self) -> Schedule:
-        """Return what was noted of devices that are held no more."""
-        return Schedule(tuple(self._spans), self.devices)
 
 
 def _rectangles(times: Sequence[float], heights: Sequence[int]) -> Iterator[IdleBlock]:

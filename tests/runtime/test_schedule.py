@@ -14,9 +14,10 @@ from benchmarks.simulated import Runs, simulate
 from raybias.planning.bounds import Bounds
 from raybias.planning.inventory import assumed
 from raybias.planning.machine import CPU, ResourceRequest
-from raybias.planning.schedule import Logbook, Task, remaining
+from raybias.planning.schedule import Task, remaining
 from raybias.planning.workload import Layout
 from raybias.report.schedule_figure import schedule_figure
+from raybias.runtime.graph import Logbook
 
 GPUS = assumed("nodes=2,cpus=8,memory=64GiB,gpus=4,gpu_memory=24GB")
 ONE = ResourceRequest(cpus=1, gpus=1, device=10**9)
