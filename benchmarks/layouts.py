@@ -2,7 +2,8 @@
 
 Soft prompts on SST-5 (a sweep of three, fifteen seeds, 50,000 steps at most) with OPT-13B and with
 Llama-2-70B's shape, on clusters from one GPU to eight; config.json and a tokenizer, no weights. For
-each cluster: what is chosen, a step by its parts, wall time at most, and the same with ZeRO-3.
+each cluster: what is chosen, a step by its parts, bounds of the wall time to the last step, and the
+same with ZeRO-3.
 
     python benchmarks/layouts.py --sst5 FOLDER --tokenizer FOLDER
 """
@@ -20,7 +21,7 @@ import workload
 
 from raybias.config import parse_study
 from raybias.errors import PlanError
-from raybias.planning.forecast import Forecast, duration
+from raybias.planning.bounds import Forecast
 from raybias.planning.inventory import assumed
 from raybias.planning.plan import plan
 from raybias.planning.prepared import PreparedStudy
@@ -72,7 +73,7 @@ def row(whole: PreparedStudy, cluster: str, nodes: str, shard: str) -> list[str]
     how = f"{stage.workers} workers of {stage.gpus} GPU" if not stage.sharded else "ZeRO-3"
     packs = f", {stage.sweep_packs} + {stage.final_packs} packs of up to {stage.pack}"
     step = ", ".join(f"{what} {1e3 * each:,.0f} ms" for what, each in parts.items())
-    return [cluster, model, shard, how + packs, step, duration(forecast.latest.wall),
+    return [cluster, model, shard, how + packs, step, str(forecast.latest),
             f"{took:.1f} s"]  # fmt: skip
 
 
@@ -93,7 +94,15 @@ def main(
             for cluster, nodes in CLUSTERS.items()
             for shard in ("auto", "zero3")
         ]
-    heads = ("cluster", "backbone", "shard", "chosen", "a step", "wall time at most", "planned in")
+    heads = (
+        "cluster",
+        "backbone",
+        "shard",
+        "chosen",
+        "a step",
+        "to the last step",
+        "planned in",
+    )
     workload.publish(
         "Backbones larger than a device", [workload.markdown(rows, heads)],
         device="cpu", peer="ray", out=out,

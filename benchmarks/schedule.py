@@ -1,9 +1,10 @@
 """A study's tasks on declared GPUs: stage after stage against the graph, planned and on real Ray.
 
 Simulated: the tasks that the planner makes of a job in jobs/, on as many A100s as are named, in
-both orders. With --ray they also run on a Ray cluster of logical nodes that declare those GPUs: the
-driver's own graph (`runtime/graph.py`) starts them, Ray places what each holds, and they sleep as
-long as the cost curve says, scaled. No model is loaded; Serve and storage are not part of it.
+both orders; idle workers halve packs in the graph's. With --ray they also run on a Ray cluster of
+logical nodes that declare those GPUs: the driver's own graph (`runtime/graph.py`) starts them, Ray
+places what each holds, and they sleep as long as the cost curve says, scaled; no pack is halved
+there. No model is loaded; Serve and storage are not part of it.
 
     python benchmarks/schedule.py --data FOLDER --tokenizer FOLDER --job soft_prompt --ray 64
     python benchmarks/schedule.py --data FOLDER --tokenizer FOLDER --job template_probes \\
@@ -22,12 +23,12 @@ from typing import Annotated, Any
 
 import typer
 import workload
+from simulated import runs_of, simulate
 
 from raybias.planning.inventory import Inventory, assumed
 from raybias.planning.plan import plan
 from raybias.planning.prepared import PreparedStudy
 from raybias.planning.schedule import Schedule, Task, remaining
-from raybias.planning.simulation import simulate
 from raybias.planning.tasks import tasks_of
 
 sys.path.append(str(Path(__file__).parents[1] / "docs"))
@@ -136,7 +137,11 @@ def main(
             for early in (False, True):
                 tasks = tasks_of(prepared, made, early=early)
                 sequence = in_sequence(tasks_of(before, old, early=early))
-                found = [simulate(each, made.inventory) for each in (sequence, tasks)]
+                halved = runs_of(made, tasks, early=early)
+                found = [
+                    simulate(sequence, made.inventory),
+                    simulate(tasks, made.inventory, runs=halved),
+                ]
                 ways = {"simulated": found}
                 if count == ray and not early:
                     wall = found[1].wall

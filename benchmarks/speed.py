@@ -2,7 +2,7 @@
 
 raybias's own `PackedTuner` takes steps of packs of several sizes on two random OPTs: one so small
 that a step is all launches and bookkeeping, with few and with many layers, and one large enough
-that products take its time. Least squares give what `planning/speed.py` calls `launch`, `step`,
+that products take its time. Least squares give what `planning/machine.py` calls `launch`, `step`,
 `run` and the peak times the share reached; a copy gives the bandwidth.
 
     python benchmarks/speed.py --rounds 5

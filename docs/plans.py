@@ -27,9 +27,8 @@ from transformers import (
 from raybias.config import Study, parse_study
 from raybias.engine.memory import total
 from raybias.errors import PlanError
-from raybias.planning.costs import Costs, costs_of
-from raybias.planning.description import describe
-from raybias.planning.forecast import Forecast, duration
+from raybias.planning.bounds import Forecast
+from raybias.planning.costs import Costs, costs_of, describe
 from raybias.planning.inventory import assumed, size
 from raybias.planning.plan import plan
 from raybias.planning.prepared import PreparedStudy
@@ -167,7 +166,7 @@ def page(data: Path, models: Path) -> str:
     parts = [
         "# What the studies need",
         "Made by `docs/plans.py`; nothing here was run on a GPU. Hours reckon with the cost curve"
-        f" of `planning/speed.py` over the makers' dense 16-bit peak ({peaks}) and memory"
+        f" of `planning/machine.py` over the makers' dense 16-bit peak ({peaks}) and memory"
         " bandwidth; `--peak-tflops` and `--utilisation` of `raybias plan` change that. Memory and"
         " work are upper estimates from the published architectures, tokens are those of OPT's"
         " tokenizer for all models.",
@@ -221,14 +220,14 @@ def layouts(data: Path, models: Path) -> list[str]:
                     f"{tuned.sweep_packs + tuned.final_packs} packs of {tuned.pack},"
                     f" {tuned.workers} x {tuned.gpus} GPUs",
                     tuned.reason,
-                    duration(walls.planned.wall),
-                    duration(walls.latest.wall),
+                    str(walls.planned),
+                    str(walls.latest),
                 )
             )
-    heads = ("backbone", "cluster", "tuning", "how each worker holds it", "wall, early stops")
+    heads = ("backbone", "cluster", "tuning", "how each worker holds it", "wall time, early stops")
     return [
         "`soft_prompt` of one backbone on sst5, and reading the Amazon probe with the runs kept:",
-        tabulate(rows, [*heads, "wall, at most"], tablefmt="pipe", disable_numparse=True),
+        tabulate(rows, [*heads, "to the last step"], tablefmt="pipe", disable_numparse=True),
     ]
 
 

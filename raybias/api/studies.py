@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from raybias.engine.conversion import Converted
-    from raybias.planning.description import StudyPlan
+    from raybias.planning.costs import StudyPlan
     from raybias.probes.card_design import ProbeDesign
     from raybias.runtime.doctor import Finding
     from raybias.runtime.progress import Reporter
@@ -120,7 +120,6 @@ def plan(
     utilisation: float | None = None,
     scale: Sequence[int] = (),
     skip_unfit: bool = False,
-    chart: str | Path | None = None,
 ) -> StudyPlan:
     """Plan what would run where and what it costs, without loading a model; print the result.
 
@@ -131,9 +130,8 @@ def plan(
     assume: nodes to plan for, such as `nodes=4,cpus=32,memory=256GiB`, one text for each kind.
     peak_tflops: peak of one device; None looks it up by the kind of GPU.
     utilisation: fraction of the peak that long passes reach; None as the kind of device does.
-    scale: also tell the wall time on so many times the nodes.
+    scale: also bound the wall time on so many times the nodes.
     skip_unfit: leave out backbones and methods that do not fit, instead of refusing the study.
-    chart: SVG file to draw the planned schedule in.
 
     Raises
     ------
@@ -141,13 +139,12 @@ def plan(
     PlanError: the machine or cluster cannot hold it.
     """
     from raybias.errors import ConfigError
-    from raybias.planning.costs import costs_of
-    from raybias.planning.description import StudyPlan
-    from raybias.planning.forecast import Forecast, scaled
+    from raybias.planning.bounds import Forecast
+    from raybias.planning.costs import StudyPlan, costs_of
     from raybias.planning.inventory import assumed, with_autoscaled_nodes
+    from raybias.planning.machine import Machine
     from raybias.planning.plan import plan as make_plan
-    from raybias.planning.speed import Machine
-    from raybias.report.run_figures import schedule_figure
+    from raybias.planning.plan import scaled
     from raybias.runtime.inventory import read_inventory
     from raybias.runtime.study import prepare
 
@@ -168,9 +165,6 @@ def plan(
         skip_unfit=skip_unfit,
     )
     forecast = Forecast.of(prepared, planned)
-    if chart is not None:
-        drawn = schedule_figure(forecast.planned, f"{study.name} as planned")
-        Path(chart).write_text(drawn, encoding="utf-8")
     scales = tuple(scaled(prepared, planned, scale, machine))
     return StudyPlan(planned, costs_of(prepared, planned), forecast, scales)
 
@@ -244,7 +238,7 @@ def audit(
 
         def estimate(study: Study) -> float:
             there = address or os.environ.get("RAY_ADDRESS")
-            return plan(study, address=there).forecast.latest.wall
+            return plan(study, address=there).forecast.latest.high
 
         spent = time.monotonic() - begun
         found = audits.choose(question, limit - spent, estimate)

@@ -52,14 +52,11 @@ def plan(
     ] = None,
     scale: Annotated[
         str | None,
-        typer.Option(metavar="1,4,8", help="Also tell the wall time on so many times the nodes."),
-    ] = None,
-    chart: Annotated[
-        str | None, typer.Option(help="SVG file to draw the planned schedule in.")
+        typer.Option(metavar="1,4,8", help="Also bound the wall time on so many times the nodes."),
     ] = None,
     skip_unfit: SkipUnfit = False,
 ) -> None:
-    """Show workers, packs, memory, costs and the wall time; loads no model, starts no Ray.
+    """Show workers, packs, memory, costs and bounds of the wall time, without model or Ray.
 
     Exits with 2 and one line for what `raybias run` would refuse before any work.
     """
@@ -74,7 +71,6 @@ def plan(
         peak_tflops=peak,
         utilisation=utilisation,
         scale=_sizes(scale),
-        chart=chart,
         skip_unfit=skip_unfit,
     )
     typer.echo(planned)

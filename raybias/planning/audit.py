@@ -24,9 +24,9 @@ from raybias.engine.encoder import load_tokenizer
 from raybias.errors import ConfigError, DataError, ModelError, OutputError, PlanError
 from raybias.methods.base import methods, methods_of
 from raybias.methods.zero_shot import ZeroShot
-from raybias.planning.forecast import duration
 from raybias.planning.pilot import Way, sentences, ways_of
 from raybias.planning.prepared import PreparedStudy
+from raybias.planning.schedule import duration
 from raybias.probes import sources
 from raybias.probes.card_design import gap_widths
 from raybias.schema import LABELS

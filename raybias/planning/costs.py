@@ -1,23 +1,36 @@
-"""Estimate the tokens, FLOPs, device-hours and gathered bytes of a plan, line by line.
+"""Estimate what a plan costs, and describe the plan for people, both with their arithmetic.
 
-Counted from shapes, row counts and the mean length of a sample of the texts, as if no two
-texts shared a token; packing makes it less. Attention's own products, a few percent at these
-lengths, are left out. It loads no model.
+Tokens, FLOPs, device-hours and gathered bytes are counted from shapes, row counts and the mean
+length of a sample of the texts, as if no two texts shared a token; packing makes it less.
+Attention's own products, a few percent at these lengths, are left out. It loads no model.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import TYPE_CHECKING
 
-from raybias.engine.memory import product
+from tabulate import tabulate
+
+from raybias.engine.memory import MemoryTerm, product, total
 from raybias.methods.work import Work
+from raybias.planning.bounds import Forecast, scale_table
+from raybias.planning.inventory import size
 from raybias.planning.prepared import PreparedStudy
 from raybias.planning.schedule import Task
-from raybias.planning.stage_plans import LATENCY_S, AskPlan, Plan, ScorePlan, Stage, TunePlan
+from raybias.planning.stage_plans import (
+    LATENCY_S,
+    AskPlan,
+    Plan,
+    RewritePlan,
+    ScorePlan,
+    Stage,
+    TunePlan,
+)
 from raybias.planning.tasks import tasks_of
 from raybias.planning.workload import TuningWork
 
@@ -79,16 +92,16 @@ def costs_of(prepared: PreparedStudy, plan: Plan) -> Costs:
         work = plan.works.tuning[tuned.backbone, tuned.training, tuned.method]
         if work.last is not None:
             shape = plan.shapes[tuned.backbone]
-            stages[key] = _tuning(tuned, work, shape, late[key], early[key])
+            stages[key] = _tuning_cost(tuned, work, shape, late[key], early[key])
     for backbone in prepared.study.backbones:
         for method in plan.methods(backbone):
             key = backbone.name, method.name, ""
             scored = plan.score(backbone.name, method.name)
             if isinstance(scored, AskPlan):
-                stages[key] = _asking(scored)
+                stages[key] = _asking_cost(scored)
                 continue
             whole, shape = plan.works.whole[key[:2]], plan.shapes[backbone.name]
-            stages[key] = _scoring(scored, whole, shape, late[key])
+            stages[key] = _scoring_cost(scored, whole, shape, late[key])
     return Costs(stages)
 
 
@@ -101,7 +114,7 @@ def _hours(tasks: Iterable[Task]) -> dict[tuple[str, str, str], float]:
     return hours
 
 
-def _tuning(
+def _tuning_cost(
     stage: TunePlan, work: TuningWork, shape: ModelShape, hours: float, planned: float
 ) -> Cost:
     """Count the cost if all runs go to their last step."""
@@ -156,7 +169,7 @@ def _tuning(
     )
 
 
-def _scoring(stage: ScorePlan, work: Work, shape: ModelShape, hours: float) -> Cost:
+def _scoring_cost(stage: ScorePlan, work: Work, shape: ModelShape, hours: float) -> Cost:
     """Count the cost of reading all items with all runs."""
     runs = stage.runs
     read = {
@@ -187,7 +200,7 @@ def _scoring(stage: ScorePlan, work: Work, shape: ModelShape, hours: float) -> C
     return Cost(tokens=tokens, flops=flops, hours=hours, gathered=gathered, lines=tuple(lines))
 
 
-def _asking(stage: AskPlan) -> Cost:
+def _asking_cost(stage: AskPlan) -> Cost:
     """Count what is asked of an endpoint; prompts are counted roughly."""
     lines = [
         CostLine("requests", stage.counted, f"{stage.calls:,.0f}"),
@@ -222,7 +235,145 @@ def _sent(stage: Stage, gathered: float) -> list[CostLine]:
 
 def _short(number: float, unit: str = "") -> str:
     """Format a number with a prefix and its unit: 12.3 TFLOP."""
-    for prefix, size in (("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6)):
-        if number >= size:
-            return f"{number / size:.3g} {prefix}{unit}".rstrip()
+    for prefix, least in (("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6)):
+        if number >= least:
+            return f"{number / least:.3g} {prefix}{unit}".rstrip()
     return f"{number:,.0f} {unit}".rstrip()
+
+
+@dataclass(frozen=True)
+class StudyPlan:
+    """What a study would run where, and what that costs; `print` it.
+
+    Attributes
+    ----------
+    plan: its stages, with workers and memory.
+    costs: tokens, FLOPs and device-hours of each stage.
+    forecast: bounds of its wall time.
+    scales: bounds for so many times the nodes.
+    """
+
+    plan: Plan
+    costs: Costs
+    forecast: Forecast
+    scales: tuple[tuple[int, Forecast], ...] = ()
+
+    def __str__(self) -> str:
+        table = scale_table(self.scales) if self.scales else ""
+        parts = (self.forecast.unused, describe(self.plan, self.costs), str(self.forecast), table)
+        return "\n\n".join(filter(None, parts))
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
+
+
+def describe(plan: Plan, costs: Costs) -> str:
+    """Write a plan and its costs as text."""
+    parts = [f"{plan.study} on {plan.inventory}"]
+    if plan.precision is not None:
+        parts.append(str(plan.precision))
+    parts += [_rewriting(part) for part in plan.rewriting]
+    for tuned in plan.tuning:
+        cost = costs.stages.get((tuned.backbone, tuned.method, tuned.training))
+        parts.append("\n".join([_tuning(tuned), *_cost(cost)]))
+    for scored in plan.scoring:
+        cost = costs.stages.get((scored.backbone, scored.method, ""))
+        parts.append("\n".join([_scoring(scored), *_cost(cost)]))
+    computed = [scored.speed for scored in plan.scoring if not isinstance(scored, AskPlan)]
+    parts += dict.fromkeys(f"speed of {speed}" for speed in computed)
+    parts += [f"note: {note}" for note in plan.notes]
+    aside = ", rewriting aside" if plan.rewriting else ""
+    parts.append(f"together {costs.hours:,.1f} device-hours at most{aside}")
+    return "\n\n".join(parts)
+
+
+def _cost(cost: Cost | None) -> list[str]:
+    if cost is None:
+        return []
+    rows = [(line.what, line.arithmetic, line.result) for line in cost.lines]
+    return ["  costs at most", *_arithmetic(rows)]
+
+
+def _rewriting(plan: RewritePlan) -> str:
+    probes = ", ".join(f"{name} {_count(rows, 'pair')}" for name, rows in plan.pairs.items())
+    return "\n".join(
+        [
+            f"rewrite as {plan.style} with {plan.backbone}, judged by {plan.judge} ({plan.paired}):"
+            f" {probes}",
+            f"  {_count(plan.replicas_max, 'replica')}, each {_resources(plan)};"
+            f" {_count(plan.chunks, 'chunk')}, {plan.tokens_per_batch} tokens at a time",
+            *_memory(plan),
+        ]
+    )
+
+
+def _tuning(plan: TunePlan) -> str:
+    runs = f"{plan.final_units} runs"
+    if plan.sweep_units:
+        runs = f"{plan.sweep_units} runs of the sweep, then {runs} of what it chooses"
+    packs = max(plan.sweep_packs, plan.final_packs)
+    together = (
+        f"{plan.workers} workers share one pack of {plan.pack} seeds"
+        if plan.sharded
+        else f"{_count(packs, 'pack')} of up to {_count(plan.pack, 'seed')},"
+        f" {_count(plan.workers, 'worker')} at once"
+    )
+    return "\n".join(
+        [
+            f"tune {plan.backbone} on {plan.training} ({plan.method})",
+            f"  {runs}; {together}; each worker {_resources(plan)}",
+            f"  {plan.reason}",
+            *_memory(plan),
+        ]
+    )
+
+
+def _scoring(plan: ScorePlan) -> str:
+    probes = ", ".join(f"{name} {rows:,} items" for name, rows in plan.items.items())
+    if isinstance(plan, AskPlan):
+        return f"ask {plan.backbone} ({plan.method}): {probes}\n  {plan.reason}"
+    replicas = f"{_count(plan.replicas_min, 'replica')} to start with, up to {plan.replicas_max}"
+    rest = f"; {plan.data_cpus:g} CPUs left to Ray Data"
+    if plan.sharded:
+        replicas, rest = f"{plan.replicas_max} workers share the backbone", ""
+    return "\n".join(
+        [
+            f"score with {plan.backbone} ({plan.method}): {probes}",
+            f"  {replicas}; each {_resources(plan)}{rest}",
+            f"  {plan.reason}",
+            f"  {_count(plan.shards, 'shard')} of {plan.rows_per_shard} rows or fewer",
+            *_memory(plan),
+        ]
+    )
+
+
+def _memory(plan: Stage) -> list[str]:
+    lines = _memory_terms(plan.memory, f"of {size(plan.device_memory)}")
+    if plan.host:
+        lines += ["  and of its node's memory", *_memory_terms(plan.host, "")]
+    return lines
+
+
+def _memory_terms(terms: Sequence[MemoryTerm], of: str) -> list[str]:
+    rows = [(term.what, term.arithmetic, size(term.bytes)) for term in terms]
+    return _arithmetic([*rows, ("together", of, size(total(terms)))])
+
+
+def _arithmetic(rows: Sequence[tuple[str, str, str]]) -> list[str]:
+    """Align what is counted, how, and the result."""
+    table = tabulate(rows, tablefmt="plain", colalign=("left", "left", "right"))
+    return [f"    {line}" for line in table.splitlines()]
+
+
+def _resources(plan: Stage) -> str:
+    gpus = _count(plan.gpus, "GPU") if plan.sharers == 1 else f"1/{plan.sharers} GPU"
+    text = _count(plan.threads, "CPU") + (f" and {gpus}" if plan.gpus else "")
+    if selector := plan.requests.get("label_selector"):
+        text += f" {next(iter(selector.values()))}"
+    if plan.pending:
+        text += f", {_count(plan.pending, 'node')} of them yet to come"
+    return text
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -11,17 +11,16 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
 from raybias.config import Backbone, MethodFields, Resources, TrainingSet
 from raybias.engine.memory import MemoryTerm, host_memory, total
 from raybias.errors import PlanError
 from raybias.methods.work import Work
-from raybias.planning import refusals
 from raybias.planning.inventory import Inventory, Node, parse_size, size
-from raybias.planning.placement import ResourceRequest, by_gpu_speed, places, requests
-from raybias.planning.speed import Machine
-from raybias.planning.splits import WHOLE, Fit, Load, Split, halved
+from raybias.planning.machine import Machine, ResourceRequest, by_gpu_speed, places, requests
+from raybias.planning.splits import WHOLE, Fit, Load, Room, Split, halved, refusal
 from raybias.planning.stage_plans import ScorePlan, TunePlan
 from raybias.planning.workload import ReadingWork, TuningWork
 
@@ -57,8 +56,13 @@ class LayoutPlanner:
         self.per_gpu = inventory.per_gpu
         self.on = "gpu" if self.gpus else "cpu"
         self.nodes, self.device_memory = self._devices()
-        if self.cpus > max(node.cpus for node in inventory.nodes):
-            raise refusals.too_many_cpus(self.cpus, inventory)
+        largest = max(node.cpus for node in inventory.nodes)
+        if self.cpus > largest:
+            raise PlanError(
+                f"resources.cpus_per_worker is {self.cpus}, the largest node has {largest:g} CPUs",
+                where=str(inventory),
+                cure=f"set it to {largest:g} or less",
+            )
 
     def _devices(self) -> tuple[tuple[Node, ...], int]:
         """Return the nodes with the memory of their GPUs, and that of the largest device."""
@@ -110,12 +114,9 @@ class LayoutPlanner:
                 break
         if error is not None and not made:
             raise error
-        if self.per_gpu > 1:
-            for pack in sizes:
-                with suppress(PlanError):
-                    made.append(
-                        self._tuning(training, method, work, pack, asked, sharers=self.per_gpu)
-                    )
+        for pack in sizes if self.per_gpu > 1 else ():
+            with suppress(PlanError):
+                made.append(self._tuning(training, method, work, pack, asked, sharers=self.per_gpu))
         if self.gpus and asked is None and not made[-1].sharded:
             with suppress(PlanError):
                 made.append(self._tuning(training, method, work, 1, asked, shared=True))
@@ -246,11 +247,10 @@ class LayoutPlanner:
             )
         return asked
 
-    def _slots(self, devices: int = 1) -> int:
+    def _slots(self) -> int:
         """Count the workers that all nodes hold, memory aside."""
-        gpus = self.gpus and max(devices, self.gpus)
-        share = max(1, self.inventory.devices(self.resources) // (gpus or self.cpus))
-        room = places(self.nodes, ResourceRequest(cpus=self.cpus, gpus=gpus)).count
+        share = max(1, self.inventory.devices(self.resources) // (self.gpus or self.cpus))
+        room = places(self.nodes, ResourceRequest(cpus=self.cpus, gpus=self.gpus)).count
         slots = min(room, share)
         if not slots:
             raise PlanError(
@@ -328,7 +328,17 @@ class LayoutPlanner:
             among_all = self._fits(load, asked or slots, [Split(sharded=True)], together=True)
             found += [fit for fit in among_all if asked is None or fit.workers == asked]
         if not found:
-            raise refusals.refusal(self, load, method.name, whole, asked or slots)
+            room = Room(
+                backbone=self.backbone,
+                where=str(self.inventory),
+                asked=sharding,
+                fewest=self.budgets[-1],
+                device=self.device_memory,
+                node=max(node.memory for node in self.nodes),
+                workers=asked or slots,
+                can_shard=whole.can_shard,
+            )
+            raise refusal(room, load, method.name, lambda *of: total(self.host(load, *of)))
         return min(found, key=lambda fit: (seconds(fit) / fit.at_once, -fit.tokens))
 
     def _splits(self, *, can_split: bool) -> list[Split]:
@@ -355,12 +365,10 @@ class LayoutPlanner:
         together: whether some nodes, the faster ones, may do better than all.
         """
         groups = by_gpu_speed(self.nodes) if self.gpus and together else [self.nodes]
-        for split in splits:
-            for tokens in self.budgets:
-                for among in groups:
-                    fit = self.settle(load, tokens, wanted, split=split, among=among)
-                    if fit is not None:
-                        yield fit
+        for split, tokens, among in product(splits, self.budgets, groups):
+            fit = self.settle(load, tokens, wanted, split=split, among=among)
+            if fit is not None:
+                yield fit
 
     def settle(
         self,
@@ -387,16 +395,13 @@ class LayoutPlanner:
 
     def _need(self, load: Load, tokens: int, workers: int, split: Split) -> ResourceRequest:
         held = total(load.device(tokens, workers, split))
-        host = total(self.host(load, workers, split)) if self.gpus else held
-        gpus = self.gpus and split.devices
-        device = held if self.gpus else 0
         return ResourceRequest(
             cpus=self.cpus,
-            gpus=gpus,
+            gpus=self.gpus and split.devices,
             sharers=split.sharers,
             per_gpu=self.per_gpu,
-            device=device,
-            host=host,
+            device=held if self.gpus else 0,
+            host=total(self.host(load, workers, split)) if self.gpus else held,
         )
 
     def host(self, load: Load, workers: int, split: Split) -> tuple[MemoryTerm, ...]:
@@ -412,22 +417,21 @@ class LayoutPlanner:
     def _reason(self, fit: Fit, load: Load) -> str:
         sharding, asked = self.resources.shard, self.resources.tokens_per_batch
         device = "GPU" if self.gpus else "node"
-        if fit.split.sharded and sharding == "zero3":
-            return "sharded with ZeRO-3, as resources.shard asks"
         if fit.split.sharded:
             others = self._splits(can_split=True)
             other = next((s for s in others if self.settle(load, _FEWEST_TOKENS, split=s)), None)
-            if other is None:
-                return (
-                    "sharded with ZeRO-3: the whole backbone does not fit the"
+            if sharding == "zero3":
+                why = ", as resources.shard asks"
+            elif other is None:
+                why = (
+                    ": the whole backbone does not fit the"
                     f" {size(self.device_memory)} of one {device}"
                 )
-            if other.devices == 1:
-                return "sharded with ZeRO-3: estimated faster than packs on whole backbones"
-            return (
-                "sharded with ZeRO-3: estimated faster than layers split over"
-                f" {other.devices} GPUs of a node"
-            )
+            elif other.devices == 1:
+                why = ": estimated faster than packs on whole backbones"
+            else:
+                why = f": estimated faster than layers split over {other.devices} GPUs of a node"
+            return f"sharded with ZeRO-3{why}"
         less = f", {fit.tokens} tokens at a time instead of {asked}" if fit.tokens < asked else ""
         fits = f"the {size(fit.places.device_memory)} of one {device}"
         if fit.split.devices > 1:

@@ -6,20 +6,32 @@ it, so what it prints is what happens. It refuses what Ray would wait for in vai
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from raybias.config import Backbone, Rewriting
+from raybias.engine.memory import (
+    MemoryTerm,
+    activations,
+    added,
+    keys_and_values,
+    of_bytes,
+    process,
+    term,
+    total,
+    weights,
+)
 from raybias.errors import OutputError, PlanError
 from raybias.methods.base import Method, methods_of
-from raybias.planning import refusals
-from raybias.planning.inventory import Inventory, decide_dtypes
+from raybias.planning.bounds import Forecast, choose_packs
+from raybias.planning.inventory import Inventory, decide_dtypes, size
 from raybias.planning.layout import LayoutPlanner
-from raybias.planning.packs import choose_packs
+from raybias.planning.machine import Machine
 from raybias.planning.prepared import PreparedStudy, in_style
-from raybias.planning.rewrite_layout import rewriting_plan
-from raybias.planning.speed import Machine
+from raybias.planning.shards import CHUNK_ROWS
+from raybias.planning.splits import Load, halved
 from raybias.planning.stage_plans import Plan, RewritePlan, ScorePlan, TunePlan, asking_plan
 from raybias.planning.workload import Works, works_of
 from raybias.providers.base import Provider
@@ -29,6 +41,15 @@ from raybias.study_record import recorded_dtypes
 if TYPE_CHECKING:
     from raybias.engine.model_shape import ModelShape
 
+# Tokens of the shortest sentence, with its instruction, that rewriting reckons with.
+_SHORTEST_REWRITTEN: Final = 8
+# Copies of the logits that a draw holds.
+_DRAWN_FROM: Final = 6
+# The fewest tokens of sentences that are worth rewriting at once.
+_FEWEST_TOKENS: Final = 64
+# All candidates of a batch are decoded until the last has ended; on a CPU, which small batches
+# fill, more is lost time.
+_MOST_ON_CPU: Final = 512
 #: A GPU that waits for its process so many times as long as it computes has room for others.
 _MOSTLY: Final = 2.0
 
@@ -81,7 +102,7 @@ def plan(
         for method in methods_of(study, backbone):
             stages.add(backbone, method)
     if stages.errors and not (skip_unfit and stages.scoring):
-        raise refusals.together(list(stages.errors.values()))
+        raise _together(list(stages.errors.values()))
     made = Plan(
         study=study.name,
         decided=study,
@@ -112,6 +133,25 @@ def plan(
     gathering = (_gathering(stage, works) for stage in made.tuning)
     notes = filter(None, (*gathering, _launching(made), *made.notes))
     return replace(made, notes=tuple(notes))
+
+
+def scaled(
+    prepared: PreparedStudy, made: Plan, sizes: Sequence[int], machine: Machine
+) -> list[tuple[int, Forecast]]:
+    """Bound a study's wall time on so many times the nodes of its plan, planned anew for each.
+
+    Raises
+    ------
+    PlanError: it does not fit.
+    """
+    found = []
+    for times in sizes:
+        inventory = replace(made.inventory, nodes=made.inventory.nodes * times)
+        again = plan(
+            prepared, inventory, machine=machine, skip_unfit=bool(made.unfit), works=made.works
+        )
+        found.append((times, Forecast.of(prepared, again)))
+    return found
 
 
 @dataclass(frozen=True)
@@ -199,7 +239,94 @@ def _rewriting(
     originals = in_style(prepared.study, style, prepared.data.items)
     pairs = {name: frame.height for name, frame in originals.items()}
     planner = LayoutPlanner(prepared.study.resources, inventory, options.spec(), shape)
-    return rewriting_plan(planner, style, options, judge, pairs)
+    return _rewriting_plan(planner, style, options, judge, pairs)
+
+
+def _rewriting_plan(
+    planner: LayoutPlanner,
+    style: str,
+    options: Rewriting,
+    judge: ModelShape,
+    pairs: Mapping[str, int],
+) -> RewritePlan:
+    """Choose replicas and chunks for all probes in one style.
+
+    Parameters
+    ----------
+    planner: of the checkpoint.
+    pairs: of each probe.
+
+    Raises
+    ------
+    PlanError: no node holds one replica at the smallest token budget.
+    """
+
+    def terms(shape: ModelShape, tokens: int, partitions: int) -> tuple[MemoryTerm, ...]:
+        return _rewriting_memory(shape, judge, options, tokens=tokens, device=planner.on)
+
+    load = Load(terms, planner.shape, planner.shape.item, planner.on)
+    asked = planner.resources.tokens_per_batch
+    budgets = halved(asked if planner.gpus else min(asked, _MOST_ON_CPU), _FEWEST_TOKENS)
+    fit = next(filter(None, (planner.settle(load, tokens) for tokens in budgets)), None)
+    if fit is None:
+        raise PlanError(
+            f"{planner.backbone}, which makes the style {style!r}, needs"
+            f" {size(total(load.device(budgets[-1])))} with its judge at the smallest token"
+            f" budget, and one device has {size(planner.device_memory)}",
+            where=str(planner.inventory),
+            cure="draw fewer candidates, use bfloat16 or a smaller checkpoint, or larger devices",
+        )
+    chunks = sum(math.ceil(rows / CHUNK_ROWS) for rows in pairs.values())
+    replicas = min(fit.places.count, chunks)
+    return RewritePlan(
+        style=style,
+        judge=options.adequacy.spec().name,
+        paired=options.paired,
+        replicas_max=replicas,
+        pairs=pairs,
+        chunks=chunks,
+        **planner.stage(replace(fit, workers=replicas), load),
+    )
+
+
+def _rewriting_memory(
+    shape: ModelShape, judge: ModelShape, options: Rewriting, *, tokens: int, device: str
+) -> tuple[MemoryTerm, ...]:
+    """Count the memory of a replica that rewrites `tokens` tokens of sentences at a time.
+
+    Parameters
+    ----------
+    shape, judge: of the checkpoint and of what decides on adequacy.
+    """
+    rows = min(tokens // _SHORTEST_REWRITTEN, 2 * CHUNK_ROWS) * options.candidates
+    held = added((rows, options.max_length), (tokens, options.candidates), unit="tokens")
+    alive = [activations(each, tokens, each.item, "activations") for each in (shape, judge)]
+    return (
+        weights("weights of the checkpoint", shape.parameters, shape.item),
+        weights("weights of the judge", judge.parameters, judge.item),
+        max(alive, key=lambda each: each.bytes),
+        keys_and_values(shape, held, shape.item, note=", written and read"),
+        term(
+            "logits and what is drawn from",
+            (rows, "{:,} candidates"),
+            (shape.vocabulary, "{:,} words"),
+            of_bytes(4),
+            _DRAWN_FROM,
+        ),
+        process(device),
+    )
+
+
+def _together(errors: list[PlanError]) -> PlanError:
+    """Make one error of those of several stages; the first alone where there are no others."""
+    texts = list(dict.fromkeys(error.problem for error in errors))
+    if len(texts) == 1:
+        return errors[0]
+    return PlanError(
+        f"{len(texts)} parts of the study do not fit: {'; '.join(texts)}",
+        where=errors[0].where,
+        cure="take them out, skip them with --skip-unfit, or use larger devices",
+    )
 
 
 def check_place(store: Store, inventory: Inventory) -> None:

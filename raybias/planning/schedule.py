@@ -1,4 +1,4 @@
-"""A study as a graph of tasks: their order, and when each would run on a cluster.
+"""A study as a graph of tasks: their order, and which devices each held as it ran.
 
 Tasks that are ready run at once, as far as devices are free, that with the longest path before the
 study's end first (list scheduling by critical path). The driver takes this order.
@@ -6,13 +6,12 @@ study's end first (list scheduling by critical path). The driver takes this orde
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from heapq import heappop, heappush
 from itertools import accumulate
 from typing import Literal
 
-from raybias.planning.placement import ResourceRequest
+from raybias.planning.machine import ResourceRequest
 
 Kind = Literal["fetch", "rewrite", "tune", "read"]
 
@@ -28,6 +27,8 @@ class Task:
     pack, packs: which part of the stage's runs it is: every `packs`-th, from the one at `pack`.
     runs: how many runs these are.
     seconds: of computing, once the backbone is loaded; where replicas share it, of one alone.
+    alone: seconds of a pack's longest run by itself, to which halving can bring the pack; 0 for
+        what is not halved.
     load: seconds until a worker that does not hold the backbone does.
     need: what each worker asks of a node; None for what takes no device.
     least, most: workers. Where they differ they are replicas: the task begins with any number of
@@ -45,6 +46,7 @@ class Task:
     packs: int = 1
     runs: int = 0
     seconds: float
+    alone: float = 0.0
     load: float = 0.0
     need: ResourceRequest | None = None
     least: int = 1
@@ -114,6 +116,13 @@ class Span:
     worker: int
 
 
+def duration(seconds: float) -> str:
+    """Write seconds in the unit that suits them."""
+    if seconds >= 3600:
+        return f"{seconds / 3600:,.1f} h"
+    return f"{seconds / 60:,.1f} min" if seconds >= 60 else f"{seconds:,.1f} s"
+
+
 @dataclass(frozen=True)
 class IdleBlock:
     """Devices that do nothing for some time, in seconds from the study's begin."""
@@ -129,10 +138,18 @@ class IdleBlock:
         """Device-hours."""
         return self.devices * (self.end - self.start) / 3600
 
+    def __str__(self) -> str:
+        behind = ", ".join(self.behind[:2])
+        more = f" and {len(self.behind) - 2} more" if len(self.behind) > 2 else ""
+        return (
+            f"{self.devices} for {duration(self.end - self.start)} from {duration(self.start)} on,"
+            f" beside {behind}{more}"
+        )
+
 
 @dataclass(frozen=True)
 class Schedule:
-    """Which task ran where and when, planned or measured.
+    """Which task ran where and when.
 
     Attributes
     ----------
@@ -143,11 +160,6 @@ class Schedule:
     spans: tuple[Span, ...]
     devices: int
     per_device: int = 1
-
-    def __str__(self) -> str:
-        count = self.devices // self.per_device
-        devices = f"{count} device{'s' if count > 1 else ''}"
-        return devices if self.per_device == 1 else f"{self.devices} places on {devices}"
 
     @property
     def wall(self) -> float:
@@ -183,49 +195,6 @@ class Schedule:
             if shared > 0:
                 during[span.task] = max(shared, during.get(span.task, 0.0))
         return replace(best, behind=tuple(sorted(during, key=lambda task: -during[task])))
-
-
-class Logbook:
-    """Numbers the devices that tasks hold as they run, and keeps which held what and when."""
-
-    def __init__(self, devices: int) -> None:
-        self.devices = devices
-        self._free = list(range(devices))
-        self._held: dict[str, list[tuple[int, float]]] = {}
-        self._tasks: dict[str, Task] = {}
-        self._spans: list[Span] = []
-
-    def hold(self, held: Mapping[str, tuple[Task, int]], now: float) -> None:
-        """Note how many devices each running task holds from `now` on, by its key."""
-        for key in list(self._held):
-            self._release(key, held[key][1] if key in held else 0, now)
-        for key, (task, devices) in held.items():
-            self._tasks[key] = task
-            own = self._held.setdefault(key, [])
-            while len(own) < devices and self._free:
-                own.append((heappop(self._free), now))
-
-    def _release(self, key: str, devices: int, now: float) -> None:
-        task, own = self._tasks[key], self._held[key]
-        while len(own) > devices:
-            worker, start = own.pop()
-            heappush(self._free, worker)
-            self._spans.append(
-                Span(
-                    task=key,
-                    kind=task.kind,
-                    backbone=task.backbone,
-                    method=task.method,
-                    worker=worker,
-                    start=start,
-                    loaded=start,
-                    end=now,
-                )
-            )
-
-    def schedule(self) -> Schedule:
-        """Return what was noted of devices that are held no more."""
-        return Schedule(tuple(self._spans), self.devices)
 
 
 def _rectangles(times: Sequence[float], heights: Sequence[int]) -> Iterator[IdleBlock]:

@@ -13,10 +13,9 @@ from raybias.engine.memory import MemoryTerm, process, total
 from raybias.methods.base import Method, methods_of
 from raybias.methods.work import Work
 from raybias.planning.inventory import Inventory, Precision
-from raybias.planning.placement import ResourceRequest
+from raybias.planning.machine import CPU, ResourceRequest, Speed
 from raybias.planning.prepared import PreparedStudy
 from raybias.planning.shards import rows_in
-from raybias.planning.speed import CPU, Speed
 from raybias.planning.workload import Layout, Works
 from raybias.providers.base import Provider
 

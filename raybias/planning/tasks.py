@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final
 from raybias.config import Backbone
 from raybias.engine.memory import total
 from raybias.methods.base import Method
+from raybias.planning.machine import Speed
 from raybias.planning.prepared import PreparedStudy
 from raybias.planning.schedule import Task
 from raybias.planning.shards import CHUNK_ROWS
-from raybias.planning.speed import Speed
 from raybias.planning.stage_plans import AskPlan
 
 if TYPE_CHECKING:
@@ -111,6 +111,7 @@ class _Graph:
             made = []
             for pack in range(packs):
                 own = stops[pack::packs]
+                alone = work.pack_seconds(speed, layout, (max(own),))
                 task = Task(
                     key=f"tune/{backbone.name}/{training}/{method.name}/{name}/{pack}",
                     kind="tune",
@@ -122,6 +123,7 @@ class _Graph:
                     packs=packs,
                     runs=len(own),
                     seconds=work.pack_seconds(speed, layout, own),
+                    alone=0.0 if stage.sharded else alone,
                     load=speed.load(work.passes.all_bytes / layout.ranks),
                     need=stage.need,
                     least=stage.workers if stage.sharded else 1,

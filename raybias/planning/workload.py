@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from raybias.methods.base import methods_of
 from raybias.methods.work import Tuning, Work
+from raybias.planning.machine import Speed
 from raybias.planning.prepared import PreparedStudy
 from raybias.planning.shards import ROWS, SECONDS, rows_in
-from raybias.planning.speed import Speed
 
 if TYPE_CHECKING:
     from raybias.engine.model_shape import ModelShape

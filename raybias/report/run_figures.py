@@ -17,8 +17,7 @@ from matplotlib.lines import Line2D
 
 from raybias.config import MethodFields
 from raybias.methods import Tuned, tuned_methods
-from raybias.planning.forecast import duration, idle
-from raybias.planning.schedule import Schedule, Span
+from raybias.planning.schedule import Schedule, Span, duration
 from raybias.report import figure_parts as parts
 from raybias.report.figure_style import (
     COLOURS,
@@ -182,4 +181,4 @@ def described(schedule: Schedule) -> str:
         f" {schedule.idle_hours:,.1f} device-hours idle"
     )
     block = schedule.idle_block()
-    return f"{said}; largest idle block: {idle(block)}" if block else said
+    return f"{said}; largest idle block: {block}" if block else said

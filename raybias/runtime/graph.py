@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from heapq import heappop, heappush
 
 from raybias.errors import WorkFailed
-from raybias.planning.schedule import Logbook, Task, remaining
+from raybias.planning.schedule import Schedule, Span, Task, remaining
 
 #: What a task does with the workers that it is granted.
 Work = Callable[["Grant"], None]
@@ -59,6 +60,49 @@ class Grant:
         for action in self._actions:
             with suppress(Exception):  # What is to be ended can be gone.
                 action()
+
+
+class Logbook:
+    """Numbers the devices that tasks hold as they run, and keeps which held what and when."""
+
+    def __init__(self, devices: int) -> None:
+        self.devices = devices
+        self._free = list(range(devices))
+        self._held: dict[str, list[tuple[int, float]]] = {}
+        self._tasks: dict[str, Task] = {}
+        self._spans: list[Span] = []
+
+    def hold(self, held: Mapping[str, tuple[Task, int]], now: float) -> None:
+        """Note how many devices each running task holds from `now` on, by its key."""
+        for key in list(self._held):
+            self._release(key, held[key][1] if key in held else 0, now)
+        for key, (task, devices) in held.items():
+            self._tasks[key] = task
+            own = self._held.setdefault(key, [])
+            while len(own) < devices and self._free:
+                own.append((heappop(self._free), now))
+
+    def _release(self, key: str, devices: int, now: float) -> None:
+        task, own = self._tasks[key], self._held[key]
+        while len(own) > devices:
+            worker, start = own.pop()
+            heappush(self._free, worker)
+            self._spans.append(
+                Span(
+                    task=key,
+                    kind=task.kind,
+                    backbone=task.backbone,
+                    method=task.method,
+                    worker=worker,
+                    start=start,
+                    loaded=start,
+                    end=now,
+                )
+            )
+
+    def schedule(self) -> Schedule:
+        """Return what was noted of devices that are held no more."""
+        return Schedule(tuple(self._spans), self.devices)
 
 
 class Graph:

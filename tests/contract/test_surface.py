@@ -27,7 +27,7 @@ COMMANDS = {
     "run": {"STUDY.yaml", "--out", *STUDY, *RAY, "--skip-unfit"},
     "plan": {
         *("STUDY.yaml", "--out", *STUDY, "--address", "--assume"),
-        *("--peak-tflops", "--utilisation", "--scale", "--chart", "--skip-unfit"),
+        *("--peak-tflops", "--utilisation", "--scale", "--skip-unfit"),
     },
     "demo": {"--out", *RAY},
     "doctor": {"--address", "--out", "--hub", "--no-hub"},
@@ -94,7 +94,7 @@ FUNCTIONS = {
     "pair_items": ("probe", "styles", "files", "options", "seed"),
     "plan": (
         *("study", "out", "address", "assume", "peak_tflops", "utilisation", "scale"),
-        *("skip_unfit", "chart"),
+        "skip_unfit",
     ),
     "probe_items": ("probe",),
     "run": ("study", "out", "address", "command", "skip_unfit"),

@@ -22,10 +22,10 @@ from raybias.engine.packing import shared_width
 from raybias.methods.work import TokenCounts, Widths
 from raybias.planning.costs import Cost, costs_of
 from raybias.planning.inventory import assumed
+from raybias.planning.machine import Machine
 from raybias.planning.plan import plan
 from raybias.planning.preflight import check_inputs
 from raybias.planning.prepared import PreparedStudy
-from raybias.planning.speed import Machine
 from raybias.runtime.tune.driver import tokenise
 from support.words import word_tokenizer
 

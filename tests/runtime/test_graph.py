@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raybias.planning.placement import ResourceRequest
+from raybias.planning.machine import ResourceRequest
 from raybias.planning.schedule import Task, remaining
 from raybias.runtime.graph import Grant, Graph, Stopped
 

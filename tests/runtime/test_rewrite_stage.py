@@ -14,8 +14,7 @@ from raybias.engine.memory import total
 from raybias.engine.rewriter import Rewriter
 from raybias.errors import ConfigError, DataError, ModelError, PlanError
 from raybias.methods.base import shard_of
-from raybias.planning.costs import costs_of
-from raybias.planning.description import describe
+from raybias.planning.costs import costs_of, describe
 from raybias.planning.inventory import assumed
 from raybias.planning.plan import plan
 from raybias.planning.preflight import check_rewritten

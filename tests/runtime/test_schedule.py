@@ -1,19 +1,23 @@
-"""The graph of a study's tasks, its order, and what a simulated cluster makes of it."""
+"""The graph of a study's tasks: its order, bounds of its wall time, and a simulated cluster."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.simulated import Runs, simulate
+from raybias.planning.bounds import Bounds
 from raybias.planning.inventory import assumed
-from raybias.planning.placement import ResourceRequest
-from raybias.planning.schedule import Logbook, Task, remaining
-from raybias.planning.simulation import simulate
+from raybias.planning.machine import CPU, ResourceRequest
+from raybias.planning.schedule import Task, remaining
+from raybias.planning.workload import Layout
 from raybias.report.run_figures import schedule_figure
+from raybias.runtime.graph import Logbook
 
 GPUS = assumed("nodes=2,cpus=8,memory=64GiB,gpus=4,gpu_memory=24GB")
 ONE = ResourceRequest(cpus=1, gpus=1, device=10**9)
@@ -89,7 +93,7 @@ def test_workers_share_a_gpu_and_what_takes_a_whole_one_waits_for_it() -> None:
     wide = [replace(tuned(f"w{n}", 4), need=whole) for n in range(9)]
     made = simulate([*parts, *wide], replace(GPUS, per_gpu=4))
     # Six parts are on two of eight GPUs, and the others take what is whole one after another.
-    assert (made.devices, str(made)) == (32, "32 places on 8 devices")
+    assert (made.devices, made.per_device) == (32, 4)
     held = {span.task: {s.worker // 4 for s in made.spans if s.task == span.task}
             for span in made.spans}  # fmt: skip
     assert set(map(len, held.values())) == {1}
@@ -134,6 +138,49 @@ def test_a_schedule_keeps_order_devices_and_work(
         assert all(one[1] <= other[0] + 1e-9 for one, other in pairwise(own))
     paths, work = remaining(tasks), sum(task.work for task in tasks)
     assert schedule.wall >= max(*paths.values(), work / schedule.devices) - 1e-6
+    bounds = Bounds.of(tasks, GPUS, 8)
+    assert bounds.low - 1e-6 <= schedule.wall
+    if all(task.devices == 1 for task in tasks):
+        assert schedule.wall <= bounds.high + 1e-6
+
+
+def test_bounds_are_the_longest_path_or_the_work_and_grahams_above_it() -> None:
+    tasks = [*(tuned(f"t{n}", 10) for n in range(12)), replace(tuned("p", 30), alone=20)]
+    bounds = Bounds.of(tasks, GPUS, 8)
+    assert (bounds.low, bounds.path, bounds.first) == (20, 20, "p"), "a pack can be halved"
+    assert bounds.high == 30 + (150 - 30) / 8
+    assert bounds.busy == pytest.approx(150 / 8 / 20)
+    assert str(bounds) == "between 20.0 s and 45.0 s"
+    # What holds all devices comes on top, whatever runs beside it.
+    wide = Bounds.of([*tasks, tuned("wide", 5, workers=8)], GPUS, 8)
+    assert wide.high == bounds.high + 5
+
+
+class Steps:
+    """Work of which each run takes a second a step, whatever it is packed with."""
+
+    most, every = 8, 1
+
+    def step_seconds(self, speed: object, layout: object, runs: int) -> float:
+        return float(runs)
+
+    def evaluation_seconds(self, speed: object, layout: object, runs: int) -> float:
+        return 0.0
+
+    def test_seconds(self, speed: object, layout: object) -> float:
+        return 0.0
+
+
+def test_idle_devices_take_half_of_the_slowest_pack() -> None:
+    runs = Runs(cast(Any, Steps()), CPU, Layout(1), (10,) * 4)
+    assert runs.seconds() == 40
+    assert runs.after(30).reached == 7.5
+    tasks = [tuned("pack", runs.seconds()), tuned("after", 1, "pack")]
+    assert simulate(tasks, GPUS).wall == 41
+    # Halved at 2 s, after half a step, and at 4 s, after one and a half; then each is by itself.
+    halved = simulate(tasks, GPUS, runs={"pack": runs})
+    assert halved.wall == pytest.approx(4 + 8.5 + 1)
+    assert len({span.worker for span in halved.spans}) == 4
 
 
 def test_a_logbook_is_the_schedule_of_what_tasks_held() -> None:
