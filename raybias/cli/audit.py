@@ -101,8 +101,7 @@ def init(
     out: Annotated[Path, typer.Option(help="The study file to write.")] = Path("study.yaml"),
 ) -> None:
     """Write a study file for a model, with comments, to be edited and run."""
-    import yaml
-
+    from raybias.config import to_yaml
     from raybias.errors import OutputError
     from raybias.planning.audit import short_name, suited_methods
     from raybias.probes.column_checks import choose
@@ -113,7 +112,7 @@ def init(
     choose([probe], probes["amazon"].attributes, where="--probe")
     suited = suited_methods(model)
     methods = "\n".join(f"  - {_METHODS[kind]}" for kind in _METHODS if kind in suited)
-    quoted = yaml.safe_dump(model, default_flow_style=True, width=10_000).split("\n")[0]
+    quoted = to_yaml({"model": model}, width=10_000).removeprefix("model: ").rstrip("\n")
     text = _TEXT.format(
         file=out, name=short_name(model), model=quoted, methods=methods, attribute=probe
     )

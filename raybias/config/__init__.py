@@ -15,7 +15,7 @@ from raybias.config.data import (
 )
 from raybias.config.json_schema import study_schema
 from raybias.config.method import AnyMethod, MethodFields
-from raybias.config.reading import parse_yaml
+from raybias.config.reading import parse_yaml, to_yaml
 from raybias.config.section import Profile, Section
 from raybias.config.study import (
     Interval,
@@ -57,4 +57,5 @@ __all__ = [
     "parse_study",
     "parse_yaml",
     "study_schema",
+    "to_yaml",
 ]

@@ -7,28 +7,32 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from inspect import isclass
+from io import StringIO
 from pathlib import Path
 from typing import Any, Final, TypeVar, get_args, get_origin
 
-import yaml
 from pydantic import ValidationError
+from ruamel.yaml import YAML, MappingNode, ScalarNode, SequenceNode
+from ruamel.yaml.constructor import SafeConstructor
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, ScalarEvent
 
 from raybias.config.section import Section, listed, plain_types
 from raybias.errors import ConfigError
 
 _TAG: Final = "tag:yaml.org,2002:"
-#: Dates and the like are text, as in YAML 1.2 and JSON.
-_PLAIN: Final = {f"{_TAG}{kind}" for kind in ("null", "bool", "int", "float", "str", "merge")}
+#: Dates and `=` are text, as in JSON.
+_TEXTS: Final = ("timestamp", "value")
+_SCALARS: Final = ("null", "bool", "int", "float", "str", "merge", *_TEXTS)
 _KINDS: Final = {
-    yaml.ScalarNode: _PLAIN,
-    yaml.SequenceNode: {f"{_TAG}seq"},
-    yaml.MappingNode: {f"{_TAG}map"},
+    ScalarNode: {f"{_TAG}{kind}" for kind in _SCALARS},
+    SequenceNode: {f"{_TAG}seq"},
+    MappingNode: {f"{_TAG}map"},
 }
 _CHARACTERS: Final = 1 << 20
 _DEPTH: Final = 32
 #: Values of a document, those that an alias repeats counted again.
 _VALUES: Final = 100_000
-_NUMBERS: Final = {f"{_TAG}{kind}" for kind in ("int", "float")}
 _DIGITS: Final = 70
 #: Whole numbers have 64 bits.
 _LARGEST: Final = 1 << 63
@@ -37,84 +41,70 @@ _LARGEST: Final = 1 << 63
 class _Refused(ValueError):
     """YAML that is more than a study may have."""
 
-    def __init__(self, problem: str, node: Any) -> None:
-        super().__init__(f"line {node.start_mark.line + 1}: {problem}")
+    def __init__(self, problem: str, part: Any) -> None:
+        super().__init__(f"line {part.start_mark.line + 1}: {problem}")
 
 
-class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader, without dates, tags of other types, bombs, and keys that repeat."""
+class _Constructor(SafeConstructor):
+    """Make text, numbers, true, false, null, lists and mappings with named keys, nothing else."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.depth = self.values = 0
-        self.sizes: dict[int, int] = {}
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        """Compose a value within the bounds; an alias counts as what it repeats."""
-        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
-        if self.depth == _DEPTH:
-            raise _Refused(f"nested deeper than {_DEPTH} levels", event)
-        before = self.values
-        self.depth += 1
-        node = super().compose_node(parent, index)
-        self.depth -= 1
-        if isinstance(event, yaml.AliasEvent):
-            if id(node) not in self.sizes:
-                raise _Refused(f"*{event.anchor} stands inside of what it names", event)
-            self.values += self.sizes[id(node)]
-        else:
-            _check_value(node)
-            self.values += 1
-            self.sizes[id(node)] = self.values - before
-        if self.values > _VALUES:
-            raise _Refused(f"more than {_VALUES:,} values", event)
-        return node
-
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        """Refuse equal keys, before `<<` puts those of other mappings beside them."""
-        node = super().compose_mapping_node(anchor)
-        lines: dict[tuple[str, str], int] = {}
-        for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                raise _Refused("a key is a list or mapping; give it a name", key)
-            line = key.start_mark.line + 1
-            if (first := lines.get((key.tag, key.value))) is not None:
-                raise _Refused(f"the key {key.value!r} of line {first} repeats; keep one", key)
-            lines[key.tag, key.value] = line
-        return node
-
-    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
         """Construct a value; one that is not what it is tagged as, or a huge number, is refused."""
+        if node.tag not in _KINDS[type(node)]:
+            tag = node.tag.replace(_TAG, "!!")
+            raise _Refused(f"{tag[:_DIGITS]} is no type that a study has", node)
+        text = node.value if isinstance(node, ScalarNode) else ""
+        if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
+            raise _Refused("a character that no text has", node)
+        if node.tag in (f"{_TAG}int", f"{_TAG}float") and len(text) > _DIGITS:
+            raise _Refused(f"a number of {len(text):,} digits", node)
         try:
             value = super().construct_object(node, deep)
         except (ValueError, LookupError) as error:
-            raise _Refused(f"{node.value!r} is no {node.tag.removeprefix(_TAG)}", node) from error
+            raise _Refused(f"{text!r} is no {node.tag.removeprefix(_TAG)}", node) from error
         if type(value) is int and abs(value) >= _LARGEST:
-            raise _Refused(f"the number {node.value} is too large", node)
+            raise _Refused(f"the number {text} is too large", node)
         return value
 
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        """Construct a mapping; a key that is one itself, or a list, is refused."""
+        if wrong := [key for key, _ in node.value if not isinstance(key, ScalarNode)]:
+            raise _Refused("a key is a list or mapping; give it a name", wrong[0])
+        return super().construct_mapping(node, deep)
 
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, form) for tag, form in forms if tag in _PLAIN]
-    for first, forms in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
+
+for _kind in _TEXTS:
+    _Constructor.add_constructor(f"{_TAG}{_kind}", SafeConstructor.construct_yaml_str)
 
 
-def _check_value(node: Any) -> None:
-    """Refuse a value that is no text, number, true, false, null, list or mapping."""
-    if node.tag not in _KINDS[type(node)]:
-        tag = node.tag.replace(_TAG, "!!")
-        raise _Refused(f"{tag[:_DIGITS]} is no type that a study has", node)
-    if not isinstance(node, yaml.ScalarNode):
-        return
-    if "\0" in node.value or any("\ud800" <= letter <= "\udfff" for letter in node.value):
-        raise _Refused("a character that no text has", node)
-    if node.tag in _NUMBERS and len(node.value) > _DIGITS:
-        raise _Refused(f"a number of {len(node.value):,} digits", node)
+def _check_size(text: str) -> None:
+    """Refuse what is nested or repeated too often; an alias counts as what it repeats."""
+    values = 0
+    around: list[tuple[str | None, int]] = []
+    sizes: dict[str | None, int] = {}
+    for event in YAML(typ="safe", pure=True).parse(text):
+        name = getattr(event, "anchor", None)
+        if isinstance(event, AliasEvent):
+            if name in [outer for outer, _ in around]:
+                raise _Refused(f"*{name} stands inside of what it names", event)
+            values += sizes.get(name, 0)
+        elif isinstance(event, ScalarEvent):
+            values += 1
+            sizes[name] = 1
+        elif isinstance(event, CollectionStartEvent):
+            if len(around) == _DEPTH:
+                raise _Refused(f"nested deeper than {_DEPTH} levels", event)
+            around.append((name, values))
+            values += 1
+        elif isinstance(event, CollectionEndEvent):
+            name, before = around.pop()
+            sizes[name] = values - before
+        if values > _VALUES:
+            raise _Refused(f"more than {_VALUES:,} values", event)
 
 
 def parse_yaml(text: str) -> Any:
-    """Parse a YAML document into dicts, lists, text, numbers, true, false and null.
+    """Parse a YAML 1.2 document into dicts, lists, text, numbers, true, false and null.
 
     Raises
     ------
@@ -123,18 +113,30 @@ def parse_yaml(text: str) -> Any:
     """
     if len(text) > _CHARACTERS:
         raise ValueError(f"has more than {_CHARACTERS:,} characters")
+    text = text.removeprefix("\ufeff")
+    reader = YAML(typ="safe", pure=True)
+    reader.Constructor = _Constructor
     try:
-        loader = _Loader(text.removeprefix("\ufeff"))
-        try:
-            return loader.get_single_data()
-        finally:
-            loader.dispose()
-    except yaml.MarkedYAMLError as error:
+        _check_size(text)
+        return reader.load(text)
+    except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f"line {mark.line + 1}: " if mark else ""
-        raise ValueError(f"not YAML ({line}{error.problem or error.context})") from error
-    except yaml.YAMLError as error:
-        raise ValueError(f"not YAML ({error})") from error
+        # Of a key that repeats, ruamel.yaml shows both values, however long.
+        problem = str(error.problem or error.context).split(" with value ")[0]
+        raise ValueError(f"not YAML ({line}{problem})") from error
+    except YAMLError as error:
+        raise ValueError(f"not YAML ({' '.join(str(error).split())})") from error
+
+
+def to_yaml(content: Any, width: int = 100) -> str:
+    """Write dicts, lists, text and numbers as YAML, one key a line."""
+    writer: Any = YAML(typ="safe", pure=True)
+    writer.default_flow_style = writer.sort_base_mapping_type_on_output = False
+    writer.width = width
+    text = StringIO()
+    writer.dump(content, text)
+    return text.getvalue()
 
 
 #: By pydantic's type of error, what it says in Python's words.

@@ -8,7 +8,6 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
-import yaml
 from pydantic import (
     ConfigDict,
     Field,
@@ -27,7 +26,7 @@ from raybias.config.data import (
     Verbalizer,
 )
 from raybias.config.method import AnyMethod, MethodFields, default_methods
-from raybias.config.reading import override, parse_section, yaml_mapping
+from raybias.config.reading import override, parse_section, to_yaml, yaml_mapping
 from raybias.config.section import Amount, Count, Name, Profile, Section, by_profile, defaults_of
 from raybias.config.styles import Styles
 from raybias.errors import ConfigError
@@ -275,7 +274,7 @@ class Study(Section):
 
     def _repr_html_(self) -> str:
         chosen = self.model_dump(mode="json", exclude_unset=True)
-        return f"<pre>{escape(yaml.safe_dump(chosen, sort_keys=False, allow_unicode=True))}</pre>"
+        return f"<pre>{escape(to_yaml(chosen))}</pre>"
 
     @property
     def checkpoints(self) -> dict[str, Backbone]:

@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import polars as pl
-import yaml
 
-from raybias.config import PairProbe, Probe, QuestionProbe, Study
+from raybias.config import PairProbe, Probe, QuestionProbe, Study, to_yaml
 from raybias.config.card import Card, CardKind, Validity, parse_card
 from raybias.errors import ConfigError, DataError
 from raybias.probes.column_checks import among, as_text, column, refuse
@@ -331,4 +330,4 @@ def _comment(text: str) -> str:
 
 
 def _written(content: Mapping[str, Any]) -> str:
-    return str(yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True, width=_WIDTH))
+    return to_yaml(dict(content), width=_WIDTH)

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-import yaml
 
-from raybias.config import Section
+from raybias.config import Section, parse_yaml
 from raybias.errors import DataError, OutputError, WorkFailed
 from raybias.probes.column_checks import needed, read_csv, read_lines
 from raybias.storage import Store
@@ -77,7 +76,7 @@ class DataSet(Section):
 def registry() -> dict[str, DataSet]:
     """Load every known data set by name."""
     text = resources.files("raybias.probes").joinpath("sources.yaml").read_text("utf-8")
-    loaded: dict[str, Any] = yaml.safe_load(text)
+    loaded: dict[str, Any] = parse_yaml(text)
     return {name: DataSet.model_validate(entry) for name, entry in loaded.items()}
 
 
