@@ -100,8 +100,10 @@ class Results:
         OutputError: the study has no `probes`; the other tables are named.
         """
         from raybias.measures.prediction_rows import gap_rows
+        from raybias.report import as_reported
 
-        return Gaps(gap_rows(self._of_probes().collect(), self.study.statistics.scope))
+        scope = as_reported(self.store, self.study).statistics.scope
+        return Gaps(gap_rows(self._of_probes().collect(), scope))
 
     @property
     def accuracy(self) -> pl.LazyFrame:

@@ -46,7 +46,7 @@ def report(
 
     with printed_warnings(ChangedWarning):
         results = studies.write_report(out, profile=profile, corpus=corpus, verify=verify)
-    show(results, profile=profile)
+    show(results)
 
 
 def samples(

@@ -6,26 +6,19 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from raybias.config import Profile
     from raybias.results import Results
 
 
-def show(results: Results, *, profile: Profile | None = None) -> None:
-    """Print the estimates with their intervals, and where the page is.
-
-    Parameters
-    ----------
-    profile: that the statistics were restated by, if any.
-    """
+def show(results: Results) -> None:
+    """Print the estimates with their intervals, and where the page is."""
     from raybias import report
     from raybias.measures.prediction_rows import KIND, gap_rows
     from raybias.report import summary_tables
     from raybias.report.estimates import text
     from raybias.report.judges import judged_text
 
-    store, study = results.store, results.study
-    if profile is not None:
-        study = report.restated(study, profile)
+    store = results.store
+    study = report.as_reported(store, results.study)
     found = results.estimates.collect()
     if study.pairs or study.questions:
         asked = found.filter(found["kind"] != KIND)

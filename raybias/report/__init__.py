@@ -5,7 +5,7 @@ from raybias.report.compare import Comparison, compare
 from raybias.report.design import ASSUMED, design_sentences, designs_table
 from raybias.report.findings import by_scope, by_the_rules, headline
 from raybias.report.from_files import design_of_files, measure_files, rules_of_files
-from raybias.report.load_results import add_corpus, restated
+from raybias.report.load_results import add_corpus, as_reported, restated
 from raybias.report.page import write_report
 from raybias.report.tables import read_notes, write_frame, write_tables
 from raybias.report.verdict import verdict
@@ -15,6 +15,7 @@ __all__ = [
     "ASSUMED",
     "Comparison",
     "add_corpus",
+    "as_reported",
     "by_scope",
     "by_the_rules",
     "calibration",

@@ -31,6 +31,20 @@ def restated(study: Study, profile: Profile) -> Study:
     return study.model_copy(update={"profile": profile, "statistics": statistics})
 
 
+def as_reported(store: Store, study: Study) -> Study:
+    """Give a study the statistics that its tables were last written with (`report --profile`).
+
+    Raises
+    ------
+    DataError: OUT/results.json is none.
+    """
+    if not store.exists("results.json"):
+        return study
+    with store.reading("results.json", "as results"):
+        profile = json.loads(store.read_text("results.json"))["config"]["profile"]
+        return restated(study, profile)
+
+
 def load_sampling(store: Store, runs: pl.DataFrame) -> dict[tuple[str, str], dict[str, Any]]:
     """Read how answers were sampled, by (model, method), from OUT/prompts of each first run.
 

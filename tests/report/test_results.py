@@ -44,6 +44,8 @@ def test_results_are_what_the_report_wrote(tmp_path: Path) -> None:
     assert Path(results.report).exists()
     assert headline(gaps) in str(results)
     assert "quixlan" in results._repr_html_()
+    raybias.write_report(store.uri, profile="paper")
+    assert {*raybias.open(store.uri).gaps.collect()["scope"]} == {"runs"}
 
 
 @pytest.mark.long
