@@ -22,10 +22,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from raybias.config import Backbone, TrainingSet
 from raybias.engine.backbone import ModelContext
 from raybias.engine.context import Execution
-from raybias.methods import ChainOfThought, FewShot, Prompted, ZeroShot
+from raybias.methods import ChainOfThought, FewShot, Prompted, ZeroShot, prompts
 from raybias.methods.base import text_items
 from raybias.methods.prompted_reader import PromptedRun
-from raybias.probes import prompts, training_sentences
+from raybias.probes import training_sentences
 from raybias.schema import LABELS
 from raybias.storage import Store
 

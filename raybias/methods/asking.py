@@ -23,8 +23,8 @@ from raybias.config.section import Profile, by_profile
 from raybias.engine.answers import Answers, Writing, Written
 from raybias.errors import ConfigError
 from raybias.methods.base import Answered, Compute, Inputs, Method, Reader, rows_table
+from raybias.methods.wordings import Asked
 from raybias.methods.work import Asks, TokenCounts, Work, sample
-from raybias.probes.wordings import Asked
 from raybias.providers.base import answers_of
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import ClassVar, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from raybias.config.section import Count
+from raybias.methods import prompts
 from raybias.methods.base import method
 from raybias.methods.prompted import CLOSED_QUESTION, Prompted, cue_of
-from raybias.probes import prompts
 
 #: Most tokens of the reasoning: in a chat, and after plain text as Kohankhaki2024 has it.
 _REASONING: Final = {True: 256, False: 64}

@@ -21,8 +21,8 @@ from raybias.methods.base import Inputs, method, predictions
 from raybias.methods.judges import Judge, Judging
 from raybias.methods.prompted import Asking, Prompted
 from raybias.methods.prompted_reader import PromptedReader, PromptedRun
+from raybias.methods.prompts import without_thoughts
 from raybias.methods.work import Beside, Work
-from raybias.probes.prompts import without_thoughts
 from raybias.providers.base import answers_of
 
 if TYPE_CHECKING:

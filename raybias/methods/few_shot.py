@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from raybias.config.section import Count, by_profile
+from raybias.methods import prompts
 from raybias.methods.asking import Message
 from raybias.methods.base import method
 from raybias.methods.prompted import OPEN_QUESTION, Prompted, Shot, cue_of
-from raybias.probes import prompts
+from raybias.probes.templates.slots import capital
 from raybias.schema import LABELS
 
 if TYPE_CHECKING:
@@ -85,14 +86,14 @@ class FewShot(Prompted):
             text=shot,
             choices=prompts.choices(words),
             label=word,
-            Label=prompts.capital(word),
+            Label=capital(word),
         )
 
     def answer_words(self, words: Sequence[str]) -> list[str]:
         """Return the label words as the demonstrations write them, for their tokens."""
         if "{Label}" not in self.demonstration:
             return list(words)
-        return [prompts.capital(word) for word in words]
+        return [capital(word) for word in words]
 
     def draw_shots(
         self, sentences: Mapping[str, Mapping[str, pl.DataFrame]], training: str, seed: int

@@ -19,8 +19,8 @@ from raybias.config.section import Count, Name, Section
 from raybias.formats.bbq import plain_answer
 from raybias.methods.asking import Item, ItemMethod, taken
 from raybias.methods.base import method
-from raybias.probes.prompts import check_placeholders, filled
-from raybias.probes.wordings import Asked, Wording, wordings
+from raybias.methods.prompts import check_placeholders, filled
+from raybias.methods.wordings import Asked, Wording, wordings
 from raybias.schema import DECISION_ANSWERS, DECISIONS, OPTION_ANSWERS, OPTION_ITEMS, OutputSpec
 
 #: What a log-likelihood is divided by.

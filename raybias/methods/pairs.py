@@ -16,10 +16,10 @@ from raybias.config.method import Reads
 from raybias.config.section import Count, Profile, by_profile
 from raybias.methods.asking import Item, ItemMethod, taken
 from raybias.methods.base import Answered, Compute, Inputs, Method, Reader, method, rows_table
+from raybias.methods.prompts import without_thoughts
+from raybias.methods.wordings import Asked
 from raybias.methods.work import Work, sample
 from raybias.probes.pairs.coreference import coreference_prompts, named_in, names_referent
-from raybias.probes.prompts import without_thoughts
-from raybias.probes.wordings import Asked
 from raybias.schema import COREFERENCE_ANSWERS, COREFERENCES, PAIR_SCORES, PAIRS, OutputSpec
 
 if TYPE_CHECKING:

@@ -18,10 +18,10 @@ from pydantic import Field, model_validator
 from raybias.config import Backbone, MethodFields
 from raybias.config.data import Ability
 from raybias.config.section import Count, Profile, by_profile
+from raybias.methods import prompts
 from raybias.methods.asking import AskingMethod, Message, PromptFormat
 from raybias.methods.base import Inputs, Reader, Run
 from raybias.methods.work import Asks, Work, sample
-from raybias.probes import prompts
 from raybias.providers.base import answers_of
 from raybias.schema import PREDICTIONS, OutputSpec
 

@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from raybias.engine.answers import Answers, Second, Writing, Written
 from raybias.errors import WorkFailed
+from raybias.methods import prompts
 from raybias.methods.base import Answered, Compute, Reader, predictions
 from raybias.methods.prompted import Asking, Prompted, Shot
-from raybias.probes import prompts
 from raybias.seeding import generator
 
 if TYPE_CHECKING:

@@ -228,7 +228,12 @@ def _listening() -> Iterator[str]:
 
 def _pickles(out: str) -> Iterator[Finding]:
     """Check an OUT for files that run code where they are unpickled; raybias opens none."""
-    found = [name for name in Store(out).files("", recursive=True) if name.endswith(_PICKLES)]
+    store = Store(out)
+    if not store.exists(""):
+        cure = "give the OUT of a study that was run"
+        yield Finding("warn", "pickles", f"{store.uri} is not there", cure)
+        return
+    found = [name for name in store.files("", recursive=True) if name.endswith(_PICKLES)]
     yield Finding.of(
         not found,
         "pickles",

@@ -18,7 +18,7 @@ from raybias.engine.encoder import load_tokenizer
 from raybias.errors import ConfigError, ModelError
 from raybias.methods import ChainOfThought, FewShot, Prompted, ZeroShot
 from raybias.methods.prompted_reader import PromptedRun
-from raybias.probes.prompts import read_answer
+from raybias.methods.prompts import read_answer
 from raybias.schema import LABELS
 from raybias.storage import Store
 from support import prompting

@@ -21,8 +21,8 @@ from raybias.methods import DecisionLikelihood, OptionAnswer, OptionLikelihood
 from raybias.methods.asking import ItemReader
 from raybias.methods.base import Method, Shard, shard_of
 from raybias.methods.options import named_option
+from raybias.methods.wordings import Asked
 from raybias.probes import question_items
-from raybias.probes.wordings import Asked
 from support import backbones, pair_models, prompting, question_data
 
 KINDS = ("opt", "gpt2", "llama", "qwen2")

@@ -21,9 +21,9 @@ import polars as pl
 
 from raybias.probes.column_checks import polars_schema
 from raybias.probes.pairs.crows_pairs import SIDES
-from raybias.probes.prompts import capital
 from raybias.probes.registries import styles
 from raybias.probes.styles.rules import check_style
+from raybias.probes.templates.slots import capital
 from raybias.schema import REWRITTEN_PAIRS
 from raybias.seeding import generator
 

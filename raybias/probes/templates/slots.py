@@ -91,6 +91,11 @@ class Suite:
     """Template files in order, each with its slots in order."""
 
 
+def capital(phrase: str) -> str:
+    """Return the phrase with its first letter as a capital."""
+    return phrase[:1].upper() + phrase[1:]
+
+
 def fill(text: str, slot: str, phrase: str) -> str:
     """Put `phrase` into every `{slot}` of `text` and strip both ends.
 
@@ -102,7 +107,7 @@ def fill(text: str, slot: str, phrase: str) -> str:
         name = match[2]
         if _plain(name) != slot:
             return match[0]
-        words = phrase if name == slot else phrase[:1].upper() + phrase[1:]
+        words = phrase if name == slot else capital(phrase)
         if not match[1]:
             return words
         return f"{'an' if words[:1].lower() in tuple('aeiou') else 'a'} {words}"

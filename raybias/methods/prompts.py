@@ -1,6 +1,6 @@
 """Fill prompt templates, draw demonstrations, and read the label that an answer names.
 
-No tokenizer and no chat template is used here (`methods.asking` has them).
+No tokenizer and no chat template is used here (`asking` has them).
 """
 
 from __future__ import annotations
@@ -49,11 +49,6 @@ def check_placeholders(
         if name not in known:
             listed = ", ".join(f"{{{each}}}" for each in known)
             raise ValueError(f"{field} has {{{name}}}, which stands for nothing; use {listed}")
-
-
-def capital(word: str) -> str:
-    """Return the word with its first letter as a capital."""
-    return word[:1].upper() + word[1:]
 
 
 def choices(words: Sequence[str]) -> str:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from raybias.config import TrainingSet, Verbalizer
 from raybias.errors import ConfigError, DataError
-from raybias.methods import ChainOfThought, FewShot, ZeroShot
-from raybias.probes import prompts, training_sentences
+from raybias.methods import ChainOfThought, FewShot, ZeroShot, prompts
+from raybias.probes import training_sentences
 from raybias.probes.column_checks import polars_schema
 from raybias.schema import SENTENCES
 from support.prompting import plain
