@@ -129,8 +129,6 @@ GIVEN_UP: Final[Mapping[tuple[str, str, str], str]] = {
 #: Stages of plans whose packs hold more or fewer runs since they are chosen by bounds, so that
 #: memory has other terms: (backbone, method) by source. At the old widths all terms were equal.
 REPACKED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
-    "plans: minilm on 4 x 80 GB": (("minilm-l6", "lora"),),
-    "plans: minilm on 8 x 24 GB": (("minilm-l6", "lora"),),
     "plans: soft_prompt on 8 x 24 GB": (("llama-13b", "soft_prompt"),),
     "plans: soft_prompt on CPUs": tuple(
         (name, "soft_prompt") for name in ("llama-7b", "llama-13b", "opt-6.7b", "opt-13b")

@@ -197,7 +197,7 @@ def choose_packs(prepared: PreparedStudy, plan: Plan, stages: Sequence[Sequence[
     Wide packs take least device time, narrow ones end sooner where devices are left over. For a few
     times T each stage takes the cheapest packs with which its sweep and its final runs end within
     T; the best T has the least wall time. Then several workers share each GPU of a stage, or all
-    share its weights, where the wall time is clearly less.
+    share its weights, where the wall time is clearly less; weights only in a study of some minutes.
 
     Parameters
     ----------
@@ -226,7 +226,8 @@ def choose_packs(prepared: PreparedStudy, plan: Plan, stages: Sequence[Sequence[
             tuning = list(best[2].tuning)
             tuning[place] = stage
             tried = _tried(prepared, replace(plan, tuning=tuple(tuning)))
-            best = tried if tried[0] < _WORTH * best[0] else best
+            long = best[0] > _LONG_S**2 or not stage.sharded
+            best = tried if long and tried[0] < _WORTH * best[0] else best
     return best[2]
 
 

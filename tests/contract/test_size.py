@@ -11,7 +11,7 @@ from support.documents import ROOT
 #: Lines and files. `raybias` is the whole package, `raybias/*.py` its modules beside the rooms.
 BUDGET = {
     "benchmarks": (8_184, 38),
-    "raybias": (55_479, 307),
+    "raybias": (55_480, 307),
     "raybias/*.py": (1_768, 12),
     "raybias/api": (726, 5),
     "raybias/cli": (1_687, 18),
@@ -20,14 +20,14 @@ BUDGET = {
     "raybias/formats": (622, 8),
     "raybias/measures": (4_520, 20),
     "raybias/methods": (4_094, 20),
-    "raybias/planning": (4_427, 17),
+    "raybias/planning": (4_428, 17),
     "raybias/probes": (4_778, 27),
     "raybias/providers": (1_300, 6),
     "raybias/report": (5_517, 31),
     "raybias/runtime": (6_757, 35),
     "raybias/schema": (924, 7),
     "raybias/stats": (7_597, 45),
-    "tests": (35_187, 228),
+    "tests": (35_185, 228),
 }
 
 
