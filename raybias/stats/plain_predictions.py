@@ -68,7 +68,7 @@ def plain_predictions(
     """
     columns = columns or Columns()
     table = _named(table, columns, where)
-    _check_columns(table, columns, where)
+    _check_columns(table, where)
     there = table.columns
     found = _numbered(table, columns, where)
     if "pred" not in there:
@@ -143,7 +143,7 @@ def _named(table: pl.DataFrame, columns: Columns, where: str) -> pl.DataFrame:
     return pl.concat(parts).sort("row", maintain_order=True).drop("row")
 
 
-def _check_columns(table: pl.DataFrame, columns: Columns, where: str) -> None:
+def _check_columns(table: pl.DataFrame, where: str) -> None:
     there = table.columns
     missing = [column for column in ("label", "group") if column not in there]
     if "pred" not in there and "score" not in there:
