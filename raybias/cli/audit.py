@@ -62,7 +62,7 @@ def audit(
     show(results)
 
 
-#: What stands behind each line is what a reader would look up first.
+#: The comment behind a line says what a reader would look up first.
 _TEXT: Final = """\
 # yaml-language-server: $schema=study.schema.json
 # `raybias plan {file}` says what would run where, `raybias run {file}` runs it; every key stands in

@@ -1,6 +1,6 @@
-"""What a study says of a method, and what follows from it before any model is read.
+"""Fields of a method in a study, and what follows from them before any model is read.
 
-What a method does is declared by `methods.base.Method`; a study knows the fields alone.
+The work of a method is in `methods.base.Method`; a study knows the fields alone.
 """
 
 from __future__ import annotations

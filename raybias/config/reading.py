@@ -49,7 +49,7 @@ class _Constructor(SafeConstructor):
     """Make text, numbers, true, false, null, lists and mappings with named keys, nothing else."""
 
     def construct_object(self, node: Any, deep: bool = False) -> Any:
-        """Construct a value; one that is not what it is tagged as, or a huge number, is refused."""
+        """Construct a value; refuse one that its tag does not fit, and huge numbers."""
         if node.tag not in _KINDS[type(node)]:
             tag = node.tag.replace(_TAG, "!!")
             raise _Refused(f"{tag[:_DIGITS]} is no type that a study has", node)
@@ -78,7 +78,7 @@ for _kind in _TEXTS:
 
 
 def _check_size(text: str) -> None:
-    """Refuse what is nested or repeated too often; an alias counts as what it repeats."""
+    """Refuse deep nesting and too many values; an alias counts as the values it repeats."""
     values = 0
     around: list[tuple[str | None, int]] = []
     sizes: dict[str | None, int] = {}
@@ -139,7 +139,7 @@ def to_yaml(content: Any, width: int = 100) -> str:
     return text.getvalue()
 
 
-#: By pydantic's type of error, what it says in Python's words.
+#: Messages in place of pydantic's that name types of Python, by its type of error.
 _MESSAGES: Final = {
     "tuple_type": "needs a list",
     "model_type": "needs keys with values",

@@ -248,9 +248,9 @@ class Choices:
     ----------
     kind: of the registry that knows them.
     key: which of their fields tells them apart.
-    told: what a section, or a mapping that will be one, has there.
-    others: sections that are not registered, by what they have there.
-    unknown: what is said of a value that none has, with `%s` for the values there are.
+    told: reads the value there, of a section or of a mapping that will be one.
+    others: sections that are not registered, by their value there.
+    unknown: the message for a value of no section; `%s` stands for the known values.
     """
 
     kind: str

@@ -34,7 +34,7 @@ from raybias.registry import registry_of
 
 
 class Tracking(Section):
-    """Where runs and tables are written down besides OUT; never changes what is computed."""
+    """Trackers that runs and tables are also logged to; results do not depend on them."""
 
     mlflow: str | None = None
     """Tracking URI of MLflow, such as http://server:5000 or sqlite:///mlflow.db; off without it.

@@ -294,7 +294,7 @@ class RoughEncoder(TextEncoder):
 
     @property
     def for_chat(self) -> TextEncoder:
-        """Itself: what a chat takes beside its messages is not known."""
+        """Return itself: which options a server's chat template has is not known."""
         return self
 
     def chat(self, messages: Sequence[Mapping[str, object]]) -> str:

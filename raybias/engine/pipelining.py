@@ -51,7 +51,7 @@ def layer_split(model: PreTrainedModel, devices: Sequence[Device]) -> dict[str, 
 def _placed(
     name: str, module: torch.nn.Module, placed: dict[int, Device], first: Device
 ) -> Iterator[tuple[str, Device]]:
-    """Yield the device of a module, or of what is in it where that lies on several."""
+    """Yield the device of a module, or those of its parts where they lie on several."""
     if id(module) in placed:
         yield name, placed[id(module)]
     elif not any(id(each) in placed for each in module.modules()):

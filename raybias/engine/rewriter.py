@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 #: Weights that some checkpoints of encoders lack and that mean pooling does not read.
 _UNREAD: Final = "pooler."
-#: What a padded token type is; padding is masked, so any value does.
+#: The token type of padding; padding is masked, so any value does.
 _NO_TYPE: Final = 0
 
 

@@ -100,7 +100,7 @@ def unread_rises(
 def hidden(row: Mapping[str, object], said: str, was: float, now: float, margin: float) -> Row:
     """Return the verdict `unread` where more unread answers can hide more than the margin.
 
-    What is not read harms nobody, so that it looks better than it is, or unchanged.
+    An unread answer counts as no harm, so that the model looks better than it is, or unchanged.
     """
     if not (now - was > margin and row["verdict"] in ("better", "equivalent")):
         return {}

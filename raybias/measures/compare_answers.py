@@ -1,9 +1,9 @@
 """Match the predictions of two arms, and count the answers that change from one to the other.
 
-An arm is what is compared with another: a fine-tuned model with its base, a quantised one with
-the full one, two methods of one study. Of model, method and training set, what is one in each arm
-is what is compared; by the rest, by probe, style and sentence, and by seed where both have them,
-answers are matched.
+Two arms are compared: a fine-tuned model with its base, a quantised one with the full one, or two
+methods of one study. Where each arm has a single model (or method, or training set), the arms may
+differ in it. Answers are matched by the others, by probe, style and sentence, and by seed where
+both have seeds.
 
 Many answers can change while no gap does (*masked flips*). Some always do: two runs of one arm
 differ too, and that is the noise floor. A sentence is one observation, whatever the number of
@@ -140,7 +140,7 @@ def _matched(base: pl.DataFrame, candidate: pl.DataFrame) -> Matched:
         for name, arm in zip(("base", "candidate"), arms, strict=True)
     ]
     with warnings.catch_warnings():
-        # Runs that agree to the last answer are what a comparison may be looking for.
+        # Equal runs draw a warning elsewhere; between two arms they are a finding.
         warnings.simplefilter("ignore", StatisticsWarning)
         prints = pl.concat(map(fingerprints, apart)).cast({pl.Categorical: pl.String})
         checked_runs(prints, lambda: apart, where="base and candidate", uneven="refuse")
@@ -204,7 +204,7 @@ def answer_flips(arms: Matched, *, level: float) -> Iterator[Row]:
             row[f"{name}_unread"] = part.select(UNREAD.mean()).item()
             labels.append(own_RI)
         between_I = _differ(*labels, paired=arms.paired)
-        # A run never differs from itself, which is not what is asked.
+        # A run never differs from itself, so such pairs are left out of the mean.
         within = [_differ(own, own, paired=False) * (len(own) / (len(own) - 1))
                   for own in labels if len(own) > 1]  # fmt: skip
         row |= dict.fromkeys(("within", "excess", "low", "high"))

@@ -1,9 +1,9 @@
 """Judge how scores of pairs change from one arm to another, over equal pairs.
 
-The change of a score is the mean paired difference of its outcomes, so what a pair has in both
-arms cancels. Verdicts are those of `measures.compare`, of the score's distance from its neutral
-value: 50% of preferences, no difference of coreference. Where pairs stand alone, a change for
-better or worse must hold by McNemar's exact test too.
+The change of a score is the mean paired difference of its outcomes, so what the two outcomes of a
+pair have in common cancels. Verdicts are those of `measures.compare`, of the score's distance from
+its neutral value: 50% of preferences, no difference of coreference. Where pairs stand alone, a
+change for better or worse must hold by McNemar's exact test too.
 
 Shapes: M metrics, S styles, N pairs; K = T bias types and two averages.
 """

@@ -251,7 +251,7 @@ class ItemMethod(AskingMethod):
 
 @dataclass(frozen=True)
 class ItemReader(Reader):
-    """Asks what a method requests of each item, item after item and prompt after prompt."""
+    """Send a method's requests for each item, in the order of items and prompts."""
 
     answers: Answers
     method: ItemMethod

@@ -107,7 +107,7 @@ class _Unlabelled(Asking):
 
 @dataclass(frozen=True)
 class ContinuationReader(PromptedReader):
-    """Has prompts gone on with, and labels what was written by a judge's verdicts."""
+    """Have the model continue prompts, and label the continuations by a judge's verdicts."""
 
     method: Continuation
     judge: Judging = field(kw_only=True)

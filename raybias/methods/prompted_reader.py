@@ -1,4 +1,4 @@
-"""Read texts with prompts: runs that decide what is drawn, and labels of what is answered."""
+"""Label texts by prompts: a run fixes the random draws, a reader turns answers into labels."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class PromptedReader(Reader):
         reasoned: Sequence[Written],
         written: Sequence[Written],
     ) -> pa.Table:
-        """Make the columns of predictions of what was written."""
+        """Make the columns of predictions from the answers."""
         if self.method.read == "answer":
             return self._answered(run, items, reasoned, written)
         return self._likeliest(run, items, reasoned, written)

@@ -272,7 +272,7 @@ class ClassifierTrainer(AdapterTrainer):
     """Whether several passes may be computed at one time, each in a thread."""
 
     options: ClassVar[type[ClassifierOptions]] = ClassifierOptions
-    """What it takes of a method."""
+    """The method's options that the trainer needs."""
 
     def __init__(self, classifier: Classifier, options: ClassifierOptions) -> None:
         self.classifier, self.template = classifier, options.template
