@@ -14,8 +14,8 @@ Left out: seconds and the schedule; counts by cell and template, and texts that 
 is read from them is there); figures and pages; Ray, endpoints and vLLM; the model that rewrites
 sentences; (IA)3, whose kind has LoRA.
 
-A change that renames a table or column, or gives a table another shape, says so in `RENAMED` or
-`RESHAPED`, which make today's tables those that were stored; the stored file stays as it is.
+A change that renames a table or column says so in `RENAMED`, and stores the values anew once they
+were found equal; what is no longer compared is in `GIVEN_UP`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -37,133 +37,21 @@ import raybias
 
 sys.path[:0] = [str(Path(__file__).parents[1])]
 from support.documents import ROOT  # noqa: E402
-from support.golden_names import as_stored  # noqa: E402
-from support.golden_sources import SOURCES, Tables, skipped  # noqa: E402
+from support.golden_sources import SOURCES, skipped  # noqa: E402
 
 #: What today's tables and columns were called when they were stored: (source, table, column) ->
 #: (table, column). A source is one of SOURCES, a part of it (`published: bbq`), or "*" for any; the
 #: column "*" renames the table alone.
 RENAMED: Final[Mapping[tuple[str, str, str], tuple[str, str]]] = {}
-#: By source, what makes today's tables those that were stored, where names are not enough.
-RESHAPED: Final[Mapping[str, Callable[[Tables], Tables]]] = {"*": as_stored}
 #: What is no longer compared, and why, by (source, table, column); "*" stands for any.
-GIVEN_UP: Final[Mapping[tuple[str, str, str], str]] = {
-    **{
-        ("*", table, "test"): "estimates say what is resampled"
-        for table in (
-            "bias_scores",
-            "style_effects",
-            "pairs, paper: bias_scores",
-            "pairs, paper: style_effects",
-        )
-    },
-    **{
-        ("*", f"{before}style_effects", column): "scores are rows of their own; p is of one test"
-        for before in ("", "pairs, paper: ")
-        for column in (
-            "original",
-            "original_low",
-            "original_high",
-            "value",
-            "value_low",
-            "value_high",
-            "z",
-            "z_p",
-            "paper",
-            "flips",
-            "up",
-            "down",
-            "pairs_needed",
-            "significant",
-        )
-    },
-    **{
-        ("*", "pairs, paper: style_effects", column): "the paper's test of two proportions"
-        for column in ("p_value", "q_value", "survives")
-    },
-    **{
-        ("*", f"{before}stability", column): "scores and effects are rows of their own"
-        for before in ("", "pairs, paper: ")
-        for column in (
-            "n",
-            "original",
-            "original_low",
-            "original_high",
-            "lowest",
-            "highest",
-            "largest_effect",
-            "largest_style",
-            "smallest_effect",
-            "smallest_style",
-            "pairs_needed",
-            "flip_share",
-        )
-    },
-    **{
-        ("*", f"{before}{table}", "n_styles"): "styles are rows of their own"
-        for before in ("", "pairs, paper: ")
-        for table in ("style_scopes", "variance")
-    },
-    **{
-        ("*", f"{before}table2_summary", "*"): "extremes of the rows of effects"
-        for before in ("", "pairs, paper: ")
-    },
-    **{
-        ("*", f"{before}size", column): "sizes of models are in the record"
-        for before in ("", "published_")
-        for column in ("smallest", "largest")
-    },
-    ("made_up", "pairs, paper: tables6_7_t_values", "*"): "logarithms of scores are no option",
-    **{
-        ("*", f"{before}metrics", column): "estimates say what is resampled; a metric its class"
-        for before in ("", "metrics: ")
-        for column in ("interval", "positive")
-    },
-    ("published", "published_tables6_7", "*"): "printed values, not computed",
-    **{
-        ("plans", "layout", column): "packs are chosen by bounds, no longer by simulation"
-        for column in ("pack", "sweep_packs", "final_packs", "workers")
-    },
-}
-
-#: Stages of plans whose packs hold more or fewer runs since they are chosen by bounds, so that
-#: memory has other terms: (backbone, method) by source. At the old widths all terms were equal.
-REPACKED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
-    "plans: soft_prompt on 8 x 24 GB": (("llama-13b", "soft_prompt"),),
-    "plans: soft_prompt on CPUs": tuple(
-        (name, "soft_prompt") for name in ("llama-7b", "llama-13b", "opt-6.7b", "opt-13b")
-    ),
-    "plans: template_probes on 4 x 80 GB": (("Llama-2-13b-hf", "lora"), ("opt-13b", "lora")),
-    "plans: template_probes on 8 x 24 GB": (("Llama-2-7b-hf", "lora"), ("opt-6.7b", "lora")),
-    "plans: template_probes on CPUs": tuple(
-        (name, "lora")
-        for name in ("Llama-2-7b-hf", "Meta-Llama-3-8B", "Mistral-7B-v0.1", "opt-6.7b")
-    ),
-}
-
-#: Rows that are no longer compared, and why: (source, text of the key).
-ROWS_GIVEN_UP: Final[Mapping[tuple[str, str], str]] = {
-    **{
-        ("made_up: files", f"{column}={rate}"): "labels of two classes are not of sentiment"
-        for column in ("metric", "other")
-        for rate in ("negative_fpr", "positive_fpr")
-    },
-    ("made_up: files", "metric=all "): "agreement is over fewer metrics of two classes",
-    **{
-        (source, f"backbone={backbone} method={method} {of}training="): "packs of another width"
-        for source, stages in REPACKED.items()
-        for backbone, method in stages
-        for of in ("", "of=device ", "of=host ")
-    },
-}
+GIVEN_UP: Final[Mapping[tuple[str, str, str], str]] = {}
 
 STORED: Final = ROOT / "tests" / "golden.parquet"
 PLACE: Final = ("source", "table", "key", "column")
 #: Text columns that are results, and so no part of a row's key.
 RESULTS: Final = frozenset(
-    ("no_verdict", "no_interval", "interval", "note", "lowest", "highest", "lowest_without",
-     "highest_without", "carried_by", "largest_style", "smallest_style", "verdict", "needs", "test",
-     "levels", "exceptions", "reading", "stop_reason", "unread", "hash")
+    ("reason", "no_verdict", "verdict", "levels", "exceptions", "reading", "stop_reason", "unread",
+     "hash")
 )  # fmt: skip
 #: Columns that tell time, or hold texts of a model.
 DROPPED: Final = frozenset(("seconds", "adapter", "answer", "text"))
@@ -176,10 +64,8 @@ def facts_of(name: str) -> pl.DataFrame:
     with warnings.catch_warnings(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
         warnings.simplefilter("ignore")
         with tempfile.TemporaryDirectory(prefix="golden") as folder:
-            for part, made in SOURCES[name].tables(Path(folder)):
-                source, tables = f"{name}: {part}", made
-                for where in (source, name, "*"):
-                    tables = RESHAPED[where](tables) if where in RESHAPED else tables
+            for part, tables in SOURCES[name].tables(Path(folder)):
+                source = f"{name}: {part}"
                 parts += [_facts(source, table, frame) for table, frame in tables.items()
                           if frame.height and table not in TABLES_DROPPED]  # fmt: skip
     return pl.concat(parts).sort(PLACE)
@@ -258,8 +144,7 @@ def differences(name: str, old: pl.DataFrame, found: pl.DataFrame) -> pl.DataFra
             _within(source, where) and of in (table, "*") and name in (column, "*")
             for where, of, name in GIVEN_UP
         )
-        and not any(where == source and text in key for where, text in ROWS_GIVEN_UP)
-        for source, table, key, column, *_ in apart.iter_rows()
+        for source, table, _, column, *_ in apart.iter_rows()
     ]
     return apart.filter(pl.Series(compared, dtype=pl.Boolean))
 

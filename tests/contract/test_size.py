@@ -27,7 +27,7 @@ BUDGET = {
     "raybias/runtime": (6_757, 35),
     "raybias/schema": (924, 7),
     "raybias/stats": (7_597, 45),
-    "tests": (35_185, 228),
+    "tests": (34_848, 228),
 }
 
 

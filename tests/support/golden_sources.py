@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import sys
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
@@ -19,7 +18,7 @@ import yaml
 
 import raybias
 from benchmarks.printed_tables import check_published, read_tables, trends
-from raybias import report, schema, stats
+from raybias import schema, stats
 from raybias.config import PairProbe, Probe, QuestionProbe, TrainingSet, load_study, parse_study
 from raybias.errors import PlanError
 from raybias.planning.inventory import assumed
@@ -27,13 +26,9 @@ from raybias.planning.plan import plan
 from raybias.planning.prepared import PreparedStudy
 from raybias.probes import question_items, training_sentences
 from raybias.probes.templates.corpus import counts, find, vocabularies
-from raybias.report.load_results import count_predictions
-from raybias.report.tables import rules_of
 from support import method_study, prompting, question_data, small_studies
 from support.documents import ROOT
 from support.foreign.make import questions
-from support.golden_names import PAIRED, sizes
-from support.judged import judged_tables
 from support.marked_outs import marked_study, write_marked
 from support.pair_data import answers, pair_scores
 from support.pair_outs import pair_study, write_pair_out
@@ -53,17 +48,9 @@ CLUSTERS: Final = {
 ANSWERS: Final = ("predictions", "pair_scores", "coreference", *question_data.FOLDERS)
 
 
-def written(out: raybias.Results, profile: Any = None) -> Tables:
-    """The tables of an OUT, and those that its predictions were judged by."""
-    found = {name: out.table(name).collect() for name in out.tables}
-    study = out.study if profile is None else report.restated(out.study, profile)
-    if study.probes:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            counts, _ = count_predictions(out.store, study.statistics.metrics)
-            found |= judged_tables(counts, rules_of(study))
-        found["estimates"] = found["estimates"].filter(pl.col("kind") != "predictions")
-    return found
+def written(out: raybias.Results) -> Tables:
+    """The tables of an OUT."""
+    return {name: out.table(name).collect() for name in out.tables}
 
 
 def finished(out: raybias.Results) -> Tables:
@@ -115,7 +102,7 @@ def of_made_up(folder: Path) -> Iterator[tuple[str, Tables]]:
                                                "keep": 3}])  # fmt: skip
     write_out(folder / "gaps", few)
     yield "gaps", written(raybias.write_report(folder / "gaps"))
-    yield "gaps, paper", written(raybias.write_report(folder / "gaps", profile="paper"), "paper")
+    yield "gaps, paper", written(raybias.write_report(folder / "gaps", profile="paper"))
     yield "gaps, design", {"design": raybias.design([folder / "gaps"])}
     write_marked(folder / "marked", marked_study())
     yield "marked", written(raybias.write_report(folder / "marked"))
@@ -143,7 +130,7 @@ def made_up_files(folder: Path) -> Tables:
     at = {name: folder / f"{name}.parquet" for name in files}
     found = {"metrics: estimates": raybias.measure(folder / "own.csv", metric=["all"])}
     for name in ("extras", "prompted"):
-        found |= prefixed(f"gaps of {name}", gaps_of([str(at[name])], "strict"))
+        found[f"gaps of {name}: estimates"] = raybias.measure(at[name], profile="strict")
     pairs = raybias.measure([at["coreference"], at["pairs"]], profile="paper")
     found["pairs, paper: estimates"] = pairs
     for name, arms in {"labels": ("m0", "m1"), "pairs": ("one", "two")}.items():
@@ -151,15 +138,6 @@ def made_up_files(folder: Path) -> Tables:
         one = raybias.compare(at[name], at[name], base_is=base, candidate_is=candidate)
         found |= {f"compare {name}: changes": one.changes, f"compare {name}: answers": one.answers}
     return found
-
-
-def prefixed(name: str, tables: Mapping[str, pl.DataFrame]) -> Tables:
-    return {f"{name}: {table}": frame for table, frame in tables.items()}
-
-
-def gaps_of(files: list[str], profile: Any, **options: Any) -> Tables:
-    rules = report.rules_of_files(files, profile=profile, options=options)
-    return judged_tables(stats.read_counts(files), rules)
 
 
 def measured(files: list[Path], items: Path | None = None) -> Tables:
@@ -177,9 +155,7 @@ def printed() -> Tables:
     ]  # fmt: skip
     more = {
         "published_checks": pl.DataFrame(said),
-        "published_size": sizes(
-            trends(tables, {"GPT-2": 124e6}).rename({"score": "what"}).rename(PAIRED)
-        ),
+        "published_size": trends(tables, {"GPT-2": 124e6}),
     }
     return {**rows, **more}
 
@@ -200,17 +176,16 @@ def of_published(folder: Path) -> Iterator[tuple[str, Tables]]:
     data = SHARED / "data"
     regard = sorted(map(str, (data / "regard_published").glob("*.tsv.gz")))
     for profile in ("paper", "strict"):
-        yield f"regard, {profile}", gaps_of(regard, profile)
+        yield f"regard, {profile}", {"estimates": raybias.measure(regard, profile=profile)}
     yield "regard, design", {"design": raybias.design(regard)}
     one, other = (next(f for f in regard if name in f) for name in ("opt-125m", "opt-350m"))
     for scope, interval in product(("runs", "sentences", "wording"), ("normal", "t", "bootstrap")):
         if (scope, interval) != ("wording", "bootstrap"):
-            options = {"scope": scope, "interval": interval, "margin": 0.03}
-            found = gaps_of([one], None, **options)
-            yield f"regard, {scope}, {interval}", {"gaps": found["gaps"]}
+            found = raybias.measure(one, scope=scope, interval=interval, margin=0.03)
+            yield f"regard, {scope}, {interval}", {"estimates": found}
     yield "regard, metrics", {"estimates": raybias.measure(one, metric=["all"])}
-    found = raybias.compare(one, other)
-    yield "regard, compare", {"changes": found.changes, "answers": found.answers}
+    compared = raybias.compare(one, other)
+    yield "regard, compare", {"changes": compared.changes, "answers": compared.answers}
     yield "bbq", measured(sorted((data / "bbq").glob("*.jsonl.gz")))
     stereoset = data / "stereoset"
     scored = sorted(stereoset.glob("predictions_*.json.gz"))
