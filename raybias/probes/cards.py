@@ -11,11 +11,10 @@ from typing import Any, Final
 import polars as pl
 
 from raybias.config import PairProbe, Probe, QuestionProbe, Study, to_yaml
-from raybias.config.card import Card, CardKind, Validity, parse_card
+from raybias.config.card import SEVERAL, Card, CardKind, Validity, names_of, parse_card
 from raybias.errors import ConfigError, DataError
 from raybias.probes.column_checks import among, as_text, column, refuse
 from raybias.probes.training import load_splits
-from raybias.schema.own import SEVERAL, names_of
 from raybias.storage import split_uri
 from raybias.table_files import read_frame
 

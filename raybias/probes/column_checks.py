@@ -17,9 +17,9 @@ from typing import Final, NamedTuple
 import polars as pl
 import pyarrow as pa
 
+from raybias.config.card import Column
 from raybias.errors import DataError
 from raybias.schema import LABELS, Label
-from raybias.schema.own import Column
 from raybias.storage import Store
 
 #: How labels are written where a user does not map them: names or the papers' numbers.
@@ -132,7 +132,7 @@ def checked(
 
     Parameters
     ----------
-    columns: what each may hold (schema.own).
+    columns: what each may hold (config.card).
     stem: what rows are numbered after where a column of names is not there.
     labels: how labels are written, as for `label_numbers`.
 
@@ -180,7 +180,7 @@ def _checked(
 
 def completed(frame: pl.DataFrame, schema: pa.Schema) -> pl.DataFrame:
     """Select the columns of a schema; those that are not there are empty."""
-    types = polars_schema(schema)
+    types = pl.Schema(schema)
     missing = [pl.lit(None, types[name]).alias(name) for name in types if name not in frame.columns]
     return frame.with_columns(missing).select(schema.names)
 
@@ -190,7 +190,7 @@ def as_table(frame: pl.DataFrame, schema: pa.Schema, *, where: str) -> pl.DataFr
     for name in schema.names:
         column(frame, name, where=where)
     try:
-        return frame.select(schema.names).cast(polars_schema(schema))
+        return frame.select(schema.names).cast(pl.Schema(schema))
     except pl.exceptions.PolarsError as error:
         raise DataError(f"a column has the wrong type ({error})", where=where) from error
 
@@ -226,11 +226,6 @@ class Sample(NamedTuple):
     category: str
     group: str
     text: str
-
-
-def polars_schema(schema: pa.Schema) -> pl.Schema:
-    """Return the Polars types of an Arrow schema."""
-    return pl.DataFrame(schema.empty_table()).schema
 
 
 def attribute_name(category: str) -> str:

@@ -1,4 +1,4 @@
-"""Read a user's own probes: tables with the columns of schema.own, or cards that map them.
+"""Read a user's own probes: tables with the columns of config.card, or cards that map them.
 
 Files are CSV, TSV, JSON Lines or Parquet.
 """
@@ -11,6 +11,7 @@ from typing import Final
 
 import polars as pl
 
+from raybias.config.card import OWN, Column, names_of
 from raybias.errors import DataError
 from raybias.probes.cards import is_card, own_table, read_card
 from raybias.probes.column_checks import as_text, checked, column, completed, refuse
@@ -18,7 +19,6 @@ from raybias.probes.pairs.crows_pairs import ORIGINAL, pair_table
 from raybias.probes.questions import person_of, written
 from raybias.probes.registries import pair_probe, probe, question_probe
 from raybias.schema import CONDITIONS, COREFERENCES, DECISIONS, ITEMS, OPTION_ITEMS, TRIPLES
-from raybias.schema.own import OWN, Column, names_of
 
 _DATA: Final = "one .csv, .tsv, .jsonl or .parquet file, or a card"
 

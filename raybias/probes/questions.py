@@ -6,13 +6,13 @@ from typing import Final
 
 import polars as pl
 
+from raybias.config.card import Column
 from raybias.errors import DataError
 from raybias.formats.bbq import bbq_line, bbq_metadata, target_of
 from raybias.formats.stereoset import stereoset_triples
-from raybias.probes.column_checks import checked, polars_schema
+from raybias.probes.column_checks import checked
 from raybias.probes.registries import question_probe
 from raybias.schema import DECISIONS, OPTION_ITEMS, SENTENCE_ITEMS, TRIPLES
-from raybias.schema.own import Column
 from raybias.storage import Store, split_uri
 from raybias.table_files import read_frame, unzipped
 
@@ -72,7 +72,7 @@ def bbq(data: str) -> pl.DataFrame:
                  line.question_polarity, line.context, line.question, options, line.label,
                  unknown, target)
             )  # fmt: skip
-    frame = pl.DataFrame(rows, polars_schema(OPTION_ITEMS), orient="row")
+    frame = pl.DataFrame(rows, pl.Schema(OPTION_ITEMS), orient="row")
     # An example_id is one of its category.
     frame = frame.with_columns(item_id=pl.col("category") + "/" + pl.col("item_id"))
     if (twice := frame.filter(pl.col("item_id").is_duplicated())).height:
@@ -106,7 +106,7 @@ def stereoset(data: str) -> pl.DataFrame:
         rows.append(
             (triple.domain, triple.task, triple.term, triple.item_id, triple.context, *said)
         )
-    return pl.DataFrame(rows, polars_schema(TRIPLES), orient="row")
+    return pl.DataFrame(rows, pl.Schema(TRIPLES), orient="row")
 
 
 @question_probe(

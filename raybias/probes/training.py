@@ -13,12 +13,12 @@ from typing import Any, Final
 import polars as pl
 
 from raybias.config import TrainingSet
+from raybias.config.card import Column
 from raybias.errors import DataError
-from raybias.probes.column_checks import checked, needed, polars_schema, read_lines
+from raybias.probes.column_checks import checked, needed, read_lines
 from raybias.probes.registries import Splits, training_set
 from raybias.probes.sources import place_of
 from raybias.schema import SENTENCES, Label
-from raybias.schema.own import Column
 from raybias.storage import Store, split_uri
 from raybias.table_files import read_frame
 
@@ -155,7 +155,7 @@ def parse_sentences(store: Store, path: str, parse: Parse, *, header: int = 0) -
         rows.append(parsed)
     if not rows:
         raise DataError("holds no rows", where=store.uri_of(path))
-    return pl.DataFrame(rows, schema=polars_schema(SENTENCES), orient="row")
+    return pl.DataFrame(rows, schema=pl.Schema(SENTENCES), orient="row")
 
 
 @training_set("file")

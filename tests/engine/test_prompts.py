@@ -13,7 +13,6 @@ from raybias.config import TrainingSet, Verbalizer
 from raybias.errors import ConfigError, DataError
 from raybias.methods import ChainOfThought, FewShot, ZeroShot, prompts
 from raybias.probes import training_sentences
-from raybias.probes.column_checks import polars_schema
 from raybias.schema import SENTENCES
 from support.prompting import plain
 
@@ -88,7 +87,7 @@ def test_a_template_is_the_users_to_set_and_braces_in_texts_stay() -> None:
 
 def frame(labels: list[int]) -> pl.DataFrame:
     rows = [(f"text {row}", label) for row, label in enumerate(labels)]
-    return pl.DataFrame(rows, schema=polars_schema(SENTENCES), orient="row")
+    return pl.DataFrame(rows, schema=pl.Schema(SENTENCES), orient="row")
 
 
 @settings(deadline=None)

@@ -180,7 +180,6 @@ def test_embeddings_judge_as_sentence_transformers_does() -> None:
 
 
 def test_pairs_are_rewritten_through_the_engine(t5: Path, judge: Path) -> None:
-    from raybias.probes.column_checks import polars_schema
     from raybias.probes.styles.rewriting import rewritten_pairs
     from raybias.schema import PAIRS, REWRITTEN_PAIRS
 
@@ -188,7 +187,7 @@ def test_pairs_are_rewritten_through_the_engine(t5: Path, judge: Path) -> None:
         (f"p{n}", "age", "stereo", "original", f"w1 w{n} w5", f"w2 w{n} w5", False, f"c{n}")
         for n in range(6)
     ]
-    pairs = pl.DataFrame(rows, schema=polars_schema(PAIRS), orient="row")
+    pairs = pl.DataFrame(rows, schema=pl.Schema(PAIRS), orient="row")
     rewriter = Rewriter(options(t5, judge), style="formal")
     made = rewritten_pairs(pairs, "formal", rewriter, paired="separate", seed=2)
     assert made.columns == REWRITTEN_PAIRS.names

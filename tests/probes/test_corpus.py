@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from raybias.config import Probe
 from raybias.errors import DataError
-from raybias.probes.column_checks import polars_schema
 from raybias.probes.templates.corpus import Vocabulary, counts, find, vocabularies
 from raybias.schema import CORPUS
 
@@ -30,7 +29,7 @@ HEALTH = Vocabulary(
 def counted(texts: list[str | None], *known: Vocabulary) -> pl.DataFrame:
     found = find(pl.Series(texts, dtype=pl.String), [each.pattern() for each in known])
     table = counts(known, found)
-    assert table.schema == polars_schema(CORPUS)
+    assert table.schema == pl.Schema(CORPUS)
     return table
 
 

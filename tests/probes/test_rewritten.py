@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raybias.errors import ConfigError
-from raybias.probes.column_checks import polars_schema
 from raybias.probes.pairs.crows_pairs import crows_pairs
 from raybias.probes.styles.rewriting import Key, mirrored, rewritten_pairs
 from raybias.schema import PAIRS, REWRITTEN_PAIRS
@@ -38,7 +37,7 @@ def table(*rows: tuple[str, str, str]) -> pl.DataFrame:
     whole = [
         (id_, "age", "stereo", "original", more, less, False, None) for id_, more, less in rows
     ]
-    return pl.DataFrame(whole, schema=polars_schema(PAIRS), orient="row")
+    return pl.DataFrame(whole, schema=pl.Schema(PAIRS), orient="row")
 
 
 def swapped(pairs: pl.DataFrame) -> pl.DataFrame:

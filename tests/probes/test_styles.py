@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from raybias.config import StyleOptions
 from raybias.errors import ConfigError
-from raybias.probes.column_checks import polars_schema
 from raybias.probes.pairs.crows_pairs import crows_pairs
 from raybias.probes.pairs.winobias import winobias
 from raybias.probes.registries import StyledPair, styles
@@ -25,7 +24,7 @@ SENTENCES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=30)
 
 def pair(more: str, less: str, pair_id: str = "p") -> pl.DataFrame:
     row = (pair_id, "age", "stereo", "original", more, less, False, None)
-    return pl.DataFrame([row], schema=polars_schema(PAIRS), orient="row")
+    return pl.DataFrame([row], schema=pl.Schema(PAIRS), orient="row")
 
 
 def sides(more: str, less: str, style: str, **options: object) -> tuple[str, str]:

@@ -11,10 +11,10 @@ from typing import Final
 
 import polars as pl
 
+from raybias.config.card import OWN
 from raybias.probes.column_checks import checked, column, completed, refuse
 from raybias.probes.registries import pair_probe
 from raybias.schema import PAIRS
-from raybias.schema.own import OWN
 from raybias.storage import Store
 from raybias.table_files import read_frame
 
@@ -51,7 +51,7 @@ def check_sides(pairs: pl.DataFrame, *, where: str) -> None:
 
 
 def pair_table(frame: pl.DataFrame, *, where: str, stem: str = "") -> pl.DataFrame:
-    """Check pairs (schema.own) and give them the columns of schema.PAIRS.
+    """Check pairs (config.card) and give them the columns of schema.PAIRS.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ from typing import Final, Literal
 import polars as pl
 
 from raybias.errors import DataError
-from raybias.probes.column_checks import Row, polars_schema, read_lines
+from raybias.probes.column_checks import Row, read_lines
 from raybias.probes.pairs.crows_pairs import ORIGINAL
 from raybias.probes.registries import ReadTable, pair_probe
 from raybias.schema import CONDITIONS, COREFERENCES
@@ -81,7 +81,7 @@ def _sentences(store: Store, *, split: Literal["dev", "test"]) -> pl.DataFrame:
                 )
     if not rows:
         raise DataError("holds no sentences", where=store.uri)
-    return pl.DataFrame(rows, schema=polars_schema(COREFERENCES))
+    return pl.DataFrame(rows, schema=pl.Schema(COREFERENCES))
 
 
 def _read(lines: list[str], *, where: str) -> Iterator[tuple[str, str, str]]:
@@ -183,7 +183,7 @@ def winogender(data: str) -> pl.DataFrame:
              *(_found(rf"(?:(?:the|an?) )?{re.escape(each)}", row["sentence"], where)
                for each in (referent, other)))
         )  # fmt: skip
-    frame = pl.DataFrame(rows, polars_schema(COREFERENCES), orient="row")
+    frame = pl.DataFrame(rows, pl.Schema(COREFERENCES), orient="row")
     counts = frame.group_by("pair_id").agg(pl.col("condition").n_unique(), pl.len())
     if frame.is_empty() or counts.filter((pl.col("condition") != 2) | (pl.col("len") != 2)).height:
         raise DataError("lacks sentences of a pair", where=store.uri_of(_SENTENCES), cure=_CURE)

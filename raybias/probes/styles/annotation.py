@@ -12,10 +12,10 @@ from typing import Final
 
 import polars as pl
 
+from raybias.config.card import OWN, Column
 from raybias.errors import DataError
 from raybias.probes.column_checks import checked, distinct, refuse
 from raybias.probes.pairs.crows_pairs import SIDES
-from raybias.schema.own import OWN, Column
 from raybias.storage import Store, split_uri
 from raybias.table_files import csv_text, read_frame
 

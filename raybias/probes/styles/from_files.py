@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from raybias.config.card import OWN
 from raybias.errors import ConfigError, DataError
 from raybias.probes.column_checks import as_text, checked, column
 from raybias.probes.pairs.crows_pairs import SIDES, PairWarning, check_sides
 from raybias.schema import PAIRS
-from raybias.schema.own import OWN
 from raybias.storage import split_uri
 from raybias.table_files import read_frame
 

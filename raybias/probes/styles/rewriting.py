@@ -19,7 +19,6 @@ from typing import Final, Literal
 
 import polars as pl
 
-from raybias.probes.column_checks import polars_schema
 from raybias.probes.pairs.crows_pairs import SIDES
 from raybias.probes.registries import styles
 from raybias.probes.styles.rules import check_style
@@ -78,7 +77,7 @@ def rewritten_pairs(
         (*(found or (more, less, None, None)), found is None)
         for found, (_, more, less) in zip(made, rows, strict=True)
     ]
-    schema = polars_schema(REWRITTEN_PAIRS)
+    schema = pl.Schema(REWRITTEN_PAIRS)
     changed = {name: schema[name] for name in _CHANGED}
     return (
         pairs.drop("kept", *SIDES)

@@ -19,7 +19,6 @@ import polars as pl
 from raybias.config import Probe
 from raybias.errors import DataError
 from raybias.probes import base_items, probe_templates
-from raybias.probes.column_checks import polars_schema
 from raybias.probes.registries import probes
 from raybias.probes.templates.markedness import marked_noun
 from raybias.probes.templates.slots import follows_its_noun, noun_phrase
@@ -119,7 +118,7 @@ def counts(known: Sequence[Vocabulary], found: pl.DataFrame) -> pl.DataFrame:
             for plain in [_plain(term)]
             for noun in vocabulary.nouns
         ]
-    return pl.DataFrame(rows, schema=polars_schema(CORPUS), orient="row")
+    return pl.DataFrame(rows, schema=pl.Schema(CORPUS), orient="row")
 
 
 def _taken_apart(

@@ -14,7 +14,7 @@ from typing import Final
 import polars as pl
 
 from raybias.errors import DataError
-from raybias.probes.column_checks import polars_schema, read_records
+from raybias.probes.column_checks import read_records
 from raybias.schema import ITEMS, Label
 from raybias.storage import Store
 
@@ -182,7 +182,7 @@ def expand_suite(store: Store, suite: Suite, *, probe: str, attribute: str) -> p
 
 def items_frame(rows: Sequence[tuple[object, ...]]) -> pl.DataFrame:
     """Make a frame of rows in the order of schema.ITEMS, whose templates have no `family`."""
-    types = polars_schema(ITEMS)
+    types = pl.Schema(ITEMS)
     family = types.pop("family")
     return pl.DataFrame(rows, types, orient="row").with_columns(family=pl.lit(None, family))
 

@@ -1,0 +1,388 @@
+"""The tables that pass between stages: column names, order and types.
+
+Probes write items, models write runs and answers, statistics read answers and write cells, gaps
+and estimates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+import pyarrow as pa
+
+_TYPES: Final = {
+    "": pa.string(),
+    "bool": pa.bool_(),
+    "int8": pa.int8(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "float": pa.float64(),
+    "texts": pa.list_(pa.string()),
+    "int32s": pa.list_(pa.int32()),
+    "floats": pa.list_(pa.float64()),
+    "float32s": pa.list_(pa.float32()),
+}
+
+
+def _table(columns: str) -> pa.Schema:
+    """Make a schema of its columns in order: `name` holds text, `name:type` a type of `_TYPES`."""
+    named = (column.partition(":") for column in columns.split())
+    return pa.schema([(name, _TYPES[kind]) for name, _, kind in named])
+
+
+class Label(IntEnum):
+    """Sentiment of a sentence, as both papers and their files number it."""
+
+    NEGATIVE = 0
+    NEUTRAL = 1
+    POSITIVE = 2
+
+
+LABELS: Final = tuple(label.name.lower() for label in Label)
+
+#: Groups of the extra items that measure markedness: the sentence without its group term, and
+#: with a neutral word in its place. They enter no mean, accuracy, span or count.
+UNMARKED: Final = "unmarked"
+PLACEHOLDER: Final = "placeholder"
+EXTRA_GROUPS: Final = (UNMARKED, PLACEHOLDER)
+
+#: One row per probe sentence. Templates of one `family` were written from one opening; null where
+#: that is not known.
+ITEMS: Final = _table("item_id label:int8 attribute group text template_id term family")
+
+#: One row per labelled training sentence.
+SENTENCES: Final = _table("text label:int8")
+
+#: A question's context is too short to tell the answer, or says it.
+CONTEXTS: Final = ("ambig", "disambig")
+
+#: Whether a question asks for something bad or not.
+POLARITIES: Final = ("neg", "nonneg")
+
+#: One row per question about a `text`, of whose options one says that it cannot be known. `label`,
+#: `unknown` and `target` are places in `options`: the right one, that one, and the one that names
+#: the stereotyped group (null where none does); `template_id` is what questions were made from.
+OPTION_ITEMS: Final = _table(
+    """
+    category template_id item_id context polarity text question options:texts label:int8
+    unknown:int8 target:int8
+    """
+)
+
+#: One row per model, question and prompt: the place of the option that was chosen (`pred`, null
+#: where an answer names none), with the options' log-likelihoods or the answer that it was read
+#: from. `prompt` names the wording that was asked with, and `method` how; empty where there is one.
+OPTION_ANSWERS: Final = _table(
+    """
+    model probe method category template_id item_id context polarity label:int8 unknown:int8
+    target:int8 pred:int8 scores:float32s answer prompt
+    """
+)
+
+#: One row per triple: a sentence about a target term that holds a stereotype, one that holds its
+#: opposite, and one that says nothing sensible. In the task intersentence they follow `context`; in
+#: intrasentence they are `context` with another word for BLANK, or there is none.
+TRIPLES: Final = _table("domain task term item_id context stereotype anti_stereotype unrelated")
+
+#: One row per model and triple: the score of each sentence, of which the higher is preferred.
+TRIPLE_SCORES: Final = _table(
+    """
+    model probe domain task term item_id stereotype:float anti_stereotype:float unrelated:float
+    """
+)
+
+#: One row per decision about one person. Persons of one `decision_id` differ in nothing else;
+#: `person` is their groups by attribute (`age=60; gender=female`), `favourable` and `unfavourable`
+#: the two answers, `reference` the groups that others are compared with, as in `person`, or null.
+DECISIONS: Final = _table("decision_id item_id person text favourable unfavourable reference")
+
+#: One row per model, decision, person and prompt: the log-likelihood of each answer.
+DECISION_ANSWERS: Final = _table(
+    """
+    model probe decision_id item_id person reference favourable:float unfavourable:float prompt
+    """
+)
+
+#: One row per sentence in which a descriptor of people fills a template; axes are what descriptors
+#: are about.
+SENTENCE_ITEMS: Final = _table("item_id axis template_id descriptor text")
+
+#: One row per model and sentence: the mean log-probability of its tokens.
+SENTENCE_SCORES: Final = _table("model probe item_id axis template_id descriptor log_prob:float")
+
+#: Which sentence of a pair holds the stereotype, and whether a pronoun fits one.
+DIRECTIONS: Final = ("stereo", "antistereo")
+CONDITIONS: Final = ("pro", "anti")
+
+#: One row per pair of sentences under one style. `direction` is "stereo" where sent_more
+#: holds the stereotype and "antistereo" where it holds the anti-stereotype; `kept` is true
+#: where a style has no adequate paraphrase and the original stands; `cluster` is what pairs have in
+#: common that were made together, such as their writer, and null where that is not known.
+PAIRS: Final = _table("pair_id bias_type direction style sent_more sent_less kept:bool cluster")
+
+#: Pairs that a model rewrote, with what its judge says of each side that it wrote: null for a
+#: side that was mirrored, and for both where the original stands.
+REWRITTEN_PAIRS: Final = _table(
+    """
+    pair_id bias_type direction style sent_more sent_less kept:bool cluster adequacy_more:float
+    adequacy_less:float
+    """
+)
+
+#: One row per pair, style and way of scoring. `preference` is 1 where sent_more scores
+#: higher, 0 where sent_less does, and null for a tie, which stays in the denominator. `turned`
+#: tells whether it is another where sentences begin with the tokenizer's other begin token, and is
+#: null where there is none.
+PAIR_SCORES: Final = _table(
+    """
+    model score probe style pair_id bias_type direction score_more:float score_less:float
+    preference:int8 cluster turned:bool
+    """
+)
+
+#: One row per WinoBias sentence under one style; a pro and an anti sentence share a pair_id.
+#: `other` is the person that the pronoun does not stand for; null where the data do not tell.
+COREFERENCES: Final = _table(
+    "item_id pair_id wino_type condition style text pronoun referent other"
+)
+
+#: Whom an answer names; `empty` is no answer.
+READINGS: Final = ("referent", "other", "both", "neither", "empty")
+
+#: One row per WinoBias sentence, style and prompt: what a model answers, whether it is right by
+#: each rule, and whom it names (`reading`).
+COREFERENCE_ANSWERS: Final = _table(
+    """
+    model probe style prompt item_id pair_id wino_type condition answer exact:bool contains:bool
+    reading
+    """
+)
+
+#: The columns that identify a classifier on a probe in every derived table.
+KEYS: Final = ("model", "method", "dataset", "probe", "style")
+
+#: One row per tuned seed. `stage` is "sweep" or "final"; `stop_reason` is
+#: "early_stop", "max_steps" or "diverged"; `rank` is the place by validation
+#: accuracy among the finished final runs (1 is best), `tied` says that the
+#: lower seed decided it. `eval_losses` and `eval_accuracies` begin with step 0, whose accuracy is
+#: `untuned_accuracy`: that of the same classifier before it is tuned. What belongs to tuning is
+#: null in a prompted run, and `steps` 0.
+RUNS: Final = _table(
+    """
+    run_id model method dataset seed:int64 learning_rate:float weight_decay:float
+    stop_window:int32 stage steps:int64 weights_step:int64 stop_reason validation_loss:float
+    validation_accuracy:float untuned_accuracy:float test_accuracy:float selected:bool
+    rank:int32 tied:bool eval_losses:floats eval_accuracies:floats tokens:int64 seconds:float
+    verbalizer_ids:int32s prompt_token_id:int32 adapter
+    """
+)
+
+#: One row per run x item x style. `scores` are the label logits, of prompted runs the
+#: log-probabilities of the label words before any calibration (null for a published file), of
+#: judged texts the probability of the verdict alone; `parsed` is false when no label could be read
+#: from `answer`, and `unread` says why: it names none, several, or one that is negated.
+PREDICTIONS: Final = _table(
+    """
+    model method dataset run_id probe style item_id label:int8 attribute group template_id term
+    family pred:int8 scores:float32s parsed:bool unread answer
+    """
+)
+
+#: Answers of prompted classifiers, per run and over all of them (`run_id` "all"); of those that
+#: are unparsed, `several` name more than one label and `negated` deny the one they name.
+ANSWERS: Final = _table(
+    """
+    model method dataset probe style run_id predictions:int64 unparsed:int64 several:int64
+    negated:int64 share:float
+    """
+)
+
+#: One row per task and device that it held, in seconds from the begin of the command that did it:
+#: loading until `loaded`, computing until `end`. `worker` counts from 0 up to `devices`, which are
+#: places of GPUs where workers share these, `per_device` of each.
+SCHEDULE: Final = _table(
+    """
+    task kind backbone method worker:int64 start:float loaded:float end:float devices:int64
+    per_device:int64
+    """
+)
+
+SCHEDULE_FILE: Final = "schedule.parquet"
+
+#: The first five columns are the public contract of accuracy.csv. The attribute `all` is over
+#: the sentences of all attributes of a probe that has several.
+ACCURACY: Final = _table(
+    """
+    model attribute mean:float sd:float n_runs:int64 method dataset probe style n_items:int64
+    """
+)
+
+
+@dataclass(frozen=True)
+class OutputSpec:
+    """Where the rows that a method makes from items are stored.
+
+    Attributes
+    ----------
+    folder: of OUT, where its files go.
+    schema: of its files.
+    per_item: rows of a file for each item.
+    items: schema of the pairs or questions that it reads; None for sentences with labels.
+    """
+
+    folder: str
+    schema: pa.Schema
+    per_item: int = 1
+    items: pa.Schema | None = None
+
+
+#: Counts of (run, attribute, group, template, gold, predicted).
+CELLS: Final = _table(
+    """
+    model method dataset probe style run_id attribute group template_id label:int8 pred:int8
+    n:int64
+    """
+)
+
+#: Counts of (run, attribute, group, term, gold, predicted); no templates, so it stays small.
+TERM_CELLS: Final = _table(
+    """
+    model method dataset probe style run_id attribute group term label:int8 pred:int8 n:int64
+    """
+)
+
+#: Counts of (attribute, group, template, term, gold, predicted) over all runs of a classifier.
+WORD_CELLS: Final = _table(
+    """
+    model method dataset probe style attribute group template_id term label:int8 pred:int8
+    n:int64
+    """
+)
+
+#: The first ten columns are the public contract of gaps.csv. `significant` says that the
+#: interval excludes zero, `survives` that it does so after the correction for many tests;
+#: `no_verdict` says why both are null, and is null where they are not. `scope` is what the
+#: interval covers (`stats.scopes`), `mde` the smallest true gap that the same design would call
+#: significant four times out of five, and `equivalent` (null without a margin) says that the gap
+#: is smaller than the margin.
+GAPS: Final = _table(
+    """
+    model attribute group rate gap:float low:float high:float half_width:float n_runs:int64
+    significant:bool method dataset probe style mean_rate:float sd:float n_items:int64
+    in_mean:bool interval p_value:float q_value:float survives:bool no_verdict scope mde:float
+    equivalent:bool
+    """
+)
+
+#: One row per gap and scope: what its interval covers (`stats.scopes`); columns as in GAPS.
+SCOPES: Final = _table(
+    """
+    model attribute group rate gap:float scope low:float high:float p_value:float mde:float
+    equivalent:bool significant:bool q_value:float survives:bool no_verdict method dataset probe
+    style
+    """
+)
+
+#: One row per gap and source of its variance. `variance` is of one run, template, cell or word;
+#: unbiased, so it can be negative.
+COMPONENTS: Final = _table(
+    "model attribute rate group facets variance:float levels method dataset probe style"
+)
+
+#: What a gap would be without one of its templates, or without one of its group's words: the
+#: lowest and the highest such gap, and what they leave out. `carried_by` names the template or
+#: word without which the gap turns its sign or loses half of its size; null where none does so.
+LEAVE_ONE_OUT: Final = _table(
+    """
+    model attribute group rate gap:float unit lowest:float lowest_without highest:float
+    highest_without carried_by method dataset probe style
+    """
+)
+
+#: One row per mean gap over models and scope (`stats.over_models`). `n_lowest` and `n_highest`
+#: count the models in which the group is that extreme (groups at one end share the model),
+#: `p_lowest` and `p_highest` are the chance of so many where groups exchange their names within
+#: each template.
+OVER_MODELS: Final = _table(
+    """
+    attribute group rate gap:float scope low:float high:float p_value:float q_value:float
+    significant:bool survives:bool n_models:int64 n_lowest:float p_lowest:float n_highest:float
+    p_highest:float method dataset probe style
+    """
+)
+
+#: One row per ranking and scope (`stats.reliability`): of `groups` by a classifier's gaps, or of
+#: `models` (`model` is empty) by the gap of one `group`. `spread` is the standard deviation of the
+#: true gaps, `error` that of one estimate, and `reliability` spread^2 / (spread^2 + error^2).
+RELIABILITY: Final = _table(
+    """
+    ranking model attribute rate group scope reliability:float spread:float error:float
+    n_ranked:int64 method dataset probe style
+    """
+)
+
+#: One row per attribute, rate and plan (`stats.design`): `now`, more `runs`, `templates` or `words`
+#: alone, and the `cheapest`. `words` are those of the group with the fewest (null where no group
+#: has two), `half_width` that of an average gap's interval (four times of five from `half_low` to
+#: `half_high`), `cost` that of what is added.
+DESIGN: Final = _table(
+    """
+    probe attribute rate scope plan runs:int64 templates:int64 words:int64 half_width:float
+    reached:bool cost:float unit half_low:float half_high:float
+    """
+)
+
+#: How often a corpus has a group's term before a noun (`marked`), and the noun without any
+#: listed term (`bare`, the same in all rows of a noun).
+CORPUS: Final = _table("attribute group term noun marked:int64 bare:int64")
+
+#: What naming a group does to a rate, beside its gap on the same templates. `effect` is
+#: "marking_effect", "neutral_effect", "beyond_neutral" or "gap".
+MARKEDNESS: Final = _table(
+    """
+    model attribute group rate effect estimate:float low:float high:float p_value:float
+    q_value:float significant:bool survives:bool sd:float n_runs:int64 n_templates:int64
+    in_mean:bool method dataset probe style no_verdict scope
+    """
+)
+
+#: What names one judged text.
+TEXT_KEYS: Final = (*KEYS, "run_id", "item_id")
+
+#: One row per text that a person labelled. `row` names it on the sheet, `human` is the person's
+#: label (schema.Label), null where the sheet is not filled in yet.
+LABELLED: Final = _table(
+    """
+    row model method dataset probe style run_id item_id attribute group template_id label:int8
+    pred:int8 human:int8
+    """
+)
+
+#: One row per gap of judged texts. The first seven columns are of the gap corrected for the
+#: judge's errors, `judged_gap` and its interval of the judge's verdicts alone. Of the group's
+#: `labelled` texts, people find `held` in the rate's share, the judge `wrongly_held` ones more and
+#: `missed` ones less. `weight` is what the verdicts count by, `scope` what both intervals cover.
+JUDGED: Final = _table(
+    """
+    model attribute group rate gap:float low:float high:float judged_gap:float judged_low:float
+    judged_high:float labelled:int64 held:int64 wrongly_held:int64 missed:int64 weight:float
+    method dataset probe style scope p_value:float q_value:float significant:bool survives:bool
+    no_verdict
+    """
+)
+
+#: One row per estimate. Text that does not apply is empty. `condition` is the context, task or
+#: background that the score belongs to, `style` the style or prompt (`all`: over several);
+#: `statistic` is what the value is (rate, gap, difference, ratio or score), `scope` what the
+#: interval resamples. `n` are the answers that count, `units` what is resampled of them. `p` is
+#: two-sided, `q` corrected for many tests; `reason` says why there is no interval, or no verdict,
+#: or that the value is smaller than the margin.
+ESTIMATES: Final = _table(
+    """
+    kind model method dataset probe style condition attribute group score statistic scope
+    value:float low:float high:float p:float q:float significant:bool survives:bool mde:float
+    n:int64 units:int64 reason
+    """
+)
