@@ -27,7 +27,14 @@ from raybias.planning.inventory import choose, size
 from raybias.redaction import redact
 from raybias.runtime.inventory import read_inventory, sick_gpus
 from raybias.runtime.owners import left_behind
-from raybias.runtime.ray_session import asks_for_token, connected, is_loopback
+from raybias.runtime.ray_internals import (
+    COMMANDS,
+    asks_for_token,
+    cpu_count,
+    gpus_of_machine,
+    memory_bytes,
+)
+from raybias.runtime.ray_session import connected, is_loopback
 from raybias.storage import Store
 
 _SCRATCH_NEEDED: Final = 2 * 2**30
@@ -38,8 +45,6 @@ _HUB_TIMEOUT_S: Final = 3
 #: Files that can run code when they are opened by who unpickles; so many are named.
 _PICKLES: Final = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib", ".npz")
 _NAMED: Final = 3
-#: Parts of the command lines of Ray's processes.
-_RAYS: Final = ("ray::", "/ray/core/src/ray/", "/ray/dashboard/", "/ray/_private/")
 
 
 @dataclass(frozen=True)
@@ -123,24 +128,22 @@ def _problem(text: str) -> str:
 
 def _processor() -> Iterator[Finding]:
     import torch
-    from ray._private.utils import get_num_cpus
 
-    threads, cores = torch.get_num_threads(), int(get_num_cpus())
+    threads, cores = torch.get_num_threads(), cpu_count()
     yield Finding.of(
         threads <= cores,
         "torch threads",
         f"{threads} on {cores} CPUs",
         f"set OMP_NUM_THREADS to {cores} at most",
     )
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    found = f"{count} x {torch.cuda.get_device_name(0)}" if count else "no GPU"
+    gpus = gpus_of_machine(os.environ.get("CUDA_VISIBLE_DEVICES"))
+    kinds = {each.kind or "GPU" for each in gpus}
+    found = f"{len(gpus)} x {', '.join(sorted(kinds))}" if gpus else "no GPU"
     yield Finding("ok", "accelerator", found)
 
 
 def _memory() -> Iterator[Finding]:
-    from ray._common.utils import get_system_memory
-
-    total = int(get_system_memory())
+    total = memory_bytes()
     cure = f"{size(_MEMORY_NEEDED)} or more is safer"
     yield Finding.of(total >= _MEMORY_NEEDED, "memory", size(total), cure)
 
@@ -220,7 +223,7 @@ def _listening() -> Iterator[str]:
     for process in psutil.process_iter(["cmdline"]):
         command = " ".join(process.info["cmdline"] or ())
         with suppress(psutil.Error):
-            if any(part in command for part in _RAYS):
+            if any(part in command for part in COMMANDS):
                 for each in process.net_connections("tcp"):
                     if each.status == psutil.CONN_LISTEN:
                         yield each.laddr.ip

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -16,9 +18,20 @@ from raybias.planning.inventory import (
     for_workers,
     measure_product,
 )
+from raybias.runtime.ray_internals import (
+    cpu_count,
+    free_by_node,
+    gpus_of_machine,
+    memory_bytes,
+)
 from raybias.runtime.ray_session import NO_RAY, connected
 
 T = TypeVar("T")
+
+#: The label in which Ray keeps a node's id.
+NODE_LABEL: Final = "ray.io/node-id"
+#: Seconds between two looks whether nodes that are asked are alive.
+_LOOK_EVERY_S: Final = 5.0
 
 #: What `address` says for this machine: by default, with a Ray of its own, or without Ray.
 _HERE: Final = (None, "local", NO_RAY)
@@ -55,20 +68,14 @@ def this_machine(*, products: bool = False) -> Inventory:
     ----------
     products: as for `read_inventory`.
     """
-    # The same functions that `ray.init` asks, so that both see a container's limits.
-    import torch
-    from ray._common.utils import get_system_memory
-    from ray._private.accelerators import NvidiaGPUAcceleratorManager
-    from ray._private.utils import get_num_cpus
-
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    gpus = gpus_of_machine(os.environ.get("CUDA_VISIBLE_DEVICES"))
     node = Node(
-        cpus=float(get_num_cpus()),
-        memory=for_workers(get_system_memory()),
-        gpus=gpus,
-        gpu_memory=int(torch.cuda.get_device_properties(0).total_memory) if gpus else None,
-        gpu=NvidiaGPUAcceleratorManager.get_current_node_accelerator_type() if gpus else None,
-        bfloat16=torch.cuda.is_bf16_supported(including_emulation=False) if gpus else None,
+        cpus=float(cpu_count()),
+        memory=for_workers(memory_bytes()),
+        gpus=len(gpus),
+        gpu_memory=min((gpu.free for gpu in gpus), default=None),
+        gpu=gpus[0].kind if gpus else None,
+        bfloat16=all(gpu.bfloat16 for gpu in gpus) if gpus else None,
         product=measure_product() if products else None,
     )
     return Inventory(nodes=(node,), source="this machine")
@@ -78,28 +85,30 @@ def _cluster(source: str, products: bool) -> Inventory:
     import ray
 
     alive = [node for node in ray.nodes() if node["Alive"]]
-    asked = [node["NodeID"] for node in alive if node["Resources"].get("GPU", 0)]
-    gpus = ask(asked, _smallest_gpu)
-    gpus |= ask([each for each in asked if gpus.get(each) is None], _first_gpu)
-    measured = _products(alive) if products else {}
-    nodes = tuple(
-        Node(
-            cpus=node["Resources"].get("CPU", 0.0),
-            memory=int(node["Resources"].get("memory", 0)),
-            gpus=int(node["Resources"].get("GPU", 0)),
-            gpu_memory=(gpus.get(node["NodeID"]) or (None, None))[0],
-            address=node["NodeManagerAddress"],
-            gpu=_labels(node).get(GPU_LABEL),
-            bfloat16=(gpus.get(node["NodeID"]) or (None, None))[1],
-            product=measured.get(node["NodeID"]),
+    described = ask([each["NodeID"] for each in alive if _gpus(each)], gpus_of_machine)
+    unheld, measured = free_by_node(), _products(alive) if products else {}
+
+    def node_of(each: Mapping[str, Any]) -> Node:
+        name, resources = each["NodeID"], each["Resources"]
+        gpus = described.get(name, [])
+        # What Ray's workers hold comes free; what other processes hold does not.
+        idle = unheld.get(name, {}).get("GPU", 0.0) >= _gpus(each)
+        return Node(
+            cpus=resources.get("CPU", 0.0),
+            memory=int(resources.get("memory", 0)),
+            gpus=_gpus(each),
+            gpu_memory=min((gpu.free if idle else gpu.total for gpu in gpus), default=None),
+            address=each["NodeManagerAddress"],
+            gpu=(each.get("Labels") or {}).get(GPU_LABEL),
+            bfloat16=all(gpu.bfloat16 for gpu in gpus) if gpus else None,
+            product=measured.get(name),
         )
-        for node in alive
-    )
-    return Inventory(nodes=nodes, source=source)
+
+    return Inventory(nodes=tuple(map(node_of, alive)), source=source)
 
 
-def _labels(node: Mapping[str, Mapping[str, str]]) -> Mapping[str, str]:
-    return node.get("Labels") or {}
+def _gpus(node: Mapping[str, Any]) -> int:
+    return int(node["Resources"].get("GPU", 0))
 
 
 def _products(nodes: Sequence[Mapping[str, Any]]) -> dict[str, Product]:
@@ -139,68 +148,37 @@ def multiply_on_gpu() -> str:
         return str(error).partition("\n")[0]
 
 
-def _smallest_gpu() -> tuple[int, bool] | None:
-    """Ask NVIDIA's driver, which needs no GPU to be free, for a node's GPUs; None without one.
-
-    Returns the bytes of the smallest, and whether all multiply in bfloat16.
-    """
-    from ray._private.thirdparty import pynvml
-
-    try:
-        pynvml.nvmlInit()
-        handles = list(map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount())))
-        sizes = [int(pynvml.nvmlDeviceGetMemoryInfo(each).total) for each in handles]
-        able = [pynvml.nvmlDeviceGetCudaComputeCapability(each) >= (8, 0) for each in handles]
-        pynvml.nvmlShutdown()
-    except pynvml.NVMLError:
-        return None
-    return (min(sizes), all(able)) if sizes else None
-
-
-def _first_gpu() -> tuple[int, bool]:
-    """Read the bytes of a node's first GPU, and whether it multiplies in bfloat16.
-
-    Other work may hold all of its GPUs, so none is asked of Ray, which therefore hides them.
-    """
-    os.environ.pop("CUDA_VISIBLE_DEVICES", None)
-    import torch
-
-    able = bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    return int(torch.cuda.get_device_properties(0).total_memory), able
-
-
 def ask(
     node_ids: Iterable[str],
     question: Callable[[], T],
     *,
     num_gpus: float = 0,
-    patience_s: float | None = 30,
+    patience_s: float = 30,
 ) -> dict[str, T]:
     """Call a function once on each node, which needs no CPU that is free.
 
     Parameters
     ----------
     num_gpus: that it holds meanwhile; without any, Ray hides all from it.
-    patience_s: a node that does not reply within it is left out; None waits.
+    patience_s: a node that does not reply within it, or is lost before it begins, is left out.
 
     Raises
     ------
-    RayError: a call failed, or a node was lost.
+    RayError: a call failed, or a node was lost meanwhile.
     """
     import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     # A process that has seen a GPU is not used again: Ray could hide none from it.
     ask = ray.remote(num_cpus=0, num_gpus=num_gpus, max_retries=0, max_calls=1)(question)
-    asked = {
-        ask.options(
-            scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False)
-        ).remote(): node_id
-        for node_id in node_ids
-    }
-    if not asked:
-        return {}
-    ready, late = ray.wait(list(asked), num_returns=len(asked), timeout=patience_s)
+    asked = {ask.options(label_selector={NODE_LABEL: each}).remote(): each for each in node_ids}
+    ended = time.monotonic() + patience_s
+    late = list(asked)
+    while late and time.monotonic() < ended:
+        _, late = ray.wait(late, num_returns=len(late), timeout=min(_LOOK_EVERY_S, patience_s))
+        alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+        # What asks for a node that is gone waits for ever.
+        late = [each for each in late if asked[each] in alive]
+    ready, late = ray.wait(list(asked), num_returns=len(asked), timeout=0) if asked else ([], [])
     for reference in late:
         ray.cancel(reference)
     return {asked[reference]: ray.get(reference) for reference in ready}
@@ -226,7 +204,7 @@ def fetch(backbone: Backbone, *, gpus: bool) -> None:
     able = [node for node in alive if node["Resources"].get("GPU") or not gpus]
     machines = {node["NodeManagerAddress"]: node["NodeID"] for node in able}
     try:
-        ask(machines.values(), partial(fetched, backbone), patience_s=None)
+        ask(machines.values(), partial(fetched, backbone), patience_s=math.inf)
     except RayTaskError:
         raise
     except RayError:

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from typing import Final
 
 import ray
-import ray._private.state
-from ray.serve.context import _get_global_client, _get_internal_replica_context
+from ray import serve
+from ray.serve.exceptions import RayServeException
 
 from raybias.redaction import redact
+from raybias.runtime.ray_internals import delete_apps, jobs, serve_client
 
 #: Seconds between two looks of a replica; Serve takes some ten more to end it.
 _LOOK_EVERY_S: Final = 10.0
@@ -54,21 +55,21 @@ def drivers() -> dict[str, Driver]:
         job["JobID"]: Driver(
             job["DriverPid"], job["DriverIPAddress"], job["Entrypoint"], job["IsDead"]
         )
-        for job in ray._private.state.jobs()
+        for job in jobs()
         if _INTERNAL not in job["Entrypoint"]
     }
 
 
 def applications() -> list[str]:
     """List the cluster's Serve applications by name; none where Serve does not run."""
-    client = _get_global_client(raise_if_no_controller_running=False)
+    client = serve_client()
     return [] if client is None else [status.name for status in client.list_serve_statuses()]
 
 
 def delete_left(prefix: str) -> None:
     """Delete the Serve applications `prefix*` that a killed driver left in the cluster."""
     if names := [name for name in applications() if name.startswith(prefix)]:
-        _get_global_client().delete_apps(names)
+        delete_apps(names)
 
 
 def left_behind() -> dict[str, str]:
@@ -97,8 +98,9 @@ def end_with_driver() -> None:
 
     One that no driver named, as of `serve run`, is left alone.
     """
-    context = _get_internal_replica_context()
-    found = _APP.fullmatch(context.app_name) if context is not None else None
+    found = None
+    with suppress(RayServeException):  # Outside of a replica there is none.
+        found = _APP.fullmatch(serve.get_replica_context().app_name)
     if found is not None:
         watch = threading.Thread(target=_watch, args=(found[0], found[1]), daemon=True)
         watch.start()
@@ -109,7 +111,7 @@ def _watch(app: str, job: str) -> None:
         # The head may be away for a moment, which says nothing about the driver.
         with suppress(Exception):
             if _has_ended(job, drivers()):
-                _get_global_client().delete_apps([app], blocking=False)
+                delete_apps([app], blocking=False)
         time.sleep(_LOOK_EVERY_S)
 
 

@@ -12,7 +12,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +19,12 @@ from raybias.errors import PlanError, RaybiasError, WorkFailed
 from raybias.planning.inventory import size
 from raybias.redaction import redact
 from raybias.runtime.ending import keeping_handlers, kill_started, undoing
+from raybias.runtime.ray_internals import (
+    grpc_channel,
+    on_loopback,
+    send_arguments_by_value,
+    session_folder,
+)
 from raybias.storage import Store, is_storage_error, storage_error
 
 #: What `address` says for work that is done without Ray.
@@ -52,7 +57,7 @@ def connected(address: str | None = None) -> Iterator[bool]:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     import ray
 
-    _send_arguments_by_value()
+    send_arguments_by_value()
     if ray.is_initialized():
         here = ray.get_runtime_context().gcs_address
         if address not in (None, "auto", "local", here) and "://" not in str(address):
@@ -80,7 +85,7 @@ def connected(address: str | None = None) -> Iterator[bool]:
             os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     try:
         check_answering(place)
-        with keeping_handlers(), _on_loopback() if own else nullcontext():
+        with keeping_handlers(), on_loopback() if own else nullcontext():
             ray.init(address=place, log_to_driver=debugging(), logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise PlanError(
@@ -125,9 +130,8 @@ def check_answering(place: str) -> None:
     except (OSError, OverflowError) as error:
         raise ConnectionError(getattr(error, "strerror", None) or str(error)) from error
     import grpc
-    from ray._private.grpc_utils import init_grpc_channel
 
-    channel = init_grpc_channel(f"{host}:{port}")
+    channel = grpc_channel(f"{host}:{port}")
     try:
         grpc.channel_ready_future(channel).result(timeout=_ANSWERS_S)
     except grpc.FutureTimeoutError as error:
@@ -143,9 +147,7 @@ def check_session_folder() -> None:
     ------
     PlanError: it is full, or must not be written.
     """
-    from ray._common.utils import get_default_system_temp_dir
-
-    folder = get_default_system_temp_dir()
+    folder = session_folder()
     cure = "make room there, or set RAY_TMPDIR to another folder"
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
@@ -160,27 +162,6 @@ def check_session_folder() -> None:
             where=folder,
             cure=cure,
         )
-
-
-@contextmanager
-def _on_loopback() -> Iterator[None]:
-    """Have the Ray that is started listen on loopback alone, as it does by default on macOS.
-
-    What stays open to others is the gRPC port of each Serve replica, which Serve binds everywhere,
-    and which asks for Ray's token.
-    """
-    from ray._private import ray_constants
-
-    variable, before = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, ray_constants.ENABLE_RAY_CLUSTER
-    given = os.environ.get(variable)
-    os.environ[variable], ray_constants.ENABLE_RAY_CLUSTER = "0", False
-    try:
-        yield
-    finally:
-        ray_constants.ENABLE_RAY_CLUSTER = before
-        del os.environ[variable]
-        if given is not None:
-            os.environ[variable] = given
 
 
 def debugging() -> bool:
@@ -251,21 +232,6 @@ def _logs() -> str:
     return f"/tmp/ray/{session or 'session_latest'}/logs on the head node"
 
 
-def _send_arguments_by_value() -> None:
-    """Send Ray Data's actors their constructor arguments by value, as far as they are small.
-
-    Ray 2.60 puts them into the object store, where an actor that starts again may not find them
-    (ray#53727), and says so on standard error in each stage.
-    """
-    from ray.data._internal.execution.operators.actor_pool_map_operator import ActorPoolMapOperator
-
-    for reference, value in (
-        ("_map_transformer_ref", "_map_transformer"),
-        ("_data_context_ref", "data_context"),
-    ):
-        setattr(ActorPoolMapOperator, reference, property(attrgetter(value)))
-
-
 def _quiet() -> None:
     """Silence what Ray's libraries print on the driver; their log files keep it."""
     import ray.data
@@ -288,13 +254,6 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def asks_for_token() -> bool:
-    """Tell whether Ray's processes ask each other, and everybody else, for a token."""
-    from ray._private.authentication.authentication_utils import is_token_auth_enabled
-
-    return bool(is_token_auth_enabled())
 
 
 #: In OUT.

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from raybias.planning.stage_plans import Stage
+from raybias.runtime.inventory import NODE_LABEL
 from raybias.runtime.ray_session import debugging
 from raybias.storage import Store
 
@@ -112,9 +113,8 @@ class WorkerGroup:
         if plan.pending:
             # A node takes minutes to come; Ray Train would withdraw its request after one.
             os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", _NODE_COMES_S)
-        from ray.train import FailureConfig, RunConfig, ScalingConfig
+        from ray.train import FailureConfig, LoggingConfig, RunConfig, ScalingConfig
         from ray.train.torch import TorchConfig, TorchTrainer
-        from ray.train.v2.api.config import LoggingConfig
 
         asked, preemptions = dict(plan.requests), self.max_preemptions
         selector = asked.pop("label_selector", None)
@@ -145,11 +145,10 @@ def _open_queue() -> Queue:
     """Open a queue from ranks to the driver."""
     import ray
     from ray.util.queue import Queue
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     # On the driver's own node: it outlives a worker's, and dies with the driver's.
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    return Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here})
+    here = {NODE_LABEL: ray.get_runtime_context().get_node_id()}
+    return Queue(actor_options={"num_cpus": 0, "label_selector": here})
 
 
 @contextmanager

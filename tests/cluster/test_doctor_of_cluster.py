@@ -9,7 +9,7 @@ import ray
 from typer.testing import CliRunner
 
 from raybias.cli import app as cli
-from raybias.runtime import owners
+from raybias.runtime import owners, ray_internals
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
 
@@ -36,3 +36,14 @@ def test_a_cluster_is_measured_and_its_weaknesses_only_warn(tmp_path: Path) -> N
     assert any(line.startswith(("ok    Ray's token", "warn  Ray's token")) for line in lines)
     assert any(" ports: " in line for line in lines)
     assert "is not there; give the OUT of a study that was run" in lines[-1]
+
+
+def test_the_private_parts_of_ray_that_ask_a_cluster() -> None:
+    """Written for Ray 2.60; the others are in tests/runtime/test_ray_internals.py."""
+    (node,) = (each["NodeID"] for each in ray.nodes())
+    own = ray.get_runtime_context().get_job_id()
+    assert own in {job["JobID"] for job in ray_internals.jobs() if not job["IsDead"]}
+    assert ray_internals.leaving_nodes() == set()
+    assert ray_internals.free_by_node()[node]["CPU"] <= 4
+    assert not any(app.startswith("none-") for app in owners.applications())
+    ray_internals.delete_apps([])

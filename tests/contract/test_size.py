@@ -11,7 +11,7 @@ from support.documents import ROOT
 #: Lines and files. `raybias` is the whole package, `raybias/*.py` its modules beside the rooms.
 BUDGET = {
     "benchmarks": (7_446, 35),
-    "raybias": (55_045, 301),
+    "raybias": (55_174, 302),
     "raybias/*.py": (2_156, 13),
     "raybias/api": (726, 5),
     "raybias/cli": (1_687, 18),
@@ -24,9 +24,9 @@ BUDGET = {
     "raybias/probes": (4_770, 27),
     "raybias/providers": (1_300, 6),
     "raybias/report": (5_517, 31),
-    "raybias/runtime": (6_757, 35),
+    "raybias/runtime": (6_886, 36),
     "raybias/stats": (7_597, 45),
-    "tests": (34_843, 228),
+    "tests": (34_936, 229),
 }
 
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ray import serve
 from ray.serve.config import AutoscalingConfig
-from ray.serve.context import _get_global_client
 from ray.serve.schema import ApplicationStatus
 
 from raybias.errors import WorkFailed
@@ -26,6 +25,7 @@ from raybias.planning.stage_plans import RewritePlan, ScorePlan
 from raybias.runtime.graph import Grant
 from raybias.runtime.metrics import Meter
 from raybias.runtime.owners import end_with_driver
+from raybias.runtime.ray_internals import scale, serve_client
 from raybias.runtime.workers import Served, keep_ways
 from raybias.seeding import key
 from raybias.storage import Store
@@ -164,7 +164,7 @@ def scorers(
 ) -> Iterator[str]:
     """Run the Serve application `name` of replicas; it is reached by handle alone.
 
-    It is ready with its first replica; `scale` changes how many there are.
+    It is ready with its first replica; `ray_internals.scale` changes how many there are.
 
     Parameters
     ----------
@@ -192,17 +192,6 @@ def scorers(
         yield name
     finally:
         serve.delete(name)
-
-
-def scale(name: str, replicas: int) -> None:
-    """Change the number of an application's replicas; those that go finish what they compute."""
-    import ray
-    from ray.serve._private.common import DeploymentID
-
-    # What Serve's REST API calls for applications with an external scaler.
-    controller = _get_global_client()._controller
-    where = DeploymentID(name=_NAME, app_name=name)
-    ray.get(controller.update_deployment_replicas.remote(where, replicas))
 
 
 def scorer_of(methods: Sequence[Served]) -> type[Scorer]:
@@ -285,7 +274,7 @@ def _wait_for_replica(handle: DeploymentHandle, name: str) -> None:
     ------
     WorkFailed: none starts, or the application was deleted.
     """
-    client, asked = _get_global_client(), 0.0
+    client, asked = serve_client(), 0.0
     while not handle.running_replicas_populated():
         if time.monotonic() - asked > _ASK_EVERY_S:
             if client.get_serve_status(name).app_status.status in _ENDED:
@@ -296,7 +285,7 @@ def _wait_for_replica(handle: DeploymentHandle, name: str) -> None:
 
 def _no_replica(name: str, problem: str) -> WorkFailed:
     # Serve keeps the constructor's trace as text; its last line says what happened.
-    statuses = _get_global_client().get_serve_status(name).deployment_statuses
+    statuses = serve_client().get_serve_status(name).deployment_statuses
     said = [each.message for each in statuses]
     lines = [line for text in said for line in text.splitlines() if line.strip()]
     return WorkFailed(
@@ -359,7 +348,7 @@ class Readers:
         with self._changing:
             replicas = min(self._most, sum(grant.slots for grant in self._grants))
             if replicas != self._replicas:
-                scale(self.name, replicas)
+                scale(self.name, _NAME, replicas)
                 self._replicas = replicas
 
     def close(self) -> None:

@@ -19,7 +19,8 @@ from raybias.runtime.ending import undoing
 from raybias.runtime.inventory import read_inventory
 from raybias.runtime.owners import app_name, delete_left
 from raybias.runtime.predict.replica import deploy
-from raybias.runtime.ray_session import asks_for_token, connected, is_loopback
+from raybias.runtime.ray_internals import asks_for_token
+from raybias.runtime.ray_session import connected, is_loopback
 from raybias.runtime.serve.app import (
     TOKEN_VARIABLE,
     Content,

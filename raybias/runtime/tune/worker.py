@@ -136,12 +136,13 @@ class _NodeLeaves:
 
     def __call__(self) -> bool:
         import ray
-        from ray._private.state import state
+
+        from raybias.runtime.ray_internals import leaving_nodes
 
         if time.monotonic() - self.asked < _ASK_EVERY_S:
             return False
         self.asked = time.monotonic()
-        return ray.get_runtime_context().get_node_id() in state.get_draining_nodes()
+        return ray.get_runtime_context().get_node_id() in leaving_nodes()
 
 
 def tune_together(config: dict[str, Any]) -> None:

@@ -1,0 +1,83 @@
+"""The parts of Ray that are not public: those of 2.60, used in one file, and each as it says.
+
+Where the first test fails Ray was changed: read the others, then write the new version there.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import requires
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import ray
+from packaging.requirements import Requirement
+from ray._private.thirdparty import pynvml
+
+import raybias
+from raybias.runtime import ray_internals
+
+PRIVATE = re.compile(r"\bray(?:\.\w+)*\._\w|import _get_|\._controller\b|\bserve\._\w")
+
+
+def test_ray_is_the_version_that_these_were_written_for() -> None:
+    assert ray.__version__.startswith("2.60.")
+    asked = next(each for each in map(Requirement, requires("raybias") or ()) if each.name == "ray")
+    assert asked.specifier.contains("2.60.0")
+
+
+def test_one_file_uses_what_is_private() -> None:
+    package = Path(raybias.__file__).parent
+    using = {file.name for file in package.rglob("*.py") if PRIVATE.search(file.read_text())}
+    assert using == {"ray_internals.py"}
+
+
+def test_what_this_machine_is_needs_no_ray() -> None:
+    assert ray_internals.cpu_count() >= 1
+    assert ray_internals.memory_bytes() > 2**28
+    assert Path(ray_internals.session_folder()).is_absolute()
+    assert ray_internals.asks_for_token() in (True, False)
+
+
+def test_loopback_is_for_the_ray_that_is_started_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ray._private import ray_constants as constants
+
+    monkeypatch.setattr(constants, "ENABLE_RAY_CLUSTER", True)
+    with ray_internals.on_loopback():
+        assert not constants.ENABLE_RAY_CLUSTER
+    assert constants.ENABLE_RAY_CLUSTER
+
+
+def test_small_arguments_of_data_actors_are_sent_by_value() -> None:
+    from ray.data._internal.execution.operators.actor_pool_map_operator import ActorPoolMapOperator
+
+    ray_internals.send_arguments_by_value()
+    operator = SimpleNamespace(_map_transformer="transformer", data_context="context")
+    for reference, value in (
+        (ActorPoolMapOperator._map_transformer_ref, "transformer"),
+        (ActorPoolMapOperator._data_context_ref, "context"),
+    ):
+        assert reference.fget(operator) == value
+
+
+def test_gpus_are_described_by_their_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And those alone that this process may see."""
+    assert ray_internals.gpus_of_machine() == []
+    names = ["NVIDIA A100-SXM4-40GB", "Tesla T4"]
+    for name, stand_in in {
+        "nvmlInit": lambda: None,
+        "nvmlShutdown": lambda: None,
+        "nvmlDeviceGetCount": lambda: 2,
+        "nvmlDeviceGetHandleByIndex": lambda index: index,
+        "nvmlDeviceGetHandleByUUID": lambda name: {"GPU-t4": 1}[name],
+        "nvmlDeviceGetName": names.__getitem__,
+        "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(total=40, free=39 - handle),
+        "nvmlDeviceGetCudaComputeCapability": lambda handle: [(8, 0), (7, 5)][handle],
+    }.items():
+        monkeypatch.setattr(pynvml, name, stand_in)
+    a100 = ray_internals.Gpu("A100", 40, 39, bfloat16=True)
+    t4 = ray_internals.Gpu("T4", 40, 38, bfloat16=False)
+    assert ray_internals.gpus_of_machine() == [a100, t4]
+    for visible, found in {"1": [t4], "GPU-t4, 0": [t4, a100], "": [], "NoDevFiles": []}.items():
+        assert ray_internals.gpus_of_machine(visible) == found
