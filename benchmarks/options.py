@@ -26,11 +26,9 @@ from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 
 from raybias.config import QuestionProbe
-from raybias.engine.scoring.continuations import (
-    ContinuationRow,
-    ContinuationScorer,
-    continuation_rows,
-)
+from raybias.engine.packing import Row
+from raybias.engine.scoring.causal_logprobs import TokenScorer
+from raybias.engine.scoring.continuations import added_up, continuation_rows
 from raybias.methods import OptionLikelihood
 from raybias.probes import question_items
 
@@ -73,7 +71,7 @@ class Sides:
 
     contenders: dict[str, Callable[[int], torch.Tensor]]
     gap: float
-    rows: Sequence[Sequence[ContinuationRow]]
+    rows: Sequence[Sequence[tuple[Row, int]]]
 
 
 def sides(
@@ -90,14 +88,14 @@ def sides(
         model = workload.load_peer(folder, dtype="float32", device=device)
     asked = requests_of(bbq, items=items, wordings=wordings)[: rounds + 1]
     rows = [continuation_rows(backbone.encoder, each) for each in asked]
-    scorer = ContinuationScorer(backbone)
+    scorer = TokenScorer(backbone)
     lm = HFLM(
         pretrained=model, tokenizer=backbone.tokenizer, batch_size=batch,
         max_length=workload.CONTEXT, add_bos_token=True,
     )  # fmt: skip
     contenders: dict[str, Callable[[int], torch.Tensor]] = {
         f"HFLM float32, batch {batch}": lambda turn: harness(lm, asked[turn]),
-        "ours float32": lambda turn: torch.tensor(scorer.sums(rows[turn])),
+        "ours float32": lambda turn: torch.tensor(added_up(scorer.prepare(rows[turn])())),
     }
     theirs, ours = (work(0) for work in contenders.values())
     return Sides(contenders, float((theirs - ours).abs().max()), rows)
@@ -141,9 +139,9 @@ def main(
     )  # fmt: skip
     rows, peer = made.rows, next(iter(made.contenders))
     timings = workload.interleave(made.contenders, rounds=rounds, device=device)
-    tokens = [row.tokens for each in rows[1:] for row in each]
+    tokens = [row for each in rows[1:] for row, _ in each]
     limit = sum(map(len, tokens)) / sum(
-        workload.distinct_tokens([row.tokens for row in each]) for each in rows[1:]
+        workload.distinct_tokens([row for row, _ in each]) for each in rows[1:]
     )
     table = [
         (name, timings.median(name), timings.busy(name), timings.ratio(peer, name),

@@ -138,7 +138,7 @@ def whole_sentences(scorer: MaskedScorer, texts: Sequence[str]) -> list[float]:
     """Sum over all tokens of each sentence, ours."""
     rows = scorer.backbone.tokenizer(list(texts))["input_ids"]
     asked = [(row, place) for row in rows for place in range(1, len(row) - 1)]
-    values = iter(scorer.log_probs(asked).tolist())
+    values = iter(scorer.prepare(asked)())
     return [sum(next(values) for _ in row[1:-1]) for row in rows]
 
 
@@ -208,7 +208,7 @@ def masked_part(
         scorer = PairScorer(backbone, ("masked",))
         sides[f"ours {name}, shared tokens"] = partial(_ignoring, _pll, scorer, pairs)
         sides[f"ours {name}, all tokens"] = partial(
-            _ignoring, whole_sentences, scorer.pairs.scorer, texts
+            _ignoring, whole_sentences, scorer.scorer, texts
         )
         for what, copies in (("shared", shared), ("all", whole)):
             flops[f"ours {name}, {what} tokens"] = _masked_flops(backbone, copies)
@@ -269,7 +269,7 @@ def _ignoring(work: Callable[..., list[float]], *args: Any, **options: Any) -> l
 
 
 def _pll(scorer: PairScorer, pairs: Sequence[Pair]) -> list[float]:
-    (found,) = scorer.score(pairs).values()
+    (found,) = scorer.prepare(pairs)().values()
     return sides_of(found)
 
 

@@ -12,11 +12,8 @@ from raybias.engine.encoder import TextEncoder
 from raybias.engine.generation.decode_loop import Continuation, Generated
 from raybias.engine.generation.generator import TextGenerator
 from raybias.engine.generation.sampling import Sampling
-from raybias.engine.scoring.continuations import (
-    ContinuationScorer,
-    added_up,
-    continuation_rows,
-)
+from raybias.engine.scoring.causal_logprobs import TokenScorer
+from raybias.engine.scoring.continuations import added_up, continuation_rows
 from raybias.engine.verbalizer import summed
 
 if TYPE_CHECKING:
@@ -35,8 +32,8 @@ class EngineAnswers(Answers):
         return TextGenerator(self.backbone)
 
     @cached_property
-    def _scorer(self) -> ContinuationScorer:
-        return ContinuationScorer(self.backbone)
+    def _scorer(self) -> TokenScorer:
+        return TokenScorer(self.backbone)
 
     def write(self, prompts: Sequence[str], keys: Sequence[Key], how: Writing) -> list[Written]:
         """Write an answer after each prompt, in their order.
@@ -107,7 +104,7 @@ class EngineAnswers(Answers):
     ) -> Callable[[], tuple[list[float], int]]:
         """Tokenise and pack texts; return what does the rest of `likelihoods`."""
         rows = continuation_rows(self.encoder.for_chat if chat else self.encoder, texts)
-        read, tokens = self._scorer.prepare(rows), sum(len(row.tokens) for row in rows)
+        read, tokens = self._scorer.prepare(rows), sum(len(row) for row, _ in rows)
         return lambda: (added_up(read()), tokens)
 
     def _reader(self, how: Writing) -> TextEncoder:

@@ -1,5 +1,7 @@
 """Attention whose gradient is fast on a CPU, and which repeats no keys on a GPU that need it not.
 
+What a packed batch's rows see of each other, and their hidden states, are here too.
+
 The gradient of torch's fused CPU kernel costs about as much as all linear layers together
 in bfloat16, however short the sequences. The plain product does forward and gradient in a
 half (264 tokens) to a sixth (72 tokens) of the time, so it is used where a gradient is
@@ -9,7 +11,7 @@ On a GPU transformers repeats the keys and values of grouped heads wherever ther
 packed rows have. Whether a fused kernel takes them as they are depends on the device and on torch,
 which is asked.
 
-Shapes: R sequences, H heads, T tokens, E width of a head.
+Shapes: R sequences, N places, H heads, T tokens, E width of a head, P prompt vectors, V vocabulary.
 """
 
 from __future__ import annotations
@@ -26,6 +28,9 @@ from torch.nn.functional import dropout, scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
+
+from raybias.engine.devices import to_device
+from raybias.engine.packing import Batch, tree_mask
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -56,6 +61,56 @@ def attention_window(config: Any) -> float:
     text = config.get_text_config()
     sizes = [getattr(text, name, None) for name in ("sliding_window", "attention_chunk_size")]
     return min((size for size in sizes if size is not None), default=math.inf)
+
+
+def attention_inputs(
+    batch: Batch, *, packs: bool, prompt_length: int, device: torch.device
+) -> dict[str, Tensor]:
+    """Build the attention mask of a batch, and the positions of packed rows.
+
+    `packs` says whether rows share sequences behind the prompt.
+    """
+    count, width = batch.tokens_RT.shape
+    total = prompt_length + width
+    place_T = torch.arange(total, device=device)
+    if not packs:
+        lengths_R = to_device(batch.at_T, device) + 1 + prompt_length
+        return {"attention_mask": (place_T < lengths_R[:, None]).long()}
+    ends_RT = torch.nn.functional.pad(
+        to_device(batch.ends_RT, device) + prompt_length, (prompt_length, 0), value=total
+    )
+    depths_RT = place_T.expand(count, total).clone()
+    depths_RT[:, prompt_length:] = to_device(batch.depths_RT, device) + prompt_length
+    return {"attention_mask": tree_mask(ends_RT)[:, None], "position_ids": depths_RT}
+
+
+def states_at(
+    model: PreTrainedModel,
+    batch: Batch,
+    at: tuple[Tensor, Tensor],
+    *,
+    packs: bool,
+    part: bool = True,
+    **given: Tensor,
+) -> Tensor:
+    """Compute the last hidden states [N, width] of a batch at places.
+
+    Parameters
+    ----------
+    at: each place's sequence [N], and its place there [N].
+    packs: whether rows share sequences; otherwise each is one by itself.
+    part: without it, the logits [N, V] of the whole model there.
+    given: `input_ids` [R, T], or `inputs_embeds` [R, P + T, width] with prompt vectors.
+    """
+    (inputs,) = given.values()
+    device, length = inputs.device, inputs.shape[1] - batch.tokens_RT.shape[1]
+    given |= attention_inputs(batch, packs=packs, prompt_length=length, device=device)
+    where = to_device(at[0], device), to_device(at[1], device) + length
+    if not part:
+        logits_NV: Tensor = model(**given, use_cache=False).logits[where]
+        return logits_NV
+    hidden_NH: Tensor = model.base_model(**given, use_cache=False).last_hidden_state[where]
+    return hidden_NH
 
 
 def _mask(**options: Any) -> Tensor | None:

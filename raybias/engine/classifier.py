@@ -24,7 +24,6 @@ from raybias.engine.context import ON_CPU, Execution, Way
 from raybias.engine.devices import to_device
 from raybias.engine.encoder import TextEncoder, load_tokenizer
 from raybias.engine.packing import BLOCK, Batch
-from raybias.engine.scoring.label_scorer import attention_inputs
 from raybias.engine.self_check import TOLERANCE, agrees, distance, in_words, sample_tokens
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.errors import ModelError
@@ -113,11 +112,11 @@ class Classifier(torch.nn.Module):
 
     def hidden(self, batch: Batch) -> Tensor:
         """Compute the hidden state [N, H] of each row's last token in packed sequences."""
-        masks = attention_inputs(batch, packs=True, prompt_length=0, device=self.device)
+        from raybias.engine.attention import states_at
+
         tokens_RT = to_device(batch.tokens_RT, self.device)
-        output = self.model.base_model(input_ids=tokens_RT, **masks, **self._no_cache)
-        hidden_RTH: Tensor = output.last_hidden_state
-        return hidden_RTH[to_device(batch.at_R, self.device), to_device(batch.at_T, self.device)]
+        at = batch.at_R, batch.at_T
+        return states_at(self.model, batch, at, packs=True, input_ids=tokens_RT)
 
     def label_logits(self, hidden_NH: Tensor) -> Tensor:
         """Compute the label words' logits [N, L], float32, by the LM head."""

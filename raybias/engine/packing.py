@@ -174,6 +174,12 @@ def token_rows(batch: Batch) -> torch.Tensor:
     return last_RT.gather(1, batch.ends_RT - 1)
 
 
+def padded(batch: Batch, pad: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the tokens [R, T] of a batch of single rows, `pad` behind each, and their mask."""
+    mask_RT = torch.arange(batch.tokens_RT.shape[1]) < batch.ends_RT[:, :1]
+    return batch.tokens_RT.masked_fill(~mask_RT, pad), mask_RT
+
+
 @dataclass(frozen=True)
 class Placed:
     """A sequence that waits for a forward pass.

@@ -13,6 +13,9 @@ from typing import Any, Final, TypeVar
 import torch
 from torch import Tensor
 
+from raybias.engine.devices import to_device
+from raybias.engine.packing import Batch, Placed, pack, stack
+
 Way = TypeVar("Way")
 
 #: How far a short cut may be from the model's own values, relative to their size.
@@ -22,6 +25,26 @@ TOLERANCE: Final = {torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e
 def sample_tokens(model: Any, count: int) -> list[int]:
     """Return token ids from all over a model's vocabulary."""
     return [(7919 * n) % model.config.vocab_size for n in range(1, count + 1)]
+
+
+def read_samples(
+    read: Callable[[Batch], Tensor], model: Any, *, packs: bool, alone: bool
+) -> Tensor:
+    """Read a few rows, two of which share tokens, and return what is read of each in their order.
+
+    Parameters
+    ----------
+    read: from a batch to values [N, ...] of its rows.
+    packs: whether rows share sequences.
+    alone: whether rows that share none are read one by one, without any padding.
+    """
+    token = sample_tokens(model, 11)
+    rows = [token[:5], token[:3] + token[6:9], token[9:11]]
+    placed = [Placed(0, 0, each) for each in pack(rows, max_tokens=sum(map(len, rows)) * packs)]
+    batches = [stack([each]) for each in placed] if alone and not packs else [stack(placed)]
+    values = torch.cat([read(batch) for batch in batches])
+    numbers = torch.tensor([row for batch in batches for _, row in batch.rows])
+    return values[to_device(numbers.argsort(), values.device)]
 
 
 def distance(values: Tensor, expected: Tensor) -> float:

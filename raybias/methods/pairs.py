@@ -98,9 +98,10 @@ class PairScore(Method):
 
     def reader(self, context: ModelContext, store: Store) -> PairReader:
         """Load the model that the scores need."""
-        from raybias.engine.scoring.pair_scores import PairScorer, pair_loader
+        from raybias.engine.scoring.masked_logprobs import scored_loader
+        from raybias.engine.scoring.pair_scores import PairScorer
 
-        model = context.backbone(pair_loader(context.spec, self.scores))
+        model = context.backbone(scored_loader(context.spec))
         return PairReader(PairScorer(model, self.scores, eps=self.eps))
 
 

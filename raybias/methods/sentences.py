@@ -79,9 +79,10 @@ class SentenceMethod(Method):
 
     def reader(self, context: ModelContext, store: Store) -> SentenceReader:
         """Load the causal or masked model with what scores sentences."""
-        from raybias.engine.scoring.continuations import SentenceScorer, sentence_loader
+        from raybias.engine.scoring.continuations import SentenceScorer
+        from raybias.engine.scoring.masked_logprobs import scored_loader
 
-        return SentenceReader(SentenceScorer(context.backbone(sentence_loader(context.spec))), self)
+        return SentenceReader(SentenceScorer(context.backbone(scored_loader(context.spec))), self)
 
 
 def _joined(context: str, sentence: str) -> str:

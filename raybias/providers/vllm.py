@@ -167,12 +167,12 @@ class VLLMAnswers(Answers):
         from raybias.engine.scoring.continuations import continuation_rows
 
         rows = continuation_rows(self.encoder.for_chat if chat else self.encoder, texts)
-        made = self._all([row.tokens for row in rows], [LIKELIHOOD] * len(rows))
+        made = self._all([row for row, _ in rows], [LIKELIHOOD] * len(rows))
         sums = []
-        for row, reply in zip(rows, made, strict=True):
-            told = zip(row.tokens[row.since :], reply.prompt_logprobs[row.since :], strict=True)
+        for (row, since), reply in zip(rows, made, strict=True):
+            told = zip(row[since:], reply.prompt_logprobs[since:], strict=True)
             sums.append(float(sum(values[token].logprob for token, values in told)))
-        return sums, sum(len(row.tokens) for row in rows)
+        return sums, sum(len(row) for row, _ in rows)
 
     def _all(self, rows: Sequence[Row], parameters: Sequence[Mapping[str, Any]]) -> list[Any]:
         """Have vLLM answer all rows; it batches them by itself."""

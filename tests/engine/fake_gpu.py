@@ -178,7 +178,7 @@ def soft_prompts(folder: Path, devices: int = 1) -> None:
     with faked() as device:
         moved(loaded.model, device, devices)
         loaded.device = trainer.device = trainer.batcher.device = device
-        rows = scorer.reader.label_rows
+        rows = scorer.label_rows
         for part in ("weight_LH", "bias_L"):
             if (tensor := getattr(rows, part)) is not None:
                 object.__setattr__(rows, part, torch.empty(tensor.shape, device=device))
@@ -240,7 +240,7 @@ def scoring(folder: Path) -> None:
     spec = Backbone(id=str(pair_models.save("bert", folder)), dtype="float32")
     masked = load_masked(spec)
     scorers = LabelScorer(loaded, (2, 3, 4)), TokenScorer(loaded), MaskedScorer(masked)
-    label_rows, host = scorers[0].reader.label_rows, Host()
+    label_rows, host = scorers[0].label_rows, Host()
     many = [[n, *range(2, 14)] for n in range(1, 40)]
     with faked(host) as device:
         for each in (loaded, masked):
@@ -252,8 +252,8 @@ def scoring(folder: Path) -> None:
         labels, tokens, words = scorers
         for scorer, work in (
             (labels, lambda: labels.score(many)),
-            (tokens, lambda: tokens.log_probs(many)),
-            (words, lambda: words.log_probs([(row, 2) for row in many])),
+            (tokens, tokens.prepare([(row, 1) for row in many])),
+            (words, words.prepare([(row, 2) for row in many])),
         ):
             scorer.batcher.device, scorer.batcher.tokens_per_batch = device, 200
             host.events.clear()

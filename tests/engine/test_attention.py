@@ -20,7 +20,7 @@ def gradient(model: LoadedBackbone, prompts_SPD: torch.Tensor) -> torch.Tensor:
     rows = backbones.token_rows(9, seed=7)
     batch = stack([Placed(n % 2, n % 2, each) for n, each in enumerate(pack(rows, max_tokens=40))])
     prompts_SPD = prompts_SPD.clone().requires_grad_()
-    logits_NL = LabelScorer(model, (2, 3, 4)).reader.logits(batch, prompts_SPD)
+    logits_NL = LabelScorer(model, (2, 3, 4)).logits(batch, prompts_SPD)
     return torch.autograd.grad(logits_NL.logsumexp(-1).sum(), prompts_SPD)[0]
 
 

@@ -81,7 +81,7 @@ def test_the_preferences_that_turn_are_those_that_the_other_token_changes(tmp_pa
 
     def scored(**options: Any) -> dict[str, list[Any]]:
         spec = Backbone(id=folder, dtype="float32", **options)
-        return PairScorer(load_backbone(spec), CAUSAL).score(pairs)
+        return PairScorer(load_backbone(spec), CAUSAL).prepare(pairs)()
 
     ours, other = scored(), scored(bos="<|turn|>")
     for rule in CAUSAL:

@@ -21,7 +21,7 @@ from raybias.config import Backbone, parse_study
 from raybias.engine.answering import EngineAnswers
 from raybias.engine.answers import Writing
 from raybias.engine.backbone import LoadedBackbone, load_backbone
-from raybias.engine.scoring.continuations import continuation_rows
+from raybias.engine.scoring.continuations import added_up, continuation_rows
 from raybias.errors import ConfigError, RaybiasError, WorkFailed
 from raybias.methods import ChainOfThought, FewShot, ZeroShot
 from raybias.methods.prompted import Prompted
@@ -73,7 +73,7 @@ class Reference:
         backbone: LoadedBackbone = self.engine.backbone
         row = backbone.tokenizer(body["prompt"], add_special_tokens=False)["input_ids"]
         tokens = [backbone.tokenizer.decode([each]) for each in row]
-        values = self.engine._scorer.scorer.log_probs([row], [1])[0].tolist()
+        values = self.engine._scorer.prepare([(row, 1)])()[0].tolist()
         offsets = np.cumsum([0, *map(len, tokens)]).tolist()
         if self.begin:
             tokens, values = ["</s>", *tokens], [*self._behind_begin(row)]
@@ -86,7 +86,7 @@ class Reference:
         return {"text": body["prompt"] + " more", "logprobs": told}
 
     def _behind_begin(self, row: list[int]) -> list[float]:
-        return self.engine._scorer.scorer.log_probs([[1, *row]], [1])[0].tolist()
+        return self.engine._scorer.prepare([([1, *row], 1)])()[0].tolist()
 
 
 @pytest.mark.long
@@ -101,7 +101,7 @@ def test_likelihoods_behind_an_echo_are_those_of_the_engine(
     rows = continuation_rows(type(engine.encoder)(
         spec, engine.encoder.tokenizer, engine.encoder.context, engine.encoder.rows
     ), texts)  # fmt: skip
-    expected = engine._scorer.sums(rows)
+    expected = added_up(engine._scorer.prepare(rows)())
     with serving(Endpoint(answer=Reference(engine, begin=begin))) as server:
         spec_of = endpoint(server.url, offers=("text", "likelihoods"), repeat=0.5)
         asking = spec_of.answers(Store(tmp_path))

@@ -16,7 +16,8 @@ from pydantic import ValidationError
 from raybias.config import Backbone, QuestionProbe
 from raybias.engine.answering import EngineAnswers
 from raybias.engine.backbone import LoadedBackbone, load_backbone
-from raybias.engine.scoring.continuations import SentenceScorer, filled_in, sentence_loader
+from raybias.engine.scoring.continuations import SentenceScorer, filled_in
+from raybias.engine.scoring.masked_logprobs import scored_loader
 from raybias.methods import DecisionLikelihood, OptionAnswer, OptionLikelihood
 from raybias.methods.asking import ItemReader
 from raybias.methods.base import Method, Shard, shard_of
@@ -214,12 +215,12 @@ def test_decisions_are_the_textbooks(folder: Path) -> None:
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "bert", "roberta"])
 def test_sentences_are_the_textbooks(kind: str, tmp_path: Path) -> None:
     spec = pair_models.spec(kind, tmp_path)
-    scorer = SentenceScorer(sentence_loader(spec)(spec))
+    scorer = SentenceScorer(scored_loader(spec)(spec))
     masked = kind in ("bert", "roberta")
     book = pair_models.textbook(spec.id, masked=masked)
     said = [("w1 w2 BLANK w3", "w1 w2 w9 w3"), ("BLANK w5 .", "w7 w5 ."), ("w4 w8", "w6 w7")]
     said = said[:2] if masked else said
-    found, tokens = scorer.score(said)
+    found, tokens = scorer.prepare(said)()
     assert tokens > 0
     for (context, sentence), score in zip(said, found, strict=True):
         if masked:
@@ -239,7 +240,7 @@ def test_sentences_are_the_textbooks(kind: str, tmp_path: Path) -> None:
             places = range(len(head), len(head) + len(row))
             expected = float(np.mean([float(values[n, row[n - len(head)]]) for n in places]))
         assert score == pytest.approx(expected, rel=1e-5)
-    again, _ = scorer.score(said[::-1])
+    again, _ = scorer.prepare(said[::-1])()
     assert again[::-1] == pytest.approx(found, rel=1e-5)
 
 

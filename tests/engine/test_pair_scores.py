@@ -19,7 +19,7 @@ import transformers
 
 from raybias.config import Backbone, parse_study
 from raybias.engine.backbone import LoadedBackbone
-from raybias.engine.scoring.masked_logprobs import PlacesReader
+from raybias.engine.scoring.masked_logprobs import PlacesReader, scored_loader
 from raybias.engine.scoring.pair_scores import (
     CAUSAL,
     MASKED,
@@ -27,7 +27,6 @@ from raybias.engine.scoring.pair_scores import (
     PairScorer,
     align,
     check_scores,
-    pair_loader,
     preference,
 )
 from raybias.errors import ConfigError, ModelError, WorkFailed
@@ -42,7 +41,8 @@ Load = Callable[[str], LoadedBackbone]
 
 
 def load_backbone(spec: Backbone, scores: Sequence[str]) -> LoadedBackbone:
-    return pair_loader(spec, scores)(spec)
+    check_scores(spec, scores)
+    return scored_loader(spec)(spec)
 
 
 def scores_of(kind: str) -> tuple[str, ...]:
@@ -90,7 +90,7 @@ def test_scores_are_the_textbooks(kind: str, load: Load) -> None:
     backbone = load(kind)
     book = pair_models.textbook(backbone.spec.id, masked=kind in MASKED_KINDS)
     own = scorer(backbone, kind)
-    found = own.score(PAIRS)
+    found = own.prepare(PAIRS)()
     assert tuple(found) == scores_of(kind)
     for score, each in found.items():
         check(book, score, PAIRS, each)
@@ -98,13 +98,13 @@ def test_scores_are_the_textbooks(kind: str, load: Load) -> None:
         assert {0, 1} <= set(decided)
     if kind in ("bloom", "cohere"):
         # ALiBi takes no tree; Cohere scales its logits after the head.
-        assert own.pairs.scorer.reader.packs is (kind == "cohere")
-        assert (own.pairs.scorer.reader.head is not None) is (kind == "bloom")
+        assert own.scorer.reader.packs is (kind == "cohere")
+        assert own.scorer.reader.part is (kind == "bloom")
     elif kind in CAUSAL_KINDS:
-        assert own.pairs.scorer.reader.packs
-        assert own.pairs.scorer.reader.head is not None
+        assert own.scorer.reader.packs
+        assert own.scorer.reader.part
     else:
-        assert isinstance(own.pairs.scorer.read, PlacesReader)
+        assert isinstance(own.scorer.read, PlacesReader)
 
 
 @pytest.mark.long
@@ -114,7 +114,7 @@ def test_scores_of_a_trained_model_are_the_textbooks(shared: Path, tmp_path: Pat
         rows = list(csv.DictReader(file))[::20]
     pairs = [(row["sent_more"], row["sent_less"]) for row in rows]
     spec = Backbone.model_validate({"id": str(path), "dtype": "float32"})
-    found = PairScorer(load_backbone(spec, CAUSAL), CAUSAL).score(pairs)
+    found = PairScorer(load_backbone(spec, CAUSAL), CAUSAL).prepare(pairs)()
     book = pair_models.textbook(str(path), masked=False)
     for score, each in found.items():
         check(book, score, pairs, each)
@@ -123,12 +123,12 @@ def test_scores_of_a_trained_model_are_the_textbooks(shared: Path, tmp_path: Pat
 @pytest.mark.parametrize("kind", ["gpt2", "bloom", "roberta"])
 def test_decisions_do_not_depend_on_company(kind: str, load: Load) -> None:
     backbone = load(kind)
-    expected = scorer(backbone, kind).score(PAIRS)
+    expected = scorer(backbone, kind).prepare(PAIRS)()
     order = np.random.default_rng(0).permutation(len(PAIRS)).tolist()
     twice = [PAIRS[n] for n in [*order, *order[::-1]]]
     for found, places in (
-        (scorer(backbones.with_budget(backbone, 24), kind).score(PAIRS), range(len(PAIRS))),
-        (scorer(backbone, kind).score(twice), [*order, *order[::-1]]),
+        (scorer(backbones.with_budget(backbone, 24), kind).prepare(PAIRS)(), range(len(PAIRS))),
+        (scorer(backbone, kind).prepare(twice)(), [*order, *order[::-1]]),
         (_one_by_one(scorer(backbone, kind), PAIRS[:20]), range(20)),
     ):
         for score, each in found.items():
@@ -142,7 +142,7 @@ def test_decisions_do_not_depend_on_company(kind: str, load: Load) -> None:
 
 
 def _one_by_one(own: PairScorer, pairs: Sequence[tuple[str, str]]) -> dict[str, list[PairScore]]:
-    each = [own.score([pair]) for pair in pairs]
+    each = [own.prepare([pair])() for pair in pairs]
     return {score: [found[score][0] for found in each] for score in own.scores}
 
 
@@ -158,7 +158,7 @@ def test_swapped_sides_turn_k_into_the_rest(kind: str, load: Load) -> None:
         == [(x, y) for y, x in align(encode(b)["input_ids"], encode(a)["input_ids"])]
     ]
     assert len(pairs) > 50
-    found, swapped = own.score(pairs), own.score([(b, a) for a, b in pairs])
+    found, swapped = own.prepare(pairs)(), own.prepare([(b, a) for a, b in pairs])()
     for score in found:
         wins = sum(pair.preference == 1 for pair in found[score])
         ties = sum(pair.preference is None for pair in found[score])
@@ -170,7 +170,7 @@ def test_common_openings_are_read_once(load: Load) -> None:
     words = " ".join(f"w{n}" for n in range(20))
     pairs = [(f"{words} w{n} w30", f"{words} w{n} w31") for n in range(30, 60)]
     with reading(own.backbone.model.base_model) as read:
-        own.score(pairs)
+        own.prepare(pairs)()
     # The begin token and 20 words, then one word a pair; last words are asked for, not read.
     assert sum(tokens for tokens, _ in read) == 1 + 20 + 30
 
@@ -179,8 +179,8 @@ def test_equal_scores_tie_however_rows_are_cut(load: Load) -> None:
     own = PairScorer(backbones.with_budget(load("gpt2"), 200), ("shared",))
     sentences = [f"{a} w9" for a, _ in PAIRS]
     pairs = [(text, f"{text.removesuffix('w9')}w{n % 80}") for n, text in enumerate(sentences, 10)]
-    assert all(pair.preference is None for pair in own.score(pairs)["shared"])
-    assert pair_models.inside_tolerance("shared", own.score(pairs)["shared"]) == len(pairs)
+    assert all(pair.preference is None for pair in own.prepare(pairs)()["shared"])
+    assert pair_models.inside_tolerance("shared", own.prepare(pairs)()["shared"]) == len(pairs)
 
 
 def test_masked_copies_are_computed_once_without_padding(load: Load) -> None:
@@ -188,7 +188,7 @@ def test_masked_copies_are_computed_once_without_padding(load: Load) -> None:
     pairs = [("w1 w2 w3 w4", "w1 w2 w9 w4"), ("w1 w2 w3 w4", "w1 w2 w9 w4")]
     own = PairScorer(backbone, ("masked", "masked_differing"))
     with reading(backbone.model.base_model) as read, reading(backbone.model.lm_head) as headed:
-        own.score(pairs)
+        own.prepare(pairs)()
     # Three shared words of two sentences, and one copy for the word in which they differ.
     assert sum(tokens for tokens, _ in read) == 7 * 6
     assert sum(tokens for tokens, _ in headed) == 7
@@ -215,7 +215,7 @@ def test_running_out_of_memory_halves_the_budget(
     kind: str, load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = scorer(load(kind), kind)
-    expected = own.score(PAIRS)
+    expected = own.prepare(PAIRS)()
     scarce = scorer(own.backbone, kind)
     model = own.backbone.model.base_model
     forward = model.forward
@@ -226,17 +226,17 @@ def test_running_out_of_memory_halves_the_budget(
         return forward(*args, **options)
 
     monkeypatch.setattr(model, "forward", limited)
-    found = scarce.score(PAIRS)
-    assert scarce.pairs.scorer.batcher.tokens_per_batch < 4096
+    found = scarce.prepare(PAIRS)()
+    assert scarce.scorer.batcher.tokens_per_batch < 4096
     for score, each in found.items():
         assert all(near(one, two) for one, two in zip(each, expected[score], strict=True))
 
 
 def test_bfloat16_deviation_is_measured(load: Load, folder: Path) -> None:
     for kind in ("llama", "bert"):
-        exact = scorer(load(kind), kind).score(PAIRS)
+        exact = scorer(load(kind), kind).prepare(PAIRS)()
         spec = pair_models.spec(kind, folder, dtype="bfloat16")
-        rough = scorer(load_backbone(spec, scores_of(kind)), kind).score(PAIRS)
+        rough = scorer(load_backbone(spec, scores_of(kind)), kind).prepare(PAIRS)()
         for score, each in exact.items():
             both = [
                 (one, two)
@@ -268,13 +268,13 @@ def test_tolerance_and_ties() -> None:
 
 def test_one_reading_gives_what_single_ones_do(load: Load) -> None:
     backbone = load("opt")
-    together = PairScorer(backbone, CAUSAL).score(PAIRS[:20])
+    together = PairScorer(backbone, CAUSAL).prepare(PAIRS[:20])()
     for score in CAUSAL:
-        alone = PairScorer(backbone, (score,)).score(PAIRS[:20])[score]
+        alone = PairScorer(backbone, (score,)).prepare(PAIRS[:20])()[score]
         for one, two in zip(alone, together[score], strict=True):
             assert near(one, two)
-    assert PairScorer(backbone, CAUSAL).score([]) == {score: [] for score in CAUSAL}
-    begin = PairScorer(backbone, CAUSAL).pairs.begins[0]
+    assert PairScorer(backbone, CAUSAL).prepare([])() == {score: [] for score in CAUSAL}
+    begin = PairScorer(backbone, CAUSAL).begins[0]
     assert backbone.tokenizer.convert_ids_to_tokens(begin) == "</s>"
 
 
@@ -310,19 +310,20 @@ def test_unfit_sentences_are_counted_and_named(load: Load) -> None:
     pairs = [("w1 w2", "w1 w3"), (f"{long} w2", f"{long} w3 w4")]
     for kind in ("gpt2", "bert", "roberta"):
         with pytest.raises(ModelError, match=r"2 of 4 .*longest: pair 1 sent_less, 6\d tokens"):
-            scorer(load(kind), kind).score(pairs)
+            scorer(load(kind), kind).prepare(pairs)()
     with pytest.raises(ModelError, match=r"1 of 2 .*too few tokens .*first: 7 sent_less"):
-        PairScorer(load("gpt2"), ("sum",)).score([("w1", "")], names=["7"])
+        PairScorer(load("gpt2"), ("sum",)).prepare([("w1", "")], names=["7"])()
     with pytest.raises(ModelError, match=r"2 of 2 .*too few tokens"):
-        PairScorer(load("gpt2"), ("perplexity",)).score([("w1", "w2")])
+        PairScorer(load("gpt2"), ("perplexity",)).prepare([("w1", "w2")])()
 
 
 def test_scores_that_are_no_numbers_stop(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     own = PairScorer(load("gpt2"), ("sum",))
     broken = own.backbone.model.get_output_embeddings().weight.detach() * math.nan
-    monkeypatch.setattr(own.pairs.scorer.reader.head, "weight", torch.nn.Parameter(broken))
+    head = own.backbone.model.get_output_embeddings()
+    monkeypatch.setattr(head, "weight", torch.nn.Parameter(broken))
     with pytest.raises(WorkFailed, match=r"score sum of 3 of 3 pairs is no finite number"):
-        own.score(PAIRS[:3])
+        own.prepare(PAIRS[:3])()
 
 
 @pytest.mark.parametrize(("profile", "causal"), [("strict", "prepend"), ("paper", "bias_bench")])

@@ -86,7 +86,7 @@ def test_gradients_and_logits_of_runs(method: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["opt", "qwen2", "bloom"])
 def test_log_probabilities(kind: str, both: Callable[[str], Iterator[LoadedBackbone]]) -> None:
-    one, three = (TokenScorer(each).log_probs(ROWS) for each in both(kind))
+    one, three = (TokenScorer(each).prepare([(row, 1) for row in ROWS])() for each in both(kind))
     assert all(np.array_equal(mine, its) for mine, its in zip(one, three, strict=True))
 
 
@@ -94,7 +94,7 @@ def test_log_probabilities_of_masked_tokens(tmp_path: Path) -> None:
     spec = Backbone(id=str(pair_models.save("roberta", tmp_path)), dtype="float32")
     requests = [(row, place) for row in ROWS for place in range(1, len(row) - 1)]
     one, three = (
-        MaskedScorer(load_masked(spec, execution(passes))).log_probs(requests) for passes in (1, 3)
+        MaskedScorer(load_masked(spec, execution(passes))).prepare(requests)() for passes in (1, 3)
     )
     assert np.array_equal(one, three)
 

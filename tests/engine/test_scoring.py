@@ -43,7 +43,7 @@ def test_logits_are_the_models_own(kind: str, backbone: Callable[[str], LoadedBa
     found_NL = scorer.score(rows, prompts_SPD=prompts_SPD, prompt_of_row=prompt_of_row)
     torch.testing.assert_close(found_NL, expected_NL, atol=2e-5, rtol=2e-5)
     assert scorer.reader.packs == (kind != "bloom")
-    assert (scorer.reader.label_rows is None) == (kind == "cohere")
+    assert scorer.reader.part == (kind != "cohere")
 
 
 @pytest.mark.parametrize("kind", ["opt", "llama"])
@@ -93,14 +93,14 @@ def test_exhausted_memory_halves_the_batch_and_goes_on(
     rows = backbones.token_rows(160, seed=4)
     scorer = LabelScorer(model, LABEL_IDS)
     expected_NL = scorer.score(rows)
-    real = type(scorer.reader).logits
+    real = LabelScorer.logits
 
     def limited(self: object, batch: object, prompts: torch.Tensor) -> torch.Tensor:
         if batch.tokens_RT.numel() > limit:
             raise error
         return real(self, batch, prompts)
 
-    monkeypatch.setattr(type(scorer.reader), "logits", limited)
+    monkeypatch.setattr(LabelScorer, "logits", limited)
     limit = 300
     found_NL = scorer.score(rows)
     assert scorer.batcher.tokens_per_batch < 4096

@@ -11,7 +11,7 @@ import torch
 from raybias.engine.backbone import LoadedBackbone, ModelContext
 from raybias.engine.context import Execution
 from raybias.engine.generation.generator import TextGenerator
-from raybias.engine.scoring.causal_logprobs import make_token_reader
+from raybias.engine.scoring.causal_logprobs import TokenScorer
 from raybias.engine.scoring.label_scorer import LabelScorer
 from raybias.runtime.workers import keep_ways, slow_ways
 from raybias.storage import Store
@@ -24,7 +24,7 @@ def test_ways_stand_in_out(
     execution, loaded = Execution(), backbone(kind)
     model = LoadedBackbone(loaded.encoder, loaded.model, execution)
     LabelScorer(model, (2, 3, 4))
-    make_token_reader(model)
+    TokenScorer(model)
     TextGenerator(model)
     assert {purpose: way.fastest for purpose, way in execution.ways.items()} == {
         "labels": fast, "log-probabilities": fast, "generation": fast

@@ -17,6 +17,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
@@ -37,8 +38,8 @@ from raybias.engine.backbone import empty_model, is_encoder
 from raybias.engine.classifier import Classifier, ClassifierOptions
 from raybias.engine.context import Way
 from raybias.engine.devices import to_device
-from raybias.engine.packing import Batch, PackedSequence, Placed, pack, stack
-from raybias.engine.self_check import TOLERANCE, agrees, in_words, sample_tokens
+from raybias.engine.packing import Batch, PackedSequence, pack
+from raybias.engine.self_check import TOLERANCE, agrees, in_words, read_samples
 from raybias.errors import ModelError
 from raybias.storage import Store
 
@@ -269,25 +270,19 @@ class PackedLayerTrainer(ClassifierTrainer):
         seen = attention_window(classifier.model.config)
         if not reads_last or is_encoder(spec) or seen < math.inf or classifier.execution.sharding:
             return False
+        stacked = stack_weights([self.init_weights(0)])
+
+        def read() -> Tensor:
+            logits = partial(self.forward, stacked=stacked)
+            return read_samples(logits, classifier.model, packs=self.packs, alone=True)
+
         with torch.no_grad():
-            expected_NL = self._sample_logits()
+            expected_NL = read()
         self.packs = True
-        tolerance = TOLERANCE[classifier.model.dtype]
-        holds = agrees(self._sample_logits, expected_NL, tolerance=tolerance)
+        holds = agrees(read, expected_NL, tolerance=TOLERANCE[classifier.model.dtype])
         how = in_words(packs=holds, part=holds or classifier.short)
         classifier.execution.ways["classifier"] = Way(how, holds)
         return holds
-
-    def _sample_logits(self) -> Tensor:
-        """Read a few rows, of which two share tokens; without packing each by itself."""
-        token = sample_tokens(self.classifier.model, 11)
-        rows = [token[:5], token[:3] + token[6:9], token[9:11]]
-        placed = [Placed(0, 0, each) for each in self.prepare(rows)]
-        batches = [stack(placed)] if self.packs else [stack([each]) for each in placed]
-        stacked = stack_weights([self.init_weights(0)])
-        parts = [self.forward(batch, stacked) for batch in batches]
-        numbers = torch.tensor([row for batch in batches for _, row in batch.rows])
-        return torch.cat(parts)[to_device(numbers.argsort(), self.device)]
 
     def _heads(self) -> list[str]:
         """Return the paths of the layers of a classification head."""

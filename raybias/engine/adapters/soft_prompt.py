@@ -68,7 +68,7 @@ class SoftPromptTrainer(AdapterTrainer):
 
     def forward(self, batch: Batch, stacked: Weights, training: Training = None) -> Tensor:
         """Compute the label logits [N, L] of a batch's rows behind their runs' prompts."""
-        return self.scorer.reader.logits(batch, self._start_D + stacked["delta"])
+        return self.scorer.logits(batch, self._start_D + stacked["delta"])
 
     def save(self, store: Store, folder: str, weights: Weights, record: dict[str, Any]) -> None:
         """Write the prompt as `PeftModel.from_pretrained` opens it."""

@@ -4,13 +4,19 @@ Sentences are packed as prefix trees, so what some of them begin with is compute
 one token after one prefix has one value wherever it stands. The head is applied to a few
 places at a time, so no [batch, tokens, vocabulary] tensor exists.
 
-Shapes: R sequences, T tokens, N places, A requested tokens, H hidden, V vocabulary.
+Both short cuts (packed rows, the head at a few places) are compared with the model's own forward
+pass when a backbone is taken into use; a model that reads masks otherwise, or does more after its
+LM head, is read the plain way instead.
+
+Shapes: R sequences, T tokens, P prompt vectors, W input width, N places, A requested tokens, H
+hidden, L labels, V vocabulary.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -18,15 +24,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from raybias.engine.attention import attention_window
+from raybias.engine.attention import attention_window, states_at
 from raybias.engine.backbone import LoadedBackbone
-from raybias.engine.batching import Batcher
 from raybias.engine.context import Way
 from raybias.engine.devices import to_device
 from raybias.engine.generation.sampling import common_length
 from raybias.engine.packing import MAX_TOKENS, Batch, PackedSequence, Placed, Row, pack
-from raybias.engine.scoring.label_scorer import attention_inputs
-from raybias.engine.self_check import fastest, in_words, sample_tokens
+from raybias.engine.self_check import fastest, in_words, read_samples, sample_tokens
 
 Values = NDArray[np.float32]
 Numbers = NDArray[np.int64]
@@ -36,19 +40,142 @@ CHUNK: Final = 256
 
 
 @dataclass(frozen=True)
-class TokenRequest:
-    """Tokens to score after places of a batch, ascending by place.
+class LabelRows:
+    """The rows of the LM head that belong to the labels, in float32."""
+
+    weight_LH: Tensor
+    bias_L: Tensor | None
+
+    @classmethod
+    def of(cls, backbone: LoadedBackbone, label_ids: Sequence[int]) -> LabelRows:
+        """Copy the rows of a backbone's head."""
+        head = backbone.model.get_output_embeddings()
+        with gathered(head.weight):
+            weight_LH = head.weight.detach()[list(label_ids)].float()
+        bias = getattr(head, "bias", None)
+        with gathered(bias):
+            return cls(weight_LH, None if bias is None else bias.detach()[list(label_ids)].float())
+
+
+def gathered(parameter: Tensor | None) -> Any:
+    """Return a context in which a parameter that ZeRO-3 has sharded is whole on every rank."""
+    status = getattr(parameter, "ds_status", None)
+    if status is None or status.name == "AVAILABLE":
+        return nullcontext()
+    import deepspeed
+
+    return deepspeed.zero.GatheredParameters([parameter])
+
+
+@dataclass(frozen=True)
+class CausalReader:
+    """Read a causal model at some places of a batch.
 
     Attributes
     ----------
-    at_R, at_T: each place's sequence, and its place there.
-    of_A: which place each token follows.
+    packs: whether rows share sequences (see `packing`); otherwise each row is a sequence
+        of its own under an ordinary padding mask.
+    part: whether the head is applied to what is wanted; otherwise the whole model is run with it.
     """
 
-    at_R: Tensor
-    at_T: Tensor
-    of_A: Tensor
-    tokens_A: Tensor
+    backbone: LoadedBackbone
+    packs: bool
+    part: bool
+
+    @property
+    def max_tokens(self) -> int:
+        """The longest packed sequence; 0 keeps every row by itself."""
+        return MAX_TOKENS if self.packs else 0
+
+    def labels(
+        self, batch: Batch, prompts_SPW: Tensor, label_ids: Sequence[int], label_rows: LabelRows
+    ) -> Tensor:
+        """Compute the label logits [N, L] float32 of a batch's rows, in the order of `batch.rows`.
+
+        `prompts_SPW` are the prompts that `batch.adapters` numbers; P may be 0. The result
+        is differentiable with respect to them.
+        """
+        device = self.backbone.device
+        prompts_RPW = prompts_SPW[to_device(batch.adapters, device)]
+        found_NX = self._places(batch, (batch.at_R, batch.at_T), prompts_RPW)
+        if not self.part:
+            return found_NX[:, to_device(label_ids, device)].float()
+        # Not as a matrix product, whose bits depend on how many rows it has.
+        logits_NL: Tensor = (found_NX.float()[:, None] * label_rows.weight_LH).sum(-1)
+        return logits_NL if label_rows.bias_L is None else logits_NL + label_rows.bias_L
+
+    def log_probs(
+        self, batch: Batch, at: tuple[Tensor, Tensor], of_A: Tensor, tokens_A: Tensor
+    ) -> Tensor:
+        """Compute natural log-probabilities [A] float32 of tokens after places of a batch.
+
+        Parameters
+        ----------
+        at: each place's sequence [N], and its place there [N].
+        of_A: the place that each token follows, ascending.
+        """
+        device = self.backbone.device
+        found_NX = self._places(batch, at)
+        after_A, wanted_A = to_device(of_A, device), to_device(tokens_A, device)
+        if not self.part:
+            return log_probs_of(found_NX, after_A, wanted_A)
+        head = self.backbone.model.get_output_embeddings()
+        chunks = []
+        for first in range(0, len(found_NX), CHUNK):
+            begin, end = np.searchsorted(of_A.numpy(), [first, first + CHUNK])
+            logits_nV = head(found_NX[first : first + CHUNK])
+            chunks.append(log_probs_of(logits_nV, after_A[begin:end] - first, wanted_A[begin:end]))
+        return torch.cat(chunks)
+
+    def _places(
+        self, batch: Batch, at: tuple[Tensor, Tensor], prompts_RPW: Tensor | None = None
+    ) -> Tensor:
+        """Read the hidden states [N, H] at places, or the logits [N, V] of the whole model."""
+        tokens_RT = to_device(batch.tokens_RT, self.backbone.device)
+        given = {"input_ids": tokens_RT}
+        if prompts_RPW is not None:
+            text_RTW = self.backbone.embed(tokens_RT)
+            inputs_RTW = torch.cat([prompts_RPW.to(text_RTW.dtype), text_RTW], dim=1)
+            given = {"inputs_embeds": inputs_RTW}
+        model = self.backbone.model
+        return states_at(model, batch, at, packs=self.packs, part=self.part, **given)
+
+
+def make_reader(backbone: LoadedBackbone, purpose: str) -> CausalReader:
+    """Make the fastest reader that gives what the model's own forward pass gives."""
+    ways = [
+        CausalReader(backbone, packs=packs, part=part)
+        for packs in (True, False)
+        for part in (True, False)
+    ]
+    chosen = fastest(ways[:3], ways[3], _sample, dtype=backbone.model.dtype)
+    how = in_words(packs=chosen.packs, part=chosen.part)
+    backbone.execution.ways[purpose] = Way(how, chosen is ways[0])
+    return chosen
+
+
+def _sample(reader: CausalReader) -> Tensor:
+    """Read labels of a few rows behind two prompt vectors, and log-probabilities after them."""
+    backbone = reader.backbone
+    token = sample_tokens(backbone.model, 6)
+    prompt_1PW = backbone.embed(torch.tensor([token[4:6]], device=backbone.device)).float()
+    label_rows = LabelRows.of(backbone, token[:3])
+
+    def read(batch: Batch) -> Tensor:
+        labels_NL = reader.labels(batch, prompt_1PW, token[:3], label_rows)
+        count = len(batch.rows)
+        of_A = torch.arange(count).repeat_interleave(len(token))
+        tokens_A = torch.tensor(token).repeat(count)
+        log_probs_A = reader.log_probs(batch, (batch.at_R, batch.at_T), of_A, tokens_A)
+        return torch.cat([labels_NL, log_probs_A.view(count, -1)], dim=1)
+
+    return read_samples(read, backbone.model, packs=reader.packs, alone=not reader.part)
+
+
+def log_probs_of(logits_NV: Tensor, of_A: Tensor, tokens_A: Tensor) -> Tensor:
+    """Compute log-probabilities [A] float32 of tokens, each under the logits that `of_A` names."""
+    # On a CPU the fused kernel is faster than a sum of exponentials, though it writes them all.
+    return logits_NV.float().log_softmax(-1)[of_A, tokens_A]
 
 
 @dataclass(frozen=True)
@@ -57,12 +184,14 @@ class Tree:
 
     Attributes
     ----------
-    places_A, tokens_A: distinct, ascending by place.
-    rows: for each member, which of the requested tokens are in it, in its order.
+    places_N: distinct places that tokens follow, ascending.
+    of_A, tokens_A: distinct tokens, each with the number of the place that it follows, ascending.
+    rows: for each member, which of these tokens are in it, in its order.
     """
 
     sequence: PackedSequence
-    places_A: Numbers
+    places_N: Numbers
+    of_A: Numbers
     tokens_A: Numbers
     rows: tuple[Numbers, ...]
 
@@ -76,190 +205,91 @@ class Tree:
             np.flatnonzero(sequence.ends[: last + 1] > last)[since[n] - 1 :]
             for n, last in zip(sequence.members, sequence.lasts, strict=True)
         ]
-        following = [rows[n][since[n] :] for n in sequence.members]
-        places = np.concatenate(paths)
-        pairs = (places << 32) + np.concatenate(following)
+        following = np.concatenate([rows[n][since[n] :] for n in sequence.members])
+        pairs = (np.concatenate(paths) << 32) + following
         distinct_A, index = np.unique(pairs, return_inverse=True)
-        each = np.split(index, np.cumsum([len(path) for path in paths])[:-1])
-        return cls(sequence, distinct_A >> 32, distinct_A & 0xFFFFFFFF, tuple(each))
-
-
-@dataclass(frozen=True)
-class RowTrees:
-    """Rows in the trees that they are read in.
-
-    Attributes
-    ----------
-    count: rows; those of one token are in no tree.
-    numbers: which row each member of a tree is.
-    """
-
-    count: int
-    numbers: Sequence[int]
-    trees: Sequence[Tree]
-
-
-@dataclass(frozen=True)
-class TokenReader:
-    """Compute log-probabilities of a batch.
-
-    Attributes
-    ----------
-    packs: whether rows share sequences; otherwise each is one by itself.
-    head: from hidden states to logits; None runs the model's whole forward pass.
-    """
-
-    backbone: LoadedBackbone
-    packs: bool
-    head: Any
-
-    def log_probs(self, batch: Batch, request: TokenRequest) -> Tensor:
-        """Compute the natural log-probabilities [A], float32."""
-        device = self.backbone.device
-        model = self.backbone.model
-        inputs = attention_inputs(batch, packs=self.packs, prompt_length=0, device=device)
-        inputs |= {"input_ids": to_device(batch.tokens_RT, device)}
-        at_R, at_T, of_A, tokens_A = (
-            to_device(each, device)
-            for each in (request.at_R, request.at_T, request.of_A, request.tokens_A)
-        )
-        at = at_R, at_T
-        if self.head is None:
-            logits_NV = model(**inputs, use_cache=False).logits[at]
-            return log_probs_of(logits_NV, of_A, tokens_A)
-        hidden_NH = model.base_model(**inputs, use_cache=False).last_hidden_state[at]
-        chunks = []
-        for first in range(0, len(hidden_NH), CHUNK):
-            begin, end = np.searchsorted(request.of_A.numpy(), [first, first + CHUNK])
-            logits_nV = self.head(hidden_NH[first : first + CHUNK])
-            chunks.append(log_probs_of(logits_nV, of_A[begin:end] - first, tokens_A[begin:end]))
-        return torch.cat(chunks)
+        places_N, of_A = np.unique(distinct_A >> 32, return_inverse=True)
+        by_row = np.split(index, np.cumsum([len(path) for path in paths])[:-1])
+        return cls(sequence, places_N, of_A, distinct_A & 0xFFFFFFFF, tuple(by_row))
 
 
 class TokenScorer:
     """Score the tokens of rows with one causal model."""
 
     def __init__(self, backbone: LoadedBackbone) -> None:
-        self.reader = make_token_reader(backbone)
-        most = None if self.reader.head is not None else CHUNK
+        self.reader = make_reader(backbone, "log-probabilities")
+        most = None if self.reader.part else CHUNK
         self.batcher = backbone.batcher(most=most, side_by_side=True)
 
-    def log_probs(self, rows: Sequence[Row], since: Sequence[int] | None = None) -> list[Values]:
-        """Compute the natural log-probabilities of each row's tokens after its first.
+    def prepare(self, requests: Sequence[tuple[Row, int]]) -> Callable[[], list[Values]]:
+        """Pack rows, which needs no device; return what scores their tokens from a place on.
 
         Parameters
         ----------
-        since: the place, at least 1, of the first token of each row that is wanted; 1 by default.
+        requests: rows, each with the place, at least 1, of the first token that is wanted.
 
         Returns
         -------
-        For each row its values [length - since].
-
-        Raises
-        ------
-        WorkFailed: a single row does not fit the device's memory.
+        When called, the natural log-probabilities [length - place] of each row's tokens. It raises
+        WorkFailed where a single row does not fit the device's memory.
         """
-        return self.prepare(rows, since)()
-
-    def prepare(
-        self, rows: Sequence[Row], since: Sequence[int] | None = None
-    ) -> Callable[[], list[Values]]:
-        """Pack rows, which needs no device; return what computes `log_probs` of them."""
-        wanted = since or [1] * len(rows)
         begins: dict[tuple[int, ...], int] = {}
-        for row, first in zip(rows, wanted, strict=True):
+        for row, first in requests:
             begins[tuple(row)] = min(first, begins.get(tuple(row), first))
         distinct = sorted(begins)
         starts = [begins[row] for row in distinct]
-        packed = _pack(self.reader, distinct, starts)
-        place = {row: n for n, row in enumerate(distinct)}
-        parts = [
-            (place[tuple(row)], first - begins[tuple(row)])
-            for row, first in zip(rows, wanted, strict=True)
-        ]
+        number = {row: n for n, row in enumerate(distinct)}
+        parts = [(number[tuple(row)], first - begins[tuple(row)]) for row, first in requests]
+        trees = self._trees(distinct, starts)
 
         def read() -> list[Values]:
-            values = _read(self.reader, self.batcher, packed)
+            values = self._read(trees, len(distinct))
             _share(distinct, values, starts)
             return [values[n][left_out:] for n, left_out in parts]
 
         return read
 
+    def _trees(self, rows: Sequence[Row], since: Sequence[int]) -> list[Tree]:
+        """Pack the rows; those of one token, which nothing follows, are in no tree."""
+        # The last token is scored, never read.
+        stems = [row[:-1] for row in rows]
+        whole = max(map(len, stems), default=0) <= attention_window(
+            self.reader.backbone.model.config
+        )
+        scored = [n for n, stem in enumerate(stems) if stem]
+        packed = pack([stems[n] for n in scored], max_tokens=self.reader.max_tokens * whole)
+        return [
+            Tree.of(replace(each, members=tuple(scored[n] for n in each.members)), rows, since)
+            for each in packed
+        ]
 
-def make_token_reader(backbone: LoadedBackbone) -> TokenReader:
-    """Make the fastest reader that gives what the model's own forward pass gives."""
-    head = backbone.model.get_output_embeddings()
-    ways = [
-        TokenReader(backbone, packs=packs, head=each)
-        for packs, each in ((True, head), (True, None), (False, head), (False, None))
-    ]
-    chosen = fastest(ways[:3], ways[3], _sample, dtype=backbone.model.dtype)
-    how = in_words(packs=chosen.packs, part=chosen.head is not None)
-    backbone.execution.ways["log-probabilities"] = Way(how, chosen is ways[0])
-    return chosen
+    def _read(self, trees: Sequence[Tree], count: int) -> list[Values]:
+        """Read the values of so many rows; those in no tree have none."""
+        placed = [Placed(i, i, tree.sequence) for i, tree in enumerate(trees)]
+        values: list[Values] = [np.empty(0, np.float32)] * count
 
+        def work(batch: Batch) -> Tensor:
+            mine = [trees[i] for i in batch.adapters]
+            counts = [len(tree.places_N) for tree in mine]
+            starts = np.cumsum([0, *counts[:-1]])
+            at_R, at_T, of_A, tokens_A = map(torch.from_numpy, (
+                np.repeat(np.arange(len(mine)), counts),
+                np.concatenate([tree.places_N for tree in mine]),
+                np.concatenate([tree.of_A + n for tree, n in zip(mine, starts, strict=True)]),
+                np.concatenate([tree.tokens_A for tree in mine]),
+            ))  # fmt: skip
+            with torch.no_grad():
+                return self.reader.log_probs(batch, (at_R, at_T), of_A, tokens_A)
 
-def log_probs_of(logits_NV: Tensor, of_A: Tensor, tokens_A: Tensor) -> Tensor:
-    """Compute log-probabilities [A] float32 of tokens, each under the logits that `of_A` names."""
-    # On a CPU the fused kernel is faster than a sum of exponentials, though it writes them all.
-    return logits_NV.float().log_softmax(-1)[of_A, tokens_A]
-
-
-def _sample(reader: TokenReader) -> Tensor:
-    """Read the log-probabilities of a few rows that share tokens."""
-    token = sample_tokens(reader.backbone.model, 11)
-    rows = [(*token[:6],), (*token[:3], *token[6:9]), (token[0], *token[8:])]
-    batcher = reader.backbone.batcher(most=MAX_TOKENS)
-    packed = _pack(reader, rows, [1] * len(rows))
-    return torch.from_numpy(np.concatenate(_read(reader, batcher, packed)))
-
-
-def _pack(reader: TokenReader, rows: Sequence[Row], since: Sequence[int]) -> RowTrees:
-    # The last token is scored, never read.
-    stems = {n: row[:-1] for n, row in enumerate(rows) if len(row) > 1}
-    numbers = list(stems)
-    longest = max(map(len, stems.values()), default=0)
-    whole = longest <= attention_window(reader.backbone.model.config)
-    sequences = pack(list(stems.values()), max_tokens=MAX_TOKENS if reader.packs and whole else 0)
-    sources = [rows[n] for n in numbers]
-    starts = [since[n] for n in numbers]
-    return RowTrees(len(rows), numbers, [Tree.of(each, sources, starts) for each in sequences])
-
-
-def _read(reader: TokenReader, batcher: Batcher, packed: RowTrees) -> list[Values]:
-    trees = packed.trees
-    placed = [Placed(i, i, tree.sequence) for i, tree in enumerate(trees)]
-    values: list[Values] = [np.empty(0, np.float32)] * packed.count
-
-    def work(batch: Batch) -> Tensor:
-        with torch.no_grad():
-            return reader.log_probs(batch, _together([trees[i] for i in batch.adapters]))
-
-    # A device is asked for values once it has been given all batches, since that is to wait for it.
-    for batch, scored_A in [*batcher.each(work, placed)]:
-        values_A, start = scored_A.cpu().numpy(), 0
-        for i in batch.adapters:
-            tree = trees[i]
-            tree_A = values_A[start : start + len(tree.tokens_A)]
-            start += len(tree_A)
-            for member, places in zip(tree.sequence.members, tree.rows, strict=True):
-                values[packed.numbers[member]] = tree_A[places]
-    return values
-
-
-def _together(trees: Sequence[Tree]) -> TokenRequest:
-    """Join the requested tokens of a batch of trees."""
-    at_R, at_T, of_A = [], [], []
-    count = 0
-    for r, tree in enumerate(trees):
-        places, index = np.unique(tree.places_A, return_inverse=True)
-        at_R.append(np.full(len(places), r))
-        at_T.append(places)
-        of_A.append(index + count)
-        count += len(places)
-    tokens_A = np.concatenate([tree.tokens_A for tree in trees])
-    parts = np.concatenate(at_R), np.concatenate(at_T), np.concatenate(of_A), tokens_A
-    return TokenRequest(*map(torch.from_numpy, parts))
+        # A device is asked for values once it has been given all batches, since that is to wait.
+        for batch, scored_A in [*self.batcher.each(work, placed)]:
+            mine = [trees[i] for i in batch.adapters]
+            ends = np.cumsum([len(tree.tokens_A) for tree in mine])
+            by_tree = np.split(scored_A.cpu().numpy(), ends[:-1])
+            for tree, tree_A in zip(mine, by_tree, strict=True):
+                for n, places in zip(tree.sequence.members, tree.rows, strict=True):
+                    values[n] = tree_A[places]
+        return values
 
 
 def _share(rows: Sequence[Row], values: Sequence[Values], since: Sequence[int]) -> None:

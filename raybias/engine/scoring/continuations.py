@@ -14,35 +14,27 @@ behind it left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
 
 from raybias.config import Backbone
-from raybias.engine.backbone import LoadedBackbone, is_encoder, load_backbone
+from raybias.engine.backbone import LoadedBackbone, is_encoder
 from raybias.engine.encoder import TextEncoder, load_tokenizer
 from raybias.engine.packing import Row
 from raybias.engine.scoring.causal_logprobs import TokenScorer, Values
-from raybias.engine.scoring.masked_logprobs import MaskedScorer, check_tokenizer, load_masked
+from raybias.engine.scoring.masked_logprobs import MaskedScorer, check_tokenizer
 from raybias.errors import ModelError
 
 #: A text, and what follows it.
 Continued = tuple[str, str]
 
 
-@dataclass(frozen=True)
-class ContinuationRow:
-    """The tokens of a text with what follows, which begins at place `since`."""
-
-    tokens: Row
-    since: int
-
-
 def continuation_rows(
     encoder: TextEncoder, texts: Sequence[Continued], *, begin: bool = False
-) -> list[ContinuationRow]:
-    """Tokenise texts together with what follows them.
+) -> list[tuple[Row, int]]:
+    """Tokenise texts together with what follows them; return the rows, and where that begins.
 
     What follows are the tokens behind as many as the text has alone, as lm-evaluation-harness
     counts them; blanks at the end of a text go to what follows, where tokenizers have them.
@@ -69,34 +61,9 @@ def continuation_rows(
     lengths = dict(zip(heads, map(len, encode(heads)), strict=True))
     return [
         # The first token has no likelihood of its own, and the last always follows.
-        ContinuationRow(row, max(1, min(lengths.get(text, 1), len(row) - 1)))
+        (row, max(1, min(lengths.get(text, 1), len(row) - 1)))
         for row, (text, _) in zip(wholes, moved, strict=True)
     ]
-
-
-class ContinuationScorer:
-    """Score what follows texts with one causal model."""
-
-    def __init__(self, backbone: LoadedBackbone) -> None:
-        self.backbone = backbone
-        self.scorer = TokenScorer(backbone)
-
-    def log_probs(self, rows: Sequence[ContinuationRow]) -> list[Values]:
-        """Compute the natural log-probabilities of each row's tokens from `since` on.
-
-        Raises
-        ------
-        WorkFailed: a single row does not fit the device's memory.
-        """
-        return self.prepare(rows)()
-
-    def prepare(self, rows: Sequence[ContinuationRow]) -> Callable[[], list[Values]]:
-        """Pack rows, which needs no device; return what computes `log_probs` of them."""
-        return self.scorer.prepare([row.tokens for row in rows], [row.since for row in rows])
-
-    def sums(self, rows: Sequence[ContinuationRow]) -> list[float]:
-        """Add them up."""
-        return added_up(self.log_probs(rows))
 
 
 def added_up(rows: Sequence[Values]) -> list[float]:
@@ -108,11 +75,6 @@ def added_up(rows: Sequence[Values]) -> list[float]:
 BLANK: Final = "BLANK"
 #: A context, empty where there is none, and a sentence.
 Said = tuple[str, str]
-
-
-def sentence_loader(spec: Backbone) -> Callable[..., LoadedBackbone]:
-    """Choose what loads the model: `load_masked` or `load_backbone`."""
-    return load_masked if is_encoder(spec) else load_backbone
 
 
 def check_sentences(spec: Backbone, sentences: Sequence[tuple[str, str, str]]) -> None:
@@ -144,46 +106,30 @@ class SentenceScorer:
 
     def __init__(self, backbone: LoadedBackbone) -> None:
         self.backbone = backbone
-        self.masked = is_encoder(backbone.spec)
-        self.scorer: MaskedScorer | ContinuationScorer = (
-            MaskedScorer(backbone) if self.masked else ContinuationScorer(backbone)
-        )
-
-    def score(self, sentences: Sequence[Said]) -> tuple[list[float], int]:
-        """Compute the score of each sentence, and count the tokens that were read.
-
-        Raises
-        ------
-        WorkFailed: a single sentence does not fit the device's memory.
-        """
-        return self.prepare(sentences)()
+        masked = is_encoder(backbone.spec)
+        self._scorer = MaskedScorer(backbone) if masked else TokenScorer(backbone)
 
     def prepare(self, sentences: Sequence[Said]) -> Callable[[], tuple[list[float], int]]:
-        """Do what needs no device; return what computes the scores."""
-        if isinstance(self.scorer, MaskedScorer):
-            return self._filled(self.scorer, sentences)
-        # A blank is filled in by the sentence; any other context comes before it.
-        texts = [
-            ("", said) if not context or BLANK in context else (context, f" {said}")
-            for context, said in sentences
-        ]
-        rows = continuation_rows(self.backbone.encoder, texts, begin=True)
-        read, tokens = self.scorer.prepare(rows), sum(len(row.tokens) for row in rows)
-        return lambda: ([_mean(each) for each in read()], tokens)
+        """Do what needs no device; return what computes the scores.
 
-    def _filled(
-        self, scorer: MaskedScorer, sentences: Sequence[Said]
-    ) -> Callable[[], tuple[list[float], int]]:
-        asks = [self._masked(context, filled_in(context, said)) for context, said in sentences]
-        requests = [ask for each in asks for ask in each]
-        read, tokens = scorer.prepare(requests), sum(len(row) for row, _ in requests)
-        ends = np.cumsum([len(each) for each in asks])
-
-        def score() -> tuple[list[float], int]:
-            split = np.split(read(), ends[:-1]) if len(ends) else []
-            return [_mean(each) for each in split], tokens
-
-        return score
+        When called, it returns the score of each sentence, and how many tokens were read. It raises
+        WorkFailed where a single sentence does not fit the device's memory.
+        """
+        read: Callable[[], Sequence[Values | list[float]]]
+        if isinstance(self._scorer, MaskedScorer):
+            asks = [self._masked(context, filled_in(context, said)) for context, said in sentences]
+            requests = [ask for each in asks for ask in each]
+            read = partial(_by_word, self._scorer.prepare(requests), [*map(len, asks)])
+        else:
+            # A blank is filled in by the sentence; any other context comes before it.
+            texts = [
+                ("", said) if not context or BLANK in context else (context, f" {said}")
+                for context, said in sentences
+            ]
+            requests = continuation_rows(self.backbone.encoder, texts, begin=True)
+            read = self._scorer.prepare(requests)
+        tokens = sum(len(row) for row, _ in requests)
+        return lambda: ([_mean(values) for values in read()], tokens)
 
     def _masked(self, context: str, word: str) -> list[tuple[Row, int]]:
         """Return, for each token of a word, the row that ends the word with it, and its place."""
@@ -215,5 +161,11 @@ def filled_in(context: str, sentence: str) -> str:
     return found.removesuffix(tail) if tail else found.rstrip(".,!?;:")
 
 
-def _mean(values: np.ndarray[tuple[int], np.dtype[np.float32]]) -> float:
+def _by_word(read: Callable[[], list[float]], counts: Sequence[int]) -> list[list[float]]:
+    """Read the values of all words, and cut them into those of each."""
+    values = iter(read())
+    return [[next(values) for _ in range(count)] for count in counts]
+
+
+def _mean(values: Values | list[float]) -> float:
     return float(np.mean(values, dtype=np.float64)) if len(values) else float("nan")

@@ -21,11 +21,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from raybias.config import Backbone
-from raybias.engine.backbone import LoadedBackbone, load_pretrained
+from raybias.engine.backbone import (
+    LoadedBackbone,
+    is_encoder,
+    load_backbone,
+    load_pretrained,
+)
 from raybias.engine.context import ON_CPU, Execution, Way
 from raybias.engine.devices import to_device
 from raybias.engine.encoder import TextEncoder, load_tokenizer
-from raybias.engine.packing import Batch, PackedSequence, Placed, Row
+from raybias.engine.packing import Batch, PackedSequence, Placed, Row, padded
 from raybias.engine.scoring.causal_logprobs import log_probs_of
 from raybias.engine.self_check import fastest, in_words
 from raybias.errors import ModelError
@@ -61,6 +66,11 @@ def load_masked(spec: Backbone, execution: Execution = ON_CPU) -> LoadedBackbone
     return LoadedBackbone(replace(encoder, context=_context(encoder, model)), model, execution)
 
 
+def scored_loader(spec: Backbone) -> Callable[..., LoadedBackbone]:
+    """Choose what loads a model whose tokens are scored: `load_masked` or `load_backbone`."""
+    return load_masked if is_encoder(spec) else load_backbone
+
+
 def check_tokenizer(encoder: TextEncoder) -> None:
     """Refuse a tokenizer that cannot mask, or that puts nothing around a sentence.
 
@@ -94,53 +104,44 @@ class MaskedScorer:
         self.read = make_masked_reader(backbone)
         self.batcher = backbone.batcher(side_by_side=True)
 
-    def log_probs(self, requests: Sequence[tuple[Row, int]]) -> NDArray[np.float32]:
-        """Compute the natural log-probability of a row's token at a place, with the mask there.
+    def prepare(self, requests: Sequence[tuple[Row, int]]) -> Callable[[], list[float]]:
+        """Mask rows, which needs no device; return what scores a token of each.
 
         Parameters
         ----------
-        requests: token ids with the specials around them, and the place.
+        requests: token ids with the specials around them, and the place of the masked token.
 
-        Raises
-        ------
-        WorkFailed: a single row does not fit the device's memory.
+        Returns
+        -------
+        When called, the natural log-probability of each row's token at its place, with the mask
+        there. It raises WorkFailed where a single row does not fit the device's memory.
         """
-        return self.prepare(requests)()
-
-    def prepare(self, requests: Sequence[tuple[Row, int]]) -> Callable[[], NDArray[np.float32]]:
-        """Mask rows, which needs no device; return what computes `log_probs` of them."""
-        number: dict[tuple[int, tuple[int, ...]], int] = {}
-        copy_A = np.empty(len(requests), np.int64)
+        asked: dict[tuple[int, tuple[int, ...]], list[int]] = {}
         for a, (row, place) in enumerate(requests):
             copy = (place, (*row[:place], self.mask, *row[place + 1 :]))
-            copy_A[a] = number.setdefault(copy, len(number))
-        tokens_A = np.array([row[place] for row, place in requests], np.int64)
-        order = np.argsort(copy_A, kind="stable")
-        starts = np.searchsorted(copy_A[order], np.arange(len(number) + 1))
-        placed = [Placed(n, 0, _sequence(row, place)) for (place, row), n in number.items()]
+            asked.setdefault(copy, []).append(a)
+        numbers = list(asked.values())
+        placed = [Placed(n, 0, _sequence(row, place)) for n, (place, row) in enumerate(asked)]
 
-        def work(batch: Batch) -> tuple[NDArray[np.int64], Tensor]:
-            numbers = [n for n, _ in batch.rows]
-            lengths = [len(placed[n].sequence.tokens) for n in numbers]
-            asks = [order[starts[n] : starts[n + 1]] for n in numbers]
-            whose = np.concatenate(asks)
-            of_A = torch.tensor(np.repeat(np.arange(len(asks)), [len(each) for each in asks]))
-            return whose, self._read(batch, lengths, of_A, torch.from_numpy(tokens_A[whose]))
+        def work(batch: Batch) -> tuple[list[int], Tensor]:
+            by_row = [numbers[n] for n, _ in batch.rows]
+            mine = [a for each in by_row for a in each]
+            of_A = [r for r, each in enumerate(by_row) for _ in each]
+            tokens_A = [requests[a][0][requests[a][1]] for a in mine]
+            return mine, self._read(batch, torch.tensor(of_A), torch.tensor(tokens_A))
 
-        def read() -> NDArray[np.float32]:
+        def read() -> list[float]:
             log_probs_A = np.empty(len(requests), np.float32)
             # A device is asked once it has all batches, since that is to wait for it.
-            for _, (whose, values_A) in [*self.batcher.each(work, placed)]:
-                log_probs_A[whose] = values_A.cpu().numpy()
-            return log_probs_A
+            for _, (mine, values_A) in [*self.batcher.each(work, placed)]:
+                log_probs_A[mine] = values_A.cpu().numpy()
+            return list(map(float, log_probs_A))
 
         return read
 
-    def _read(self, batch: Batch, lengths: Sequence[int], of_A: Tensor, tokens_A: Tensor) -> Tensor:
+    def _read(self, batch: Batch, of_A: Tensor, tokens_A: Tensor) -> Tensor:
         device = self.backbone.device
-        place_T = torch.arange(batch.tokens_RT.shape[1])
-        mask_RT = place_T < torch.tensor(lengths)[:, None]
-        tokens_RT = batch.tokens_RT.masked_fill(~mask_RT, _pad(self.backbone))
+        tokens_RT, mask_RT = padded(batch, _pad(self.backbone))
         inputs = {
             "input_ids": to_device(tokens_RT, device),
             "attention_mask": to_device(mask_RT, device).long(),

@@ -31,11 +31,11 @@ from typing import Final
 import numpy as np
 
 from raybias.config import Backbone
-from raybias.engine.backbone import LoadedBackbone, is_encoder, load_backbone
+from raybias.engine.backbone import LoadedBackbone, is_encoder
 from raybias.engine.encoder import check_lengths, load_tokenizer
 from raybias.engine.packing import Row
 from raybias.engine.scoring.causal_logprobs import TokenScorer, Values
-from raybias.engine.scoring.masked_logprobs import MaskedScorer, check_tokenizer, load_masked
+from raybias.engine.scoring.masked_logprobs import MaskedScorer, check_tokenizer
 from raybias.errors import ConfigError, ModelError, WorkFailed
 
 CAUSAL: Final = ("bias_bench", "prepend", "sum", "perplexity", "shared")
@@ -117,6 +117,8 @@ def mean(values: Iterable[float]) -> float:
 Pair = tuple[str, str]
 #: Both sides' scores.
 Scores = tuple[float | None, float | None]
+#: Returns each rule's scores of all pairs, once for each token that sentences may begin with.
+Read = Callable[[], list[dict[str, list[Scores]]]]
 
 
 class PairScorer:
@@ -124,8 +126,12 @@ class PairScorer:
 
     Parameters
     ----------
-    backbone: of `pair_loader`.
+    backbone: of `scored_loader`.
     eps: log-likelihoods of `sum` at most this far apart are a tie.
+
+    Attributes
+    ----------
+    begins: the tokens that sentences may begin with under a causal model.
 
     Raises
     ------
@@ -137,40 +143,46 @@ class PairScorer:
         self, backbone: LoadedBackbone, scores: Sequence[str], *, eps: float = 0.0
     ) -> None:
         check_scores(backbone.spec, scores)
-        self.backbone = backbone
-        self.scores = tuple(scores)
-        self.eps = eps
-        kind = MaskedPairs if is_encoder(backbone.spec) else CausalPairs
-        self.pairs: CausalPairs | MaskedPairs = kind(backbone)
+        self.backbone, self.scores, self.eps = backbone, tuple(scores), eps
+        self.scorer: MaskedScorer | TokenScorer
+        self.begins: tuple[int, ...] = ()
+        if is_encoder(backbone.spec):
+            self.scorer = MaskedScorer(backbone)
+        else:
+            self.scorer = TokenScorer(backbone)
+            other = backbone.encoder.other_begin_id
+            self.begins = (backbone.prompt_token_id, *([] if other is None else [other]))
 
-    def score(
-        self, pairs: Sequence[Pair], *, names: Sequence[str] | None = None
-    ) -> dict[str, list[PairScore]]:
-        """Score pairs by each rule, in the order of `pairs`.
+    def prepare(
+        self, pairs: Sequence[Pair], names: Sequence[str] | None = None
+    ) -> Callable[[], dict[str, list[PairScore]]]:
+        """Tokenise, check and pack pairs, which needs no device; return what scores them.
 
-        All styles of a probe in one call share the most.
+        When called, it returns the scores by each rule, in the order of `pairs`. It raises
+        WorkFailed for a score that is no number, or a sentence that does not fit the memory. All
+        styles of a probe in one call share the most.
 
         Parameters
         ----------
         pairs: sent_more and sent_less.
-        names: of the pairs, for messages.
+        names: of the pairs, for messages; their numbers by default.
 
         Raises
         ------
         ModelError: sentences without tokens or longer than the context.
-        WorkFailed: a score that is no number, or a sentence that does not fit the memory.
         """
-        return self.prepare(pairs, names or [f"pair {n}" for n in range(len(pairs))])()
-
-    def prepare(
-        self, pairs: Sequence[Pair], names: Sequence[str]
-    ) -> Callable[[], dict[str, list[PairScore]]]:
-        """Tokenise, check and pack pairs, which needs no device; return what scores them."""
-        read = self.pairs.prepare(pairs, self.scores, names)
+        names = names or [f"pair {n}" for n in range(len(pairs))]
+        sides = _sides(pairs, names)
+        if isinstance(self.scorer, MaskedScorer):
+            read = self._masked(self.scorer, pairs, sides)
+        else:
+            read = self._causal(self.scorer, pairs, sides)
 
         def score() -> dict[str, list[PairScore]]:
-            first, *others = ({rule: self._judged(rule, values, names) for rule, values in
-                               by_rule.items()} for by_rule in read())  # fmt: skip
+            first, *others = (
+                {rule: self._judged(rule, values, names) for rule, values in by_rule.items()}
+                for by_rule in read()
+            )
             for other, rule in ((other, rule) for other in others for rule in BEGUN):
                 if rule in first:
                     first[rule] = [
@@ -188,28 +200,12 @@ class PairScorer:
             for more, less in values
         ]
 
-
-class CausalPairs:
-    """Pairs under a causal model."""
-
-    def __init__(self, backbone: LoadedBackbone) -> None:
-        self.backbone = backbone
-        self.scorer = TokenScorer(backbone)
-        other = backbone.encoder.other_begin_id
-        self.begins = (backbone.prompt_token_id, *([] if other is None else [other]))
-
-    def prepare(
-        self, pairs: Sequence[Pair], scores: Sequence[str], names: Sequence[str]
-    ) -> Callable[[], list[dict[str, list[Scores]]]]:
-        """Do what needs no device; return what computes each rule's two scores of each pair.
-
-        These are given for each begin token.
-        """
-        sides = _sides(pairs, names)
-        rows = self._rows(sides, scores)
+    def _causal(self, scorer: TokenScorer, pairs: Sequence[Pair], sides: Mapping[str, str]) -> Read:
+        """Return what computes each rule's two scores of each pair, for each begin token."""
+        rows = self._rows(sides)
         bare = rows["bare"]
-        read = {k: each for k, each in rows.items() if k != "bare" or "bias_bench" in scores}
-        log_probs = self.scorer.prepare([row for each in read.values() for row in each])
+        read = {k: each for k, each in rows.items() if k != "bare" or "bias_bench" in self.scores}
+        log_probs = scorer.prepare([(row, 1) for each in read.values() for row in each])
         number = {text: n for n, text in enumerate(sides)}
         places = [(number[more], number[less]) for more, less in pairs]
 
@@ -223,80 +219,59 @@ class CausalPairs:
             flat = iter(log_probs())
             values = {kind: [next(flat) for _ in each] for kind, each in read.items()}
             return [
-                {rule: of_rule(rule, values, begin) for rule in scores} for begin in self.begins
+                {rule: of_rule(rule, values, begin) for rule in self.scores}
+                for begin in self.begins
             ]
 
         return score
 
-    def _rows(self, sides: Mapping[str, str], scores: Sequence[str]) -> dict[str, list[list[int]]]:
+    def _rows(self, sides: Mapping[str, str]) -> dict[str, list[list[int]]]:
         """Tokenise sentences by what they are for; `bare` ones are read for `bias_bench` only."""
         texts = list(sides)
         bare = _tokens(self.backbone, texts, specials=False)
         _check_rows(bare, sides, self.backbone, least=1, taken=1)
         rows: dict[str, list[list[int]]] = {"bare": bare}
         for begin in self.begins:
-            if "bias_bench" in scores:
+            if "bias_bench" in self.scores:
                 rows[f"first {begin}"] = [[begin, row[0]] for row in bare]
-            if {"prepend", "sum", "shared"} & set(scores):
+            if {"prepend", "sum", "shared"} & set(self.scores):
                 rows[f"begun {begin}"] = [[begin, *row] for row in bare]
-        if "perplexity" in scores:
+        if "perplexity" in self.scores:
             rows["whole"] = self.backbone.encode(texts)
             _check_rows(rows["whole"], sides, self.backbone, least=2)
         return rows
 
-
-class MaskedPairs:
-    """Pairs under a masked language model."""
-
-    def __init__(self, backbone: LoadedBackbone) -> None:
-        self.backbone = backbone
-        self.scorer = MaskedScorer(backbone)
-
-    def prepare(
-        self, pairs: Sequence[Pair], scores: Sequence[str], names: Sequence[str]
-    ) -> Callable[[], list[dict[str, list[Scores]]]]:
-        """Do what needs no device; return what computes each rule's two scores of each pair."""
-        sides = _sides(pairs, names)
+    def _masked(
+        self, scorer: MaskedScorer, pairs: Sequence[Pair], sides: Mapping[str, str]
+    ) -> Read:
+        """Return what computes each rule's two scores of each pair."""
         rows = _tokens(self.backbone, list(sides), specials=True)
         _check_rows(rows, sides, self.backbone, least=3)
         row_of = dict(zip(sides, rows, strict=True))
         # A request is one side of a pair under one rule.
         requests = [
             (row_of[text], places)
-            for score in scores
+            for rule in self.scores
             for pair in pairs
             for text, places in zip(
-                pair, masked_places(score, *(row_of[each] for each in pair)), strict=True
+                pair, masked_places(rule, *(row_of[each] for each in pair)), strict=True
             )
         ]
-        log_probs = self.scorer.prepare(
-            [(row, place) for row, places in requests for place in places]
-        )
+        log_probs = scorer.prepare([(row, place) for row, places in requests for place in places])
 
         def score() -> list[dict[str, list[Scores]]]:
-            values = iter(log_probs().tolist())
+            values = iter(log_probs())
             taken = iter([[next(values) for _ in places] for _, places in requests])
-            by_rule = {
+            by_rule: dict[str, list[Scores]] = {
                 rule: [
                     (masked_score(rule, next(taken)), masked_score(rule, next(taken)))
                     for _ in pairs
                 ]
-                for rule in scores
+                for rule in self.scores
             }
             return [by_rule]
 
         return score
-
-
-def pair_loader(spec: Backbone, scores: Sequence[str]) -> Callable[..., LoadedBackbone]:
-    """Choose what loads the frozen model that some scores need: `load_masked` or `load_backbone`.
-
-    Raises
-    ------
-    ConfigError, ModelError: see `check_scores`.
-    """
-    check_scores(spec, scores)
-    return load_masked if is_encoder(spec) else load_backbone
 
 
 def check_scores(spec: Backbone, scores: Sequence[str]) -> None:
