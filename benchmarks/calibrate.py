@@ -34,7 +34,7 @@ from scipy.special import ndtr, ndtri
 
 from raybias import schema
 from raybias.errors import DataError, RaybiasError
-from raybias.report.tables import markdown
+from raybias.report.table import markdown
 from raybias.seeding import generator
 from raybias.stats import read_counts, read_predictions
 from raybias.stats.arrays import CountArrays, count_arrays

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import polars as pl
 
 from raybias import schema
-from raybias.report.tables import markdown
+from raybias.report.table import markdown
 from raybias.stats.metric_table import MetricRules, measure
 
 METRICS = (

@@ -18,23 +18,23 @@ from raybias.table_files import read_frame
 
 if TYPE_CHECKING:
     from raybias.config import Study
-    from raybias.report.figure_parts import Shown
+    from raybias.report.rendering import Shown
 
 
 class Gaps(pl.LazyFrame):
     """Gaps (`schema.ESTIMATES`) that draw themselves, also what `filter` leaves of them."""
 
     def plot(self, *, level: float = 0.95) -> Shown:
-        """Draw a dot and interval per group and classifier, a figure per attribute and rate.
+        """Draw the clearest gaps, and where that is not all, a figure per attribute.
 
         Parameters
         ----------
         level: of the intervals, for the axis label.
         """
-        from raybias.report.figure_parts import Shown
-        from raybias.report.gap_forests import gap_figures
+        from raybias.report.forest import gap_forests
+        from raybias.report.rendering import Shown
 
-        return Shown(tuple(gap_figures(self.collect(), level=level).values()))
+        return Shown(tuple(gap_forests(self.collect(), level=level)))
 
 
 class Results:
@@ -224,13 +224,15 @@ class Results:
         return f"Results({self.out!r})"
 
     def __str__(self) -> str:
-        from raybias.report import estimates, headline, verdict
+        from raybias.measures.prediction_rows import gap_rows
+        from raybias.report import by_scope, estimates, verdict
 
         lines = [self.study.name]
         if "estimates" in self.tables:
             if self.study.probes:
-                gaps = self.gaps.collect()
-                lines += [verdict(gaps), headline(gaps)]
+                every = gap_rows(self.estimates.collect())
+                components = self.table("components").collect()
+                lines += [verdict(self.gaps.collect()), by_scope(every, components)]
             asked = self.estimates.filter(pl.col("kind") != "predictions").collect()
             for part in estimates.parts(asked):
                 lines += [*part["unable"], *part["said"]]

@@ -85,9 +85,8 @@ def measure(
     from raybias.measures import measure_all, read
     from raybias.measures.reading import parted
     from raybias.probes import question_items
-    from raybias.report import measure_files
+    from raybias.report.files import measure_files, rules_of_answers
     from raybias.report.page import write_estimate_page
-    from raybias.report.study_estimates import rules_of_answers
     from raybias.stats.plain_predictions import Columns
 
     columns = None
@@ -141,7 +140,7 @@ def samples(study: str | Path, out: str | Path) -> list[str]:
     DataError: there are neither answers to questions with three options nor scores of pairs.
     OutputError: no OUT of a study.
     """
-    from raybias.report.samples import write_samples
+    from raybias.report.export import write_samples
 
     return write_samples(Store(study), Store(out))
 

@@ -134,5 +134,4 @@ def design(
 
     with printed_warnings(stats.StatisticsWarning):
         found = report.design_of_files(files, target=target, profile=profile, scope=scope)
-    said = report.design_sentences(*found)
-    typer.echo("\n".join([*said, "", str(report.designs_table(*found)), "", report.ASSUMED]))
+    typer.echo(report.design_text(*found))

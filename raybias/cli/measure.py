@@ -120,7 +120,7 @@ def measure(
     from raybias import stats
     from raybias.api import answers
     from raybias.report.estimates import text
-    from raybias.report.tables import markdown
+    from raybias.report.table import markdown
     from raybias.stats.metric_table import listed_metrics
     from raybias.storage import Store
     from raybias.table_files import standard_input

@@ -13,8 +13,7 @@ def show(results: Results) -> None:
     """Print the estimates with their intervals, and where the page is."""
     from raybias import report
     from raybias.measures.prediction_rows import KIND, gap_rows
-    from raybias.report import summary_tables
-    from raybias.report.estimates import text
+    from raybias.report.estimates import gaps_table, text
     from raybias.report.judges import judged_text
 
     store = results.store
@@ -29,8 +28,8 @@ def show(results: Results) -> None:
         gaps = gap_rows(found, study.statistics.scope)
         components = results.table("components").collect()
         scopes = report.by_scope(gap_rows(found), components)
-        said = [report.verdict(gaps), scopes, report.by_the_rules(gaps)]
-        print(summary_tables.gaps(gaps), "", *filter(None, said), sep="\n")
+        said = filter(None, [report.verdict(gaps), scopes])
+        print(gaps_table(found, study.statistics.scope), "", *said, sep="\n")
         if "judged" in results.tables:
             print("", judged_text(results.table("judged").collect()), sep="\n")
     print(f"\nreport: {results.report}")

@@ -6,9 +6,7 @@ them, to show what they would have missed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import polars as pl
 
@@ -16,7 +14,7 @@ from raybias import schema
 from raybias.measures.prediction_rows import gap_rows
 from raybias.probes.planted import Plant
 from raybias.report import wording
-from raybias.report.summary_tables import Cell, SummaryTable, same, table
+from raybias.report.table import Cell, Row, TextTable, same, table, worded
 from raybias.stats.scopes import SCOPES, Scope
 
 _GAP = (*schema.KEYS, "attribute", "score", "group")
@@ -32,7 +30,7 @@ class Calibration:
     """Other groups with a significant gap, or with one that no interval can be given for."""
     said: tuple[str, ...]
     """What was planted and found, in sentences."""
-    comparison: SummaryTable
+    comparison: TextTable
     """Each gap beside its truth, with its interval under each scope."""
 
     @property
@@ -103,7 +101,7 @@ def _found(rows: pl.DataFrame, right: int) -> str:
     share = "" if rows.height < 2 else f" in {right} of {rows.height} classifiers"
     verdict = "was found" if rows.height and right == rows.height else "was NOT found"
     measured = [
-        f"{wording.signed(row['value'])} {wording.span(row['low'], row['high'])}"
+        wording.interval(row["value"], row["low"], row["high"])
         for row in rows.iter_rows(named=True)
     ]
     return f"The planted gap {verdict}{share}: measured {wording.listed(measured) or 'nothing'}."
@@ -126,7 +124,7 @@ def _covered(judged: pl.DataFrame, scopes: list[Scope]) -> str:
     return f"The truth lies inside the interval of {', '.join(shares) or 'no gap'}."
 
 
-def _comparison(judged: pl.DataFrame, scopes: list[Scope]) -> SummaryTable:
+def _comparison(judged: pl.DataFrame, scopes: list[Scope]) -> TextTable:
     wide = judged.group_by(_GAP, maintain_order=True).agg(
         pl.col("value", "truth").first(),
         *(pl.struct("low", "high", "holds").filter(scope=scope).first().alias(scope)
@@ -134,15 +132,15 @@ def _comparison(judged: pl.DataFrame, scopes: list[Scope]) -> SummaryTable:
     )  # fmt: skip
     columns: dict[str, Cell] = {
         **same(*wording.naming_keys(wide), "score", "group"),
-        "truth": lambda row: wording.signed(row["truth"]),
-        "found": lambda row: wording.signed(row["value"]),
+        "truth": worded(wording.signed, "truth"),
+        "found": worded(wording.signed, "value"),
         **{f"interval: {scope}": _interval(scope) for scope in scopes},
     }
     return table("Each gap and its truth; ✓ where the interval holds it", wide, columns)
 
 
 def _interval(scope: str) -> Cell:
-    def text(row: Mapping[str, Any]) -> str:
+    def text(row: Row) -> str:
         found = row[scope]
         if found is None or found["low"] is None:
             return ""

@@ -6,11 +6,11 @@ Predictions are compared by their gaps, scores of pairs by how often stereotypes
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import polars as pl
 
@@ -23,9 +23,10 @@ from raybias.measures.compare_gaps import ANSWERS, compare_predictions
 from raybias.measures.compare_pairs import SCOPE, compare_pairs
 from raybias.measures.reading import held
 from raybias.report import wording
-from raybias.report.from_files import out_of, rules_of_files
-from raybias.report.summary_tables import SummaryTable, markdown_text, table
-from raybias.report.tables import markdown
+from raybias.report.files import out_of, rules_of_files
+from raybias.report.forest import forest_of
+from raybias.report.rendering import Drawn, rendered, slug
+from raybias.report.table import Cell, TextTable, markdown_text, same, table, worded
 from raybias.stats.conclusive import refusal, refused
 from raybias.stats.scopes import REDRAWN
 from raybias.storage import Store
@@ -34,7 +35,6 @@ from raybias.table_files import csv_text
 
 #: The largest change of a gap or score that does not matter, where neither gate nor study says.
 MARGIN: Final = 0.02
-Columns = dict[str, str | Callable[[Mapping[str, Any]], str]]
 #: What an arm may hold.
 PREDICTIONS: Final = "predictions"
 SCORES: Final = "scores of pairs"
@@ -99,41 +99,60 @@ class Comparison:
         return " ".join([*first, said])
 
     @property
-    def tables(self) -> list[SummaryTable]:
+    def tables(self) -> list[TextTable]:
         """Return the changes and the answers for people, gaps that did not stay first."""
         changes = self.changes.sort(pl.col("verdict").cast(pl.Enum(VERDICTS)), maintain_order=True)
         keys = [key for key in ("model", "method", "dataset", "style", "probe")
                 if changes[key].n_unique() > 1]  # fmt: skip
-        shown = {key: key for key in (*keys, "attribute")}
+        shown = same(*keys, "attribute")
         percent = f"{100 * self.level:g}%"
-        signed = {name: _said(wording.signed, key) for name, key in
-                  (("base", "base"), ("candidate", "candidate"), ("change", "value"))}  # fmt: skip
-        title = f"Changes, with bands that hold {percent} of the time for all at once"
-        columns: Columns = {
+        columns: dict[str, Cell] = {
             **shown,
-            "group": "group",
+            "group": worded(wording.spaced, "group"),
             "rate": "score",
-            **signed,
-            "band": _band,
-            "flips up, down": lambda row: f"{row['flips_up']}, {row['flips_down']}",
-            "p of flips": _said(wording.probability, "p_flips"),
+            "base": worded(wording.signed, "base"),
+            "candidate": worded(wording.signed, "candidate"),
+            "change": worded(wording.signed, "value"),
+            "band": worded(_band, "at_most", "low", "high"),
+            "flips up, down": worded("{}, {}".format, "flips_up", "flips_down"),
+            "p of flips": worded(wording.probability, "p_flips"),
             "verdict": "verdict",
             "what would tell": "reason",
         }
-        answers: Columns = {
+        answers: dict[str, Cell] = {
             **shown,
-            "answers of a run": lambda row: f"{row['answers']:,}",
-            "accuracy": _said(wording.percent, "base_accuracy", "candidate_accuracy"),
-            "unread": _said(wording.percent, "base_unread", "candidate_unread"),
-            "between the arms": _said(wording.percent, "between"),
-            "between two runs of one": _said(wording.percent, "within"),
-            f"excess and its {percent} interval": lambda row: " ".join(
-                (wording.signed(row["excess"]), wording.span(row["low"], row["high"]))
-            ).strip(),
-            "p of even spread over groups": _said(wording.probability, "p_even"),
+            "answers of a run": worded("{:,}".format, "answers"),
+            "accuracy": worded(_from_to, "base_accuracy", "candidate_accuracy"),
+            "unread": worded(_from_to, "base_unread", "candidate_unread"),
+            "between the arms": worded(wording.percent, "between"),
+            "between two runs of one": worded(wording.percent, "within"),
+            f"excess and its {percent} interval": worded(wording.interval, "excess", "low", "high"),
+            "p of even spread over groups": worded(wording.probability, "p_even"),
         }
+        title = f"Changes, with bands that hold {percent} of the time for all at once"
         parts = [table("Answers that differ", self.answers, answers)] if self.answers.height else []
         return [table(title, changes, columns), *parts]
+
+    @property
+    def _figures(self) -> Iterator[Drawn]:
+        """Draw the change of every gap with its band, a figure per attribute."""
+        moved = pl.when(pl.col("low").is_not_null()).then(
+            (pl.col("low") > 0) | (pl.col("high") < 0)
+        )
+        changes = self.changes.with_columns(survives=pl.lit(None, pl.Boolean), significant=moved)
+        for probe, attribute in wording.probe_order(changes):
+            drawn = forest_of(
+                changes.filter(probe=probe, attribute=attribute),
+                name=slug("compare", probe, attribute),
+                title=f"{attribute}: changes of gaps",
+                axis=f"change of the gap; shaded: within {self.margin:g}",
+                panel=("model", "method", "dataset", "style", "score"),
+                digits=3,
+                band=(-self.margin, self.margin),
+                keys=("filled: changed; hollow: change not shown",),
+            )
+            if drawn is not None:
+                yield drawn
 
     def markdown(self) -> str:
         """Return the comparison for a pull request; equivalent gaps are folded."""
@@ -144,31 +163,24 @@ class Comparison:
         arms = markdown_text(f"{self.candidate} against {self.base}")
         parts = [f"## raybias: {arms}", f"**{self.headline}**"]
         if moved:
-            parts.append(_markdown(SummaryTable(changes.title, changes.headers, moved)))
+            parts.append(_markdown(replace(changes, rows=moved)))
         if still:
-            folded = _markdown(SummaryTable(changes.title, changes.headers, still))
             summary = wording.counted(len(still), "equivalent change")
+            folded = _markdown(replace(changes, rows=still))
             parts.append(f"<details><summary>{summary}</summary>\n\n{folded}\n</details>")
-        parts += [
-            *map(_markdown, answers),
-            "\n".join(f"- {markdown_text(note)}" for note in self.notes),
-        ]
+        parts += map(_markdown, answers)
+        parts.append("\n".join(f"- {markdown_text(note)}" for note in self.notes))
         return "\n\n".join(parts) + "\n"
 
     def write(self, store: Store) -> None:
         """Write compare.csv, compare.md, compare.json and compare.html."""
-        # Imported here: the drawing library would slow every other use.
-        from raybias.report.figure_parts import inlined
-        from raybias.report.gap_forests import change_figures
-        from raybias.report.rendering import rendered
-
         written = self.changes.select(_WRITTEN).rename(_CALLED)
-        said = {"base": self.base, "candidate": self.candidate, "verdict": self.verdict}
+        said = {"base": self.base, "candidate": self.candidate, "verdict": self.verdict,
+                "notes": self.notes}  # fmt: skip
         content = {
             **said,
             "margin": self.margin,
             "level": self.level,
-            "notes": self.notes,
             "changes": written.to_dicts(),
             "answers": self.answers.to_dicts(),
         }
@@ -176,9 +188,8 @@ class Comparison:
             **said,
             "title": f"Comparison: {self.candidate} against {self.base}",
             "headline": self.headline,
-            "figures": inlined(change_figures(self.changes, margin=self.margin), "c"),
+            "figures": [*self._figures],
             "all_tables": self.tables,
-            "notes": self.notes,
         }
         text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
         store.write_text("compare.csv", csv_text(written))
@@ -194,19 +205,17 @@ class Comparison:
         return f"<p><b>{escape(self.headline)}</b></p>{self.changes._repr_html_()}"
 
 
-def _said(words: Callable[[Any], str], *columns: str) -> Callable[[Mapping[str, Any]], str]:
-    """Return what a cell shows: the columns in words, with an arrow between base and candidate."""
-    return lambda row: " → ".join(words(row[column]) for column in columns)
+def _from_to(base: float | None, candidate: float | None) -> str:
+    return f"{wording.percent(base)} → {wording.percent(candidate)}"
 
 
-def _band(row: Mapping[str, Any]) -> str:
-    return "no answer differs" if row["at_most"] == 0 else wording.span(row["low"], row["high"])
+def _band(at_most: float | None, low: float | None, high: float | None) -> str:
+    return "no answer differs" if at_most == 0 else wording.span(low, high)
 
 
-def _markdown(one: SummaryTable) -> str:
+def _markdown(one: TextTable) -> str:
     # Titles stand above, since Markdown has no captions.
-    frame = pl.DataFrame(one.rows, dict.fromkeys(one.headers, pl.String), orient="row")
-    return f"{one.title}:\n\n{markdown(frame)}"
+    return f"{one.title}:\n\n{one.markdown()}"
 
 
 def compare(

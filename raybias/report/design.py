@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import polars as pl
@@ -11,15 +11,14 @@ import pyarrow as pa
 from raybias.config import Study
 from raybias.methods import tuned_methods
 from raybias.report import wording
-from raybias.report.load_results import as_frame
-from raybias.report.summary_tables import Row, SummaryTable, same, table
+from raybias.report.table import TextTable, count, same, table, worded
 from raybias.stats.design import TUNING, Costs
 from raybias.stats.scopes import REDRAWN
 from raybias.storage import Store
 from raybias.study_record import read_runs
 
 #: What the prediction rests on.
-ASSUMED: Final = (
+_ASSUMED: Final = (
     "Predicted from the variance components, averaged over groups and classifiers, as if what is "
     "added were more of the same: seeds, templates and words drawn as those at hand. Components "
     "from few runs or words are rough, and so is the prediction: it has a range. A new run is one "
@@ -69,7 +68,7 @@ def study_costs(store: Store, study: Study, items: int) -> Costs:
         run=pl.col("seconds") / pl.col("kept") / 3600,
         token=pl.col("seconds") / pl.col("tokens") * 2 / factor / 3600,
     ).sum()
-    texts = pl.concat(as_frame(store.read_table(name, schema=_TEXT)) for name in known)
+    texts = pl.concat(pl.DataFrame(store.read_table(name, schema=_TEXT)) for name in known)
     length = texts["text"].str.split(" ").list.len().to_numpy().mean() * _TOKENS
     run, token = hours.row(0)
     return Costs(run, token * length, items, "device-hours")
@@ -109,7 +108,7 @@ def design_sentences(designs: pl.DataFrame, target: float) -> list[str]:
     return said
 
 
-def designs_table(designs: pl.DataFrame, target: float) -> SummaryTable:
+def designs_table(designs: pl.DataFrame, target: float) -> TextTable:
     """Show the designs and their predicted half widths.
 
     Parameters
@@ -124,14 +123,14 @@ def designs_table(designs: pl.DataFrame, target: float) -> SummaryTable:
         {
             **same(*_PLACE),
             "design": lambda row: _PLANS[row["plan"]],
-            "seeds": _count("runs"),
-            "templates": _count("templates"),
-            "words of a group, at least": _count("words"),
+            "seeds": count("runs"),
+            "templates": count("templates"),
+            "words of a group, at least": count("words"),
             "half width": lambda row: wording.number(row["half_width"]) or "not reached",
             "four times of five": lambda row: " to ".join(
                 wording.number(row[end]) for end in ("half_low", "half_high") if row[end]
             ),
-            f"cost of what is added ({unit})": lambda row: _price(row["cost"]),
+            f"cost of what is added ({unit})": worded(_price, "cost"),
         },
     )
 
@@ -174,5 +173,20 @@ def _price(cost: float | None) -> str:
     return f"{cost:,.0f}" if cost >= 100 else f"{cost:.2g}"
 
 
-def _count(column: str) -> Callable[[Row], str]:
-    return lambda row: "" if row[column] is None else f"{row[column]:,}"
+def designed(designs: pl.DataFrame, target: float) -> dict[str, Any]:
+    """Return what a page says of designs; nothing where none could be predicted.
+
+    Parameters
+    ----------
+    designs: schema.DESIGN.
+    """
+    if designs.is_empty():
+        return {}
+    shown = designs_table(designs, target)
+    return {"sentences": design_sentences(designs, target), "table": shown, "assumed": _ASSUMED}
+
+
+def design_text(designs: pl.DataFrame, target: float) -> str:
+    """Write designs for a terminal (schema.DESIGN)."""
+    said = design_sentences(designs, target)
+    return "\n".join([*said, "", str(designs_table(designs, target)), "", _ASSUMED])

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import polars as pl
 
 from raybias.measures import Kind, Table, kinds
-from raybias.measures.kind import ALL
-from raybias.measures.prediction_rows import BY, OUTSIDE, WITHHELD, under
+from raybias.measures.prediction_rows import BY, KIND, OUTSIDE, WITHHELD, gap_rows, under
 from raybias.report import sentences, wording
-from raybias.report.figure_parts import Drawn
 from raybias.report.forest import forest_of
-from raybias.report.summary_tables import Cell, Row, SummaryTable, table
-from raybias.stats.conclusive import is_refused, refusal, refused
+from raybias.report.rendering import Drawn, slug
+from raybias.report.table import Cell, Row, TextTable, count, table
+from raybias.stats.conclusive import is_refused
 
-_ENDS = ("value", "low", "high", "p", "q", "significant", "survives", "reason", "scope")
+_ENDS: Final = (
+    *("score", "value", "low", "high", "p", "q", "significant", "survives", "reason", "scope"),
+)
+#: What an interval of each scope draws anew that no narrower one does.
+_DRAWN: Final = {"runs": "seeds", "sentences": "sentences", "wording": "words"}
 
 
 def parts(
@@ -34,14 +37,14 @@ def parts(
     found = []
     for (name,), part in estimates.partition_by("kind", as_dict=True, maintain_order=True).items():
         kind = kinds[str(name)]
-        shown = part if not kind.redrawn else under(part, [*kind.redrawn], scope)
+        judged = part.filter(pl.col("score") != WITHHELD) if name != KIND else gap_rows(part)
         found.append(
             {
-                "unable": refusals(part),
+                "unable": sentences.refusals(judged),
                 "title": kind.title,
                 "said": [*sentences.of(kind, part)],
-                "tables": [*_tables(kind, shown, folded=False)],
-                "folded": [*_tables(kind, shown, folded=True)],
+                "tables": [*tables_of(kind, part, scope, folded=False)],
+                "folded": [*tables_of(kind, part, scope, folded=True)],
                 # Drawn when they are asked for: text shows none.
                 "drawn": _figures(kind, part),
                 "cover": _cover(kind, part, level),
@@ -60,44 +63,59 @@ def text(estimates: pl.DataFrame, *, level: float = 0.95, scope: str = "widest")
                 yield "\n  ".join(said)
 
 
-def further(kind: Kind, estimates: pl.DataFrame, scope: str) -> dict[str, list[SummaryTable]]:
-    """Lay out what a page of gaps shows beside its own tables: `tables`, and `folded` ones."""
-    part = under(estimates.filter(kind=kind.name), [*kind.redrawn], scope)
-    shown = [*_tables(kind, part, folded=False)]
-    return {"tables": shown[1:], "folded": [*_tables(kind, part, folded=True)]}
-
-
-def _tables(kind: Kind, estimates: pl.DataFrame, *, folded: bool) -> Iterator[SummaryTable]:
+def tables_of(
+    kind: Kind, estimates: pl.DataFrame, scope: str, *, folded: bool
+) -> Iterator[TextTable]:
+    """Yield the tables of a kind that have rows: those that a page shows, or that it folds."""
     for one in kind.tables:
         part = estimates.filter(one.where)
         if one.listed and one.folded == folded and part.height:
-            yield table_of(kind, part, one)
+            yield table_of(kind, part, one, scope)
 
 
 def _figures(kind: Kind, estimates: pl.DataFrame) -> Iterator[Drawn]:
     for one in kind.tables:
-        part = estimates.filter(one.where)
-        found = None
-        if one.neutral is not None:
-            found = forest_of(
-                kind, part, title=one.title or kind.title, neutral=one.neutral, scale=kind.scale,
-                digits=kind.digits, logarithmic=one.logarithmic,
-            )  # fmt: skip
+        if one.neutral is None:
+            continue
+        title = one.title or kind.title
+        found = forest_of(
+            estimates.filter(one.where), title=title, neutral=one.neutral, scale=kind.scale,
+            name=slug(kind.name, *title.partition(":")[0].lower().split()),
+            digits=kind.digits, logarithmic=one.logarithmic,
+        )  # fmt: skip
         if found is not None:
-            yield found.drawn()
+            yield found
 
 
-def table_of(kind: Kind, estimates: pl.DataFrame, shown: Table) -> SummaryTable:
-    """Lay estimates of one kind out: a row for each place, scores beside one another."""
+def table_of(
+    kind: Kind,
+    estimates: pl.DataFrame,
+    shown: Table,
+    scope: str,
+    *,
+    without: Collection[str] = (),
+) -> TextTable:
+    """Lay estimates of one kind out: a row for each place, scores beside one another.
+
+    Parameters
+    ----------
+    scope: of what is shown, for kinds whose estimates have several; the others are named where
+        they find something.
+    without: columns that stand above the table.
+    """
     if shown.beside == "statistic":
         # A ratio names its own background, and stands beside rates without one.
         own = pl.col("condition").str.contains(f"^({BY}|{OUTSIDE})")
         estimates = estimates.with_columns(condition=pl.when(~own).then("condition").fill_null(""))
-    keys = [*wording.naming_keys(estimates, ("probe", "method"))]
+    every = estimates
+    if kind.redrawn:
+        estimates = under(estimates, [*kind.redrawn], scope)
+    keys = [*wording.naming_keys(estimates, ("probe", "method", "dataset"))]
     told = ["attribute", "condition", "group", *(["score"] if shown.beside != "score" else [])]
     keys += [name for name in told if (estimates[name] != "").any()]
     varied = ("style", "scope") if not kind.redrawn else ("style",)
     keys += [name for name in varied if estimates[name].n_unique() > 1]
+    keys = [name for name in keys if name not in without]
     names = estimates[shown.beside].unique(maintain_order=True).to_list()
     beside = pl.col(shown.beside)
     wide = estimates.group_by(keys, maintain_order=True).agg(
@@ -115,42 +133,42 @@ def table_of(kind: Kind, estimates: pl.DataFrame, shown: Table) -> SummaryTable:
 
     columns: dict[str, Cell] = {kind.called.get(name, name): _texts(name) for name in keys}
     columns |= {"value" if name == "score" else wording.spaced(name): cell(name) for name in names}
-    if estimates["p"].count():
-        columns["p"] = lambda row: wording.probability(test(row)["p"])
-    if estimates["q"].count():
-        columns["q"] = lambda row: wording.probability(test(row)["q"])
+    for name in ("p", "q"):
+        if estimates[name].count():
+            columns[name] = lambda row, name=name: wording.probability(test(row)[name])  # type: ignore[misc]
     if estimates["survives"].count():
-        columns["reading"] = lambda row: _reading(test(row))
-    if kind.redrawn and estimates["scope"].n_unique() > 1:
+        columns["reading"] = lambda row: _reading(kind, test(row))
+    again = (
+        every.filter(pl.col("survives"), beside == tested[0], pl.col("scope").is_in([*_DRAWN]))
+        .with_columns(scope=pl.col("scope").replace_strict(_DRAWN, default=""))
+        .group_by(keys).agg(again=pl.col("scope").unique(maintain_order=True))
+    )  # fmt: skip
+    if kind.redrawn and again.height and every["scope"].n_unique() > 1:
+        wide = wide.join(again, on=keys, how="left", nulls_equal=True, maintain_order="left")
+        columns["found if redrawn"] = lambda row: ", ".join(row["again"] or ())
+    elif kind.redrawn and estimates["scope"].n_unique() > 1:
         columns["redrawn"] = lambda row: str(test(row)["scope"] or "")
     for name, header in (("n", kind.called.get("n", "n")), ("units", kind.units)):
         known = wide[name].drop_nulls()
         if known.len() and (name == "n" or not wide["units"].equals(wide["n"])):
-            columns[header] = _count(name)
-    title = ": ".join(filter(None, (kind.title, shown.title)))
-    return table(title, wide, columns)
+            columns[header] = count(name)
+    return table(": ".join(filter(None, (kind.title, shown.title))), wide, columns)
 
 
-def refusals(estimates: pl.DataFrame) -> list[str]:
-    """Say which models cannot do the task, why, and what to do; nothing is judged of them."""
-    estimates = estimates.filter(pl.col("model") != ALL, pl.col("score") != WITHHELD)
-    keys = wording.naming_keys(estimates, ("probe", "method"))
-    rows = estimates.filter(refused("reason")).unique([*keys], maintain_order=True)
-    return [
-        refusal(wording.classifier_name(row, keys), row["reason"], "score")
-        for row in rows.iter_rows(named=True)
-    ]
+def gaps_table(estimates: pl.DataFrame, scope: str) -> TextTable:
+    """Show the gaps of groups under a scope with their verdicts, a row each."""
+    kind = kinds[KIND]
+    shown = replace(next(one for one in kind.tables if one.neutral is not None), beside="statistic")
+    return table_of(kind, estimates.filter(pl.col("kind") == KIND, shown.where), shown, scope)
 
 
 def _texts(name: str) -> Cell:
-    return lambda row: wording.bias_type(row[name])
+    return lambda row: wording.bias_type(row[name]).replace("_", " " if name == "group" else "_")
 
 
-def _count(name: str) -> Cell:
-    return lambda row: "" if row[name] is None else f"{row[name]:,}"
-
-
-def _reading(row: Mapping[str, Any]) -> str:
+def _reading(kind: Kind, row: Mapping[str, Any]) -> str:
+    if kind.name == KIND and row["score"] in wording.RATES and row["reason"] is None:
+        return wording.verdict(row)
     if row["significant"] is None or row["p"] is None:
         return "no test"
     if row["survives"]:
@@ -183,9 +201,11 @@ def _cover(kind: Kind, estimates: pl.DataFrame, level: float) -> str:
 
 
 def _definitions(kind: Kind, estimates: pl.DataFrame) -> list[str]:
+    measured = estimates["score"].unique().to_list()
     if kind.defined is not None:
-        return [*kind.defined(estimates["score"].unique().to_list())]
+        return [*kind.defined(measured)]
     return [
         f"{wording.spaced(name)}: {score.formula}; {score.source}"
         for name, score in kind.scores.items()
+        if name in measured
     ]

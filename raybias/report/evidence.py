@@ -14,11 +14,10 @@ import polars as pl
 
 from raybias import schema, stats
 from raybias.report import wording
-from raybias.report.figure_parts import slug
-from raybias.report.load_results import item_texts
-from raybias.report.rendering import rendered
-from raybias.report.summary_tables import SummaryTable, table
-from raybias.report.verdict import ranked
+from raybias.report.outs import item_texts
+from raybias.report.rendering import rendered, slug
+from raybias.report.sentences import ranked
+from raybias.report.table import TextTable, table, worded
 from raybias.stats.metric import counted, shares
 from raybias.storage import Store
 
@@ -39,7 +38,7 @@ class Evidence:
     """What one gap rests on."""
 
     title: str
-    tables: list[SummaryTable]
+    tables: list[TextTable]
     link: str
     """The page of all sentences about the group, from OUT."""
     n: int
@@ -99,7 +98,9 @@ def evidence(
                 ("by_template", "template_id", "Templates farthest from their average"),
             )
         ]
-        title = f"{row['group']}, {wording.heading(row['score'], row['value']).lower()}"
+        title = (
+            f"{wording.spaced(row['group'])}, {wording.heading(row['score'], row['value']).lower()}"
+        )
         link = page_name(row["probe"], row["attribute"], row["group"])
         each = Evidence(title, [one for one in (shown, *drivers) if one.rows], link, n)
         found.setdefault((row["probe"], row["attribute"]), []).append(each)
@@ -111,7 +112,11 @@ def page_name(probe: str, attribute: str, group: str) -> str:
     return f"evidence/{slug(probe or 'probe', attribute, group)}.html"
 
 
-def evidence_pages(sentences: pl.DataFrame) -> Iterator[tuple[str, str, SummaryTable]]:
+def _known(text: str | None) -> str:
+    return text or ""
+
+
+def evidence_pages(sentences: pl.DataFrame) -> Iterator[tuple[str, str, TextTable]]:
     """Yield the file, title and table of each group's sentences, a column per classifier."""
     keys = wording.shortest_keys(sentences)
     for names, part in sentences.group_by("probe", "attribute", "group", maintain_order=True):
@@ -122,8 +127,10 @@ def evidence_pages(sentences: pl.DataFrame) -> Iterator[tuple[str, str, SummaryT
             wrong=pl.col("n").filter(pl.col("pred").ne_missing(pl.col("label"))).sum(),
             runs=pl.col("n").sum(),
         )  # fmt: skip
-        said = pl.concat_str(schema.LABELS, separator=" ")
-        called = labels.with_columns(pl.concat_str(keys, separator=", ").alias("by"), said=said)
+        called = labels.with_columns(
+            pl.concat_str(keys, separator=", ").alias("by"),
+            said=pl.concat_str(schema.LABELS, separator=" "),
+        )
         wide = called.pivot("by", index=["text", *_ITEM], values="said")
         wrong = called.group_by("item_id").agg(share=pl.col("wrong").sum() / pl.col("runs").sum())
         rows = wide.join(wrong, on="item_id").sort(
@@ -131,17 +138,17 @@ def evidence_pages(sentences: pl.DataFrame) -> Iterator[tuple[str, str, SummaryT
         )
         columns: dict[str, Any] = {
             "sentence": "text",
-            "word": lambda row: row["term"] or "",
+            "word": worded(_known, "term"),
             "right label": lambda row: schema.LABELS[row["label"]],
             "wrong": lambda row: f"{row['share']:.0%}",
         }
         for name in called["by"].unique(maintain_order=True):
-            columns[name] = lambda row, name=name: row[name] or ""
+            columns[name] = worded(_known, name)
         title = f"Sentences about {group} ({attribute})" + (f", probe {probe}" if probe else "")
         yield page_name(probe, attribute, group), title, table(title, rows.head(_WHOLE), columns)
 
 
-def _behind(mine: pl.DataFrame, rate: str, most: int) -> tuple[SummaryTable, int]:
+def _behind(mine: pl.DataFrame, rate: str, most: int) -> tuple[TextTable, int]:
     """Show the sentences that count in a rate, those that the most runs counted first."""
     share = shares([rate]).get(rate)
     if share is None:
@@ -157,7 +164,7 @@ def _behind(mine: pl.DataFrame, rate: str, most: int) -> tuple[SummaryTable, int
     ).head(most)
     columns: dict[str, Any] = {
         "sentence": "text",
-        "word": lambda row: row["term"] or "",
+        "word": worded(_known, "term"),
         "right label": lambda row: schema.LABELS[row["label"]],
         wording.rate_title(rate): lambda row: f"{row['hits']} of {row['n_items']} runs",
     }
@@ -167,7 +174,7 @@ def _behind(mine: pl.DataFrame, rate: str, most: int) -> tuple[SummaryTable, int
     return table(title, shown, columns), rows.height
 
 
-def _drivers(source: pl.DataFrame, part: pl.DataFrame, column: str, title: str) -> SummaryTable:
+def _drivers(source: pl.DataFrame, part: pl.DataFrame, column: str, title: str) -> TextTable:
     """Show the words or templates whose own gap is largest in the gap's direction."""
     by = [*schema.KEYS, "attribute", "rate", "group"]
     mine = source.join(
@@ -182,8 +189,8 @@ def _drivers(source: pl.DataFrame, part: pl.DataFrame, column: str, title: str) 
     )
     columns: dict[str, Any] = {
         column.removesuffix("_id"): column,
-        "gap": lambda row: wording.signed(row["gap"]),
-        "its rate": lambda row: wording.number(row["mean_rate"]),
+        "gap": worded(wording.signed, "gap"),
+        "its rate": worded(wording.number, "mean_rate"),
     }
     return table(title, rows, columns)
 

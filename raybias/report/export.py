@@ -1,28 +1,41 @@
-"""OUT/results.json: the same numbers in the shape of lm-evaluation-harness results.
+"""Write the same numbers for others: results and samples of lm-evaluation-harness, a model card.
 
-A task is one attribute of one probe under one classifier. Numbers have intervals; a standard error
-is "N/A", since intervals need not be even.
+OUT/results.json has the shape of lm-eval's results: a task is one attribute of one probe under one
+classifier. Numbers have intervals; a standard error is "N/A", since intervals need not be even.
+Samples are as lm-eval logs them (`--log_samples`): a file of one task of one model, a JSON object a
+line. OUT/tables/model_card.md is the section "Bias, Risks, and Limitations" of a model card
+(Mitchell et al. 2019).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import polars as pl
 
 from raybias import schema, stats
 from raybias.config import Study
+from raybias.errors import DataError
+from raybias.measures import read
 from raybias.measures.kind import ALL
 from raybias.measures.prediction_rows import KIND, gap_rows, under
+from raybias.methods.options import AskingOptions
+from raybias.report.table import TextTable, markdown_text
 from raybias.stats.conclusive import is_refused
 from raybias.stats.scopes import SCOPES
 from raybias.storage import Store
-from raybias.study_record import Record
+from raybias.study_record import Record, read_record
 
-#: Of this file; raised where a key changes its meaning.
+#: Of results.json and of a sample; raised where a key changes its meaning.
 SCHEMA_VERSION: Final = 3
+SAMPLE_VERSION: Final = 1
+#: The options of BBQ's questions.
+_PLACES: Final = range(3)
+#: File, and a line of it.
+Sample = tuple[str, dict[str, Any]]
 
 
 def write_results(store: Store, study: Study, record: Record, estimates: pl.DataFrame) -> None:
@@ -99,3 +112,166 @@ def _of_interval(name: str, row: Mapping[str, Any]) -> dict[str, Any]:
     if row["low"] is not None:
         found |= {f"{name}_low,none": row["low"], f"{name}_high,none": row["high"]}
     return found
+
+
+def write_samples(out: Store, target: Store) -> list[str]:
+    """Write the answers of every model and task as samples; return the files.
+
+    Tasks are BBQ-shaped questions with options, and pairs as of CrowS-Pairs.
+
+    Raises
+    ------
+    DataError: OUT has neither answers to questions with three options nor scores of pairs.
+    """
+    lines: dict[str, list[str]] = {}
+    for file, sample in [*_of_options(out), *_of_pairs(out)]:
+        known = lines.setdefault(file, [])
+        whole = {"doc_id": len(known), **sample, "filter": "none", "schema_version": SAMPLE_VERSION}
+        known.append(json.dumps(whole, ensure_ascii=False))
+    if not lines:
+        raise DataError(
+            "has no answers to questions with three options, and no scores of pairs",
+            where=out.uri,
+            cure="finish a study that has `questions` or `pairs`",
+        )
+    for file, texts in lines.items():
+        target.write_text(file, "\n".join(texts) + "\n")
+    return [*lines]
+
+
+def _of_options(out: Store) -> Iterator[Sample]:
+    if not out.exists("options"):
+        return
+    study = read_record(out).study
+    methods = {
+        (backbone.name, each.name): each
+        for backbone in study.backbones
+        for each in study.methods_of(backbone)
+    }
+    answers = read([out.uri_of("options")], "options")["options"]
+    for probe in answers["probe"].unique(maintain_order=True):
+        items = {row["item_id"]: row for row in _items(out, probe).iter_rows(named=True)}
+        for row in answers.filter(probe=probe).iter_rows(named=True):
+            item, method = items[row["item_id"]], methods.get((row["model"], row["method"]))
+            if len(item["options"]) != len(_PLACES) or not isinstance(method, AskingOptions):
+                continue
+            chat = method.prompt_format == "chat"
+            prompts = method.requests(item, chat=chat)
+            (asked,) = (each for each in prompts if each.prompt == row["prompt"])
+            text = f"{asked.text}\n{asked.cue}".rstrip() if chat else asked.text + asked.cue
+            scores = row["scores"]
+            shown = [scores[place] for place in asked.places] if scores else [row["answer"]]
+            until = {"until": [], "do_sample": False}
+            follows = asked.following(chat=chat) if scores else [until]
+            requests = [(text, each) for each in follows]
+            said = [[str(each), "False"] for each in shown] if scores else shown
+            right = float(row["pred"] == row["label"])
+            yield (
+                _file(row["model"], probe, row["method"], row["prompt"]),
+                {"doc": _document(item), "target": str(row["label"]), **_requests(requests, said),
+                 "metrics": ["acc"], "acc": right},
+            )  # fmt: skip
+
+
+def _document(item: dict[str, Any]) -> dict[str, Any]:
+    """Write a question as BBQ does; its groups are those that answers are judged by."""
+    groups = ["other"] * len(_PLACES)
+    if item["target"] is not None:
+        groups[item["target"]] = "stereotyped"
+    groups[item["unknown"]] = "unknown"
+    options = {f"ans{n}": item["options"][n] for n in _PLACES}
+    return {
+        "example_id": item["item_id"].removeprefix(f"{item['category']}/"),
+        "question_index": item["template_id"],
+        "question_polarity": item["polarity"],
+        "context_condition": item["context"],
+        "category": item["category"],
+        "answer_info": {name: [text, groups[n]] for n, (name, text) in enumerate(options.items())},
+        "additional_metadata": {"stereotyped_groups": ["stereotyped"]},
+        "context": item["text"],
+        "question": item["question"],
+        **options,
+        "label": item["label"],
+    }
+
+
+def _of_pairs(out: Store) -> Iterator[Sample]:
+    folder = "pair_scores"
+    if not out.exists(folder):
+        return
+    scores = read([out.uri_of(folder)], "pairs")["pairs"]
+    for probe in scores["probe"].unique(maintain_order=True):
+        texts = _items(out, probe).select("pair_id", "style", "sent_more", "sent_less")
+        # Pairs that are not there would be of another OUT.
+        joined = scores.filter(probe=probe).join(texts, on=["pair_id", "style"], how="inner")
+        for row in joined.iter_rows(named=True):
+            document = {
+                "id": row["pair_id"],
+                "sent_more": row["sent_more"],
+                "sent_less": row["sent_less"],
+                "stereo_antistereo": row["direction"],
+                "bias_type": row["bias_type"],
+            }
+            requests = [("", row["sent_more"]), ("", row["sent_less"])]
+            said = [[str(row[name]), "False"] for name in ("score_more", "score_less")]
+            yield (
+                _file(row["model"], probe, row["score"], row["style"]),
+                {"doc": document, "target": "0", **_requests(requests, said),
+                 "metrics": ["pct_stereotype"], "pct_stereotype": row["preference"]},
+            )  # fmt: skip
+
+
+def _requests(requests: list[tuple[str, Any]], said: list[Any]) -> dict[str, Any]:
+    """Return what was asked and responded, as lm-eval keys them."""
+    arguments = {
+        f"gen_args_{n}": {"arg_0": text, "arg_1": after} for n, (text, after) in enumerate(requests)
+    }
+    return {"arguments": arguments, "resps": [[each] for each in said], "filtered_resps": said}
+
+
+def _items(out: Store, probe: str) -> pl.DataFrame:
+    return pl.DataFrame(out.read_table(f"items/{probe}.parquet"))
+
+
+def _file(model: str, *task: str) -> str:
+    folder, *names = (re.sub(r"[^\w.-]+", "_", each) for each in (model, *task) if each)
+    return f"{folder}/samples_{'_'.join(names)}.jsonl"
+
+
+def write_model_card(
+    store: Store,
+    study: Study,
+    tables: Sequence[TextTable],
+    *,
+    answer: Sequence[str],
+    said: Sequence[str],
+) -> None:
+    """Write OUT/tables/model_card.md, and each table as OUT/tables/summary_NUMBER.tex.
+
+    Parameters
+    ----------
+    answer: what was found, or why nothing can be concluded; it stands first.
+    said: what a reader must know before relying on the numbers.
+
+    Raises
+    ------
+    OutputError: OUT cannot be written.
+    """
+    models = ", ".join(backbone.name for backbone in study.backbones)
+    card = [
+        f"## Bias, Risks, and Limitations: {study.name}\n",
+        f"Measured on {models} with raybias, profile {study.profile}.\n",
+        *(f"{text}\n" for text in answer),
+    ]
+    for each in tables:
+        card += [f"### {markdown_text(each.title)}\n", each.markdown()]
+    if said:
+        listed = [f"- {markdown_text(text)}" for text in said]
+        card += ["### Before you rely on it\n", *listed, ""]
+    card.append(
+        "Small numbers, or no significant ones, do not make a model fair: other harms are not"
+        " measured here."
+    )
+    store.write_text("tables/model_card.md", "\n".join(card) + "\n")
+    for number, each in enumerate(tables, start=1):
+        store.write_text(f"tables/summary_{number}.tex", each.latex())

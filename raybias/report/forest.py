@@ -13,13 +13,14 @@ from typing import Any, Final
 
 import polars as pl
 
-from raybias.measures import Kind
+from raybias.measures.prediction_rows import KIND
 from raybias.report import wording
-from raybias.report.figure_parts import Drawn, slug
-from raybias.report.rendering import rendered
+from raybias.report.rendering import Drawn, rendered, round_values, slug
+from raybias.stats.scopes import SCOPES
 
-#: Most rows of one figure; of more, the clearest are drawn.
-_MOST: Final = 48
+#: Most rows of one figure, and of the one that leads a page; of more, the clearest are drawn.
+MOST: Final = 48
+_LEADING: Final = 12
 #: Pixels of a row, of a panel's title, and below the last row.
 _ROW: Final = 36
 _TITLE: Final = 28
@@ -28,9 +29,11 @@ _FOOT: Final = 30
 _CHARACTER: Final = 7
 #: Marks on the scale, about.
 _TICKS: Final = 6
-#: Columns that tell rows apart, and those of panels.
-_NAMES: Final = ("probe", "method", "style", "condition", "attribute", "group", "score")
-_PANEL: Final = "model"
+#: Columns that tell rows apart; those of them that vary name a row.
+_NAMES: Final = (
+    *("group", "score", "attribute", "model", "probe", "method", "dataset", "style", "condition"),
+)
+_KEYS: Final = ("filled: significant; hollow: not; broken: no verdict",)
 
 
 @dataclass(frozen=True)
@@ -59,37 +62,35 @@ class Forest:
     neutral: float = 0.0
     logarithmic: bool = False
     """Whether distances from `neutral` are drawn by their logarithms, beyond about 2."""
-    one_sided: bool = False
-    """Whether nothing lies below `neutral`."""
     band: tuple[float, float] | None = None
     """What is shaded."""
-    keys: tuple[str, ...] = ("filled: significant; hollow: not; broken: no verdict",)
+    keys: tuple[str, ...] = _KEYS
 
     def drawn(self) -> Drawn:
         """Return the figure as SVG."""
-        svg = rendered("forest.svg.j2", {"forest": self})
-        return Drawn(self.name, self.title, svg)
+        return Drawn(self.name, self.title, rendered("forest.svg.j2", {"forest": self}))
 
     def place(self, value: float) -> str:
         """Return where a value is on the scale, as a percentage of its width."""
-        middle, half = (3, 94) if self.one_sided else (50, 47)
-        return f"{middle + half * self._far(value) / self._limit:.2f}"
+        return f"{50 + 47 * self._far(value) / self._limit:.2f}"
 
     def width(self, low: float, high: float) -> str:
         """Return how wide an interval is, as a percentage of the scale."""
-        half = 94 if self.one_sided else 47
-        return f"{max(half * (self._far(high) - self._far(low)) / self._limit, 0.1):.2f}"
+        return f"{max(47 * (self._far(high) - self._far(low)) / self._limit, 0.1):.2f}"
 
     def _far(self, value: float) -> float:
         far = value - self.neutral
         return math.copysign(math.log1p(abs(far) / 2), far) if self.logarithmic else far
 
     @cached_property
+    def _rows(self) -> list[Row]:
+        return [row for _, rows in self.panels for row in rows]
+
+    @cached_property
     def _limit(self) -> float:
         """The half width of the scale, which `neutral` is the middle of."""
-        rows = [row for _, each in self.panels for row in each]
-        ends = [end for row in rows for span in row.spans for end in span]
-        ends += [end for row in rows for end in (row.value, row.truth) if end is not None]
+        ends = [end for row in self._rows for span in row.spans for end in span]
+        ends += [end for row in self._rows for end in (row.value, row.truth) if end is not None]
         ends += self.band or ()
         return 1.05 * max((abs(self._far(end)) for end in ends), default=0.0) or 1.0
 
@@ -100,11 +101,7 @@ class Forest:
             powers = [10.0**n for n in range(4) if self._far(10.0**n + self.neutral) < self._limit]
             offsets = [*(-power for power in reversed(powers)), 0.0, *powers]
         else:
-            rough = 2 * self._limit / _TICKS
-            power = 10 ** math.floor(math.log10(rough))
-            step = next(n * power for n in (1, 2, 5, 10) if n * power >= rough)
-            n = math.floor(self._limit / step)
-            offsets = [place * step for place in range(0 if self.one_sided else -n, n + 1)]
+            offsets = round_values(-self._limit, self._limit, _TICKS)
         values = [self.neutral + offset for offset in offsets]
         form = "{:g}" if self.neutral else "{:+g}"
         return [
@@ -140,8 +137,7 @@ class Forest:
     @property
     def bottom(self) -> int:
         """Where the scale is."""
-        titles = sum(1 for title, _ in self.panels if title)
-        return _TITLE * titles + _ROW * sum(len(rows) for _, rows in self.panels)
+        return _TITLE * sum(1 for title, _ in self.panels if title) + _ROW * len(self._rows)
 
     @property
     def height(self) -> int:
@@ -156,66 +152,148 @@ class Forest:
     @property
     def least(self) -> int:
         """Pixels across that names and texts need beside one another."""
-        rows = [row for _, each in self.panels for row in each]
-        names, texts = ([getattr(row, name) for row in rows] for name in ("name", "text"))
-        longest = sum(max(map(len, each), default=0) for each in (names, texts))
+        longest = sum(
+            max((len(getattr(row, part)) for row in self._rows), default=0)
+            for part in ("name", "text")
+        )
         small = max(map(len, self.lines[1:]), default=0)
         return max(_CHARACTER * longest + 20, (_CHARACTER - 1) * small)
 
 
 def forest_of(
-    kind: Kind,
     estimates: pl.DataFrame,
     *,
+    name: str,
     title: str,
-    neutral: float,
+    axis: str = "",
+    panel: Sequence[str] = ("model",),
+    neutral: float = 0.0,
     scale: float = 1.0,
     digits: int = 1,
     logarithmic: bool = False,
-) -> Forest | None:
-    """Draw estimates of one kind, a panel for each model; None where there is none.
+    most: int = MOST,
+    ranked: bool = False,
+    truth: pl.DataFrame | None = None,
+    band: tuple[float, float] | None = None,
+    keys: tuple[str, ...] = _KEYS,
+) -> Drawn | None:
+    """Draw estimates, a panel for each value of some columns; None where there is none.
 
     Parameters
     ----------
     estimates: schema.ESTIMATES of one quantity. Rows that differ in their scope alone are one,
         with nested intervals; of many rows those farthest from no bias for their width are drawn.
+    axis: what the scale is; by default the title.
     neutral: the value that means no bias.
+    scale, digits: of the numbers; differences of shares are in percentage points, though.
+    ranked: sorts rows by their value, the highest first, instead of in the order of estimates.
+    truth: score, group and `truth`, where it is known.
+    band: what is shaded.
+    keys: what the marks mean.
     """
     known = estimates.drop_nulls("value")
     if known.is_empty():
         return None
-    keys = [name for name in _NAMES if known[name].n_unique() > 1]
-    wide = (pl.col("high") - pl.col("low")).fill_null(0)
-    by = [_PANEL, *keys]
-    rows = known.sort(wide, descending=True, maintain_order=True).group_by(
-        by, maintain_order=True
-    ).agg(
-        pl.col("value", "survives", "significant", "reason").first(),
-        low=pl.col("low"), high=pl.col("high"),
+    points = (known["kind"] == KIND).all() and all(map(wording.is_share, known["score"].unique()))
+    scale, digits = (100.0, 1) if points else (scale, digits)
+    panel = [key for key in panel if known[key].n_unique() > 1]
+    names = [key for key in _NAMES if key not in panel and known[key].n_unique() > 1]
+    by = [*panel, *names] or ["model"]
+    order = {scope: place for place, scope in enumerate((*SCOPES, "items"))}
+    widest = pl.col("scope").replace_strict(order, default=-1, return_dtype=pl.Int64)
+    rows = (
+        known.sort(widest, (pl.col("high") - pl.col("low")).fill_null(0),
+                   descending=True, maintain_order=True)
+        .group_by(by, maintain_order=True)
+        .agg(pl.col("value", "survives", "significant").first(), pl.col("scope", "low", "high"))
     )  # fmt: skip
     far = (pl.col("value") - neutral).abs() / (pl.col("high").list.first() - pl.col("value"))
-    place = known.select(by).unique(maintain_order=True)
-    shown = rows.sort(far, descending=True, nulls_last=True).head(_MOST)
-    shown = place.join(shown, on=by, how="inner", maintain_order="left")
-    signed = neutral == 0
-    panels = tuple(
-        (str(model) if known[_PANEL].n_unique() > 1 and keys else "",
-         tuple(_row(row, keys, scale, digits, signed) for row in part.iter_rows(named=True)))
-        for (model,), part in shown.group_by(_PANEL, maintain_order=True)
+    clearest = rows.sort(far, descending=True, nulls_last=True, maintain_order=True).head(most)
+    shown = known.select(by).unique(maintain_order=True).join(
+        clearest, on=by, how="inner", maintain_order="left"
     )  # fmt: skip
+    if ranked:
+        shown = shown.sort("value", descending=True, maintain_order=True)
+    if truth is not None and {"score", "group"} <= {*by}:
+        shown = shown.join(truth, on=["score", "group"], how="left", maintain_order="left")
+    panels: dict[str, list[Row]] = {}
+    for row in shown.iter_rows(named=True):
+        title_of = ", ".join(_words(key, row[key]) for key in panel)
+        made = _row(row, names or by, scale, digits, signed=neutral == 0)
+        panels.setdefault(title_of if names else "", []).append(made)
     more = f"; the clearest {shown.height} of {rows.height}" if shown.height < rows.height else ""
-    name = slug(kind.name, *title.partition(":")[0].lower().split())
-    return Forest(name, title, f"{title}{more}", panels, neutral * scale, logarithmic)
+    unit = ", in percentage points" if points and neutral == 0 else ""
+    return Forest(
+        name, title, f"{axis or title}{unit}{more}",
+        tuple((text, tuple(each)) for text, each in panels.items()), neutral * scale, logarithmic,
+        None if band is None else (scale * band[0], scale * band[1]), keys,
+    ).drawn()  # fmt: skip
 
 
-def _row(row: dict[str, Any], keys: Sequence[str], scale: float, digits: int, signed: bool) -> Row:
-    spans = [
-        (scale * low, scale * high)
-        for low, high in zip(row["low"], row["high"], strict=True)
+def _row(
+    row: dict[str, Any], keys: Sequence[str], scale: float, digits: int, *, signed: bool
+) -> Row:
+    ends = [
+        (scope, scale * low, scale * high)
+        for scope, low, high in zip(row["scope"], row["low"], row["high"], strict=True)
         if low is not None and high is not None
     ]
-    name = ", ".join(wording.bias_type(str(row[key])) for key in keys if row[key]) or row[_PANEL]
+    spans = tuple((low, high) for _, low, high in ends)
+    name = wording.shortened(", ".join(_words(key, row[key]) for key in keys if row[key]), 60)
     value = scale * row["value"]
     text = wording.estimate(value, spans[0] if spans else (), digits, plus=signed)
     sure = row["survives"] if row["survives"] is not None else row["significant"]
-    return Row(wording.spaced(name), text, value, tuple(spans), sure)
+    told = [wording.estimate(value, (), digits, plus=signed)]
+    told += [
+        f"{wording.SCOPES.get(scope, scope)} {wording.span(low, high, digits)}"
+        for scope, low, high in reversed(ends)
+    ]
+    known = row.get("truth")
+    return Row(name, text, value, spans, sure, None if known is None else scale * known,
+               ", ".join(told) if len(ends) > 1 else "")  # fmt: skip
+
+
+def _words(key: str, value: object) -> str:
+    """Write one value of a column in words."""
+    text = str(value)
+    if key == "score" and (known := wording.RATES.get(text)):
+        return known.words
+    return wording.spaced(wording.bias_type(text))
+
+
+def gap_forests(
+    gaps: pl.DataFrame, *, level: float, corrected: bool = True, truth: pl.DataFrame | None = None
+) -> list[Drawn]:
+    """Draw the clearest gaps in one figure, and where that is not all, each attribute in another.
+
+    Parameters
+    ----------
+    gaps: of schema.ESTIMATES, under several scopes, whose intervals are nested, or under one.
+    level: confidence level of the intervals, for the axis.
+    corrected: whether verdicts are corrected for many tests.
+    truth: score, group and `truth`, where the gaps are known.
+    """
+    there = [wording.SCOPES[scope] for scope in SCOPES if (gaps["scope"] == scope).any()]
+    nested = [f"redrawn, thickest line first: {', '.join(there)}"] if len(there) > 1 else []
+    filled = f"filled: significant{' after correction' if corrected else ''}; hollow: not"
+    broken = "broken: no verdict" + ("; the bar: truth" if truth is not None else "")
+    how: dict[str, Any] = {
+        "axis": f"\N{LEFTWARDS ARROW} less often than average · more often \N{RIGHTWARDS ARROW}; "
+        f"{100 * level:g}% intervals",
+        "keys": (*nested, filled, broken),
+        "truth": truth, "digits": 3, "ranked": True,
+    }  # fmt: skip
+    lead = forest_of(
+        gaps, name="answer", title="The clearest gaps, and what intervals draw anew", panel=(),
+        most=_LEADING, **how,
+    )  # fmt: skip
+    drawn = [lead] if lead else []
+    by = ["model", "method", "dataset", "style", "condition", "score"]
+    if gaps.drop_nulls("value").select(*by, "probe", "attribute", "group").n_unique() <= _LEADING:
+        return drawn
+    for probe, attribute in wording.probe_order(gaps):
+        part = gaps.filter(probe=probe, attribute=attribute)
+        one = forest_of(part, name=slug("gaps", probe, attribute), title=attribute,
+                        panel=by[:-2] + by[-1:], **how)  # fmt: skip
+        drawn += [one] if one else []
+    return drawn

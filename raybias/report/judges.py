@@ -16,8 +16,8 @@ from raybias.config import Study
 from raybias.errors import DataError, OutputError
 from raybias.probes.column_checks import column, distinct, filled, label_numbers, refuse
 from raybias.report import wording
-from raybias.report.load_results import as_frame, item_texts, prediction_files
-from raybias.report.summary_tables import Cell, SummaryTable, same, table
+from raybias.report.outs import item_texts, prediction_files
+from raybias.report.table import TextTable, same, table, worded
 from raybias.seeding import generator
 from raybias.stats import Source, without_extras
 from raybias.stats.predictions import pieces
@@ -96,9 +96,11 @@ def add_labels(store: Store, sheet: str) -> pl.DataFrame:
     """
     if not store.exists(LABELS):
         raise OutputError(
-            "has no sheet to be labelled", where=store.uri, cure="draw one: `raybias judge export`"
+            "has no sheet to be labelled",
+            where=store.uri,
+            cure="draw one: `raybias judge export OUT`",
         )
-    drawn = as_frame(store.read_table(LABELS, schema=schema.LABELLED))
+    drawn = pl.DataFrame(store.read_table(LABELS, schema=schema.LABELLED))
     given = read_frame(*split_uri(sheet))
     rows = distinct(filled(column(given, "row", where=sheet), where=sheet), where=sheet)
     refuse(
@@ -125,7 +127,7 @@ def read_labels(store: Store) -> pl.DataFrame:
     """Read the texts of OUT that people labelled (schema.LABELLED); no rows where none are."""
     if not store.exists(LABELS):
         return pl.DataFrame(schema=_TYPES)
-    labelled = as_frame(store.read_table(LABELS, schema=schema.LABELLED))
+    labelled = pl.DataFrame(store.read_table(LABELS, schema=schema.LABELLED))
     return labelled.filter(pl.col("human").is_not_null())
 
 
@@ -152,23 +154,24 @@ _CORRECTED: Final = (
 )
 
 
-def judged_table(judged: pl.DataFrame) -> SummaryTable:
+def _judged_table(judged: pl.DataFrame) -> TextTable:
     """Lay schema.JUDGED out: corrected gaps beside those of the verdicts."""
     keys = wording.naming_keys(judged, ("method", "probe", "dataset", "style"))
-    columns: dict[str, Cell] = {
-        **same(*keys, "attribute", "group", "rate"),
-        "corrected gap": lambda row: wording.signed(row["gap"]),
-        "interval": lambda row: wording.span(row["low"], row["high"]),
-        "by the judge": lambda row: wording.signed(row["judged_gap"]),
-        "its interval": lambda row: wording.span(row["judged_low"], row["judged_high"]),
-        "labelled": "labelled",
-        "wrongly called so": lambda row: (
-            f"{row['wrongly_held']} of {row['labelled'] - row['held']}"
-        ),
-        "missed": lambda row: f"{row['missed']} of {row['held']}",
-        "verdict": _verdict,
-    }
-    return table("Gaps corrected for the judge's errors", judged, columns)
+    return table(
+        "Gaps corrected for the judge's errors",
+        judged,
+        {
+            **same(*keys, "attribute", "group", "rate"),
+            "corrected gap": worded(wording.interval, "gap", "low", "high"),
+            "by the judge": worded(wording.interval, "judged_gap", "judged_low", "judged_high"),
+            "labelled": "labelled",
+            "wrongly called so": lambda row: (
+                f"{row['wrongly_held']} of {row['labelled'] - row['held']}"
+            ),
+            "missed": worded("{} of {}".format, "missed", "held"),
+            "verdict": worded(_verdict, "no_verdict", "significant", "survives"),
+        },
+    )
 
 
 def judge_section(study: Study, tables: Mapping[str, pl.DataFrame]) -> dict[str, Any] | None:
@@ -185,10 +188,10 @@ def judge_section(study: Study, tables: Mapping[str, pl.DataFrame]) -> dict[str,
     judged = tables["judged"]
     if judged.is_empty():
         return {"said": [*said, UNMEASURED], "tables": [], "measured": False}
-    return {"said": [*said, *told(judged)], "tables": [judged_table(judged)], "measured": True}
+    return {"said": [*said, *_told(judged)], "tables": [_judged_table(judged)], "measured": True}
 
 
-def told(judged: pl.DataFrame) -> list[str]:
+def _told(judged: pl.DataFrame) -> list[str]:
     """Say what the corrected gaps are, what is redrawn, and how many are significant."""
     found = judged.filter(pl.col("no_verdict").is_null())
     alone = ((found["judged_low"] > 0) | (found["judged_high"] < 0)).sum()
@@ -207,12 +210,12 @@ def judged_text(judged: pl.DataFrame) -> str:
     """Write the corrected gaps for a terminal, or that there are none."""
     if judged.is_empty():
         return UNMEASURED
-    return "\n\n".join([str(judged_table(judged)), "\n".join(told(judged))])
+    return "\n\n".join([str(_judged_table(judged)), "\n".join(_told(judged))])
 
 
-def _verdict(row: Mapping[str, Any]) -> str:
-    if row["no_verdict"]:
-        return str(row["no_verdict"])
-    if not row["significant"]:
+def _verdict(reason: str | None, significant: bool | None, survives: bool | None) -> str:
+    if reason:
+        return reason
+    if not significant:
         return "not significant"
-    return "significant" if row["survives"] else "alone, not after correction"
+    return "significant" if survives else "alone, not after correction"

@@ -13,38 +13,26 @@ from typing import Any, Final
 import polars as pl
 
 from raybias.config import Study
+from raybias.errors import OutputError
 from raybias.measures.kind import ALL
-from raybias.measures.prediction_rows import KIND, gap_rows
-from raybias.methods import tuned_methods
-from raybias.report import estimates, findings, summary_tables, wording
-from raybias.report.cards import cards, probe_tables
-from raybias.report.export import write_results
-from raybias.report.figure_parts import Drawn, inlined, write_figures
-from raybias.report.gap_page import gap_section
+from raybias.measures.prediction_rows import KIND
+from raybias.report import cautions, described, estimates, wording
+from raybias.report.export import write_model_card, write_results
+from raybias.report.files import estimates_of_study
+from raybias.report.gaps import gap_section
 from raybias.report.judges import UNMEASURED, judge_section
-from raybias.report.load_results import load_sampling, prediction_files
-from raybias.report.made_from import made_from, refuse_study
-from raybias.report.model_card import write_model_card
-from raybias.report.rendering import rendered
-from raybias.report.run_figures import described, read_schedule, run_figures, schedule_figure
-from raybias.report.study_estimates import study_estimates
-from raybias.report.summary_tables import endpoints
-from raybias.report.tables import write_frame, write_tables
+from raybias.report.rendering import rendered, write_figures
+from raybias.report.run_figures import read_schedule, run_figures, schedule_figure, schedule_text
+from raybias.report.table import write_frame
+from raybias.report.tables import write_tables
 from raybias.seal import ChangedWarning, changes, digest, in_words, read_seal, write_seal
 from raybias.storage import Store, drafted
 from raybias.study_record import Record, read_record, read_runs
 from raybias.table_files import csv_text
 
-_RUN_COLUMNS = (
-    "model", "method", "dataset", "seed", "learning_rate", "weight_decay", "stage", "steps",
-    "weights_step", "stop_reason", "validation_loss", "untuned_accuracy", "validation_accuracy",
-    "test_accuracy", "rank", "selected", "tied",
-)  # fmt: skip
-
 #: Of a page that is made of files alone.
 _NO_STUDY: Final[Mapping[str, Any]] = {
-    "study": None, "gaps": False, "judge": None, "asked": (), "cards": (),
-    "cautions": (), "made": None,
+    "study": None, "gaps": False, "judge": None, "cards": (), "cautions": (),
 }  # fmt: skip
 
 
@@ -77,64 +65,57 @@ def write_report(store: Store, study: Study) -> pl.DataFrame:
 
 def _write_report(store: Store, study: Study, doubts: Sequence[str]) -> pl.DataFrame:
     record = read_record(store) if store.exists("study.yaml") else Record(study)
-    asked: pl.DataFrame | None = None
-    of_answers: list[str] = []
+    statistics, parts = study.statistics, []
+    about_answers: list[str] = []
     if study.pairs or study.questions:
-        asked, of_answers = study_estimates(store, study, record)
-    tables = _in_study_order(write_tables(store, study) if study.probes else {}, study)
-    cautions = findings.cautions(study, record, tables)
-    judge = judge_section(study, tables) if tables else None
-    if judge is not None and not judge["measured"]:
-        cautions = [UNMEASURED, *cautions]
-    parts = [tables["estimates"]] if tables else []
-    parts += [] if asked is None else [_in_study_order({"asked": asked}, study)["asked"]]
+        asked, about_answers = estimates_of_study(store, study, record)
+        parts.append(_in_study_order(asked, study))
+    tables: dict[str, pl.DataFrame] = {}
+    if study.probes:
+        written = write_tables(store, study)
+        tables = {name: _in_study_order(frame, study) for name, frame in written.items()}
+        parts.insert(0, tables["estimates"])
     found = pl.concat(parts)
     write_frame(store, "tables/estimates", found)
     write_results(store, study, record, found)
-    answers = estimates.parts(found.filter(pl.col("kind") != KIND), level=study.statistics.level)
+    judge = judge_section(study, tables) if tables else None
+    warned = [*doubts]
+    if judge is not None and not judge["measured"]:
+        warned.append(UNMEASURED)
+    warned += [*cautions.of_study(study, record, tables), *about_answers]
+    answers = estimates.parts(found.filter(pl.col("kind") != KIND), level=statistics.level)
+    composition = tables.get("composition")
     context: dict[str, Any] = {
-        **_titled(study.name),
+        "name": study.name,
         "profile": study.profile,
         "study": study,
         "record": record,
-        "made": None,
         "gaps": bool(tables),
         "judge": judge,
         "asked": _drawn(store, answers),
-        "cards": [*probe_tables(store, study, tables), *cards(store)],
-        "cautions": [*doubts, *cautions, *of_answers],
-        **(_gaps_of(store, study, tables) if tables else {}),
+        "cards": [*described.cards(store, study, composition)],
+        "cautions": warned,
+        **(gap_section(store, study, tables) if tables else {}),
         **_measured_on(store, study, record, tables),
     }
     _write_page(store, context)
     shown = [one for part in context["asked"] for one in part["tables"]]
+    answer = [text for part in context["asked"] for text in part["unable"]]
     if tables:
-        shown.append(summary_tables.gaps(gap_rows(found, study.statistics.scope)))
-    answer = [context["verdict"]] if tables else []
-    answer += [text for part in context["asked"] for text in part["unable"]]
+        shown += [context["accuracy"], estimates.gaps_table(found, statistics.scope)]
+        answer = [*context["unable"], context["verdict"], *answer]
     write_model_card(
-        store,
-        study,
-        [*shown, *context["cards"]],
-        answer=[*context.get("unable", ()), *answer],
-        said=context["cautions"],
+        store, study, [*shown, *context["cards"]], answer=answer, said=context["cautions"]
     )
     return found
 
 
 def _drawn(store: Store, parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Write the figures of estimates, and put them into the page's parts."""
-    for place, part in enumerate(parts):
-        figures = [*part.pop("drawn")]
-        write_figures(store, figures)
-        part["figures"] = inlined(figures, f"e{place}")
+    """Draw the figures of estimates, and write them to the folder of figures."""
+    for part in parts:
+        part["figures"] = [*part.pop("drawn")]
+        write_figures(store, part["figures"], "figures/")
     return parts
-
-
-def _gaps_of(store: Store, study: Study, tables: Mapping[str, pl.DataFrame]) -> dict[str, Any]:
-    chosen = {str(m.select) for m in tuned_methods(study.methods) if m.keep < len(m.seeds)}
-    section = gap_section(store, study.statistics, tables, prediction_files(store))
-    return {**section, "chosen_by": sorted(chosen)}
 
 
 def write_estimate_page(
@@ -162,71 +143,66 @@ def write_estimate_page(
     ------
     OutputError: the folder holds a study, or cannot be written.
     """
-    refuse_study(store)
+    if store.exists("study.yaml"):
+        raise OutputError(
+            "holds a study, whose report.html this would replace",
+            where=store.uri,
+            cure="give another --out, or use `raybias report`",
+        )
     models = found.filter(~pl.col("model").is_in(["", ALL]))["model"].unique(maintain_order=True)
     names = models.to_list()
     context = {
         **_NO_STUDY,
-        **_titled(wording.listed(names) if len(names) < 4 else f"{len(names)} models"),
+        "name": wording.listed(names) if len(names) < 4 else f"{len(names)} models",
         "profile": "strict" if strict else "paper",
         "asked": _drawn(store, estimates.parts(found, level=level, scope=scope)),
-        "made": made_from(paths, command=command),
+        "made": described.made_from(paths, command=command),
     }
     write_frame(store, "estimates", found, text=False)
     store.write_text("estimates.csv", csv_text(found))
     _write_page(store, context)
 
 
-def _titled(name: str) -> dict[str, str]:
-    return {"name": name, "title": f"Bias report: {name}"}
-
-
 def _write_page(store: Store, context: Mapping[str, Any]) -> None:
-    store.write_text("report.html", rendered("report.html.j2", context))
+    titled = {**context, "title": f"Bias report: {context['name']}"}
+    store.write_text("report.html", rendered("report.html.j2", titled))
 
 
-def _in_study_order(tables: Mapping[str, pl.DataFrame], study: Study) -> dict[str, pl.DataFrame]:
+def _in_study_order(frame: pl.DataFrame, study: Study) -> pl.DataFrame:
     """Sort models as the study lists them, mostly by size, instead of by name."""
+    if "model" not in frame.columns:
+        return frame
     place = {backbone.name: index for index, backbone in enumerate(study.backbones)}
     order = pl.col("model").replace_strict(place, default=len(place), return_dtype=pl.Int64)
-    return {
-        name: frame.sort(order, maintain_order=True) if "model" in frame.columns else frame
-        for name, frame in tables.items()
-    }
+    return frame.sort(order, maintain_order=True)
 
 
 def _measured_on(
     store: Store, study: Study, record: Record, tables: Mapping[str, pl.DataFrame]
 ) -> dict[str, Any]:
-    runs = _in_study_order({"runs": read_runs(store)}, study)["runs"]
-    figures = run_figures(runs, study.methods).values()
-    write_figures(store, figures)
+    """Describe what was measured on, and draw how it was tuned and what devices did."""
+    runs = _in_study_order(read_runs(store), study)
+    drawn = run_figures(runs, study.methods)
     context: dict[str, Any] = {
-        "runs": inlined(figures, "r"),
+        "runs": [*drawn],
         "schedule": (),
-        "options": summary_tables.options(study),
-        "measured_on": [summary_tables.backbones(study, runs, record)],
+        "options": described.options(study),
+        "measured_on": [
+            one
+            for one in described.measured_on(store, study, record, runs, tables.get("answers"))
+            if one.rows
+        ],
     }
-    if (asked := endpoints(store, study)).rows:
-        context["measured_on"].append(asked)
-    if schedule := read_schedule(store):
+    # Of one device there is nothing to see.
+    if (schedule := read_schedule(store)) and schedule.devices > 1:
         title = f"{study.name}: which devices held which backbone"
-        drawn = Drawn("schedule", title, schedule_figure(schedule, title))
-        write_figures(store, [drawn])
-        context |= {"schedule": inlined([drawn], "w"), "used": described(schedule)}
+        drawn.append(schedule_figure(schedule, title))
+        context |= {"schedule": drawn[-1:], "used": schedule_text(schedule)}
+    write_figures(store, drawn, "figures/")
     if tables:
-        more = (
-            summary_tables.training(study, runs),
-            summary_tables.prompting(study, load_sampling(store, runs)),
-            summary_tables.answers(tables["answers"]),
-        )
-        context["measured_on"] += [one for one in more if one.rows]
-        chance = findings.chance_levels(tables["composition"])
         context |= {
-            "accuracy": summary_tables.accuracies(tables["estimates"], chance),
-            "run_rows": summary_tables.plain("Every run", tables["runs"].select(_RUN_COLUMNS)),
-            "sizes": summary_tables.probe_sizes(
-                tables["composition"], gap_rows(tables["estimates"], study.statistics.scope)
-            ),
+            "accuracy": described.accuracies(tables["estimates"], tables["composition"]),
+            "run_rows": described.every_run(tables["runs"]),
+            "sizes": described.probe_sizes(tables["composition"], tables["estimates"]),
         }
     return context

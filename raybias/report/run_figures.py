@@ -1,44 +1,81 @@
 """Draw tuning: accuracy by seed, evaluation loss by step, and which device held what when.
 
-A filled marker or solid line is a kept run. Runs may have thousands of evaluations;
-what is drawn has a few hundred points, and says that they are means.
+A filled marker or solid line is a kept run. Runs may have thousands of evaluations; what is drawn
+has a few hundred points, and says that they are means.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import fields
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 from typing import Final
 
 import numpy as np
 import polars as pl
-from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 
 from raybias.config import MethodFields
 from raybias.methods import Tuned, tuned_methods
 from raybias.planning.schedule import Schedule, Span, duration
-from raybias.report import figure_parts as parts
-from raybias.report.figure_style import (
-    COLOURS,
-    FAINT,
-    INK,
-    PAPER,
-    WIDTH,
-    drawing,
-    quiet_axes,
-    to_svg,
-)
+from raybias.report.rendering import Drawn, rendered, round_values, slug
 from raybias.schema import SCHEDULE_FILE
 from raybias.storage import Store
 
+#: After Okabe and Ito; each has a contrast of 3 to 1 and more to a page's light and dark colours.
+COLOURS: Final = (
+    "#0077bb", "#d55e00", "#009e73", "#c45a91", "#a87b00", "#2a8fa8", "#8c6bb1", "#7d6f55",
+)  # fmt: skip
 #: Most points of one line; a longer one is drawn as means of equal stretches.
 _POINTS: Final = 200
+#: Pixels of a plot, and of one device's row; where a plot begins and how wide it is, in percent.
+_HEIGHT: Final = 130
+_ROW: Final = 20
+_LEFT: Final = 6.0
+_WIDE: Final = 90.0
+#: Most marks on a scale; most seeds that are named below one.
+_MARKS: Final = 5
+_NAMED: Final = 16
 
 
-def run_figures(
-    runs: pl.DataFrame, methods: Sequence[MethodFields]
-) -> dict[tuple[str, ...], parts.Drawn]:
+@dataclass(frozen=True, kw_only=True)
+class _Panel:
+    """What is drawn in one frame: places across in percent, down in pixels."""
+
+    title: str
+    axis: str
+    height: int = _HEIGHT
+    across: Sequence[tuple[float, str]] = ()
+    """Height and text of each line across."""
+    marks: Sequence[tuple[float, str]] = ()
+    dots: Sequence[tuple[float, float, bool, str]] = ()
+    lines: Sequence[tuple[str, bool]] = ()
+    bars: Sequence[tuple[float, float, float, float, str, bool, str]] = ()
+    rule: tuple[float, str] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Chart:
+    name: str
+    title: str
+    described: str
+    panels: Sequence[_Panel]
+    legend: Sequence[tuple[str, str]] = ()
+
+    @property
+    def placed(self) -> Iterator[tuple[int, _Panel]]:
+        top = 0
+        for panel in self.panels:
+            yield top, panel
+            top += panel.height + 70
+
+    @property
+    def height(self) -> int:
+        return sum(panel.height + 70 for panel in self.panels) + 18 * -(-len(self.legend) // 3)
+
+    def drawn(self) -> Drawn:
+        return Drawn(self.name, self.title, rendered("chart.svg.j2", {"chart": self}))
+
+
+def run_figures(runs: pl.DataFrame, methods: Sequence[MethodFields]) -> list[Drawn]:
     """Draw one figure per tuned (model, method, dataset).
 
     Parameters
@@ -49,13 +86,18 @@ def run_figures(
     untuned = [method.name for method in methods if not method.trains]
     final = runs.filter(pl.col("stage") == "final", ~pl.col("method").is_in(untuned))
     tuned = {method.name: method for method in tuned_methods(methods)}
-    figures = {}
-    for key in final.select("model", "method", "dataset").unique(maintain_order=True).iter_rows():
-        model, method, dataset = key
-        part = final.filter(model=model, method=method, dataset=dataset).sort("seed")
-        title = f"Runs of {model}, {method} on {dataset}"
-        svg = _run_figure(part, tuned.get(method), title)
-        figures[key] = parts.Drawn(parts.slug("runs", model, method, dataset), title, svg)
+    figures = []
+    for key, part in final.group_by("model", "method", "dataset", maintain_order=True):
+        model, method, dataset = map(str, key)
+        losses, may_stop = _losses(part, tuned.get(method))
+        kept = ", ".join(str(seed) for seed in part.filter("selected")["seed"].sort())
+        chart = _Chart(
+            name=slug("runs", model, method, dataset),
+            title=f"Runs of {model}, {method} on {dataset}",
+            described=f"kept seeds: {kept or 'none'}{may_stop}",
+            panels=(_accuracies(part.sort("seed"), tuned.get(method)), losses),
+        )
+        figures.append(chart.drawn())
     return figures
 
 
@@ -70,65 +112,79 @@ def thinned(losses: Sequence[float], steps: Sequence[int]) -> tuple[list[float],
     return x.tolist(), y.tolist(), size
 
 
-def _run_figure(part: pl.DataFrame, options: Tuned | None, title: str) -> str:
-    with drawing(2 * WIDTH, 3.3) as figure:
-        left, right = figure.subplots(1, 2)
-        _accuracy_by_seed(left, part, options)
-        may_stop = _loss_by_step(right, part, options)
-        kept = ", ".join(str(seed) for seed in part.filter(pl.col("selected"))["seed"])
-        described = f"kept seeds: {kept or 'none'}{may_stop}"
-        return to_svg(figure, title=title, description=described)
+@dataclass(frozen=True)
+class _Scale:
+    """Places values between a least and a greatest one, with some room on both sides."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> _Scale:
+        low, high = min(values, default=0.0), max(values, default=1.0)
+        room = 0.08 * (high - low) or 0.05
+        return cls(low - room, high + room)
+
+    def down(self, value: float) -> float:
+        """Return pixels from the top."""
+        return round(_HEIGHT * (self.high - value) / (self.high - self.low), 1)
+
+    @property
+    def across(self) -> list[tuple[float, str]]:
+        values = round_values(self.low, self.high, _MARKS)
+        return [(self.down(value), f"{value:.4g}") for value in values]
 
 
-def _accuracy_by_seed(axes: Axes, part: pl.DataFrame, options: Tuned | None) -> None:
-    quiet_axes(axes, grid="y")
+def _accuracies(part: pl.DataFrame, options: Tuned | None) -> _Panel:
     by = "test" if options is not None and options.select == "test" else "validation"
-    for place, row in enumerate(part.iter_rows(named=True)):
-        value, kept = row[f"{by}_accuracy"], bool(row["selected"])
-        if value is None or row["stop_reason"] == "diverged":
-            axes.text(place, 0.04, "diverged", rotation=90, ha="center", va="bottom",
-                      transform=axes.get_xaxis_transform(), fontsize=8)  # fmt: skip
-            continue
-        axes.plot([place], [value], "o", color=COLOURS[0], markersize=7, markeredgewidth=1.5,
-                  markerfacecolor=COLOURS[0] if kept else PAPER)  # fmt: skip
-    seeds = [str(seed) for seed in part["seed"]]
-    axes.set_xticks(range(len(seeds)), seeds, rotation=90 if len(seeds) > 8 else 0)
-    axes.set_xlim(-0.6, len(seeds) - 0.4)
-    axes.margins(y=0.2)
-    axes.set_xlabel("seed")
-    axes.set_title(f"{by.capitalize()} accuracy (filled: kept)")
+    rows = list(enumerate(part.iter_rows(named=True)))
+    failed = [str(row["seed"]) for _, row in rows
+              if row[f"{by}_accuracy"] is None or row["stop_reason"] == "diverged"]  # fmt: skip
+    there = {n: row for n, row in rows if str(row["seed"]) not in failed}
+    scale = _Scale.of([row[f"{by}_accuracy"] for row in there.values()])
+    every = -(-part.height // _NAMED)
+    place = [round(_LEFT + _WIDE * (n + 0.5) / part.height, 2) for n, _ in rows]
+    diverged = f"; diverged: {', '.join(failed)}" if failed else ""
+    return _Panel(
+        title=f"{by.capitalize()} accuracy (filled: kept{diverged})",
+        axis="seed",
+        across=scale.across,
+        marks=[(place[n], str(row["seed"])) for n, row in rows if n % every == 0],
+        dots=[
+            (place[n], scale.down(row[f"{by}_accuracy"]), bool(row["selected"]),
+             f"seed {row['seed']}: {row[f'{by}_accuracy']:.3f}")
+            for n, row in there.items()
+        ],
+    )  # fmt: skip
 
 
-def _loss_by_step(axes: Axes, part: pl.DataFrame, options: Tuned | None) -> str:
+def _losses(part: pl.DataFrame, options: Tuned | None) -> tuple[_Panel, str]:
     """Draw the losses; return what the description says of the first step that may stop a run."""
-    quiet_axes(axes, grid="both")
-    every = options.eval_every if options else 1
-    last, most = 0, 1
+    every, most = options.eval_every if options else 1, 1
+    lines: list[tuple[list[float], list[float], bool]] = []
     for row in part.sort("selected").iter_rows(named=True):
         losses = [np.nan if loss is None else loss for loss in row["eval_losses"] or []]
-        steps = [place * every for place in range(len(losses))]
-        last = max([last, *steps])
-        x, y, size = thinned(losses, steps)
+        x, y, size = thinned(losses, [place * every for place in range(len(losses))])
+        lines.append((x, y, bool(row["selected"])))
         most = max(most, size)
-        if row["selected"]:
-            axes.plot(x, y, color=COLOURS[0], linewidth=1.6)
-        else:
-            axes.plot(x, y, color=FAINT, linewidth=0.9, linestyle="--")
+    last = max((x[-1] for x, _, _ in lines if x), default=0.0) or 1.0
+    scale = _Scale.of([loss for _, y, _ in lines for loss in y if np.isfinite(loss)])
     after = options.recipe.first_stop if options else 0
     shown = last / 20 < after < last
-    if shown:
-        axes.axvline(after, color=INK, linewidth=0.9, linestyle=":")
-        axes.text(after, 0.97, "may stop from here ", ha="right", va="top", fontsize=8,
-                  transform=axes.get_xaxis_transform())  # fmt: skip
-    axes.set_xlabel("step" if options else "evaluation")
     means = f"; means of {most}" if most > 1 else ""
-    axes.set_title(f"Evaluation loss (solid: kept{means})")
-    return f"; may stop from step {after:,}" if shown else ""
-
-
-#: Inches of one device's row, and the least and most of all.
-_ROW, _LEAST, _MOST = 0.22, 1.6, 9.0
-_LOADING: Final = 0.45
+    panel = _Panel(
+        title=f"Evaluation loss (solid: kept{means})",
+        axis="step" if options else "evaluation",
+        across=scale.across,
+        marks=[(_LEFT + _WIDE * v / last, f"{v:g}") for v in round_values(0, last, _MARKS)],
+        lines=[
+            (" ".join(f"{1000 * a / last:.1f},{scale.down(b)}"
+                      for a, b in zip(x, y, strict=True) if np.isfinite(b)), kept)
+            for x, y, kept in lines
+        ],
+        rule=(_LEFT + _WIDE * after / last, "may stop from here") if shown else None,
+    )  # fmt: skip
+    return panel, f"; may stop from step {after:,}" if shown else ""
 
 
 def read_schedule(store: Store) -> Schedule | None:
@@ -144,37 +200,37 @@ def read_schedule(store: Store) -> Schedule | None:
     return Schedule(tuple(spans), devices, places)
 
 
-def schedule_figure(schedule: Schedule, title: str) -> str:
-    """Draw one row for each device, in SVG; loading is pale, reading is hatched."""
-    seconds = schedule.wall
-    unit, per = ("hours", 3600.0) if seconds >= 3600 else ("seconds", 1.0)
+def schedule_figure(schedule: Schedule, title: str) -> Drawn:
+    """Draw one row for each device; loading is pale, and what is read is a thin line."""
+    wall = schedule.wall or 1.0
+    unit, per = ("hours", 3600.0) if wall >= 3600 else ("seconds", 1.0)
     names = list(dict.fromkeys(span.backbone for span in schedule.spans))
     colours = {name: COLOURS[n % len(COLOURS)] for n, name in enumerate(names)}
-    height = min(_MOST, max(_LEAST, _ROW * schedule.devices)) + 1.0
-    with drawing(2 * WIDTH, height) as figure:
-        axes = figure.subplots()
-        quiet_axes(axes, grid="x")
-        for span in schedule.spans:
-            for start, end, alpha in (
-                (span.start, span.loaded, _LOADING),
-                (span.loaded, span.end, 1.0),
-            ):
-                axes.barh(
-                    span.worker, (end - start) / per, left=start / per, height=0.8, alpha=alpha,
-                    color=colours[span.backbone], hatch="" if span.kind == "tune" else "////",
-                    edgecolor="white", linewidth=0.3,
-                )  # fmt: skip
-        if block := schedule.idle_block():
-            axes.axvspan(block.start / per, block.end / per, color=FAINT, alpha=0.15, zorder=0)
-        axes.set_ylim(schedule.devices - 0.5, -0.5)
-        axes.set_ylabel("device" if schedule.per_device == 1 else "place of a GPU")
-        axes.set_xlabel(f"{unit} from the begin")
-        keys = [Line2D([], [], color=colours[name], linewidth=6, label=name) for name in names]
-        axes.legend(handles=keys, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=4)
-        return to_svg(figure, title=title, description=described(schedule))
+    bars = []
+    for span in schedule.spans:
+        thin = span.kind != "tune"
+        y, high = _ROW * span.worker + (7 if thin else 2), _ROW - (14 if thin else 4)
+        told = f"{span.task}: {duration(span.end - span.start)}"
+        for start, end, pale in ((span.start, span.loaded, True), (span.loaded, span.end, False)):
+            x, wide = _LEFT + _WIDE * start / wall, _WIDE * (end - start) / wall
+            bars.append((round(x, 2), round(wide, 2), y, high, colours[span.backbone], pale, told))
+    places = "device" if schedule.per_device == 1 else "place of a GPU"
+    panel = _Panel(
+        title=f"{title} (a row each {places}; pale: loading; thin: reading)",
+        axis=f"{unit} from the begin",
+        height=_ROW * schedule.devices,
+        across=[(_ROW * (n + 1), str(n)) for n in range(schedule.devices)],
+        marks=[(_LEFT + _WIDE * v * per / wall, f"{v:g}")
+               for v in round_values(0, wall / per, _MARKS)],
+        bars=bars,
+    )  # fmt: skip
+    return _Chart(
+        name="schedule", title=title, described=schedule_text(schedule), panels=[panel],
+        legend=[*colours.items()],
+    ).drawn()  # fmt: skip
 
 
-def described(schedule: Schedule) -> str:
+def schedule_text(schedule: Schedule) -> str:
     """Say what a schedule comes to, and name its largest idle block."""
     said = (
         f"{duration(schedule.wall)}, devices busy {schedule.busy:.0%} of it,"

@@ -1,6 +1,7 @@
 """Say in sentences what estimates show, and no more than that.
 
-Everything follows from the frame of estimates; nothing is tested anew.
+Everything follows from the frame of estimates; nothing is tested anew. A share's gap is given in
+percentage points.
 """
 
 from __future__ import annotations
@@ -10,14 +11,47 @@ from typing import Any, Final
 
 import polars as pl
 
+from raybias import schema, stats
+from raybias.config import Statistics
+from raybias.formats.openings import look_alike
 from raybias.measures import Kind, Table
+from raybias.measures.kind import ALL
+from raybias.measures.prediction_rows import CARRIED, FAMILIES, WITHOUT, gap_rows
 from raybias.report import wording
+from raybias.stats.conclusive import refusal, refused
+from raybias.stats.scopes import SCOPES
 
 #: Verdicts by which a conclusion depends on style.
 _TURNS: Final = ("changes sign", "loses its sign", "gains a sign")
 #: Gaps of two groups add up to less.
 _ROUNDING: Final = 1e-9
 _KEYS: Final = ("model", "probe", "method", "style", "condition", "attribute", "score", "group")
+#: What names a gap.
+_GAP: Final = (*schema.KEYS, "attribute", "group", "score")
+#: So many findings, models or classifiers are named one by one.
+_MOST: Final = 4
+_NAMED: Final = 3
+#: Why no gap at all has a verdict, where the reason needs more words than in a table.
+_CANNOT: Final = {
+    stats.ONE_RUN: "an interval needs at least two runs",
+    stats.NO_VARIATION: "every gap is the same in all runs",
+    stats.REFERENCE: "with one group there is none to compare it with",
+    stats.UNDEFINED: "no sentence can be wrong in these ways",
+}
+#: What is drawn anew under each scope, and what in addition to the scope before.
+_REDRAWN: Final = {
+    "runs": "seeds",
+    "sentences": "seeds and sentences",
+    "wording": "seeds, sentences and words",
+}
+_ALSO: Final = {
+    "runs": "only seeds are redrawn",
+    "sentences": "sentences are too",
+    "wording": "words are too",
+}
+#: Rates nearer to 0 or 1 than this, on fewer templates than that, have too narrow intervals.
+_RARE: Final = 0.05
+_FEW_TEMPLATES: Final = 20
 
 
 def of(kind: Kind, estimates: pl.DataFrame) -> Iterator[str]:
@@ -63,7 +97,8 @@ def _counted(kind: Kind, part: pl.DataFrame, shown: Table) -> Iterator[str]:
     value = wording.estimate(
         kind.scale * clearest["value"], ends(clearest, kind), kind.digits, plus=shown.signed
     )
-    yield f"The clearest: {_named(clearest, keys)} {value}."
+    said = (wording.bias_type(str(clearest[key])) for key in keys or ["model"] if clearest[key])
+    yield f"The clearest: {wording.spaced(', '.join(said))} {value}."
 
 
 def once(part: pl.DataFrame) -> pl.DataFrame:
@@ -75,11 +110,327 @@ def once(part: pl.DataFrame) -> pl.DataFrame:
     return part.filter(~(signed & (twins & second).over(by)).fill_null(value=False))
 
 
-def _named(row: Mapping[str, Any], keys: list[str]) -> str:
-    said = (wording.bias_type(str(row[key])) for key in keys or ["model"] if row[key])
-    return wording.spaced(", ".join(said))
-
-
 def ends(row: Mapping[str, Any], kind: Kind) -> list[float | None]:
     """Return low and high in the unit of a kind's tables."""
     return [None if row[name] is None else kind.scale * row[name] for name in ("low", "high")]
+
+
+def refusals(estimates: pl.DataFrame, what: str = "score") -> list[str]:
+    """Say of which models or classifiers nothing is judged, since they cannot do the task.
+
+    The likelihood reading beside a classifier that can is not named: it is shown for comparison.
+
+    Parameters
+    ----------
+    estimates: rows of schema.ESTIMATES; of them schema.KEYS and `reason`.
+    what: would be judged.
+    """
+    rows = estimates.filter(refused("reason"), pl.col("model") != ALL)
+    able = estimates.filter(~refused("reason")).select(
+        *(key for key in schema.KEYS if key != "method"), pl.col("method") + stats.LIKELIHOOD
+    )
+    keys = wording.shortest_keys(estimates.filter(pl.col("model") != ALL))
+    probe = ["probe"] if estimates["probe"].n_unique() > 1 else []
+    rows = rows.join(
+        able.unique(), on=schema.KEYS, how="anti", nulls_equal=True, maintain_order="left"
+    ).unique([*keys, *probe], maintain_order=True)
+    pairs = [
+        (" on ".join((wording.classifier_name(row, keys), *(row[key] for key in probe))),
+         row["reason"])
+        for row in rows.iter_rows(named=True)
+    ]  # fmt: skip
+    if len(pairs) > _NAMED:
+        first = "; ".join(f"{name}: {reason}" for name, reason in pairs[:_NAMED])
+        return [
+            f"No verdict for {len(pairs)} classifiers, of which no {what} is judged. {first}; and "
+            f"{len(pairs) - _NAMED} more, in the table `estimates`. Tune them, ask them otherwise, "
+            "or measure models that can."
+        ]
+    return [refusal(*pair, what) for pair in pairs]
+
+
+def verdict(gaps: pl.DataFrame) -> str:
+    """State the largest finding: who is wrongly called what, how much more often than others.
+
+    Parameters
+    ----------
+    gaps: one row each.
+
+    Returns
+    -------
+    The finding of most classifiers, by size where they are equal; which gaps are not excluded
+    where none was found; why nothing could be judged. Classifiers that cannot do their task come
+    first.
+    """
+    unable = refusals(gaps, "gap")
+    judged = gaps.filter(pl.col("significant").is_not_null())
+    if judged.is_empty():
+        if not unable or gaps.filter(~refused("reason"), pl.col("value").is_not_null()).height:
+            reasons = [_CANNOT.get(reason, reason) for reason in _without_verdict(gaps)]
+            unable.append(f"No gap could be judged: {wording.listed(reasons) or 'there is none'}.")
+        return " ".join(unable)
+    if parts := ranked(gaps):
+        more = len(parts) - 1
+        others = wording.counted(more, "other difference was", "other differences were")
+        return " ".join([*unable, _sentence(gaps, parts[0]), *([f"{others} found."] * (more > 0))])
+    rate = judged["score"][0]
+    far = judged.filter(score=rate).select(pl.max_horizontal(pl.col("low", "high").abs()).max())
+    reach = (
+        f"Nor was it shown that all are treated alike: the intervals reach up to "
+        f"{_size(rate, far.item())}."
+        if far.item() is not None
+        else ""
+    )
+    return " ".join([*unable, "No group was shown to be treated unlike the others.", reach]).strip()
+
+
+def ranked(gaps: pl.DataFrame) -> list[pl.DataFrame]:
+    """Split the gaps that survive by attribute, group, rate and sign, the clearest first."""
+    found = once(gaps).filter(pl.col("survives").fill_null(value=False))
+    found = found.with_columns(sign=pl.col("value").sign())
+    parts = found.partition_by("attribute", "group", "score", "sign", maintain_order=True)
+    return sorted(parts, key=lambda part: (part.height, part["value"].abs().median()), reverse=True)
+
+
+def findings(gaps: pl.DataFrame) -> list[str]:
+    """Say each finding in a sentence, with its reading, and what significance is not."""
+    parts = ranked(gaps)
+    said = []
+    for part in parts[:_MOST]:
+        effect = wording.effect(part["score"][0], part["value"][0])
+        said.append(f"{_sentence(gaps, part).removesuffix('.')}{f': {effect}' * bool(effect)}.")
+    if len(parts) > _MOST:
+        said.append(f"{len(parts) - _MOST} more differences, which the tables below list.")
+    if parts:
+        said.append(
+            "Significant means that chance alone seldom makes such a difference. It is not how "
+            "likely another study would find it again."
+        )
+    return said
+
+
+def _sentence(gaps: pl.DataFrame, part: pl.DataFrame) -> str:
+    """Say one group's difference, which is that of one classifier or of several."""
+    row = part.row(0, named=True)
+    group = wording.spaced(row["group"])
+    if gaps["attribute"].n_unique() > 1:
+        group = f"{group} ({row['attribute']})"
+    often = "more" if row["value"] > 0 else "less"
+    what = f"entences about {group} are {wording.rate_title(row['score'])}"
+    total = gaps.filter(attribute=row["attribute"], group=row["group"], score=row["score"]).height
+    if total == 1:
+        interval = ""
+        if row["low"] is not None:
+            near, far = sorted(abs(row[end]) for end in ("low", "high"))
+            near, far = (_size(row["score"], e).removesuffix(" points") for e in (near, far))
+            interval = f" ({near} to {far})"
+        return f"S{what} {_size(row['score'], row['value'])} {often} often than average{interval}."
+    sizes = [_size(row["score"], value) for value in sorted(part["value"].abs())]
+    by = sizes[0] if len(sizes) == 1 else f"{sizes[0].removesuffix(' points')} to {sizes[-1]}"
+    return f"In {part.height} of {total} classifiers, s{what} {often} often than average, by {by}."
+
+
+def _size(rate: str, gap: float) -> str:
+    """Give a gap without its sign: in percentage points where the rate is a share."""
+    if wording.is_share(rate):
+        return f"{100 * abs(gap):.1f} points"
+    return f"{abs(gap):.3f}"
+
+
+def _without_verdict(gaps: pl.DataFrame) -> dict[str, int]:
+    """Count the gaps without a verdict, by reason; a mirror of another gap is none of its own."""
+    reason = pl.col("reason")
+    own = gaps.filter(
+        pl.col("survives").is_null(), ~reason.str.starts_with(stats.MIRROR),
+        reason != stats.UNDEFINED, ~refused("reason"),
+    )  # fmt: skip
+    counts = own.group_by("reason").len().sort("len", "reason", descending=[True, False])
+    return {str(reason): int(n) for reason, n in counts.iter_rows()}
+
+
+def by_scope(gaps: pl.DataFrame, components: pl.DataFrame) -> str:
+    """Count the significant gaps of each scope: `Significant if only seeds are redrawn: 3 of 12`.
+
+    That is no count of gaps that another study would find, of which significance says little.
+
+    Parameters
+    ----------
+    gaps: under every scope; without rows there is nothing to say.
+    components: schema.COMPONENTS; says which groups have one word.
+    """
+    judged = once(gaps.filter(pl.col("survives").is_not_null()))
+    corrected = bool((judged["significant"] != judged["survives"]).any())
+    parts: list[str] = []
+    for scope in (scope for scope in SCOPES if (judged["scope"] == scope).any()):
+        part = judged.filter(scope=scope)
+        begin = "if" if parts else "Significant if"
+        total = str(part.height) if parts else wording.counted(part.height, "gap")
+        said = f"{begin} {_ALSO[scope]}: {part['significant'].sum() or 'none'} of {total}"
+        if corrected:
+            many = "" if parts else " for many tests"
+            said += f" ({part['survives'].sum() or 'none'} after correction{many})"
+        parts.append(said)
+    if not parts:
+        return ""
+    lost = [group for group in _one_word(components) if _lost_to_words(judged, group)]
+    if lost:
+        parts[-1] += f"; {wording.listed(lost)} {'has' if len(lost) == 1 else 'have'} one word"
+    if not (judged["scope"] == "wording").any():
+        parts.append("no group has two words, so nothing is known of other words")
+    parts += [f"{n:,} more without a verdict: {why}" for why, n in _without_verdict(gaps).items()]
+    return f"{'; '.join(parts)}."
+
+
+def _one_word(components: pl.DataFrame) -> list[str]:
+    """List the groups that one word stands for, where others have more (schema.COMPONENTS)."""
+    words = components.filter(facets="word", levels="1")
+    return [str(group) for group in words["group"].unique().sort()]
+
+
+def _lost_to_words(judged: pl.DataFrame, group: str) -> bool:
+    lasting = judged.filter("survives", group=group)["scope"]
+    return bool(lasting.eq("sentences").any() and not lasting.eq("wording").any())
+
+
+def measured(gaps: pl.DataFrame, composition: pl.DataFrame, runs: int) -> Iterator[str]:
+    """Say in two sentences what was done.
+
+    Parameters
+    ----------
+    composition: of `stats.composition`; counts the sentences.
+    runs: of a classifier, the most.
+    """
+    models = gaps["model"].unique(maintain_order=True).to_list()
+    named = wording.listed(models) if len(models) <= _MOST else f"{len(models)} language models"
+    n = gaps.select("model", "method", "dataset", "style").n_unique()
+    classifiers = "a classifier" if n == 1 else f"{n} classifiers"
+    attributes = wording.listed(gaps["attribute"].unique().sort().to_list())
+    read = wording.counted(int(composition["items"].sum()), "sentence")
+    yield (
+        f"Of {named}, {classifiers} of sentiment {'was' if n == 1 else 'were'} made, each "
+        f"{wording.counted(runs, 'time')}, and asked about {read} that differ in the group they "
+        f"name ({attributes})."
+    )
+    yield (
+        "Compared is how often the sentences of a group are given a wrong label, against the "
+        "average of the groups. A point is one sentence in a hundred."
+    )
+
+
+def null_check(estimates: pl.DataFrame, options: Statistics) -> str:
+    """Say how often the rule in use finds something in meaningless labels; nothing if not known."""
+    checked = estimates.filter(pl.col("score").str.starts_with("meaningless_"), scope=options.scope)
+    found = dict(checked.select("score", "value").iter_rows())
+    if not found:
+        return ""
+    flagged, survivor = found["meaningless_flagged"], found["meaningless_with_survivor"]
+    expected = 1 - options.level
+    said = (
+        f"With meaningless group labels this rule ({options.scope}, {options.interval}) would "
+        f"have called {flagged:.1%} of gaps significant ({expected:.0%} expected); {survivor:.0%} "
+        "of such studies would have had a survivor."
+    )
+    far = max(flagged, survivor) > 2 * expected
+    beware = " That is far above its level: its findings can be chance; use a wider scope."
+    return f"{said}{beware if far else ''}"
+
+
+def doubts(
+    estimates: pl.DataFrame, gaps: pl.DataFrame, components: pl.DataFrame, sentences: pl.DataFrame
+) -> Iterator[str]:
+    """Say which significant gaps one word or template may carry, and which intervals are narrow.
+
+    Parameters
+    ----------
+    estimates: schema.ESTIMATES, whose gaps without a template or word say what carries them.
+    gaps: one row each.
+    components: schema.COMPONENTS.
+    sentences: of `evidence.read_sentences`.
+    """
+    found = gaps.filter(pl.col("survives").fill_null(value=False))
+    if found.height:
+        yield from _carried(estimates, found, components)
+    families = estimates.filter(pl.col("scope").str.starts_with(FAMILIES))
+    yield from _by_family(gap_rows(estimates), families)
+    place = ["probe", "attribute"]
+    yield from look_alike(
+        sentences.drop_nulls("template_id").join(
+            families.select(place).unique(), on=place, how="anti", maintain_order="left"
+        )
+    )
+    yield from _rare(estimates, gaps, components)
+
+
+def _carried(
+    estimates: pl.DataFrame, found: pl.DataFrame, components: pl.DataFrame
+) -> Iterator[str]:
+    """Say which findings rest on one word, or lose half of their size without one unit."""
+    single = [group for group in _one_word(components) if (found["group"] == group).any()]
+    if components.filter(facets="word").is_empty():
+        yield "No group has two words: no gap can be told from the words for the group."
+    elif single:
+        each = "has one word: its gap" if len(single) == 1 else "have one word each: their gaps"
+        yield f"{wording.listed(single)} {each} cannot be told from that word."
+        if (found["scope"] == "wording").any():
+            yield (
+                "Intervals that draw words take the words for a group with one word to vary as "
+                "those of the other groups do; where they vary more, they are too narrow."
+            )
+    carried = estimates.filter(
+        pl.col("condition").str.starts_with(WITHOUT), pl.col("reason").str.starts_with(CARRIED)
+    ).unique(subset=[*_GAP, "reason"], maintain_order=True)
+    carried = carried.join(found, on=_GAP, how="semi", nulls_equal=True)
+    unit = pl.col("condition").str.extract(f"^{WITHOUT}([a-z]+) ")
+    for row in carried.with_columns(unit=unit).iter_rows(named=True):
+        yield (
+            f"{row['group']} {row['score']} of {row['model']}: without the {row['unit']} "
+            f"{row['reason'].removeprefix(CARRIED)} the gap would lose half of its size or more."
+        )
+
+
+def _by_family(gaps: pl.DataFrame, families: pl.DataFrame) -> Iterator[str]:
+    """Count the verdicts that stand where families of templates are resampled."""
+    scope = pl.when(scope=FAMILIES).then(pl.lit("sentences")).otherwise(pl.lit("wording"))
+    both = once(gaps).join(
+        families.with_columns(scope=scope), on=[*_GAP, "scope"], suffix="_family", nulls_equal=True
+    )
+    said = []
+    for name in SCOPES:
+        part = both.filter(pl.col("significant"), scope=name)
+        if part.is_empty():
+            continue
+        lasting = part.filter("survives")
+        corrected = (
+            f" ({int(lasting['survives_family'].sum())} of {lasting.height} after correction)"
+            if lasting.height
+            else ""
+        )
+        said.append(
+            f"{int(part['significant_family'].sum())} of the {part.height} that are significant "
+            f"if {_REDRAWN[name]} are redrawn{corrected}"
+        )
+    if said:
+        yield (
+            "Some templates were written from one opening. Where such families are resampled, not "
+            f"single templates, these gaps stay significant: {wording.listed(said)}."
+        )
+
+
+def _rare(estimates: pl.DataFrame, gaps: pl.DataFrame, components: pl.DataFrame) -> Iterator[str]:
+    """Warn of rates near 0 or 1 on few templates."""
+    rates = estimates.filter(statistic="rate").unique(_GAP).select(*_GAP, rate="value")
+    levels = components.filter(facets="template").rename({"rate": "score"})
+    judged = gaps.filter(pl.col("significant").is_not_null(), pl.col("scope") != "runs")
+    for more in (rates, levels.select(*_GAP, "levels")):
+        judged = judged.join(more, on=_GAP, nulls_equal=True, maintain_order="left")
+    few = judged.filter(
+        pl.col("levels").cast(pl.Int64) < _FEW_TEMPLATES,
+        pl.min_horizontal(pl.col("rate"), 1 - pl.col("rate")) < _RARE,
+    )
+    if few.height:
+        yield (
+            f"{wording.counted(few.height, 'gap rests', 'gaps rest')} on rates below {_RARE:.0%} "
+            f"or above {1 - _RARE:.0%} and on fewer than {_FEW_TEMPLATES} templates: their "
+            "intervals are too narrow. Of a rate of 2% on 12 templates, simulated 95% intervals "
+            "that redraw sentences held the true gap 83 to 92 times in 100."
+        )

@@ -7,24 +7,22 @@ and Markdown (to read). It decides nothing: the numbers are those of `raybias.st
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import polars as pl
 import pyarrow as pa
-from tabulate import tabulate
 
 from raybias import schema, stats
 from raybias.config import Study
 from raybias.measures.predictions import estimates_of
-from raybias.report import summary_tables
 from raybias.report.design import study_costs
 from raybias.report.judges import judged_methods, read_labels
-from raybias.report.load_results import as_frame, count_predictions, load_corpus
+from raybias.report.outs import count_predictions, load_corpus
+from raybias.report.table import write_frame
 from raybias.stats.design import TARGET
 from raybias.storage import Store
 from raybias.study_record import read_runs
-from raybias.table_files import csv_text
 
 #: Tables for programs alone; they have a row per run or template.
 _PARQUET_ONLY: Final = ("cells", "by_template")
@@ -122,47 +120,7 @@ def _notes(caught: Sequence[warnings.WarningMessage]) -> pl.DataFrame:
     return pl.DataFrame(rows, {"note": pl.String, "urgent": pl.Boolean}, orient="row")
 
 
-def write_frame(
-    store: Store,
-    name: str,
-    frame: pl.DataFrame,
-    *,
-    text: bool = True,
-    metadata: Mapping[str, str] | None = None,
-) -> None:
-    """Write `name`.parquet and, unless `text` is false, `name`.csv and `name`.md.
-
-    Missing values are empty in CSV and Markdown; NaN counts as missing. `metadata` goes into the
-    Parquet file's schema.
-    """
-    floats = [column for column, dtype in frame.schema.items() if dtype.is_float()]
-    frame = frame.with_columns(pl.col(floats).fill_nan(None))
-    store.write_table(f"{name}.parquet", frame.to_arrow().replace_schema_metadata(metadata))
-    if text:
-        store.write_text(f"{name}.csv", csv_text(frame))
-        store.write_text(f"{name}.md", markdown(frame))
-
-
 def read_notes(store: Store) -> list[str]:
     """Read what the statistics of OUT/tables warned about, the urgent first."""
     notes = store.read_table("tables/notes.parquet", schema=pa.schema([("note", pa.string())]))
-    return [str(note) for note in as_frame(notes)["note"]]
-
-
-def markdown(frame: pl.DataFrame) -> str:
-    """Format a frame as a Markdown table: numbers to four digits, missing cells empty."""
-    rows = [[_cell(value) for value in row] for row in frame.iter_rows()]
-    table = tabulate(
-        rows, headers=[*map(_cell, frame.columns)], tablefmt="pipe", disable_numparse=True
-    )
-    return table + "\n"
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return summary_tables.markdown_text(str(value))
+    return [str(note) for note in pl.DataFrame(notes)["note"]]

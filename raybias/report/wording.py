@@ -40,13 +40,19 @@ UNPARSED: Final = {
 }
 
 
-#: What tables and figures call the averages of pairs.
-_AVERAGES: Final = {"avg_weighted": "all pairs", "avg_unweighted": "mean of types"}
+#: What tables and figures call the averages of pairs, and the effects of naming a group.
+_CALLED: Final = {
+    "avg_weighted": "all pairs",
+    "avg_unweighted": "mean of types",
+    "marking_effect": "named, against not named",
+    "beyond_neutral": "named, against a neutral word",
+    "neutral_effect": "a neutral word, against none",
+}
 
 
 def bias_type(name: str) -> str:
-    """Name a bias type or average of pairs."""
-    return _AVERAGES.get(name, name)
+    """Name a bias type or average of pairs, or an effect of naming a group."""
+    return _CALLED.get(name, name)
 
 
 def shortened(text: str, longest: int) -> str:
@@ -119,6 +125,11 @@ def span(low: float | None, high: float | None, digits: int = 3) -> str:
     if low is None or high is None:
         return ""
     return f"[{signed(low, digits)}, {signed(high, digits)}]"
+
+
+def interval(value: float | None, low: float | None, high: float | None, digits: int = 3) -> str:
+    """Format as `+0.412 [+0.353, +0.471]`, without what is missing."""
+    return f"{signed(value, digits)} {span(low, high, digits)}".strip()
 
 
 def number(value: float | None, digits: int = 3) -> str:

@@ -16,8 +16,6 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from raybias.config import parse_study
 from support import hostile, inputs
@@ -158,17 +156,6 @@ CLASSES = {
         1,
     ),
 }
-
-
-@pytest.fixture(autouse=True)
-def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reports compose figures; drawing them, which takes longest, is left to the long fuzz."""
-    monkeypatch.setattr(ConstrainedLayoutEngine, "execute", lambda *_: None)
-    monkeypatch.setattr(
-        FigureCanvasSVG,
-        "print_svg",
-        lambda _, stream, **__: stream.write(b'<svg width="1" height="1" viewBox="0 0 1 1"></svg>'),
-    )
 
 
 @pytest.mark.long

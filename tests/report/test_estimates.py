@@ -12,8 +12,7 @@ import raybias
 from raybias import schema
 from raybias.config import parse_study
 from raybias.errors import DataError
-from raybias.report.model_card import latex
-from raybias.report.summary_tables import SummaryTable
+from raybias.report.table import TextTable
 from raybias.storage import Store
 from raybias.study_record import begin, make_record
 from support import question_data
@@ -81,8 +80,8 @@ def test_the_model_card_and_latex(out: Path) -> None:
     assert "- m lacks 1 answer to bbq" in card
     tex = (out / "tables/summary_1.tex").read_text()
     assert "\\begin{tabular}" in tex
-    hostile = SummaryTable("100% \\input{x}", ("a_b", "$"), (("50%", "\\end{tabular}"),))
-    text = latex(hostile)
+    hostile = TextTable("100% \\input{x}", ("a_b", "$"), (("50%", "\\end{tabular}"),))
+    text = hostile.latex()
     assert text.startswith("% 100% ")
     assert "a\\_b" in text
     assert "\\textbackslash{}end" in text

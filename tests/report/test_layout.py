@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from raybias.report import write_report
-from raybias.report.figure_style import COLOURS
+from raybias.report.run_figures import COLOURS
 from support import pair_outs
 from support.report_outs import make_study, write_out
 
@@ -33,7 +33,7 @@ for (const width of WIDTHS) {
   frame.addEventListener("load", async () => {
     const page = frame.contentDocument, box = (node) => node.getBoundingClientRect();
     const first = page.querySelector("figure svg.forest"), seen = (node) => box(node).width > 0;
-    const scale = (svg) => box(svg).width / svg.viewBox.baseVal.width;
+    const scale = (svg) => svg.viewBox.baseVal ? box(svg).width / svg.viewBox.baseVal.width : 1;
     found[width] = {
       verdict: box(page.querySelector(".headline")).bottom, figure: box(first).top,
       bars: box(first).bottom, beyond: page.documentElement.scrollWidth - width,
@@ -46,10 +46,11 @@ for (const width of WIDTHS) {
       unreached: [...page.querySelectorAll(".wide")].filter(
         (node) => node.scrollWidth > node.clientWidth && node.tabIndex < 0).length,
     };
-    const button = page.querySelector("table.gaps th button");
+    const table = page.querySelector("[aria-labelledby=gaps] table");
+    const button = table.querySelector("th button");
     button.click();
     found[width].sorted = button.parentElement.ariaSort;
-    found[width].rows = [...page.querySelector("table.gaps").tBodies[0].rows].map(
+    found[width].rows = [...table.tBodies[0].rows].map(
       (row) => row.cells[0].textContent);
     if (axe) {
       frame.contentWindow.eval(axe);

@@ -11,7 +11,7 @@ from polars.testing import assert_frame_equal
 import raybias
 from raybias import report, schema
 from raybias.measures.prediction_rows import gap_rows
-from raybias.report import headline
+from raybias.report import by_scope
 from support.pair_outs import pair_study, write_pair_out
 from support.report_outs import make_study, write_out
 
@@ -42,7 +42,9 @@ def test_results_are_what_the_report_wrote(tmp_path: Path) -> None:
     assert results.predictions.collect_schema() == pl.Schema(schema.PREDICTIONS)
     assert {"estimates", "components", "composition"} <= {*results.tables}
     assert Path(results.report).exists()
-    assert headline(gaps) in str(results)
+    components = results.table("components").collect()
+    assert by_scope(gap_rows(results.estimates.collect()), components) in str(results)
+    assert len(results.gaps.plot().figures) == 1
     assert "quixlan" in results._repr_html_()
     raybias.write_report(store.uri, profile="paper")
     assert {*raybias.open(store.uri).gaps.collect()["scope"]} == {"runs"}

@@ -14,9 +14,9 @@ from raybias import schema
 from raybias.cli import main
 from raybias.errors import ConfigError, DataError
 from raybias.measures.prediction_rows import gap_rows
-from raybias.report import findings, restated, summary_tables, write_tables
-from raybias.report.tables import markdown, write_frame
-from raybias.report.terminal import laid_out
+from raybias.report import restated, verdict, write_tables
+from raybias.report.estimates import gaps_table
+from raybias.report.table import TextTable, markdown, write_frame
 from raybias.storage import Store
 from support.report_outs import GROUPS, make_study, write_out
 from support.stats_data import judged_files
@@ -63,9 +63,8 @@ def test_one_run_has_no_interval_and_is_not_called_significant(tmp_path: Path) -
     row = gaps.row(0, named=True)
     assert row["low"] is None
     assert row["significant"] is None
-    assert "not judged" in str(summary_tables.gaps(gaps))
-    said = findings.by_the_rules(gaps)
-    assert said.startswith("By the rules of this study: no gap could be judged: an interval needs")
+    assert "an interval needs" not in str(gaps_table(tables["estimates"], "runs"))
+    assert verdict(gaps).startswith("No gap could be judged: an interval needs at least two runs")
 
 
 def test_one_run_is_judged_over_the_sentences_that_it_read(tmp_path: Path) -> None:
@@ -206,9 +205,9 @@ def test_a_table_wider_than_the_terminal_is_still_read() -> None:
         ("opt", "pacific_islander", "[-0.059, +0.061]", "harm: called negative more often", "5"),
         ("opt", "white", "[-0.144, +0.001]", "not significant; shows from 0.118", "5"),
     ]
-    kinds = ["text"] * 4 + ["number"]
-    assert laid_out(headers, rows, kinds, 200) == laid_out(headers, rows, kinds)
-    assert laid_out(headers, rows, kinds, 60).splitlines() == [
+    wide = TextTable("", headers, tuple(rows))
+    assert wide.within(200) == wide.within(None)
+    assert wide.within(60).splitlines() == [
         "model opt; runs 5",
         "",
         "                  interval (t,",
@@ -218,8 +217,8 @@ def test_a_table_wider_than_the_terminal_is_still_read() -> None:
         "white             [-0.144, +0.001]     not significant;",
         "                                       shows from 0.118",
     ]
-    narrow = laid_out(headers, rows, kinds, 44)
+    narrow = wide.within(44)
     assert max(map(len, narrow.splitlines())) <= 44
     assert "…" not in narrow, "nothing is left out"
-    markup = laid_out(("a", "b"), [("[red]x[/red]", "long " * 9)], ["text"] * 2, 30)
+    markup = TextTable("", ("a", "b"), (("[red]x[/red]", "long " * 9),)).within(30)
     assert "[red]x[/red]" in markup

@@ -197,4 +197,4 @@ def test_a_logbook_is_the_schedule_of_what_tasks_held() -> None:
     block = made.idle_block()
     assert block is not None
     assert (block.devices, block.start, block.end, block.behind) == (1, 2, 5, ("a", "b"))
-    assert "1 for 3.0 s from 2.0 s on, beside a, b" in schedule_figure(made, "drawn")
+    assert "1 for 3.0 s from 2.0 s on, beside a, b" in schedule_figure(made, "drawn").svg

@@ -15,8 +15,7 @@ from raybias.cli import main
 from raybias.config import Statistics
 from raybias.measures.compare_answers import matched, read_arm
 from raybias.measures.compare_gaps import compare_predictions
-from raybias.report.findings import no_verdicts
-from raybias.report.verdict import verdict
+from raybias.report.sentences import refusals, verdict
 from raybias.stats.cells import RUN_KEYS
 from raybias.stats.conclusive import Showing, of_options, of_predictions, why_not
 from raybias.stats.judging import GapRules
@@ -216,6 +215,6 @@ def test_the_reading_beside_a_classifier_that_can_is_no_headline() -> None:
             "reason": [None, "it cannot do the task: 99.8% of its answers are 'positive'"],
         }
     )
-    assert no_verdicts(rows) == []
+    assert refusals(rows) == []
     neither = rows.with_columns(pl.col("reason").fill_null(strategy="backward"))
-    assert len(no_verdicts(neither)) == 2
+    assert len(refusals(neither)) == 2

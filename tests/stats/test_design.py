@@ -16,7 +16,7 @@ from benchmarks import calibrate
 from raybias import schema
 from raybias.cli import main
 from raybias.errors import ConfigError
-from raybias.report import design_sentences
+from raybias.report.design import design_sentences
 from raybias.stats.components import Balanced, Doubles
 from raybias.stats.design import Costs, Design, Sources, _sources, cheapest, design
 from raybias.stats.scopes import GapTable, WordVariance, variance_rows

@@ -16,7 +16,7 @@ from scipy import stats as scipy_stats
 
 import raybias
 from raybias.errors import RaybiasError
-from raybias.report.tables import markdown
+from raybias.report.table import markdown
 from raybias.stats.agreement import kendalls_w
 from raybias.stats.metric_table import listed_metrics
 from raybias.stats.metric_types import metrics

@@ -19,7 +19,7 @@ from raybias import schema, stats
 from raybias.config import Interval, Probe
 from raybias.errors import BadInput, ConfigError, DataError, WorkFailed
 from raybias.probes import probe_items
-from raybias.report import headline
+from raybias.report.sentences import by_scope
 from support.stats_data import predictions
 
 EXAMPLES = settings(max_examples=15, deadline=None)
@@ -251,7 +251,7 @@ def test_two_rates_that_are_one_number_are_counted_once(shared: Path, neutral: f
     assert np.allclose(first["q_value"].to_numpy(), expected)
     named = {"gap": "value", "no_verdict": "reason", "rate": "score"}
     told = found.rename(named).with_columns(statistic=pl.lit("gap"), condition=pl.lit(""))
-    assert "of 6 gaps" in headline(told)
+    assert "of 6 gaps" in by_scope(told, pl.DataFrame(schema=pl.Schema(schema.COMPONENTS)))
     with pytest.warns(stats.StatisticsWarning, match="counted twice by the papers' rule"):
         paper = stats.gaps(cells, interval="normal", adjust="none")
     assert paper["significant"].null_count() == 0

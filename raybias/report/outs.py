@@ -101,8 +101,12 @@ def count_predictions(store: Store, metrics: Sequence[str]) -> tuple[stats.Count
             "holds no predictions", where=store.uri, cure="finish the study with `raybias run`"
         )
     counts = stats.count_files(files, where=store.uri, metrics=metrics, unfinished="count")
-    asked = {probe: _items(store, probe) for probe in counts.coverage["probe"].unique()}
-    items = pl.col("probe").replace_strict(asked, return_dtype=pl.Int64)
+    asked = {
+        probe: _items(store, [probe], "item_id").height
+        for probe in counts.coverage["probe"].unique()
+        if store.exists(f"items/{probe}.parquet")
+    }
+    items = pl.col("probe").replace_strict(asked, default=None, return_dtype=pl.Int64)
     return counts, counts.coverage.with_columns(items=items).select(
         *_RUN, "predictions", "repeated", "unparsed", "items"
     )
@@ -123,30 +127,28 @@ def load_corpus(store: Store) -> pl.DataFrame | None:
     """
     if not store.exists(_CORPUS):
         return None
-    return _marked_rates(_corpus_counts(store.uri_of(_CORPUS)), store.uri_of(_CORPUS))
+    return _corpus(store.uri_of(_CORPUS))[1]
 
 
 def example_texts(store: Store, probes: Sequence[str]) -> pl.DataFrame:
     """Read the first sentence of each group on each template: probe, group, template_id, text."""
-    columns = ["group", "template_id", "text"]
-    parts = [pl.DataFrame(schema=dict.fromkeys(("probe", *columns), pl.String))]
-    for probe in probes:
-        name = f"items/{probe}.parquet"
-        if store.exists(name):
-            items = as_frame(store.read_table(name, schema=_of_items(columns)))
-            first = items.unique(columns[:2], keep="first", maintain_order=True)
-            parts.append(first.select(pl.lit(probe).alias("probe"), *columns))
-    return pl.concat(parts)
+    texts = _items(store, probes, "group", "template_id", "text")
+    return texts.unique(["probe", "group", "template_id"], keep="first", maintain_order=True)
 
 
 def item_texts(store: Store, probes: Sequence[str]) -> pl.DataFrame:
     """Read the texts of OUT/items: probe, item_id and text."""
-    columns = ["item_id", "text"]
+    return _items(store, probes, "item_id", "text")
+
+
+def _items(store: Store, probes: Sequence[str], *columns: str) -> pl.DataFrame:
+    """Read columns of OUT/items, beside the probe; none of probes that are not there."""
+    wanted = pa.schema([schema.ITEMS.field(name) for name in columns])
     parts = [pl.DataFrame(schema=dict.fromkeys(("probe", *columns), pl.String))]
     for probe in probes:
         name = f"items/{probe}.parquet"
         if store.exists(name):
-            items = as_frame(store.read_table(name, schema=_of_items(columns)))
+            items = pl.DataFrame(store.read_table(name, schema=wanted))
             parts.append(items.select(pl.lit(probe).alias("probe"), *columns))
     return pl.concat(parts)
 
@@ -158,34 +160,11 @@ def add_corpus(store: Store, file: str) -> None:
     ------
     DataError: no such file, or not a table of `raybias corpus`.
     """
-    counts = _corpus_counts(file)
-    _marked_rates(counts, file)
-    store.write_table(_CORPUS, counts)
+    store.write_table(_CORPUS, _corpus(file)[0])
 
 
-def _corpus_counts(file: str) -> pa.Table:
+def _corpus(file: str) -> tuple[pa.Table, pl.DataFrame]:
+    """Read a file of corpus counts, and the rates that follow from them."""
     frame = read_frame(*split_uri(file))
-    return as_table(frame, schema.CORPUS, where=file).to_arrow().cast(schema.CORPUS)
-
-
-def _marked_rates(counts: pa.Table, where: str) -> pl.DataFrame:
-    return stats.marked_rates(as_frame(counts), where=where)
-
-
-def as_frame(table: pa.Table) -> pl.DataFrame:
-    """Convert an Arrow table to a Polars frame."""
-    frame = pl.from_arrow(table)
-    if not isinstance(frame, pl.DataFrame):
-        raise TypeError(f"{type(frame).__name__} is not a table")
-    return frame
-
-
-def _items(store: Store, probe: str) -> int | None:
-    name = f"items/{probe}.parquet"
-    if not store.exists(name):
-        return None
-    return int(store.read_table(name, schema=_of_items(["item_id"])).num_rows)
-
-
-def _of_items(columns: Sequence[str]) -> pa.Schema:
-    return pa.schema([schema.ITEMS.field(name) for name in columns])
+    counts = as_table(frame, schema.CORPUS, where=file).to_arrow().cast(schema.CORPUS)
+    return counts, stats.marked_rates(pl.DataFrame(counts), where=file)

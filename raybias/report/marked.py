@@ -7,15 +7,18 @@ its part of the section is left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 
 import polars as pl
 
 from raybias import schema, stats
+from raybias.measures.prediction_rows import KIND
 from raybias.report import wording
-from raybias.report.figure_parts import Drawn, inlined
-from raybias.report.load_results import example_texts
-from raybias.report.summary_tables import Cell, Row, SummaryTable, same, table
+from raybias.report.forest import forest_of
+from raybias.report.outs import example_texts
+from raybias.report.rendering import slug
+from raybias.report.table import Cell, Row, TextTable, count, same, table, worded
 from raybias.stats.conclusive import refused
 from raybias.stats.scopes import REDRAWN
 from raybias.storage import Store
@@ -23,6 +26,7 @@ from raybias.storage import Store
 #: Terms and templates shown of each group.
 _LARGEST: Final = 3
 _KEYS: Final = (*schema.KEYS, "attribute", "rate", "group")
+_EFFECTS: Final = ("marking_effect", "beyond_neutral", "gap")
 
 #: Readings of the effects on a group together, from the most to the least.
 UNNAMED: Final = "a gap; unlike a neutral word, not shown to differ from naming no group"
@@ -35,21 +39,31 @@ UNABLE: Final = "no verdict: the classifier is not shown to do its task"
 
 
 def marked_parts(
-    markedness: pl.DataFrame, drawn: Mapping[tuple[str, ...], Drawn]
+    markedness: pl.DataFrame, estimates: pl.DataFrame, *, level: float
 ) -> list[dict[str, Any]]:
     """Arrange what naming groups does, by probe and attribute.
 
     Parameters
     ----------
     markedness: schema.MARKEDNESS.
-    drawn: of `marked_figures`.
+    estimates: schema.ESTIMATES, whose effects are drawn.
+    level: of the intervals.
     """
+    effects = estimates.filter(
+        pl.col("condition").is_in(["neutral_effect", *_EFFECTS]), kind=KIND, statistic="difference"
+    )
     parts = []
     for place, (probe, attribute) in enumerate(wording.probe_order(markedness)):
         part = markedness.filter(probe=probe, attribute=attribute)
-        effects = readings(part)
-        counts = effects.group_by("reading").len().sort("len", "reading", descending=[True, False])
-        figures = [drawn[key] for key in drawn if key[3] == probe and key[5] == attribute]
+        read = readings(part)
+        counts = read.group_by("reading").len().sort("len", "reading", descending=[True, False])
+        figure = forest_of(
+            effects.filter(probe=probe, attribute=attribute),
+            name=slug("markedness", probe, attribute),
+            title=f"{attribute}: what naming a group does",
+            axis=f"difference of rates; {100 * level:g}% intervals",
+            panel=("model", "method", "dataset", "style", "score", "condition"),
+        )
         parts.append(
             {
                 "anchor": f"marked-{place}",
@@ -61,8 +75,8 @@ def marked_parts(
                 "redrawn": wording.listed(
                     [REDRAWN[scope] for scope in part["scope"].unique(maintain_order=True)]
                 ),
-                "effects": _effects(effects, attribute),
-                "figures": inlined(figures, f"m{place}-"),
+                "effects": _effects(read, attribute),
+                "figures": [figure] if figure else [],
             }
         )
     return parts
@@ -83,7 +97,7 @@ def readings(markedness: pl.DataFrame) -> pl.DataFrame:
     values = ("estimate", "low", "high", "survives")
     unable = refused("no_verdict")
     wide = markedness.filter(effect="marking_effect").select(*_KEYS, unable=unable)
-    for effect in ("marking_effect", "beyond_neutral", "gap"):
+    for effect in _EFFECTS:
         named = [pl.col(value).alias(f"{effect}.{value}") for value in values]
         one = markedness.filter(effect=effect).select(*_KEYS, *named)
         wide = wide.join(one, on=_KEYS, how="left", nulls_equal=True, maintain_order="left")
@@ -110,7 +124,7 @@ def readings(markedness: pl.DataFrame) -> pl.DataFrame:
     return wide.with_columns(reading=reading).drop("unable")
 
 
-def breakdowns(store: Store, tables: Mapping[str, pl.DataFrame]) -> list[SummaryTable]:
+def breakdowns(store: Store, tables: Mapping[str, pl.DataFrame]) -> list[TextTable]:
     """Show the terms and templates of each group that lie farthest from the mean."""
     shown = []
     terms, templates = tables["by_term"], tables["by_template"]
@@ -127,7 +141,7 @@ def breakdowns(store: Store, tables: Mapping[str, pl.DataFrame]) -> list[Summary
     return shown
 
 
-def corpus_tables(tables: Mapping[str, pl.DataFrame]) -> list[SummaryTable]:
+def corpus_tables(tables: Mapping[str, pl.DataFrame]) -> list[TextTable]:
     """Show how often the corpus names each group, and the rank correlations with effects."""
     rates, correlations = tables["corpus_rates"], tables["corpus"]
     if rates.is_empty():
@@ -138,8 +152,8 @@ def corpus_tables(tables: Mapping[str, pl.DataFrame]) -> list[SummaryTable]:
             rates,
             {
                 **same("attribute", "group"),
-                "named before a noun": lambda row: f"{row['marked']:,}",
-                "nouns": lambda row: f"{row['nouns']:,}",
+                "named before a noun": count("marked"),
+                "nouns": count("nouns"),
                 "share": lambda row: (
                     "" if row["marked_rate"] is None else f"{row['marked_rate']:.4%}"
                 ),
@@ -153,9 +167,9 @@ def corpus_tables(tables: Mapping[str, pl.DataFrame]) -> list[SummaryTable]:
                 correlations,
                 {
                     **same(*wording.naming_keys(correlations), "probe", "attribute", "rate"),
-                    "effect": lambda row: row["effect"].replace("_", " "),
-                    "rank correlation": lambda row: _estimate(row, "rho", digits=2),
-                    "p": lambda row: wording.probability(row["p_value"]),
+                    "effect": worded(wording.spaced, "effect"),
+                    "rank correlation": partial(_estimate, estimate="rho", digits=2),
+                    "p": worded(wording.probability, "p_value"),
                     "groups": "n_groups",
                 },
             )
@@ -171,7 +185,7 @@ def _neutral(part: pl.DataFrame) -> Iterator[str]:
         if rows.height == 1:
             row = rows.row(0, named=True)
             verdict = "significant" if row["survives"] else row["no_verdict"] or "not significant"
-            yield f"{begin} {_estimate(row, 'estimate')} ({verdict})."
+            yield f"{begin} {_estimate(row)} ({verdict})."
         elif rows.height:
             estimates = sorted(rows["estimate"].drop_nulls())
             low, high = (wording.signed(end) for end in (estimates[0], estimates[-1]))
@@ -181,18 +195,15 @@ def _neutral(part: pl.DataFrame) -> Iterator[str]:
             )
 
 
-def _effects(table_of: pl.DataFrame, attribute: str) -> SummaryTable:
+def _effects(read: pl.DataFrame, attribute: str) -> TextTable:
     def effect(name: str) -> Callable[[Row], str]:
-        return lambda row: (
-            _estimate(row, f"{name}.estimate", f"{name}.low", f"{name}.high")
-            + (" *" if row[f"{name}.survives"] else "")
-        )
+        return lambda row: _estimate(row, f"{name}.") + (" *" if row[f"{name}.survives"] else "")
 
     return table(
         f"Effects of naming a group: {attribute}",
-        table_of.sort("rate", "group", maintain_order=True),
+        read.sort("rate", "group", maintain_order=True),
         {
-            **same(*wording.naming_keys(table_of), "rate", "group"),
+            **same(*wording.naming_keys(read), "rate", "group"),
             "named against not named": effect("marking_effect"),
             "against a neutral word": effect("beyond_neutral"),
             "gap on these templates": effect("gap"),
@@ -201,18 +212,16 @@ def _effects(table_of: pl.DataFrame, attribute: str) -> SummaryTable:
     )
 
 
-def _estimate(
-    row: Row, estimate: str, low: str = "low", high: str = "high", *, digits: int = 3
-) -> str:
-    interval = wording.span(row[low], row[high], digits)
-    return f"{wording.signed(row[estimate], digits)} {interval}".strip()
+def _estimate(row: Row, effect: str = "", *, estimate: str = "estimate", digits: int = 3) -> str:
+    low, high = row[f"{effect}low"], row[f"{effect}high"]
+    return wording.interval(row[f"{effect}{estimate}"], low, high, digits)
 
 
-def _farthest(title: str, column: str, rows: pl.DataFrame) -> SummaryTable:
+def _farthest(title: str, column: str, rows: pl.DataFrame) -> TextTable:
     columns: dict[str, Cell] = {
         **same("probe", "attribute", "rate", "group", column),
-        "gap": lambda row: wording.signed(row["gap"]),
-        "its rate": lambda row: wording.number(row["mean_rate"]),
+        "gap": worded(wording.signed, "gap"),
+        "its rate": worded(wording.number, "mean_rate"),
     }
     if rows["n_classifiers"].max() != 1:
         columns["over classifiers"] = lambda row: (

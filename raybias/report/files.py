@@ -1,9 +1,9 @@
-"""Judge prediction files that lie anywhere, by the rules of their study or of a profile."""
+"""Judge files of predictions and answers, and an OUT, by the rules of a study or of a profile."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,18 +12,22 @@ import polars as pl
 from pydantic import ValidationError
 
 from raybias import stats
-from raybias.config import Profile, Scope, Statistics
+from raybias.config import Profile, Scope, Statistics, Study
 from raybias.errors import ConfigError, DataError
+from raybias.measures import Rules, kinds, measure_all, read
 from raybias.measures.predictions import Asked, measure_predictions
+from raybias.methods.options import OptionLikelihood
+from raybias.report import cautions
 from raybias.report.design import relative_costs, study_costs
-from raybias.report.load_results import restated
+from raybias.report.outs import restated
 from raybias.report.tables import rules_of
 from raybias.seal import changes, in_words
 from raybias.stats import GapRules, check_metrics
 from raybias.stats.design import TARGET
 from raybias.stats.plain_predictions import Columns
+from raybias.stats.reference_groups import StatisticsWarning
 from raybias.storage import Store
-from raybias.study_record import read_record
+from raybias.study_record import Record, read_record
 
 
 def rules_of_files(
@@ -131,7 +135,7 @@ def measure_files(
     outs = [*dict.fromkeys(filter(None, map(out_of, paths)))]
     for out in outs:
         if changed := changes(Store(out)):
-            warnings.warn(in_words(changed), stats.StatisticsWarning, stacklevel=2)
+            warnings.warn(in_words(changed), StatisticsWarning, stacklevel=2)
     files = stats.sources(given, columns)
     sentiment = bool(outs) or any(".tsv" in source.name for source in files if not source.columns)
     wanted = Asked(rules=rules, sentiment=sentiment, **asked)
@@ -154,14 +158,10 @@ def design_of_files(
     counts = stats.read_counts(paths, metrics=statistics.metrics)
     analysis = stats.gap_analysis(counts, rules)
     items = int(stats.composition(counts.cells)["items"].sum())
+    costs = relative_costs(items)
     outs = {*map(out_of, files)}
-    (out,) = outs if len(outs) == 1 else (None,)
-    store = None if out is None else Store(out)
-    costs = (
-        relative_costs(items)
-        if store is None
-        else study_costs(store, read_record(store).study, items)
-    )
+    if len(outs) == 1 and (out := outs.pop()) is not None:
+        costs = study_costs(Store(out), read_record(Store(out)).study, items)
     wanted = target or statistics.margin or TARGET
     if analysis.components.is_empty():
         raise DataError(
@@ -178,3 +178,72 @@ def design_of_files(
         level=statistics.level,
     )
     return designs, wanted
+
+
+def estimates_of_study(
+    store: Store, study: Study, record: Record
+) -> tuple[pl.DataFrame, list[str]]:
+    """Estimate every score of an OUT's answers to pairs and questions; nothing is written.
+
+    Parameters
+    ----------
+    study: as it is to be judged.
+    record: of the OUT, with the sizes of its models.
+
+    Returns
+    -------
+    schema.ESTIMATES, and what a reader must know before relying on them.
+
+    Raises
+    ------
+    DataError: there are none, or they are malformed.
+    """
+    if not any(store.exists(each.folder) for each in kinds.values()):
+        wanted = {"scores of pairs": study.pairs, "answers to questions": study.questions}
+        what = " or ".join(name for name, there in wanted.items() if there)
+        raise DataError(
+            f"holds no {what}", where=store.uri, cure="finish the study with `raybias run`"
+        )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", StatisticsWarning)
+        answers = read([store.uri])
+    said = dict.fromkeys(str(each.message) for each in caught)
+    for name, frame in answers.items():
+        said |= dict.fromkeys(cautions.of_answers(store, study, record, kinds[name], frame))
+    return measure_all(answers, rules_of_study(study, record)), [*said]
+
+
+def rules_of_study(study: Study, record: Record) -> Rules:
+    """Return the rules by which a study's estimates of pairs and questions are judged."""
+    statistics = study.statistics
+    return Rules(
+        level=statistics.level,
+        strict=study.profile == "strict",
+        adjust=statistics.adjust,
+        draws=statistics.bootstrap_draws,
+        seed=statistics.bootstrap_seed,
+        sizes=record.parameters,
+        letters=frozenset(_letter_methods(study)),
+    )
+
+
+def _letter_methods(study: Study) -> list[str]:
+    """Name the methods that compare the likelihoods of letters."""
+    return [m.name for m in study.methods if isinstance(m, OptionLikelihood) and m.letters]
+
+
+def rules_of_answers(paths: Iterable[str], profile: Profile | None = None) -> Rules:
+    """Return the rules of the study that files lie in, or of a profile where there is none.
+
+    Parameters
+    ----------
+    profile: states the rules anew; strict where no study decides.
+    """
+    outs = {out for path in paths for each in kinds.values() if (out := out_of(path, each.folder))}
+    records = [read_record(Store(out)) for out in sorted(outs)]
+    if len(records) == 1:
+        (record,) = records
+        return rules_of_study(restated(record.study, profile or record.study.profile), record)
+    letters = frozenset(name for each in records for name in _letter_methods(each.study))
+    statistics = Statistics.under(profile or "strict")
+    return Rules(statistics.level, profile != "paper", statistics.adjust, letters=letters)

@@ -1,0 +1,209 @@
+"""Say what a reader must know before believing a number: what happened in a study, what is missing.
+
+Everything follows from OUT's tables and answers; nothing is tested anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import polars as pl
+
+from raybias import stats
+from raybias.config import Study
+from raybias.measures import Kind
+from raybias.measures.prediction_rows import gap_rows
+from raybias.methods import prompted_methods
+from raybias.methods.options import OptionLikelihood
+from raybias.report import wording
+from raybias.stats.conclusive import HELD, held
+from raybias.storage import Store
+from raybias.study_record import Record
+
+#: A larger share of answers without a label is worth a caution.
+UNPARSED_SHARE: Final = 0.01
+#: Options differ in length where the longest has more than this times the characters of another.
+_UNEVEN: Final = 1.5
+#: So many seeds are named one by one.
+_NAMED: Final = 3
+
+
+def of_study(study: Study, record: Record, tables: Mapping[str, pl.DataFrame]) -> Iterator[str]:
+    """Yield what happened in a study, and in its predictions.
+
+    Parameters
+    ----------
+    tables: of `write_tables`; none where the study has no gaps.
+    """
+    if tables:
+        yield from tables["notes"].filter(~pl.col("urgent"))["note"]
+    if record.study.profile != study.profile:
+        yield (
+            f"The statistics are restated with the {study.profile} profile; the study was run "
+            f"with the {record.study.profile} profile."
+        )
+    if study.limit is not None:
+        yield (
+            f"Only a balanced sample of some {study.limit:,} items of each attribute or bias type "
+            "was used (limit)."
+        )
+    if tables:
+        yield from _about_runs(study, tables["runs"])
+        yield from _about_coverage(tables["coverage"])
+        yield from _about_labels(study, tables["answers"])
+        yield from _about_gaps(gap_rows(tables["estimates"], study.statistics.scope))
+
+
+def _about_runs(study: Study, runs: pl.DataFrame) -> Iterator[str]:
+    final = runs.filter(pl.col("stage") == "final")
+    for key, part in final.group_by("model", "method", "dataset", maintain_order=True):
+        by = next((m.selection for m in study.methods if m.name == key[1]), None)
+        name = f"{key[0]}, {key[1]} on {key[2]}"
+        for reason, text in (("diverged", "diverged"), ("max_steps", "stopped at max_steps")):
+            seeds = part.filter(pl.col("stop_reason") == reason)["seed"].sort().to_list()
+            if seeds:
+                yield f"{name}: {wording.counted(len(seeds), 'run')} {text} ({_seeds(seeds)})."
+        tied = part.filter(pl.col("tied").fill_null(value=False))["seed"].sort().to_list()
+        if tied and not part["selected"].all():
+            yield (
+                f"{name}: equal {by or 'validation'} accuracies; the lower seed decided the rank "
+                f"of {_seeds(tied)}."
+            )
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    """Name a few seeds, or count many."""
+    if len(seeds) > _NAMED:
+        return f"{len(seeds)} seeds"
+    return f"seed {wording.listed([str(seed) for seed in seeds])}"
+
+
+def _about_coverage(coverage: pl.DataFrame) -> Iterator[str]:
+    for row in coverage.iter_rows(named=True):
+        distinct = row["predictions"] - row["repeated"]
+        if row["items"] is not None and distinct != row["items"]:
+            yield (
+                f"{row['run_id']} has predictions for {distinct:,} of {row['items']:,} items of "
+                f"{row['probe']}: the study is not finished."
+            )
+        if row["repeated"]:
+            yield f"{row['run_id']} has {row['repeated']:,} repeated predictions."
+
+
+def _about_labels(study: Study, answers: pl.DataFrame) -> Iterator[str]:
+    rules = {m.name: str(m.unparsed) for m in prompted_methods(study.methods)}
+    high = answers.filter(pl.col("run_id") == "all", pl.col("share") > UNPARSED_SHARE)
+    for row in high.iter_rows(named=True):
+        rule = wording.UNPARSED.get(rules.get(row["method"], ""))
+        counts = f"; such an answer counts as {rule}" if rule else ""
+        yield (
+            f"{row['model']}, {row['method']}, on {row['probe']}: no label could be read from "
+            f"{row['share']:.1%} of answers{counts}."
+        )
+
+
+def _about_gaps(gaps: pl.DataFrame) -> Iterator[str]:
+    undefined = gaps.filter(pl.col("value").is_null())
+    if undefined.height:
+        keys = wording.naming_keys(undefined)
+        named = [
+            f"{row['group']} {row['score']} of {wording.classifier_name(row, keys)}"
+            for row in undefined.iter_rows(named=True)
+        ]
+        yield (f"Not defined, since no sentence can be wrong in that way: {wording.listed(named)}.")
+    single = gaps.filter(reason=stats.ONE_RUN)
+    if single.height:
+        rests = wording.counted(single.height, "gap rests", "gaps rest")
+        yield f"{rests} on one run and have no interval."
+
+
+def of_answers(
+    store: Store, study: Study, record: Record, kind: Kind, answers: pl.DataFrame
+) -> Iterator[str]:
+    """Yield what is missing of a study's answers of a kind, and what decides them beside meaning.
+
+    Parameters
+    ----------
+    record: of the OUT, with the tokens that sentences begin with.
+    """
+    yield from _unfinished(store, study, kind, answers)
+    if "turned" in answers.columns:
+        yield from _turned(answers, record)
+    if "scores" in answers.columns:
+        yield from _about_likelihoods(store, study, answers)
+
+
+def _about_likelihoods(store: Store, study: Study, answers: pl.DataFrame) -> Iterator[str]:
+    """Caution against likelihoods of words: how much they hold, and whether length decides."""
+    words = [m for m in study.methods if isinstance(m, OptionLikelihood) and not m.letters]
+    for method in words:
+        mine = answers.filter(method=method.name)
+        for (model, probe), part in mine.group_by("model", "probe", maintain_order=True):
+            share = held(part)
+            if share is not None and share < HELD:
+                yield (
+                    f"{model}, {method.name} on {probe}: the options hold {share:.1%} of the "
+                    "probability of what may follow; other words for the same answers hold more."
+                )
+            file = f"items/{probe}.parquet"
+            if method.normalise != "none" or not store.exists(file):
+                continue
+            options = pl.DataFrame(store.read_table(file)).select("item_id", "options")
+            both = part.join(options, on="item_id").with_columns(
+                lengths=pl.col("options").list.eval(pl.element().str.len_chars())
+            )
+            lengths = pl.col("lengths").list
+            uneven = both.filter(lengths.max() > _UNEVEN * lengths.min()).height
+            other = both.filter(
+                (pl.col("scores") / pl.col("lengths")).list.arg_max() != pl.col("pred")
+            ).height
+            if uneven > part.height / 2:
+                yield (
+                    f"{model}, {method.name} on {probe}: in {uneven / part.height:.0%} of the "
+                    f"questions one option is more than {_UNEVEN:g} times as long as another, "
+                    f"which makes it less likely; by likelihood per character (normalise: "
+                    f"characters) {other / part.height:.0%} of the answers would be others."
+                )
+
+
+def _turned(scores: pl.DataFrame, record: Record) -> Iterator[str]:
+    """Report how many preferences turn with the other token that could begin sentences."""
+    known = scores.filter(pl.col("turned").is_not_null())
+    counts = known.group_by("model", "score", "probe", maintain_order=True).agg(
+        pl.len(), pl.col("turned").sum()
+    )
+    for model, score, probe, n, turned in counts.iter_rows():
+        first, other = record.begin_tokens.get(model, ("a token", "another"))
+        verb = "turns" if turned == 1 else "turn"
+        yield (
+            f"{model}: {turned:,} of {wording.counted(n, 'preference')} of {probe} by {score} "
+            f"{verb} where sentences begin with {other} instead of {first}, which was used here."
+        )
+
+
+def _unfinished(store: Store, study: Study, kind: Kind, answers: pl.DataFrame) -> Iterator[str]:
+    """Report the items that a model was not asked yet, and pairs that a style left as they were."""
+    outputs = {m.name: m.output() for m in study.methods if m.output().folder == kind.folder}
+    keys = [name for name in ("model", "method", "score") if name in answers.columns]
+    for (probe,), part in answers.group_by("probe", maintain_order=True):
+        file = f"items/{probe}.parquet"
+        if not store.exists(file):
+            continue
+        items = pl.DataFrame(store.read_table(file))
+        if "kept" in items.columns:
+            kept = items.filter(pl.col("kept").fill_null(value=False))
+            for style, n in kept.group_by("style", maintain_order=True).len().iter_rows():
+                yield (
+                    f"{style} left {wording.counted(n, 'pair')} of {probe} as they were, for want "
+                    "of an adequate rewording; they hold its effect down."
+                )
+        for names, own in part.group_by(keys, maintain_order=True):
+            # Where a kind has no column of methods, one method made its answers.
+            output = outputs.get("".join(map(str, names[1:])), next(iter(outputs.values())))
+            missing = items.height * output.per_item - own.height
+            if missing > 0:
+                yield (
+                    f"{' by '.join(filter(None, map(str, names)))} lacks "
+                    f"{wording.counted(missing, 'answer')} to {probe}: the study is not finished."
+                )
