@@ -16,17 +16,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import torch
 
 from raybias.config import Backbone
+from raybias.engine.checkpoint import reading_model, revision_of, source_of
 from raybias.engine.context import ON_CPU, Execution, Sharding
 from raybias.engine.encoder import TextEncoder, load_tokenizer
-from raybias.engine.model_files import (
-    read_config,
-    read_generation,
-    reading_model,
-    revision_of,
-    weights_of,
-)
+from raybias.engine.model_files import dtype_of, read_config, read_generation
 from raybias.engine.pipelining import device_map
-from raybias.engine.quantised import dtype_of
 from raybias.errors import ModelError
 
 if TYPE_CHECKING:
@@ -152,7 +146,7 @@ def load_pretrained(
     try:
         with reading_model(spec, "weights"), execution.loading():
             model, loading = kind.from_pretrained(
-                weights_of(spec),
+                source_of(spec, weights=True),
                 revision=revision_of(spec),
                 dtype=dtype_of(spec, dtype),
                 use_safetensors=True,

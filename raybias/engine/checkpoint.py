@@ -1,37 +1,56 @@
-"""Find out which weights a model's id stands for: a commit of the hub, or files of a folder.
+"""Find out which weights a model's id stands for, and bring them to this machine.
 
-One short request says which commit a branch or tag is, so that a machine without network is
-fails in seconds. It loads nothing and knows no torch.
+An id names a folder, or a model of the hub: one short request says which commit a branch or tag is,
+so that a machine without network is told so in seconds. Where RAYBIAS_MODELS names a folder or
+bucket, models are copied from there and the hub is not asked: it is a copy of the hub's cache, as
+`hf download ID` and `aws s3 sync ~/.cache/huggingface/hub s3://BUCKET/models` make one. Whatever a
+library says of a model's files becomes one line. Nothing here loads weights or torch.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
+import uuid
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from raybias.engine.mirror import mirror
-from raybias.errors import ModelError, RaybiasError
+from pyarrow import fs
+
+from raybias.config import Backbone
+from raybias.errors import ModelError, RaybiasError, of_library
 from raybias.storage import Store
 
+#: The environment variable that names the mirror of the hub, on every node.
+MIRROR: Final = "RAYBIAS_MODELS"
 #: The model that the id `planted` names.
 PLANTED: Final = Path(__file__).parents[1] / "assets" / "planted"
+_WEIGHTS: Final = "*.safetensors"
 #: Files that decide what a model computes; others in its folder may change.
 DECIDING: Final = (
-    *("*.safetensors", "*.safetensors.index.json", "config.json", "generation_config.json"),
+    *(_WEIGHTS, "*.safetensors.index.json", "config.json", "generation_config.json"),
     *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "chat_template*"),
     *("additional_chat_templates/*", "vocab*", "merges.txt", "*.model", "*.spm", "*.codes"),
 )
+#: A model's weights again, in other formats.
+_AGAIN: Final = (f"*/{_WEIGHTS}", "consolidated*")
 #: Weights that may be in a checkpoint instead of safetensors, and are not read.
 PICKLED: Final = "pytorch_model.bin"
-_CONFIG: Final = "config.json"
+CONFIG: Final = "config.json"
+#: How a model that cannot be loaded is mended.
+MODEL_CURE: Final = "give a hub id or a folder of a model with config.json and *.safetensors"
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 _TIMEOUT_S: Final = 5
+#: Characters of what a library says.
+_SAID: Final = 300
 #: What the hub's errors mean, and how to mend it; the first that fits counts.
 _REFUSALS: Final = {
     "HFValidationError": (
@@ -47,10 +66,42 @@ _REFUSALS: Final = {
         "check the id; a private model needs HF_TOKEN",
     ),
     "RevisionNotFoundError": ("the model has no such revision", "give a branch, tag or commit"),
-    "EntryNotFoundError": (f"has no {_CONFIG}", "give a model that transformers can load"),
+    "EntryNotFoundError": (f"has no {CONFIG}", "give a model that transformers can load"),
 }
 #: Hashes of files by path, size and times of change, in the user's cache folder.
 _HASHES: Final = "sha256.json"
+#: Bytes that are copied at a time.
+_CHUNK: Final = 16 * 2**20
+
+
+@contextmanager
+def reading_model(spec: Backbone, what: str) -> Iterator[None]:
+    """Raise whatever transformers says of a model's files as one `ModelError`.
+
+    Parameters
+    ----------
+    what: the file or part that is read.
+    """
+    where = spec.id if spec.revision is None else f"{spec.id}@{spec.revision}"
+    with as_model_error(f"cannot load the backbone ({what}: {{}})", where=where, cure=MODEL_CURE):
+        yield
+
+
+@contextmanager
+def as_model_error(problem: str, *, where: str, cure: str) -> Iterator[None]:
+    """Raise whatever a library says inside the body as one `ModelError`.
+
+    Parameters
+    ----------
+    problem: the message; `{}` stands for what the library says.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if not of_library(error):
+            raise
+        said = " ".join(str(error).split()) or type(error).__name__
+        raise ModelError(problem.replace("{}", said[:_SAID]), where=where, cure=cure) from error
 
 
 @dataclass(frozen=True)
@@ -96,11 +147,17 @@ def _files(folder: Path) -> Iterator[Path]:
             yield path
 
 
+def mirror() -> Store | None:
+    """Return the copy of the hub's cache that the environment names; None without one."""
+    uri = os.environ.get(MIRROR)
+    return Store(uri) if uri else None
+
+
 def locate(name: str, revision: str | None) -> Located:
     """Find the commit of a hub model's branch, tag or commit, with one short request.
 
-    Without an answer it is the commit in this machine's cache. Where there is a mirror
-    (`engine.mirror`), it is asked instead, and what is small of the model is copied.
+    Without an answer it is the commit in this machine's cache. Where there is a mirror, it is asked
+    instead, and what is small of the model is copied.
 
     Raises
     ------
@@ -111,12 +168,12 @@ def locate(name: str, revision: str | None) -> Located:
 
     where = name if revision is None else f"{name}@{revision}"
     if (held := mirror()) is not None:
-        commit = held.commit(name, revision)
-        return Located(commit, held.fetch(name, commit, DECIDING, weights=False))
+        commit = _mirrored(held, name, revision)
+        return Located(commit, _copied(held, name, commit, weights=False))
     try:
         if is_offline_mode():
             return _cached(name, revision, where, "HF_HUB_OFFLINE is set")
-        url = hf_hub_url(name, _CONFIG, revision=revision)
+        url = hf_hub_url(name, CONFIG, revision=revision)
         metadata = get_hf_file_metadata(url, timeout=_TIMEOUT_S)
     except ModelError:
         raise
@@ -125,7 +182,8 @@ def locate(name: str, revision: str | None) -> Located:
             if isinstance(error, getattr(hub, kind)):
                 raise ModelError(problem, where=where, cure=cure) from error
         # No answer: the errors of the hub's HTTP client change with its version.
-        return _cached(name, revision, where, f"the hub does not answer ({_first_line(error)})")
+        said = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        return _cached(name, revision, where, f"the hub does not answer ({said})")
     if metadata.commit_hash is None:
         return _cached(name, revision, where, f"no hub is at {url}")
     return Located(metadata.commit_hash)
@@ -134,7 +192,7 @@ def locate(name: str, revision: str | None) -> Located:
 def _cached(name: str, revision: str | None, where: str, why: str) -> Located:
     from huggingface_hub import try_to_load_from_cache
 
-    path = try_to_load_from_cache(name, _CONFIG, revision=revision)
+    path = try_to_load_from_cache(name, CONFIG, revision=revision)
     if not isinstance(path, str):
         raise ModelError(
             f"is no folder here, {why}, and this machine's cache does not have it",
@@ -145,8 +203,118 @@ def _cached(name: str, revision: str | None, where: str, why: str) -> Located:
     return Located(snapshot.name, snapshot)
 
 
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+def _mirrored(held: Store, name: str, revision: str | None) -> str:
+    """Return the commit that a mirror has of a model's branch, tag or commit."""
+    wanted = revision or "main"
+    ref = f"models--{name.replace('/', '--')}/refs/{wanted}"
+    found = held.read_text(ref).strip() if held.is_file(ref) else wanted
+    if not _COMMIT.fullmatch(found):
+        raise ModelError(
+            f"is not in the mirror {held.uri}, which {MIRROR} names",
+            where=name if revision is None else f"{name}@{revision}",
+            cure="copy the hub's cache with it there, or unset the variable",
+        )
+    return found
+
+
+def _copied(held: Store, name: str, commit: str, *, weights: bool) -> Path:
+    """Copy a model's files, large weights only where asked, into this machine's cache of the hub.
+
+    What is there already is not copied again. Returns the model's folder there.
+    """
+    from huggingface_hub import constants
+
+    snapshot = f"models--{name.replace('/', '--')}/snapshots/{commit}"
+    here = Path(constants.HF_HUB_CACHE) / snapshot
+    without = _AGAIN if weights else (*_AGAIN, _WEIGHTS)
+    for path in held.files(snapshot, recursive=True):
+        file = path.removeprefix(f"{snapshot}/")
+        if _fits(file, DECIDING) and not _fits(file, without) and not (here / file).exists():
+            _copy(held, path, here / file)
+    if not here.is_dir():
+        raise ModelError(
+            f"has no files of commit {commit} in the mirror {held.uri}",
+            where=name,
+            cure="copy the hub's cache with it there",
+        )
+    return here
+
+
+def _fits(file: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatch(file, pattern) for pattern in patterns)
+
+
+def _copy(held: Store, name: str, place: Path) -> None:
+    """Copy one file; it is there whole or not at all, whoever else copies it."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    partial = place.with_name(f".{uuid.uuid4().hex}.tmp")
+    try:
+        with held.translating_errors("read", name):
+            fs.copy_files(
+                held.path(name),
+                str(partial),
+                source_filesystem=held.fs,
+                destination_filesystem=fs.LocalFileSystem(),
+                chunk_size=_CHUNK,
+            )
+        partial.replace(place)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+#: A process asks the hub once for each model.
+_located = lru_cache(maxsize=64)(locate)
+
+
+def source_of(spec: Backbone, *, weights: bool = False) -> str:
+    """Return a folder, in the hub's cache where the hub does not answer, or else a hub id.
+
+    Parameters
+    ----------
+    weights: fetch them from a mirror, if no one did.
+    """
+    folder = folder_of(spec.id)
+    if folder is None and weights and mirror() is not None:
+        return fetched(spec)
+    return str(folder or _located(spec.id, spec.revision).snapshot or spec.id)
+
+
+def revision_of(spec: Backbone) -> str | None:
+    """Return the commit of a model of the hub; None for a folder."""
+    return None if folder_of(spec.id) else _located(spec.id, spec.revision).commit
+
+
+def fetched(spec: Backbone) -> str:
+    """Bring a model of the hub into this machine's cache; return its folder there.
+
+    Raises
+    ------
+    ModelError: it is not there, and the hub does not answer, or it has no safetensors.
+    """
+    if (held := mirror()) is not None:
+        return str(_copied(held, spec.id, _mirrored(held, spec.id, spec.revision), weights=True))
+    folder = downloaded(spec, DECIDING, _AGAIN)
+    if not has_safetensors(folder):
+        raise ModelError(
+            "has no safetensors, and a study unpickles nothing",
+            where=spec.id,
+            cure=cure_of(spec.id),
+        )
+    return str(folder)
+
+
+def downloaded(spec: Backbone, files: tuple[str, ...], without: tuple[str, ...]) -> Path:
+    """Download files of a model of the hub, and none of some others, by patterns."""
+    from huggingface_hub import snapshot_download
+
+    with reading_model(spec, "weights"):
+        folder = snapshot_download(
+            spec.id,
+            revision=spec.revision,
+            allow_patterns=[*files],
+            ignore_patterns=[*without],
+        )
+    return Path(folder)
 
 
 def file_hashes(folder: Path) -> dict[str, str]:
@@ -163,7 +331,7 @@ def file_hashes(folder: Path) -> dict[str, str]:
         names = sorted(
             path.relative_to(folder).as_posix() for path in _files(folder) if path.is_file()
         )
-        deciding = [name for name in names if any(fnmatch(name, each) for each in DECIDING)]
+        deciding = [name for name in names if _fits(name, DECIDING)]
         files = {name: (folder / name).resolve() for name in deciding}
         marks = {str(path): _mark(path) for path in files.values()}
         new = [path for path, mark in marks.items() if known.get(path, {}).get("mark") != mark]
@@ -179,7 +347,7 @@ def file_hashes(folder: Path) -> dict[str, str]:
 
 def has_safetensors(folder: Path) -> bool:
     """Tell whether a folder holds weights that can be read."""
-    return any(folder.glob("*.safetensors"))
+    return any(folder.glob(_WEIGHTS))
 
 
 def pickled_files(folder: Path) -> list[Path]:

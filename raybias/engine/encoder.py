@@ -17,12 +17,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from raybias.config import Backbone
-from raybias.engine.model_files import (
-    read_config,
-    reading_model,
-    revision_of,
-    source_of,
-)
+from raybias.engine.checkpoint import reading_model, revision_of, source_of
+from raybias.engine.model_files import read_config
 from raybias.errors import ModelError
 from raybias.schema import LABELS
 

@@ -1,22 +1,33 @@
-"""Read a model's configuration, and raise whatever is wrong in its files as one line."""
+"""Read a model's configuration: its sizes, how it generates, and how its weights are quantised.
+
+transformers loads quantised checkpoints with the package that they need (torchao and its like).
+They compute in the dtype that they were saved for, and their weights stay as they are, whatever is
+tuned beside them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from functools import lru_cache
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from raybias.config import Backbone
-from raybias.engine.checkpoint import DECIDING, cure_of, folder_of, has_safetensors, locate
-from raybias.engine.mirror import mirror
-from raybias.errors import ModelError, of_library
+from raybias.engine.checkpoint import (
+    CONFIG,
+    MODEL_CURE,
+    folder_of,
+    reading_model,
+    revision_of,
+    source_of,
+)
+from raybias.errors import ModelError
 
 if TYPE_CHECKING:
+    import torch
     from transformers import GenerationConfig, PretrainedConfig
 
-_CONFIG: Final = "config.json"
 _LAYERS: Final = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 #: What else counts something in the configurations of transformers, by its names in them.
 _SIZES: Final = (
@@ -25,39 +36,6 @@ _SIZES: Final = (
     *("num_attention_heads", "n_head", "n_heads", "num_heads", "num_key_value_heads"),
 )
 _MOST: Final = {**dict.fromkeys(_SIZES, 1 << 31), **dict.fromkeys(_LAYERS, 10_000)}
-_MODEL: Final = "give a hub id or a folder of a model with config.json and *.safetensors"
-#: Characters of what a library says.
-_SAID: Final = 300
-
-
-@contextmanager
-def reading_model(spec: Backbone, what: str) -> Iterator[None]:
-    """Raise whatever transformers says of a model's files as one `ModelError`.
-
-    Parameters
-    ----------
-    what: the file or part that is read.
-    """
-    where = spec.id if spec.revision is None else f"{spec.id}@{spec.revision}"
-    with as_model_error(f"cannot load the backbone ({what}: {{}})", where=where, cure=_MODEL):
-        yield
-
-
-@contextmanager
-def as_model_error(problem: str, *, where: str, cure: str) -> Iterator[None]:
-    """Raise whatever a library says inside the body as one `ModelError`.
-
-    Parameters
-    ----------
-    problem: the message; `{}` stands for what the library says.
-    """
-    try:
-        yield
-    except BaseException as error:
-        if not of_library(error):
-            raise
-        said = " ".join(str(error).split()) or type(error).__name__
-        raise ModelError(problem.replace("{}", said[:_SAID]), where=where, cure=cure) from error
 
 
 def read_config(spec: Backbone) -> PretrainedConfig:
@@ -71,9 +49,9 @@ def read_config(spec: Backbone) -> PretrainedConfig:
 
     place: Any = {"revision": revision_of(spec)}
     folder = folder_of(spec.id)
-    with reading_model(spec, _CONFIG):
-        if folder is not None and not (folder / _CONFIG).is_file():
-            raise ModelError(f"the folder has no {_CONFIG}", where=spec.id, cure=_MODEL)
+    with reading_model(spec, CONFIG):
+        if folder is not None and not (folder / CONFIG).is_file():
+            raise ModelError(f"the folder has no {CONFIG}", where=spec.id, cure=MODEL_CURE)
         # Before a million layers are made.
         _check_sizes(PretrainedConfig.get_config_dict(source_of(spec), **place)[0])
         config: PretrainedConfig = AutoConfig.from_pretrained(
@@ -111,52 +89,74 @@ def _check_sizes(content: Mapping[str, Any]) -> None:
             raise ValueError(f"{name} is {value!r}, not a whole number from 1 to {most}")
 
 
-def source_of(spec: Backbone) -> str:
-    """Return a folder, in the hub's cache where the hub does not answer, or else a hub id."""
-    folder = folder_of(spec.id) or _located(spec.id, spec.revision).snapshot
-    return str(folder or spec.id)
+@dataclass(frozen=True)
+class Quantisation:
+    """How a checkpoint is quantised.
+
+    Attributes
+    ----------
+    method: as transformers names it, with the kinds of its weights where it says.
+    dtype: of what is not quantised, and of activations.
+    stored: bytes of all weights; None where they are not on this machine.
+    """
+
+    method: str
+    dtype: str
+    stored: int | None
 
 
-def weights_of(spec: Backbone) -> str:
-    """Return what `source_of` does; from a mirror the weights come too, if no one fetched them."""
-    mirrored = folder_of(spec.id) is None and mirror() is not None
-    return fetched(spec) if mirrored else source_of(spec)
-
-
-def revision_of(spec: Backbone) -> str | None:
-    """Return the commit of a model of the hub; None for a folder."""
-    return None if folder_of(spec.id) else _located(spec.id, spec.revision).commit
-
-
-def fetched(spec: Backbone) -> str:
-    """Bring a model of the hub into this machine's cache; return its folder there.
+def quantisation(spec: Backbone) -> Quantisation | None:
+    """Read how a checkpoint is quantised; None where it is not.
 
     Raises
     ------
-    ModelError: it is not there, and the hub does not answer, or it has no safetensors.
+    ModelError: no readable config, or a dtype that the checkpoint was not saved for.
     """
-    from huggingface_hub import snapshot_download
-
-    if (held := mirror()) is not None:
-        commit = held.commit(spec.id, spec.revision)
-        return str(held.fetch(spec.id, commit, DECIDING, weights=True))
-
-    with reading_model(spec, "weights"):
-        # Folders of a model hold its weights again, in other formats.
-        folder = snapshot_download(
-            spec.id,
-            revision=spec.revision,
-            allow_patterns=[*DECIDING],
-            ignore_patterns=["*/*.safetensors", "consolidated*"],
-        )
-    if not has_safetensors(Path(folder)):
+    config = read_config(spec)
+    found: dict[str, Any] | None = getattr(config, "quantization_config", None)
+    if not found:
+        return None
+    dtype = str(config.dtype or "float32").removeprefix("torch.")
+    kinds = found.get("quant_type") or {}
+    named = [each["_type"] for each in kinds.values()] if isinstance(kinds, dict) else [kinds]
+    method = " ".join([str(found.get("quant_method", "unknown")), *map(str, named)])
+    if spec.dtype not in ("auto", dtype):
         raise ModelError(
-            "has no safetensors, and a study unpickles nothing",
+            f"is quantised ({method}) and computes in {dtype}, not in {spec.dtype}",
             where=spec.id,
-            cure=cure_of(spec.id),
+            cure="leave its dtype to auto",
         )
-    return folder
+    files = [*Path(source_of(spec)).glob("*.safetensors")]
+    return Quantisation(method, dtype, sum(file.stat().st_size for file in files) or None)
 
 
-#: A process asks the hub once for each model.
-_located = lru_cache(maxsize=64)(locate)
+def dtype_of(spec: Backbone, name: str | None = None) -> torch.dtype:
+    """Return torch's dtype of a backbone, or of a name; a quantised one has its own.
+
+    `auto` is float32 outside a study, which decides it.
+
+    Raises
+    ------
+    ModelError: as `quantisation` says.
+    """
+    import torch
+
+    how = quantisation(spec)
+    chosen = how.dtype if how is not None else name or spec.dtype
+    dtype: torch.dtype = torch.float32 if chosen == "auto" else getattr(torch, chosen)
+    return dtype
+
+
+def check_trainable(spec: Backbone, method: str) -> None:
+    """Refuse to tune weights that are quantised.
+
+    Raises
+    ------
+    ModelError: names the method.
+    """
+    if (how := quantisation(spec)) is not None:
+        raise ModelError(
+            f"is quantised ({how.method}), and {method} tunes all of its weights",
+            where=spec.id,
+            cure="use lora or soft_prompt on it, or its checkpoint in full precision",
+        )

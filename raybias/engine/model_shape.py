@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from raybias.config import Backbone
 from raybias.engine.backbone import empty_model, is_encoder
-from raybias.engine.model_files import reading_model
+from raybias.engine.checkpoint import reading_model
+from raybias.engine.model_files import quantisation
 from raybias.engine.pipelining import blocks
-from raybias.engine.quantised import quantisation
 
 if TYPE_CHECKING:
     import torch

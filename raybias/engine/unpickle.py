@@ -1,6 +1,6 @@
 """Write pickled weights as safetensors: a program of its own, which imports nothing of raybias.
 
-`raybias.engine.pickled` runs it. Before the first byte of the pickle is read it gives up the
+`raybias.engine.conversion` runs it. Before the first byte of the pickle is read it gives up the
 network, where the kernel lets it, and memory, time and file sizes beyond what the weights need;
 torch's restricted unpickler then makes tensors and containers of them and calls nothing else.
 """

@@ -148,7 +148,7 @@ class Full(Finetuned):
 
     def check(self, inputs: Inputs) -> None:
         """Refuse quantised weights, and what a classifier cannot have or read."""
-        from raybias.engine.quantised import check_trainable
+        from raybias.engine.model_files import check_trainable
 
         check_trainable(inputs.backbone, f"method {self.name}")
         super().check(inputs)

@@ -85,7 +85,7 @@ def decide_dtypes(study: Study, inventory: Inventory) -> tuple[Study, Precision 
     """
     if not study.undecided:
         return study, None
-    from raybias.engine.quantised import quantisation
+    from raybias.engine.model_files import quantisation
 
     chosen = choose(inventory, gpus=inventory.gpus_of_worker(study.resources) > 0)
     loaded = [each for each in study.backbones if each.is_checkpoint]

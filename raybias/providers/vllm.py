@@ -178,7 +178,7 @@ class VLLMAnswers(Answers):
         """Have vLLM answer all rows; it batches them by itself."""
         from vllm import SamplingParams
 
-        from raybias.engine.model_files import reading_model
+        from raybias.engine.checkpoint import reading_model
 
         if not rows:
             return []
@@ -245,7 +245,7 @@ def engine_options(spec: VLLM, execution: Execution) -> dict[str, Any]:
     """
     import torch
 
-    from raybias.engine.model_files import revision_of, source_of
+    from raybias.engine.checkpoint import revision_of, source_of
 
     on_cpu = torch.device(execution.device).type == "cpu"
     return {
@@ -277,8 +277,8 @@ def load(spec: VLLM, execution: Execution) -> Any:
     ------
     ModelError: whatever vLLM says of it.
     """
+    from raybias.engine.checkpoint import reading_model
     from raybias.engine.context import Way
-    from raybias.engine.model_files import reading_model
 
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit, urlunsplit
 import psutil
 from packaging.requirements import Requirement
 
-from raybias.engine.mirror import VARIABLE, mirror
+from raybias.engine.checkpoint import MIRROR, mirror
 from raybias.errors import PlanError, RaybiasError
 from raybias.planning.inventory import choose, size
 from raybias.redaction import redact
@@ -249,12 +249,12 @@ def _reachable() -> Iterator[Finding]:
     if (held := mirror()) is not None:
         there = False
         with suppress(RaybiasError):
-            there = held.store.exists("")
+            there = held.exists("")
         yield Finding.of(
             there,
             "model hub",
-            f"not asked; {held.store.uri} {'has the models' if there else 'is not there'}",
-            f"mend {VARIABLE}, or unset it",
+            f"not asked; {held.uri} {'has the models' if there else 'is not there'}",
+            f"mend {MIRROR}, or unset it",
         )
         return
     if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):

@@ -198,7 +198,7 @@ def fetch(backbone: Backbone, *, gpus: bool) -> None:
     import ray
     from ray.exceptions import RayError, RayTaskError
 
-    from raybias.engine.model_files import fetched
+    from raybias.engine.checkpoint import fetched
 
     alive = [node for node in ray.nodes() if node["Alive"]]
     able = [node for node in alive if node["Resources"].get("GPU") or not gpus]

@@ -16,8 +16,8 @@ import pyarrow as pa
 from transformers.utils.logging import disable_progress_bar
 
 from raybias.config import Backbone
+from raybias.engine.checkpoint import fetched
 from raybias.engine.devices import as_found
-from raybias.engine.model_files import fetched
 from raybias.methods.base import Shard, shard_of
 from raybias.runtime.graph import Grant, Stopped
 from raybias.runtime.progress import Advance, Done

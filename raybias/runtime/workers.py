@@ -183,7 +183,7 @@ def keep_ways(store: Store, context: ModelContext) -> None:
     """Write how a model that is in use is read, where OUT does not have it yet."""
     import torch
 
-    from raybias.engine.quantised import quantisation
+    from raybias.engine.model_files import quantisation
 
     on = device_name(torch.device(context.execution.device))
     for purpose, way in context.execution.ways.items():

@@ -9,9 +9,8 @@ import torch
 
 from raybias.config import Backbone
 from raybias.engine.backbone import load_backbone
-from raybias.engine.checkpoint import locate
+from raybias.engine.checkpoint import fetched, locate, source_of
 from raybias.engine.context import Execution
-from raybias.engine.model_files import fetched, source_of
 from raybias.errors import ModelError
 from support.mirrored import mirror
 from support.tiny import save_model

@@ -99,7 +99,7 @@ def test_the_process_gives_up_network_and_secrets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a pickle would find, shown by a probe in the unpickler's place."""
-    from raybias.engine import pickled as room
+    from raybias.engine import conversion as room
     from raybias.engine import unpickle
 
     probe = tmp_path / "probe.py"

@@ -18,8 +18,8 @@ from raybias.config import Backbone, parse_study
 from raybias.engine.answering import EngineAnswers
 from raybias.engine.backbone import ModelContext, load_backbone
 from raybias.engine.context import Execution
+from raybias.engine.model_files import check_trainable
 from raybias.engine.model_shape import model_shape
-from raybias.engine.quantised import check_trainable
 from raybias.errors import ModelError
 from raybias.methods import ZeroShot
 from raybias.methods.base import Shard, shard_of

@@ -134,7 +134,7 @@ import sys
 from pathlib import Path
 from typing import Any
 from raybias.config import Backbone
-from raybias.engine.model_files import fetched
+from raybias.engine.checkpoint import fetched
 folder = Path(fetched(Backbone(id="org/good", revision=sys.argv[1])))
 print(*sorted(path.name for path in folder.rglob("*")))
 """

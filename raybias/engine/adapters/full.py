@@ -28,8 +28,8 @@ from raybias.engine.adapters.base import (
 from raybias.engine.classifier import initial_head
 from raybias.engine.devices import to_device
 from raybias.engine.keyed_draws import KeyedDropout
+from raybias.engine.model_files import dtype_of
 from raybias.engine.packing import Batch, PackedSequence, Placed, stack
-from raybias.engine.quantised import dtype_of
 from raybias.schema import LABELS
 from raybias.storage import Store
 

@@ -23,8 +23,8 @@ from torch.nn.functional import cross_entropy
 from raybias.engine.adapters.base import AdapterTrainer, TrainingBatch
 from raybias.engine.adapters.loss_scale import LossScale
 from raybias.engine.adapters.schedule import Recipe, batch_of_step, should_stop
+from raybias.engine.model_files import dtype_of
 from raybias.engine.packing import PackedSequence
-from raybias.engine.quantised import dtype_of
 from raybias.seeding import generator
 
 #: By number, for states that hold tensors only; the first is a run that goes on.
