@@ -141,7 +141,7 @@ def by_the_engine(study: Study) -> dict[str, torch.Tensor]:
     )
     while not tuner.done:
         tuner.advance()
-    return {u.run_id: trainer.prompt(tuner.result(u.run_id).weights) for u in trials}
+    return {u.run_id: trainer.prompt(tuner.runs[u.run_id].weights) for u in trials}
 
 
 def assert_close(

@@ -186,7 +186,7 @@ def _factors(model: Path | str, sharding: Any) -> dict[str, torch.Tensor]:
     tuner = PackedTuner(trainer, method.recipe, units, train=tokens, validation=tokens)
     while not tuner.done:
         tuner.advance()
-    return dict(tuner.result("s2").weights)
+    return dict(tuner.runs["s2"].weights)
 
 
 def _spawn(work: Callable[..., None], *arguments: Any) -> None:

@@ -38,7 +38,7 @@ def tuned(model: LoadedBackbone) -> dict[str, torch.Tensor]:
     tuner = PackedTuner(trainer, METHOD.recipe, trials, train=rows, validation=rows)
     while not tuner.done:
         tuner.advance()
-    return {each.run_id: tuner.result(each.run_id).weights["delta"] for each in trials}
+    return {each.run_id: tuner.runs[each.run_id].weights["delta"].detach() for each in trials}
 
 
 @pytest.mark.parametrize("kind", ["opt", "opt_projected", "llama"])

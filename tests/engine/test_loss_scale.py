@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from raybias.engine.adapters import loss_scale
+from raybias.engine.adapters import base
 from raybias.engine.adapters.base import AdapterTrainer, TrainingBatch
 from raybias.engine.adapters.tuning import PackedTuner, Trial
 from raybias.engine.backbone import ModelContext
@@ -40,11 +40,11 @@ def trainer(method: Tuned, folder: Path, dtype: str) -> AdapterTrainer:
 
 
 def test_the_rule_is_that_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert torch.amp.GradScaler("cpu").get_growth_interval() == loss_scale._GROWS_AFTER
-    monkeypatch.setattr(loss_scale, "_GROWS_AFTER", 20)
+    assert torch.amp.GradScaler("cpu").get_growth_interval() == base._GROWS_AFTER
+    monkeypatch.setattr(base, "_GROWS_AFTER", 20)
     weight = torch.nn.Parameter(torch.zeros(1))
     textbook = torch.amp.GradScaler("cpu", growth_interval=20)
-    optimizer, ours = torch.optim.SGD([weight], lr=1.0), loss_scale.LossScale.of(half=True)
+    optimizer, ours = torch.optim.SGD([weight], lr=1.0), base.LossScale.of(half=True)
     for step in range(70):
         finite = step not in (0, 1, 2, 30, 31)
         before = weight.item()
@@ -85,9 +85,9 @@ def tuner(method: Tuned, folder: Path, names: list[str], scales: dict[str, float
     sets = [backbones.token_set(count, seed=seed) for count, seed in ((12, 5), (5, 6))]
     packed = PackedTuner(made, method.recipe, trials, train=sets[0], validation=sets[1])
     for trial in trials:
-        packed._runs[trial.run_id] = packed._begin(trial)
+        packed.runs[trial.run_id] = packed._begin(trial)
         if trial.run_id in scales:
-            packed._runs[trial.run_id].scale.factor = scales[trial.run_id]
+            packed.runs[trial.run_id].scale.factor = scales[trial.run_id]
     return packed
 
 
@@ -118,7 +118,7 @@ def test_a_run_that_no_scale_makes_finite_diverged(tmp_path: Path) -> None:
     packed = tuner(method, tmp_path, ["1", "2"], {})
     with torch.no_grad():
         packed._active()
-        packed._runs["2"].weights["delta"].fill_(float("inf"))
+        packed.runs["2"].weights["delta"].fill_(float("inf"))
     ended = {each.run_id: each.stop_reason for each in packed.advance()}
     assert ended == {"1": None, "2": "diverged"}
-    assert packed._runs["2"].step == packed._runs["2"].scale.skipped == 17
+    assert packed.runs["2"].steps == packed.runs["2"].scale.skipped == 17

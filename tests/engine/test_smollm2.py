@@ -93,7 +93,7 @@ def test_a_few_steps_equal_peft(
     untuned, tuned = packed.advance()
     assert (untuned.step, tuned.step) == (0, 4)
     assert tuned.loss < untuned.loss
-    found = packed.result("s1").weights
+    found = packed.runs["s1"].weights
 
     base = transformers.AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float32).eval()
     tokenizer = trainer.encoder.tokenizer

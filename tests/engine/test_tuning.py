@@ -19,7 +19,7 @@ from raybias.engine.adapters.soft_prompt import (
     load_soft_prompt,
     save_soft_prompt,
 )
-from raybias.engine.adapters.tuning import PackedTuner, Trial, TrialResult
+from raybias.engine.adapters.tuning import PackedTuner, Run, Trial
 from raybias.engine.backbone import LoadedBackbone
 from raybias.engine.scoring.label_scorer import LabelScorer
 from raybias.errors import ModelError
@@ -65,14 +65,14 @@ def tuner(
     )
 
 
-def finished(packed: PackedTuner) -> dict[str, TrialResult]:
+def finished(packed: PackedTuner) -> dict[str, Run]:
     stopped: list[str] = []
     while not packed.done:
         stopped += [each.run_id for each in packed.advance() if each.stop_reason]
-    return {run_id: packed.result(run_id) for run_id in stopped}
+    return {run_id: packed.runs[run_id] for run_id in stopped}
 
 
-def delta(result: TrialResult) -> torch.Tensor:
+def delta(result: Run) -> torch.Tensor:
     return result.weights["delta"]
 
 
@@ -172,7 +172,7 @@ def test_step_0_is_evaluated_and_changes_nothing_after_it(
     (third,) = packed.advance()
     assert third.loss == loss_of(packed.state(trial.run_id)["weights/delta"], 1)
     result = finished(packed)[trial.run_id]
-    assert result.losses[:3] == (first.loss, second.loss, third.loss)
+    assert tuple(result.losses[:3]) == (first.loss, second.loss, third.loss)
     assert result.losses[result.kept] == min(result.losses[1:])
     # None of these is below the untuned prompt's, which is not restored.
     still = METHOD.model_copy(update={"restore_best": True})

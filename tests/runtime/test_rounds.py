@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from raybias.engine.adapters.tuning import Evaluation, Trial, TrialResult
+from raybias.engine.adapters.tuning import Evaluation, Run, Trial
 from raybias.engine.backbone import ModelContext
 from raybias.engine.context import Execution
 from raybias.methods import Full, Lora, SoftPrompt
@@ -46,7 +46,7 @@ class SlowTuner:
 
     def state(self, run_id: str) -> dict[str, torch.Tensor]:
         self.clock.now += self.keeping
-        return {"step": torch.tensor(self.steps)}
+        return {"steps": torch.tensor(self.steps)}
 
     def drop(self, run_id: str) -> None:
         self.runs.remove(run_id)
@@ -149,11 +149,11 @@ def test_ranks_that_share_a_backbone_go_on_from_states_of_one_step(tmp_path: Pat
 class Died:
     """Saves one result, and ends with the next."""
 
-    def __init__(self, save: Callable[[TrialResult], None]) -> None:
+    def __init__(self, save: Callable[[Run], None]) -> None:
         self.save = save
         self.saved: list[str] = []
 
-    def __call__(self, result: TrialResult) -> None:
+    def __call__(self, result: Run) -> None:
         if self.saved:
             raise SystemExit
         self.save(result)

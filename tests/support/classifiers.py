@@ -8,7 +8,7 @@ import torch
 import transformers
 
 from raybias.config import Backbone
-from raybias.engine.adapters.tuning import PackedTuner, TokenSet, TrialResult
+from raybias.engine.adapters.tuning import PackedTuner, Run, TokenSet
 from raybias.engine.classifier import Classifier, load_classifier
 from raybias.engine.context import Execution
 from raybias.methods import Finetuned
@@ -72,9 +72,9 @@ def token_set(classifier: Classifier, count: int, *, seed: int) -> TokenSet:
     return TokenSet(tuple(map(tuple, rows)), tuple(row[-1] % 3 for row in rows))
 
 
-def finished(packed: PackedTuner) -> dict[str, TrialResult]:
+def finished(packed: PackedTuner) -> dict[str, Run]:
     """Every unit's result, once all have stopped."""
     stopped: list[str] = []
     while not packed.done:
         stopped += [each.run_id for each in packed.advance() if each.stop_reason]
-    return {run_id: packed.result(run_id) for run_id in stopped}
+    return {run_id: packed.runs[run_id] for run_id in stopped}

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Self
 
 import torch
 from safetensors import SafetensorError
@@ -35,6 +35,11 @@ from raybias.storage import Store
 #: Where PEFT keeps an adapter's weights, and transformers a model's.
 ADAPTER: Final = "adapter_model.safetensors"
 MODEL: Final = "model.safetensors"
+#: The first factor of a loss in float16, after how many finite steps it doubles, and how a state
+#: holds its numbers.
+_FIRST: Final = 2.0**16
+_GROWS_AFTER: Final = 2000
+_NUMBERS: Final = {"factor": torch.float64, "finite": torch.int64, "skipped": torch.int64}
 
 
 def write_folder(
@@ -285,6 +290,62 @@ class ClassifierTrainer(AdapterTrainer):
     def label_metadata(self) -> dict[str, Any]:
         """Return the label tokens, where labels are read from tokens."""
         return {"verbalizer_ids": list(self.classifier.label_ids), "prompt_token_id": None}
+
+
+@dataclass
+class LossScale:
+    """The factor of one run's loss where gradients are computed in float16.
+
+    float16 has no gradient below 6e-8, so the loss is multiplied with a power of two before the
+    backward pass and the gradient divided by it behind (Micikevicius et al. 2018). What is then too
+    large shows as a gradient that is not finite: that step is left out, and the factor halved. The
+    rule and its numbers are those of `torch.amp.GradScaler`, which has one factor for all
+    parameters that it is given; here each run of a pack has its own, so that no run's step depends
+    on another's.
+
+    Attributes
+    ----------
+    factor: 1 for a run whose gradients are not in float16, and stays so.
+    finite: steps since it was changed.
+    skipped: steps that were left out.
+    """
+
+    factor: float = 1.0
+    finite: int = 0
+    skipped: int = 0
+    dynamic: bool = False
+
+    @classmethod
+    def of(cls, *, half: bool) -> Self:
+        """Begin a run, whose gradients are in float16 or not."""
+        return cls(_FIRST, dynamic=True) if half else cls()
+
+    @property
+    def can_shrink(self) -> bool:
+        """Whether a smaller factor may give a finite gradient; below 1 there is nothing to gain."""
+        return self.dynamic and self.factor >= 1
+
+    def update(self, *, finite: bool) -> bool:
+        """Take a step's outcome to the next factor; return whether the step is to be taken."""
+        if not self.dynamic:
+            return finite
+        if not finite:
+            self.factor, self.finite, self.skipped = self.factor / 2, 0, self.skipped + 1
+            return False
+        self.finite += 1
+        if self.finite == _GROWS_AFTER:
+            self.factor, self.finite = self.factor * 2, 0
+        return True
+
+    def state(self) -> dict[str, Tensor]:
+        """Return its numbers as tensors; none for a factor that stays 1."""
+        kept = _NUMBERS if self.dynamic else {}
+        return {name: torch.tensor(getattr(self, name), dtype=d) for name, d in kept.items()}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Take up what `state` returned."""
+        for name, value in state.items():
+            setattr(self, name, value.item())
 
 
 def unscaled(gradient: Weights, loss_scale: float) -> dict[str, Tensor]:

@@ -20,8 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from raybias.engine.adapters.base import AdapterTrainer, TrainingBatch
-from raybias.engine.adapters.loss_scale import LossScale
+from raybias.engine.adapters.base import AdapterTrainer, LossScale, TrainingBatch
 from raybias.engine.adapters.schedule import Recipe, batch_of_step, should_stop
 from raybias.engine.model_files import dtype_of
 from raybias.engine.packing import PackedSequence
@@ -32,7 +31,7 @@ _STOP_REASONS: Final = ("", "early_stop", "max_steps", "diverged")
 _MOMENTS: Final = ("exp_avg", "exp_avg_sq")
 #: Numbers of a run, and how its state holds them.
 _STATE: Final = {
-    **dict.fromkeys(("step", "weights_step", "tokens", "steps"), torch.int64),
+    **dict.fromkeys(("steps", "weights_step", "tokens", "evaluated"), torch.int64),
     **dict.fromkeys(("seconds", "losses", "accuracies"), torch.float64),
 }
 
@@ -68,42 +67,40 @@ class Evaluation:
     stop_reason: str | None
 
 
-@dataclass(frozen=True)
-class TrialResult:
-    """A stopped run; `kept` is the place of the evaluation whose weights it has.
-
-    The first of `losses` and `accuracies` are those of step 0, of weights not yet tuned.
-    """
-
-    trial: Trial
-    weights: Mapping[str, Tensor]
-    steps: int
-    weights_step: int
-    kept: int
-    stop_reason: str
-    losses: tuple[float, ...]
-    accuracies: tuple[float, ...]
-    tokens: int
-    seconds: float
-
-
 @dataclass
-class _Run:
-    """A trial under way."""
+class Run:
+    """A trial under way or stopped.
+
+    Attributes
+    ----------
+    weights: float32, by name; once it has stopped, those that it keeps.
+    best: the weights of the evaluation with the lowest loss.
+    steps: optimizer steps so far.
+    weights_step: the step of the kept weights.
+    stop_reason: empty while it goes on.
+    evaluated, losses, accuracies: of each evaluation; the first is of step 0, of weights not yet
+        tuned.
+    tokens, seconds: of its batches, and its share of the time.
+    """
 
     trial: Trial
     weights: dict[str, torch.nn.Parameter]
     optimizer: torch.optim.Optimizer
-    best: dict[str, Tensor]
     scale: LossScale
-    step: int = 0
+    best: dict[str, Tensor] = field(default_factory=dict)
+    steps: int = 0
     weights_step: int = 0
     stop_reason: str = ""
-    steps: list[int] = field(default_factory=list)
+    evaluated: list[int] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     accuracies: list[float] = field(default_factory=list)
     tokens: int = 0
     seconds: float = 0.0
+
+    @property
+    def kept(self) -> int:
+        """The place of the evaluation whose weights it has."""
+        return self.evaluated.index(self.weights_step) if self.weights_step else -1
 
 
 class PackedTuner:
@@ -118,6 +115,7 @@ class PackedTuner:
 
     Attributes
     ----------
+    runs: those that have begun, by run id.
     steps: optimizer steps that were taken here, one for each run.
     tokens: tokens of their batches.
     """
@@ -140,7 +138,7 @@ class PackedTuner:
         self._whole = trainer.prepare(validation.rows)
         self._half = dtype_of(trainer.encoder.spec) is torch.float16
         self._trials = {trial.run_id: trial for trial in trials}
-        self._runs: dict[str, _Run] = {}
+        self.runs: dict[str, Run] = {}
         batcher = trainer.batcher
         if len(trials) > 1 and batcher.device.type == "cpu" and batcher.group is None:
             # A CPU's products in float16 round by how many rows they have.
@@ -159,44 +157,28 @@ class PackedTuner:
         A run that begins is evaluated at step 0 too.
         """
         active = self._active()
-        evaluations = self._timed_evaluation([run for run in active if not run.steps])
+        evaluations = self._timed_evaluation([run for run in active if not run.evaluated])
         targets = {run.trial.run_id: self._next_evaluation(run) for run in active}
         while behind := [
-            run for run in active if run.step < targets[run.trial.run_id] and not run.stop_reason
+            run for run in active if run.steps < targets[run.trial.run_id] and not run.stop_reason
         ]:
             begun = time.perf_counter()
             self._step(behind)
             _share_time(behind, time.perf_counter() - begun)
         return evaluations + self._timed_evaluation(active)
 
-    def result(self, run_id: str) -> TrialResult:
-        """Return the result of a trial that has stopped."""
-        run = self._runs[run_id]
-        return TrialResult(
-            trial=run.trial,
-            weights={name: tensor.detach() for name, tensor in run.weights.items()},
-            steps=run.step,
-            weights_step=run.weights_step,
-            kept=run.steps.index(run.weights_step) if run.weights_step else -1,
-            stop_reason=run.stop_reason,
-            losses=tuple(run.losses),
-            accuracies=tuple(run.accuracies),
-            tokens=run.tokens,
-            seconds=run.seconds,
-        )
-
     def drop(self, run_id: str) -> None:
         """Forget a trial that has stopped, and free its weights."""
-        del self._trials[run_id], self._runs[run_id]
+        del self._trials[run_id], self.runs[run_id]
 
     def state(self, run_id: str) -> dict[str, Tensor]:
         """Return all that a trial needs to go on elsewhere, in any pack, as plain tensors.
 
         Empty for a trial that has not begun.
         """
-        if run_id not in self._runs:
+        if run_id not in self.runs:
             return {}
-        run = self._runs[run_id]
+        run = self.runs[run_id]
         tensors = {
             "stop_reason": torch.tensor(_STOP_REASONS.index(run.stop_reason)),
             **{name: torch.tensor(getattr(run, name), dtype=t) for name, t in _STATE.items()},
@@ -214,7 +196,7 @@ class PackedTuner:
     def load_state(self, run_id: str, state: Mapping[str, Tensor]) -> bool:
         """Take a trial up where `state` left it; returns whether it had stopped."""
         run = self._begin(self._trials[run_id], _named(state, "weights"))
-        self._runs[run_id] = run
+        self.runs[run_id] = run
         device = next(iter(run.weights.values())).device
         run.best = {name: tensor.to(device) for name, tensor in _named(state, "best").items()}
         run.stop_reason = _STOP_REASONS[int(state["stop_reason"])]
@@ -224,12 +206,12 @@ class PackedTuner:
         for name, weight in run.weights.items():
             if f"{_MOMENTS[0]}/{name}" in state:
                 run.optimizer.state[weight] = {
-                    "step": torch.tensor(float(run.step - run.scale.skipped), device=device),
+                    "step": torch.tensor(float(run.steps - run.scale.skipped), device=device),
                     **{moment: state[f"{moment}/{name}"].to(device) for moment in _MOMENTS},
                 }
         return bool(run.stop_reason)
 
-    def _begin(self, trial: Trial, weights: Mapping[str, Tensor] | None = None) -> _Run:
+    def _begin(self, trial: Trial, weights: Mapping[str, Tensor] | None = None) -> Run:
         start = self.trainer.init_weights(trial.seed)
         if weights is not None:
             start = {name: weights[name].to(tensor.device) for name, tensor in start.items()}
@@ -242,25 +224,25 @@ class PackedTuner:
             eps=self.recipe.eps,
             fused=True,
         )
-        return _Run(trial, parameters, optimizer, {}, LossScale.of(half=self._half))
+        return Run(trial, parameters, optimizer, LossScale.of(half=self._half))
 
-    def _active(self) -> list[_Run]:
+    def _active(self) -> list[Run]:
         """Return the runs at work, begun where need be, as many as the trainer packs."""
-        active: list[_Run] = []
+        active: list[Run] = []
         for run_id, trial in self._trials.items():
             if self.trainer.max_packed is not None and len(active) == self.trainer.max_packed:
                 break
-            if run_id not in self._runs:
-                self._runs[run_id] = self._begin(trial)
-            if not self._runs[run_id].stop_reason:
-                active.append(self._runs[run_id])
+            if run_id not in self.runs:
+                self.runs[run_id] = self._begin(trial)
+            if not self.runs[run_id].stop_reason:
+                active.append(self.runs[run_id])
         return active
 
-    def _next_evaluation(self, run: _Run) -> int:
-        step = (run.step // self._every + 1) * self._every
+    def _next_evaluation(self, run: Run) -> int:
+        step = (run.steps // self._every + 1) * self._every
         return step if self._end is None else min(step, self._end)
 
-    def _step(self, runs: Sequence[_Run]) -> None:
+    def _step(self, runs: Sequence[Run]) -> None:
         """Take one optimizer step of each run on its next batch."""
         batches = [self._batch(run) for run in runs]
         gradients, loss_S = self.trainer.gradients(batches)
@@ -271,7 +253,7 @@ class PackedTuner:
         for run, batch, gradient, finite in zip(runs, batches, gradients, finite_S, strict=True):
             tokens = sum(map(len, batch.rows))
             run.tokens, self.tokens = run.tokens + tokens, self.tokens + tokens
-            run.step, self.steps = run.step + 1, self.steps + 1
+            run.steps, self.steps = run.steps + 1, self.steps + 1
             if not run.scale.update(finite=finite):
                 run.stop_reason = "" if run.scale.can_shrink else "diverged"
                 continue
@@ -280,37 +262,37 @@ class PackedTuner:
                 weight.grad = _laid_out(gradient[name], weight) if name in gradient else None
             self._apply(run)
 
-    def _batch(self, run: _Run) -> TrainingBatch:
+    def _batch(self, run: Run) -> TrainingBatch:
         size = self.recipe.batch_size
         numbers = batch_of_step(
-            run.trial.seed, run.step, rows=len(self.train.rows), batch_size=size
+            run.trial.seed, run.steps, rows=len(self.train.rows), batch_size=size
         )
         return TrainingBatch(
             weights={name: weight.detach() for name, weight in run.weights.items()},
             rows=[self.train.rows[n] for n in numbers],
             labels=[self.train.labels[n] for n in numbers],
             seed=run.trial.seed,
-            step=run.step,
-            dropout=self.recipe.dropout_after_first_eval or len(run.steps) <= 1,
+            step=run.steps,
+            dropout=self.recipe.dropout_after_first_eval or len(run.evaluated) <= 1,
             loss_scale=run.scale.factor,
         )
 
-    def _apply(self, run: _Run) -> None:
+    def _apply(self, run: Run) -> None:
         if self.recipe.clip is not None:
             torch.nn.utils.clip_grad_norm_(run.weights.values(), self.recipe.clip)
-        factor = self.recipe.rate_share(run.step - 1, self._end)
+        factor = self.recipe.rate_share(run.steps - 1, self._end)
         for group in run.optimizer.param_groups:
             group["lr"] = run.trial.learning_rate * factor
         run.optimizer.step()
         run.optimizer.zero_grad()
 
-    def _timed_evaluation(self, runs: Sequence[_Run]) -> list[Evaluation]:
+    def _timed_evaluation(self, runs: Sequence[Run]) -> list[Evaluation]:
         begun = time.perf_counter()
         evaluations = self._evaluate(runs)
         _share_time(runs, time.perf_counter() - begun)
         return evaluations
 
-    def _evaluate(self, runs: Sequence[_Run]) -> list[Evaluation]:
+    def _evaluate(self, runs: Sequence[Run]) -> list[Evaluation]:
         sound = [run for run in runs if run.stop_reason != "diverged"]
         measured = {run.trial.run_id: (float("nan"), float("nan")) for run in runs}
         drawn = [self._drawn(run) for run in sound]
@@ -325,7 +307,7 @@ class PackedTuner:
                 measured[run.trial.run_id] = loss, float(right_N.double().mean())
         return [self._record(run, *measured[run.trial.run_id]) for run in runs]
 
-    def _drawn(self, run: _Run) -> tuple[list[PackedSequence], Sequence[int]]:
+    def _drawn(self, run: Run) -> tuple[list[PackedSequence], Sequence[int]]:
         """Draw the rows of a run's next evaluation; return them packed, and their labels.
 
         Step 0 and the evaluation after it have the same rows.
@@ -334,16 +316,16 @@ class PackedTuner:
         count = self.recipe.validation_rows or len(rows)
         if count >= len(rows):
             return self._whole, labels
-        place = max(0, len(run.steps) - 1)
+        place = max(0, len(run.evaluated) - 1)
         order = generator(run.trial.seed, "validation", place).permutation(len(rows))
         numbers = order[:count].tolist()
         return self.trainer.prepare([rows[n] for n in numbers]), [labels[n] for n in numbers]
 
-    def _record(self, run: _Run, loss: float, accuracy: float) -> Evaluation:
-        run.steps.append(run.step)
+    def _record(self, run: Run, loss: float, accuracy: float) -> Evaluation:
+        run.evaluated.append(run.steps)
         run.losses.append(loss)
         run.accuracies.append(accuracy)
-        if not run.step:
+        if not run.steps:
             # It neither stops a run nor is restored.
             return Evaluation(run.trial.run_id, 0, loss, accuracy, None)
         tuned_losses = run.losses[1:]
@@ -351,20 +333,20 @@ class PackedTuner:
         rule = replace(rule, window=window, stored=rule.stored + window - rule.window)
         if not math.isfinite(loss):
             run.stop_reason = "diverged"
-        elif should_stop(tuned_losses, run.steps[1:], rule):
+        elif should_stop(tuned_losses, run.evaluated[1:], rule):
             run.stop_reason = "early_stop"
-        elif run.step == self._end:
+        elif run.steps == self._end:
             run.stop_reason = "max_steps"
         if not self.recipe.restore_best:
-            run.weights_step = run.step
+            run.weights_step = run.steps
         elif tuned_losses.index(min(tuned_losses)) == len(tuned_losses) - 1:
-            run.weights_step = run.step
+            run.weights_step = run.steps
             run.best = {name: weight.detach().clone() for name, weight in run.weights.items()}
         elif run.stop_reason:
             with torch.no_grad():
                 for name, best in run.best.items():
                     run.weights[name].copy_(best)
-        return Evaluation(run.trial.run_id, run.step, loss, accuracy, run.stop_reason or None)
+        return Evaluation(run.trial.run_id, run.steps, loss, accuracy, run.stop_reason or None)
 
 
 def _laid_out(gradient: Tensor, weight: Tensor) -> Tensor:
@@ -383,6 +365,6 @@ def _named(state: Mapping[str, Tensor], kind: str) -> dict[str, Tensor]:
     }
 
 
-def _share_time(runs: Sequence[_Run], seconds: float) -> None:
+def _share_time(runs: Sequence[Run], seconds: float) -> None:
     for run in runs:
         run.seconds += seconds / len(runs)

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from safetensors.torch import load, save
 
 from raybias.engine.adapters.base import AdapterTrainer
-from raybias.engine.adapters.tuning import PackedTuner, TokenSet, Trial, TrialResult
+from raybias.engine.adapters.tuning import PackedTuner, Run, TokenSet, Trial
 from raybias.engine.backbone import ModelContext
 from raybias.errors import RaybiasError
 from raybias.methods import Tuned
@@ -238,9 +238,9 @@ class WorkerPack:
         for run_id in list(self.active):
             step = 0
             if state := kept.get(run_id):
-                step = int(state["step"])
+                step = int(state["steps"])
                 if self.tuner.load_state(run_id, state):
-                    self._save(self.tuner.result(run_id))
+                    self._save(self.tuner.runs[run_id])
                     self._drop(run_id)
                     self.finished += (run_id,)
                     continue
@@ -290,7 +290,7 @@ class WorkerPack:
             # Before there is a result, with which the others' states would have to agree.
             self.keep()
         for stopped in stops:
-            self._save(self.tuner.result(stopped))
+            self._save(self.tuner.runs[stopped])
             self._drop(stopped)
         given = tuple(run_id for run_id in self.asked if run_id in self.active)
         due = time.monotonic() - self._kept >= _KEPT_EVERY * self._keeping
@@ -327,7 +327,7 @@ class WorkerPack:
         self.tuner.drop(run_id)
         self.active.remove(run_id)
 
-    def _save(self, result: TrialResult) -> None:
+    def _save(self, result: Run) -> None:
         """Save the adapter and its row; of a diverged trial the row alone."""
         diverged = result.stop_reason == "diverged"
         accuracy = None if diverged else self._test_accuracy(result)
@@ -349,7 +349,7 @@ class WorkerPack:
         else:
             self.trainer.save(self.store, folder, result.weights, record)
 
-    def _test_accuracy(self, result: TrialResult) -> float | None:
+    def _test_accuracy(self, result: Run) -> float | None:
         test = self.tokens.test
         if test is None:
             return None
@@ -357,9 +357,7 @@ class WorkerPack:
         (logits_NL,) = self.trainer.logits([result.weights], [sequences])
         return float((logits_NL.argmax(1) == torch.tensor(test.labels)).double().mean())
 
-    def _row(
-        self, result: TrialResult, test_accuracy: float | None, adapter: str | None
-    ) -> dict[str, Any]:
+    def _row(self, result: Run, test_accuracy: float | None, adapter: str | None) -> dict[str, Any]:
         at = result.kept
         return {
             "run_id": result.trial.run_id,
