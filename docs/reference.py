@@ -98,7 +98,7 @@ def study_page() -> str:
         "# The study file",
         "Every section and field. Where the profile `paper` or `strict` decides a default, both are"
         " shown; a default that the backbone or the study decides is described.",
-        "`raybias schema` writes the same as a JSON Schema.",
+        "`raybias plan --schema` prints the same as a JSON Schema.",
         *_section("study", schema, schema, _values()),
     ]
     return "\n\n".join(parts) + "\n"

@@ -7,7 +7,7 @@ The options are those of `raybias run`. The job's exit code is the study's resul
 0 done, 1 the work failed, 2 the study or the cluster cannot be used as they are.
 """
 
-from raybias.cli.run import run_beside
+from raybias.cli.start import run_beside
 
 if __name__ == "__main__":
     run_beside(__file__)

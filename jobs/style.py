@@ -4,7 +4,7 @@ From the checkout:  ray job submit --working-dir . -- python jobs/style.py --out
 Options and exit codes are as jobs/demo.py says.
 """
 
-from raybias.cli.run import run_beside
+from raybias.cli.start import run_beside
 
 if __name__ == "__main__":
     run_beside(__file__)

@@ -4,22 +4,25 @@ The names below are the public interface; everything else may change. Importing 
 package loads neither torch nor Ray.
 """
 
-from raybias.api.answers import judge_labels, judge_sheet, measure, samples
-from raybias.api.statistics import (
+from raybias.api.files import (
+    check_probe,
     compare,
     corpus_counts,
     design,
+    judge_labels,
+    judge_sheet,
+    measure,
+    pair_items,
+    probe_items,
+    samples,
 )
 from raybias.api.studies import (
     audit,
-    check_probe,
     convert,
     demo,
     doctor,
     open,
-    pair_items,
     plan,
-    probe_items,
     run,
     serve,
     write_report,

@@ -13,24 +13,14 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raybias.config import (
-    PairProbe,
-    Probe,
-    Profile,
-    Study,
-    StyleOptions,
-)
+from raybias.config import Profile, Study
 from raybias.results import Results
 from raybias.storage import Store
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from raybias.engine.conversion import Converted
     from raybias.planning.costs import StudyPlan
-    from raybias.probes.card_design import ProbeDesign
     from raybias.runtime.doctor import Finding
-    from raybias.runtime.progress import Reporter
 
 
 def convert(model: str, out: str | Path, *, revision: str | None = None) -> Converted:
@@ -95,7 +85,8 @@ def run(
         run_study(
             study, out, address=address, command=command, reporter=reporter, skip_unfit=skip_unfit
         )
-        results = _finish(store, study.name, reporter)
+        reporter.say(f"{study.name}: writing the tables and the page")
+        results = write_report(out)
         track_tables(study, store)
     return results
 
@@ -265,12 +256,8 @@ def demo(
     store, reporter = Store(out), Reporter()
     with leased(store):
         run_demo(out, address=address, command=command, reporter=reporter)
-        return _finish(store, "demo", reporter)
-
-
-def _finish(store: Store, name: str, reporter: Reporter) -> Results:
-    reporter.say(f"{name}: writing the tables and the page")
-    return write_report(store.uri)
+        reporter.say("demo: writing the tables and the page")
+        return write_report(out)
 
 
 def write_report(
@@ -285,7 +272,7 @@ def write_report(
     Parameters
     ----------
     profile: states the statistics by this profile; how runs were tuned stays as it was.
-    corpus: counts of `raybias corpus`, to set beside the gaps; copied into OUT.
+    corpus: counts of `raybias probes corpus`, to set beside the gaps; copied into OUT.
     verify: refuse results that changed since they were written; else the page warns of them.
 
     Raises
@@ -305,62 +292,6 @@ def write_report(
         report.add_corpus(store, corpus)
     report.write_report(store, study)
     return Results(out)
-
-
-def probe_items(probe: Probe) -> pl.DataFrame:
-    """Read the sentences of a probe (`schema.ITEMS`).
-
-    Raises
-    ------
-    DataError: its data is missing or malformed.
-    """
-    from raybias import probes
-
-    return probes.probe_items(probe)
-
-
-def pair_items(
-    probe: PairProbe,
-    styles: Sequence[str] = ("original",),
-    *,
-    files: Sequence[str] = (),
-    options: StyleOptions | None = None,
-    seed: int = 0,
-) -> pl.DataFrame:
-    """Read the pairs of a probe in styles, one after another (`schema.PAIRS` or `COREFERENCES`).
-
-    Parameters
-    ----------
-    files: styled pairs, which formal and informal are read from.
-    options: what the rule styles leave open.
-    seed: of random draws.
-
-    Raises
-    ------
-    DataError: its data is missing or malformed.
-    ConfigError: a style that the probe does not have.
-    """
-    from raybias.probes import in_styles, pair_items
-
-    items = pair_items(probe.source, probe.data, kinds=probe.kinds)
-    return in_styles(probe.source, items, styles, files=files, options=options, seed=seed)
-
-
-def check_probe(card: str | Path) -> ProbeDesign:
-    """Say what the design of one's own probe can and cannot show; print the result.
-
-    Parameters
-    ----------
-    card: file or URI of its card.
-
-    Raises
-    ------
-    ConfigError: a wrong card.
-    DataError: its data is missing or malformed.
-    """
-    from raybias.probes.card_design import design_of
-
-    return design_of(str(card))
 
 
 def serve(out: str | Path, **options: Any) -> AbstractContextManager[str]:

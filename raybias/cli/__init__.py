@@ -1,8 +1,7 @@
 """The command line: one Typer app over the public API.
 
-Results go to standard output, errors and progress to standard error; exit
-codes are 0 done, 2 bad input or impossible plan, 1 the work failed, 130 and 143 stopped by SIGINT
-and SIGTERM.
+Results go to standard output, errors and progress to standard error; the table of exit codes
+stands in docs/guides/commands.md.
 """
 
 from __future__ import annotations
@@ -16,55 +15,49 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Annotated, Final, NoReturn
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
-from raybias.cli import (
-    annotate,
-    audit,
-    compare,
-    corpus,
-    data,
-    demo,
-    doctor,
-    judge,
-    measure,
-    plan,
-    probes,
-    report,
-    run,
-    serve,
-)
+from raybias.cli import annotate, data, judge, operate, probes, start
 from raybias.errors import RaybiasError, WorkFailed, of_library
 from raybias.redaction import redact
 from raybias.runtime.ending import ending_on_signals
 
+#: The groups of `raybias --help`, and what stands in each.
+_GROUPS: Final = {
+    "Start": (start.demo, start.audit, start.run, start.plan),
+    "Judge": (judge.measure, judge.compare, judge.report),
+    "Data": (probes.app, data.app, annotate.app),
+    "Operate": (operate.serve, operate.doctor),
+}
+
+
+class _InOrder(TyperGroup):
+    """Lists the commands in the order of their groups, and not those with commands last."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        commands = [command for group in _GROUPS.values() for command in group]
+        return [
+            str(each.info.name if isinstance(each, typer.Typer) else each.__name__)
+            for each in commands
+        ]
+
+
 app = typer.Typer(
     name="raybias",
+    cls=_InOrder,
     help="Measure social bias of language models, on a laptop or a Ray cluster.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.add_typer(probes.app, name="probes")
-app.add_typer(data.app, name="data")
-app.add_typer(annotate.app, name="annotate")
-app.add_typer(judge.app, name="judge")
-app.command()(audit.audit)
-app.command()(audit.init)
-app.command()(run.run)
-app.command()(plan.plan)
-app.command()(demo.demo)
-app.command()(doctor.doctor)
-app.command()(data.convert)
-app.command()(measure.measure)
-app.command()(compare.compare)
-app.command()(compare.design)
-app.command()(report.samples)
-app.command()(report.report)
-app.command()(corpus.corpus)
-app.command()(serve.serve)
-app.command()(plan.schema)
+for _title, _commands in _GROUPS.items():
+    for _command in _commands:
+        if isinstance(_command, typer.Typer):
+            app.add_typer(_command, rich_help_panel=_title)
+        else:
+            app.command(rich_help_panel=_title)(_command)
 
 
 def _unwrap(group: typer.Typer) -> None:

@@ -1,4 +1,4 @@
-"""`raybias annotate`: have people judge styled pairs, and measure their agreement."""
+"""`raybias annotate`: people judge styled pairs, or label texts that a judge labelled."""
 
 from __future__ import annotations
 
@@ -7,77 +7,115 @@ from typing import Annotated
 import typer
 
 from raybias.cli.options import Evidential, Question, Seed, Styled
-from raybias.cli.probes import Attribute, Data
-from raybias.cli.styles import chosen_pairs
+from raybias.cli.probes import Attribute, Data, chosen_pairs, style_options
+from raybias.errors import ConfigError
 
 app = typer.Typer(
-    help="Let people judge whether styled pairs still mean the same.", no_args_is_help=True
+    name="annotate",
+    help="Let people judge styled pairs, or label texts of a study that a judge labelled.",
+    no_args_is_help=True,
 )
-Out = Annotated[str, typer.Option(help="Folder or URI that the files are written to.")]
 
 
 @app.command()
 def export(
-    name: Annotated[str, typer.Argument(help="crows_pairs, or pairs for your own.")],
+    what: Annotated[
+        str,
+        typer.Argument(
+            help="crows_pairs, or pairs for your own; or the OUT of a study whose texts a judge"
+            " labelled."
+        ),
+    ],
     *,
-    style: Annotated[list[str], typer.Option(help="A style to be judged; may be repeated.")],
-    out: Out,
+    out: Annotated[
+        str,
+        typer.Option(help="Folder or URI of the sheet of pairs; or the CSV of a study's texts."),
+    ],
+    style: Annotated[
+        list[str] | None, typer.Option(help="A style to be judged; may be repeated.")
+    ] = None,
     data: Data = None,
     attribute: Attribute = None,
     styled: Styled = None,
     evidential: Evidential = "Apparently",
     question: Question = "first",
+    of_group: Annotated[
+        int, typer.Option(min=2, help="Texts of each group of each model, drawn at random.")
+    ] = 50,
     seed: Seed = 0,
 ) -> None:
-    """Write sheet.csv, originals and styled pairs side by side, and guidelines.md.
+    """Write a sheet for people to label, and guidelines of pairs.
 
-    Every annotator fills in the column `label` of a copy that bears the annotator's name.
+    Of pairs, originals and styled pairs stand side by side, and every annotator fills in the column
+    `label` of a copy that bears the annotator's name. Of a study, texts of each group are drawn at
+    random, without the judge's verdicts; a person fills in `label`: negative, neutral or positive.
     """
-    from raybias.errors import ConfigError
+    from raybias.api import files as api
     from raybias.probes.registries import pair_probes
     from raybias.probes.styles.annotation import export_annotation
     from raybias.schema import PAIRS
     from raybias.storage import Store
 
-    if name in pair_probes and pair_probes[name].schema != PAIRS:
-        raise ConfigError(f"probe {name} has no pairs to judge", cure="give crows_pairs or pairs")
+    if Store(what).exists("study.yaml"):
+        rows = api.judge_sheet(what, out, of_group=of_group, seed=seed)
+        print(f"{rows.height} texts to label are in {Store(out).uri}")
+        return
+    if not style:
+        raise typer.BadParameter("no style is given", param_hint="--style")
+    if what in pair_probes and pair_probes[what].schema != PAIRS:
+        raise ConfigError(f"probe {what} has no pairs to judge", cure="give crows_pairs or pairs")
     if "original" in style:
         raise ConfigError(
             "--style original is no style to judge", cure="originals stand beside every style"
         )
     pairs = chosen_pairs(
-        name,
-        data,
-        attribute,
-        ["original", *style],
-        styled=styled,
-        evidential=evidential,
-        question=question,
-        seed=seed,
-    )
-    rows = len(export_annotation(pairs, out))
-    print(f"{rows} rows in {Store(out).uri_of('sheet.csv')}, with guidelines.md")
+        what, data, attribute, ["original", *style], files=styled or (),
+        options=style_options(evidential, question), seed=seed,
+    )  # fmt: skip
+    n = len(export_annotation(pairs, out))
+    print(f"{n} rows in {Store(out).uri_of('sheet.csv')}, with guidelines.md")
 
 
 @app.command("import")
 def import_(
-    sheet: Annotated[str, typer.Argument(help="The sheet.csv that the annotators were given.")],
-    files: Annotated[
-        list[str], typer.Argument(help="A file of labels per annotator: pair_id, style, label.")
+    what: Annotated[
+        str,
+        typer.Argument(help="The sheet.csv that the annotators were given; or the OUT of a study."),
     ],
-    out: Out,
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            help="A file of labels per annotator: pair_id, style, label; or the study's sheet,"
+            " with every label filled in."
+        ),
+    ],
+    out: Annotated[
+        str | None, typer.Option(help="Of pairs: folder or URI that the files are written to.")
+    ] = None,
 ) -> None:
-    """Read annotators' labels: their agreement, what is kept and what must be rewritten.
+    """Read people's labels: agreement on pairs, or gaps corrected for a judge's errors.
 
-    Writes shares.csv, agreement.csv, and two files of styled pairs: kept.csv, which all call the
-    same, and rewrite.csv, whose sentences are to be mended before both are given as --styled.
+    Of pairs, writes shares.csv, agreement.csv, and two files of styled pairs: kept.csv, which all
+    call the same, and rewrite.csv, whose sentences are to be mended before both are given as
+    --styled. Of a study, OUT/tables/judged.csv and the page are written again.
     """
     from tabulate import tabulate
 
+    from raybias.api import files as api
     from raybias.probes.styles.annotation import import_annotation
+    from raybias.report.judges import judged_text
     from raybias.storage import Store
 
-    tables = import_annotation(sheet, files, out)
+    if Store(what).exists("study.yaml"):
+        if len(files) != 1:
+            raise typer.BadParameter("a study has one sheet", param_hint="FILES")
+        results = api.judge_labels(what, files[0])
+        print(judged_text(results.table("judged").collect()))
+        print(f"\nreport: {results.report}")
+        return
+    if out is None:
+        raise typer.BadParameter("no folder is given", param_hint="--out")
+    tables = import_annotation(what, files, out)
     shares, agreed = tables["shares"], tables["agreement"]
     shown = [(*row[:-1], f"{row[-1]:.1%}") for row in shares.rows()]
     print(tabulate(shown, headers=shares.columns), end="\n\n")

@@ -1,4 +1,4 @@
-"""`raybias data` and `convert`: public data sets, and weights that studies can name."""
+"""`raybias data`: public data sets, and weights that studies can name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="List, check and download the public data sets.", no_args_is_help=True)
+app = typer.Typer(
+    name="data",
+    help="List, check and download the public data sets; convert weights.",
+    no_args_is_help=True,
+)
 
 
 @app.command("list")
@@ -78,6 +82,7 @@ def download(
     print(f"{name}: {count} files in {out}")
 
 
+@app.command()
 def convert(
     model: Annotated[
         str,

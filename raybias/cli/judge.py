@@ -1,51 +1,352 @@
-"""`raybias judge`: have people label some of the texts that a judge labelled."""
+"""`raybias measure`, `compare` and `report`: what files, two arms, or a finished study show."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-app = typer.Typer(
-    help="Measure how a judge of written texts errs, and correct gaps for it.", no_args_is_help=True
-)
-Study = Annotated[str, typer.Argument(metavar="OUT", help="What `raybias run` wrote.")]
+from raybias.cli.options import ProfileOption, ScopeOption, command_line, printed_warnings
+from raybias.config import Interval, Profile
+from raybias.errors import ConfigError
+
+if TYPE_CHECKING:
+    from raybias.results import Results
+
+#: Exit codes of --gate.
+_CODES: Final = {"worse": 3, "cannot tell": 4, "unread": 5}
+_CHOICE: Final = "KEY=VALUE,..."
 
 
-@app.command()
-def export(
-    study: Study,
+def measure(
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="A study's output; Parquet or CSV files of predictions or answers, whose columns"
+            " tell their kind; Kohankhaki2024's TSV; BBQ's preds_*.jsonl; StereoSet's predictions;"
+            " lm-eval's samples_bbq*.jsonl and samples_crows_pairs*.jsonl, in a folder named after"
+            " the model; inspect's JSON logs; HELM's scenario_state.json; folders; or `-` for a CSV"
+            " on standard input. Tables of predictions have label, group, and pred or score (of"
+            " class 1); and, as far as they are known, scores, model, attribute, run_id,"
+            " template_id, term, source_id (the example that versions were made of)."
+        ),
+    ] = None,
     *,
-    out: Annotated[str, typer.Option(help="CSV that the texts are written to, one a row.")],
-    of_group: Annotated[
-        int, typer.Option(min=2, help="Texts of each group of each model, drawn at random.")
-    ] = 50,
-    seed: Annotated[int, typer.Option(help="Of the draw.")] = 0,
+    kind: Annotated[
+        str | None,
+        typer.Option(
+            help="Measure no other: predictions, pairs, coreference, options, triples, decisions,"
+            " sentences."
+        ),
+    ] = None,
+    items: Annotated[
+        str | None,
+        typer.Option(
+            help="What published answers are to: StereoSet's dev.json; BBQ's"
+            " additional_metadata.csv, whose target_loc says which option the stereotype is about;"
+            " or BBQ's questions, which HELM's files need."
+        ),
+    ] = None,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Of predictions, what groups are compared by; may be repeated, `all` is every one"
+            " that the files allow. By default the study's, else negative_fpr and positive_fpr, or"
+            " of two classes selection_rate, tpr and fpr."
+        ),
+    ] = None,
+    listed: Annotated[
+        bool, typer.Option("--list", help="List the metrics with formulas and sources.")
+    ] = False,
+    profile: ProfileOption = None,
+    scope: ScopeOption = None,
+    interval: Annotated[
+        Interval | None,
+        typer.Option(
+            help="Instead of the profile's or study's: normal, t, or bootstrap (runs, templates)."
+        ),
+    ] = None,
+    margin: Annotated[
+        float | None,
+        typer.Option(
+            help="The largest gap that does not matter: smaller ones are said to be equivalent.",
+            min=0,
+            max=1,
+        ),
+    ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            "--by",
+            "--group-column",
+            help="Columns of groups, such as sex,race: each is an attribute, and several are also"
+            " crossed. By default `group`.",
+        ),
+    ] = None,
+    label_column: Annotated[str, typer.Option(help="The column of true labels.")] = "label",
+    pred_column: Annotated[str, typer.Option(help="The column of predicted labels.")] = "pred",
+    positive: Annotated[
+        str | None,
+        typer.Option(
+            help="The class that metrics of one class are about, against the rest: a number, or a"
+            " word of the labels.",
+            show_default="the last: 1 of two, 2 of three",
+        ),
+    ] = None,
+    reference: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Groups whose mean a gap is taken from, as attribute=group,group; may be"
+            " repeated. By default the study's or the papers' lists, else all groups."
+        ),
+    ] = None,
+    background: Annotated[
+        str | None,
+        typer.Option(
+            help="What groups are compared with instead of each metric's own: mean_of_groups,"
+            " pooled, pooled_others or reference:GROUP."
+        ),
+    ] = None,
+    target: Annotated[
+        float | None,
+        typer.Option(
+            help="Say instead which seeds, templates or words to add for intervals of this half"
+            " width, and what that costs: of a study that was tuned in device-hours, else in items"
+            " read. It rests on the variance components of the gaps at hand.",
+            min=0.0001,
+            max=1,
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the estimates as JSON, a row a line.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but warnings.")] = False,
+    out: Annotated[
+        str | None,
+        typer.Option(
+            help="Folder or URI for estimates.csv, estimates.parquet, figures and report.html. In"
+            " CSV, text that a spreadsheet would take for a formula has an apostrophe before it."
+        ),
+    ] = None,
 ) -> None:
-    """Draw texts of each group for people to label, without the judge's verdicts.
+    """Measure bias in predictions and answers: every score of their kind, with its interval.
 
-    A person fills in the column `label`: negative, neutral or positive. OUT keeps which texts they
-    are.
+    Intervals resample what answers were made from: seeds, templates, words, pairs or items.
     """
-    from raybias.api import answers
+    from raybias import report, stats
+    from raybias.api import files as api
+    from raybias.report.estimates import text
+    from raybias.report.table import markdown
+    from raybias.stats.metric_table import listed_metrics
+    from raybias.storage import Store
+    from raybias.table_files import standard_input
+
+    if listed:
+        print(markdown(listed_metrics()), end="")
+        return
+    if not files:
+        raise typer.BadParameter("no files are given", param_hint="FILES")
+    given = [standard_input(sys.stdin.buffer) if file == "-" else file for file in files]
+    if target is not None:
+        with printed_warnings(stats.StatisticsWarning):
+            found = report.design_of_files(files, target=target, profile=profile, scope=scope)
+        print(report.design_text(*found))
+        return
+    number = int(positive) if positive is not None and positive.isdigit() else positive
+    with printed_warnings(stats.StatisticsWarning):
+        estimates = api.measure(
+            given, kind=kind, items=items, metric=metric or (), profile=profile, scope=scope,
+            interval=interval, margin=margin, by=_names(by or ""), label_column=label_column,
+            pred_column=pred_column, positive=number,
+            reference_groups=_references(reference or []), background=background or "", out=out,
+            command=command_line(),
+        )  # fmt: skip
+    if as_json:
+        print(estimates.write_ndjson(), end="")
+    elif not quiet:
+        print(*text(estimates, scope=scope or "widest"), sep="\n\n")
+        if out is not None:
+            print(f"\nestimates.csv, .parquet, figures and report.html are in {Store(out).uri}")
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _references(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    chosen: dict[str, tuple[str, ...]] = {}
+    for text in texts:
+        attribute, equals, groups = text.partition("=")
+        if not (equals and attribute.strip() and _names(groups)):
+            raise ConfigError(
+                f"--reference {text!r} is not attribute=group,group",
+                cure="such as age=young,adult,old",
+            )
+        if attribute.strip() in chosen:
+            raise ConfigError(f"--reference gives {attribute.strip()!r} twice")
+        chosen[attribute.strip()] = _names(groups)
+    return chosen
+
+
+def compare(
+    base: Annotated[
+        str,
+        typer.Argument(
+            help="An OUT, or a file or folder of predictions as `raybias measure` takes, or of "
+            "answers about pairs as `raybias measure` takes."
+        ),
+    ],
+    candidate: Annotated[str, typer.Argument(help="Likewise; may be the same OUT.")],
+    *,
+    base_is: Annotated[
+        str | None,
+        typer.Option(
+            "--base",
+            metavar=_CHOICE,
+            help="Which of BASE is meant, by model, method, dataset, probe or style, such as "
+            "model=opt-125m,method=lora.",
+        ),
+    ] = None,
+    candidate_is: Annotated[
+        str | None,
+        typer.Option("--candidate", metavar=_CHOICE, help="Which of CANDIDATE is meant."),
+    ] = None,
+    scope: ScopeOption = None,
+    gate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="margin=0.02",
+            help="Exit with 3 where a gap is worse, with 4 where that cannot be told and with 5 "
+            "where more answers of the candidate cannot be read; a gap that changed by less than "
+            "the margin is equivalent.",
+        ),
+    ] = None,
+    out: Annotated[
+        str | None,
+        typer.Option(help="Folder or URI for compare.csv, compare.md, compare.json, compare.html."),
+    ] = None,
+) -> None:
+    """Compare a candidate with its base: is any gap or score worse, better, or equivalent?
+
+    Of model, method and training set, what is one in each arm is what is compared; by the rest, by
+    probe, style and sentence, and by seed where both have the same seeds, arms are matched.
+    """
+    from raybias import stats
+    from raybias.api import files as api
     from raybias.storage import Store
 
-    rows = answers.judge_sheet(study, out, of_group=of_group, seed=seed)
-    print(f"{rows.height} texts to label are in {Store(out).uri}")
+    with printed_warnings(stats.StatisticsWarning):
+        found = api.compare(
+            base,
+            candidate,
+            base_is=_choice("--base", base_is),
+            candidate_is=_choice("--candidate", candidate_is),
+            scope=scope,
+            margin=None if gate is None else _margin(gate),
+            out=out,
+        )
+    print(found)
+    if out is not None:
+        print(f"\ncompare.csv, compare.md, compare.json and compare.html are in {Store(out).uri}")
+    if gate is not None:
+        raise typer.Exit(_CODES.get(found.verdict, 0))
 
 
-@app.command("import")
-def import_(
-    study: Study,
-    sheet: Annotated[str, typer.Argument(help="The sheet, with every label filled in.")],
+def _choice(option: str, text: str | None) -> dict[str, str]:
+    chosen = {}
+    for part in text.split(",") if text else ():
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not (key and equals and value):
+            raise ConfigError(f"{option} {text!r} is not {_CHOICE}", cure="such as model=opt-125m")
+        chosen[key] = value
+    return chosen
+
+
+def _margin(text: str) -> float:
+    name, _, number = text.partition("=")
+    try:
+        if name.strip() == "margin":
+            return float(number)
+    except ValueError:
+        pass
+    raise ConfigError(f"--gate {text!r} is not margin=NUMBER", cure="such as margin=0.02")
+
+
+def report(
+    out: Annotated[str, typer.Argument(help="The OUT folder or URI of a study.")],
+    profile: Annotated[
+        Profile | None,
+        typer.Option(
+            help="State the statistics by this profile; how runs were tuned stays as it was.",
+            show_default="the study's",
+        ),
+    ] = None,
+    corpus: Annotated[
+        str | None,
+        typer.Option(
+            help="Counts of `raybias probes corpus`, to set beside the gaps; copied into OUT.",
+        ),
+    ] = None,
+    *,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify",
+            help="Refuse results that changed since they were written, by OUT/seal.json; without"
+            " it the page and a warning name them.",
+        ),
+    ] = False,
+    samples: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="Write instead the answers to questions with options, and scores of pairs, to a"
+            " folder or URI as lm-eval's samples: MODEL/samples_TASK.jsonl, a JSON object a line,"
+            " which `raybias measure` reads again.",
+        ),
+    ] = None,
 ) -> None:
-    """Read people's labels into OUT, and print the gaps corrected for the judge's errors.
+    """Write a study's tables, figures and report.html again; needs no model and no cluster.
 
-    They are in OUT/tables/judged.csv and on the page, which are written again.
+    Prints the gaps with their intervals. In CSV, text that a spreadsheet would take for a formula
+    has an apostrophe before it.
     """
-    from raybias.api import answers
+    from raybias.api import files, studies
+    from raybias.seal import ChangedWarning
+
+    if samples is not None:
+        print(*files.samples(out, samples), sep="\n")
+        return
+    with printed_warnings(ChangedWarning):
+        results = studies.write_report(out, profile=profile, corpus=corpus, verify=verify)
+    show(results)
+
+
+def show(results: Results) -> None:
+    """Print the estimates of a study with their intervals, and where its page is."""
+    from raybias import report
+    from raybias.measures.prediction_rows import KIND, gap_rows
+    from raybias.report.estimates import gaps_table, text
     from raybias.report.judges import judged_text
 
-    results = answers.judge_labels(study, sheet)
-    print(judged_text(results.table("judged").collect()))
+    store = results.store
+    study = report.as_reported(store, results.study)
+    found = results.estimates.collect()
+    if study.pairs or study.questions:
+        asked = found.filter(found["kind"] != KIND)
+        print(*text(asked, level=study.statistics.level), sep="\n\n")
+    if study.probes:
+        for note in report.read_notes(store):
+            print(f"raybias: warning: {note}", file=sys.stderr)
+        scope = study.statistics.scope
+        components = results.table("components").collect()
+        said = (
+            report.verdict(gap_rows(found, scope)),
+            report.by_scope(gap_rows(found), components),
+        )
+        print(gaps_table(found, scope), "", *filter(None, said), sep="\n")
+        if "judged" in results.tables:
+            print("", judged_text(results.table("judged").collect()), sep="\n")
     print(f"\nreport: {results.report}")

@@ -1,15 +1,28 @@
-"""`raybias probes`: list the probes, write one to a file, make and check one of one's own."""
+"""`raybias probes`: list the probes, write one, make and check one's own, count in a corpus."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from raybias.cli.options import Evidential, Question, Seed, Styled
+from raybias.cli.options import (
+    Address,
+    Debug,
+    Evidential,
+    Question,
+    Seed,
+    Styled,
+    printed_warnings,
+)
+from raybias.errors import ConfigError
 
 if TYPE_CHECKING:
-    from raybias.config import Probe
+    import polars as pl
+
+    from raybias.config import Probe, StyleOptions
 
 Name = Annotated[str, typer.Argument(help="A probe of `raybias probes list`, or your file.")]
 Data = Annotated[str | None, typer.Option(help="Folder with the published files, or your file.")]
@@ -17,9 +30,11 @@ Attribute = Annotated[
     list[str] | None,
     typer.Option(help="Only this protected attribute, or type of pairs; may be repeated."),
 ]
+_LINE_EVERY_S: Final = 5.0
 
 app = typer.Typer(
-    help="List probes, write one to a file, or make and check one of your own.",
+    name="probes",
+    help="List probes, write one to a file, make and check your own, count them in a corpus.",
     no_args_is_help=True,
 )
 
@@ -57,7 +72,6 @@ def new(
 
     A card says which columns of your file are what, what is measured, and who is harmed how.
     """
-    from raybias.errors import ConfigError
     from raybias.probes.cards import commented_card
     from raybias.storage import split_uri
 
@@ -77,9 +91,9 @@ def check(
     card: Annotated[str, typer.Argument(metavar="CARD", help="The card of a probe.")],
 ) -> None:
     """Say what the design of a probe of your own can and cannot show, before anything runs."""
-    from raybias.api import studies
+    from raybias.api import files
 
-    print(studies.check_probe(card))
+    print(files.check_probe(card))
 
 
 @app.command()
@@ -114,8 +128,6 @@ def write(
     """
     from tabulate import tabulate
 
-    from raybias.cli.styles import chosen_pairs, write_pairs
-    from raybias.errors import ConfigError
     from raybias.probes import probe_items
     from raybias.probes.registries import pair_probes
     from raybias.schema import ITEMS
@@ -128,16 +140,14 @@ def write(
         raise ConfigError(f"probe {name} has no {other}", cure="see `raybias probes list`")
     if in_pairs:
         pairs = chosen_pairs(
-            name,
-            data,
-            attribute,
-            style or ["original"],
-            styled=styled,
-            evidential=evidential,
-            question=question,
-            seed=seed,
-        )
-        write_pairs(name, pairs, out)
+            name, data, attribute, style or ["original"], files=styled or (),
+            options=style_options(evidential, question), seed=seed,
+        )  # fmt: skip
+        write_frame(pairs, out, pair_probes[name].schema)
+        types = pair_probes[name].kind
+        counts = pairs.group_by("style", types, maintain_order=True).len().rows()
+        print(tabulate([*counts, ("all", "", len(pairs))], headers=("style", "type", "rows")))
+        print(f"written to {out}")
         return
     items = probe_items(chosen_probe(name, data, attribute, unmarked=unmarked))
     write_frame(items, out, ITEMS)
@@ -191,3 +201,96 @@ def chosen_probe(
     return Probe.model_validate(
         {"source": source, "data": data, "attributes": chosen, "unmarked": unmarked}
     )
+
+
+@app.command()
+def corpus(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="A text file with one document a line, a Parquet file, a folder or pattern of"
+            " either, or hub:NAME for a `datasets` id (hub:NAME:CONFIG with a configuration)."
+        ),
+    ],
+    *,
+    probe: Annotated[str, typer.Option(help="A probe of `raybias probes list`, or your file.")],
+    out: Annotated[str, typer.Option(help="File or URI ending in .parquet or .csv.")],
+    data: Data = None,
+    attribute: Attribute = None,
+    text_column: Annotated[str, typer.Option(help="Column of the texts.")] = "text",
+    split: Annotated[str, typer.Option(help="Split of a hub data set.")] = "train",
+    address: Address = None,
+    debug: Debug = False,
+) -> None:
+    """Count how often each group's terms stand at the probe's nouns in a corpus.
+
+    Writes attribute, group, term, noun, marked and bare: how often the term marks the noun,
+    and how often the noun stands without any term of the attribute. Counting runs on Ray.
+    """
+    from tabulate import tabulate
+
+    from raybias import stats
+    from raybias.runtime.corpus import count_corpus
+    from raybias.schema import CORPUS
+    from raybias.table_files import output_suffix, write_frame
+
+    output_suffix(out)
+    table, documents = count_corpus(
+        source,
+        chosen_probe(probe, data, attribute),
+        column=text_column,
+        split=split,
+        address=address,
+        on_part=_progress(),
+    )
+    write_frame(table, out, CORPUS)
+    rates = stats.marked_rates(table, where="corpus")
+    print(tabulate(rates.rows(), headers=rates.columns, floatfmt=".6f", missingval="-"))
+    print(f"\n{documents} documents of {source}; written to {out}")
+
+
+def _progress() -> Callable[[int], None]:
+    """Print every few seconds how many documents are counted; how many there are is not known."""
+    from raybias.runtime.progress import Reporter
+
+    reporter, done, said = Reporter(), 0, time.monotonic()
+
+    def advance(documents: int) -> None:
+        nonlocal done, said
+        done += documents
+        if time.monotonic() - said >= _LINE_EVERY_S:
+            said = time.monotonic()
+            reporter.say(f"counted {done} documents")
+
+    return advance
+
+
+def chosen_pairs(
+    name: str,
+    data: str | None,
+    kinds: Sequence[str] | None,
+    styles: Sequence[str],
+    *,
+    files: Sequence[str],
+    options: StyleOptions,
+    seed: int,
+) -> pl.DataFrame:
+    """Read the pairs that a command names, style after style, and print warnings.
+
+    Raises
+    ------
+    DataError, ConfigError: see `raybias.probes`.
+    """
+    from raybias.probes import in_styles, pair_items
+    from raybias.probes.pairs.crows_pairs import PairWarning
+
+    with printed_warnings(PairWarning):
+        items = pair_items(name, data, kinds=kinds or None)
+        return in_styles(name, items, styles, files=files, options=options, seed=seed)
+
+
+def style_options(evidential: Evidential, question: Question) -> StyleOptions:
+    """Return what the rule styles leave open."""
+    from raybias.config import StyleOptions
+
+    return StyleOptions(evidential=evidential, question=question)

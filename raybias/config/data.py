@@ -17,7 +17,7 @@ from raybias.schema import LABELS
 #: text; tell the likeliest first tokens of an answer; tell how likely a given text follows another.
 Ability = Literal["weights", "chat", "text", "first_tokens", "likelihoods"]
 EVERYTHING: Final = frozenset(get_args(Ability))
-#: The record that `raybias convert` writes beside the weights.
+#: The record that `raybias data convert` writes beside the weights.
 CONVERTED: Final = "converted.json"
 #: What stands for the api of a backbone whose weights are loaded.
 WEIGHTS: Final = "weights"

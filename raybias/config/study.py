@@ -370,7 +370,9 @@ def load_study(
         raise ConfigError(f"cannot read ({error.strerror})", where=str(path)) from error
     except ValueError as error:
         raise ConfigError(str(error), where=str(path)) from error
-    data = yaml_mapping(text, where=str(path), cure="`raybias init MODEL` writes a study")
+    data = yaml_mapping(
+        text, where=str(path), cure="`raybias audit MODEL --write FILE` writes a study"
+    )
     for change in overrides:
         override(data, change, Study)
     if profile is not None:

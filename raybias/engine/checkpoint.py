@@ -124,7 +124,8 @@ def folder_of(name: str) -> Path | None:
         raise ModelError(
             "is a GGUF file, and a study loads safetensors",
             where=name,
-            cure=f"convert it once with `raybias convert {name} --out FOLDER` and name that folder",
+            cure=f"convert it once with `raybias data convert {name} --out FOLDER`, and name that"
+            " folder",
         )
     folder = PLANTED if name == "planted" else Path(name)
     try:
@@ -375,8 +376,8 @@ def refuse_pickled(folder: Path, name: str) -> None:
 def cure_of(name: str) -> str:
     """Say what mends a checkpoint without safetensors."""
     return (
-        f"convert its weights once with `raybias convert {name} --out FOLDER` and name that folder,"
-        " or give a revision that has safetensors"
+        f"convert its weights once with `raybias data convert {name} --out FOLDER` and name that"
+        " folder, or give a revision that has safetensors"
     )
 
 

@@ -1,4 +1,4 @@
-"""Convert a checkpoint in another format into a folder with safetensors: `raybias convert`.
+"""Convert a checkpoint in another format into a folder with safetensors: `raybias data convert`.
 
 A study reads safetensors only, and refuses the other formats by a line that names this command.
 `raybias.engine.unpickle` reads a pickle, in a process without network and secrets.

@@ -111,7 +111,7 @@ class Question:
         if self.kind is not None and self.kind not in kinds:
             raise ConfigError(
                 f"--method {self.kind!r} is none that an audit can choose",
-                cure=f"take {', '.join(kinds)}, or write a study (`raybias init`)",
+                cure=f"take {', '.join(kinds)}, or write a study (`raybias audit --write`)",
             )
 
     @property

@@ -98,7 +98,7 @@ def add_labels(store: Store, sheet: str) -> pl.DataFrame:
         raise OutputError(
             "has no sheet to be labelled",
             where=store.uri,
-            cure="draw one: `raybias judge export OUT`",
+            cure="draw one: `raybias annotate export OUT`",
         )
     drawn = pl.DataFrame(store.read_table(LABELS, schema=schema.LABELLED))
     given = read_frame(*split_uri(sheet))
@@ -144,7 +144,7 @@ def _judged_texts(files: list[Source], methods: list[str]) -> pl.DataFrame:
 #: What is to be said where nobody labelled texts that a judge labelled.
 UNMEASURED: Final = (
     "The judge's errors were not measured, and no interval covers them: where it errs more on texts"
-    " about one group, that looks like a gap of the model. `raybias judge export OUT --out"
+    " about one group, that looks like a gap of the model. `raybias annotate export OUT --out"
     " sheet.csv` draws a sample for people to label."
 )
 _CORRECTED: Final = (

@@ -123,7 +123,7 @@ def load_corpus(store: Store) -> pl.DataFrame | None:
 
     Raises
     ------
-    DataError: it is not a table of `raybias corpus`.
+    DataError: it is not a table of `raybias probes corpus`.
     """
     if not store.exists(_CORPUS):
         return None
@@ -158,7 +158,7 @@ def add_corpus(store: Store, file: str) -> None:
 
     Raises
     ------
-    DataError: no such file, or not a table of `raybias corpus`.
+    DataError: no such file, or not a table of `raybias probes corpus`.
     """
     store.write_table(_CORPUS, _corpus(file)[0])
 

@@ -60,7 +60,7 @@ def marked_rates(corpus: pl.DataFrame, *, where: str) -> pl.DataFrame:
         raise DataError(
             f"{row['group']!r}, {row['term']!r}, {row['noun']!r} has no or negative counts",
             where=where,
-            cure="count it again with `raybias corpus`",
+            cure="count it again with `raybias probes corpus`",
         )
     bare = corpus.group_by("attribute", "noun").agg(pl.col("bare").max())
     nouns = (

@@ -110,7 +110,15 @@ def test_the_command_on_a_real_text(
     data = shared / "data"
     text = data / "sst5" / "sst_train.txt"
     common = [
-        *("corpus", str(text), "--probe", "amazon", "--data", str(data / "amazon_templates")),
+        *(
+            "probes",
+            "corpus",
+            str(text),
+            "--probe",
+            "amazon",
+            "--data",
+            str(data / "amazon_templates"),
+        ),
         *("--attribute", "race", "--attribute", "age"),
     ]
     for name in ("counts.parquet", "counts.csv"):
@@ -158,7 +166,7 @@ def test_bad_input_is_one_line_and_nothing_is_written(
         (f"{tmp_path}/empty.txt", "out.txt", "end its name in .parquet or .csv"),
         (f"hub:{tmp_path}/absent", out, "cannot load"),
     ):
-        assert exit_code("corpus", source, *common, target) == 2
+        assert exit_code("probes", "corpus", source, *common, target) == 2
         error = capsys.readouterr().err
         assert message in error, error
         assert error.count("\n") == 1

@@ -385,7 +385,9 @@ def test_the_schema_says_what_each_profile_decides() -> None:
 
 def test_an_empty_study_says_what_writes_one(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text("")
-    with pytest.raises(ConfigError, match="holds no keys; `raybias init MODEL` writes a study"):
+    with pytest.raises(
+        ConfigError, match="holds no keys; `raybias audit MODEL --write FILE` writes a study"
+    ):
         load_study(tmp_path / "x.yaml")
 
 

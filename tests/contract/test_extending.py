@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from raybias.api.studies import pair_items
+from raybias import pair_items
 from raybias.config import PairProbe, parse_study
 from raybias.errors import ConfigError
 from raybias.probes.pairs.crows_pairs import PairWarning

@@ -95,7 +95,6 @@ def test_a_place_that_a_user_may_not_write_is_one_line(place: Path) -> None:
     if not os.geteuid():
         with as_another_user():
             assert not taken("report", str(out), out=out)
-            assert not taken("schema", "--out", str(place / "schema.json"))
             assert not taken("measure", str(place / "x.parquet"), "--out", str(place / "new"))
     assert not (place / "new").exists()
     assert not taken("measure", str(place / "x.parquet"), "--out", str(place / "x.parquet"))

@@ -37,7 +37,7 @@ def test_the_reference_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def schema() -> Any:
-    printed = CliRunner().invoke(app, ["schema"]).stdout
+    printed = CliRunner().invoke(app, ["plan", "--schema"]).stdout
     found = json.loads(printed)
     jsonschema.Draft202012Validator.check_schema(found)
     return found
@@ -75,9 +75,3 @@ def test_the_schema_takes_what_a_study_takes(
         assert not fits
     else:
         assert fits
-
-
-def test_the_schema_is_written_to_a_file(tmp_path: Path, schema: Any) -> None:
-    result = CliRunner().invoke(app, ["schema", "--out", str(tmp_path / "study.json")])
-    assert result.exit_code == 0
-    assert json.loads((tmp_path / "study.json").read_text()) == schema

@@ -26,26 +26,22 @@ PAIRS = {"--data", "--attribute", "--style", "--styled", "--evidential", "--ques
 COMMANDS = {
     "run": {"STUDY.yaml", "--out", *STUDY, *RAY, "--skip-unfit"},
     "plan": {
-        *("STUDY.yaml", "--out", *STUDY, "--address", "--assume"),
+        *("STUDY.yaml", "--out", *STUDY, "--address", "--assume", "--schema"),
         *("--peak-tflops", "--utilisation", "--scale", "--skip-unfit"),
     },
     "demo": {"--out", *RAY},
     "doctor": {"--address", "--out", "--hub", "--no-hub"},
-    "convert": {"MODEL", "--out", "--revision"},
     "compare": {"BASE", "CANDIDATE", "--base", "--candidate", "--scope", "--gate", "--out"},
-    "design": {"FILES", "--target", "--profile", "--scope"},
     "audit": {
-        *("MODEL", "--probe", "--method", "--data", "--budget", "--out", "--address", "--debug"),
+        *("MODEL", "--probe", "--method", "--data", "--budget", "--out", "--write", *RAY),
     },
-    "init": {"MODEL", "--probe", "--out"},
     "measure": {
         *("FILES", "--kind", "--items", "--profile", "--json", "--quiet", "--out"),
         *("--metric", "--list", "--scope", "--margin", "--interval", "--reference", "--positive"),
-        *("--background", "--by", "--group-column", "--label-column", "--pred-column"),
+        *("--background", "--by", "--group-column", "--label-column", "--pred-column", "--target"),
     },
-    "samples": {"OUT", "--out"},
-    "report": {"OUT", "--profile", "--corpus", "--verify"},
-    "corpus": {
+    "report": {"OUT", "--profile", "--corpus", "--verify", "--samples"},
+    "probes corpus": {
         *("SOURCE", "--probe", "--out", "--data", "--attribute", "--text-column", "--split"),
         *RAY,
     },
@@ -53,7 +49,6 @@ COMMANDS = {
         *("OUT", "--host", "--port", "--token-file", "--model", "--replicas", "--max-queued"),
         *("--max-texts", "--timeout", *RAY),
     },
-    "schema": {"--out"},
     "probes list": set(),
     "probes new": {"KIND", "--out"},
     "probes check": {"CARD"},
@@ -62,10 +57,9 @@ COMMANDS = {
     "data list": set(),
     "data check": {"DIR", "--name"},
     "data download": {"NAME", "--out", "--mirror"},
-    "judge export": {"OUT", "--out", "--of-group", "--seed"},
-    "judge import": {"OUT", "SHEET"},
-    "annotate export": {"NAME", "--out", *PAIRS},
-    "annotate import": {"SHEET", "FILES", "--out"},
+    "data convert": {"MODEL", "--out", "--revision"},
+    "annotate export": {"WHAT", "--out", "--of-group", *PAIRS},
+    "annotate import": {"WHAT", "FILES", "--out"},
 }
 FUNCTIONS = {
     "check_data": ("folder", "name"),

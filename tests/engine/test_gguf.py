@@ -95,7 +95,9 @@ def test_a_gguf_file_becomes_a_folder_with_its_logits(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     file = write_llama(tmp_path / "tiny.gguf")
-    with pytest.raises(BadInput, match=r"is a GGUF file.*raybias convert .*tiny.gguf --out FOLDER"):
+    with pytest.raises(
+        BadInput, match=r"is a GGUF file.*raybias data convert .*tiny.gguf --out FOLDER"
+    ):
         load_tokenizer(Backbone(id=str(file)))
     done = convert(str(file), tmp_path / "made" / "tiny")
     made = Path(done.folder)

@@ -44,7 +44,9 @@ def pickled(folder: Path, *, parts: int = 1) -> dict[str, torch.Tensor]:
 def test_pickled_weights_are_converted_to_the_bit(parts: int, tmp_path: Path) -> None:
     weights = pickled(tmp_path / "opt", parts=parts)
     study: Any = SimpleNamespace(checkpoints={"opt": Backbone(id=str(tmp_path / "opt"))})
-    with pytest.raises(BadInput, match=r"weights are pickled .*raybias convert .* --out FOLDER"):
+    with pytest.raises(
+        BadInput, match=r"weights are pickled .*raybias data convert .* --out FOLDER"
+    ):
         resolve_models(study)
     done = convert(str(tmp_path / "opt"), tmp_path / "made" / "opt")
     made = Path(done.folder)

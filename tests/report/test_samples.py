@@ -30,7 +30,7 @@ def test_an_out_without_either_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as end:
-        main(["samples", str(tmp_path), "--out", str(tmp_path / "samples")])
+        main(["report", str(tmp_path), "--samples", str(tmp_path / "samples")])
     assert end.value.code == 2
     assert "has no answers to questions with three options" in capsys.readouterr().err
     assert not (tmp_path / "samples").exists()

@@ -218,7 +218,7 @@ def test_a_model_whose_answers_begin_alike_is_tuned(shared: Path, tmp_path: Path
     question = Question(str(model), "age", None, shared / "data")
     assert {study.methods[0].kind for study in question.designs()} == {"lora", "soft_prompt"}
     assert question.pilot(Store(tmp_path / "pilot")) is None
-    assert _code(["init", str(model), "--out", str(tmp_path / "mine.yaml")]) == 0
+    assert _code(["audit", str(model), "--write", str(tmp_path / "mine.yaml")]) == 0
     assert [method.kind for method in load_study(tmp_path / "mine.yaml").methods] == ["lora"]
 
 
@@ -226,15 +226,15 @@ def test_a_study_file_is_written_once_and_can_be_read(
     causal: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "mine.yaml"
-    main_code = _code(["init", causal, "--probe", "age", "--out", str(file)])
+    main_code = _code(["audit", causal, "--probe", "age", "--write", str(file)])
     assert main_code == 0
     study = load_study(file)
     assert [method.kind for method in study.methods] == ["zero_shot", "lora"]
     assert study.probes[0].attributes == ("age",)
-    assert _code(["init", causal, "--out", str(file)]) == 2
-    assert "is there already; give another --out" in capsys.readouterr().err
+    assert _code(["audit", causal, "--write", str(file)]) == 2
+    assert "is there already; give another --write" in capsys.readouterr().err
     typo = tmp_path / "typo.yaml"
-    assert _code(["init", causal, "--probe", "ages", "--out", str(typo)]) == 2
+    assert _code(["audit", causal, "--probe", "ages", "--write", str(typo)]) == 2
     assert "--probe: no attribute 'ages'; choose from age" in capsys.readouterr().err
     assert not typo.exists()
 

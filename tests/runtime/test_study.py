@@ -23,7 +23,7 @@ from rich.console import Console
 
 import raybias.runtime.study
 from raybias import schema
-from raybias.cli.demo import verdict
+from raybias.cli.start import verdict
 from raybias.config import Study, parse_study
 from raybias.errors import (
     ConfigError,

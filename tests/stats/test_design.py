@@ -133,7 +133,7 @@ def test_predictions_are_planned_for_from_files(
     found = raybias.design([file], target=0.1)
     assert found.schema == pl.Schema(schema.DESIGN)
     assert found["unit"].unique().to_list() == ["items read"]
-    monkeypatch.setattr(sys, "argv", ["raybias", "design", str(file), "--target", "0.1"])
+    monkeypatch.setattr(sys, "argv", ["raybias", "measure", str(file), "--target", "0.1"])
     with pytest.raises(SystemExit) as ended:
         main()
     assert not ended.value.code

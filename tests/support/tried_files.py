@@ -92,7 +92,7 @@ def prediction_file(file: tuple[str, bytes]) -> bool:
     with folder() as place:
         (place / name).write_bytes(data)
         out = place / "out"
-        taken("design", str(place / name))
+        taken("measure", str(place / name), "--target", "0.1")
         return taken("measure", str(place / name), "--out", str(out), out=out)
 
 
@@ -199,7 +199,7 @@ def contradictory(what: str) -> bool:
     with folder() as place:
         for number, run in enumerate([runs[0], hostile.CONTRADICTIONS[what](runs[1])]):
             (place / f"{number}.parquet").write_bytes(inputs.parquet_bytes(run))
-        for command in (("measure",), ("design",), ("compare", str(place))):
+        for command in (("measure",), ("measure", "--target", "0.1"), ("compare", str(place))):
             assert not taken(*command, str(place)), f"{what} was taken by {command[0]}"
     return False
 

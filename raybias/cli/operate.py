@@ -1,4 +1,4 @@
-"""`raybias serve`: label texts with the runs of a finished study over HTTP."""
+"""`raybias serve` and `doctor`: put a finished study behind HTTP; examine a machine or cluster."""
 
 from __future__ import annotations
 
@@ -65,3 +65,31 @@ def serve(
         guarded = "with" if token_file or TOKEN_VARIABLE in os.environ else "without"
         print(f"serving {out} on {url}, {guarded} a token", file=sys.stderr, flush=True)
         threading.Event().wait()
+
+
+def doctor(
+    address: Address = None,
+    out: Annotated[
+        str | None, typer.Option(help="Folder or URI of a study, to be examined too.")
+    ] = None,
+    hub: Annotated[
+        bool, typer.Option("--hub/--no-hub", help="Whether to try to reach the model hub.")
+    ] = True,
+) -> None:
+    """Check Python, packages, processors, memory, disk, Ray, its ports and the model hub.
+
+    Every line is ok, warn or fail, with a cure; security weaknesses are warnings. Exits with 2
+    if something that is needed is broken.
+    """
+    from raybias.api import studies
+
+    broken = False
+    for finding in studies.doctor(address, out=out, hub=hub):
+        print(finding, flush=True)
+        broken = broken or finding.state == "fail"
+    if broken:
+        print(
+            "raybias: something that is needed is broken; see the lines marked fail",
+            file=sys.stderr,
+        )
+        raise typer.Exit(2)

@@ -1,22 +1,28 @@
-"""Judge predictions and answers, wherever they come from: no model, no Ray.
+"""Judge files and items, wherever they come from: no model, and no Ray but to count a corpus.
 
 Each function imports what it needs when it is called.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from raybias.api.paths import Given, given_tables
-from raybias.config import Interval, Profile, Scope
+from raybias.config import Interval, PairProbe, Probe, Profile, Scope, StyleOptions
 from raybias.storage import Store
 
 if TYPE_CHECKING:
     import polars as pl
 
+    from raybias.probes.card_design import ProbeDesign
+    from raybias.report import Comparison
     from raybias.results import Results
+
+#: One file, folder or URI, or several.
+Paths = str | Path | Iterable[str | Path]
+#: Paths; or a frame of Polars, pandas or Arrow, or arrays by name; or several of these.
+Given = Any
 
 
 def measure(
@@ -93,7 +99,7 @@ def measure(
     if by or isinstance(positive, str) or (label_column, pred_column) != ("label", "pred"):
         word = positive if isinstance(positive, str) else ""
         columns = Columns(label_column, pred_column, tuple(by), word)
-    tables = given_tables(given)
+    tables = _tables(given)
     predicted, others = parted(tables, kind, named=columns is not None or bool(metric))
     paths = [str(each) for each in tables if not isinstance(each, pl.DataFrame)]
     found = []
@@ -125,6 +131,86 @@ def measure(
             command=command,
         )  # fmt: skip
     return estimates
+
+
+def _tables(given: Given) -> list[str | Path | pl.DataFrame]:
+    """Return paths as they are, and tables as frames of Polars."""
+    import polars as pl
+
+    if isinstance(given, str | Path | pl.DataFrame):
+        return [given]
+    if isinstance(given, Mapping) or hasattr(given, "__arrow_c_stream__"):
+        return [pl.DataFrame(given)]
+    return [one for each in given for one in _tables(each)]
+
+
+def compare(
+    base: str | Path | Sequence[str | Path],
+    candidate: str | Path | Sequence[str | Path],
+    *,
+    base_is: Mapping[str, str] | None = None,
+    candidate_is: Mapping[str, str] | None = None,
+    scope: Scope | None = None,
+    margin: float | None = None,
+    out: str | Path | None = None,
+) -> Comparison:
+    """Compare a candidate with its base: is any gap or score worse, better, or equivalent?
+
+    Of model, method and training set, what is one in each arm is what is compared; by the rest,
+    by probe, style and sentence, and by seed where both have the same seeds, arms are matched.
+
+    Parameters
+    ----------
+    base, candidate: an OUT, files and folders of predictions, or of answers about pairs, as
+        `measure` takes.
+    base_is, candidate_is: which of an arm's rows are meant, by model, method, dataset,
+        probe or style, so that two arms of one OUT can be compared.
+    scope: what intervals cover (`Statistics.scope`); by default the study's, else the widest.
+    margin: the largest change of a gap that does not matter; the study's, else 0.02.
+    out: folder or URI for compare.csv, compare.md, compare.json and compare.html.
+
+    Raises
+    ------
+    DataError: a file is missing or malformed, or one arm lacks a probe, classifier or sentence of
+        the other.
+    ConfigError: studies with other profiles, templates, label words or rules.
+    """
+    from raybias import report
+
+    arms = [[arm] if isinstance(arm, str | Path) else arm for arm in (base, candidate)]
+    found = report.compare(
+        *arms, base_is=base_is, candidate_is=candidate_is, scope=scope, margin=margin
+    )
+    if out is not None:
+        found.write(Store(out))
+    return found
+
+
+def design(
+    files: Paths,
+    *,
+    target: float | None = None,
+    profile: Profile | None = None,
+    scope: Scope | None = None,
+) -> pl.DataFrame:
+    """Predict which seeds, templates and words to add for narrow intervals (`schema.DESIGN`).
+
+    Parameters
+    ----------
+    files: as for `measure`; a tuned study is priced in device-hours, others in items read.
+    target: the half width that is wanted; by default the study's margin, else 0.02.
+    profile, scope: as for `measure`.
+
+    Raises
+    ------
+    DataError: as for `measure`, or predictions without template ids.
+    ConfigError: as for `measure`.
+    """
+    from raybias import report
+
+    # A text is one path, and not a sequence of letters.
+    paths = [files] if isinstance(files, str | Path) else [*files]
+    return report.design_of_files(paths, target=target, profile=profile, scope=scope)[0]
 
 
 def samples(study: str | Path, out: str | Path) -> list[str]:
@@ -188,3 +274,85 @@ def judge_labels(study: str | Path, sheet: str | Path) -> Results:
 
     add_labels(Store(study), str(sheet))
     return write_report(study)
+
+
+def probe_items(probe: Probe) -> pl.DataFrame:
+    """Read the sentences of a probe (`schema.ITEMS`).
+
+    Raises
+    ------
+    DataError: its data is missing or malformed.
+    """
+    from raybias import probes
+
+    return probes.probe_items(probe)
+
+
+def pair_items(
+    probe: PairProbe,
+    styles: Sequence[str] = ("original",),
+    *,
+    files: Sequence[str] = (),
+    options: StyleOptions | None = None,
+    seed: int = 0,
+) -> pl.DataFrame:
+    """Read the pairs of a probe in styles, one after another (`schema.PAIRS` or `COREFERENCES`).
+
+    Parameters
+    ----------
+    files: styled pairs, which formal and informal are read from.
+    options: what the rule styles leave open.
+    seed: of random draws.
+
+    Raises
+    ------
+    DataError: its data is missing or malformed.
+    ConfigError: a style that the probe does not have.
+    """
+    from raybias.probes import in_styles, pair_items
+
+    items = pair_items(probe.source, probe.data, kinds=probe.kinds)
+    return in_styles(probe.source, items, styles, files=files, options=options, seed=seed)
+
+
+def check_probe(card: str | Path) -> ProbeDesign:
+    """Say what the design of one's own probe can and cannot show; print the result.
+
+    Parameters
+    ----------
+    card: file or URI of its card.
+
+    Raises
+    ------
+    ConfigError: a wrong card.
+    DataError: its data is missing or malformed.
+    """
+    from raybias.probes.card_design import design_of
+
+    return design_of(str(card))
+
+
+def corpus_counts(
+    source: str,
+    probe: Probe,
+    *,
+    text_column: str = "text",
+    split: str = "train",
+    address: str | None = None,
+) -> pl.DataFrame:
+    """Count on Ray how often a corpus marks a probe's nouns with group terms (`schema.CORPUS`).
+
+    Parameters
+    ----------
+    source: a text file with one document a line, a Parquet file, a folder or pattern of either,
+        or `hub:NAME` for a `datasets` id.
+    text_column, split: of Parquet files and hub data sets.
+    address: as for `run`.
+
+    Raises
+    ------
+    DataError: no such source, column or split, or no document in it.
+    """
+    from raybias.runtime.corpus import count_corpus
+
+    return count_corpus(source, probe, column=text_column, split=split, address=address)[0]
