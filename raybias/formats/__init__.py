@@ -1,1 +1,28 @@
-"""Parse published files that both probes and statistics read: one parser for each format."""
+"""Parse published files that both probes and measures read: one parser for each format."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from raybias.errors import DataError
+
+Content = TypeVar("Content")
+
+
+def parsed(kind: TypeAdapter[Content], data: bytes, where: str, cure: str) -> Content:
+    """Parse JSON of a known form.
+
+    Raises
+    ------
+    DataError: names the first key that is missing or wrong.
+    """
+    try:
+        return kind.validate_json(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        key = ".".join(map(str, first["loc"]))
+        raise DataError(
+            f"{key}: {first['msg']}" if key else first["msg"], where=where, cure=cure
+        ) from error

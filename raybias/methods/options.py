@@ -16,7 +16,7 @@ from pydantic import Field, field_validator, model_validator
 
 from raybias.config.method import Reads
 from raybias.config.section import Count, Name, Section
-from raybias.formats.bbq import plain_answer
+from raybias.formats.questions import plain_answer
 from raybias.methods.asking import Item, ItemMethod, taken
 from raybias.methods.base import method
 from raybias.methods.prompts import check_placeholders, filled

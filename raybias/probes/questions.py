@@ -8,8 +8,7 @@ import polars as pl
 
 from raybias.config.card import Column
 from raybias.errors import DataError
-from raybias.formats.bbq import bbq_line, bbq_metadata, target_of
-from raybias.formats.stereoset import stereoset_triples
+from raybias.formats.questions import bbq_line, bbq_metadata, stereoset_triples, target_of
 from raybias.probes.column_checks import checked
 from raybias.probes.registries import question_probe
 from raybias.schema import DECISIONS, OPTION_ITEMS, SENTENCE_ITEMS, TRIPLES

@@ -16,10 +16,15 @@ import numpy as np
 import polars as pl
 
 from raybias.errors import DataError
-from raybias.formats.bbq import Line, Targets, bbq_line, bbq_metadata, target_of
-from raybias.formats.helm import asked_as, is_run, option_run
-from raybias.formats.inspect_logs import option_log
-from raybias.formats.lm_eval import is_sample, option_sample
+from raybias.formats.harnesses import (
+    helm_prompt,
+    helm_run,
+    inspect_log,
+    is_helm_run,
+    is_lm_eval_sample,
+    lm_eval_options,
+)
+from raybias.formats.questions import Line, Targets, bbq_line, bbq_metadata, target_of
 from raybias.measures.kind import Items, Kind, ReadFile, Rules, Sums, Table, kind, ratio
 from raybias.measures.reading import file_source, model_of
 from raybias.schema import CONTEXTS, OPTION_ANSWERS
@@ -124,7 +129,7 @@ def _published(items: Items) -> ReadFile:
             return None
         if source.name.endswith(_LINES):
             rows = _lines(data, source, targets)
-        elif is_run(data):
+        elif is_helm_run(data):
             rows = _helm(data, source, items)
         elif any(mark in data for mark in _MARKS):
             rows = _log(data, source, targets)
@@ -243,8 +248,8 @@ def _lines(data: bytes, source: Source, targets: Targets | None) -> list[dict[st
     rows: list[dict[str, Any]] = []
     models: set[str] = set()
     for text, where in _numbered(data, source):
-        if is_sample(text):
-            line, given = option_sample(text, where)
+        if is_lm_eval_sample(text):
+            line, given = lm_eval_options(text, where)
             said: dict[str, Any] = {"pred": None, "answer": None}
             if isinstance(given, str):
                 said = {"pred": line.place_of(given), "answer": given}
@@ -272,7 +277,7 @@ def _log(data: bytes, source: Source, targets: Targets | None) -> list[dict[str,
     if _RESULTS in data:
         # lm-eval's results, which lie beside its samples.
         return []
-    model, answered = option_log(data, source.uri)
+    model, answered = inspect_log(data, source.uri)
     rows = []
     for line, epoch, letter in answered:
         where = f"{source.uri}, question {line.example_id}"
@@ -289,9 +294,9 @@ def _helm(data: bytes, source: Source, items: Items) -> list[dict[str, Any]]:
             "is of HELM, which does not say what template a question is of", where=source.uri,
             cure="give BBQ's questions as --items",
         )  # fmt: skip
-    questions = {asked_as(item["text"], item["question"]): item for item in items.to_dicts()}
+    questions = {helm_prompt(item["text"], item["question"]): item for item in items.to_dicts()}
     kept = ("category", "template_id", "context", "polarity", "label", "unknown", "target")
-    model, answered = option_run(data, source.uri)
+    model, answered = helm_run(data, source.uri)
     rows = []
     for each in answered:
         item = questions.get(each.asked)

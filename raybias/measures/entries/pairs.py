@@ -19,7 +19,7 @@ import polars as pl
 from scipy import stats
 
 from raybias.errors import DataError
-from raybias.formats.lm_eval import is_sample, pair_sample
+from raybias.formats.harnesses import is_lm_eval_sample, lm_eval_pair
 from raybias.measures.kind import ALL, Items, Kind, ReadFile, Rules, Table, kind
 from raybias.measures.pair_means import (
     AVERAGES,
@@ -241,12 +241,12 @@ def _published(_items: Items) -> ReadFile:
 
     def read(source: Source, data: bytes) -> pl.DataFrame | None:
         lines = [line for line in data.split(b"\n") if line.strip()]
-        if not (lines and is_sample(lines[0]) and b"sent_more" in lines[0]):
+        if not (lines and is_lm_eval_sample(lines[0]) and b"sent_more" in lines[0]):
             return None
         named: dict[str, Any] = {"model": model_of(source), "score": "lm_eval",
                                  "probe": "crows_pairs", "style": ORIGINAL}  # fmt: skip
         rows = [
-            {**named, **pair_sample(line, f"{source.uri}, line {number}")}
+            {**named, **lm_eval_pair(line, f"{source.uri}, line {number}")}
             for number, line in enumerate(lines, start=1)
         ]
         return typed(pl.DataFrame(rows), PAIR_SCORES, source.uri)

@@ -17,8 +17,8 @@ import polars as pl
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter
 
 from raybias.errors import DataError
-from raybias.formats.json_files import parsed
-from raybias.formats.stereoset import ROLES, StereoSetTriple, stereoset_triples
+from raybias.formats import parsed
+from raybias.formats.questions import ROLES, StereoSetTriple, stereoset_triples
 from raybias.measures.kind import ALL, Items, Kind, Least, ReadFile, Sums, Table, kind, ratio
 from raybias.measures.reading import content, file_source
 from raybias.schema import TRIPLE_SCORES

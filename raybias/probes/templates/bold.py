@@ -9,7 +9,7 @@ import polars as pl
 from pydantic import Field, TypeAdapter
 
 from raybias.errors import DataError
-from raybias.formats.json_files import parsed
+from raybias.formats import parsed
 from raybias.probes.registries import probe
 from raybias.probes.templates.slots import items_frame
 from raybias.schema import Label

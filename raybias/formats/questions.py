@@ -1,25 +1,27 @@
-"""Parse the lines of BBQ's published files: a question with its options, and models' answers.
+"""Parse the published files of BBQ and StereoSet.
 
-A field whose name has `pred` in it holds the answers of one model, which it names.
+A line of BBQ is a question with its options and models' answers; a field whose name has `pred`
+in it holds the answers of one model, which it names. StereoSet's dev.json holds triples of a
+stereotype, its opposite and an unrelated sentence.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import polars as pl
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from raybias.errors import DataError
-from raybias.formats.json_files import parsed
+from raybias.formats import parsed
 from raybias.table_files import refuse
 
 #: By category, template and example, the place of the option that names the target.
 Targets = Mapping[tuple[str, ...], int | None]
 
-_CURE: Final = "mend the line or leave it out; it should be one of BBQ's preds_CATEGORY.jsonl"
+_OF_BBQ: Final = "mend the line or leave it out; it should be one of BBQ's preds_CATEGORY.jsonl"
 #: Its answers name countries and regions, its stereotyped groups either.
 _BY_FIRST_PART: Final = "Nationality"
 
@@ -87,7 +89,7 @@ class Line(BaseModel):
             raise DataError(
                 f"the unknown option cannot be told: answer_info calls {len(places)} of them so",
                 where=where,
-                cure=_CURE,
+                cure=_OF_BBQ,
             )
         return places[0]
 
@@ -107,13 +109,13 @@ _LINE: Final = TypeAdapter(Line)
 
 def bbq_line(text: bytes, where: str) -> Line:
     """Parse one line; `DataError` names the field that is missing or wrong."""
-    return parsed(_LINE, text, where, _CURE)
+    return parsed(_LINE, text, where, _OF_BBQ)
 
 
 def bbq_fields(fields: Mapping[str, Any], where: str) -> Line:
     """Check the fields of a question that another format holds, as `bbq_line` does."""
     # Numpy and hub copies have arrays as lists of their own; JSON tells them alike.
-    return parsed(_LINE, json.dumps(dict(fields)).encode(), where, _CURE)
+    return parsed(_LINE, json.dumps(dict(fields)).encode(), where, _OF_BBQ)
 
 
 def target_of(line: Line, unknown: int, where: str, *, strict: bool = True) -> int | None:
@@ -167,3 +169,66 @@ def bbq_metadata(table: pl.DataFrame, where: str) -> Targets:
 def plain_answer(text: str) -> str:
     """Return an answer without capitals, blanks around it and a last period."""
     return text.strip().casefold().removesuffix(".").rstrip()
+
+
+#: Of the sentences of a triple, in the order of `StereoSetTriple.sentences`.
+ROLES: Final = ("stereotype", "anti-stereotype", "unrelated")
+_OF_STEREOSET: Final = "give it as StereoSet's authors published it"
+
+
+class StereoSetSentence(BaseModel):
+    """One sentence of a triple; its text may be left out where only scores are read."""
+
+    id: Text
+    gold_label: Literal["stereotype", "anti-stereotype", "unrelated"]
+    sentence: str = ""
+
+
+class _Triple(BaseModel):
+    id: Text
+    target: Text
+    bias_type: Text
+    context: str = ""
+    sentences: Annotated[list[StereoSetSentence], Field(min_length=3, max_length=3)]
+
+
+class _Items(BaseModel):
+    data: dict[str, list[_Triple]]
+
+
+class StereoSetTriple(NamedTuple):
+    """A triple of one domain (`race`) and task (`intrasentence`), about a target term."""
+
+    domain: str
+    task: str
+    term: str
+    item_id: str
+    context: str
+    sentences: tuple[StereoSetSentence, ...]
+    """In the order of `ROLES`."""
+
+
+_ITEMS: Final = TypeAdapter(_Items)
+
+
+def stereoset_triples(text: bytes, where: str) -> list[StereoSetTriple]:
+    """Parse a whole dev.json or a part of it.
+
+    Raises
+    ------
+    DataError: not such a file, or a triple with two sentences of one gold_label.
+    """
+    triples = []
+    for task, each in parsed(_ITEMS, text, where, _OF_STEREOSET).data.items():
+        for triple in each:
+            by_role = {sentence.gold_label: sentence for sentence in triple.sentences}
+            if len(by_role) < len(ROLES):
+                raise DataError(
+                    f"triple {triple.id!r} has two sentences of one gold_label",
+                    where=where,
+                    cure="mend it or leave it out",
+                )
+            sentences = tuple(by_role[role] for role in ROLES)
+            named = (triple.bias_type, task, triple.target, triple.id, triple.context)
+            triples.append(StereoSetTriple(*named, sentences))
+    return triples

@@ -1,0 +1,250 @@
+"""Parse what other harnesses log of a run: HELM, inspect_ai, and lm-evaluation-harness.
+
+HELM's scenario_state.json of a BBQ run names neither the template of a question nor its category,
+and per_instance_stats.json holds no answers; so questions are found again, by their texts, in BBQ's
+own files. Logs of inspect_ai are JSON (`inspect log dump LOG`), of inspect_evals' BBQ task. Of
+lm-evaluation-harness the samples are read (`--log_samples`), one JSON object a line, which holds
+the document that was asked about and the log-likelihood of each continuation, in the order of its
+`arguments`; the model is named by the folder that they lie in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Final, NamedTuple
+
+from pydantic import BaseModel, Field, TypeAdapter
+
+from raybias.errors import DataError
+from raybias.formats import parsed
+from raybias.formats.questions import Line, bbq_fields
+
+_HELM: Final = "give scenario_state.json of a run of HELM's bbq, method=multiple_choice_joint"
+
+
+class _HelmText(BaseModel):
+    text: str = ""
+
+
+class _Reference(BaseModel):
+    output: _HelmText
+
+
+class _Instance(BaseModel):
+    id: str = ""
+    input: _HelmText
+    references: list[_Reference]
+
+
+class _Result(BaseModel):
+    completions: list[_HelmText] = Field(min_length=1)
+
+
+class _HelmState(BaseModel):
+    instance: _Instance
+    train_trial_index: int
+    output_mapping: dict[str, str] | None = None
+    result: _Result | None = None
+
+
+class _Adapter(BaseModel):
+    model: str = Field(min_length=1)
+
+
+class _Run(BaseModel):
+    adapter_spec: _Adapter
+    request_states: list[_HelmState]
+
+
+class HelmAnswer(NamedTuple):
+    """One answer: what was asked, the options, and the place of the one whose letter was given."""
+
+    where: str
+    asked: str
+    options: tuple[str, ...]
+    trial: int
+    place: int | None
+    said: str
+
+
+_RUN: Final = TypeAdapter(_Run)
+
+
+def is_helm_run(data: bytes) -> bool:
+    """Tell whether a file is a scenario_state.json."""
+    return b'"request_states"' in data
+
+
+def helm_prompt(context: str, question: str) -> str:
+    """Write a context with a question as HELM does."""
+    return f"{context}\nQuestion: {question}"
+
+
+def helm_run(data: bytes, where: str) -> tuple[str, Iterator[HelmAnswer]]:
+    """Parse a run: its model, and the answers.
+
+    Raises
+    ------
+    DataError: not such a run, or one that gave no letters.
+    """
+    run = parsed(_RUN, data, where, _HELM)
+    return run.adapter_spec.model, (
+        _helm_answer(each, f"{where}, instance {each.instance.id}") for each in run.request_states
+    )
+
+
+def _helm_answer(state: _HelmState, where: str) -> HelmAnswer:
+    if state.output_mapping is None or state.result is None:
+        missing = "output_mapping" if state.output_mapping is None else "result"
+        raise DataError(f"has no {missing}", where=where, cure=_HELM)
+    options = tuple(each.output.text for each in state.instance.references)
+    said = state.result.completions[0].text.strip()
+    named = state.output_mapping.get(said)
+    place = options.index(named) if named in options else None
+    return HelmAnswer(where, state.instance.input.text, options, state.train_trial_index, place,
+                      said)  # fmt: skip
+
+
+_INSPECT: Final = "give what `inspect log dump` writes of a log of inspect_evals/bbq"
+
+
+class _Eval(BaseModel):
+    model: str = Field(min_length=1)
+
+
+class _Verdict(BaseModel):
+    answer: str | None = None
+
+
+class _Logged(BaseModel):
+    id: int | str
+    epoch: int = 1
+    choices: list[str] = Field(min_length=3, max_length=3)
+    target: str | list[str]
+    metadata: dict[str, Any]
+    scores: dict[str, _Verdict] | None = None
+
+
+class _Log(BaseModel):
+    run: _Eval = Field(alias="eval")
+    samples: list[_Logged]
+
+
+_LOG: Final = TypeAdapter(_Log)
+
+
+def inspect_log(text: bytes, where: str) -> tuple[str, Iterator[tuple[Line, int, str]]]:
+    """Parse a log: its model, and each question with the epoch and the letter that was answered.
+
+    Raises
+    ------
+    DataError: not such a log, or a sample that lacks fields of BBQ in its metadata.
+    """
+    log = parsed(_LOG, text, where, _INSPECT)
+    return log.run.model, (_answered(each, f"{where}, sample {each.id}") for each in log.samples)
+
+
+def _answered(sample: _Logged, where: str) -> tuple[Line, int, str]:
+    target = sample.target[0] if isinstance(sample.target, list) else sample.target
+    if target not in ("A", "B", "C"):
+        raise DataError(f"has the target {target!r}, not a letter", where=where, cure=_INSPECT)
+    if not sample.scores:
+        raise DataError("was not scored", where=where, cure="retry the eval, then dump its log")
+    texts = {f"ans{n}": text for n, text in enumerate(sample.choices)}
+    named = {"example_id": sample.metadata.get("source_id", sample.id)}
+    fields = {**named, **sample.metadata, **texts, "label": ord(target) - ord("A")}
+    (score, *_) = sample.scores.values()
+    return bbq_fields(fields, where), sample.epoch, (score.answer or "").strip().upper()
+
+
+_LM_EVAL: Final = "give a samples_TASK.jsonl of `lm-eval run --log_samples`"
+
+
+#: A context and what it is continued by.
+_Request = Annotated[list[Any] | dict[str, Any], Field(min_length=2)]
+
+
+class _Sample(BaseModel):
+    doc_id: int
+    doc: dict[str, Any]
+    arguments: dict[str, _Request] | list[_Request]
+    filtered_resps: list[Any]
+
+
+_SAMPLE: Final = TypeAdapter(_Sample)
+
+
+def is_lm_eval_sample(line: bytes) -> bool:
+    """Tell whether a line of JSON is a sample of lm-eval."""
+    return b'"filtered_resps"' in line
+
+
+def lm_eval_options(text: bytes, where: str) -> tuple[Line, list[float] | str]:
+    """Parse a sample of a BBQ task: the question, and each option's log-likelihood, or the answer.
+
+    Continuations beyond the two named options are wordings of the unknown one, whose likeliest
+    counts. An answer is what was generated, where the task generates one.
+
+    Raises
+    ------
+    DataError: not such a sample, or an option without a continuation.
+    """
+    sample = parsed(_SAMPLE, text, where, _LM_EVAL)
+    line = bbq_fields(sample.doc, where)
+    if len(sample.filtered_resps) == 1 and isinstance(sample.filtered_resps[0], str):
+        return line, sample.filtered_resps[0]
+    unknown = line.unknown(where)
+    scores: list[float | None] = [None] * 3
+    for said, score in _continuations(sample, where):
+        place = line.place_of(said)
+        place = unknown if place is None else place
+        known = scores[place]
+        scores[place] = score if known is None else max(known, score)
+    found = [score for score in scores if score is not None]
+    if len(found) < len(scores):
+        raise DataError("an option has no log-likelihood", where=where, cure=_LM_EVAL)
+    return line, found
+
+
+def lm_eval_pair(text: bytes, where: str) -> dict[str, Any]:
+    """Parse a sample of a CrowS-Pairs task into a row of schema.PAIR_SCORES, without its model.
+
+    Raises
+    ------
+    DataError: not such a sample.
+    """
+    sample = parsed(_SAMPLE, text, where, _LM_EVAL)
+    scores = dict(_continuations(sample, where))
+    row: dict[str, Any] = {"pair_id": str(sample.doc.get("id", sample.doc_id))}
+    for side, name in (("sent_more", "score_more"), ("sent_less", "score_less")):
+        said = str(sample.doc.get(side, "")).strip()
+        if said not in scores:
+            raise DataError(f"{side} has no log-likelihood", where=where, cure=_LM_EVAL)
+        row[name] = scores[said]
+    for field, name in (("bias_type", "bias_type"), ("stereo_antistereo", "direction")):
+        value = sample.doc.get(field)
+        if not isinstance(value, str):
+            raise DataError(f"doc.{field} is {value!r}, not its name", where=where, cure=_LM_EVAL)
+        row[name] = value
+    more, less = row["score_more"], row["score_less"]
+    return {**row, "preference": None if more == less else int(more > less)}
+
+
+def _continuations(sample: _Sample, where: str) -> list[tuple[str, float]]:
+    """Return each continuation, without blanks around it, with its log-likelihood."""
+    asked = sample.arguments
+    each = asked.values() if isinstance(asked, dict) else asked
+    texts = [list(a.values())[1] if isinstance(a, dict) else a[1] for a in each]
+    try:
+        scores = [float(r[0]) if isinstance(r, list) else float(r) for r in sample.filtered_resps]
+    except (TypeError, ValueError, IndexError) as error:
+        raise DataError(
+            "filtered_resps are no log-likelihoods", where=where, cure=_LM_EVAL
+        ) from error
+    if len(texts) != len(scores):
+        raise DataError(
+            f"has {len(texts)} continuations and {len(scores)} responses",
+            where=where,
+            cure=_LM_EVAL,
+        )
+    return [(str(text).strip(), score) for text, score in zip(texts, scores, strict=True)]
