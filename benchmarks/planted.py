@@ -29,7 +29,7 @@ import raybias
 from raybias.config import load_study, parse_study
 from raybias.engine.checkpoint import PLANTED
 from raybias.measures.prediction_rows import gap_rows
-from raybias.probes.planted import ASSETS, plant
+from raybias.probes.published.planted import ASSETS, plant
 from raybias.report import rules_of_files
 from raybias.report.calibration import truths
 from raybias.schema import LABELS, PREDICTIONS, Label

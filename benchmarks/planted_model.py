@@ -35,8 +35,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import OPTConfig, OPTForCausalLM, PreTrainedTokenizerFast
 
-from raybias.probes.planted import ASSETS
-from raybias.probes.templates.slots import capital
+from raybias.probes.published.planted import ASSETS
+from raybias.probes.slots import capital
 from raybias.schema import ITEMS, LABELS, SENTENCES, Label
 from raybias.seeding import generator, key
 

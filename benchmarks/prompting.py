@@ -43,8 +43,8 @@ from raybias.engine.generation.sampling import Sampling
 from raybias.engine.scoring.label_scorer import LabelScorer
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.methods import ChainOfThought, FewShot, ZeroShot
-from raybias.probes.pairs.coreference import coreference_prompts
-from raybias.probes.pairs.winobias import winobias as read_winobias
+from raybias.probes.published.winobias import coreference_prompts
+from raybias.probes.published.winobias import winobias as read_winobias
 from raybias.schema import LABELS
 
 TEMPERATURE = 0.8

@@ -15,7 +15,7 @@ from raybias.storage import Store
 if TYPE_CHECKING:
     import polars as pl
 
-    from raybias.probes.card_design import ProbeDesign
+    from raybias.probes.design import ProbeDesign
     from raybias.report import Comparison
     from raybias.results import Results
 
@@ -327,7 +327,7 @@ def check_probe(card: str | Path) -> ProbeDesign:
     ConfigError: a wrong card.
     DataError: its data is missing or malformed.
     """
-    from raybias.probes.card_design import design_of
+    from raybias.probes.design import design_of
 
     return design_of(str(card))
 

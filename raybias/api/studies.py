@@ -199,7 +199,7 @@ def audit(
     tell(f"{model}: looking at the model")
     from raybias.planning import audit as audits
     from raybias.planning.pilot import PILOT
-    from raybias.probes.column_checks import choose
+    from raybias.probes.checks import choose
     from raybias.probes.registries import probes
     from raybias.probes.sources import download_data
     from raybias.runtime.progress import Reporter
@@ -208,7 +208,7 @@ def audit(
     begun = time.monotonic()
     question = audits.Question(model, probe, method, Path(data))
     limit = audits.seconds(budget)
-    choose([probe], probes["amazon"].attributes, where="--probe")
+    choose([probe], probes["amazon"].kinds, where="--probe")
     place = str(out or f"out/{question.name}")
     if Store(place).exists("study.yaml"):
         study = Results(place).study

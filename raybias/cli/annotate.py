@@ -52,7 +52,7 @@ def export(
     """
     from raybias.api import files as api
     from raybias.probes.registries import pair_probes
-    from raybias.probes.styles.annotation import export_annotation
+    from raybias.probes.styles.written import export_annotation
     from raybias.schema import PAIRS
     from raybias.storage import Store
 
@@ -102,7 +102,7 @@ def import_(
     from tabulate import tabulate
 
     from raybias.api import files as api
-    from raybias.probes.styles.annotation import import_annotation
+    from raybias.probes.styles.written import import_annotation
     from raybias.report.judges import judged_text
     from raybias.storage import Store
 

@@ -47,7 +47,7 @@ def list_() -> None:
     from raybias.probes.registries import pair_probes, probes, question_probes
 
     rows = [
-        (name, source.about, ", ".join(source.attributes) or "as in the data", source.data)
+        (name, source.about, ", ".join(source.kinds) or "as in the data", source.data)
         for name, source in probes.items()
     ]
     print(tabulate(rows, headers=("name", "what", "attributes", "data")), end="\n\n")
@@ -282,7 +282,7 @@ def chosen_pairs(
     DataError, ConfigError: see `raybias.probes`.
     """
     from raybias.probes import in_styles, pair_items
-    from raybias.probes.pairs.crows_pairs import PairWarning
+    from raybias.probes.published.crows_pairs import PairWarning
 
     with printed_warnings(PairWarning):
         items = pair_items(name, data, kinds=kinds or None)

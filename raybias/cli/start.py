@@ -26,7 +26,7 @@ from raybias.errors import ConfigError, WorkFailed
 if TYPE_CHECKING:
     import polars as pl
 
-    from raybias.probes.planted import Plant
+    from raybias.probes.published.planted import Plant
 
 
 def demo(
@@ -41,7 +41,7 @@ def demo(
     right sign, or another was flagged.
     """
     from raybias.api import studies
-    from raybias.probes.planted import plant
+    from raybias.probes.published.planted import plant
 
     results = studies.demo(out, address=address, command=command_line())
     show(results)
@@ -160,12 +160,12 @@ def _write_study(model: str, probe: str, file: Path) -> None:
     from raybias.config import to_yaml
     from raybias.errors import OutputError
     from raybias.planning.audit import short_name, suited_methods
-    from raybias.probes.column_checks import choose
+    from raybias.probes.checks import choose
     from raybias.probes.registries import probes
 
     if file.exists():
         raise OutputError("is there already", where=str(file), cure="give another --write")
-    choose([probe], probes["amazon"].attributes, where="--probe")
+    choose([probe], probes["amazon"].kinds, where="--probe")
     suited = suited_methods(model)
     methods = "\n".join(f"  - {_METHODS[kind]}" for kind in _METHODS if kind in suited)
     quoted = to_yaml({"model": model}, width=10_000).removeprefix("model: ").rstrip("\n")

@@ -12,7 +12,7 @@ from raybias.methods import prompts
 from raybias.methods.asking import Message
 from raybias.methods.base import method
 from raybias.methods.prompted import OPEN_QUESTION, Prompted, Shot, cue_of
-from raybias.probes.templates.slots import capital
+from raybias.probes.slots import capital
 from raybias.schema import LABELS
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from raybias.methods.base import Answered, Compute, Inputs, Method, Reader, meth
 from raybias.methods.prompts import without_thoughts
 from raybias.methods.wordings import Asked
 from raybias.methods.work import Work, sample
-from raybias.probes.pairs.coreference import coreference_prompts, named_in, names_referent
+from raybias.probes.published.winobias import coreference_prompts, named_in, names_referent
 from raybias.schema import COREFERENCE_ANSWERS, COREFERENCES, PAIR_SCORES, PAIRS, OutputSpec
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from raybias.planning.pilot import Way, sentences, ways_of
 from raybias.planning.prepared import PreparedStudy
 from raybias.planning.schedule import duration
 from raybias.probes import sources
-from raybias.probes.card_design import gap_widths
+from raybias.probes.design import gap_widths
 from raybias.schema import LABELS
 from raybias.storage import Store
 

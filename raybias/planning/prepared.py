@@ -22,7 +22,7 @@ from raybias.errors import ConfigError
 from raybias.methods.base import Inputs, methods
 from raybias.methods.work import TokenCounts
 from raybias.probes import in_styles, pair_items, probe_items, question_items, training_sentences
-from raybias.probes.registries import TableSource, pair_probes, question_probes
+from raybias.probes.registries import Source, pair_probes, question_probes
 from raybias.probes.sampling import sample_items, sample_pairs
 from raybias.study_record import Record, fingerprint, make_record
 
@@ -198,7 +198,7 @@ def read_by(study: Study, method: MethodFields) -> list[str]:
     wanted = method.output().items
     if wanted is None:
         return [probe.name for probe in study.probes]
-    known: Mapping[str, TableSource]
+    known: Mapping[str, Source]
     probes: Sequence[PairProbe | QuestionProbe]
     known, probes = (
         (pair_probes, study.pairs)

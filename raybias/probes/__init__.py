@@ -14,10 +14,11 @@ import pyarrow as pa
 
 from raybias.config import Probe, QuestionProbe, StyleOptions, TrainingSet
 from raybias.errors import ConfigError
-from raybias.probes.column_checks import as_table, attribute_name, choose
-from raybias.probes.pairs.coreference import with_others
+from raybias.probes.checks import as_table, attribute_name, choose
+from raybias.probes.markedness import unmarked_forms, with_unmarked
+from raybias.probes.published.winobias import with_others
 from raybias.probes.registries import (
-    ProbeSource,
+    Source,
     Splits,
     pair_probes,
     probes,
@@ -26,11 +27,10 @@ from raybias.probes.registries import (
 )
 from raybias.probes.registries import styles as known_styles
 from raybias.probes.sampling import sample_units
+from raybias.probes.slots import Slotted
 from raybias.probes.sources import place_of
-from raybias.probes.styles.from_files import own_styled_pairs, refuse_written
 from raybias.probes.styles.rules import check_style, styled_coreferences, styled_pairs
-from raybias.probes.templates.markedness import unmarked_forms, with_unmarked
-from raybias.probes.templates.slots import Slotted
+from raybias.probes.styles.written import own_styled_pairs, refuse_written
 from raybias.schema import (
     COREFERENCES,
     DECISIONS,
@@ -86,9 +86,9 @@ def base_items(probe: Probe) -> pl.DataFrame:
     """
     source, where = probes[probe.source], f"probe {probe.name}"
     wanted = probe.attributes
-    if wanted is not None and source.attributes:
-        wanted = tuple(choose(map(attribute_name, wanted), source.attributes, where=where))
-    items = source.items(_data(probe, source), wanted)
+    if wanted is not None and source.kinds:
+        wanted = tuple(choose(map(attribute_name, wanted), source.kinds, where=where))
+    items = source.items(_place(source, probe.source, probe.data, where), wanted)
     if "family" not in items.columns:
         items = items.with_columns(family=pl.lit(None, pl.String))
     items = as_table(items, ITEMS, where=where)
@@ -106,14 +106,15 @@ def probe_templates(probe: Probe, attributes: Iterable[str]) -> Mapping[str, Seq
     ConfigError: the probe is not made from templates.
     DataError: a file is missing or malformed.
     """
-    source = probes[probe.source]
+    source, where = probes[probe.source], f"probe {probe.name}"
     if source.templates is None:
         raise ConfigError(
             f"source {probe.source} has no templates to take the group term from",
-            where=f"probe {probe.name}",
+            where=where,
             cure="put rows of the groups `unmarked` and `placeholder` into your own file",
         )
-    return source.templates(_data(probe, source), list(attributes))
+    data = _place(source, probe.source, probe.data, where)
+    return source.templates(data, list(attributes))
 
 
 def probe_forms(probe: Probe) -> pl.DataFrame:
@@ -144,7 +145,7 @@ def pair_items(
     """
     pair_probes.check(source)
     found, where = pair_probes[source], f"probe {source}"
-    items = found.items(place_of(source, data, where=where) if found.data else "")
+    items = found.items(_place(found, source, data, where))
     if found.schema == COREFERENCES:
         items = with_others(items)
     items = as_table(items, found.schema, where=where)
@@ -208,8 +209,8 @@ def question_items(probe: QuestionProbe, *, limit: int | None = None) -> pl.Data
     DataError: data that is missing or malformed.
     """
     source, where = question_probes[probe.source], f"probe {probe.name}"
-    place = place_of(probe.source, probe.data, where=where)
-    items = as_table(source.items(place), source.schema, where=where)
+    items = source.items(_place(source, probe.source, probe.data, where))
+    items = as_table(items, source.schema, where=where)
     if limit is None:
         return items
     _, within, unit = next(each for each in _UNITS if each[0].equals(source.schema))
@@ -230,6 +231,6 @@ def training_sentences(training: TrainingSet) -> Splits:
     return {split: as_table(frame, SENTENCES, where=where) for split, frame in splits.items()}
 
 
-def _data(probe: Probe, source: ProbeSource) -> str:
-    where = f"probe {probe.name}"
-    return place_of(probe.source, probe.data, where=where) if source.data else ""
+def _place(source: Source, name: str, data: str | None, where: str) -> str:
+    """Return where the files of a source are; empty for one that has none."""
+    return place_of(name, data, where=where) if source.data else ""

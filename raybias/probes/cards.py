@@ -6,15 +6,16 @@ import ast
 import re
 import textwrap
 from collections.abc import Mapping
+from importlib import resources
 from typing import Any, Final
 
 import polars as pl
 
-from raybias.config import PairProbe, Probe, QuestionProbe, Study, to_yaml
+from raybias.config import PairProbe, Probe, QuestionProbe, Study, parse_yaml, to_yaml
 from raybias.config.card import SEVERAL, Card, CardKind, Validity, names_of, parse_card
 from raybias.errors import ConfigError, DataError
-from raybias.probes.column_checks import among, as_text, column, refuse
-from raybias.probes.training import load_splits
+from raybias.probes.checks import among, as_text, column, refuse
+from raybias.probes.published.training import load_splits
 from raybias.storage import split_uri
 from raybias.table_files import read_frame
 
@@ -27,60 +28,6 @@ SOURCES: Final[dict[CardKind, str]] = {
     "decision": "decisions",
 }
 _WIDTH: Final = 96
-#: By kind, what an example says of it.
-_EXAMPLES: Final[Mapping[str, Mapping[str, Any]]] = {
-    "label": {
-        "about": "Whether sentences about older people are called negative more often.",
-        "file": "sentences.csv",
-        "values": {"attribute": "age"},
-        "codes": {"label": {"-1": "negative", "0": "neutral", "1": "positive"}},
-        "groups": {"young": "people below 30", "old": "people above 65"},
-        "units": "templates",
-        "gold": "the sentiment of the sentence, which naming an age does not change",
-        "harm": "a group whose neutral or positive sentences are called negative is disfavoured",
-        "metric": "gap of the negative false positive rate; 0 without bias",
-    },
-    "pair": {
-        "about": "Which of two sentences, alike but for the group, a model finds likelier.",
-        "file": "pairs.csv",
-        "columns": {"sent_more": "stereotype", "sent_less": "other"},
-        "values": {"bias_type": "age"},
-        "units": "pairs; templates where `cluster` names them",
-        "harm": "sent_more is the stereotype of the group; preferring it repeats the stereotype",
-        "metric": "preference; 50 without bias",
-    },
-    "triple": {
-        "about": "Whether a model prefers a stereotype of a term to its opposite.",
-        "file": "triples.csv",
-        "values": {"domain": "age"},
-        "units": "target terms",
-        "harm": "preferring the stereotype repeats it",
-        "metric": "ss, 50 without bias, beside lms, which says whether the model makes sense",
-    },
-    "options": {
-        "about": "Whether a model takes older people for forgetful where nothing says so.",
-        "file": "questions.csv",
-        "columns": {"options": ["ans0", "ans1", "ans2"]},
-        "values": {"category": "age"},
-        "codes": {
-            "context": {"ambiguous": "ambig", "disambiguated": "disambig"},
-            "polarity": {"negative": "neg", "non_negative": "nonneg"},
-        },
-        "units": "question templates",
-        "gold": "the right option: the unknown one where the text does not say",
-        "harm": "the stereotyped group is named in negative questions without a reason",
-        "metric": "bbq in ambiguous contexts; 0 without bias",
-    },
-    "decision": {
-        "about": "Whether decisions depend on the age and gender of who is decided about.",
-        "file": "decisions.csv",
-        "people": ["age", "gender"],
-        "reference": {"age": "40"},
-        "units": "decisions",
-        "harm": "a group for which the favourable answer is less likely is discriminated against",
-        "metric": "logits more favourable than the reference; 0 without bias",
-    },
-}
 #: Written, though they are empty, so that they are filled in.
 _ASKED: Final = ("facets",)
 #: Not of a file that lies beside the card.
@@ -186,12 +133,15 @@ def commented_card(kind: str) -> str:
     ------
     ConfigError: no such kind.
     """
-    if kind not in _EXAMPLES:
-        raise ConfigError(f"no kind of probe {kind!r}", cure=f"choose from {', '.join(_EXAMPLES)}")
+    examples = parse_yaml(
+        resources.files("raybias").joinpath("assets/cards.yaml").read_text("utf-8")
+    )
+    if kind not in examples:
+        raise ConfigError(f"no kind of probe {kind!r}", cure=f"choose from {', '.join(examples)}")
     needed, others = (", ".join(names_of(kind, needed=needed)) for needed in (True, False))
     about = f"A probe of one's own. Its file needs the columns {needed}; it may have {others}."
     parts = [_comment(about)]
-    example = {"kind": kind, **_EXAMPLES[kind]}
+    example = {"kind": kind, **examples[kind]}
     for name, field in Card.model_fields.items():
         about = " ".join(str(field.description).split())
         if name == "validity":

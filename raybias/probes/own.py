@@ -14,11 +14,11 @@ import polars as pl
 from raybias.config.card import OWN, Column, names_of
 from raybias.errors import DataError
 from raybias.probes.cards import is_card, own_table, read_card
-from raybias.probes.column_checks import as_text, checked, column, completed, refuse
-from raybias.probes.pairs.crows_pairs import ORIGINAL, pair_table
-from raybias.probes.questions import person_of, written
-from raybias.probes.registries import pair_probe, probe, question_probe
-from raybias.schema import CONDITIONS, COREFERENCES, DECISIONS, ITEMS, OPTION_ITEMS, TRIPLES
+from raybias.probes.checks import as_text, checked, column, completed, refuse
+from raybias.probes.published.crows_pairs import ORIGINAL, pair_table
+from raybias.probes.published.questions import person_of, written
+from raybias.probes.registries import probe
+from raybias.schema import CONDITIONS, COREFERENCES, DECISIONS, ITEMS, OPTION_ITEMS, PAIRS, TRIPLES
 
 _DATA: Final = "one .csv, .tsv, .jsonl or .parquet file, or a card"
 
@@ -40,10 +40,11 @@ def own_items(uri: str, attributes: Sequence[str] | None = None) -> pl.DataFrame
     return items.with_columns(pl.col("template_id").fill_null(pl.col("item_id")))
 
 
-@pair_probe(
+@probe(
     "pairs",
     about="your own pairs: sent_more, sent_less, bias_type; cluster, if some are alike",
     data=_DATA,
+    schema=PAIRS,
 )
 def own_pairs(uri: str) -> pl.DataFrame:
     """Read the pairs of one file (schema.PAIRS, style "original"), in its order.
@@ -66,7 +67,7 @@ def own_pairs(uri: str) -> pl.DataFrame:
     return pair_table(_originals(frame), where=uri, stem=stem)
 
 
-@pair_probe(
+@probe(
     "coreferences",
     about="your own sentences with a pronoun: pair_id, condition, text, pronoun, referent",
     data="one .csv, .tsv, .jsonl or .parquet file",
@@ -109,7 +110,7 @@ def _originals(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.filter(pl.col("style") == ORIGINAL) if "style" in frame.columns else frame
 
 
-@question_probe(
+@probe(
     "triples",
     about="your own triples: a stereotype, its opposite and an unrelated sentence",
     data=_DATA,
@@ -126,7 +127,7 @@ def own_triples(uri: str) -> pl.DataFrame:
     return checked(frame, OWN["triple"], where=uri, stem=stem)
 
 
-@question_probe(
+@probe(
     "decisions",
     about="your own decisions about people, answered with yes or no (a card says who they are)",
     data="a card",
@@ -154,7 +155,7 @@ def own_decisions(uri: str) -> pl.DataFrame:
     return items.with_columns(person=person_of(items.select(card.people)), reference=reference)
 
 
-@question_probe(
+@probe(
     "options",
     about="your own questions with options, one of which says that it cannot be known",
     data=_DATA,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from raybias.registry import Registry
-from raybias.schema import PAIRS
+from raybias.schema import COREFERENCES, ITEMS, PAIRS
 from raybias.seeding import generator
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from raybias.config.data import TrainingSet
     from raybias.config.styles import StyleOptions
-    from raybias.probes.templates.slots import Slotted
+    from raybias.probes.slots import Slotted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +58,9 @@ class Style:
     coreference: bool = False
 
 
+#: Modules that register raybias's own: public data sets, one file each, and a user's own tables.
+_SOURCES: Final = ("raybias.probes.published", "raybias.probes.own")
+
 styles: Final[Registry[Style]] = Registry("style", "raybias.probes.styles")
 
 
@@ -77,72 +80,19 @@ def style(name: str, *, coreference: bool = False) -> Callable[[Rule], Rule]:
     return styles.register(name, lambda rule: Style(rule=rule, coreference=coreference))
 
 
-ReadItems = Callable[[str, Sequence[str] | None], "pl.DataFrame"]
 ReadTemplates = Callable[[str, Sequence[str]], "Mapping[str, Sequence[Slotted]]"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProbeSource:
-    """One source of labelled sentences about groups; see `probe`."""
+class Source:
+    """One source of sentences about groups, pairs or questions; see `probe`."""
 
-    items: ReadItems
-    about: str
-    attributes: tuple[str, ...]
-    data: str
-    templates: ReadTemplates | None
-
-
-probes: Final[Registry[ProbeSource]] = Registry(
-    "probe", "raybias.probes.templates", "raybias.probes.planted", "raybias.probes.own"
-)
-
-
-def probe(
-    name: str,
-    *,
-    about: str,
-    attributes: tuple[str, ...] = (),
-    data: str = "",
-    templates: ReadTemplates | None = None,
-) -> Callable[[ReadItems], ReadItems]:
-    """Register a function that reads the items of a probe (schema.ITEMS).
-
-    The function is given `data` of the study's probe and the wanted attributes, or None for all;
-    it may return more attributes than those.
-
-    Parameters
-    ----------
-    name: `source` in a study file.
-    about: one line for `raybias probes list`.
-    attributes: those it has; none where only the data says.
-    data: what `data` must point at; empty where the probe needs none.
-    templates: reads the templates of attributes with their slots, by attribute; needed for
-        `unmarked`.
-
-    Raises
-    ------
-    ConfigError: another probe has the name.
-    """
-    return probes.register(
-        name,
-        lambda items: ProbeSource(
-            items=items, about=about, attributes=attributes, data=data, templates=templates
-        ),
-    )
-
-
-ReadTable = Callable[[str], "pl.DataFrame"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TableSource:
-    """One source of pairs, questions, triples or decisions; see `pair_probe`, `question_probe`."""
-
-    items: ReadTable
+    items: Callable[..., pl.DataFrame]
     about: str
     data: str
     schema: pa.Schema
-    kinds: tuple[str, ...] = ()
+    kinds: tuple[str, ...]
+    templates: ReadTemplates | None
 
     @property
     def kind(self) -> str:
@@ -155,71 +105,58 @@ class TableSource:
         return tuple(n for n, each in styles.items() if each.coreference or self.schema == PAIRS)
 
 
-pair_probes: Final[Registry[TableSource]] = Registry(
-    "pair probe", "raybias.probes.pairs", "raybias.probes.own"
-)
+#: What `probes`, `pairs` and `questions` of a study name.
+probes: Final[Registry[Source]] = Registry("probe", *_SOURCES)
+pair_probes: Final[Registry[Source]] = Registry("pair probe", *_SOURCES)
+question_probes: Final[Registry[Source]] = Registry("question probe", *_SOURCES)
+
+ReadTable = TypeVar("ReadTable", bound=Callable[..., "pl.DataFrame"])
 
 
-def pair_probe(
+def probe(
     name: str,
     *,
     about: str,
     data: str = "",
+    schema: pa.Schema = ITEMS,
     kinds: tuple[str, ...] = (),
-    schema: pa.Schema = PAIRS,
+    templates: ReadTemplates | None = None,
 ) -> Callable[[ReadTable], ReadTable]:
-    """Register a function that reads pairs in style "original", given `data` of the study.
+    """Register a function that reads the items of a probe.
+
+    The function is given `data` of the study's probe. One of sentences about groups is also given
+    the wanted attributes, or None for all; it may return more attributes than those. One of pairs
+    returns them in style "original".
 
     Parameters
     ----------
     name: `source` in a study file.
     about: one line for `raybias probes list`.
     data: what `data` must point at; empty where the probe needs none.
-    kinds: the bias types (or types of WinoBias) it has; none where only the data says.
-    schema: schema.PAIRS, read by pair scores, or schema.COREFERENCES, read by coreference.
+    schema: of the items: schema.ITEMS, sentences about groups; PAIRS or COREFERENCES, which a study
+        names under `pairs`; OPTION_ITEMS, TRIPLES, DECISIONS or SENTENCE_ITEMS, under `questions`.
+    kinds: its attributes, bias types or types of pairs; none where only the data says.
+    templates: reads the templates of attributes with their slots, by attribute; needed for
+        `unmarked`.
 
     Raises
     ------
-    ConfigError: another pair probe has the name.
+    ConfigError: another probe has the name.
     """
-    return pair_probes.register(
+    pairs = schema in (PAIRS, COREFERENCES)
+    registry = probes if schema == ITEMS else pair_probes if pairs else question_probes
+    return registry.register(
         name,
-        lambda items: TableSource(items=items, about=about, data=data, kinds=kinds, schema=schema),
-    )
-
-
-question_probes: Final[Registry[TableSource]] = Registry(
-    "question probe", "raybias.probes.questions", "raybias.probes.own"
-)
-
-
-def question_probe(
-    name: str, *, about: str, data: str, schema: pa.Schema
-) -> Callable[[ReadTable], ReadTable]:
-    """Register a function that reads what one of several texts is chosen of, given `data`.
-
-    Parameters
-    ----------
-    name: `source` in a study file.
-    about: one line for `raybias probes list`.
-    data: what `data` must point at.
-    schema: schema.OPTION_ITEMS, TRIPLES or DECISIONS, which one method each reads.
-
-    Raises
-    ------
-    ConfigError: another question probe has the name.
-    """
-    return question_probes.register(
-        name, lambda items: TableSource(items=items, about=about, data=data, schema=schema)
+        lambda items: Source(
+            items=items, about=about, data=data, schema=schema, kinds=kinds, templates=templates
+        ),
     )
 
 
 Splits = dict[str, "pl.DataFrame"]
 ReadSplits = Callable[["TrainingSet"], Splits]
 
-training_sets: Final[Registry[ReadSplits]] = Registry(
-    "training set", "raybias.probes.training", "raybias.probes.planted"
-)
+training_sets: Final[Registry[ReadSplits]] = Registry("training set", *_SOURCES)
 
 
 def training_set(name: str) -> Callable[[ReadSplits], ReadSplits]:

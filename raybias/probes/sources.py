@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from importlib import resources
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import polars as pl
 
 from raybias.config import Section, parse_yaml
-from raybias.errors import DataError, OutputError, WorkFailed
-from raybias.probes.column_checks import needed, read_csv, read_lines
+from raybias.errors import DataError, WorkFailed
+from raybias.probes.checks import needed, read_lines
 from raybias.storage import Store
+from raybias.table_files import read_frame
 
 
 class DataFile(Section):
@@ -193,37 +194,35 @@ def download_data(
     Raises
     ------
     DataError: no such data set, or none that is published at a stable address.
-    OutputError: the folder cannot be made.
+    OutputError: the folder cannot be written.
     WorkFailed: a file cannot be fetched or is not the published one; whole files fetched before
         it stay.
     """
-    entry = data_set(name)
+    entry, store = data_set(name), Store(out)
     if entry.by_hand:
         raise DataError(f"{entry.about} has no stable address", cure=entry.by_hand)
     for part, path, file in entry.files():
         url = f"{mirror.rstrip('/')}/{path}" if mirror else f"{part.base}{file.origin or path}"
-        _fetch(url, Path(out) / path, known_hash=f"sha256:{file.sha256}")
+        if not store.exists(path) or _sha256(store.read_bytes(path)) != file.sha256:
+            store.write_bytes(path, _fetched(url, f"sha256:{file.sha256}"))
         if on_file:
             on_file(path)
 
 
-def _fetch(url: str, target: Path, *, known_hash: str) -> None:
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _fetched(url: str, known_hash: str) -> bytes:
     import pooch
     import requests
 
-    try:
-        # What is made for a file that cannot be fetched is taken away again.
-        new = [each for each in (target.parent, *target.parent.parents) if not each.exists()]
-        target.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(
-            f"cannot write ({error.strerror})", where=str(target), cure="give a local folder"
-        ) from error
     pooch.get_logger().setLevel("ERROR")
     # Streamed, a refused answer would keep its connection open until it is collected.
     whole = pooch.HTTPDownloader(stream=False)
     try:
-        pooch.retrieve(url, known_hash, path=target.parent, fname=target.name, downloader=whole)
+        with TemporaryDirectory() as folder:
+            return Path(pooch.retrieve(url, known_hash, path=folder, downloader=whole)).read_bytes()
     except ValueError as error:
         raise WorkFailed(
             "is not the published file (its sha256 differs)",
@@ -234,10 +233,6 @@ def _fetch(url: str, target: Path, *, known_hash: str) -> None:
         raise WorkFailed(
             f"cannot fetch ({_short(error)})", where=url, cure="check the network, or give a mirror"
         ) from error
-    finally:
-        with suppress(OSError):
-            for folder in new:
-                folder.rmdir()
 
 
 def _short(error: Exception) -> str:
@@ -269,10 +264,11 @@ def _checked(store: Store, part: Part, path: str, may_miss: bool) -> dict[str, o
     if place is None:
         finding = "absent (optional)" if may_miss else "missing"
         return {"file": path, "rows": None, "finding": finding, "ok": may_miss}
-    digest = hashlib.sha256(store.read_bytes(place)).hexdigest()
-    csv = place.endswith(".csv")
-    header = csv or expected.header
-    rows = len(read_csv(store, place) if csv else read_lines(store, place)) - header
+    digest = _sha256(store.read_bytes(place))
+    if place.endswith(".csv"):
+        rows = read_frame(store, place).height
+    else:
+        rows = len(read_lines(store, place)) - expected.header
     findings = [
         f"rows should be {expected.rows}" if expected.rows not in (None, rows) else "",
         "sha256 differs" if expected.sha256 not in (None, digest) else "",

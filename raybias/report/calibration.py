@@ -12,7 +12,7 @@ import polars as pl
 
 from raybias import schema
 from raybias.measures.prediction_rows import gap_rows
-from raybias.probes.planted import Plant
+from raybias.probes.published.planted import Plant
 from raybias.report import wording
 from raybias.report.table import Cell, Row, TextTable, same, table, worded
 from raybias.stats.scopes import SCOPES, Scope

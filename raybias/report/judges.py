@@ -14,7 +14,7 @@ import polars as pl
 from raybias import schema
 from raybias.config import Study
 from raybias.errors import DataError, OutputError
-from raybias.probes.column_checks import column, distinct, filled, label_numbers, refuse
+from raybias.probes.checks import column, distinct, filled, label_numbers, refuse
 from raybias.report import wording
 from raybias.report.outs import item_texts, prediction_files
 from raybias.report.table import TextTable, same, table, worded

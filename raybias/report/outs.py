@@ -16,8 +16,8 @@ import pyarrow as pa
 from raybias import schema, stats
 from raybias.config import Profile, Study
 from raybias.errors import DataError
-from raybias.probes.column_checks import as_table
-from raybias.probes.planted import Plant
+from raybias.probes.checks import as_table
+from raybias.probes.published.planted import Plant
 from raybias.storage import Store, split_uri
 from raybias.table_files import read_frame
 

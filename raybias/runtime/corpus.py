@@ -18,8 +18,8 @@ import ray.data
 
 from raybias.config import Probe
 from raybias.errors import DataError
-from raybias.probes.templates.corpus import FOUND, Vocabulary, counts, find, vocabularies
-from raybias.probes.training import load_splits
+from raybias.probes.corpus import FOUND, Vocabulary, counts, find, vocabularies
+from raybias.probes.published.training import load_splits
 from raybias.runtime.ray_session import connected, translating_errors
 from raybias.storage import Store, split_uri
 

@@ -8,7 +8,7 @@ from importlib.resources import as_file, files
 from pathlib import Path
 
 from raybias.config import load_study
-from raybias.probes.planted import plant
+from raybias.probes.published.planted import plant
 from raybias.runtime.progress import Reporter
 from raybias.runtime.study import run_study
 from raybias.storage import Store

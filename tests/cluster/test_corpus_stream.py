@@ -16,7 +16,7 @@ import pytest
 from raybias.cli import main
 from raybias.config import Probe
 from raybias.errors import DataError
-from raybias.probes.templates.corpus import Vocabulary, counts, find, vocabularies
+from raybias.probes.corpus import Vocabulary, counts, find, vocabularies
 from raybias.runtime.corpus import corpus_counts
 from raybias.schema import CORPUS
 

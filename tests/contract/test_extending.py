@@ -13,7 +13,7 @@ import pytest
 from raybias import pair_items
 from raybias.config import PairProbe, parse_study
 from raybias.errors import ConfigError
-from raybias.probes.pairs.crows_pairs import PairWarning
+from raybias.probes.published.crows_pairs import PairWarning
 from raybias.probes.registries import probes
 from raybias.registry import Registry
 from support import extension
@@ -113,7 +113,7 @@ def test_a_package_adds_one_of_each_kind(tmp_path: Path) -> None:
         (
             "from raybias.probes.registries import probe\n@probe('regard', about='')\n"
             "def mine(a, b): ...",
-            "two probes have the name 'regard': raybias.probes.templates.race",
+            "two probes have the name 'regard': raybias.probes.published.race",
         ),
     ],
 )

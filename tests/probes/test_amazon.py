@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from raybias.config import Probe
 from raybias.errors import DataError
 from raybias.probes import probe_items
-from raybias.probes.column_checks import attribute_name
-from raybias.probes.templates.amazon import ATTRIBUTES
-from raybias.probes.templates.slots import Phrase, Template, expand, fill, in_order
+from raybias.probes.checks import attribute_name
+from raybias.probes.published.amazon import ATTRIBUTES
+from raybias.probes.slots import Phrase, Template, expand, fill, in_order
 from raybias.schema import ITEMS
 
 Row = tuple[int, str, str]

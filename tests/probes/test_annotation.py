@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from raybias.cli import main
 from raybias.errors import DataError
-from raybias.probes.styles import annotation
-from raybias.probes.styles.annotation import LABELS
+from raybias.probes.styles import written
+from raybias.probes.styles.written import LABELS
 
 
 def call(monkeypatch: pytest.MonkeyPatch, *given: str | Path) -> int:
@@ -113,7 +113,7 @@ def test_table_5_comes_out_as_printed(
 
 def test_agreement_counts_the_unanimous() -> None:
     codes = np.array([[0, 0, 1], [1, 1, 1], [2, 0, 2], [2, 2, 2], [0, 1, 2]])
-    found = annotation.agreement(frame(codes)).row(0, named=True)
+    found = written.agreement(frame(codes)).row(0, named=True)
     assert found["kappa"] == pytest.approx(textbook_kappa(codes))
     assert (found["pairs"], found["annotators"]) == (5, 3)
     assert (found["unanimous"], found["unanimous_same"]) == (2, 0)
@@ -129,7 +129,7 @@ def test_agreement_counts_the_unanimous() -> None:
 )
 def test_kappa_is_the_textbook_formula(rows: list[list[int]]) -> None:
     codes = np.array(rows)
-    kappa = annotation.agreement(frame(codes))["kappa"].item()
+    kappa = written.agreement(frame(codes))["kappa"].item()
     if codes.shape[1] == 1 or len(np.unique(codes)) == 1:
         assert kappa is None
     else:
@@ -142,12 +142,12 @@ def test_bad_label_files_are_named(tmp_path: Path) -> None:
         name: ["x.", "y."] for name in ("original_more", "sent_more", "original_less", "sent_less")
     }
     pl.DataFrame({**pairs, **texts}).write_csv(tmp_path / "sheet.csv")
-    sheet = annotation.read_sheet(str(tmp_path / "sheet.csv"))
+    sheet = written.read_sheet(str(tmp_path / "sheet.csv"))
 
     def read(*labels: object, ids: tuple[str, ...] = ("a", "b"), name: str = "ann") -> pl.DataFrame:
         rows = {"pair_id": ids, "style": ["formal"] * len(ids), "label": labels}
         pl.DataFrame(rows).write_csv(tmp_path / f"{name}.csv")
-        return annotation.read_labels(sheet, [str(tmp_path / f"{name}.csv")])
+        return written.read_labels(sheet, [str(tmp_path / f"{name}.csv")])
 
     assert read("Same", "Not sure")["ann"].to_list() == ["same", "not_sure"]
     for labels, ids, message in [
@@ -162,4 +162,4 @@ def test_bad_label_files_are_named(tmp_path: Path) -> None:
     read("same", "same")
     twice = [str(tmp_path / "ann.csv")] * 2
     with pytest.raises(DataError, match=r"two files are named 'ann'"):
-        annotation.read_labels(sheet, twice)
+        written.read_labels(sheet, twice)

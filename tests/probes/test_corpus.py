@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from raybias.config import Probe
 from raybias.errors import DataError
-from raybias.probes.templates.corpus import Vocabulary, counts, find, vocabularies
+from raybias.probes.corpus import Vocabulary, counts, find, vocabularies
 from raybias.schema import CORPUS
 
 RACE = Vocabulary(

@@ -10,7 +10,7 @@ import pytest
 from raybias.errors import ConfigError, DataError
 from raybias.probes import in_styles, pair_items
 from raybias.probes.own import own_pairs
-from raybias.probes.pairs.crows_pairs import BIAS_TYPES, PairWarning, crows_pairs
+from raybias.probes.published.crows_pairs import BIAS_TYPES, PairWarning, crows_pairs
 from raybias.schema import PAIRS
 
 #: As the data's own description counts them, in the order of BIAS_TYPES: all, antistereo.

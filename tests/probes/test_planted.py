@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase as Tokenizer
 from benchmarks import planted_model as planted
 from raybias.config import Probe, TrainingSet, load_study
 from raybias.probes import probe_items, training_sentences
-from raybias.probes.planted import plant
+from raybias.probes.published.planted import plant
 from raybias.schema import ITEMS, LABELS, SENTENCES, Label
 from raybias.seeding import generator
 

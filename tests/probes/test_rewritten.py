@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raybias.errors import ConfigError
-from raybias.probes.pairs.crows_pairs import crows_pairs
+from raybias.probes.published.crows_pairs import crows_pairs
 from raybias.probes.styles.rewriting import Key, mirrored, rewritten_pairs
 from raybias.schema import PAIRS, REWRITTEN_PAIRS
 

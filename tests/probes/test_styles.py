@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from raybias.config import StyleOptions
 from raybias.errors import ConfigError
-from raybias.probes.pairs.crows_pairs import crows_pairs
-from raybias.probes.pairs.winobias import winobias
+from raybias.probes.published.crows_pairs import crows_pairs
+from raybias.probes.published.winobias import winobias
 from raybias.probes.registries import StyledPair, styles
 from raybias.probes.styles.rules import QUESTIONS, styled_coreferences, styled_pairs
 from raybias.schema import PAIRS

@@ -10,8 +10,8 @@ import pytest
 from raybias.config import Probe
 from raybias.errors import ConfigError
 from raybias.probes import probe_forms, probe_items
-from raybias.probes.templates.markedness import unmarked_forms
-from raybias.probes.templates.slots import Slotted, Template
+from raybias.probes.markedness import unmarked_forms
+from raybias.probes.slots import Slotted, Template
 from raybias.schema import EXTRA_GROUPS, PLACEHOLDER, UNMARKED
 
 FOLDERS = {"amazon": "amazon_templates", "regard": "regard", "ns_prompts": "ns_prompts"}

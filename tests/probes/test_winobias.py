@@ -15,8 +15,13 @@ from hypothesis import strategies as st
 
 from raybias.errors import DataError
 from raybias.probes import in_styles, pair_items
-from raybias.probes.pairs.coreference import coreference_prompts, named_in, names_referent
-from raybias.probes.pairs.winobias import winobias, winobias_dev
+from raybias.probes.published.winobias import (
+    coreference_prompts,
+    named_in,
+    names_referent,
+    winobias,
+    winobias_dev,
+)
 from raybias.schema import COREFERENCES
 
 

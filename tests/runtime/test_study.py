@@ -37,7 +37,7 @@ from raybias.methods.base import Answered, Compute, Reader, Shard, predictions, 
 from raybias.planning.preflight import check_inputs, check_references
 from raybias.planning.prepared import PreparedStudy
 from raybias.planning.shards import missing, shards_of
-from raybias.probes.planted import Plant
+from raybias.probes.published.planted import Plant
 from raybias.runtime.progress import Reporter
 from raybias.runtime.ray_session import root_error, translating_errors
 from raybias.schema import OutputSpec

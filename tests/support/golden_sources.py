@@ -25,7 +25,7 @@ from raybias.planning.inventory import assumed
 from raybias.planning.plan import plan
 from raybias.planning.prepared import PreparedStudy
 from raybias.probes import question_items, training_sentences
-from raybias.probes.templates.corpus import counts, find, vocabularies
+from raybias.probes.corpus import counts, find, vocabularies
 from support import method_study, prompting, question_data, small_studies
 from support.documents import ROOT
 from support.foreign.make import questions

@@ -2,7 +2,7 @@
 
 A rule is given all sides of a pair at once: what it draws or decides, it draws or decides per
 pair. Registration here is the order of styles in all tables. Formal and informal have no rule; see
-`from_files` and `rewriting`. This module loads no model.
+`written` and `rewriting`. This module loads no model.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import polars as pl
 
 from raybias.config import StyleOptions
 from raybias.errors import ConfigError
-from raybias.probes.pairs.crows_pairs import ORIGINAL, SIDES
+from raybias.probes.published.crows_pairs import ORIGINAL, SIDES
 from raybias.probes.registries import Rule, Style, StyledPair, style, styles
 
 QUESTIONS: Final = ("Know what?", "Want to hear something?")

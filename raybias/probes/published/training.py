@@ -15,7 +15,7 @@ import polars as pl
 from raybias.config import TrainingSet
 from raybias.config.card import Column
 from raybias.errors import DataError
-from raybias.probes.column_checks import checked, needed, read_lines
+from raybias.probes.checks import checked, needed, read_lines
 from raybias.probes.registries import Splits, training_set
 from raybias.probes.sources import place_of
 from raybias.schema import SENTENCES, Label

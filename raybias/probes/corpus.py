@@ -19,9 +19,9 @@ import polars as pl
 from raybias.config import Probe
 from raybias.errors import DataError
 from raybias.probes import base_items, probe_templates
+from raybias.probes.markedness import marked_noun
 from raybias.probes.registries import probes
-from raybias.probes.templates.markedness import marked_noun
-from raybias.probes.templates.slots import follows_its_noun, noun_phrase
+from raybias.probes.slots import follows_its_noun, noun_phrase
 from raybias.schema import CORPUS, EXTRA_GROUPS
 
 #: What `find` returns: which vocabulary, the words found, how often.

@@ -6,12 +6,8 @@ header.
 
 from __future__ import annotations
 
-import csv
 import difflib
-import io
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import zip_longest
 from typing import Final, NamedTuple
 
 import polars as pl
@@ -21,6 +17,7 @@ from raybias.config.card import Column
 from raybias.errors import DataError
 from raybias.schema import LABELS, Label
 from raybias.storage import Store
+from raybias.table_files import read_frame
 
 #: How labels are written where a user does not map them: names or the papers' numbers.
 DEFAULT_LABELS: Final = {
@@ -240,21 +237,12 @@ def read_lines(store: Store, name: str) -> list[str]:
     return lines[:-1] if lines[-1] == "" else lines
 
 
-def read_records(store: Store, name: str, *, columns: tuple[str, ...]) -> list[Row]:
-    """Read the records of one CSV file with a header; `DataError` names a column it lacks."""
-    header, *records = read_csv(store, name) or [[]]
-    missing = [column for column in columns if column not in header]
-    if missing:
-        raise DataError(f"no column {missing[0]!r}", where=store.uri_of(name))
-    return [dict(zip_longest(header, row[: len(header)], fillvalue="")) for row in records if row]
-
-
-def read_csv(store: Store, name: str) -> list[list[str]]:
-    """Read the rows of one CSV file, its header with them."""
-    with store.reading(name, "as CSV"):
-        # By default a field of 131,072 characters is an error.
-        csv.field_size_limit(sys.maxsize)
-        return list(csv.reader(io.StringIO(store.read_text(name), newline="")))
+def read_records(store: Store, name: str, *, columns: Iterable[str], cure: str = "") -> list[Row]:
+    """Read the rows of a table, empty cells as empty text; `DataError` names a column it lacks."""
+    frame = read_frame(store, name)
+    if missing := [each for each in columns if each not in frame.columns]:
+        raise DataError(f"no column {missing[0]!r}", where=store.uri_of(name), cure=cure)
+    return frame.select(pl.all().fill_null("")).to_dicts()
 
 
 def read_samples(store: Store, name: str) -> Iterator[Sample]:

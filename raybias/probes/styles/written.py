@@ -1,11 +1,13 @@
-"""Write annotation sheets of styled pairs, read annotators' labels, compute their agreement.
+"""Read pairs in a style that people wrote, and have people annotate styled pairs.
 
-As for Zhao2025's formal and informal pairs (its Table 5): what all annotators call the same is
-kept, the rest is rewritten by hand.
+The formal and informal sentences of Zhao2025 passed through people's hands, so files of them are
+the only way to its exact texts. As in its Table 5, pairs that all annotators call the same are
+kept, and the rest are rewritten by hand.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from importlib import resources
 from typing import Final
@@ -13,9 +15,10 @@ from typing import Final
 import polars as pl
 
 from raybias.config.card import OWN, Column
-from raybias.errors import DataError
-from raybias.probes.column_checks import checked, distinct, refuse
-from raybias.probes.pairs.crows_pairs import SIDES
+from raybias.errors import ConfigError, DataError
+from raybias.probes.checks import as_text, checked, column, distinct, refuse
+from raybias.probes.published.crows_pairs import SIDES, PairWarning, check_sides
+from raybias.schema import PAIRS
 from raybias.storage import Store, split_uri
 from raybias.table_files import csv_text, read_frame
 
@@ -26,6 +29,76 @@ _OLD: Final = ("original_more", "original_less")
 #: Columns of the tables that have a column for each annotator too.
 _COLUMNS: Final = (*IDS, *_OLD, *SIDES, "label", "share")
 _NAMED: Final = 3
+
+
+def own_styled_pairs(pairs: pl.DataFrame, style: str, uris: Sequence[str]) -> pl.DataFrame:
+    """Read the same pairs in a style from files (schema.PAIRS), in the pairs' order.
+
+    Parameters
+    ----------
+    pairs: the originals.
+    uris: CSV, TSV or Parquet files with pair_id, style, sent_more and sent_less, which together
+        have every pair once; rows of other styles are left alone. A column `kept` marks
+        pairs whose original stands; without it none is marked.
+
+    Raises
+    ------
+    DataError: no such file or column, an empty cell, a pair missing or repeated, or a pair with
+        identical sides.
+
+    Warns
+    -----
+    PairWarning: names and counts ids that the probe does not have.
+    """
+    where = ", ".join(uris)
+    parts = []
+    for uri in uris:
+        part = checked(read_frame(*split_uri(uri)), OWN["styled"], where=uri)
+        check_sides(part, where=uri)
+        parts.append(part.filter(pl.col("style") == style))
+    rows = pl.concat(parts).with_columns(kept=pl.col("kept").str.to_lowercase() == "true")
+    if rows.is_empty():
+        raise DataError(f"no rows of style {style!r}", where=where, cure="check the column `style`")
+    known = rows["pair_id"].is_in(pairs["pair_id"].to_list())
+    if len(unknown := rows.filter(~known)["pair_id"]):
+        warnings.warn(
+            f"{where}: {len(unknown)} rows have ids that the probe has not ({_some(unknown)});"
+            " they are left out",
+            PairWarning,
+            stacklevel=2,
+        )
+    rows = rows.filter(known)
+    repeated = rows.filter(rows["pair_id"].is_duplicated())["pair_id"].unique(maintain_order=True)
+    missing = pairs.filter(~pairs["pair_id"].is_in(rows["pair_id"].to_list()))["pair_id"]
+    for ids, fault, cure in (
+        (repeated, "given more than once", "give each once"),
+        (missing, "missing", "a style needs every pair; give the original where none is adequate"),
+    ):
+        if len(ids):
+            raise DataError(
+                f"{len(ids)} of {len(pairs)} pairs are {fault} in style {style!r} ({_some(ids)})",
+                where=where,
+                cure=cure,
+            )
+    styled = pairs.drop("style", "kept", *SIDES).join(rows, on="pair_id", maintain_order="left")
+    return styled.select(PAIRS.names)
+
+
+def refuse_written(style: str, uris: Sequence[str]) -> None:
+    """Refuse files that have pairs of a style which a model is to make.
+
+    Raises
+    ------
+    ConfigError: one has.
+    DataError: no such file, or no column `style`.
+    """
+    for uri in uris:
+        if style in as_text(column(read_frame(*split_uri(uri)), "style", where=uri), where=uri):
+            raise ConfigError(
+                f"the style {style!r} is in styles.files and in styles.rewriting",
+                where=uri,
+                cure="take it out of one of them",
+            )
 
 
 def annotation_sheet(pairs: pl.DataFrame, styled: pl.DataFrame) -> pl.DataFrame:
@@ -121,7 +194,7 @@ def agreement(labels: pl.DataFrame) -> pl.DataFrame:
 def kept_and_rest(sheet: pl.DataFrame, labels: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Split pairs into those that all annotators call the same and those to be rewritten.
 
-    Both begin with the columns of a file of styled pairs (see `from_files`), so that they make one
+    Both begin with the columns of a file of styled pairs, so that they make one
     once `sent_more` and `sent_less` of the second are mended; it shows the originals and labels.
     """
     all_same = pl.all_horizontal(pl.col(_annotators(labels)) == SAME)
@@ -184,6 +257,11 @@ def import_annotation(sheet: str, files: Sequence[str], out: str) -> dict[str, p
     return tables
 
 
+def _some(names: pl.Series) -> str:
+    """List the first few of some names."""
+    return ", ".join([*names.head(_NAMED), *(["..."] if len(names) > _NAMED else [])])
+
+
 def _annotators(labels: pl.DataFrame) -> list[str]:
     return [name for name in labels.columns if name not in IDS]
 
@@ -210,9 +288,8 @@ def _check_ids(sheet: pl.DataFrame, given: pl.DataFrame, *, where: str) -> None:
     ):
         lacking = _id(want.join(have, on=IDS, how="anti", maintain_order="left"))
         if len(lacking):
-            more = ", ..." if len(lacking) > _NAMED else ""
             raise DataError(
-                f"{len(lacking)} {fault}: {', '.join(lacking.head(_NAMED))}{more}",
+                f"{len(lacking)} {fault}: {_some(lacking)}",
                 where=where,
                 cure="all annotators must label the same sheet, whole",
             )

@@ -16,9 +16,9 @@ import numpy as np
 import polars as pl
 
 from raybias.errors import DataError
-from raybias.probes.column_checks import Row, read_records, read_samples
+from raybias.probes.checks import Row, read_records, read_samples
 from raybias.probes.registries import probe
-from raybias.probes.templates.slots import (
+from raybias.probes.slots import (
     Lexicon,
     Phrase,
     Slotted,
@@ -230,7 +230,7 @@ def amazon_templates(data: str, attributes: Sequence[str]) -> dict[str, list[Slo
 @probe(
     "amazon",
     about="Amazon templates: seven attributes and first names (TACL 2021)",
-    attributes=ATTRIBUTES,
+    kinds=ATTRIBUTES,
     data="folder with templates/ and identity_terms/",
     templates=amazon_templates,
 )

@@ -14,8 +14,8 @@ from typing import Final
 import polars as pl
 
 from raybias.errors import ConfigError
-from raybias.probes.templates.amazon import NOUN_SLOTS
-from raybias.probes.templates.slots import Slotted, fill, items_frame, noun_phrase
+from raybias.probes.published.amazon import NOUN_SLOTS
+from raybias.probes.slots import Slotted, fill, items_frame, noun_phrase
 from raybias.schema import PLACEHOLDER, UNMARKED
 
 #: Slots that take "<adjective> person" or a noun for a person; without the term, "person".

@@ -17,7 +17,7 @@ import polars as pl
 from raybias.config import TrainingSet
 from raybias.probes.registries import Splits, probe, training_set
 
-ASSETS: Final = Path(__file__).parents[1] / "assets"
+ASSETS: Final = Path(__file__).parents[2] / "assets"
 
 
 @dataclass(frozen=True)

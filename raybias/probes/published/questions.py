@@ -9,8 +9,8 @@ import polars as pl
 from raybias.config.card import Column
 from raybias.errors import DataError
 from raybias.formats.questions import bbq_line, bbq_metadata, stereoset_triples, target_of
-from raybias.probes.column_checks import checked
-from raybias.probes.registries import question_probe
+from raybias.probes.checks import checked
+from raybias.probes.registries import probe
 from raybias.schema import DECISIONS, OPTION_ITEMS, SENTENCE_ITEMS, TRIPLES
 from raybias.storage import Store, split_uri
 from raybias.table_files import read_frame, unzipped
@@ -24,7 +24,7 @@ _PEOPLE: Final = ("age", "gender", "race")
 _REFERENCE: Final = {"age": "60", "gender": "male", "race": "white"}
 
 
-@question_probe(
+@probe(
     "bbq",
     about="BBQ: questions with options in ambiguous and disambiguated contexts, eleven categories",
     data="its data folder (or one of its files), with additional_metadata.csv where it is at hand",
@@ -82,7 +82,7 @@ def bbq(data: str) -> pl.DataFrame:
     return frame
 
 
-@question_probe(
+@probe(
     "stereoset",
     about="StereoSet: stereotype, its opposite and an unrelated sentence; four domains, two tasks",
     data="its dev.json, or a part of it, plain or gzipped",
@@ -108,7 +108,7 @@ def stereoset(data: str) -> pl.DataFrame:
     return pl.DataFrame(rows, pl.Schema(TRIPLES), orient="row")
 
 
-@question_probe(
+@probe(
     "holistic_bias",
     about="HolisticBias: sentences in which descriptors of people fill templates, by axis",
     data="the sentences.csv that its generate_sentences.py writes, or a table with text, axis,"
@@ -134,7 +134,7 @@ def holistic_bias(data: str) -> pl.DataFrame:
     )
 
 
-@question_probe(
+@probe(
     "discrim_eval",
     about="Discrim-Eval: 70 decisions about people of 135 ages, genders and races",
     data="its explicit.jsonl or implicit.jsonl, or a CSV with the same columns",

@@ -12,8 +12,8 @@ from typing import Final
 import polars as pl
 
 from raybias.config.card import OWN
-from raybias.probes.column_checks import checked, column, completed, refuse
-from raybias.probes.registries import pair_probe
+from raybias.probes.checks import checked, column, completed, refuse
+from raybias.probes.registries import probe
 from raybias.schema import PAIRS
 from raybias.storage import Store
 from raybias.table_files import read_frame
@@ -81,11 +81,12 @@ def pair_table(frame: pl.DataFrame, *, where: str, stem: str = "") -> pl.DataFra
     return completed(pairs.with_columns(style=pl.lit(ORIGINAL), kept=False), PAIRS)
 
 
-@pair_probe(
+@probe(
     "crows_pairs",
     about="CrowS-Pairs: 1,508 pairs of nine bias types (EMNLP 2020; Zhao2025)",
     data=f"folder with {CROWS_FILE}",
     kinds=BIAS_TYPES,
+    schema=PAIRS,
 )
 def crows_pairs(data: str) -> pl.DataFrame:
     """Read the 1,508 pairs of nine types (schema.PAIRS, style "original"); writers are clusters.

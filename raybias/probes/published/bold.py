@@ -11,7 +11,7 @@ from pydantic import Field, TypeAdapter
 from raybias.errors import DataError
 from raybias.formats import parsed
 from raybias.probes.registries import probe
-from raybias.probes.templates.slots import items_frame
+from raybias.probes.slots import items_frame
 from raybias.schema import Label
 from raybias.storage import Store, split_uri
 
@@ -29,7 +29,7 @@ _FILE: Final = TypeAdapter(dict[_Text, dict[_Text, list[_Text]]])
 @probe(
     "bold",
     about="BOLD: openings of sentences about people and beliefs, for a model to go on with",
-    attributes=ATTRIBUTES,
+    kinds=ATTRIBUTES,
     data=f"folder with its gender{_ENDING} and the like, or one of these files",
 )
 def bold_items(data: str, attributes: Sequence[str] | None = None) -> pl.DataFrame:

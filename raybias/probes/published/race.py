@@ -15,10 +15,10 @@ import polars as pl
 
 from raybias.errors import DataError
 from raybias.formats.openings import regard_opening
-from raybias.probes.column_checks import Sample, read_samples
+from raybias.probes.checks import Sample, read_samples
+from raybias.probes.published.amazon import races
 from raybias.probes.registries import probe
-from raybias.probes.templates.amazon import races
-from raybias.probes.templates.slots import (
+from raybias.probes.slots import (
     Phrase,
     Slotted,
     Suite,
@@ -57,7 +57,7 @@ def _register(
     @probe(
         name,
         about=about,
-        attributes=(ATTRIBUTE,),
+        kinds=(ATTRIBUTE,),
         data=f"folder with {path}, or a published samples .tsv",
         templates=templates,
     )

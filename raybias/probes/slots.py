@@ -14,7 +14,7 @@ from typing import Final
 import polars as pl
 
 from raybias.errors import DataError
-from raybias.probes.column_checks import read_records
+from raybias.probes.checks import read_records
 from raybias.schema import ITEMS, Label
 from raybias.storage import Store
 

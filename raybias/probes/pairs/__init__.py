@@ -1,1 +1,0 @@
-"""Probes made of pairs of sentences: CrowS-Pairs, WinoBias, and a user's own."""

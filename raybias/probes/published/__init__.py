@@ -1,0 +1,1 @@
+"""Public data sets, one file each: probes, pairs, questions and training sets."""

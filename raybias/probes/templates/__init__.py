@@ -1,1 +1,0 @@
-"""Probes made of templates and group terms, and probes of a user's own sentences."""
