@@ -1,6 +1,7 @@
 """Whatever a file holds: one line or a result, never a traceback, and never part of an OUT.
 
-`python tests/contract/long_fuzz.py` tries ten thousand files and counts what became of them.
+`pytest --hypothesis-profile long --hypothesis-show-statistics` tries over ten thousand files and
+says how many of each class were taken and refused.
 """
 
 from __future__ import annotations
@@ -11,14 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import polars as pl
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from raybias.config import parse_study
-from support import hostile, inputs
+from support import hostile
 from support.answer_data import bbq_file, option_answers, stereoset, triple_file
 from support.tried import (
     ITEMS,
@@ -41,6 +41,7 @@ from support.tried_files import (
     SHEET,
     TSV,
     annotated,
+    checked_card,
     contradictory,
     contradictory_scores,
     corpus_file,
@@ -51,20 +52,14 @@ from support.tried_files import (
     pair_file,
     prediction_file,
     probe_file,
+    read_log,
+    read_questions,
     run_again,
     study_file,
     training_file,
     triple_files,
 )
-from support.tried_questions import (
-    CARDS,
-    card_cases,
-    checked_card,
-    log_cases,
-    question_cases,
-    read_log,
-    read_questions,
-)
+from support.tried_questions import CARDS, card_cases, log_cases, question_cases
 
 CASES = settings(
     deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -77,26 +72,11 @@ TRIPLE_SCORES = triple_file(stereoset(3, 2), 0)
 ANNOTATORS = st.sampled_from(("anna", *SHEET.columns, "share", "same", "n" * 200, "=1", "a.b", " "))
 
 
-def table_files(table: pl.DataFrame) -> st.SearchStrategy[tuple[str, bytes]]:
-    """A table as CSV, TSV or Parquet, changed before or after it was written."""
-    return st.one_of(
-        inputs.tables(table).map(lambda t: ("x.parquet", inputs.parquet_bytes(t))),
-        inputs.tables(table.cast(pl.String)).map(lambda t: ("x.csv", inputs.csv_bytes(t))),
-        inputs.damaged(inputs.csv_bytes(table)).map(lambda data: ("x.csv", data)),
-        inputs.damaged(inputs.csv_bytes(table, separator="\t")).map(lambda d: ("x.tsv", d)),
-        inputs.damaged(inputs.parquet_bytes(table)).map(lambda data: ("x.parquet", data)),
-        hostile.table_files(table),
-    )
-
-
 def prediction_files() -> st.SearchStrategy[tuple[str, bytes]]:
-    made = inputs.parquet_bytes(PREDICTIONS)
     return st.one_of(
-        inputs.tables(PREDICTIONS).map(lambda t: ("x.parquet", inputs.parquet_bytes(t))),
-        inputs.damaged(made).map(lambda data: ("x.parquet", data)),
-        inputs.damaged(TSV).map(lambda data: ("regard_m.tsv", data)),
-        inputs.damaged(TSV).map(lambda data: ("m.tsv.gz", gzip.compress(data))),
-        inputs.damaged(gzip.compress(TSV)).map(lambda data: ("m.tsv.gz", data)),
+        hostile.damaged(TSV).map(lambda data: ("regard_m.tsv", data)),
+        hostile.damaged(TSV).map(lambda data: ("m.tsv.gz", gzip.compress(data))),
+        hostile.damaged(gzip.compress(TSV)).map(lambda data: ("m.tsv.gz", data)),
         hostile.table_files(PREDICTIONS),
     )
 
@@ -112,38 +92,38 @@ class Class(NamedTuple):
 FULL_STUDY = parse_study(STUDY).model_dump(mode="json")
 CLASSES = {
     "study files": Class(
-        inputs.studies(STUDY).map(hostile.dumped)
-        | inputs.damaged(yaml.safe_dump(STUDY, sort_keys=False).encode("utf-8")),
+        hostile.changed(STUDY).map(hostile.dumped)
+        | hostile.damaged(yaml.safe_dump(STUDY, sort_keys=False).encode("utf-8")),
         study_file,
     ),
     "YAML": Class(hostile.yaml_files(STUDY), study_file),
     "numbers": Class(hostile.numbers_in(FULL_STUDY).map(hostile.dumped), study_file),
     "names": Class(hostile.names_in(STUDY).map(hostile.dumped), study_file),
     "model folders": Class(st.deferred(lambda: hostile.model_files(model_folder())), model),
-    "training files": Class(table_files(ITEMS.select("text", "label")), training_file),
-    "probe files": Class(table_files(ITEMS), probe_file),
-    "pair files": Class(table_files(PAIRS), pair_file),
+    "training files": Class(hostile.table_files(ITEMS.select("text", "label")), training_file),
+    "probe files": Class(hostile.table_files(ITEMS), probe_file),
+    "pair files": Class(hostile.table_files(PAIRS), pair_file),
     "prediction files": Class(prediction_files(), prediction_file),
-    "score files": Class(table_files(SCORES) | table_files(ANSWERS), measured_file),
-    "tables of others": Class(table_files(MINE) | prediction_files(), measured_file, 1),
+    "score files": Class(hostile.table_files(SCORES) | hostile.table_files(ANSWERS), measured_file),
+    "tables of others": Class(hostile.table_files(MINE) | prediction_files(), measured_file, 1),
     "answers to options": Class(
-        table_files(OPTIONS)
-        | inputs.damaged(BBQ).map(lambda data: ("x.jsonl", data))
-        | inputs.damaged(gzip.compress(BBQ)).map(lambda data: ("x.jsonl.gz", data)),
+        hostile.table_files(OPTIONS)
+        | hostile.damaged(BBQ).map(lambda data: ("x.jsonl", data))
+        | hostile.damaged(gzip.compress(BBQ)).map(lambda data: ("x.jsonl.gz", data)),
         measured_file,
     ),
     "triples": Class(
         st.tuples(
-            st.just(TRIPLE_SCORES) | inputs.damaged(TRIPLE_SCORES),
-            st.just(TRIPLES) | inputs.damaged(TRIPLES),
+            st.just(TRIPLE_SCORES) | hostile.damaged(TRIPLE_SCORES),
+            st.just(TRIPLES) | hostile.damaged(TRIPLES),
         ),
         triple_files,
     ),
     "cards": Class(st.sampled_from(sorted(CARDS)).flatmap(card_cases), checked_card),
     "logs of others": Class(st.deferred(log_cases), read_log, 2),
     "question files": Class(st.deferred(question_cases), read_questions, 2),
-    "annotations": Class(st.tuples(ANNOTATORS, table_files(SHEET)), annotated),
-    "corpus counts": Class(table_files(CORPUS), corpus_file, 1),
+    "annotations": Class(st.tuples(ANNOTATORS, hostile.table_files(SHEET)), annotated),
+    "corpus counts": Class(hostile.table_files(CORPUS), corpus_file, 1),
     "damaged OUT": Class(st.deferred(lambda: hostile.outs(small_out())), damaged_out, 1),
     "damaged OUT of pairs": Class(
         st.deferred(lambda: hostile.outs(small_pair_out())), damaged_pair_out, 1
@@ -165,20 +145,20 @@ def test_what_is_whole_is_taken(tmp_path: Path) -> None:
     assert checked(study)
     assert planned(study)
     for command, name, data in (
-        ("measure", "x.parquet", inputs.parquet_bytes(PREDICTIONS)),
+        ("measure", "x.parquet", hostile.parquet_bytes(PREDICTIONS)),
         ("measure", "x.tsv", TSV),
-        ("measure", "x.csv", inputs.csv_bytes(MINE)),
-        ("measure", "y.parquet", inputs.parquet_bytes(SCORES)),
-        ("measure", "y.csv", inputs.csv_bytes(ANSWERS)),
+        ("measure", "x.csv", hostile.csv_bytes(MINE)),
+        ("measure", "y.parquet", hostile.parquet_bytes(SCORES)),
+        ("measure", "y.csv", hostile.csv_bytes(ANSWERS)),
         ("measure", "z.jsonl", BBQ),
-        ("measure", "z.parquet", inputs.parquet_bytes(OPTIONS)),
+        ("measure", "z.parquet", hostile.parquet_bytes(OPTIONS)),
     ):
         (tmp_path / name).write_bytes(data)
         assert taken(command, str(tmp_path / name), "--out", str(tmp_path / f"{name}.out"))
     assert triple_files((TRIPLE_SCORES, TRIPLES))
     for kind, (fields, rows) in CARDS.items():
         card = {"kind": kind, "file": "x.csv", "about": "what", "harm": "higher", **fields}
-        assert checked_card((hostile.dumped(card), "x.csv", inputs.csv_bytes(rows))), kind
+        assert checked_card((hostile.dumped(card), "x.csv", hostile.csv_bytes(rows))), kind
     assert model(dict(model_folder()))
     assert damaged_out(dict(small_out()))
     assert damaged_pair_out(dict(small_pair_out()))
@@ -193,6 +173,6 @@ def test_a_file_gives_a_result_or_one_line(kind: str) -> None:
     @settings(CASES, max_examples=max(2, settings.default.max_examples * share // 16))
     @given(cases)
     def tried(case: Any) -> None:
-        check(case)
+        event("taken" if check(case) else "refused")
 
     tried()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from raybias import cli
-from support import hostile, inputs
+from support import hostile
 from support.tiny import save_model
 from support.tried import PREDICTIONS, STUDY, checked, fill, planned, small_out, taken, write_study
 
@@ -88,7 +88,7 @@ def test_an_out_that_a_user_may_not_read_is_one_line(place: Path) -> None:
 @pytest.mark.long
 def test_a_place_that_a_user_may_not_write_is_one_line(place: Path) -> None:
     out = fill(place / "out", small_out())
-    (place / "x.parquet").write_bytes(inputs.parquet_bytes(PREDICTIONS))
+    (place / "x.parquet").write_bytes(hostile.parquet_bytes(PREDICTIONS))
     (place / "x.parquet").chmod(0o644)
     assert taken("report", str(out))
     place.chmod(0o755)

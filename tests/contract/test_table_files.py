@@ -16,7 +16,7 @@ from raybias.errors import DataError
 from raybias.stats import read_predictions
 from raybias.storage import Store
 from raybias.table_files import csv_text, read_frame
-from support.inputs import WORDS
+from support.hostile import WORDS
 
 CELLS = st.none() | WORDS | st.text("='+-@\t\r\n0aé", max_size=4)
 

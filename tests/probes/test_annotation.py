@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import csv
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -12,17 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raybias.cli import main
 from raybias.errors import DataError
 from raybias.probes.styles import written
 from raybias.probes.styles.written import LABELS
-
-
-def call(monkeypatch: pytest.MonkeyPatch, *given: str | Path) -> int:
-    monkeypatch.setattr(sys, "argv", ["raybias", *map(str, given)])
-    with pytest.raises(SystemExit) as exit_:
-        main()
-    return int(exit_.value.code or 0)
 
 
 def textbook_kappa(codes_NA: np.ndarray) -> float:
@@ -46,16 +39,13 @@ def frame(codes_NA: np.ndarray) -> pl.DataFrame:
 def test_table_5_comes_out_as_printed(
     shared: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    run: Callable[..., Any],
 ) -> None:
     with (shared / "paper_tables" / "002_table5_annotations.csv").open() as file:
         printed = list(csv.DictReader(file))
     data = shared / "data" / "crows_pairs"
     original, styled, out = tmp_path / "o.csv", tmp_path / "styled.csv", tmp_path / "out"
-    assert (
-        call(monkeypatch, "probes", "write", "crows_pairs", "--data", data, "--out", original) == 0
-    )
+    run("probes", "write", "crows_pairs", "--data", data, "--out", original)
     pairs = pl.read_csv(original)
     restyled = [
         pairs.with_columns(pl.lit(style).alias("style"), pl.col("sent_more", "sent_less") + " Yes.")
@@ -64,11 +54,10 @@ def test_table_5_comes_out_as_printed(
     pl.concat(restyled).write_csv(styled)
     export = ("annotate", "export", "crows_pairs", "--data", data, "--styled", styled)
     styles = ("--style", "formal", "--style", "informal")
-    assert call(monkeypatch, *export, *styles, "--out", out) == 0
+    run(*export, *styles, "--out", out)
     for probe, style in [("winobias", "prefix_1"), ("crows_pairs", "original")]:
         wrong = ("annotate", "export", probe, "--data", data, "--style", style, "--out", "none")
-        assert call(monkeypatch, *wrong) == 2
-        assert capsys.readouterr().err.count("\n") == 1
+        assert run(*wrong, code=2).err.count("\n") == 1
     assert "`not_sure`" in (out / "guidelines.md").read_text("utf-8")
     sheet = pl.read_csv(out / "sheet.csv", infer_schema=False)
     assert len(sheet) == 2 * 1508
@@ -89,8 +78,7 @@ def test_table_5_comes_out_as_printed(
             tmp_path / f"{name}.csv"
         )
     files = [tmp_path / f"{name}.csv" for name in names]
-    assert call(monkeypatch, "annotate", "import", out / "sheet.csv", *files, "--out", out) == 0
-    shown = capsys.readouterr().out
+    shown = run("annotate", "import", out / "sheet.csv", *files, "--out", out).out
     shares = pl.read_csv(out / "shares.csv")
     for row, want in zip(shares.iter_rows(named=True), printed, strict=True):
         assert (row["style"], row["label"]) == (want["style"], want["label"])
@@ -107,7 +95,7 @@ def test_table_5_comes_out_as_printed(
     both = ("--styled", out / "kept.csv", "--styled", out / "rewrite.csv")
     again = tmp_path / "again.csv"
     write = ("probes", "write", "crows_pairs", "--data", data, "--style", "formal", "--out", again)
-    assert call(monkeypatch, *write, *both) == 0
+    run(*write, *both)
     assert pl.read_csv(again).equals(restyled[0])
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import polars as pl
 import pytest
 import yaml
 
 import raybias
-from raybias.cli import main
 from raybias.config import PairProbe, Probe, QuestionProbe
 from raybias.config.card import CardKind, parse_card
 from raybias.errors import BadInput
@@ -173,15 +173,11 @@ def test_files_of_two_languages_are_not_one_probe(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", get_args(CardKind))
-def test_new_cards_are_whole(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_new_cards_are_whole(kind: str, tmp_path: Path, run: Callable[..., Any]) -> None:
     out = tmp_path / "mine.yaml"
-    with pytest.raises(SystemExit) as end:
-        main(["probes", "new", kind, "--out", str(out)])
-    assert not end.value.code
+    run("probes", "new", kind, "--out", out)
     assert parse_card(out.read_text(), where="mine").kind == kind
-    with pytest.raises(SystemExit):
-        main(["probes", "new", kind, "--out", str(out)])
-    assert "is there already" in capsys.readouterr().err
+    assert "is there already" in run("probes", "new", kind, "--out", out, code=2).err
 
 
 def test_check_says_what_a_design_cannot_show(tmp_path: Path) -> None:
@@ -234,12 +230,9 @@ def test_check_says_what_a_design_cannot_show(tmp_path: Path) -> None:
     ],
 )
 def test_a_mistake_is_one_line(
-    fields: dict[str, object], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fields: dict[str, object], message: str, tmp_path: Path, run: Callable[..., Any]
 ) -> None:
-    with pytest.raises(SystemExit) as end:
-        main(["probes", "check", label_card(tmp_path, **fields)])
-    assert end.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = run("probes", "check", label_card(tmp_path, **fields), code=2).err.splitlines()
     assert message in line
 
 

@@ -1,17 +1,51 @@
-"""Hypothesis strategies for what breaks programs: YAML, numbers, models, tables, OUTs."""
+"""Hypothesis strategies for input that a user could give by mistake: trees, tables, bytes, OUTs."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+from collections.abc import Callable
 from copy import deepcopy
 from datetime import date, datetime
+from functools import reduce
+from operator import getitem
 from typing import Any, Final
 
 import polars as pl
 import yaml
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
-from support import inputs
+from raybias import config
+
+#: Text that means something somewhere, and text that has broken readers before.
+_WORDS: Final = (
+    *("", " ", "0", "1", "2", "-1", "3", "nan", "inf", "1e400", "True", "null", "original"),
+    *("negative", "neutral", "positive", "age", "planted", "file", "hub", "none", "auto", "m"),
+    *("a\tb", 'a"b', "a,b", "a\nb", "a\rb", "\ufeff", "\x00", "\u2028", "é", "e\u0301", "😀"),
+    *("../up", "/", "s3://bucket/x", "https://127.0.0.1:1/x", "~", "{text}", "{0}", "%s", "[a]"),
+    *("formal", "prefix_1", "stereo", "grouped_age", "9" * 40, "a" * 300),
+)
+WORDS: Final = st.sampled_from(_WORDS) | st.text(max_size=12)
+_NUMBERS: Final = st.integers() | st.floats() | st.sampled_from((0, 1, -1, 2, 3, 2**63, 10**30))
+_LEAVES: Final = st.none() | st.booleans() | _NUMBERS | WORDS | st.dates()
+_VALUES: Final = st.recursive(
+    _LEAVES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def _keys() -> list[str]:
+    """Every key that some section of a study has."""
+    sections = [each for each in vars(config).values() if isinstance(each, type)]
+    return sorted({key for each in sections if issubclass(each, BaseModel)
+                   for key in each.model_fields})  # fmt: skip
+
+
+_KEYS: Final = st.sampled_from(_keys()) | WORDS
+
 
 _DEEP: Final = 3000
 _BOMB: Final = "".join(f", &b{n} [{', '.join([f'*b{n - 1}'] * 9)}]" for n in range(1, 12))
@@ -55,10 +89,12 @@ _JSON: Final = st.sampled_from(
 )  # fmt: skip
 
 
-def _places(tree: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+Path = tuple[Any, ...]
+
+
+def _places(tree: Any, path: Path = ()) -> list[Path]:
     """Every path to a value of a tree."""
-    keys = tree.items() if isinstance(tree, dict) else enumerate(tree)
-    inner = [(key, each) for key, each in keys]
+    inner = tree.items() if isinstance(tree, dict) else enumerate(tree)
     return [
         found
         for key, each in inner
@@ -69,21 +105,62 @@ def _places(tree: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     ]
 
 
-def _put(tree: Any, path: tuple[Any, ...], value: Any) -> Any:
+@st.composite
+def changed(
+    draw: st.DrawFn,
+    tree: Any,
+    values: st.SearchStrategy[Any] = _VALUES,
+    where: Callable[[Any, Any], bool] = lambda key, value: True,
+    how: tuple[str, ...] = ("change", "change", "drop", "rename", "add"),
+    keys: st.SearchStrategy[Any] = _KEYS,
+) -> Any:
+    """A tree with up to three values changed, taken out, renamed or added.
+
+    `where` says of a key and its value whether it may be changed.
+    """
     made = deepcopy(tree)
-    node = made
-    for key in path[:-1]:
-        node = node[key]
-    node[path[-1]] = value
+    for _ in range(draw(st.integers(1, 3))):
+        places = [p for p in _places(made) if where(p[-1], reduce(getitem, p, made))]
+        if not places:
+            break
+        *above, key = draw(st.sampled_from(places))
+        node = reduce(getitem, above, made)
+        match draw(st.sampled_from(how)):
+            case "change":
+                node[key] = draw(values)
+            case "drop":
+                del node[key]
+            case "rename" if isinstance(node, dict):
+                node[draw(keys)] = node.pop(key)
+            case _ if isinstance(node, dict):
+                node[draw(keys)] = draw(values)
+            case _:
+                node.append(draw(values))
     return made
+
+
+def numbers_in(tree: Any) -> st.SearchStrategy[Any]:
+    """A tree in which numbers, or what has none, are at the end of what there is."""
+
+    def numeric(key: Any, value: Any) -> bool:
+        return value is None or isinstance(value, int | float)
+
+    return changed(tree, st.sampled_from(NUMBERS), numeric, ("change",))
+
+
+def names_in(tree: Any) -> st.SearchStrategy[Any]:
+    """A tree with texts that are long, or no name."""
+    names = ("name", "id", "source", "data", "kind")
+    return changed(tree, st.sampled_from(LONG), lambda key, _: key in names, ("change",))
 
 
 @st.composite
 def yaml_files(draw: st.DrawFn, tree: dict[str, Any]) -> bytes:
     """A study in whose YAML one value or key is a trick."""
-    path = draw(st.sampled_from(_places(tree)))
+    made, (*above, key) = deepcopy(tree), draw(st.sampled_from(_places(tree)))
+    reduce(getitem, above, made)[key] = "@@"
     trick = draw(st.sampled_from(YAML_TRICKS))
-    text = yaml.safe_dump(_put(tree, path, "@@"), sort_keys=False)
+    text = yaml.safe_dump(made, sort_keys=False)
     match draw(st.sampled_from(("value", "value", "value", "key", "root", "before", "after"))):
         case "value":
             text = text.replace("'@@'", trick)
@@ -100,49 +177,43 @@ def yaml_files(draw: st.DrawFn, tree: dict[str, Any]) -> bytes:
 
 
 @st.composite
-def numbers_in(draw: st.DrawFn, tree: dict[str, Any]) -> dict[str, Any]:
-    """A tree in which one or two numbers, or what has none, are at the end of what there is."""
-    numeric = [path for path in _places(tree) if _is_number(tree, path)]
-    for _ in range(draw(st.integers(1, 2))):
-        tree = _put(tree, draw(st.sampled_from(numeric)), draw(st.sampled_from(NUMBERS)))
-    return tree
-
-
-def _is_number(tree: Any, path: tuple[Any, ...]) -> bool:
-    for key in path:
-        tree = tree[key]
-    return tree is None or isinstance(tree, int | float)
-
-
-@st.composite
-def names_in(draw: st.DrawFn, tree: dict[str, Any]) -> dict[str, Any]:
-    """A tree with one text that is long, or no name."""
-    texts = [path for path in _places(tree) if path[-1] in ("name", "id", "source", "data", "kind")]
-    return _put(tree, draw(st.sampled_from(texts)), draw(st.sampled_from(LONG)))
+def damaged(draw: st.DrawFn, data: bytes) -> bytes:
+    """A file with up to four places of it flipped, overwritten, cut out, doubled or cut off."""
+    made = bytearray(data)
+    for _ in range(draw(st.integers(0, 4))):
+        first = draw(st.integers(0, len(made)))
+        last = min(len(made), first + draw(st.integers(0, 8)))
+        match draw(st.sampled_from(("flip", "write", "text", "cut", "double", "end"))):
+            case "flip" if first < len(made):
+                made[first] ^= 1 << draw(st.integers(0, 7))
+            case "write":
+                made[first:last] = draw(st.binary(max_size=8))
+            case "text":
+                made[first:last] = draw(WORDS).encode("utf-8", "replace")
+            case "cut":
+                del made[first:last]
+            case "double":
+                made[first:first] = made[first:last]
+            case "end":
+                del made[first:]
+    return bytes(made)
 
 
 @st.composite
 def json_files(draw: st.DrawFn, data: bytes, keys: tuple[str, ...] = ()) -> bytes:
-    """A JSON file with up to two values of another kind, dropped, added, or damaged."""
-    how = draw(st.sampled_from(("values",) * 8 + ("damaged", "deep", "digits", "other")))
-    match how:
+    """A JSON file with up to three values of another kind, dropped, added, or damaged."""
+    match draw(st.sampled_from(("values",) * 8 + ("damaged", "deep", "digits", "other"))):
         case "damaged":
-            return draw(inputs.damaged(data))
+            return draw(damaged(data))
         case "deep":
             return draw(st.sampled_from((b"[" * 100_000, b'{"a":' * 2000 + b"1" + b"}" * 2000)))
         case "digits":
             return data.replace(b"32", b"9" * 5000, 1)
         case "other":
             return draw(st.sampled_from((b"", b"null", b"[]", b"1", b'"x"', b"\xff\xfe", b"{}")))
-    tree = json.loads(data)
-    for _ in range(draw(st.integers(1, 2))):
-        path = draw(st.sampled_from([*_places(tree), *((key,) for key in keys)]))
-        tree = _put(tree, path, draw(_JSON))
-        if draw(st.integers(0, 9)) == 0 and isinstance(tree, dict):
-            tree.pop(path[0], None)
-        if not tree:
-            break
-    return json.dumps(tree).encode("utf-8")
+    how = ("change",) * 6 + ("drop", "add")
+    tree = changed(json.loads(data), _JSON, how=how, keys=st.sampled_from(keys or ("more",)))
+    return json.dumps(draw(tree)).encode("utf-8")
 
 
 #: Keys that configurations may have beside those of the model that is mutated.
@@ -173,57 +244,56 @@ def model_files(draw: st.DrawFn, folder: dict[str, bytes]) -> dict[str, bytes | 
     if draw(st.integers(0, 19)) == 0:
         return {**folder, name: None}
     if not name.endswith(".json"):
-        return {**folder, name: draw(inputs.damaged(folder[name]))}
+        return {**folder, name: draw(damaged(folder[name]))}
     return {**folder, name: draw(json_files(folder[name], MODEL_KEYS.get(name, ())))}
 
 
+#: What a column may hold by mistake.
 _COLUMNS: Final = (
-    pl.lit(None, pl.String),
-    pl.lit(None, pl.Null),
-    pl.lit(date(2001, 1, 1)),
-    pl.lit(datetime(2001, 1, 1)),
-    pl.lit(b"\xff"),
-    pl.lit(1.5),
-    pl.lit(-1),
-    pl.lit(99),
-    pl.lit(True),
-    pl.lit("\ud800".encode("utf-8", "replace").decode()),
-    pl.lit(""),
-    pl.lit("=1+1"),
-    pl.lit(float("nan")),
-    pl.lit([1.0]),
-    pl.struct(a=pl.lit(1)),
-    pl.lit("x" * 200_000),
-    pl.lit(10**20, pl.Int128),
-    pl.lit("1.5").cast(pl.Decimal(10, 2)),
-    pl.lit(5).cast(pl.Duration),
-    pl.lit("a").cast(pl.Categorical),
+    *(pl.lit(None, pl.String), pl.lit(None, pl.Null), pl.lit(date(2001, 1, 1)), pl.lit(b"\xff")),
+    *(pl.lit(datetime(2001, 1, 1)), pl.lit(1.5), pl.lit(-1), pl.lit(99), pl.lit(True), pl.lit("")),
+    *(pl.lit("\ud800".encode("utf-8", "replace").decode()), pl.lit("=1+1"), pl.lit([1.0])),
+    *(
+        pl.lit(float("nan")),
+        pl.struct(a=pl.lit(1)),
+        pl.lit("x" * 200_000),
+        pl.lit(2**63, pl.UInt64),
+    ),
+    *(pl.lit(10**20, pl.Int128), pl.lit("1.5").cast(pl.Decimal(10, 2)), pl.lit([[]])),
+    *(pl.lit(5).cast(pl.Duration), pl.lit("a").cast(pl.Categorical)),
 )
 
 
 @st.composite
-def hostile_tables(draw: st.DrawFn, table: pl.DataFrame) -> pl.DataFrame:
-    """A table with a column of another kind, a null or odd cell, no rows, or no columns."""
-    name = draw(st.sampled_from(table.columns))
-    how = draw(
-        st.sampled_from(("column", "column", "null", "empty", "none", "drop", "half", "twice"))
-    )
-    match how:
-        case "column":
-            return table.with_columns(draw(st.sampled_from(_COLUMNS)).alias(name))
-        case "null":
-            row = draw(st.integers(0, max(0, table.height - 1)))
-            null = pl.when(pl.int_range(pl.len()) != row).then(pl.col(name))
-            return table.with_columns(null.alias(name))
-        case "empty":
-            return table.clear()
-        case "none":
-            return pl.DataFrame()
-        case "drop":
-            return table.drop(name)
-        case "half":
-            return table.head(table.height // 2)
-    return pl.concat([table, table.head(1)])
+def tables(draw: st.DrawFn, table: pl.DataFrame) -> pl.DataFrame:
+    """A table with up to three columns, cells or rows changed, taken out, doubled or renamed."""
+    made = table
+    for _ in range(draw(st.integers(0, 3))):
+        if not made.width:
+            break
+        name = draw(st.sampled_from(made.columns))
+        match draw(st.sampled_from(("cell", "cell", "null", "column", "drop", "rename", "rows"))):
+            case "cell" if made.height and not made.schema[name].is_nested():
+                cells: list[Any] = made[name].to_list()
+                value = draw(st.none() | st.sampled_from(cells) | WORDS)
+                cells[draw(st.integers(0, made.height - 1))] = value
+                made = made.with_columns(pl.Series(name, cells, made.schema[name], strict=False))
+            case "null":
+                row = draw(st.integers(0, max(0, made.height - 1)))
+                null = pl.when(pl.int_range(pl.len()) != row).then(pl.col(name))
+                made = made.with_columns(null.alias(name))
+            case "column":
+                made = made.with_columns(draw(st.sampled_from(_COLUMNS)).alias(name))
+            case "drop":
+                made = made.drop(name)
+            case "rename":
+                other = draw(st.sampled_from(table.columns) | WORDS)
+                made = made if other in made.columns else made.rename({name: other})
+            case _:
+                first, count = draw(st.integers(0, made.height)), draw(st.integers(0, made.height))
+                more = made[first : first + count]
+                made = draw(st.sampled_from((pl.concat([made, more]), more, made.clear())))
+    return made
 
 
 _CSV: Final = (
@@ -235,16 +305,18 @@ _CSV: Final = (
 
 
 def table_files(table: pl.DataFrame) -> st.SearchStrategy[tuple[str, bytes]]:
-    """A table with a hostile column or cell as Parquet, CSV or TSV, or no table at all."""
+    """A table as Parquet, CSV or TSV, changed before or after it was written, or none at all."""
     header = ",".join(table.columns).encode()
     rows = st.sampled_from((b"", b"\n", b"," * 300 + b"\n", b"x" * 140_000 + b"\n", b'"\n'))
-    made = hostile_tables(table)
+    made = tables(table)
     return st.one_of(
-        made.map(lambda t: ("x.parquet", inputs.parquet_bytes(t))),
-        made.map(lambda t: ("x.csv", inputs.csv_bytes(t))),
-        made.map(lambda t: ("x.tsv", inputs.csv_bytes(t, separator="\t"))),
-        st.sampled_from(_CSV).map(lambda data: ("x.csv", data)),
-        st.sampled_from(_CSV).map(lambda data: ("x.parquet", data)),
+        made.map(lambda t: ("x.parquet", parquet_bytes(t))),
+        made.map(lambda t: ("x.csv", csv_bytes(t))),
+        made.map(lambda t: ("x.tsv", csv_bytes(t, separator="\t"))),
+        damaged(csv_bytes(table)).map(lambda data: ("x.csv", data)),
+        damaged(csv_bytes(table, separator="\t")).map(lambda data: ("x.tsv", data)),
+        damaged(parquet_bytes(table)).map(lambda data: ("x.parquet", data)),
+        st.tuples(st.sampled_from(("x.csv", "x.parquet")), st.sampled_from(_CSV)),
         rows.map(lambda tail: ("x.csv", header + b"\n" + tail)),
     )
 
@@ -266,10 +338,9 @@ def outs(draw: st.DrawFn, files: dict[str, bytes]) -> dict[str, bytes | None]:
     if how == "short":
         return {**files, name: data[: draw(st.integers(0, len(data)))]}
     if how == "damaged":
-        return {**files, name: draw(inputs.damaged(data))}
+        return {**files, name: draw(damaged(data))}
     if name.endswith(".parquet"):
-        changed = draw(hostile_tables(pl.read_parquet(data)) | inputs.tables(pl.read_parquet(data)))
-        return {**files, name: inputs.parquet_bytes(changed)}
+        return {**files, name: parquet_bytes(draw(tables(pl.read_parquet(data))))}
     if name.endswith(".json"):
         return {**files, name: draw(json_files(data))}
     tree = yaml.safe_load(data)
@@ -302,3 +373,19 @@ CONTRADICTIONS: Final[dict[str, Any]] = {
     "twice": lambda run: pl.concat([run, run.head(1)]),
     "other ids": lambda run: run.with_columns(item_id=pl.col("item_id") + "x"),
 }
+
+
+def csv_bytes(table: pl.DataFrame, *, separator: str = ",") -> bytes:
+    """A table as a spreadsheet program writes it."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, delimiter=separator)
+    writer.writerow(table.columns)
+    writer.writerows(table.rows())
+    return text.getvalue().encode("utf-8", "replace")
+
+
+def parquet_bytes(table: pl.DataFrame) -> bytes:
+    """A table as a Parquet file."""
+    data = io.BytesIO()
+    table.write_parquet(data)
+    return data.getvalue()

@@ -22,7 +22,7 @@ from raybias.runtime import study as running
 from raybias.schema import RUNS
 from raybias.storage import Store
 from raybias.study_record import begin
-from support import hostile, inputs
+from support import hostile
 from support.pair_outs import pair_study, write_pair_out
 from support.report_outs import GROUPS, make_study, write_out
 from support.stats_data import predictions
@@ -173,11 +173,11 @@ def planned(study: Path) -> bool:
 
 def write_study(place: Path, data: bytes) -> Path:
     """A study file, and beside it the data that `STUDY` names."""
-    (place / "probe.csv").write_bytes(inputs.csv_bytes(ITEMS))
-    (place / "pairs.csv").write_bytes(inputs.csv_bytes(PAIRS))
+    (place / "probe.csv").write_bytes(hostile.csv_bytes(ITEMS))
+    (place / "pairs.csv").write_bytes(hostile.csv_bytes(PAIRS))
     (place / "mine").mkdir()
     for split in ("train", "validation"):
-        sentences = inputs.csv_bytes(ITEMS.select("text", "label"))
+        sentences = hostile.csv_bytes(ITEMS.select("text", "label"))
         (place / "mine" / f"{split}.csv").write_bytes(sentences)
     (place / "study.yaml").write_bytes(data)
     return place / "study.yaml"

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import io
+import json
+import re
 from contextlib import redirect_stderr
 from pathlib import Path
 
 import polars as pl
+import pytest
 
-from raybias.config import Backbone
+import raybias
+from raybias.config import Backbone, PairProbe, QuestionProbe
 from raybias.engine.backbone import load_backbone
 from raybias.errors import BadInput
+from raybias.probes import question_items
 from raybias.runtime.serve.app import Serving, app
-from support import hostile, inputs
+from support import hostile
+from support.foreign.make import questions
 from support.pair_data import answers, pair_scores
 from support.report_outs import GROUPS
 from support.tried import (
@@ -28,7 +34,7 @@ from support.tried import (
     write_study,
 )
 
-TSV = inputs.csv_bytes(
+TSV = hostile.csv_bytes(
     pl.DataFrame(
         {
             **{"y_true": [0, 1, 2, 2], "y_pred": [0, 1, 0, 2], "category": "grouped_age"},
@@ -54,13 +60,26 @@ CORPUS = pl.DataFrame(
 )
 
 
+#: The name and content of a file.
+File = tuple[str, bytes]
+
+
+def of_files(files: dict[str, bytes], *words: str, before: bool = False) -> bool:
+    """Run a command in a folder of files, where OUT is `out`: a finished study if `before`."""
+    with folder() as place, pytest.MonkeyPatch.context() as patch:
+        fill(place / "out", small_out() if before else {})
+        fill(place, files)
+        patch.chdir(place)
+        return taken(*words, out=place / "out")
+
+
 def study_file(data: bytes) -> bool:
     with folder() as place:
         study = write_study(place, data)
         return checked(study) and planned(study)
 
 
-def training_file(file: tuple[str, bytes]) -> bool:
+def training_file(file: File) -> bool:
     name, data = file
     with folder() as place:
         study = write_study(place, hostile.dumped(STUDY))
@@ -69,67 +88,69 @@ def training_file(file: tuple[str, bytes]) -> bool:
         return checked(study)
 
 
-def probe_file(file: tuple[str, bytes]) -> bool:
-    name, data = file
-    with folder() as place:
-        (place / name).write_bytes(data)
-        out = place / "out"
-        return taken("probes", "write", str(place / name), "--out", f"{out}/x.parquet", out=out)
+def probe_file(file: File) -> bool:
+    return of_files(dict([file]), "probes", "write", f"./{file[0]}", "--out", "out/x.parquet")
 
 
-def pair_file(file: tuple[str, bytes]) -> bool:
-    name, data = file
-    with folder() as place:
-        (place / name).write_bytes(data)
-        out = place / "out"
-        styles = ("--style", "original", "--style", "prefix_1")
-        source = ("probes", "write", "pairs", "--data", str(place / name))
-        return taken(*source, *styles, "--out", f"{out}/x.csv", out=out)
+def pair_file(file: File) -> bool:
+    styles = ("--style", "original", "--style", "prefix_1", "--out", "out/x.csv")
+    return of_files(dict([file]), "probes", "write", "pairs", "--data", file[0], *styles)
 
 
-def prediction_file(file: tuple[str, bytes]) -> bool:
-    name, data = file
-    with folder() as place:
-        (place / name).write_bytes(data)
-        out = place / "out"
-        taken("measure", str(place / name), "--target", "0.1")
-        return taken("measure", str(place / name), "--out", str(out), out=out)
+def measured_file(file: File) -> bool:
+    return of_files(dict([file]), "measure", file[0], "--out", "out")
 
 
-def measured_file(file: tuple[str, bytes]) -> bool:
-    name, data = file
-    with folder() as place:
-        (place / name).write_bytes(data)
-        out = place / "out"
-        return taken("measure", str(place / name), "--out", str(out), out=out)
+def prediction_file(file: File) -> bool:
+    of_files(dict([file]), "measure", file[0], "--target", "0.1")
+    return measured_file(file)
 
 
 def triple_files(files: tuple[bytes, bytes]) -> bool:
-    with folder() as place:
-        for name, data in zip(("x.json", "dev.json"), files, strict=True):
-            (place / name).write_bytes(data)
-        out, words = place / "out", (str(place / "x.json"), "--items", str(place / "dev.json"))
-        return taken("measure", *words, "--out", str(out), out=out)
+    named = dict(zip(("x.json", "dev.json"), files, strict=True))
+    return of_files(named, "measure", "x.json", "--items", "dev.json", "--out", "out")
 
 
-def annotated(files: tuple[str, tuple[str, bytes]]) -> bool:
+def annotated(case: tuple[str, File]) -> bool:
     """Sheets of annotators whose names are those of columns."""
-    annotator, (name, data) = files
-    with folder() as place:
-        sheet = place / "sheet.csv"
-        sheet.write_bytes(inputs.csv_bytes(SHEET))
-        file = place / f"{annotator}.{name.partition('.')[2]}"
-        file.write_bytes(data)
-        out = place / "out"
-        return taken("annotate", "import", str(sheet), str(file), "--out", str(out), out=out)
+    annotator, (name, data) = case
+    own = f"{annotator}.{name.partition('.')[2]}"
+    files = {"sheets/0.csv": hostile.csv_bytes(SHEET), own: data}
+    return of_files(files, "annotate", "import", "sheets/0.csv", own, "--out", "out")
 
 
-def corpus_file(file: tuple[str, bytes]) -> bool:
+def corpus_file(file: File) -> bool:
+    return of_files(dict([file]), "report", "out", "--corpus", file[0], before=True)
+
+
+def checked_card(case: tuple[bytes, str, bytes]) -> bool:
+    card, name, data = case
+    return of_files({name: data, "card.yaml": card}, "probes", "check", "card.yaml")
+
+
+def read_log(file: File) -> bool:
     name, data = file
-    with folder() as place:
-        out = fill(place / "out", small_out())
+    asked = "\n".join(map(json.dumps, questions())).encode()
+    more = () if name == "pairs.jsonl" else ("--items", "Age.jsonl")
+    files = {f"m/{name}": data, "Age.jsonl": asked}
+    return of_files(files, "measure", f"m/{name}", *more, "--out", "out")
+
+
+def read_questions(case: tuple[str, str, bytes]) -> bool:
+    source, name, data = case
+    with folder() as place, within_a_minute():
         (place / name).write_bytes(data)
-        return taken("report", str(out), "--corpus", str(place / name), out=out)
+        (place / "occupations-stats.tsv").write_text("occupation\tbls_pct_female\nnurse\t88\n")
+        try:
+            if source == "winogender":
+                raybias.pair_items(PairProbe(source=source, data=str(place)))
+            else:
+                question_items(QuestionProbe(source=source, data=str(place / name)))
+            return True
+        except BadInput as error:
+            said = str(error)
+    assert not re.search(r"[\n\r]", said), said
+    return False
 
 
 def model(files: dict[str, bytes | None]) -> bool:
@@ -196,11 +217,10 @@ def run_again(files: dict[str, bytes | None]) -> bool:
 def contradictory(what: str) -> bool:
     """Runs that do not hold the same items, or not as the same, are refused."""
     runs = PREDICTIONS.partition_by("run_id", maintain_order=True)
-    with folder() as place:
-        for number, run in enumerate([runs[0], hostile.CONTRADICTIONS[what](runs[1])]):
-            (place / f"{number}.parquet").write_bytes(inputs.parquet_bytes(run))
-        for command in (("measure",), ("measure", "--target", "0.1"), ("compare", str(place))):
-            assert not taken(*command, str(place)), f"{what} was taken by {command[0]}"
+    both = (runs[0], hostile.CONTRADICTIONS[what](runs[1]))
+    files = {f"p/{n}.parquet": hostile.parquet_bytes(run) for n, run in enumerate(both)}
+    for command in (("measure",), ("measure", "--target", "0.1"), ("compare", "p")):
+        assert not of_files(files, *command, "p"), f"{what} was taken by {command[0]}"
     return False
 
 
@@ -208,6 +228,4 @@ def contradictory_scores(row: int) -> bool:
     """A preference for the side that scores lower."""
     turned = pl.when(pl.int_range(pl.len()) == row).then(1 - pl.col("preference"))
     table = SCORES.with_columns(preference=turned.otherwise("preference"))
-    with folder() as place:
-        (place / "x.csv").write_bytes(inputs.csv_bytes(table))
-        return taken("measure", str(place / "x.csv"))
+    return of_files({"x.csv": hostile.csv_bytes(table)}, "measure", "x.csv")

@@ -1,10 +1,9 @@
-"""Cards, question files and logs of other harnesses as fuzz cases, and what is done with them."""
+"""Cards, question files and logs of other harnesses as fuzz cases."""
 
 from __future__ import annotations
 
 import gzip
 import json
-import re
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,14 +11,9 @@ import polars as pl
 import yaml
 from hypothesis import strategies as st
 
-import raybias
-from raybias.config import PairProbe, QuestionProbe
-from raybias.errors import BadInput
-from raybias.probes import question_items
-from support import hostile, inputs, question_data
+from support import hostile, question_data
 from support.answer_data import bbq_line
-from support.foreign.make import questions
-from support.tried import folder, taken, within_a_minute
+from support.tried import folder
 
 _SAID: Final = {"about": "what", "harm": "higher is worse"}
 _TEXTS: Final = ["a b", "a c", "d b", "d c"]
@@ -70,23 +64,13 @@ def card_cases(kind: str) -> st.SearchStrategy[CardCase]:
     cards = st.one_of(
         hostile.yaml_files(tree),
         hostile.json_files(json.dumps(tree).encode()),
-        inputs.damaged(yaml.safe_dump(tree).encode()),
+        hostile.damaged(yaml.safe_dump(tree).encode()),
     )
-    files = hostile.table_files(rows) | inputs.damaged(inputs.csv_bytes(rows)).map(
-        lambda data: ("x.csv", data)
-    )
+    files = hostile.table_files(rows)
     return st.one_of(
-        cards.map(lambda card: (card, "x.csv", inputs.csv_bytes(rows))),
+        cards.map(lambda card: (card, "x.csv", hostile.csv_bytes(rows))),
         files.map(lambda file: (hostile.dumped({**tree, "file": file[0]}), *file)),
     )
-
-
-def checked_card(case: CardCase) -> bool:
-    card, name, data = case
-    with folder() as place:
-        (place / name).write_bytes(data)
-        (place / "card.yaml").write_bytes(card)
-        return taken("probes", "check", str(place / "card.yaml"))
 
 
 @st.composite
@@ -118,24 +102,10 @@ def log_cases() -> st.SearchStrategy[tuple[str, bytes]]:
     return st.one_of(
         changed_lines(pairs).map(lambda data: ("pairs.jsonl", data)),
         changed_lines(samples).map(lambda data: ("samples.jsonl", data)),
-        inputs.damaged(b"\n".join(samples)).map(lambda data: ("samples.jsonl", data)),
+        hostile.damaged(b"\n".join(samples)).map(lambda data: ("samples.jsonl", data)),
         hostile.json_files(_small_log()).map(lambda data: ("log.json", data)),
         hostile.json_files(_small_state()).map(lambda data: ("scenario_state.json", data)),
     )
-
-
-def read_log(case: tuple[str, bytes]) -> bool:
-    name, data = case
-    with folder() as place:
-        (place / "m").mkdir()
-        (place / "m" / name).write_bytes(data)
-        items = place / "Age.jsonl"
-        items.write_text("\n".join(map(json.dumps, questions())))
-        out = place / "out"
-        if name == "pairs.jsonl":
-            return taken("measure", str(place / "m" / name), "--out", str(out), out=out)
-        words = (str(place / "m" / name), "--items", str(items), "--out", str(out))
-        return taken("measure", *words, out=out)
 
 
 def question_cases() -> st.SearchStrategy[tuple[str, str, bytes]]:
@@ -150,32 +120,15 @@ def question_cases() -> st.SearchStrategy[tuple[str, str, bytes]]:
          "sentence": [f"A nurse saw the owner before {each} left." for each in ("he", "she")]}
     )  # fmt: skip
     return st.one_of(
-        (changed_lines(lines) | inputs.damaged(b"\n".join(lines))).map(
+        (changed_lines(lines) | hostile.damaged(b"\n".join(lines))).map(
             lambda data: ("bbq", "Age.jsonl", data)
         ),
-        (hostile.json_files(triples) | inputs.damaged(triples)).map(
+        (hostile.json_files(triples) | hostile.damaged(triples)).map(
             lambda data: ("stereoset", "dev.json", data)
         ),
         hostile.table_files(decisions).map(lambda file: ("discrim_eval", *file)),
         hostile.table_files(sentences).map(lambda file: ("holistic_bias", *file)),
-        inputs.damaged(inputs.csv_bytes(pronouns, separator="\t")).map(
+        hostile.damaged(hostile.csv_bytes(pronouns, separator="\t")).map(
             lambda data: ("winogender", "all_sentences.tsv", data)
         ),
     )
-
-
-def read_questions(case: tuple[str, str, bytes]) -> bool:
-    source, name, data = case
-    with folder() as place, within_a_minute():
-        (place / name).write_bytes(data)
-        (place / "occupations-stats.tsv").write_text("occupation\tbls_pct_female\nnurse\t88\n")
-        try:
-            if source == "winogender":
-                raybias.pair_items(PairProbe(source=source, data=str(place)))
-            else:
-                question_items(QuestionProbe(source=source, data=str(place / name)))
-            return True
-        except BadInput as error:
-            said = str(error)
-    assert not re.search(r"[\n\r]", said), said
-    return False
