@@ -43,7 +43,7 @@ from raybias.engine.scoring.masked_logprobs import MaskedScorer, load_masked
 from raybias.engine.scoring.pair_scores import PairScorer, align
 from raybias.probes.published.crows_pairs import SIDES, crows_pairs
 from raybias.probes.registries import styles
-from raybias.probes.styles.rules import styled_pairs
+from raybias.probes.styles.rules import styled
 
 Pair = tuple[str, str]
 
@@ -87,7 +87,7 @@ def pair_texts(crows: Path | None, items: int) -> pl.DataFrame:
 
 def in_styles(pairs: pl.DataFrame, *, words: bool) -> list[Pair]:
     """All pairs in nine styles; `words` that are random have one case only."""
-    made = [styled_pairs(pairs, style) for style in styles if styles[style].rule]
+    made = [styled(pairs, style) for style in styles if styles[style].rule]
     found: list[Pair] = [pair for frame in made for pair in frame.select(SIDES).rows()]
     for change in (str.title, str.lower):
         opening = f"w{len(found)} " if words else ""

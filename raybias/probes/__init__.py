@@ -29,14 +29,13 @@ from raybias.probes.registries import styles as known_styles
 from raybias.probes.sampling import sample_units
 from raybias.probes.slots import Slotted
 from raybias.probes.sources import place_of
-from raybias.probes.styles.rules import check_style, styled_coreferences, styled_pairs
+from raybias.probes.styles.rules import check_style, styled
 from raybias.probes.styles.written import own_styled_pairs, refuse_written
 from raybias.schema import (
     COREFERENCES,
     DECISIONS,
     ITEMS,
     OPTION_ITEMS,
-    PAIRS,
     SENTENCE_ITEMS,
     SENTENCES,
     TRIPLES,
@@ -180,7 +179,6 @@ def in_styles(
     DataError: the files miss or repeat pairs, or are malformed.
     """
     found = pair_probes[source]
-    restyle = styled_pairs if found.schema == PAIRS else styled_coreferences
     parts = []
     for style in dict.fromkeys(names):
         check_style(style, found.styles)
@@ -192,7 +190,7 @@ def in_styles(
         elif files and known_styles[style].rule is None:
             parts.append(own_styled_pairs(items, style, files))
         else:
-            parts.append(restyle(items, style, options=options, seed=seed))
+            parts.append(styled(items, style, options=options, seed=seed))
     return pl.concat(parts)
 
 

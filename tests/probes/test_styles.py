@@ -14,7 +14,7 @@ from raybias.errors import ConfigError
 from raybias.probes.published.crows_pairs import crows_pairs
 from raybias.probes.published.winobias import winobias
 from raybias.probes.registries import StyledPair, styles
-from raybias.probes.styles.rules import QUESTIONS, styled_coreferences, styled_pairs
+from raybias.probes.styles.rules import QUESTIONS, styled
 from raybias.schema import PAIRS
 
 RULE_STYLES = [name for name, each in styles.items() if each.rule]
@@ -28,7 +28,7 @@ def pair(more: str, less: str, pair_id: str = "p") -> pl.DataFrame:
 
 
 def sides(more: str, less: str, style: str, **options: object) -> tuple[str, str]:
-    made = styled_pairs(pair(more, less), style, options=StyleOptions.model_validate(options))
+    made = styled(pair(more, less), style, options=StyleOptions.model_validate(options))
     assert made["style"].item() == style
     return made.select("sent_more", "sent_less").row(0)
 
@@ -84,7 +84,7 @@ def test_endings_and_capitals() -> None:
 def test_real_pairs_in_all_styles(shared: Path) -> None:
     pairs = crows_pairs(str(shared / "data" / "crows_pairs"))
     for style in RULE_STYLES:
-        made = styled_pairs(pairs, style)
+        made = styled(pairs, style)
         assert made.drop("style", "sent_more", "sent_less").equals(
             pairs.drop("style", "sent_more", "sent_less")
         )
@@ -99,22 +99,22 @@ def test_real_pairs_in_all_styles(shared: Path) -> None:
             joined = made.select(pl.col(side).str.ends_with(pairs[side]))
             assert joined.to_series().all()
     seeded = StyleOptions(question="seeded")
-    drawn = styled_pairs(pairs, "question_answer", options=seeded, seed=3)
+    drawn = styled(pairs, "question_answer", options=seeded, seed=3)
     first = drawn["sent_more"].str.starts_with(QUESTIONS[0])
     assert 650 < first.sum() < 860
     assert first.equals(drawn["sent_less"].str.starts_with(QUESTIONS[0]).alias("sent_more"))
     # A pair's draw is its own: neither order nor company changes it, and the seed does.
     some = pairs.sample(50, shuffle=True, seed=1)
-    again = styled_pairs(some, "question_answer", options=seeded, seed=3)
+    again = styled(some, "question_answer", options=seeded, seed=3)
     same = some.select("pair_id").join(drawn, on="pair_id", maintain_order="left")
     assert again.equals(same)
-    assert not styled_pairs(pairs, "question_answer", options=seeded, seed=4).equals(drawn)
+    assert not styled(pairs, "question_answer", options=seeded, seed=4).equals(drawn)
 
 
 def test_real_coreferences_in_all_styles(shared: Path) -> None:
     items = winobias(str(shared / "data" / "winobias"))
     for style in COREFERENCE_STYLES:
-        made = styled_coreferences(items, style, options=StyleOptions(question="seeded"), seed=1)
+        made = styled(items, style, options=StyleOptions(question="seeded"), seed=1)
         assert made.drop("style", "text").equals(items.drop("style", "text"))
         assert set(made["style"]) == {style}
         assert made.select(pl.col("text").str.ends_with(items["text"])).to_series().all()
@@ -125,11 +125,11 @@ def test_real_coreferences_in_all_styles(shared: Path) -> None:
         assert len(openings) == 792
     for style in ("punctuation", "formal"):
         with pytest.raises(ConfigError, match=rf"no style '{style}' here; choose from original"):
-            styled_coreferences(items, style)
+            styled(items, style)
     with pytest.raises(ConfigError, match=r"no rule makes the style 'formal'; give a file"):
-        styled_pairs(pair("a", "b"), "formal")
+        styled(pair("a", "b"), "formal")
     with pytest.raises(ConfigError, match=r"no style 'prefix_4' here; choose from"):
-        styled_pairs(pair("a", "b"), "prefix_4")
+        styled(pair("a", "b"), "prefix_4")
 
 
 @settings(deadline=None)
@@ -140,8 +140,8 @@ def test_sides_are_treated_alike(
     options = StyleOptions(question="seeded", evidential_case="lower" if lower else "keep")
 
     def made(one: str, two: str) -> tuple[str, str]:
-        styled = styled_pairs(pair(one, two, pair_id), style, options=options)
-        return styled.select("sent_more", "sent_less").row(0)
+        new = styled(pair(one, two, pair_id), style, options=options)
+        return new.select("sent_more", "sent_less").row(0)
 
     swapped = made(less, more)
     assert made(more, less) == (swapped[1], swapped[0])

@@ -124,63 +124,34 @@ def _typos(texts: Sequence[str], pair: StyledPair) -> list[str]:
     return [re.sub(rf"\b{word}\b", slip, text, count=1) for text in texts]
 
 
-def styled_pairs(
-    pairs: pl.DataFrame, style: str, *, options: StyleOptions | None = None, seed: int = 0
+def styled(
+    items: pl.DataFrame, style: str, *, options: StyleOptions | None = None, seed: int = 0
 ) -> pl.DataFrame:
-    """Put original pairs (schema.PAIRS) into a style by its rule, in their order.
+    """Put original pairs, or sentences with a pronoun, into a style by its rule, in their order.
 
     Parameters
     ----------
+    items: schema.PAIRS or COREFERENCES.
     seed: decides what an option leaves to a draw; the draw of a pair depends on its pair_id.
 
     Raises
     ------
-    ConfigError: no such style, or one that has no rule.
+    ConfigError: no such style, one that has no rule, or one that these items cannot have.
     """
-    sides = _apply(
-        style, styles, pairs.select("pair_id", texts=pl.concat_list(SIDES)), options, seed
-    )
-    schema = dict.fromkeys(SIDES, pl.String)
-    return pairs.with_columns(pl.DataFrame(sides, schema=schema, orient="row"), style=pl.lit(style))
-
-
-def styled_coreferences(
-    items: pl.DataFrame, style: str, *, options: StyleOptions | None = None, seed: int = 0
-) -> pl.DataFrame:
-    """Put original sentences (schema.COREFERENCES) into a style by its rule, in their order.
-
-    Raises
-    ------
-    ConfigError: no such style, or one that these sentences cannot have.
-    """
-    known = [name for name, each in styles.items() if each.coreference]
-    pairs = items.group_by("pair_id", maintain_order=True).agg("item_id", "text")
-    made = _apply(style, known, pairs.select("pair_id", "text"), options, seed)
-    ids = pairs["item_id"].explode()
-    new = dict(zip(ids, [text for texts in made for text in texts], strict=True))
-    texts = pl.col("item_id").replace_strict(new, return_dtype=pl.String)
-    return items.with_columns(text=texts, style=pl.lit(style))
-
-
-def check_style(style: str, known: Iterable[str]) -> None:
-    """Refuse a style that is not among those known; `ConfigError` lists them."""
-    if style not in known:
-        raise ConfigError(f"no style {style!r} here", cure=f"choose from {', '.join(known)}")
-
-
-def _apply(
-    style: str, known: Iterable[str], pairs: pl.DataFrame, options: StyleOptions | None, seed: int
-) -> list[Sequence[str]]:
-    """Return the restyled sides of each pair, given the columns pair_id and list of sides."""
-    check_style(style, known)
+    pairs = "text" not in items.columns
+    check_style(style, [name for name, each in styles.items() if pairs or each.coreference])
     rule = styles[style].rule
     if rule is None:
         raise ConfigError(
             f"no rule makes the style {style!r}",
             cure="give a file of styled pairs, or a checkpoint that rewrites them",
         )
+    sides = pl.concat_list(SIDES) if pairs else "text"
+    numbered = items.select("pair_id", row=pl.int_range(pl.len()), texts=sides)
+    if not pairs:
+        numbered = numbered.group_by("pair_id", maintain_order=True).agg("row", "texts")
     made: list[Sequence[str]] = []
-    for pair_id, texts in pairs.iter_rows():
+    for pair_id, texts in numbered.select("pair_id", "texts").iter_rows():
         pair = StyledPair(pair_id=pair_id, options=options or StyleOptions(), seed=seed)
         made.append(rule(texts, pair))
         if len(made[-1]) != len(texts):
@@ -188,7 +159,19 @@ def _apply(
                 f"the rule of style {style!r} made {len(made[-1])} of {len(texts)} sides",
                 cure="return one text per side",
             )
-    return made
+    if pairs:
+        new = pl.DataFrame(made, schema=dict.fromkeys(SIDES, pl.String), orient="row")
+    else:
+        rows = numbered["row"].explode()
+        texts = pl.Series("text", [text for sides in made for text in sides], pl.String)
+        new = pl.DataFrame([rows, texts]).sort("row").select("text")
+    return items.with_columns(new, style=pl.lit(style))
+
+
+def check_style(style: str, known: Iterable[str]) -> None:
+    """Refuse a style that is not among those known; `ConfigError` lists them."""
+    if style not in known:
+        raise ConfigError(f"no style {style!r} here", cure=f"choose from {', '.join(known)}")
 
 
 def _exclaimed(text: str) -> str:

@@ -17,7 +17,7 @@ import polars as pl
 from raybias.config.card import OWN, Column
 from raybias.errors import ConfigError, DataError
 from raybias.probes.checks import as_text, checked, column, distinct, refuse
-from raybias.probes.published.crows_pairs import SIDES, PairWarning, check_sides
+from raybias.probes.published.crows_pairs import ORIGINAL, SIDES, PairWarning, check_sides
 from raybias.schema import PAIRS
 from raybias.storage import Store, split_uri
 from raybias.table_files import csv_text, read_frame
@@ -101,19 +101,6 @@ def refuse_written(style: str, uris: Sequence[str]) -> None:
             )
 
 
-def annotation_sheet(pairs: pl.DataFrame, styled: pl.DataFrame) -> pl.DataFrame:
-    """Set originals beside styled sentences, one row per pair and style, `label` empty.
-
-    Parameters
-    ----------
-    pairs, styled: schema.PAIRS; originals, and the same pairs in one or several styles.
-    """
-    old = pairs.select("pair_id", **dict(zip(_OLD, SIDES, strict=True)))
-    joined = styled.select(*IDS, *SIDES).join(old, on="pair_id", maintain_order="left")
-    shown = [name for both in zip(_OLD, SIDES, strict=True) for name in both]
-    return joined.select(*IDS, *shown, pl.lit("").alias("label"))
-
-
 def read_sheet(uri: str) -> pl.DataFrame:
     """Read a sheet as it was given to the annotators.
 
@@ -191,34 +178,21 @@ def agreement(labels: pl.DataFrame) -> pl.DataFrame:
     return table.with_columns(pl.Series("kappa", kappas, pl.Float64))
 
 
-def kept_and_rest(sheet: pl.DataFrame, labels: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Split pairs into those that all annotators call the same and those to be rewritten.
-
-    Both begin with the columns of a file of styled pairs, so that they make one
-    once `sent_more` and `sent_less` of the second are mended; it shows the originals and labels.
-    """
-    all_same = pl.all_horizontal(pl.col(_annotators(labels)) == SAME)
-    kept = labels.filter(all_same).select(IDS)
-    rest = labels.filter(~all_same)
-    texts = sheet.select(*IDS, *SIDES, *_OLD)
-    return (
-        kept.join(texts.drop(_OLD), on=IDS, maintain_order="left"),
-        rest.select(IDS)
-        .join(texts, on=IDS, maintain_order="left")
-        .join(rest, on=IDS, maintain_order="left"),
-    )
-
-
 def export_annotation(pairs: pl.DataFrame, out: str) -> pl.DataFrame:
-    """Write sheet.csv and guidelines.md; returns the sheet.
+    """Write guidelines.md and sheet.csv, originals beside styled sentences; returns the sheet.
+
+    It has one row per pair and style, `label` empty.
 
     Parameters
     ----------
     pairs: `schema.PAIRS` in the style `original` and in those that are to be judged.
     out: folder or URI.
     """
-    original = pairs["style"] == "original"
-    sheet = annotation_sheet(pairs.filter(original), pairs.filter(~original))
+    original = pl.col("style") == ORIGINAL
+    old = pairs.filter(original).select("pair_id", **dict(zip(_OLD, SIDES, strict=True)))
+    shown = [name for both in zip(_OLD, SIDES, strict=True) for name in both]
+    styled = pairs.filter(~original).join(old, on="pair_id", maintain_order="left")
+    sheet = styled.select(*IDS, *shown, label=pl.lit(""))
     guidelines = resources.files("raybias").joinpath("assets/annotation.md").read_text("utf-8")
     store = Store(out)
     store.write_text("sheet.csv", csv_text(sheet))
@@ -229,8 +203,8 @@ def export_annotation(pairs: pl.DataFrame, out: str) -> pl.DataFrame:
 def import_annotation(sheet: str, files: Sequence[str], out: str) -> dict[str, pl.DataFrame]:
     """Read annotators' labels, and write four tables as CSV.
 
-    Returns them by name: `shares` of labels and `agreement` by style, pairs to be `kept`, and
-    pairs to `rewrite`.
+    Returns them by name: `shares` of labels and `agreement` by style; pairs to be `kept`, which
+    all annotators call the same; and pairs to `rewrite`, with the originals and labels.
 
     Parameters
     ----------
@@ -244,12 +218,15 @@ def import_annotation(sheet: str, files: Sequence[str], out: str) -> dict[str, p
     """
     given = read_sheet(sheet)
     labels = read_labels(given, files)
-    kept, rest = kept_and_rest(given, labels)
+    all_same = pl.all_horizontal(pl.col(_annotators(labels)) == SAME)
+    # Both begin with the columns of a file of styled pairs, so that they make one once the texts
+    # to rewrite are mended.
+    texts = labels.join(given.select(*IDS, *SIDES, *_OLD), on=IDS, maintain_order="left")
     tables = {
         "shares": label_shares(labels),
         "agreement": agreement(labels),
-        "kept": kept,
-        "rewrite": rest,
+        "kept": texts.filter(all_same).select(*IDS, *SIDES),
+        "rewrite": texts.filter(~all_same).select(*IDS, *SIDES, *_OLD, *_annotators(labels)),
     }
     store = Store(out)
     for name, frame in tables.items():
