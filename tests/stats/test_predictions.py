@@ -12,7 +12,6 @@ from polars.testing import assert_frame_equal
 from raybias import schema, stats
 from raybias.errors import DataError
 from raybias.stats.paper_tsv import COLUMNS
-from support.paper_tables import write_predictions
 from support.stats_data import predictions
 
 TYPES = pl.Schema(schema.PREDICTIONS)
@@ -55,34 +54,20 @@ def test_templates_are_found_only_where_they_explain_the_file(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", ["ours.tsv", "ours.tsv.gz"])
-def test_paper_tsv_round_trip(tmp_path: Path, name: str) -> None:
+def test_the_papers_tsv_is_read_as_it_was_written(tmp_path: Path, name: str) -> None:
     table = predictions().with_columns(
         text=pl.format('Say "{} to {}.', "item_id", "group"), method=pl.lit("published"),
         probe=pl.lit(""), template_id=pl.lit(None, pl.String),
         attribute=pl.col("attribute").replace("colour", "names_gender"),
     )  # fmt: skip
+    as_published = table.with_columns(
+        y_true="label", y_pred="pred", category="attribute", num_params=pl.lit(0.125)
+    ).select(COLUMNS)
+    text = as_published.write_csv(separator="\t", quote_style="never").encode()
     path = tmp_path / name
-    write_predictions(table, path, num_params={"m0": 0.125})
-    raw = gzip.decompress(path.read_bytes()) if name.endswith(".gz") else path.read_bytes()
-    header, first, *_ = raw.decode().splitlines()
-    assert header == "\t".join(COLUMNS)
-    assert first.split("\t")[2:5] == ["names_gender", "a", 'Say "0000 to a.']
-    assert first.endswith("\tm0\tm0.s0\tsst5\t0.125")
+    path.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
     back = stats.read_predictions([path])
     assert_frame_equal(back.drop("item_id"), table.drop("item_id", "text"))
-    assert [entry.name for entry in tmp_path.iterdir()] == [name]
-
-
-def test_paper_tsv_refuses_what_it_cannot_hold(tmp_path: Path) -> None:
-    table = predictions().with_columns(text=pl.lit("a\tb"))
-    for bad, message in (
-        (table, "holds a tab"),
-        (table.drop("text"), "no text column"),
-        (table.with_columns(text=pl.lit("a"), pred=pl.lit(None, pl.Int8)), "have no label"),
-    ):
-        with pytest.raises(DataError, match=message):
-            write_predictions(bad, tmp_path / "out.tsv")
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
