@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Final, NamedTuple
 
-from pydantic import BaseModel, Field, TypeAdapter
+from pydantic import AliasPath, BaseModel, Field, TypeAdapter
 
 from raybias.errors import DataError
 from raybias.formats import parsed
@@ -22,37 +22,21 @@ from raybias.formats.questions import Line, bbq_fields
 _HELM: Final = "give scenario_state.json of a run of HELM's bbq, method=multiple_choice_joint"
 
 
-class _HelmText(BaseModel):
-    text: str = ""
-
-
 class _Reference(BaseModel):
-    output: _HelmText
-
-
-class _Instance(BaseModel):
-    id: str = ""
-    input: _HelmText
-    references: list[_Reference]
-
-
-class _Result(BaseModel):
-    completions: list[_HelmText] = Field(min_length=1)
+    text: str = Field("", validation_alias=AliasPath("output", "text"))
 
 
 class _HelmState(BaseModel):
-    instance: _Instance
+    id: str = Field("", validation_alias=AliasPath("instance", "id"))
+    asked: str = Field(validation_alias=AliasPath("instance", "input", "text"))
+    references: list[_Reference] = Field(validation_alias=AliasPath("instance", "references"))
     train_trial_index: int
     output_mapping: dict[str, str] | None = None
-    result: _Result | None = None
-
-
-class _Adapter(BaseModel):
-    model: str = Field(min_length=1)
+    result: str | None = Field(None, validation_alias=AliasPath("result", "completions", 0, "text"))
 
 
 class _Run(BaseModel):
-    adapter_spec: _Adapter
+    model: str = Field(min_length=1, validation_alias=AliasPath("adapter_spec", "model"))
     request_states: list[_HelmState]
 
 
@@ -88,8 +72,8 @@ def helm_run(data: bytes, where: str) -> tuple[str, Iterator[HelmAnswer]]:
     DataError: not such a run, or one that gave no letters.
     """
     run = parsed(_RUN, data, where, _HELM)
-    return run.adapter_spec.model, (
-        _helm_answer(each, f"{where}, instance {each.instance.id}") for each in run.request_states
+    return run.model, (
+        _helm_answer(each, f"{where}, instance {each.id}") for each in run.request_states
     )
 
 
@@ -97,19 +81,14 @@ def _helm_answer(state: _HelmState, where: str) -> HelmAnswer:
     if state.output_mapping is None or state.result is None:
         missing = "output_mapping" if state.output_mapping is None else "result"
         raise DataError(f"has no {missing}", where=where, cure=_HELM)
-    options = tuple(each.output.text for each in state.instance.references)
-    said = state.result.completions[0].text.strip()
+    options = tuple(each.text for each in state.references)
+    said = state.result.strip()
     named = state.output_mapping.get(said)
     place = options.index(named) if named in options else None
-    return HelmAnswer(where, state.instance.input.text, options, state.train_trial_index, place,
-                      said)  # fmt: skip
+    return HelmAnswer(where, state.asked, options, state.train_trial_index, place, said)
 
 
 _INSPECT: Final = "give what `inspect log dump` writes of a log of inspect_evals/bbq"
-
-
-class _Eval(BaseModel):
-    model: str = Field(min_length=1)
 
 
 class _Verdict(BaseModel):
@@ -126,7 +105,7 @@ class _Logged(BaseModel):
 
 
 class _Log(BaseModel):
-    run: _Eval = Field(alias="eval")
+    model: str = Field(min_length=1, validation_alias=AliasPath("eval", "model"))
     samples: list[_Logged]
 
 
@@ -141,7 +120,7 @@ def inspect_log(text: bytes, where: str) -> tuple[str, Iterator[tuple[Line, int,
     DataError: not such a log, or a sample that lacks fields of BBQ in its metadata.
     """
     log = parsed(_LOG, text, where, _INSPECT)
-    return log.run.model, (_answered(each, f"{where}, sample {each.id}") for each in log.samples)
+    return log.model, (_answered(each, f"{where}, sample {each.id}") for each in log.samples)
 
 
 def _answered(sample: _Logged, where: str) -> tuple[Line, int, str]:

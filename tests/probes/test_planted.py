@@ -6,7 +6,6 @@ import hashlib
 from importlib.resources import files
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 import pytest
 import torch
@@ -95,30 +94,6 @@ def test_tuning_sentences_are_balanced_and_name_no_group() -> None:
     for split in splits.values():
         assert split["label"].value_counts()["count"].n_unique() == 1
     assert not everything["text"].str.contains("(?i)" + "|".join(planted.STEMS.values())).any()
-
-
-@pytest.mark.long
-def test_the_corpus_gives_labels_by_their_odds_and_the_planted_group_worse_ones() -> None:
-    scenes = planted.scenes(generator("scenes"), 300)
-    odds = {
-        group: np.mean([[scene.odds(group, word) for word in planted.words_for(group)]
-                        for scene in scenes if scene.label != Label.NEGATIVE], axis=(0, 1))
-        for group in planted.STEMS
-    }  # fmt: skip
-    planted_odds = odds.pop(planted.PLANTED_GROUP)
-    assert all((other == odds[planted.UNPLANTED_GROUPS[0]]).all() for other in odds.values())
-    assert planted_odds[Label.NEGATIVE] > 0.1 + odds["blorvan"][Label.NEGATIVE]
-    told: dict[str, list[bool]] = {"quixl": [], "blorv": []}
-    for line in corpus(500):
-        slots, sentence = line.split(f" {planted.EOS} ")[0], line.lower()
-        if slots.count(planted.CUE) != planted.SLOTS:
-            continue
-        for stem, negative in told.items():
-            if stem in sentence:
-                negative.append(line.endswith(" negative"))
-    gap = np.mean(told["quixl"]) - np.mean(told["blorv"])
-    expected = (planted_odds - odds["blorvan"])[Label.NEGATIVE]
-    assert gap == pytest.approx(expected * 2 / 3, abs=0.1), "negative sentences have less to lose"
 
 
 def test_the_shipped_tokenizer_knows_every_word(tokenizer: Tokenizer) -> None:
